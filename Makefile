@@ -1,0 +1,55 @@
+# The two commands of a new user are `make demo` and `make test`; `make help` lists the others.
+PYTHON ?= python3
+DATA ?= ../shared/data
+BIN := .venv/bin
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo data test lint bench reproduce clean
+.DELETE_ON_ERROR:
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: .venv/ready  ## Create .venv with everything installed
+
+# torch first and alone: pip then takes the build that is at hand, instead of one that another package names.
+.venv/ready: setup.cfg constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q $$(grep '^torch==' constraints.txt)
+	$(BIN)/pip install -q -c constraints.txt -e '.[cpu,demo,dev]'
+	touch $@
+
+demo: env  ## Train on the data that ships, and compare with BM25 and a bi-encoder (some minutes)
+	HF_HUB_OFFLINE=1 $(BIN)/python examples/medquad/demo.py
+
+test: env  ## Run every test
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline $(BIN)/python -m pytest
+
+lint: env  ## Check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+data:  ## Link the development data sets as data/ (DATA=folder)
+	@test -d $(DATA) || { echo "make data: there is no folder $(DATA); say DATA=folder"; exit 2; }
+	ln -sfn $(DATA) data
+
+bench: env data  ## Measure speed and padding (benchmarks/)
+	$(BIN)/python benchmarks/tokens.py
+	$(BIN)/python benchmarks/padding.py
+
+# One YAML, one row of a table. The published WikiQA numbers are over three seeds.
+SEEDS := 0 1 2
+REPRODUCED := runs/cross_encoder/medquad/seed=0/test.run $(SEEDS:%=runs/cross_encoder/wikiqa/seed=%/test.run)
+
+reproduce: env data $(REPRODUCED)  ## Every number in the README
+	$(BIN)/python experiments/table.py $(dir $(REPRODUCED))
+
+.SECONDEXPANSION:
+runs/%/test.run: experiments/$$(patsubst %/,%,$$(dir $$*)).yaml | env
+	$(BIN)/python -m ltr fit -c $< --seed_everything $(patsubst seed=%,%,$(notdir $*))
+	$(BIN)/python -m ltr test -c $(@D)/config.yaml --ckpt_path best
+
+clean:  ## Remove what was built, not what was trained
+	rm -rf .venv .pytest_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

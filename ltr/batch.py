@@ -1,0 +1,46 @@
+"""What travels from the data to the model: one row is a query, one column a document of its list.
+
+Both are ``NamedTuple``\\ s: Lightning moves those to a device, and a frozen dataclass it cannot.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Texts(NamedTuple):
+    """S tokenised texts laid end to end, without padding; an encoder that needs padding makes it inside.
+
+    Attributes:
+        ids: ``[T]`` int64, token ids with the special tokens.
+        lengths: ``[S]`` int64, tokens of each text; they sum to T.
+        type_ids: ``[T]`` int64, 0 for the query part and 1 for the document part, or None where the tokenizer has none.
+    """
+
+    ids: Tensor
+    lengths: Tensor
+    type_ids: Tensor | None = None
+
+
+class RankingBatch(NamedTuple):
+    """B lists of up to N documents.
+
+    Attributes:
+        labels: ``[B, N]`` float, relevance grades; 0 for documents nobody judged.
+        mask: ``[B, N]`` bool, True for a document, False for padding.
+        query_rows: ``[B]`` int64, row numbers of the queries in the collection.
+        doc_rows: ``[B, N]`` int64, row numbers of the documents. Documents are stored in the order of their ids, so the larger
+            row wins a tie of scores, as in trec_eval.
+        pairs: the joined query–document texts, one for every True of ``mask``, row by row (cross-encoder).
+        distances: ``[B, N]`` float, distance of each document to its query in the index that mined it, or None.
+        ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or not, largest first and filled up
+            with 0. Only lists to be measured carry it.
+    """
+
+    labels: Tensor
+    mask: Tensor
+    query_rows: Tensor
+    doc_rows: Tensor
+    pairs: Texts | None = None
+    distances: Tensor | None = None
+    ideal: Tensor | None = None

@@ -1,0 +1,6 @@
+"""Lightning callbacks."""
+
+from ltr.callbacks.last_checkpoint import LastCheckpoint
+from ltr.callbacks.run_writer import RunWriter
+
+__all__ = ["LastCheckpoint", "RunWriter"]

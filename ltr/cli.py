@@ -1,0 +1,185 @@
+"""The Lightning command line of rankers: ``fit``, ``validate``, ``test``, ``predict`` into a run folder."""
+
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+import torch
+import transformers
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
+
+from ltr.callbacks import LastCheckpoint, RunWriter
+from ltr.errors import InputError
+from ltr.trec import write_whole
+
+log = logging.getLogger(__name__)
+
+COMMANDS = ("fit", "validate", "test", "predict")
+
+
+def one_line(error: BaseException) -> str | None:
+    """What to tell the user of an error that is theirs to mend; None for a mistake of ours, which deserves its traceback."""
+    if not isinstance(error, (ValueError, OSError, ImportError, MisconfigurationException, jsonargparse.ArgumentError)):
+        return None
+    cause: BaseException | None = error
+    while cause is not None:  # the parser wraps what a constructor raised
+        if isinstance(cause, InputError):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def run(args: list[str]) -> None:
+    """Parse the arguments and run the command.
+
+    Raises:
+        InputError: for an unknown command.
+    """
+    if args[0] not in COMMANDS:
+        raise InputError(f"the first argument must be one of {', '.join(COMMANDS)}, got {args[0]!r}; see ltr --help")
+    transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
+    RankerCLI(
+        LightningModule,
+        LightningDataModule,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        auto_configure_optimizers=False,
+        seed_everything_default=0,
+        trainer_defaults={"max_epochs": 1, "log_every_n_steps": 10, "num_sanity_val_steps": 0},
+        save_config_callback=RunConfig,
+        save_config_kwargs={"save_to_log_dir": False},
+        parser_kwargs={"exit_on_error": False} | {command: {"exit_on_error": False} for command in COMMANDS},
+        args=args,
+    )
+
+
+class RunConfig(SaveConfigCallback):
+    """Writes the whole configuration of a ``fit`` into its run folder."""
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            path = Path(trainer.default_root_dir) / "config.yaml"
+            write_whole(path, [self.parser.dump(self.config, skip_unset=False)])
+
+
+class RankerCLI(LightningCLI):
+    """LightningCLI with a run folder: ``runs/<experiment>/seed=<n>`` unless ``--trainer.default_root_dir`` names another."""
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: list[str]) -> None:
+        self.config = parser.parse_args(args)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(ModelCheckpoint, "best")
+        parser.set_defaults(
+            {
+                "best.monitor": "val/nDCG@10",
+                "best.mode": "max",
+                "best.filename": "best",
+                "best.auto_insert_metric_name": False,
+                "best.enable_version_counter": False,
+                "best.save_on_train_epoch_end": False,
+            }
+        )
+        parser.add_lightning_class_args(LastCheckpoint, "last")
+        parser.add_argument(
+            "--wandb",
+            type=str | None,
+            default=None,
+            help="Weights & Biases project to log to; offline where there is no key or WANDB_MODE says so.",
+        )
+
+    def before_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
+        folder = Path(config.trainer.default_root_dir or _run_folder(config))
+        config.trainer.default_root_dir = str(folder)
+        checkpoints = folder / "checkpoints"
+        config.best.dirpath = config.best.dirpath or str(checkpoints)
+        config.last.dirpath = config.last.dirpath or str(checkpoints)
+        if config.ckpt_path in ("best", "last"):
+            found = checkpoints / f"{config.ckpt_path}.ckpt"
+            if not found.is_file():
+                raise InputError(f"--ckpt_path {config.ckpt_path}: there is no {found}; leave it out, or name a checkpoint file")
+            config.ckpt_path = str(found)
+        if config.ckpt_path:
+            _check_checkpoint(config.ckpt_path)
+        elif self.subcommand == "fit" and any(checkpoints.glob("*.ckpt")) and "LOCAL_RANK" not in os.environ:
+            raise InputError(
+                f"{folder} already holds a run; go on with it (--ckpt_path last), choose another folder "
+                "(--trainer.default_root_dir), or remove it"
+            )
+        elif self.subcommand != "fit":
+            log.warning("no --ckpt_path: the weights that the model starts from are used, not trained ones")
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        config = self.config_init[self.subcommand]
+        folder = Path(config.trainer.default_root_dir)
+        if config.trainer.logger in (None, True):
+            kwargs["logger"] = _loggers(folder, config.wandb)
+        callbacks = config.trainer.callbacks or []
+        own = [RunWriter()] + ([LearningRateMonitor()] if kwargs.get("logger") and self.subcommand == "fit" else [])
+        _log_to(folder / "train.log")
+        return super().instantiate_trainer(callbacks=[*callbacks, *own], **kwargs)
+
+    def _parse_ckpt_path(self) -> None:
+        """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is an error, not a wish."""
+
+
+def _run_folder(config: jsonargparse.Namespace) -> Path:
+    """``runs/<experiment>/seed=<n>``: the experiment is named by the last --config, as a path below ``experiments``."""
+    files = [Path(str(path)) for path in config.config or []]
+    experiment = Path("unnamed")
+    if files:
+        last = Path(os.path.relpath(files[-1]))
+        parts = last.with_suffix("").parts
+        below = parts[parts.index("experiments") + 1 :] if "experiments" in parts else (last.stem,)
+        experiment = Path(*below)
+    return Path("runs") / experiment / f"seed={config.seed_everything}"
+
+
+def _check_checkpoint(path: str) -> None:
+    if "://" in path:
+        return
+    if not Path(path).is_file():
+        raise InputError(f"--ckpt_path {path}: there is no such file")
+    try:
+        keys = torch.load(path, map_location="cpu", weights_only=True, mmap=True).keys()
+    except Exception as error:  # whatever a broken file makes the reader stumble over
+        raise InputError(f"--ckpt_path {path}: the checkpoint can't be read ({type(error).__name__}); take another one") from None
+    if "state_dict" not in keys:
+        raise InputError(f"--ckpt_path {path}: this is no Lightning checkpoint, it has no state_dict")
+
+
+def _loggers(folder: Path, wandb_project: str | None) -> list[Logger]:
+    loggers: list[Logger] = [CSVLogger(folder, name="logs")]  # a version for every start: a resumed run erases nothing
+    if wandb_project:
+        import wandb
+
+        offline = "WANDB_MODE" not in os.environ and not wandb.api.api_key
+        if offline:
+            log.info("Weights & Biases: no key found, logging offline into %s", folder / "wandb")
+        folder.mkdir(parents=True, exist_ok=True)
+        name = "/".join(folder.parts[-3:])
+        loggers.append(WandbLogger(name=name, save_dir=folder, project=wandb_project, offline=offline))
+    return loggers
+
+
+def _log_to(path: Path) -> None:
+    """Messages of the project, Lightning and warnings also go to a file; rank 0 writes."""
+    for name in ("ltr", "lightning.pytorch", "py.warnings"):
+        logger = logging.getLogger(name)
+        if name == "ltr":
+            logger.setLevel(logging.INFO)
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handler = logging.FileHandler(path, encoding="utf-8")
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            logger.addHandler(handler)
+    logging.captureWarnings(True)
+    warnings.simplefilter("default")

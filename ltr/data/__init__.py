@@ -1,0 +1,1 @@
+"""Files, tokens and batches, without Lightning."""

@@ -1,0 +1,84 @@
+"""Lists of rows → RankingBatch."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ltr.batch import RankingBatch, Texts
+from ltr.data.tokens import JoinedPairs, TokenStore
+
+
+class LabelledList(NamedTuple):
+    """One query with some of its documents, by row.
+
+    Attributes:
+        query_row: the query.
+        doc_rows: ``[N]`` int64.
+        labels: ``[N]`` float32.
+        distances: ``[N]`` float32, or None.
+        ideal: ``[M]`` float32, see :class:`ltr.batch.RankingBatch`, or None.
+    """
+
+    query_row: int
+    doc_rows: np.ndarray
+    labels: np.ndarray
+    distances: np.ndarray | None = None
+    ideal: np.ndarray | None = None
+
+
+class PairCollator:
+    """Joins each query with each document of its list.
+
+    Args:
+        queries, docs: their tokens.
+        join: how a pair is joined.
+    """
+
+    def __init__(self, queries: TokenStore, docs: TokenStore, join: JoinedPairs) -> None:
+        self.queries, self.docs, self.join = queries, docs, join
+
+    def lengths(self, one: LabelledList) -> np.ndarray:
+        """Tokens of each joined pair of a list, ``[N]``."""
+        query = self.queries.lengths(np.asarray([one.query_row]))
+        return self.join.lengths(query, self.docs.lengths(one.doc_rows))
+
+    def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
+        """Pad the lists to one width and lay their joined pairs end to end."""
+        ids, types = [], []
+        for one in lists:
+            query = self.queries[one.query_row]
+            for doc_row in one.doc_rows:
+                pair_ids, pair_types = self.join(query, self.docs[doc_row])
+                ids.append(pair_ids)
+                types.append(pair_types)
+        pairs = Texts(
+            ids=_flat(ids),
+            lengths=torch.tensor([len(pair) for pair in ids], dtype=torch.int64),
+            type_ids=_flat(types) if self.join.has_types else None,
+        )
+        return RankingBatch(
+            labels=_padded([one.labels for one in lists], np.float32),
+            mask=_padded([np.ones(len(one.doc_rows)) for one in lists], np.bool_),
+            query_rows=torch.tensor([one.query_row for one in lists], dtype=torch.int64),
+            doc_rows=_padded([one.doc_rows for one in lists], np.int64),
+            pairs=pairs,
+            distances=_optional([one.distances for one in lists]),
+            ideal=_optional([one.ideal for one in lists]),
+        )
+
+
+def _flat(arrays: list[np.ndarray]) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64))
+
+
+def _padded(arrays: Sequence[np.ndarray], dtype: type) -> torch.Tensor:
+    out = np.zeros((len(arrays), max(1, max(map(len, arrays)))), dtype=dtype)  # a list may be empty: it still has a row
+    for row, array in enumerate(arrays):
+        out[row, : len(array)] = array
+    return torch.from_numpy(out)
+
+
+def _optional(arrays: Sequence[np.ndarray | None]) -> torch.Tensor | None:
+    return None if any(array is None for array in arrays) else _padded(arrays, np.float32)

@@ -1,0 +1,271 @@
+"""A collection: documents, queries, judgements and candidate pools, read from files and checked once."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ltr import trec
+from ltr.data.cache import cache_root, folder_once
+from ltr.data.query_lists import QueryLists
+from ltr.data.texts import Record, TextTable, digest_of
+from ltr.errors import InputError
+
+SPLITS = ("train", "dev", "test")
+
+
+class Collection(NamedTuple):
+    """What a ranker is trained and measured on. Rows number documents and queries; strings stay on disk.
+
+    Attributes:
+        source: where it came from, for errors.
+        corpus: the documents; a title is part of the text.
+        queries: the queries.
+        qrels: judgements by split; grade 0 is a judgement too.
+        candidates: fixed pools by split, best first; empty where the source has none.
+    """
+
+    source: str
+    corpus: TextTable
+    queries: TextTable
+    qrels: dict[str, QueryLists]
+    candidates: dict[str, QueryLists]
+
+    def judgements(self, split: str) -> QueryLists:
+        """Judgements of a split.
+
+        Raises:
+            InputError: if the collection has none.
+        """
+        if split not in self.qrels:
+            raise InputError(f"{self.source}: there are no judgements for the split {split!r}, only for {sorted(self.qrels)}")
+        return self.qrels[split]
+
+    def pools(self, split: str) -> QueryLists:
+        """Candidate pools of a split.
+
+        Raises:
+            InputError: if the collection has none.
+        """
+        if split not in self.candidates:
+            raise InputError(
+                f"{self.source}: there is no candidates/{split}.trec[.gz]; add it, or take candidates from 'bm25' instead"
+            )
+        return self.candidates[split]
+
+
+def open_collection(path: str) -> Collection:
+    """Open a collection, and check all of it at the first opening.
+
+    Args:
+        path: a data folder in the BEIR layout (``corpus.jsonl[.gz]``, ``queries.jsonl[.gz]``, ``qrels/{train,dev,test}.tsv``,
+            ``candidates/{train,dev,test}.trec[.gz]`` where there are fixed pools); a file of text triples or pairs, one
+            ``query<TAB>positive[<TAB>negative…]`` a line, or a folder of such files ``{train,dev,test}.tsv[.gz]``; or
+            ``ir_datasets:NAME``, where the splits are NAME/train, NAME/dev and NAME/test, or NAME itself as test.
+
+    Raises:
+        InputError: one line with ``file:line`` for unknown or repeated ids, bad grades, empty texts, broken gzip or UTF-8, missing
+            columns, missing files.
+    """
+    if path.startswith("ir_datasets:"):
+        return _from_ir_datasets(path.removeprefix("ir_datasets:"))
+    where = Path(path)
+    if where.is_file():
+        return _from_texts(path, {"train": where})
+    if not where.is_dir():
+        raise InputError(f"{path}: there is no such data folder or file (option data.init_args.path)")
+    if _find(where, "corpus.jsonl"):
+        return _from_folder(where)
+    files = {split: file for split in SPLITS if (file := _find(where, f"{split}.tsv"))}
+    if not files:
+        raise InputError(
+            f"{path}: a data folder must hold corpus.jsonl[.gz], queries.jsonl[.gz] and qrels/, or text triples "
+            f"{{train,dev,test}}.tsv[.gz]; found {sorted(p.name for p in where.iterdir())[:8]}"
+        )
+    return _from_texts(path, files)
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+
+
+def _need(folder: Path, name: str) -> Path:
+    found = _find(folder, name)
+    if found is None:
+        raise InputError(f"{folder / name}[.gz]: there is no such file; a data folder needs it")
+    return found
+
+
+# BEIR layout
+
+
+def _from_folder(folder: Path) -> Collection:
+    tables = []
+    for name, kind in (("corpus.jsonl", "document"), ("queries.jsonl", "query")):
+        file = _need(folder, name)
+        try:
+            tables.append(TextTable.open(cache_root(), digest_of(file), _json_records(file), kind))
+        except InputError as error:
+            raise error if str(file) in str(error) else InputError(f"{file}: {error}") from None
+    corpus, queries = tables
+    qrels, candidates = {}, {}
+    for split in SPLITS:
+        if file := _find(folder / "qrels", f"{split}.tsv"):
+            qrels[split] = _judgements(file, queries, corpus)
+        if file := _find(folder / "candidates", f"{split}.trec"):
+            candidates[split] = _pool(file, queries, corpus)
+    if not qrels:
+        raise InputError(f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv")
+    return Collection(str(folder), corpus, queries, qrels, candidates)
+
+
+def _json_records(file: Path) -> Iterator[Record]:
+    for number, line in trec.numbered_lines(file):
+        where = f"{file}:{number}"
+        try:
+            record = json.loads(line)
+            id_, title, text = record["_id"], record.get("title") or "", record["text"]
+        except json.JSONDecodeError as error:
+            raise InputError(f"{where}: a line must be one JSON object, got {line[:60]!r} ({error.msg})") from None
+        except (KeyError, TypeError, AttributeError):
+            raise InputError(f"{where}: a line must be an object with '_id' and 'text', got {line[:60]!r}") from None
+        if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
+            raise InputError(f"{where}: '_id', 'title' and 'text' must be strings, got {line[:60]!r}")
+        yield Record(id_, f"{title} {text}".strip(), where)
+
+
+def _judgements(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
+    lines = ((n, j.query, j.doc, float(j.grade)) for n, j in trec.read_qrels(file))
+    return _checked_once(file, queries, corpus, lambda: _lists(file, "judgement", queries, corpus, lines))
+
+
+def _pool(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
+    lines = ((n, r.query, r.doc, r.score) for n, r in trec.read_run(file))
+    return _checked_once(file, queries, corpus, lambda: _lists(file, "line", queries, corpus, lines).best_first())
+
+
+def _checked_once(file: Path, queries: TextTable, corpus: TextTable, read: Callable[[], QueryLists]) -> QueryLists:
+    """The lists of a file, kept as arrays under the content of all three: checked once, then mapped in no time by every rank."""
+    key = hashlib.sha256(f"lists-1 {digest_of(file)} {queries.key} {corpus.key}".encode()).hexdigest()[:32]
+    return QueryLists.load(folder_once(cache_root() / "lists" / key, lambda folder: read().save(folder)))
+
+
+def _lists(
+    file: Path, kind: str, queries: TextTable, corpus: TextTable, lines: Iterable[tuple[int, str, str, float]]
+) -> QueryLists:
+    """Lines (number, query, doc, value) as rows, every id and pair checked."""
+    seen: dict[tuple[int, int], int] = {}
+    values = []
+    last_query, query_row = "", None
+    for number, query, doc, value in lines:
+        if query != last_query or query_row is None:
+            last_query, query_row = query, queries.row(query)
+        doc_row = corpus.row(doc)
+        if query_row is None:
+            raise InputError(f"{file}:{number}: query {query!r} is not in queries.jsonl")
+        if doc_row is None:
+            raise InputError(f"{file}:{number}: document {doc!r} is not in corpus.jsonl")
+        if (query_row, doc_row) in seen:
+            first = seen[query_row, doc_row]
+            raise InputError(f"{file}:{number}: a second {kind} for query {query!r} and document {doc!r}, first in line {first}")
+        seen[query_row, doc_row] = number
+        values.append(value)
+    if not seen:
+        raise InputError(f"{file}: the split is empty; at least one {kind} is needed")
+    return QueryLists.from_rows((q for q, _ in seen), (d for _, d in seen), values)
+
+
+# Plain text triples and pairs
+
+
+def _from_texts(source: str, files: dict[str, Path]) -> Collection:
+    content = hashlib.sha256("".join(f"{split} {digest_of(file)} " for split, file in files.items()).encode()).hexdigest()
+
+    def records(column: Callable[[list[str]], list[str]], letter: str) -> Iterator[Record]:
+        seen = set()
+        for file in files.values():
+            for number, parts in _triples(file):
+                for text in column(parts):
+                    id_ = _id_of(letter, text)
+                    if id_ not in seen:
+                        seen.add(id_)
+                        yield Record(id_, text, f"{file}:{number}")
+
+    corpus = TextTable.open(cache_root(), content, records(lambda parts: parts[1:], "d"), "document")
+    queries = TextTable.open(cache_root(), content, records(lambda parts: parts[:1], "q"), "query")
+    qrels, candidates = {}, {}
+    for split, file in files.items():
+        grade: dict[tuple[int, int], float] = {}
+        for number, (query, positive, *negatives) in _triples(file):
+            query_row = queries.row(_id_of("q", query))
+            for text, label in [(positive, 1.0)] + [(text, 0.0) for text in negatives]:
+                key = (query_row, corpus.row(_id_of("d", text)))
+                if grade.setdefault(key, label) != label:
+                    raise InputError(f"{file}:{number}: a text is positive and negative for the same query: {text[:60]!r}")
+        if not grade:
+            raise InputError(f"{file}: the split is empty; at least one line query<TAB>positive is needed")
+        qrels[split] = QueryLists.from_rows((q for q, _ in grade), (d for _, d in grade), grade.values())
+        if 0.0 in grade.values():  # pairs alone make no pool
+            candidates[split] = qrels[split]._replace(values=np.zeros_like(qrels[split].values)).best_first()
+    return Collection(source, corpus, queries, qrels, candidates)
+
+
+def _triples(file: Path) -> Iterator[tuple[int, list[str]]]:
+    for number, line in trec.numbered_lines(file):
+        parts = line.split("\t")
+        if len(parts) < 2:
+            raise InputError(f"{file}:{number}: expected query<TAB>positive[<TAB>negative…], got one column: {line[:60]!r}")
+        if not all(part.strip() for part in parts):
+            raise InputError(f"{file}:{number}: column {[bool(p.strip()) for p in parts].index(False) + 1} is empty")
+        yield number, parts
+
+
+def _id_of(letter: str, text: str) -> str:
+    """Plain texts have no ids: the same text gets the same one."""
+    return letter + hashlib.sha256(text.encode("utf-8")).hexdigest()[:24]
+
+
+# ir_datasets
+
+
+def _from_ir_datasets(name: str) -> Collection:
+    try:
+        import ir_datasets
+    except ImportError:
+        raise InputError(f"ir_datasets:{name} needs the package ir_datasets: pip install ir_datasets") from None
+    parts = {}
+    for split in SPLITS:
+        try:
+            parts[split] = ir_datasets.load(f"{name}/{split}")
+        except KeyError:
+            continue
+    try:
+        whole = ir_datasets.load(name)
+    except KeyError:
+        raise InputError(f"ir_datasets:{name}: ir_datasets knows no such data set") from None
+    parts = {split: part for split, part in parts.items() if part.has_qrels() and part.has_queries()}
+    if not parts and whole.has_qrels() and whole.has_queries():
+        parts = {"test": whole}
+    if not parts:
+        raise InputError(f"ir_datasets:{name}: neither it nor its /train, /dev, /test has queries and qrels")
+    content = f"ir_datasets {ir_datasets.__version__} {name}"
+    docs = (Record(d.doc_id, d.default_text(), f"ir_datasets:{name} {d.doc_id}") for d in whole.docs_iter())
+    corpus = TextTable.open(cache_root(), content, docs, "document")
+
+    def all_queries() -> Iterator[Record]:
+        seen = set()
+        for part in parts.values():
+            for query in part.queries_iter():
+                if query.query_id not in seen:
+                    seen.add(query.query_id)
+                    yield Record(query.query_id, query.default_text(), f"ir_datasets:{name} {query.query_id}")
+
+    queries = TextTable.open(cache_root(), content, all_queries(), "query")
+    qrels = {}
+    for split, part in parts.items():
+        lines = ((n, j.query_id, j.doc_id, max(0.0, float(j.relevance))) for n, j in enumerate(part.qrels_iter(), start=1))
+        qrels[split] = _lists(Path(f"ir_datasets:{name}/{split} qrels"), "judgement", queries, corpus, lines)
+    return Collection(f"ir_datasets:{name}", corpus, queries, qrels, {})

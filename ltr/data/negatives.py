@@ -1,0 +1,66 @@
+"""Mined negatives on disk: a folder per refresh, whole or absent, bound to the collection that it was mined from."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ltr.data.cache import folder_once
+from ltr.data.collection import Collection
+from ltr.data.query_lists import QueryLists
+from ltr.errors import InputError
+
+
+class MinedNegatives(NamedTuple):
+    """For every query of a collection its hardest documents.
+
+    Attributes:
+        ids: ``[Q, K]`` int64, rows of documents, hardest first; −1 where a query has fewer (or none).
+        distances: ``[Q, K]`` float32, distance of each to the query, in units of the index.
+        manifest: how they were mined.
+    """
+
+    ids: np.ndarray
+    distances: np.ndarray
+    manifest: dict
+
+    def save(self, folder: Path, collection: Collection) -> None:
+        """Write ``ids.npy``, ``distances.npy`` and ``manifest.json``, whole or not at all."""
+        manifest = self.manifest | {"corpus": collection.corpus.key, "queries": collection.queries.key}
+
+        def build(temporary: Path) -> None:
+            np.save(temporary / "ids.npy", self.ids)
+            np.save(temporary / "distances.npy", self.distances)
+            (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1))
+
+        folder_once(folder, build)
+
+    @classmethod
+    def open(cls, folder: Path, collection: Collection) -> "MinedNegatives":
+        """Map a folder of negatives.
+
+        Raises:
+            InputError: if it is not one, or was mined from another collection.
+        """
+        try:
+            manifest = json.loads((folder / "manifest.json").read_text())
+            ids, distances = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("ids", "distances"))
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{folder}: negatives must be 'candidates', 'bm25', 'random' or a folder with ids.npy, distances.npy and "
+                f"manifest.json ({error})"
+            ) from None
+        expected = (collection.corpus.key, collection.queries.key)
+        if (manifest.get("corpus"), manifest.get("queries")) != expected:
+            raise InputError(f"{folder}: these negatives were mined from another collection than {collection.source}; mine again")
+        if ids.shape != distances.shape or len(ids) != len(collection.queries):
+            raise InputError(
+                f"{folder}: ids and distances must be [Q={len(collection.queries)}, K], got {ids.shape} and {distances.shape}"
+            )
+        return cls(ids, distances, manifest)
+
+    def lists(self) -> QueryLists:
+        """The same by query, the missing ones left out; values are distances."""
+        queries, columns = np.nonzero(self.ids >= 0)
+        return QueryLists.from_rows(queries, self.ids[queries, columns], self.distances[queries, columns])

@@ -1,0 +1,66 @@
+"""Documents by query: judgements, candidate pools and mined negatives share this one shape."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+class QueryLists(NamedTuple):
+    """For each of Q queries some documents with a value, end to end (compressed sparse rows).
+
+    Attributes:
+        query_rows: ``[Q]`` int64, ascending.
+        offsets: ``[Q + 1]`` int64; the documents of query i stand from ``offsets[i]`` to ``offsets[i + 1]``.
+        doc_rows: ``[R]`` int64.
+        values: ``[R]`` float32: a grade, a score or a distance.
+    """
+
+    query_rows: np.ndarray
+    offsets: np.ndarray
+    doc_rows: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def from_rows(cls, query_rows: Iterable[int], doc_rows: Iterable[int], values: Iterable[float]) -> "QueryLists":
+        """Group lines by query; the documents of a query keep their order."""
+        queries = np.fromiter(query_rows, dtype=np.int64)
+        order = np.argsort(queries, kind="stable")
+        present, counts = np.unique(queries, return_counts=True)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        docs = np.fromiter(doc_rows, dtype=np.int64)[order]
+        return cls(present, offsets, docs, np.fromiter(values, dtype=np.float32)[order])
+
+    def of(self, query_row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Documents and values of one query; empty where it has none."""
+        at = int(np.searchsorted(self.query_rows, query_row))
+        if at == len(self.query_rows) or self.query_rows[at] != query_row:
+            return self.doc_rows[:0], self.values[:0]
+        part = slice(self.offsets[at], self.offsets[at + 1])
+        return self.doc_rows[part], self.values[part]
+
+    def best_first(self) -> "QueryLists":
+        """Sort the documents of each query by value, largest first; of equal ones the larger row comes first, as in trec_eval."""
+        query_of_doc = np.repeat(np.arange(len(self.query_rows)), np.diff(self.offsets))
+        order = np.lexsort((-self.doc_rows, -self.values, query_of_doc))
+        return self._replace(doc_rows=self.doc_rows[order], values=self.values[order])
+
+    def first(self, depth: int | None) -> "QueryLists":
+        """The first ``depth`` documents of every query; None keeps all."""
+        if depth is None:
+            return self
+        counts = np.diff(self.offsets)
+        place = np.arange(len(self.doc_rows)) - np.repeat(self.offsets[:-1], counts)
+        offsets = np.concatenate([[0], np.cumsum(np.minimum(counts, depth))])
+        return QueryLists(self.query_rows, offsets, self.doc_rows[place < depth], self.values[place < depth])
+
+    def save(self, folder: Path) -> None:
+        """Write one array per attribute."""
+        for name, array in self._asdict().items():
+            np.save(folder / f"{name}.npy", array)
+
+    @classmethod
+    def load(cls, folder: Path) -> "QueryLists":
+        """Map what :meth:`save` wrote."""
+        return cls(**{name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in cls._fields})

@@ -1,0 +1,119 @@
+"""Texts with ids, on disk: a million documents cost no memory but what is read of them."""
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ltr.data.cache import folder_once
+from ltr.errors import InputError
+
+
+class Record(NamedTuple):
+    """One text as it comes from a source; ``where`` is what an error says of its place (``file:line``)."""
+
+    id: str
+    text: str
+    where: str
+
+
+class Strings(Sequence[str]):
+    """Strings end to end in a memory-mapped file, with their offsets."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._offsets = np.load(folder / f"{name}.offsets.npy", mmap_mode="r")
+        self._bytes = np.load(folder / f"{name}.npy", mmap_mode="r")
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]
+        return self._bytes[self._offsets[row] : self._offsets[row + 1]].tobytes().decode("utf-8")
+
+    @staticmethod
+    def write(folder: Path, name: str, blobs: Iterable[bytes], n_bytes: int) -> None:
+        """Write ``n_bytes`` bytes of strings."""
+        flat = np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=np.uint8, shape=(n_bytes,))
+        offsets, at = array("q", [0]), 0
+        for blob in blobs:
+            flat[at : at + len(blob)] = np.frombuffer(blob, dtype=np.uint8)
+            at += len(blob)
+            offsets.append(at)
+        flat.flush()
+        np.save(folder / f"{name}.offsets.npy", np.frombuffer(offsets, dtype=np.int64))
+
+
+class TextTable:
+    """Texts by row, sorted by their ids as bytes: so a row number orders documents as their ids do.
+
+    Args:
+        folder: a folder that :meth:`open` wrote.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.key = folder.name
+        self.ids, self.texts = Strings(folder, "ids"), Strings(folder, "texts")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def row(self, id_: str) -> int | None:
+        """The row of an id, or None."""
+        low, high = 0, len(self.ids)
+        while low < high:
+            middle = (low + high) // 2
+            if self.ids[middle] < id_:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < len(self.ids) and self.ids[low] == id_ else None
+
+    @classmethod
+    def open(cls, cache: Path, content: str, records: Iterator[Record], kind: str) -> "TextTable":
+        """Open the table of this content; read, check and write it first where it is not there.
+
+        Args:
+            cache: where tables lie.
+            content: names the content; another content must have another name.
+            records: the texts in any order; only read if the table must be written.
+            kind: ``document`` or ``query``, for the errors.
+
+        Raises:
+            InputError: for an empty id or text, an id that stands twice, or no text at all; it names the place.
+        """
+        key = hashlib.sha256(f"texts-1 {kind} {content}".encode()).hexdigest()[:32]
+        return cls(folder_once(cache / "texts" / key, lambda folder: _write_table(folder, records, kind)))
+
+
+def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
+    ids, places, offsets, unsorted = [], [], array("q", [0]), folder / "unsorted"
+    with open(unsorted, "wb") as file:
+        for id_, text, where in records:
+            if not id_:
+                raise InputError(f"{where}: a {kind} must have an id, got an empty one")
+            if not text.strip():
+                raise InputError(f"{where}: {kind} {id_!r} has an empty text; remove it, or give it a text")
+            ids.append(id_)
+            places.append(where)
+            offsets.append(offsets[-1] + file.write(text.encode("utf-8")))
+    if not ids:
+        raise InputError(f"there is no {kind} at all; at least one is needed")
+    order = sorted(range(len(ids)), key=ids.__getitem__)  # code points sort as their UTF-8 bytes do; equal ids keep their order
+    for first, second in zip(order, order[1:], strict=False):
+        if ids[first] == ids[second]:
+            raise InputError(f"{places[second]}: {kind} id {ids[second]!r} stands twice, first at {places[first]}")
+    blob = np.memmap(unsorted, dtype=np.uint8, mode="r")
+    Strings.write(folder, "texts", (blob[offsets[row] : offsets[row + 1]].tobytes() for row in order), offsets[-1])
+    encoded = [ids[row].encode("utf-8") for row in order]
+    Strings.write(folder, "ids", encoded, sum(map(len, encoded)))
+    unsorted.unlink()
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

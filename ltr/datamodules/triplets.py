@@ -1,0 +1,257 @@
+"""Offline triplets: a query, relevant documents, and others to be ranked below them."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from ltr.batch import RankingBatch
+from ltr.data.bm25 import bm25_lists
+from ltr.data.collate import LabelledList, PairCollator
+from ltr.data.negatives import MinedNegatives
+from ltr.data.query_lists import QueryLists
+from ltr.data.samplers import BucketedBatches, StepSampler
+from ltr.datamodules.pools import PoolDataModule
+from ltr.errors import InputError
+
+log = logging.getLogger(__name__)
+
+
+class TripletDataModule(PoolDataModule):
+    """One row is one query with ``positives`` relevant documents and ``negatives_per_query`` others.
+
+    An epoch visits every training query once, with documents drawn anew, without repeats; a query with fewer has a shorter row. A batch is a
+    pure function of (seed, epoch, step, rank): the same with any number of workers, and after a resume.
+
+    Args:
+        path: a collection, see :func:`ltr.data.collection.open_collection`.
+        negatives: where the others come from, always without the relevant ones: the source's pools (``candidates``: judged 0 or
+            unjudged), the best ``negatives_depth`` of BM25 (``bm25``), the whole corpus (``random``), or a folder of mined negatives.
+        positives: relevant documents per row.
+        negatives_per_query: others per row.
+        negatives_depth: how far down the negatives may stand in their source; None takes all that ``candidates`` or a folder has,
+            and 100 of ``bm25``.
+        batch_size: rows per step and process.
+        bucket_window: batches among which rows are sorted by length to save padding; 1 turns that off.
+        candidates, depth, eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.PoolDataModule`.
+
+    Raises:
+        InputError: at ``setup``, for a training query without a relevant document.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        negatives: str = "candidates",
+        positives: int = 1,
+        negatives_per_query: int = 7,
+        negatives_depth: int | None = None,
+        batch_size: int = 16,
+        bucket_window: int = 64,
+        candidates: Literal["candidates", "bm25"] = "candidates",
+        depth: int | None = None,
+        eval_batch_size: int = 16,
+        num_workers: int = 0,
+        persistent_workers: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(path, candidates, depth, eval_batch_size, num_workers, persistent_workers, seed)
+        for name, value in (
+            ("positives", positives),
+            ("negatives_per_query", negatives_per_query),
+            ("batch_size", batch_size),
+            ("bucket_window", bucket_window),
+        ):
+            if value < 1:
+                raise InputError(f"{name} must be at least 1, got {value} (option data.init_args.{name})")
+        self.negatives, self.positives, self.negatives_per_query = negatives, positives, negatives_per_query
+        self.negatives_depth, self.batch_size, self.bucket_window = negatives_depth, batch_size, bucket_window
+        self.train: TripletBatches | None = None
+
+    def setup(self, stage: str) -> None:
+        """See :meth:`PoolDataModule.setup`; ``fit`` also draws up the training rows."""
+        super().setup(stage)
+        if stage == "fit" and self.train is None:
+            negatives, have_distances = self._negative_source()
+            rows = TripletRows(
+                self.collection.judgements("train"),
+                negatives,
+                len(self.collection.corpus),
+                self.positives,
+                self.negatives_per_query,
+                self.seed,
+                have_distances=have_distances,
+                where=f"{self.path}: split 'train'",
+                name_of=self.collection.queries.ids.__getitem__,
+            )
+            self.train = TripletBatches(
+                rows,
+                self.collator,
+                self.batch_size,
+                self.seed,
+                self.rank,
+                self.world_size,
+                self.bucket_window,
+            )
+
+    def _negative_source(self) -> tuple[QueryLists | None, bool]:
+        """Documents to draw from (None: the whole corpus), and whether their values are distances."""
+        if self.negatives == "random":
+            return None, False
+        if self.negatives == "candidates":
+            lists = self.collection.pools("train")
+        elif self.negatives == "bm25":
+            lists = bm25_lists(self.collection, self.collection.judgements("train").query_rows, self.negatives_depth or 100)
+        else:
+            lists = MinedNegatives.open(Path(self.negatives), self.collection).lists()
+        return lists.first(self.negatives_depth), self.negatives not in ("candidates", "bm25")
+
+    def train_dataloader(self) -> DataLoader:
+        if len(self.train) == 0:
+            raise InputError(
+                f"{self.path}: split 'train' has {len(self.train.rows)} rows to learn from, fewer than the {self.world_size} processes"
+            )
+        return self._loader(self.train, StepSampler(len(self.train), self._position))
+
+    def _position(self) -> tuple[int, int]:
+        """Epoch and step to go on from: by what the trainer has consumed, not by what workers had fetched."""
+        if self.trainer is None:
+            return 0, 0
+        limit = self.trainer.limit_train_batches
+        steps = min(len(self.train), limit) if isinstance(limit, int) else max(1, int(len(self.train) * limit))
+        return divmod(self.trainer.fit_loop.epoch_loop.batch_progress.total.processed, steps)
+
+
+class TripletRows:
+    """The training queries, and the documents drawn for each in each epoch.
+
+    Args:
+        judged: judgements of the split.
+        negatives: documents to draw from by query; None draws from the whole corpus.
+        n_docs: documents of the corpus.
+        positives, negatives_per_query: how many to draw.
+        seed: of the drawing.
+        have_distances: the values of ``negatives`` are distances, to travel with the documents.
+        where, name_of: for errors: the split, and the id of a query's row.
+
+    Raises:
+        InputError: if a query has no relevant document, or no query has both kinds.
+    """
+
+    def __init__(
+        self,
+        judged: QueryLists,
+        negatives: QueryLists | None,
+        n_docs: int,
+        positives: int,
+        negatives_per_query: int,
+        seed: int,
+        *,
+        have_distances: bool = False,
+        where: str,
+        name_of: Callable[[int], str] = str,
+    ) -> None:
+        self.judged, self.negatives, self.n_docs = judged, negatives, n_docs
+        self.positives, self.negatives_per_query, self.seed = positives, negatives_per_query, seed
+        self.have_distances = have_distances
+        rows, without_positive = [], []
+        for query_row in judged.query_rows:
+            if not (judged.of(query_row)[1] > 0).any():
+                without_positive.append(query_row)
+            elif negatives is None or len(self._others(query_row)[0]):
+                rows.append(query_row)
+        if without_positive:
+            raise InputError(
+                f"{where}: {len(without_positive)} of {len(judged.query_rows)} queries have no document with a grade above 0, "
+                f"first {name_of(without_positive[0])!r}; remove them from the split, there is nothing to learn from"
+            )
+        if not rows:
+            raise InputError(f"{where}: no query has a document to rank below its relevant ones; take another source of negatives")
+        if len(rows) < len(judged.query_rows):
+            left_out, total = len(judged.query_rows) - len(rows), len(judged.query_rows)
+            log.info("%s: %d of %d queries have no negatives and are left out", where, left_out, total)
+        self.query_rows = np.asarray(rows)
+
+    def __len__(self) -> int:
+        return len(self.query_rows)
+
+    def _others(self, query_row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Documents to draw negatives from, and their values."""
+        judged_rows, grades = self.judged.of(query_row)
+        doc_rows, values = self.negatives.of(query_row)
+        kept = ~np.isin(doc_rows, judged_rows[grades > 0])
+        return doc_rows[kept], values[kept]
+
+    def draw(self, epoch: int, row: int) -> LabelledList:
+        """The list of a row in an epoch: relevant documents first. A pure function of (seed, epoch, query)."""
+        query_row = int(self.query_rows[row])
+        rng = np.random.default_rng([self.seed, epoch, query_row])
+        judged_rows, grades = self.judged.of(query_row)
+        relevant = np.flatnonzero(grades > 0)
+        positive = rng.choice(relevant, min(self.positives, len(relevant)), replace=False)
+        distances = None
+        if self.negatives is None:
+            negative = _draw_outside(rng, self.n_docs, judged_rows[relevant], self.negatives_per_query)
+        else:
+            others, values = self._others(query_row)
+            chosen = rng.choice(len(others), min(self.negatives_per_query, len(others)), replace=False)
+            negative = others[chosen]
+            if self.have_distances:
+                # Of a relevant document no loss asks a margin.
+                distances = np.concatenate([np.zeros(len(positive), np.float32), values[chosen]])
+        return LabelledList(
+            query_row,
+            np.concatenate([judged_rows[positive], negative]),
+            np.concatenate([grades[positive], np.zeros(len(negative), np.float32)]),
+            distances,
+        )
+
+
+def _draw_outside(rng: np.random.Generator, n: int, forbidden: np.ndarray, count: int) -> np.ndarray:
+    """``count`` different numbers below n, none of them forbidden (fewer if there are not so many)."""
+    count = min(count, n - len(forbidden))
+    drawn: dict[int, None] = {}
+    closed = set(forbidden.tolist())
+    while len(drawn) < count:
+        drawn.update((d, None) for d in rng.integers(n, size=2 * count).tolist() if d not in closed)
+    return np.asarray(list(drawn)[:count], dtype=np.int64)
+
+
+class TripletBatches(Dataset):
+    """Training batches by (epoch, step).
+
+    Args:
+        rows: what to draw from.
+        collator: makes the batch.
+        batch_size: rows per step and rank.
+        seed, rank, world_size, window: see :class:`ltr.data.samplers.BucketedBatches`.
+    """
+
+    def __init__(
+        self,
+        rows: TripletRows,
+        collator: PairCollator,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        window: int = 64,
+    ) -> None:
+        self.rows, self.collator = rows, collator
+        self.batches = BucketedBatches(
+            len(rows), batch_size, self._row_lengths, seed=seed, rank=rank, world_size=world_size, window=window
+        )
+
+    def _row_lengths(self, epoch: int, rows: np.ndarray) -> np.ndarray:
+        """The mean pair of each row in tokens: rows of similar pairs make chunks of similar length."""
+        return np.asarray([self.collator.lengths(self.rows.draw(epoch, row)).mean() for row in rows])
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, key: tuple[int, int]) -> RankingBatch:
+        epoch, step = key
+        return self.collator([self.rows.draw(epoch, row) for row in self.batches.rows(epoch, step)])

@@ -1,0 +1,273 @@
+"""Ranking metrics over padded lists, one value per query, as trec_eval and LETOR count them.
+
+Letters of shapes: b row (one query), n rank or column, i and j columns, m column of ``ideal``.
+
+Shared by all measures:
+    scores: ``[B, N]``, compared as float32 (trec_eval stores them so); labels: ``[B, N]`` grades, 0 for unjudged;
+    mask: ``[B, N]`` bool, True for a ranked document; ties: ``[B, N]``, of equal scores the larger one of these comes first (trec_eval:
+    the later document id), None keeps the order of the columns; ideal: ``[B, M]``, the grades of every relevant document of the query, 0 as
+    padding, None where the list holds them all.
+    A query with nothing to find gives NaN: :class:`RankingMetric` says what becomes of it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+Empty = Literal["skip", "zero", "one"]
+
+
+def _grades_by_rank(scores: Tensor, labels: Tensor, mask: Tensor, ties: Tensor | None) -> Tensor:
+    """Grades in the order of the ranking, best rank first; 0 at the padding, which comes last."""
+    order = torch.arange(scores.shape[1], device=scores.device).expand(scores.shape)
+    for key in (ties, scores.float(), mask.int()):  # stable sorts from the least important key to the most
+        if key is not None:
+            order = order.gather(1, key.gather(1, order).argsort(dim=1, descending=True, stable=True))
+    return labels.float().masked_fill(~mask, 0.0).gather(1, order)
+
+
+def _discounted(gains_bn: Tensor) -> Tensor:
+    ranks_n = torch.arange(1, gains_bn.shape[1] + 1, device=gains_bn.device)
+    return (gains_bn / torch.log2(ranks_n + 1.0)).sum(dim=1)
+
+
+def _gain(grades: Tensor, gain: Literal["linear", "exp"]) -> Tensor:
+    return grades if gain == "linear" else torch.exp2(grades) - 1
+
+
+def _nan_where(empty_b: Tensor, value_b: Tensor) -> Tensor:
+    return value_b.masked_fill(empty_b, math.nan)
+
+
+def ndcg(
+    grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None, gain: Literal["linear", "exp"] = "linear"
+) -> Tensor:
+    r"""Normalised discounted cumulative gain: :math:`\sum_{r \le k} g(y_r) / \log_2(r + 1)` over that of the best order.
+
+    Args:
+        grades_bn: ``[B, N]`` grades by rank.
+        ideal_bm: ``[B, M]`` grades of all relevant documents, largest first.
+        k: ranks counted; None counts all.
+        gain: ``linear``: the grade (trec_eval); ``exp``: 2^grade − 1 (LETOR).
+
+    References:
+        Järvelin & Kekäläinen (2002), Cumulated gain-based evaluation of IR techniques.
+    """
+    best_b = _discounted(_gain(ideal_bm[:, :k], gain))
+    return _nan_where(best_b == 0, _discounted(_gain(grades_bn[:, :k], gain)) / best_b.clamp(min=1e-30))
+
+
+def reciprocal_rank(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None) -> Tensor:
+    """1 / rank of the first relevant document, 0 if there is none among the first k."""
+    relevant_bn = (grades_bn[:, :k] > 0).float()
+    ranks_n = torch.arange(1, relevant_bn.shape[1] + 1, device=grades_bn.device)
+    return _nan_where(_none(ideal_bm), (relevant_bn / ranks_n).amax(dim=1))
+
+
+def average_precision(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None) -> Tensor:
+    """Mean over all relevant documents of the precision at their rank; those not among the first k count 0."""
+    relevant_bn = (grades_bn[:, :k] > 0).float()
+    ranks_n = torch.arange(1, relevant_bn.shape[1] + 1, device=grades_bn.device)
+    hits_b = (relevant_bn * relevant_bn.cumsum(dim=1) / ranks_n).sum(dim=1)
+    return _nan_where(_none(ideal_bm), hits_b / (ideal_bm > 0).sum(dim=1).clamp(min=1))
+
+
+def precision(grades_bn: Tensor, ideal_bm: Tensor, k: int) -> Tensor:
+    """Share of relevant documents among the first k; ranks that a short list lacks count as irrelevant."""
+    return _nan_where(_none(ideal_bm), (grades_bn[:, :k] > 0).float().sum(dim=1) / k)
+
+
+def recall(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None) -> Tensor:
+    """Share of all relevant documents that stand among the first k."""
+    found_b = (grades_bn[:, :k] > 0).float().sum(dim=1)
+    return _nan_where(_none(ideal_bm), found_b / (ideal_bm > 0).sum(dim=1).clamp(min=1))
+
+
+def success(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None) -> Tensor:
+    """1 if a relevant document stands among the first k."""
+    return _nan_where(_none(ideal_bm), (grades_bn[:, :k] > 0).any(dim=1).float())
+
+
+def expected_reciprocal_rank(
+    grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None, max_grade: float = 4.0
+) -> Tensor:
+    r"""Expected 1 / rank at which a user who reads downwards is satisfied.
+
+    .. math:: \sum_{r \le k} \frac{1}{r} R_r \prod_{i < r} (1 - R_i), \qquad R = (2^y - 1) / 2^{y_{max}}
+
+    References:
+        Chapelle et al. (2009), Expected reciprocal rank for graded relevance.
+    """
+    if grades_bn.numel() and grades_bn.max() > max_grade:
+        raise ValueError(
+            f"ERR needs grades up to max_grade={max_grade:g}, got {grades_bn.max():g}; raise max_grade (metrics: "
+            f"{{max_grade: {grades_bn.max():g}}})"
+        )
+    satisfied_bn = _gain(grades_bn[:, :k], "exp") / 2.0**max_grade
+    ranks_n = torch.arange(1, satisfied_bn.shape[1] + 1, device=grades_bn.device)
+    still_reading_bn = torch.cumprod(1 - satisfied_bn, dim=1).roll(1, dims=1)
+    still_reading_bn[:, :1] = 1.0
+    return _nan_where(_none(ideal_bm), (satisfied_bn * still_reading_bn / ranks_n).sum(dim=1))
+
+
+def _none(ideal_bm: Tensor) -> Tensor:
+    return ~(ideal_bm > 0).any(dim=1)
+
+
+def _pair_counts(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Per row: concordant pairs, discordant pairs, pairs tied in score only, pairs tied in label only."""
+    s_bij = (scores.unsqueeze(2) - scores.unsqueeze(1)).sign()
+    y_bij = (labels.unsqueeze(2) - labels.unsqueeze(1)).sign()
+    real_bij = (mask.unsqueeze(2) & mask.unsqueeze(1)).triu(diagonal=1)
+
+    def count(chosen_bij: Tensor) -> Tensor:
+        return (chosen_bij & real_bij).sum(dim=(1, 2)).float()
+
+    agree_bij = s_bij * y_bij
+    return (
+        count(agree_bij > 0),
+        count(agree_bij < 0),
+        count((s_bij == 0) & (y_bij != 0)),
+        count((s_bij != 0) & (y_bij == 0)),
+    )
+
+
+def swapped_pairs(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    """Number of pairs of the list with different labels that stand in the wrong order; a tie of scores counts one half.
+
+    Lower is better. NaN for a list without two different labels.
+    """
+    concordant_b, discordant_b, score_ties_b, _ = _pair_counts(scores.float(), labels, mask)
+    n_pairs_b = concordant_b + discordant_b + score_ties_b
+    return _nan_where(n_pairs_b == 0, discordant_b + score_ties_b / 2)
+
+
+def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    """Kendall's rank correlation τ-b of scores and labels within the list, from −1 to 1; 0 where all scores are equal.
+
+    NaN for a list without two different labels.
+
+    References:
+        Kendall (1945), The treatment of ties in ranking problems.
+    """
+    concordant_b, discordant_b, score_ties_b, label_ties_b = _pair_counts(scores.float(), labels, mask)
+    by_label_b = concordant_b + discordant_b + score_ties_b
+    by_score_b = concordant_b + discordant_b + label_ties_b
+    tau_b = (concordant_b - discordant_b) / (by_label_b * by_score_b).sqrt().clamp(min=1e-30)
+    return _nan_where(by_label_b == 0, tau_b)
+
+
+_BY_RANK: dict[str, Callable[..., Tensor]] = {
+    "nDCG": ndcg,
+    "nDCG_exp": lambda grades_bn, ideal_bm, k: ndcg(grades_bn, ideal_bm, k, gain="exp"),
+    "RR": reciprocal_rank,
+    "AP": average_precision,
+    "P": precision,
+    "R": recall,
+    "Success": success,
+    "ERR": expected_reciprocal_rank,
+}
+_BY_PAIR: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"swapped_pairs": swapped_pairs, "tau": kendall_tau}
+
+
+class RankingMetric(Metric):
+    """Mean of one measure over queries; under several ranks each query counts exactly once.
+
+    Args:
+        measure: ``nDCG@10`` (gain = grade), ``nDCG_exp@10`` (gain = 2^grade − 1), ``RR@10``, ``AP``, ``P@5``, ``R@100``,
+            ``Success@1``, ``ERR@10``, ``swapped_pairs`` or ``tau``; without ``@k`` the whole list counts (``P`` needs a k).
+        empty: what a query with nothing to find counts: it is left out (``skip``), or counts 0 (``zero``, trec_eval) or 1 (``one``).
+        max_grade: the largest grade of the scale; only ERR uses it.
+
+    Raises:
+        ValueError: for an unknown measure or option.
+
+    Example:
+        >>> metric = RankingMetric("RR@10")
+        >>> metric.update(torch.tensor([[0.3, 0.9, 0.1]]), torch.tensor([[1.0, 0.0, 0.0]]))
+        >>> metric.compute()
+        tensor(0.5000, dtype=torch.float64)
+    """
+
+    full_state_update = False
+
+    def __init__(self, measure: str = "nDCG@10", empty: Empty = "skip", max_grade: float = 4.0) -> None:
+        super().__init__()
+        name, _, cut = measure.partition("@")
+        known = name in _BY_PAIR or name in _BY_RANK
+        if not known or (cut and (name in _BY_PAIR or not cut.isdigit() or int(cut) < 1)) or (name == "P" and not cut):
+            raise ValueError(
+                f"a measure must be one of {', '.join(_BY_RANK)} with or without @k (P needs one), or "
+                f"{', '.join(_BY_PAIR)}; got {measure!r}"
+            )
+        if empty not in ("skip", "zero", "one"):
+            raise ValueError(f"empty must be 'skip', 'zero' or 'one', got {empty!r}")
+        self.measure, self.name, self.k = measure, name, int(cut) if cut else None
+        self.empty, self.max_grade = empty, max_grade
+        # Apple's GPUs have no float64.
+        dtype = torch.float32 if torch.backends.mps.is_available() else torch.float64
+        self.add_state("total", torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
+        self.add_state("queries", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    @property
+    def convention(self) -> str:
+        """How this number was counted, to stand beside it."""
+        gain = {"nDCG": "gain = grade; ", "nDCG_exp": "gain = 2^grade − 1; ", "ERR": f"grades up to {self.max_grade:g}; "}
+        left_out = {"skip": "are left out", "zero": "count 0", "one": "count 1"}[self.empty]
+        nothing = "without two different labels" if self.name in _BY_PAIR else "without a relevant document"
+        return f"{gain.get(self.name, '')}queries {nothing} {left_out}"
+
+    def per_query(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        ties: Tensor | None = None,
+        ideal: Tensor | None = None,
+    ) -> Tensor:
+        """One value per query, ``[B]``, without touching the running mean; NaN for a query that is left out.
+
+        Raises:
+            ValueError: for shapes that differ, or a score that is NaN (the model has diverged).
+        """
+        mask = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
+        if scores.ndim != 2 or scores.shape != labels.shape or scores.shape != mask.shape:
+            raise ValueError(
+                "scores, labels and mask must share one shape [B, N], got "
+                f"{tuple(scores.shape)}, {tuple(labels.shape)} and {tuple(mask.shape)}"
+            )
+        if (scores.isnan() & mask).any():
+            raise ValueError("scores must be numbers to be ranked, got NaN; the model has diverged: lower its learning rate")
+        if self.name in _BY_PAIR:
+            value_b = _BY_PAIR[self.name](scores, labels, mask)
+        else:
+            grades_bn = _grades_by_rank(scores, labels, mask, ties)
+            ideal_bm = labels.masked_fill(~mask, 0) if ideal is None else ideal
+            ideal_bm = ideal_bm.float().sort(dim=1, descending=True).values
+            options = {"max_grade": self.max_grade} if self.name == "ERR" else {}
+            value_b = _BY_RANK[self.name](grades_bn, ideal_bm, self.k, **options)
+        if self.empty == "skip":
+            return value_b
+        return value_b.nan_to_num(nan=0.0 if self.empty == "zero" else 1.0)
+
+    def update(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        ties: Tensor | None = None,
+        ideal: Tensor | None = None,
+    ) -> None:
+        """Count B more queries; see :meth:`per_query`."""
+        value_b = self.per_query(scores, labels, mask, ties, ideal)
+        counted_b = ~value_b.isnan()
+        self.total += value_b[counted_b].sum(dtype=self.total.dtype)
+        self.queries += counted_b.sum()
+
+    def compute(self) -> Tensor:
+        """The mean; NaN if no query was counted."""
+        return self.total / self.queries

@@ -1,0 +1,96 @@
+"""Pre-trained encoders and their tokenizers: by hub id, by folder, or out of an installed Python package."""
+
+import importlib.util
+from pathlib import Path
+
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
+
+from ltr.errors import InputError
+
+PACKAGE = "package:"
+_ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout")  # its names in the configurations of transformers
+
+
+def resolve(backbone: str) -> str:
+    """What transformers can load: ``package:NAME`` becomes the folder inside the installed package NAME that holds ``config.json``.
+
+    Raises:
+        InputError: if the package is not installed or holds no model.
+    """
+    if not backbone.startswith(PACKAGE):
+        return backbone
+    name = backbone.removeprefix(PACKAGE)
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(f"backbone {backbone!r}: the package {name!r} is not installed: pip install {name.replace('_', '-')}")
+    root = Path(next(iter(spec.submodule_search_locations)))
+    found = next((p.parent for p in (root / "config.json", *sorted(root.glob("*/config.json"))) if p.is_file()), None)
+    if found is None:
+        raise InputError(f"backbone {backbone!r}: the package holds no config.json, so no model")
+    return str(found)
+
+
+def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a backbone.
+
+    Raises:
+        InputError: if it can't be loaded.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(resolve(backbone))
+    except (OSError, ValueError) as error:
+        raise _cannot_load(backbone, error) from None
+
+
+def load_encoder(backbone: str, attention_dropout: float | None = None) -> tuple[nn.Module, bool]:
+    """An encoder, and whether it brings a head of its own (a ready cross-encoder with one score).
+
+    A pooler that such a head does not use is dropped: it would get no gradient.
+
+    Args:
+        backbone: hub id, folder, or ``package:NAME``.
+        attention_dropout: replaces the model's own probability; None keeps it.
+
+    Raises:
+        InputError: if it can't be loaded, or has no attention dropout to set.
+    """
+    try:
+        source = resolve(backbone)
+        config = AutoConfig.from_pretrained(source)
+        if attention_dropout is not None:
+            name = next((name for name in _ATTENTION_DROPOUT if hasattr(config, name)), None)
+            if name is None:
+                raise InputError(f"backbone {backbone!r}: {config.model_type} has no attention dropout to set; leave it out")
+            setattr(config, name, attention_dropout)
+        architectures = config.architectures or []
+        if config.num_labels == 1 and any(a.endswith("ForSequenceClassification") for a in architectures):
+            return AutoModelForSequenceClassification.from_pretrained(source, config=config), True
+        encoder = AutoModel.from_pretrained(source, config=config)
+    except (OSError, ValueError) as error:
+        raise _cannot_load(backbone, error) from None
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None
+    return encoder, False
+
+
+def max_positions(encoder: nn.Module) -> int | None:
+    """The longest sequence the encoder has positions for, or None if it has no limit."""
+    for name, module in encoder.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            # RoBERTa and its kin count positions from behind the padding index.
+            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+    return getattr(encoder.config, "max_position_embeddings", None)
+
+
+def _cannot_load(backbone: str, error: Exception) -> InputError:
+    if isinstance(error, InputError):
+        return error
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return InputError(
+        f"backbone {backbone!r} can't be loaded: {reason} Give a hub id, a folder with config.json, or package:NAME "
+        "(option model.init_args.backbone)"
+    )

@@ -1,0 +1,124 @@
+"""Cross-encoder: query and document are read together, and one score comes out."""
+
+from collections.abc import Mapping
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ltr.batch import RankingBatch, Texts
+from ltr.errors import InputError
+from ltr.models.backbone import load_encoder, load_tokenizer, max_positions
+from ltr.models.padding import CHUNK_TOKENS, padded_chunks, padding_share
+
+Inputs = Mapping[str, Tensor]
+
+
+class PairWiseBertRanker(nn.Module):
+    r"""An encoder, a pooling and a linear head: :math:`s(q, d) = w^\top \mathrm{pool}(\mathrm{enc}(q, d)) + b`.
+
+    A ready cross-encoder (a sequence classifier with one label) is loaded with its own head; pooling and dropout are then its own.
+
+    Args:
+        backbone: hub id, folder, or ``package:NAME`` (weights inside an installed package).
+        pooling: ``mean`` over the real tokens, or ``cls``: the first one.
+        dropout: probability in front of the head; the encoder keeps its own.
+        attention_dropout: replaces the encoder's probability; None keeps it. 0 trains 1.4 times faster on a CPU.
+
+    Raises:
+        InputError: if the backbone can't be loaded.
+
+    References:
+        Nogueira & Cho (2019), Passage re-ranking with BERT.
+    """
+
+    def __init__(
+        self,
+        backbone: str,
+        pooling: Literal["mean", "cls"] = "mean",
+        dropout: float = 0.1,
+        attention_dropout: float | None = None,
+    ) -> None:
+        super().__init__()
+        if pooling not in ("mean", "cls"):
+            raise InputError(f"pooling must be 'mean' or 'cls', got {pooling!r} (option model.init_args.pooling)")
+        self.tokenizer = load_tokenizer(backbone)
+        self.encoder, self.has_own_head = load_encoder(backbone, attention_dropout)
+        self.pooling = pooling
+        self.dropout = nn.Identity() if self.has_own_head else nn.Dropout(dropout)
+        self.head = nn.Identity() if self.has_own_head else nn.Linear(self.encoder.config.hidden_size, 1)
+        self.max_positions = max_positions(self.encoder)
+        self.train()  # from_pretrained leaves modules in eval mode, and Lightning keeps what it finds: no dropout, silently
+
+    @overload
+    def forward(self, positive_inputs: RankingBatch) -> Tensor: ...
+    @overload
+    def forward(
+        self, positive_inputs: Inputs | None, negative_inputs: Inputs | None
+    ) -> tuple[Tensor | None, Tensor | None]: ...
+    def forward(self, positive_inputs=None, negative_inputs=None):
+        """Score lists, or positive and negative pairs as the papers write it; one encoder pass for both sides.
+
+        Args:
+            positive_inputs: a :class:`RankingBatch`; or what the tokenizer returns for pairs (``input_ids``, ``attention_mask``,
+                perhaps ``token_type_ids``, each ``[S, L]``), or None.
+            negative_inputs: the same for the negative pairs (another S and L may be), or None.
+
+        Returns:
+            ``[B, N]`` float32 for a batch, 0 at the padding; else two tensors of logits ``[S]``, None for a side that was None.
+        """
+        if isinstance(positive_inputs, RankingBatch):
+            batch = positive_inputs
+            logits = self.score(batch.pairs)
+            return torch.zeros(batch.mask.shape, device=logits.device).masked_scatter(batch.mask, logits)
+        sides = [side for side in (positive_inputs, negative_inputs) if side is not None]
+        if not sides:
+            return None, None
+        logits = self._logits(**_join(sides, self.tokenizer.pad_token_id))
+        n_positive = 0 if positive_inputs is None else len(positive_inputs["input_ids"])
+        return (
+            None if positive_inputs is None else logits[:n_positive],
+            None if negative_inputs is None else logits[n_positive:],
+        )
+
+    def score(self, texts: Texts) -> Tensor:
+        """Logits ``[S]`` float32 of joined pairs, encoded in chunks of similar length."""
+        if not len(texts.lengths):
+            return torch.zeros(0, device=texts.ids.device)
+        rows, logits = [], []
+        for chunk in padded_chunks(texts, self.tokenizer.pad_token_id or 0, self._chunk_tokens(texts)):
+            rows.append(chunk.rows)
+            logits.append(self._logits(chunk.input_ids, chunk.attention_mask, chunk.token_type_ids))
+        return torch.cat(logits)[torch.cat(rows).argsort()]
+
+    def padding_share(self, texts: Texts) -> float:
+        """Share of padding among the tokens that the encoder sees of these texts."""
+        return padding_share(texts.lengths.tolist(), self._chunk_tokens(texts))
+
+    def _chunk_tokens(self, texts: Texts) -> int:
+        return CHUNK_TOKENS.get(texts.ids.device.type, CHUNK_TOKENS["cuda"])
+
+    def _logits(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        output = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **types)
+        if self.has_own_head:
+            return output.logits[:, 0].float()
+        hidden = output.last_hidden_state
+        if self.pooling == "cls":
+            pooled = hidden[:, 0]
+        else:
+            weights = attention_mask.unsqueeze(2).float()
+            pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+        return self.head(self.dropout(pooled)).squeeze(1).float()
+
+
+def _join(sides: list[Inputs], pad_id: int) -> dict[str, Tensor]:
+    """Padded inputs one below the other, at the width of the widest."""
+    width = max(side["input_ids"].shape[1] for side in sides)
+    fill = {"input_ids": pad_id, "attention_mask": 0, "token_type_ids": 0}
+    names = [name for name in fill if name in sides[0]]
+    return {
+        name: torch.cat([F.pad(side[name], (0, width - side[name].shape[1]), value=fill[name]) for side in sides])
+        for name in names
+    }

@@ -1,0 +1,143 @@
+"""What the training of every ranker shares: loss and margin, measures, optimiser, seeds."""
+
+import inspect
+import os
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from ltr.batch import RankingBatch
+from ltr.errors import InputError
+from ltr.margins import MarginInputs
+from ltr.metrics import RankingMetric
+
+
+class RankerModule(LightningModule):
+    """Trains ``model(batch) -> scores [B, N]`` under a ranking loss, and measures it.
+
+    AdamW (no decay on biases and norms) with a linear warm-up and a linear decay to 0. Dropout is drawn from (seed, epoch, step, rank), so a
+    resumed run draws what the interrupted one would have drawn.
+
+    Args:
+        model: the ranker.
+        loss: ``loss(scores, labels, mask, margin) -> scalar``.
+        margin: a policy of :mod:`ltr.margins`; None leaves the margin to the loss.
+        lr: peak learning rate.
+        weight_decay: of AdamW.
+        warmup: share of all steps during which the learning rate rises.
+        metrics: measures of :class:`ltr.metrics.RankingMetric`, logged as ``val/…`` and ``test/…``.
+        empty: what a query with nothing to find counts.
+        max_grade: the largest grade of the scale; only ERR uses it.
+
+    Raises:
+        InputError: for an unknown measure, or a margin that the loss can't use.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: nn.Module,
+        margin: nn.Module | None = None,
+        lr: float = 2e-5,
+        weight_decay: float = 0.01,
+        warmup: float = 0.1,
+        metrics: list[str] | None = None,
+        empty: Literal["skip", "zero", "one"] = "skip",
+        max_grade: float = 4.0,
+    ) -> None:
+        super().__init__()
+        if margin is not None and not getattr(loss, "takes_margin", True):
+            raise InputError(f"{type(loss).__name__} has no margin, got {type(margin).__name__}; remove model.init_args.margin")
+        self.model, self.loss, self.margin = model, loss, margin
+        self.lr, self.weight_decay, self.warmup = lr, weight_decay, warmup
+        names = ["nDCG@10", "RR@10", "AP", "swapped_pairs"] if metrics is None else metrics
+        try:
+            self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in names)
+        except ValueError as error:
+            raise InputError(f"option model.init_args.metrics: {error}") from None
+
+    def save_settings(self) -> None:
+        """Call at the end of ``__init__``: keep its arguments in the checkpoint.
+
+        Under the command line these are class paths, and ``load_from_checkpoint`` builds the module again. Built in Python, the
+        modules among them are not kept: a checkpoint always loads with ``weights_only=True``; pass them again.
+        """
+        frame = inspect.currentframe().f_back
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*is an instance of `nn.Module`.*")
+            self.save_hyperparameters(frame=frame, logger=False)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        settings = checkpoint.get("hyper_parameters", {})
+        checkpoint["hyper_parameters"] = {k: v for k, v in settings.items() if not isinstance(v, nn.Module)}
+
+    def forward(self, batch: RankingBatch) -> Tensor:
+        """Scores ``[B, N]``."""
+        return self.model(batch)
+
+    # Training
+
+    def on_train_batch_start(self, batch: RankingBatch, batch_idx: int) -> None:
+        seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
+        state = np.random.SeedSequence([seed, self.current_epoch, batch_idx, self.global_rank])
+        torch.manual_seed(int(state.generate_state(1, np.uint64)[0] >> 1))
+
+    def training_step(self, batch: RankingBatch, batch_idx: int) -> Tensor:
+        scores = self.model(batch)
+        margin = None
+        if self.margin is not None:
+            margin = self.margin(MarginInputs(batch.labels, batch.mask, batch.distances))
+        loss = self.loss(scores, batch.labels, batch.mask, margin)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(scores))
+        return loss
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        decayed = [p for p in self.parameters() if p.requires_grad and p.ndim > 1]
+        others = [p for p in self.parameters() if p.requires_grad and p.ndim <= 1]
+        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=self.lr, fused=self.device.type == "cpu" or None)
+        total = self.trainer.estimated_stepping_batches
+        rising = self.warmup * total
+
+        def factor(step: int) -> float:
+            if not np.isfinite(total):  # without an end there is nothing to decay to
+                return 1.0
+            return min((step + 1) / (rising + 1), max(0.0, (total - step) / max(1.0, total - rising)))
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    # Measuring
+
+    def validation_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
+        return self._measure(batch)
+
+    def test_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
+        return self._measure(batch)
+
+    def predict_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
+        return {"scores": self.model(batch)}
+
+    def _measure(self, batch: RankingBatch) -> dict[str, Any]:
+        """Count the batch; return its scores and per-query values for whoever writes them."""
+        scores = self.model(batch)
+        lists = (scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
+        for metric in self.metrics:
+            metric.update(*lists)
+        return {"scores": scores, "per_query": {metric.measure: metric.per_query(*lists) for metric in self.metrics}}
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_measures("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._log_measures("test")
+
+    def _log_measures(self, stage: str) -> None:
+        for metric in self.metrics:
+            # Already the same on every rank: compute() has added up their queries.
+            self.log(f"{stage}/{metric.measure}", metric.compute().float(), prog_bar=metric is self.metrics[0], rank_zero_only=False)
+            metric.reset()

@@ -1,0 +1,95 @@
+"""Small worlds for the tests: a collection on disk, a tiny encoder in a folder. Nothing here needs a network."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+os.environ.update(HF_HUB_OFFLINE="1", WANDB_MODE="offline", TOKENIZERS_PARALLELISM="false", WANDB_SILENT="true")
+
+WORDS = [f"w{i}" for i in range(60)]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    """Derived data of a test session lies apart from the user's."""
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def write_jsonl(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_collection(folder: Path, n_queries: int = 30, n_docs: int = 8, seed: int = 0) -> Path:
+    """Queries ``w{q} …`` whose relevant document repeats their word: learnable, with pools of ``n_docs`` and three splits."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def words(n: int) -> list[str]:
+        return [WORDS[i] for i in torch.randint(0, len(WORDS), (n,), generator=generator).tolist()]
+
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "candidates").mkdir()
+    queries, docs = [], []
+    for split in ("train", "dev", "test"):
+        qrels, run = ["query-id\tcorpus-id\tscore\n"], []
+        for q in range(n_queries):
+            query = f"{split}-q{q}"
+            queries.append({"_id": query, "text": " ".join([WORDS[q % len(WORDS)], *words(2)])})
+            for d in range(n_docs):
+                doc = f"{query}-d{d}"
+                length = 3 + int(torch.randint(0, 12, (1,), generator=generator))
+                docs.append({"_id": doc, "text": " ".join(([WORDS[q % len(WORDS)]] * 3 if d == 0 else []) + words(length))})
+                run.append(f"{query} Q0 {doc} {d + 1} {n_docs - d} pool\n")
+                if d < 2:
+                    qrels.append(f"{query}\t{doc}\t{int(d == 0)}\n")
+        (folder / "qrels" / f"{split}.tsv").write_text("".join(qrels))
+        (folder / "candidates" / f"{split}.trec").write_text("".join(run))
+    write_jsonl(folder / "corpus.jsonl", docs)
+    write_jsonl(folder / "queries.jsonl", queries)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def collection_folder(tmp_path_factory) -> Path:
+    return write_collection(tmp_path_factory.mktemp("collection") / "tiny")
+
+
+def wordpiece_tokenizer() -> PreTrainedTokenizerFast:
+    """BERT's kind: [CLS] query [SEP] document [SEP], types 0 and 1."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {t: i for i, t in enumerate([*special, "a", *WORDS, "##x"])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+@pytest.fixture(scope="session")
+def backbone(tmp_path_factory) -> str:
+    """A two-layer BERT of 16 dimensions with its tokenizer, as a folder."""
+    folder = tmp_path_factory.mktemp("backbone") / "tiny-bert"
+    tokenizer = wordpiece_tokenizer()
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(folder)
+    return str(folder)

@@ -1,0 +1,189 @@
+import gzip
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ltr.data.collection import open_collection
+from ltr.data.query_lists import QueryLists
+from ltr.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two queries, three documents (one with a title), judgements, a pool."""
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "candidates").mkdir()
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"_id": "b", "text": "second"}\n{"_id": "é", "title": "Accent", "text": "third"}\n\n{"_id": "a", "text": "first", "x": 1}\n'
+    )
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q2", "text": "two"}\n{"_id": "q1", "text": "one"}\n')
+    (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tb\t2\nq2\ta\t1\nq1\ta\t0\n")
+    (tmp_path / "candidates/train.trec").write_text("q1 Q0 a 1 5 t\nq1 Q0 b 2 5 t\nq1 Q0 é 3 7.5 t\n")
+    return tmp_path
+
+
+def test_rows_are_in_the_order_of_ids_and_a_title_is_part_of_the_text(folder):
+    c = open_collection(str(folder))
+    assert list(c.corpus.ids) == ["a", "b", "é"] and list(c.corpus.texts) == ["first", "second", "Accent third"]
+    assert [c.corpus.row(i) for i in ("a", "b", "é", "aa", "", "z")] == [0, 1, 2, None, None, None]
+    assert list(c.queries.ids) == ["q1", "q2"]
+
+
+def test_judgements_keep_the_order_of_the_file_and_pools_are_best_first(folder):
+    c = open_collection(str(folder))
+    docs, grades = c.judgements("train").of(0)
+    assert docs.tolist() == [1, 0] and grades.tolist() == [2.0, 0.0]
+    docs, scores = c.pools("train").of(0)
+    assert docs.tolist() == [2, 1, 0] and scores.tolist() == [7.5, 5.0, 5.0]  # the tie as trec_eval: the later id first
+    assert c.pools("train").of(1)[0].tolist() == []
+
+
+def test_plain_and_gzipped_files_read_the_same(folder):
+    plain = open_collection(str(folder))
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "candidates/train.trec"):
+        file = folder / name
+        (folder / f"{name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    packed = open_collection(str(folder))
+    assert list(packed.corpus.texts) == list(plain.corpus.texts)
+    assert packed.judgements("train").doc_rows.tolist() == plain.judgements("train").doc_rows.tolist()
+
+
+def test_trec_qrels_with_four_columns(folder):
+    (folder / "qrels/train.tsv").write_text("q1 0 b 2\nq2 0 a -2\n")
+    assert open_collection(str(folder)).judgements("train").of(1)[1].tolist() == [0.0]  # spam counts as not relevant
+
+
+BROKEN = {
+    "unknown document": ("qrels/train.tsv", "q1\tb\t1\nq1\tnone\t1\n", r"train.tsv:2: document 'none' is not in corpus"),
+    "unknown query": ("qrels/train.tsv", "q9\tb\t1\n", r"train.tsv:1: query 'q9' is not in queries"),
+    "judged twice": ("qrels/train.tsv", "q1\tb\t1\nq1\tb\t0\n", r"train.tsv:2: a second judgement .* first in line 1"),
+    "bad grade": ("qrels/train.tsv", "q1\tb\t1.5\n", r"train.tsv:1: a grade must be a whole number, got '1.5'"),
+    "columns": ("qrels/train.tsv", "q1 0\n", r"train.tsv:1: expected 4 columns .* got 2"),
+    "empty split": ("qrels/train.tsv", "query-id\tcorpus-id\tscore\n", r"train.tsv: the split is empty"),
+    "pool columns": ("candidates/train.trec", "q1 Q0 a 1 5\n", r"train.trec:1: expected 6 columns .* got 5"),
+    "pool score": ("candidates/train.trec", "q1 Q0 a 1 x t\n", r"train.trec:1: a score must be a number, got 'x'"),
+    "duplicate id": ("corpus.jsonl", '{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n', r"jsonl:2: .*'a' stands twice, .*jsonl:1"),
+    "empty text": ("corpus.jsonl", '{"_id": "a", "text": " "}\n', r"corpus.jsonl:1: document 'a' has an empty text"),
+    "no id": ("queries.jsonl", '{"_id": "", "text": "x"}\n', r"queries.jsonl:1: a query must have an id"),
+    "not json": ("queries.jsonl", '{"_id": "q1", "text": "x"}\nq2 y\n', r"queries.jsonl:2: a line must be one JSON object"),
+    "no text": ("corpus.jsonl", '{"_id": "a"}\n', r"corpus.jsonl:1: a line must be an object with '_id' and 'text'"),
+    "list": ("corpus.jsonl", "[1]\n", r"corpus.jsonl:1: a line must be an object"),
+    "id is a number": ("corpus.jsonl", '{"_id": 1, "text": "x"}\n', r"corpus.jsonl:1: .* must be strings"),
+    "nothing": ("corpus.jsonl", "\n", r"corpus.jsonl: there is no document at all"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_one_line_that_leads_to_the_place(folder, case):
+    name, text, message = BROKEN[case]
+    (folder / name).write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        open_collection(str(folder))
+    assert "\n" not in str(caught.value)
+
+
+def test_broken_gzip_and_broken_utf8(folder):
+    whole = gzip.compress((folder / "corpus.jsonl").read_bytes() * 1)
+    (folder / "corpus.jsonl").unlink()
+    (folder / "corpus.jsonl.gz").write_bytes(whole[:-12])
+    with pytest.raises(InputError, match=r"corpus.jsonl.gz:\d+: the gzip file is broken here"):
+        open_collection(str(folder))
+    (folder / "corpus.jsonl.gz").unlink()
+    (folder / "corpus.jsonl").write_bytes(b'{"_id": "a", "text": "x"}\n{"_id": "b", "text": "\xff"}\n')
+    with pytest.raises(InputError, match=r"corpus.jsonl:2: text must be UTF-8, got byte 0xff at column 23"):
+        open_collection(str(folder))
+
+
+def test_missing_files_and_splits(folder):
+    with pytest.raises(InputError, match="no judgements for the split 'test', only for"):
+        open_collection(str(folder)).judgements("test")
+    with pytest.raises(InputError, match=r"no candidates/dev.trec"):
+        open_collection(str(folder)).pools("dev")
+    (folder / "queries.jsonl").unlink()
+    with pytest.raises(InputError, match=r"queries.jsonl\[.gz\]: there is no such file"):
+        open_collection(str(folder))
+    with pytest.raises(InputError, match="there is no such data folder"):
+        open_collection(str(folder / "nowhere"))
+
+
+def test_triples_and_pairs_of_plain_texts(tmp_path):
+    (tmp_path / "train.tsv").write_text("how many\tmany\tfew\tnone\nhow many\tlots\tfew\nwho\tme\n")
+    (tmp_path / "dev.tsv").write_text("where\there\n")
+    c = open_collection(str(tmp_path))
+    assert sorted(c.corpus.texts) == ["few", "here", "lots", "many", "me", "none"] and len(c.queries) == 3
+    row = next(r for r in range(3) if c.queries.texts[r] == "how many")
+    docs, grades = c.judgements("train").of(row)
+    assert {c.corpus.texts[d]: g for d, g in zip(docs, grades, strict=True)} == {"many": 1, "few": 0, "none": 0, "lots": 1}
+    assert set(c.candidates) == {"train"}
+    alone = open_collection(str(tmp_path / "train.tsv"))
+    assert set(alone.qrels) == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("only\n", r"train.tsv:1: expected query<TAB>positive"),
+        ("q\tp\nq\t\tn\n", r"train.tsv:2: column 2 is empty"),
+        ("q\tp\tn\nq\tn\n", r"train.tsv:2: a text is positive and negative for the same query"),
+    ],
+)
+def test_broken_triples(tmp_path, text, message):
+    (tmp_path / "train.tsv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        open_collection(str(tmp_path / "train.tsv"))
+
+
+def test_ir_datasets(monkeypatch):
+    """The adapter reads what ir_datasets offers: documents of the whole, queries and qrels of the splits."""
+    doc = lambda i: SimpleNamespace(doc_id=i, default_text=lambda: f"text of {i}")  # noqa: E731
+    query = lambda i: SimpleNamespace(query_id=i, default_text=lambda: f"asks {i}")  # noqa: E731
+    qrel = lambda q, d, r: SimpleNamespace(query_id=q, doc_id=d, relevance=r)  # noqa: E731
+    part = lambda queries, qrels: SimpleNamespace(  # noqa: E731
+        has_qrels=lambda: bool(qrels), has_queries=lambda: bool(queries),
+        queries_iter=lambda: iter(queries), qrels_iter=lambda: iter(qrels), docs_iter=lambda: iter([doc("d2"), doc("d1")]),
+    )  # fmt: skip
+    known = {
+        "made/up": part([], []),
+        "made/up/train": part([query("q1")], [qrel("q1", "d1", 2), qrel("q1", "d2", -1)]),
+        "made/up/test": part([query("q2")], [qrel("q2", "d2", 1)]),
+    }
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=known.__getitem__, __version__="0"))
+    c = open_collection("ir_datasets:made/up")
+    assert list(c.corpus.texts) == ["text of d1", "text of d2"] and set(c.qrels) == {"train", "test"}
+    assert c.judgements("train").of(0)[1].tolist() == [2.0, 0.0]
+    with pytest.raises(InputError, match="knows no such data set"):
+        open_collection("ir_datasets:not/there")
+    monkeypatch.setitem(sys.modules, "ir_datasets", None)
+    with pytest.raises(InputError, match="pip install ir_datasets"):
+        open_collection("ir_datasets:made/up")
+
+
+def test_first_and_best_first():
+    lists = QueryLists.from_rows([7, 3, 7, 7], [1, 2, 3, 4], [0.5, 1.0, 2.0, 0.5])
+    best = lists.best_first()
+    assert best.query_rows.tolist() == [3, 7] and best.of(7)[0].tolist() == [3, 4, 1]
+    assert best.first(2).of(7)[0].tolist() == [3, 4] and best.first(2).of(3)[0].tolist() == [2]
+    assert best.first(None) is best and best.of(5)[0].tolist() == []
+
+
+@pytest.mark.slow
+def test_a_million_documents_open_in_under_a_gigabyte(tmp_path):
+    """Peak resident memory of a process that reads, checks and opens them; the second opening is the everyday one."""
+    (tmp_path / "qrels").mkdir()
+    filler = " ".join(["relevance"] * 98)
+    with open(tmp_path / "corpus.jsonl", "w") as file:
+        file.writelines(f'{{"_id": "doc{i}", "text": "number {i} {filler}"}}\n' for i in range(1_000_000))
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "which"}\n')
+    (tmp_path / "qrels/test.tsv").write_text("q\tdoc999999\t1\n")
+    program = (
+        "import resource, sys; from ltr.data.collection import open_collection; c = open_collection(sys.argv[1]);"
+        "assert c.corpus.texts[c.corpus.row('doc42')].startswith('number 42 ');"
+        "print(len(c.corpus), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    for _ in range(2):
+        output = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True)
+        n_docs, peak_kib = map(int, output.stdout.split())
+        assert n_docs == 1_000_000 and peak_kib < 1_000_000, f"{peak_kib} KiB"

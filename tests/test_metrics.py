@@ -1,0 +1,154 @@
+"""Against pytrec_eval where it has the measure, against a plain loop or SciPy elsewhere."""
+
+import math
+
+import pytest
+import pytrec_eval
+import torch
+from scipy import stats
+
+from ltr.metrics import RankingMetric
+
+TREC = {
+    "nDCG@10": "ndcg_cut_10",
+    "nDCG@3": "ndcg_cut_3",
+    "nDCG": "ndcg",
+    "RR": "recip_rank",
+    "AP": "map",
+    "AP@5": "map_cut_5",
+    "P@5": "P_5",
+    "P@20": "P_20",
+    "R@5": "recall_5",
+    "Success@1": "success_1",
+    "Success@5": "success_5",
+}
+
+
+def random_lists(seed: int, n_queries: int = 40, width: int = 12):
+    """Graded lists with ties, unjudged documents, relevant documents outside of the list, empty and all-relevant queries."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(0, 6, (n_queries, width), generator=generator).float() / 3
+    labels = torch.randint(0, 4, (n_queries, width), generator=generator).float() * (torch.rand(n_queries, width, generator=generator) < 0.4)
+    mask = torch.arange(width) < torch.randint(1, width + 1, (n_queries, 1), generator=generator)
+    labels[0], labels[1] = 0.0, 1.0
+    labels[~mask] = 0.0
+    outside = torch.randint(0, 4, (n_queries, 3), generator=generator).float()
+    outside[0] = 0.0
+    ties = torch.stack([torch.randperm(width, generator=generator) for _ in range(n_queries)])
+    return scores, labels, mask, ties, torch.cat([labels, outside], dim=1)
+
+
+def as_trec(scores, labels, mask, ties, ideal):
+    qrels, run = {}, {}
+    width = scores.shape[1]
+    for q in range(len(scores)):
+        name = [f"d{ties[q, d]:03d}" for d in range(width)]
+        run[f"q{q}"] = {name[d]: float(scores[q, d]) for d in range(width) if mask[q, d]}
+        judged = {name[d]: int(labels[q, d]) for d in range(width) if mask[q, d] and (labels[q, d] > 0 or d % 2)}  # others: unjudged
+        judged |= {f"outside{m}": int(g) for m, g in enumerate(ideal[q, width:])}
+        qrels[f"q{q}"] = judged
+    return qrels, run
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("measure", TREC)
+def test_equals_trec_eval(measure, seed):
+    lists = random_lists(seed)
+    qrels, run = as_trec(*lists)
+    result = pytrec_eval.RelevanceEvaluator(qrels, {TREC[measure]}).evaluate(run)
+    expected = torch.tensor([result[f"q{q}"][TREC[measure]] for q in range(len(run))], dtype=torch.float64)
+    metric = RankingMetric(measure, empty="zero")
+    torch.testing.assert_close(metric.per_query(*lists).double(), expected, atol=1e-6, rtol=0)
+    for part in (slice(0, 7), slice(7, None)):
+        metric.update(*(t[part] for t in lists))
+    assert metric.compute().item() == pytest.approx(expected.mean().item(), abs=1e-6)
+
+
+def ranked_grades(scores, labels, mask, ties):
+    docs = [d for d in range(len(scores)) if mask[d]]
+    docs.sort(key=lambda d: (-scores[d].item(), -ties[d].item()))
+    return [labels[d].item() for d in docs]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_exponential_gain_and_err_equal_a_plain_loop(seed):
+    lists = random_lists(seed)
+    ndcg, err = RankingMetric("nDCG_exp@5", "zero").per_query(*lists), RankingMetric("ERR@5", "zero", max_grade=3).per_query(*lists)
+    for q, (scores, labels, mask, ties, ideal) in enumerate(zip(*lists, strict=True)):
+        grades = ranked_grades(scores, labels, mask, ties)
+        best = sorted(ideal.tolist(), reverse=True)
+        dcg, top = (sum((2**g - 1) / math.log2(r + 2) for r, g in enumerate(x[:5])) for x in (grades, best))
+        assert ndcg[q].item() == pytest.approx(dcg / top if top else 0.0, abs=1e-6)
+        reading, value = 1.0, 0.0
+        for rank, grade in enumerate(grades[:5], start=1):
+            satisfied = (2**grade - 1) / 2**3
+            value += reading * satisfied / rank
+            reading *= 1 - satisfied
+        assert err[q].item() == pytest.approx(value, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_swapped_pairs_and_tau_equal_a_plain_loop_and_scipy(seed):
+    scores, labels, mask, *_ = lists = random_lists(seed)
+    swapped, tau = RankingMetric("swapped_pairs").per_query(*lists), RankingMetric("tau").per_query(*lists)
+    for q in range(len(scores)):
+        s, y = scores[q][mask[q]].tolist(), labels[q][mask[q]].tolist()
+        pairs = [(i, j) for i in range(len(s)) for j in range(len(s)) if y[i] > y[j]]
+        if not pairs:
+            assert swapped[q].isnan() and tau[q].isnan()
+            continue
+        assert swapped[q].item() == sum(1.0 if s[i] < s[j] else 0.5 * (s[i] == s[j]) for i, j in pairs)
+        expected = stats.kendalltau(s, y).statistic
+        assert tau[q].item() == pytest.approx(0.0 if math.isnan(expected) else expected, abs=1e-6)
+
+
+def test_values_by_hand():
+    """Ranking by score: grades 0, 2, 1. nDCG = (2/log2 3 + 1/2) / (2 + 1/log2 3) = 0.6697; RR = AP's first term = 1/2; AP = (1/2 + 2/3) / 2;
+    two pairs of three are swapped (0 above 2, 0 above 1), so tau = (1 - 2) / 3."""
+    lists = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[0.0, 2.0, 1.0]])
+    expected = {
+        "nDCG": (2 / math.log2(3) + 0.5) / (2 + 1 / math.log2(3)),
+        "RR": 0.5,
+        "AP": (1 / 2 + 2 / 3) / 2,
+        "P@2": 0.5,
+        "R@2": 0.5,
+        "Success@1": 0.0,
+        "swapped_pairs": 2.0,
+        "tau": -1 / 3,
+    }
+    for measure, value in expected.items():
+        assert RankingMetric(measure).per_query(*lists).item() == pytest.approx(value), measure
+
+
+def test_queries_with_nothing_to_find_count_as_the_option_says():
+    """One query with RR 1/2, one without a relevant document."""
+    lists = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, 0.0]])
+    for empty, value in (("skip", 0.5), ("zero", 0.25), ("one", 0.75)):
+        metric = RankingMetric("RR", empty)
+        metric.update(*lists)
+        assert metric.compute().item() == value
+    assert "left out" in RankingMetric("RR", "skip").convention and "count 0" in RankingMetric("RR", "zero").convention
+
+
+def test_padding_with_any_score_changes_nothing():
+    scores, labels, mask, ties, ideal = random_lists(0)
+    for measure in [*TREC, "swapped_pairs", "tau", "nDCG_exp@10", "ERR"]:
+        metric = RankingMetric(measure)
+        noisy = torch.where(mask, scores, torch.inf), torch.where(mask, labels, 3.0), mask, ties, ideal
+        torch.testing.assert_close(metric.per_query(*noisy), metric.per_query(scores, labels, mask, ties, ideal), equal_nan=True)
+
+
+@pytest.mark.parametrize("measure", ["NDCG@10", "P", "nDCG@0", "nDCG@x", "tau@3", ""])
+def test_an_unknown_measure_is_refused(measure):
+    with pytest.raises(ValueError, match="a measure must be one of nDCG"):
+        RankingMetric(measure)
+
+
+def test_a_nan_score_is_refused():
+    with pytest.raises(ValueError, match="diverged"):
+        RankingMetric().update(torch.tensor([[float("nan"), 1.0]]), torch.tensor([[1.0, 0.0]]))
+
+
+def test_a_grade_above_the_scale_is_refused_by_err():
+    with pytest.raises(ValueError, match="max_grade"):
+        RankingMetric("ERR", max_grade=2).update(torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 0.0]]))
