@@ -2,7 +2,7 @@
 
 import logging
 import os
-import warnings
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ COMMANDS = ("fit", "validate", "test", "predict")
 
 def one_line(error: BaseException) -> str | None:
     """What to tell the user of an error that is theirs to mend; None for a mistake of ours, which deserves its traceback."""
+    if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
+        first = " ".join(str(error).split())[:200]
+        return f"--ckpt_path: the checkpoint does not fit the model of this configuration: {first}…"
     if not isinstance(error, (ValueError, OSError, ImportError, MisconfigurationException, jsonargparse.ArgumentError)):
         return None
     cause: BaseException | None = error
@@ -33,7 +36,13 @@ def one_line(error: BaseException) -> str | None:
         if isinstance(cause, InputError):
             return str(cause)
         cause = cause.__cause__ or cause.__context__
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, jsonargparse.ArgumentError):
+        # The parser also tells which other types it has tried, and repeats the whole value.
+        text = re.sub(r"Does not validate against any of the Union subtypes Subtypes: \[.*?\] Errors: - ", "", text)
+        text = re.sub(r" - Expected a <class 'NoneType'>.*| Given value type:.*", "", text)
+        text += " (all options: ltr COMMAND --help, and with --config FILE --print_config)"
+    return text
 
 
 def run(args: list[str]) -> None:
@@ -44,20 +53,24 @@ def run(args: list[str]) -> None:
     """
     if args[0] not in COMMANDS:
         raise InputError(f"the first argument must be one of {', '.join(COMMANDS)}, got {args[0]!r}; see ltr --help")
+    strict = {"exit_on_error": False, "allow_abbrev": False}
     transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
-    RankerCLI(
-        LightningModule,
-        LightningDataModule,
-        subclass_mode_model=True,
-        subclass_mode_data=True,
-        auto_configure_optimizers=False,
-        seed_everything_default=0,
-        trainer_defaults={"max_epochs": 1, "log_every_n_steps": 10, "num_sanity_val_steps": 0},
-        save_config_callback=RunConfig,
-        save_config_kwargs={"save_to_log_dir": False},
-        parser_kwargs={"exit_on_error": False} | {command: {"exit_on_error": False} for command in COMMANDS},
-        args=args,
-    )
+    try:
+        RankerCLI(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            auto_configure_optimizers=False,
+            seed_everything_default=0,
+            trainer_defaults={"max_epochs": 1, "log_every_n_steps": 10, "num_sanity_val_steps": 0},
+            save_config_callback=RunConfig,
+            save_config_kwargs={"save_to_log_dir": False},
+            parser_kwargs=strict | {command: strict for command in COMMANDS},
+            args=args,
+        )
+    finally:
+        _stop_log()
 
 
 class RunConfig(SaveConfigCallback):
@@ -99,6 +112,7 @@ class RankerCLI(LightningCLI):
         config = self.config[self.subcommand]
         folder = Path(config.trainer.default_root_dir or _run_folder(config))
         config.trainer.default_root_dir = str(folder)
+        _start_log(folder / "train.log")
         checkpoints = folder / "checkpoints"
         config.best.dirpath = config.best.dirpath or str(checkpoints)
         config.last.dirpath = config.last.dirpath or str(checkpoints)
@@ -124,8 +138,13 @@ class RankerCLI(LightningCLI):
             kwargs["logger"] = _loggers(folder, config.wandb)
         callbacks = config.trainer.callbacks or []
         own = [RunWriter()] + ([LearningRateMonitor()] if kwargs.get("logger") and self.subcommand == "fit" else [])
-        _log_to(folder / "train.log")
         return super().instantiate_trainer(callbacks=[*callbacks, *own], **kwargs)
+
+    def before_fit(self) -> None:
+        known = [f"val/{metric.measure}" for metric in getattr(self.model, "metrics", [])]
+        monitor = self.config.fit.best.monitor
+        if known and monitor is not None and monitor.startswith("val/") and monitor not in known:
+            raise InputError(f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}")
 
     def _parse_ckpt_path(self) -> None:
         """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is an error, not a wish."""
@@ -170,16 +189,25 @@ def _loggers(folder: Path, wandb_project: str | None) -> list[Logger]:
     return loggers
 
 
-def _log_to(path: Path) -> None:
-    """Messages of the project, Lightning and warnings also go to a file; rank 0 writes."""
-    for name in ("ltr", "lightning.pytorch", "py.warnings"):
-        logger = logging.getLogger(name)
-        if name == "ltr":
-            logger.setLevel(logging.INFO)
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handler = logging.FileHandler(path, encoding="utf-8")
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-            logger.addHandler(handler)
+def _start_log(path: Path) -> None:
+    """Messages of the project and warnings go to the terminal, and these and Lightning's to a file; rank 0 speaks for all."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file, terminal = logging.FileHandler(path, encoding="utf-8"), logging.StreamHandler()
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    terminal.setFormatter(logging.Formatter("%(message)s"))
     logging.captureWarnings(True)
-    warnings.simplefilter("default")
+    logging.getLogger("ltr").setLevel(logging.INFO)
+    for name, handlers in (("ltr", (file, terminal)), ("py.warnings", (file, terminal)), ("lightning.pytorch", (file,))):
+        for handler in handlers:
+            logging.getLogger(name).addHandler(handler)
+
+
+def _stop_log() -> None:
+    logging.captureWarnings(False)
+    for name in ("ltr", "py.warnings", "lightning.pytorch"):
+        logger = logging.getLogger(name)
+        for handler in [h for h in logger.handlers if isinstance(h, logging.FileHandler) or name != "lightning.pytorch"]:
+            logger.removeHandler(handler)
+            handler.close()

@@ -265,8 +265,8 @@ class RankingMetric(Metric):
         """Count B more queries; see :meth:`per_query`."""
         value_b = self.per_query(scores, labels, mask, ties, ideal)
         counted_b = ~value_b.isnan()
-        self.total += value_b[counted_b].sum(dtype=self.total.dtype)
-        self.queries += counted_b.sum()
+        self.total = self.total + value_b[counted_b].sum(dtype=self.total.dtype)
+        self.queries = self.queries + counted_b.sum()  # not in place: the state may stem from inference mode
 
     def compute(self) -> Tensor:
         """The mean; NaN if no query was counted."""

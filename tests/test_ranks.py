@@ -1,0 +1,68 @@
+"""Two ranks are two processes (gloo on CPU)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.multiprocessing import spawn
+
+from ltr.__main__ import main
+from ltr.metrics import RankingMetric
+from ltr.trec import read_run
+from tests.test_cli import metrics, write_config
+from tests.test_metrics import random_lists
+
+ROOT = Path(__file__).parents[1]
+TWO = ["--trainer.strategy", "ddp", "--trainer.devices", "2", "--trainer.accelerator", "cpu"]
+
+
+def two_processes(command: str, config: Path, *options: str) -> None:
+    arguments = [sys.executable, "-m", "ltr", command, "--config", str(config), *TWO, *options]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_two_ranks_train_and_measure_each_query_once(tmp_path, backbone, collection_folder):
+    """30 queries in batches of 7: five batches, three for one rank and two for the other."""
+    config = write_config(tmp_path, backbone, collection_folder)
+    run = tmp_path / "run"
+    two_processes("fit", config)
+    assert metrics(run)["fit"]["steps"] == 8  # 30 rows, 2 ranks x 4 rows: 3 whole steps and one smaller one, 2 epochs
+    two_processes("test", run / "config.yaml", "--ckpt_path", "best")
+    both, both_run = metrics(run)["test"], list(read_run(run / "test.run"))
+    one_config = ["--config", str(run / "config.yaml"), "--trainer.devices", "1", "--trainer.strategy", "auto"]
+    assert main(["test", *one_config, "--ckpt_path", "best"]) == 0
+    alone, alone_run = metrics(run)["test"], list(read_run(run / "test.run"))
+    assert both["queries"] == alone["queries"] == len({r.query for _, r in both_run}) == 30
+    assert len(both_run) == len(alone_run) == 30 * 8
+    for name in ("nDCG@10", "RR@10", "AP", "swapped_pairs"):
+        assert both[name] == pytest.approx(alone[name], abs=1e-6)
+    assert [(r.query, r.doc) for _, r in both_run] == [(r.query, r.doc) for _, r in alone_run]
+
+
+def _measure_part(rank: int, store: str, parts: list, results: str) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    values = {}
+    for measure in ("nDCG@10", "AP", "swapped_pairs"):
+        metric = RankingMetric(measure)
+        for batch in parts[rank]:
+            metric.update(*batch)
+        values[measure] = metric.compute().item()
+    torch.save(values, f"{results}/{rank}")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("cut", [13, 40])
+def test_a_metric_over_two_ranks_is_the_metric_over_all_queries(tmp_path, cut):
+    """Uneven parts; at 40 the second rank has no query at all."""
+    lists = random_lists(0)
+    parts = [[tuple(t[:cut] for t in lists)], [tuple(t[cut:] for t in lists)] if cut < 40 else []]
+    spawn(_measure_part, args=(str(tmp_path / "store"), parts, str(tmp_path)), nprocs=2)
+    for measure in ("nDCG@10", "AP", "swapped_pairs"):
+        alone = RankingMetric(measure)
+        alone.update(*lists)
+        for rank in range(2):
+            assert torch.load(tmp_path / str(rank))[measure] == pytest.approx(alone.compute().item(), abs=1e-12)
