@@ -35,8 +35,11 @@ def main(args: list[str] | None = None) -> int:
         from ltr.cli import run  # Lightning takes seconds to import: only where it is needed
 
         run(args)
-    except KeyboardInterrupt:
-        return 130
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # Lightning turns Ctrl-C into exit code 1.
+        if isinstance(stop, KeyboardInterrupt) or isinstance(stop.__context__, KeyboardInterrupt):
+            return 130
+        raise
     except Exception as error:
         from ltr.cli import one_line
 

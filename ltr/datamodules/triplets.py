@@ -70,6 +70,7 @@ class TripletDataModule(PoolDataModule):
         self.negatives, self.positives, self.negatives_per_query = negatives, positives, negatives_per_query
         self.negatives_depth, self.batch_size, self.bucket_window = negatives_depth, batch_size, bucket_window
         self.train: TripletBatches | None = None
+        self._restored = 0
 
     def setup(self, stage: str) -> None:
         """See :meth:`PoolDataModule.setup`; ``fit`` also draws up the training rows."""
@@ -116,13 +117,26 @@ class TripletDataModule(PoolDataModule):
             )
         return self._loader(self.train, StepSampler(len(self.train), self._position))
 
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint keeps: the batches that the trainer has consumed."""
+        return {"consumed": self._consumed()}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Go on from a checkpoint."""
+        self._restored = state_dict["consumed"]
+
+    def _consumed(self) -> int:
+        """Batches since the start of the run: by what the trainer has consumed, not by what workers had fetched.
+
+        Lightning makes the loader's iterator before it restores its own progress; until then the checkpoint's count holds.
+        """
+        return max(self._restored, self.trainer.fit_loop.epoch_loop.batch_progress.total.processed) if self.trainer else 0
+
     def _position(self) -> tuple[int, int]:
-        """Epoch and step to go on from: by what the trainer has consumed, not by what workers had fetched."""
-        if self.trainer is None:
-            return 0, 0
-        limit = self.trainer.limit_train_batches
+        """Epoch and step to go on from."""
+        limit = self.trainer.limit_train_batches if self.trainer else 1.0
         steps = min(len(self.train), limit) if isinstance(limit, int) else max(1, int(len(self.train) * limit))
-        return divmod(self.trainer.fit_loop.epoch_loop.batch_progress.total.processed, steps)
+        return divmod(self._consumed(), steps)
 
 
 class TripletRows:
