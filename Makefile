@@ -37,6 +37,7 @@ data:  ## Link the development data sets as data/ (DATA=folder)
 bench: env data  ## Measure speed and padding (benchmarks/)
 	$(BIN)/python benchmarks/tokens.py
 	$(BIN)/python benchmarks/padding.py
+	$(BIN)/python benchmarks/train_step.py
 
 # One YAML, one row of a table. The published WikiQA numbers are over three seeds.
 SEEDS := 0 1 2

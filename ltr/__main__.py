@@ -46,8 +46,8 @@ def main(args: list[str] | None = None) -> int:
         message = one_line(error)
         if message is None or os.environ.get("LTR_DEBUG") == "1":
             raise
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            print("ltr:", message, file=sys.stderr)
+        rank = os.environ.get("LOCAL_RANK", "0")
+        print("ltr:" if rank == "0" else f"ltr [rank {rank}]:", message, file=sys.stderr)
         return 2
     return 0
 

@@ -14,9 +14,11 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
 
 from ltr.callbacks import LastCheckpoint, RunWriter
 from ltr.errors import InputError
+from ltr.metrics import LOWER_IS_BETTER
 from ltr.trec import write_whole
 
 log = logging.getLogger(__name__)
@@ -41,8 +43,8 @@ def one_line(error: BaseException) -> str | None:
         # The parser also tells which other types it has tried, and repeats the whole value.
         text = re.sub(r"Does not validate against any of the Union subtypes Subtypes: \[.*?\] Errors: - ", "", text)
         text = re.sub(r" - Expected a <class 'NoneType'>.*| Given value type:.*", "", text)
-        text += " (all options: ltr COMMAND --help, and with --config FILE --print_config)"
-    return text
+        return f"{text} (all options: ltr COMMAND --help, and with --config FILE --print_config)"
+    return f"{text} (LTR_DEBUG=1 shows where)"
 
 
 def run(args: list[str]) -> None:
@@ -78,8 +80,11 @@ class RunConfig(SaveConfigCallback):
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
+            config = self.config.clone()
+            # What belongs to this run and not to its configuration: a copy of the file elsewhere must not write here.
+            config.best.dirpath = config.last.dirpath = config.ckpt_path = None
             path = Path(trainer.default_root_dir) / "config.yaml"
-            write_whole(path, [self.parser.dump(self.config, skip_unset=False)])
+            write_whole(path, [self.parser.dump(config, skip_unset=False)])
 
 
 class RankerCLI(LightningCLI):
@@ -123,10 +128,15 @@ class RankerCLI(LightningCLI):
             config.ckpt_path = str(found)
         if config.ckpt_path:
             _check_checkpoint(config.ckpt_path)
-        elif self.subcommand == "fit" and any(checkpoints.glob("*.ckpt")) and "LOCAL_RANK" not in os.environ:
+        elif self.subcommand == "fit" and any(checkpoints.glob("*.ckpt")) and rank_zero_only.rank == 0:
             raise InputError(
                 f"{folder} already holds a run; go on with it (--ckpt_path last), choose another folder "
                 "(--trainer.default_root_dir), or remove it"
+            )
+        elif self.subcommand != "fit" and any(checkpoints.glob("*.ckpt")):
+            raise InputError(
+                f"{folder} holds trained weights; say which to take (--ckpt_path best or last), or choose another folder "
+                "(--trainer.default_root_dir) for those that the model starts from"
             )
         elif self.subcommand != "fit":
             log.warning("no --ckpt_path: the weights that the model starts from are used, not trained ones")
@@ -145,6 +155,9 @@ class RankerCLI(LightningCLI):
         monitor = self.config.fit.best.monitor
         if known and monitor is not None and monitor.startswith("val/") and monitor not in known:
             raise InputError(f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}")
+        mode = "min" if monitor in [f"val/{name}" for name in LOWER_IS_BETTER] else "max"
+        if monitor in known and self.config.fit.best.mode != mode:
+            raise InputError(f"best.mode must be {mode!r} for {monitor}, got {self.config.fit.best.mode!r}; else the worst is kept")
 
     def _parse_ckpt_path(self) -> None:
         """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is an error, not a wish."""
@@ -191,7 +204,7 @@ def _loggers(folder: Path, wandb_project: str | None) -> list[Logger]:
 
 def _start_log(path: Path) -> None:
     """Messages of the project and warnings go to the terminal, and these and Lightning's to a file; rank 0 speaks for all."""
-    if os.environ.get("LOCAL_RANK", "0") != "0":
+    if rank_zero_only.rank != 0:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     file, terminal = logging.FileHandler(path, encoding="utf-8"), logging.StreamHandler()

@@ -104,8 +104,8 @@ def expected_reciprocal_rank(
     """
     if grades_bn.numel() and grades_bn.max() > max_grade:
         raise ValueError(
-            f"ERR needs grades up to max_grade={max_grade:g}, got {grades_bn.max():g}; raise max_grade (metrics: "
-            f"{{max_grade: {grades_bn.max():g}}})"
+            f"ERR needs grades up to max_grade={max_grade:g}, got {grades_bn.max():g}; raise it "
+            "(option model.init_args.max_grade)"
         )
     satisfied_bn = _gain(grades_bn[:, :k], "exp") / 2.0**max_grade
     ranks_n = torch.arange(1, satisfied_bn.shape[1] + 1, device=grades_bn.device)
@@ -171,6 +171,7 @@ _BY_RANK: dict[str, Callable[..., Tensor]] = {
     "Success": success,
     "ERR": expected_reciprocal_rank,
 }
+LOWER_IS_BETTER = ("swapped_pairs",)
 _BY_PAIR: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"swapped_pairs": swapped_pairs, "tau": kendall_tau}
 
 

@@ -114,10 +114,10 @@ def write_run(path: str | Path, ranked: Iterable[Ranked], tag: str) -> None:
 
     Scores are written with 9 significant digits, enough to read a float32 back exactly.
     """
-    rank, last = 0, None
+    tag = "-".join(tag.split()) or "ltr"
 
     def lines() -> Iterator[str]:
-        nonlocal rank, last
+        rank, last = 0, None
         for query, doc, score in ranked:
             rank = rank + 1 if query == last else 1
             last = query

@@ -8,17 +8,22 @@ from lightning.pytorch import Callback
 
 
 class KillAt(Callback):
-    """``kill -9`` of the own process in the middle of a step: the gradient is there, the weights have not moved.
+    """``kill -9`` of the own process: in the middle of a step (the gradient is there, the weights have not moved), or of a validation.
 
     Args:
         step: optimiser steps done before.
+        within: ``step`` or ``validation``.
     """
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self, step: int, within: str = "step") -> None:
+        self.step, self.within = step, within
 
     def on_after_backward(self, trainer, pl_module) -> None:
-        if trainer.global_step == self.step:
+        if trainer.global_step == self.step and self.within == "step":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_validation_batch_end(self, trainer, *args) -> None:
+        if trainer.global_step == self.step and self.within == "validation":
             os.kill(os.getpid(), signal.SIGKILL)
 
 

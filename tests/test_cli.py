@@ -61,7 +61,7 @@ def test_fit_then_validate_and_test(config, tmp_path, collection_folder):
     fitted = metrics(run)
     assert [v["epoch"] for v in fitted["validations"]] == [0, 1] and fitted["fit"]["steps"] == 16
     best = max(fitted["validations"], key=lambda v: v["nDCG@10"])
-    assert best["nDCG@10"] > 0.6 > 0.45  # the tiny world can be learnt: chance is about 0.45
+    assert best["nDCG@10"] > 0.6  # the tiny world can be learnt: chance is about 0.45
     assert (run / "train.log").read_text().count("tokenis") <= 2
 
     assert main(["validate", "--config", str(run / "config.yaml"), "--ckpt_path", str(run / "checkpoints/best.ckpt")]) == 0
@@ -166,6 +166,9 @@ BAD = {
     "bm25 without depth": ([], {"data.init_args.candidates": "bm25"}, "need a depth"),
     "missing checkpoint": (["--ckpt_path", "nowhere.ckpt"], {}, "nowhere.ckpt: there is no such file"),
     "no last checkpoint": (["--ckpt_path", "last"], {}, "there is no"),
+    "best is the worst": ([], {"best.monitor": "val/swapped_pairs"}, "best.mode must be 'min' for val/swapped_pairs"),
+    "half precision": (["--trainer.precision", "bf16-true"], {}, "trainer.precision must be 32-true, 16-mixed or bf16-mixed"),
+    "no steps": ([], {"last.every_n_steps": 0}, "every_n_steps must be at least 1"),
     "monitor of nothing": ([], {"best.monitor": "val/nDCG@7"}, "val/nDCG@7"),
 }
 
@@ -225,6 +228,31 @@ def test_a_run_is_not_overwritten(config, tmp_path, capsys, monkeypatch):
     assert main(["fit", "--config", str(config)]) == 2
     assert "already holds a run" in capsys.readouterr().err
     assert (tmp_path / "run/checkpoints/last.ckpt").read_bytes() == before
+
+
+def test_trained_weights_are_asked_for_and_untrained_ones_do_not_pass_for_them(config, tmp_path, capsys, monkeypatch, caplog):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    assert main(["validate", "--config", str(config)]) == 0
+    assert "not trained ones" in (tmp_path / "run/train.log").read_text()
+    assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
+    assert main(["test", "--config", str(tmp_path / "run/config.yaml")]) == 2
+    assert "say which to take (--ckpt_path best or last)" in capsys.readouterr().err
+
+
+def test_a_run_s_configuration_used_elsewhere_writes_there(config, tmp_path):
+    assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
+    before = (tmp_path / "run/checkpoints/last.ckpt").stat().st_mtime_ns
+    elsewhere = ["--trainer.default_root_dir", str(tmp_path / "other"), "--trainer.max_steps", "3"]
+    assert main(["fit", "--config", str(tmp_path / "run/config.yaml"), *elsewhere]) == 0
+    assert (tmp_path / "run/checkpoints/last.ckpt").stat().st_mtime_ns == before
+    assert (tmp_path / "other/checkpoints/last.ckpt").is_file()
+
+
+def test_going_on_with_another_batch_size_is_refused(config, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
+    assert main(["fit", "--config", str(config), "--ckpt_path", "last", "--data.init_args.batch_size", "8"]) == 2
+    assert "the checkpoint comes from epochs of 8 steps, here they have 4" in capsys.readouterr().err
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(config, monkeypatch):

@@ -11,6 +11,7 @@ from torch.multiprocessing import spawn
 from ltr.__main__ import main
 from ltr.metrics import RankingMetric
 from ltr.trec import read_run
+from tests.conftest import write_collection
 from tests.test_cli import metrics, write_config
 from tests.test_metrics import random_lists
 
@@ -41,6 +42,19 @@ def test_two_ranks_train_and_measure_each_query_once(tmp_path, backbone, collect
     for name in ("nDCG@10", "RR@10", "AP", "swapped_pairs"):
         assert both[name] == pytest.approx(alone[name], abs=1e-6)
     assert [(r.query, r.doc) for _, r in both_run] == [(r.query, r.doc) for _, r in alone_run]
+
+
+@pytest.mark.slow
+def test_fewer_queries_than_ranks(tmp_path, backbone):
+    """One query to validate and to test: the second rank measures an empty batch."""
+    folder = write_collection(tmp_path / "data", n_queries=8)
+    for split in ("dev", "test"):
+        qrels = folder / f"qrels/{split}.tsv"
+        qrels.write_text("".join(line + "\n" for line in qrels.read_text().splitlines()[:3]))
+    config = write_config(tmp_path, backbone, folder)
+    two_processes("fit", config)
+    two_processes("test", tmp_path / "run/config.yaml", "--ckpt_path", "last")
+    assert metrics(tmp_path / "run")["test"]["queries"] == 1
 
 
 def _measure_part(rank: int, store: str, parts: list, results: str) -> None:

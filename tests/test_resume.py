@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 def start(config: Path, *options: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "ltr", "fit", "--config", str(config), *options]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
     return subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, **pipes)
 
 
@@ -46,42 +46,68 @@ def with_callback(config: Path, name: str, **init) -> Path:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, backbone, collection_folder):
-    """Weights after 2 epochs of 8 steps, never interrupted; and after the first step only, to see that the rest matters."""
-    folder = tmp_path_factory.mktemp("whole")
-    finish(start(write_config(folder, backbone, collection_folder)), 0)
-    return weights(folder / "run")
+    """Final weights and validations of 2 epochs of 8 batches, never interrupted, by batches per step."""
+    found = {}
+
+    def run(accumulate: int) -> tuple[dict, list]:
+        if accumulate not in found:
+            folder = tmp_path_factory.mktemp("whole")
+            config = write_config(folder, backbone, collection_folder, **{"trainer.accumulate_grad_batches": accumulate})
+            finish(start(config), 0)
+            found[accumulate] = weights(folder / "run"), metrics(folder / "run")["validations"]
+        return found[accumulate]
+
+    return run
 
 
-# A checkpoint every 3 steps and after validations; epochs of 8. Step 4: goes on from 3, within the first epoch; 14: from 12, within the second;
-# 8: from the end of the first epoch, after its validation; 5 with a validation every 4 steps: from 4, after a validation within an epoch.
+CASES = {
+    "within the first epoch, from step 3": dict(workers=0, step=4),
+    "within the second epoch, from step 12": dict(workers=2, step=14),
+    "first step of the second epoch, from after the validation": dict(workers=2, step=8),
+    "within the last validation, from step 15": dict(workers=0, step=16, within="validation"),
+    "after a validation within an epoch, from step 4": dict(workers=0, step=5, validate_every=4),
+    "while gradients are accumulated, from step 3": dict(workers=2, step=3, accumulate=2),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "step", "validate_every"), [(0, 4, 1.0), (2, 14, 1.0), (2, 8, 1.0), (0, 5, 4)])
-def test_a_killed_run_goes_on_to_the_same_weights(
-    tmp_path, backbone, collection_folder, uninterrupted, workers, step, validate_every
-):
-    changes = {"data.init_args.num_workers": workers, "trainer.val_check_interval": validate_every}
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, backbone, collection_folder, uninterrupted, case):
+    """Checkpoints every 3 steps and after validations; an epoch has 8 batches."""
+    options = {"within": "step", "validate_every": 1.0, "accumulate": 1} | CASES[case]
+    changes = {
+        "data.init_args.num_workers": options["workers"],
+        "trainer.val_check_interval": options["validate_every"],
+        "trainer.accumulate_grad_batches": options["accumulate"],
+    }
     config = write_config(tmp_path, backbone, collection_folder, **changes)
-    finish(start(with_callback(config, "KillAt", step=step)), -signal.SIGKILL)
+    finish(start(with_callback(config, "KillAt", step=options["step"], within=options["within"])), -signal.SIGKILL)
+    expected, validations = uninterrupted(options["accumulate"])
     at_kill = weights(tmp_path / "run")
-    assert not all(torch.equal(at_kill[name], uninterrupted[name]) for name in at_kill)
+    assert not all(torch.equal(at_kill[name], expected[name]) for name in at_kill)
     finish(start(config, "--ckpt_path", "last"), 0)
-    assert_same(weights(tmp_path / "run"), uninterrupted)
-    assert metrics(tmp_path / "run")["fit"]["steps"] == 16
-    validated = [v["step"] for v in metrics(tmp_path / "run")["validations"]]
-    assert validated == ([8, 16] if validate_every == 1.0 else [4, 8, 12, 16])
+    assert_same(weights(tmp_path / "run"), expected)
+    validated = metrics(tmp_path / "run")["validations"]
+    if options["validate_every"] == 1.0:
+        assert validated == validations
+    else:
+        assert [v["step"] for v in validated] == [4, 8, 12, 16]
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tmp_path, backbone, collection_folder, uninterrupted):
-    config = write_config(tmp_path, backbone, collection_folder, **{"last.every_n_steps": 1000})
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tmp_path, backbone, collection_folder, uninterrupted, workers):
+    """As a terminal does it: the signal goes to the workers too."""
+    changes = {"last.every_n_steps": 1000, "data.init_args.num_workers": workers}
+    config = write_config(tmp_path, backbone, collection_folder, **changes)
     process = start(with_callback(config, "Slow"))
     for line in process.stdout:
         if line.strip() == "step 5":
             break
     time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
     output = finish(process, 130)
     assert "saving last.ckpt" in output and "--ckpt_path last" in output and "Traceback" not in output
     assert torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)["global_step"] == 6
     finish(start(config, "--ckpt_path", "last"), 0)
-    assert_same(weights(tmp_path / "run"), uninterrupted)
+    assert_same(weights(tmp_path / "run"), uninterrupted(1)[0])

@@ -9,6 +9,7 @@ import numpy as np
 
 from ltr.data.cache import cache_root, folder_once
 from ltr.data.collection import Collection
+from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 
 log = logging.getLogger(__name__)
@@ -48,14 +49,14 @@ def _search(collection: Collection, query_rows: np.ndarray, depth: int) -> Query
     ids = [[vocabulary.setdefault(t, len(vocabulary)) for t in terms(text)] for text in collection.corpus.texts]
     index.index(bm25s.tokenization.Tokenized(ids=ids, vocab=vocabulary), show_progress=False)
     queries, docs, scores = [], [], []
-    for query_row in query_rows:
+    for query_row in track(query_rows, "BM25", "queries"):
         known = [vocabulary[t] for t in terms(collection.queries.texts[query_row]) if t in vocabulary]
         if not known:
             continue
         score = index.get_scores(known)
-        # Equal scores at the cut: the larger row stays, as everywhere.
-        best = np.lexsort((-np.arange(len(score)), -score))[:depth]
-        best = best[score[best] > 0]
+        last = np.partition(score, -depth)[-depth] if depth < len(score) else 0.0
+        best = np.flatnonzero((score >= last) & (score > 0))
+        best = best[np.lexsort((-best, -score[best]))][:depth]  # equal scores at the cut: the larger row stays, as everywhere
         queries += [query_row] * len(best)
         docs += best.tolist()
         scores += score[best].tolist()

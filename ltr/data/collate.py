@@ -74,7 +74,7 @@ def _flat(arrays: list[np.ndarray]) -> torch.Tensor:
 
 
 def _padded(arrays: Sequence[np.ndarray], dtype: type) -> torch.Tensor:
-    out = np.zeros((len(arrays), max(1, max(map(len, arrays)))), dtype=dtype)  # a list may be empty: it still has a row
+    out = np.zeros((len(arrays), max([1, *map(len, arrays)])), dtype=dtype)  # a list may be empty: it still has a row
     for row, array in enumerate(arrays):
         out[row, : len(array)] = array
     return torch.from_numpy(out)

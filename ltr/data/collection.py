@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -44,16 +45,14 @@ class Collection(NamedTuple):
             raise InputError(f"{self.source}: there are no judgements for the split {split!r}, only for {sorted(self.qrels)}")
         return self.qrels[split]
 
-    def pools(self, split: str) -> QueryLists:
+    def pools(self, split: str, option: str) -> QueryLists:
         """Candidate pools of a split.
 
         Raises:
-            InputError: if the collection has none.
+            InputError: if the collection has none; it names the option that asked for them.
         """
         if split not in self.candidates:
-            raise InputError(
-                f"{self.source}: there is no candidates/{split}.trec[.gz]; add it, or take candidates from 'bm25' instead"
-            )
+            raise InputError(f"{self.source}: there are no candidates for the split {split!r}; add candidates/{split}.trec, or set {option}: bm25")
         return self.candidates[split]
 
 
@@ -157,8 +156,7 @@ def _lists(
     file: Path, kind: str, queries: TextTable, corpus: TextTable, lines: Iterable[tuple[int, str, str, float]]
 ) -> QueryLists:
     """Lines (number, query, doc, value) as rows, every id and pair checked."""
-    seen: dict[tuple[int, int], int] = {}
-    values = []
+    numbers, query_rows, doc_rows, values = array("q"), array("q"), array("q"), array("f")
     last_query, query_row = "", None
     for number, query, doc, value in lines:
         if query != last_query or query_row is None:
@@ -168,14 +166,21 @@ def _lists(
             raise InputError(f"{file}:{number}: query {query!r} is not in queries.jsonl")
         if doc_row is None:
             raise InputError(f"{file}:{number}: document {doc!r} is not in corpus.jsonl")
-        if (query_row, doc_row) in seen:
-            first = seen[query_row, doc_row]
-            raise InputError(f"{file}:{number}: a second {kind} for query {query!r} and document {doc!r}, first in line {first}")
-        seen[query_row, doc_row] = number
+        numbers.append(number)
+        query_rows.append(query_row)
+        doc_rows.append(doc_row)
         values.append(value)
-    if not seen:
+    if not numbers:
         raise InputError(f"{file}: the split is empty; at least one {kind} is needed")
-    return QueryLists.from_rows((q for q, _ in seen), (d for _, d in seen), values)
+    order = np.lexsort((numbers, doc_rows, query_rows))
+    same = (np.diff(np.asarray(query_rows)[order]) == 0) & (np.diff(np.asarray(doc_rows)[order]) == 0)
+    if same.any():
+        first, second = order[np.flatnonzero(same)[0]], order[np.flatnonzero(same)[0] + 1]
+        query, doc = queries.ids[query_rows[second]], corpus.ids[doc_rows[second]]
+        raise InputError(
+            f"{file}:{numbers[second]}: a second {kind} for query {query!r} and document {doc!r}, first in line {numbers[first]}"
+        )
+    return QueryLists.from_rows(query_rows, doc_rows, values)
 
 
 # Plain text triples and pairs
@@ -198,19 +203,22 @@ def _from_texts(source: str, files: dict[str, Path]) -> Collection:
     queries = TextTable.open(cache_root(), content, records(lambda parts: parts[:1], "q"), "query")
     qrels, candidates = {}, {}
     for split, file in files.items():
-        grade: dict[tuple[int, int], float] = {}
-        for number, (query, positive, *negatives) in _triples(file):
-            query_row = queries.row(_id_of("q", query))
-            for text, label in [(positive, 1.0)] + [(text, 0.0) for text in negatives]:
-                key = (query_row, corpus.row(_id_of("d", text)))
-                if grade.setdefault(key, label) != label:
-                    raise InputError(f"{file}:{number}: a text is positive and negative for the same query: {text[:60]!r}")
-        if not grade:
-            raise InputError(f"{file}: the split is empty; at least one line query<TAB>positive is needed")
-        qrels[split] = QueryLists.from_rows((q for q, _ in grade), (d for _, d in grade), grade.values())
-        if 0.0 in grade.values():  # pairs alone make no pool
+        qrels[split] = _checked_once(file, queries, corpus, lambda file=file: _triple_grades(file, queries, corpus))
+        if (qrels[split].values == 0).any():  # pairs alone make no pool
             candidates[split] = qrels[split]._replace(values=np.zeros_like(qrels[split].values)).best_first()
     return Collection(source, corpus, queries, qrels, candidates)
+
+
+def _triple_grades(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
+    grade: dict[tuple[int, int], float] = {}
+    for number, (query, positive, *negatives) in _triples(file):
+        query_row = queries.row(_id_of("q", query))
+        for text, label in [(positive, 1.0)] + [(text, 0.0) for text in negatives]:
+            if grade.setdefault((query_row, corpus.row(_id_of("d", text))), label) != label:
+                raise InputError(f"{file}:{number}: a text is positive and negative for the same query: {text[:60]!r}")
+    if not grade:
+        raise InputError(f"{file}: the split is empty; at least one line query<TAB>positive is needed")
+    return QueryLists.from_rows((q for q, _ in grade), (d for _, d in grade), grade.values())
 
 
 def _triples(file: Path) -> Iterator[tuple[int, list[str]]]:

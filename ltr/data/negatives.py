@@ -26,7 +26,13 @@ class MinedNegatives(NamedTuple):
     manifest: dict
 
     def save(self, folder: Path, collection: Collection) -> None:
-        """Write ``ids.npy``, ``distances.npy`` and ``manifest.json``, whole or not at all."""
+        """Write ``ids.npy``, ``distances.npy`` and ``manifest.json``, whole or not at all.
+
+        Raises:
+            InputError: if the folder is there already: negatives are never mended, the next ones get the next number.
+        """
+        if folder.exists():
+            raise InputError(f"{folder}: there are negatives already; write the new ones to another folder")
         manifest = self.manifest | {"corpus": collection.corpus.key, "queries": collection.queries.key}
 
         def build(temporary: Path) -> None:
@@ -58,6 +64,8 @@ class MinedNegatives(NamedTuple):
             raise InputError(
                 f"{folder}: ids and distances must be [Q={len(collection.queries)}, K], got {ids.shape} and {distances.shape}"
             )
+        if ids.size and not (-1 <= ids.min() and ids.max() < len(collection.corpus)):
+            raise InputError(f"{folder}: ids must be -1 or rows of {len(collection.corpus)} documents, got {ids.min()} to {ids.max()}")
         return cls(ids, distances, manifest)
 
     def lists(self) -> QueryLists:

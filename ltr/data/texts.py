@@ -36,13 +36,12 @@ class Strings(Sequence[str]):
     @staticmethod
     def write(folder: Path, name: str, blobs: Iterable[bytes], n_bytes: int) -> None:
         """Write ``n_bytes`` bytes of strings."""
-        flat = np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=np.uint8, shape=(n_bytes,))
-        offsets, at = array("q", [0]), 0
-        for blob in blobs:
-            flat[at : at + len(blob)] = np.frombuffer(blob, dtype=np.uint8)
-            at += len(blob)
-            offsets.append(at)
-        flat.flush()
+        offsets = array("q", [0])
+        with open(folder / f"{name}.npy", "wb") as file:  # written through, not mapped: a large corpus must not fill the memory
+            header = {"descr": "|u1", "fortran_order": False, "shape": (n_bytes,)}
+            np.lib.format.write_array_header_1_0(file, header)
+            for blob in blobs:
+                offsets.append(offsets[-1] + file.write(blob))
         np.save(folder / f"{name}.offsets.npy", np.frombuffer(offsets, dtype=np.int64))
 
 
@@ -95,6 +94,8 @@ def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
         for id_, text, where in records:
             if not id_:
                 raise InputError(f"{where}: a {kind} must have an id, got an empty one")
+            if any(map(str.isspace, id_)):
+                raise InputError(f"{where}: an id must not hold white space, got {id_!r}; run files could not name it")
             if not text.strip():
                 raise InputError(f"{where}: {kind} {id_!r} has an empty text; remove it, or give it a text")
             ids.append(id_)
@@ -106,8 +107,14 @@ def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
     for first, second in zip(order, order[1:], strict=False):
         if ids[first] == ids[second]:
             raise InputError(f"{places[second]}: {kind} id {ids[second]!r} stands twice, first at {places[first]}")
-    blob = np.memmap(unsorted, dtype=np.uint8, mode="r")
-    Strings.write(folder, "texts", (blob[offsets[row] : offsets[row + 1]].tobytes() for row in order), offsets[-1])
+    with open(unsorted, "rb") as file:
+
+        def blobs() -> Iterator[bytes]:
+            for row in order:
+                file.seek(offsets[row])
+                yield file.read(offsets[row + 1] - offsets[row])
+
+        Strings.write(folder, "texts", blobs(), offsets[-1])
     encoded = [ids[row].encode("utf-8") for row in order]
     Strings.write(folder, "ids", encoded, sum(map(len, encoded)))
     unsorted.unlink()

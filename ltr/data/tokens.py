@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from ltr.data.cache import cache_root, folder_once
+from ltr.data.progress import track
 from ltr.data.texts import TextTable
 from ltr.errors import InputError
 
@@ -78,9 +78,8 @@ def _tokenise(folder: Path, table: TextTable, backend: Tokenizer) -> None:
     dtype = np.uint16 if backend.get_vocab_size(with_added_tokens=True) <= 2**16 else np.int32
     lengths = np.empty(len(table), dtype=np.int64)
     raw = folder / "raw"
-    columns = (TextColumn("tokenising"), BarColumn(), MofNCompleteColumn(), TextColumn("texts"), TimeRemainingColumn())
-    with open(raw, "wb") as file, Progress(*columns, transient=True) as progress:
-        for first in progress.track(range(0, len(table), BATCH)):
+    with open(raw, "wb") as file:
+        for first in track(range(0, len(table), BATCH), "tokenising", f"batches of {BATCH} texts"):
             rows = range(first, min(first + BATCH, len(table)))
             for row, encoding in zip(
                 rows,

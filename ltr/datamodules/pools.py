@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 from typing import Literal
 
 import numpy as np
@@ -72,45 +73,40 @@ class PoolDataModule(LightningDataModule):
         self._open_texts()
 
     def setup(self, stage: str) -> None:
-        """Open the collection and the splits that a stage (``fit``, ``validate``, ``test``, ``predict``) needs."""
+        """Open the collection and the split that a stage (``fit``, ``validate``, ``test``, ``predict``) needs."""
         self._open_texts()
         split = {"fit": "dev", "validate": "dev", "test": "test", "predict": "test"}[stage]
+        self.pools.pop(split, None)
         if stage == "fit" and split not in self.collection.qrels:
             log.info("%s has no judgements for 'dev': training goes without validation", self.path)
             return
-        if split not in self.pools:
-            self.pools[split] = self._pool_batches(split)
+        self.pools[split] = self._pool_batches(split, judged_only=stage != "predict")
 
     def _open_texts(self) -> None:
-        if self.collection is not None:
+        text_format = self.text_format if self.trainer is None else self.trainer.lightning_module.text_format
+        if text_format is None:
+            raise InputError("without a trainer, set text_format before setup, for instance to JoinedPairs(tokenizer, 128)")
+        if self.collection is not None and text_format is self.text_format:
             return
-        if self.text_format is None:
-            if self.trainer is None:
-                raise InputError("without a trainer, set text_format before setup, for instance to JoinedPairs(tokenizer, 128)")
-            self.text_format = self.trainer.lightning_module.text_format
         collection = open_collection(self.path)
-        queries, docs = (TokenStore.open(table, self.text_format.tokenizer) for table in (collection.queries, collection.corpus))
-        self.text_format.check_queries(collection.queries, queries)
-        self.collator = PairCollator(queries, docs, self.text_format)
-        self.collection = collection
+        queries, docs = (TokenStore.open(table, text_format.tokenizer) for table in (collection.queries, collection.corpus))
+        text_format.check_queries(collection.queries, queries)
+        self.collator = PairCollator(queries, docs, text_format)
+        self.collection, self.text_format = collection, text_format
 
-    def first_stage(self, split: str) -> QueryLists:
-        """The pools of a split, before they are cut to ``depth``."""
+    def _pool_batches(self, split: str, judged_only: bool) -> "PoolBatches":
+        """The pools of the judged queries; or of all that have one, where there is nothing to be measured."""
+        judged = self.collection.qrels.get(split, QueryLists.from_rows([], [], [])) if not judged_only else self.collection.judgements(split)
         if self.candidates == "candidates":
-            return self.collection.pools(split)
-        return bm25_lists(self.collection, self.collection.judgements(split).query_rows, self.depth)
-
-    def _pool_batches(self, split: str) -> "PoolBatches":
-        pools = self.first_stage(split)
-        judged = self.collection.judgements(split)
-        lists = []
-        for query_row in judged.query_rows:
-            doc_rows = pools.of(query_row)[0][: self.depth]
-            lists.append(labelled(query_row, doc_rows, judged))
+            pools = self.collection.pools(split, "data.init_args.candidates")
+        else:
+            pools = bm25_lists(self.collection, judged.query_rows, self.depth)
+        query_rows = judged.query_rows if judged_only else pools.query_rows
+        lists = [labelled(query_row, pools.of(query_row)[0][: self.depth], judged) for query_row in query_rows]
         missing = sum(len(one.doc_rows) == 0 for one in lists)
         if missing:
             log.warning("%d of %d %s queries have no candidates; they count as nothing found", missing, len(lists), split)
-        return PoolBatches(lists, self.eval_batch_size, self.collator)
+        return PoolBatches(lists, self.eval_batch_size, self.collator, self.world_size)
 
     def val_dataloader(self) -> DataLoader | list:
         return self._eval_loader("dev") if "dev" in self.pools else []
@@ -131,26 +127,33 @@ class PoolDataModule(LightningDataModule):
             sampler=sampler,
             num_workers=self.num_workers,
             persistent_workers=self.persistent_workers,
+            worker_init_fn=_leave_ctrl_c_to_the_trainer,
             pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
         )
 
 
+def _leave_ctrl_c_to_the_trainer(worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class PoolBatches(Dataset):
-    """Lists as batches: number i is always the same.
+    """Lists as batches: number i is always the same. Every rank gets a batch, an empty one if there are fewer lists than ranks.
 
     Args:
         lists: one per query.
-        batch_size: lists per batch.
+        batch_size: lists per batch at most.
         collator: makes the batch.
+        world_size: ranks that share the batches.
     """
 
-    def __init__(self, lists: list[LabelledList], batch_size: int, collator: PairCollator) -> None:
+    def __init__(self, lists: list[LabelledList], batch_size: int, collator: PairCollator, world_size: int = 1) -> None:
         # Long lists first: a batch of similar work per step, and the slowest step is seen at once.
         self.lists = sorted(lists, key=lambda one: -int(collator.lengths(one).sum()))
-        self.batch_size, self.collator = batch_size, collator
+        self.batch_size, self.collator = max(1, min(batch_size, len(lists) // world_size)), collator
+        self.world_size = world_size
 
     def __len__(self) -> int:
-        return -(-len(self.lists) // self.batch_size)
+        return max(self.world_size, -(-len(self.lists) // self.batch_size))
 
     def __getitem__(self, number: int) -> RankingBatch:
         return self.collator(self.lists[number * self.batch_size : (number + 1) * self.batch_size])

@@ -75,7 +75,8 @@ class TripletDataModule(PoolDataModule):
     def setup(self, stage: str) -> None:
         """See :meth:`PoolDataModule.setup`; ``fit`` also draws up the training rows."""
         super().setup(stage)
-        if stage == "fit" and self.train is None:
+        if stage == "fit":
+            self._restored = 0
             negatives, have_distances = self._negative_source()
             rows = TripletRows(
                 self.collection.judgements("train"),
@@ -103,7 +104,7 @@ class TripletDataModule(PoolDataModule):
         if self.negatives == "random":
             return None, False
         if self.negatives == "candidates":
-            lists = self.collection.pools("train")
+            lists = self.collection.pools("train", "data.init_args.negatives")
         elif self.negatives == "bm25":
             lists = bm25_lists(self.collection, self.collection.judgements("train").query_rows, self.negatives_depth or 100)
         else:
@@ -118,11 +119,22 @@ class TripletDataModule(PoolDataModule):
         return self._loader(self.train, StepSampler(len(self.train), self._position))
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint keeps: the batches that the trainer has consumed."""
-        return {"consumed": self._consumed()}
+        """What a checkpoint keeps: the batches that the trainer has consumed, and how many make an epoch."""
+        return {"consumed": self._consumed(), "steps": self._steps()} if self.train else {}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Go on from a checkpoint."""
+        """Go on from a checkpoint, where ``fit`` does.
+
+        Raises:
+            InputError: if the epochs of the checkpoint had another number of steps, so that its position says nothing here.
+        """
+        if self.trainer.state.fn != "fit" or not state_dict:
+            return
+        if state_dict["steps"] != self._steps():
+            raise InputError(
+                f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._steps()}; go on with the same "
+                "data, batch_size, devices and limit_train_batches"
+            )
         self._restored = state_dict["consumed"]
 
     def _consumed(self) -> int:
@@ -132,11 +144,14 @@ class TripletDataModule(PoolDataModule):
         """
         return max(self._restored, self.trainer.fit_loop.epoch_loop.batch_progress.total.processed) if self.trainer else 0
 
+    def _steps(self) -> int:
+        """Steps of an epoch on every rank, as the trainer limits them."""
+        limit = self.trainer.limit_train_batches if self.trainer else 1.0
+        return min(len(self.train), limit) if isinstance(limit, int) else max(1, int(len(self.train) * limit))
+
     def _position(self) -> tuple[int, int]:
         """Epoch and step to go on from."""
-        limit = self.trainer.limit_train_batches if self.trainer else 1.0
-        steps = min(len(self.train), limit) if isinstance(limit, int) else max(1, int(len(self.train) * limit))
-        return divmod(self._consumed(), steps)
+        return divmod(self._consumed(), self._steps())
 
 
 class TripletRows:
@@ -266,6 +281,6 @@ class TripletBatches(Dataset):
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __getitem__(self, key: tuple[int, int]) -> RankingBatch:
-        epoch, step = key
+    def __getitem__(self, key: tuple[int, int] | int) -> RankingBatch:
+        epoch, step = key if isinstance(key, tuple) else (0, key)  # overfit_batches numbers the batches itself
         return self.collator([self.rows.draw(epoch, row) for row in self.batches.rows(epoch, step)])

@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -47,9 +48,9 @@ def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
 
 
 def load_encoder(backbone: str, attention_dropout: float | None = None) -> tuple[nn.Module, bool]:
-    """An encoder, and whether it brings a head of its own (a ready cross-encoder with one score).
+    """An encoder in float32, and whether it brings a head of its own (a ready cross-encoder with one score).
 
-    A pooler that such a head does not use is dropped: it would get no gradient.
+    Weights stored in half precision are widened: they are trained in float32, or under ``trainer.precision`` mixed. A pooler that such a head does not use is dropped: it would get no gradient.
 
     Args:
         backbone: hub id, folder, or ``package:NAME``.
@@ -68,8 +69,8 @@ def load_encoder(backbone: str, attention_dropout: float | None = None) -> tuple
             setattr(config, name, attention_dropout)
         architectures = config.architectures or []
         if config.num_labels == 1 and any(a.endswith("ForSequenceClassification") for a in architectures):
-            return AutoModelForSequenceClassification.from_pretrained(source, config=config), True
-        encoder = AutoModel.from_pretrained(source, config=config)
+            return AutoModelForSequenceClassification.from_pretrained(source, config=config, dtype=torch.float32), True
+        encoder = AutoModel.from_pretrained(source, config=config, dtype=torch.float32)
     except (OSError, ValueError) as error:
         raise _cannot_load(backbone, error) from None
     if getattr(encoder, "pooler", None) is not None:

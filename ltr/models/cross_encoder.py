@@ -71,7 +71,7 @@ class PairWiseBertRanker(nn.Module):
         if isinstance(positive_inputs, RankingBatch):
             batch = positive_inputs
             logits = self.score(batch.pairs)
-            return torch.zeros(batch.mask.shape, device=logits.device).masked_scatter(batch.mask, logits)
+            return logits.new_zeros(batch.mask.shape).masked_scatter(batch.mask, logits)
         sides = [side for side in (positive_inputs, negative_inputs) if side is not None]
         if not sides:
             return None, None
@@ -104,13 +104,15 @@ class PairWiseBertRanker(nn.Module):
         output = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **types)
         if self.has_own_head:
             return output.logits[:, 0].float()
-        hidden = output.last_hidden_state
+        hidden = output.last_hidden_state.float()
         if self.pooling == "cls":
             pooled = hidden[:, 0]
         else:
             weights = attention_mask.unsqueeze(2).float()
             pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1)
-        return self.head(self.dropout(pooled)).squeeze(1).float()
+        # Not under autocast: scores rounded to bfloat16 would tie, and ties are broken by the documents' ids.
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.head(self.dropout(pooled)).squeeze(1)
 
 
 def _join(sides: list[Inputs], pad_id: int) -> dict[str, Tensor]:

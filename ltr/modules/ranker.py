@@ -60,6 +60,11 @@ class RankerModule(LightningModule):
         except ValueError as error:
             raise InputError(f"option model.init_args.metrics: {error}") from None
 
+    def setup(self, stage: str) -> None:
+        precision = str(self.trainer.precision)
+        if precision not in ("32-true", "16-mixed", "bf16-mixed"):
+            raise InputError(f"trainer.precision must be 32-true, 16-mixed or bf16-mixed, got {precision}; scores and losses stay in float32")
+
     def save_settings(self) -> None:
         """Call at the end of ``__init__``: keep its arguments in the checkpoint.
 

@@ -35,9 +35,9 @@ def test_judgements_keep_the_order_of_the_file_and_pools_are_best_first(folder):
     c = open_collection(str(folder))
     docs, grades = c.judgements("train").of(0)
     assert docs.tolist() == [1, 0] and grades.tolist() == [2.0, 0.0]
-    docs, scores = c.pools("train").of(0)
+    docs, scores = c.pools("train", "x").of(0)
     assert docs.tolist() == [2, 1, 0] and scores.tolist() == [7.5, 5.0, 5.0]  # the tie as trec_eval: the later id first
-    assert c.pools("train").of(1)[0].tolist() == []
+    assert c.pools("train", "x").of(1)[0].tolist() == []
 
 
 def test_plain_and_gzipped_files_read_the_same(folder):
@@ -68,6 +68,7 @@ BROKEN = {
     "duplicate id": ("corpus.jsonl", '{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n', r"jsonl:2: .*'a' stands twice, .*jsonl:1"),
     "empty text": ("corpus.jsonl", '{"_id": "a", "text": " "}\n', r"corpus.jsonl:1: document 'a' has an empty text"),
     "no id": ("queries.jsonl", '{"_id": "", "text": "x"}\n', r"queries.jsonl:1: a query must have an id"),
+    "space in id": ("corpus.jsonl", '{"_id": "a b", "text": "x"}\n', r"corpus.jsonl:1: an id must not hold white space, got 'a b'"),
     "not json": ("queries.jsonl", '{"_id": "q1", "text": "x"}\nq2 y\n', r"queries.jsonl:2: a line must be one JSON object"),
     "no text": ("corpus.jsonl", '{"_id": "a"}\n', r"corpus.jsonl:1: a line must be an object with '_id' and 'text'"),
     "list": ("corpus.jsonl", "[1]\n", r"corpus.jsonl:1: a line must be an object"),
@@ -100,8 +101,8 @@ def test_broken_gzip_and_broken_utf8(folder):
 def test_missing_files_and_splits(folder):
     with pytest.raises(InputError, match="no judgements for the split 'test', only for"):
         open_collection(str(folder)).judgements("test")
-    with pytest.raises(InputError, match=r"no candidates/dev.trec"):
-        open_collection(str(folder)).pools("dev")
+    with pytest.raises(InputError, match="no candidates for the split 'dev'; add candidates/dev.trec, or set x: bm25"):
+        open_collection(str(folder)).pools("dev", "x")
     (folder / "queries.jsonl").unlink()
     with pytest.raises(InputError, match=r"queries.jsonl\[.gz\]: there is no such file"):
         open_collection(str(folder))

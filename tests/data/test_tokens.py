@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -147,9 +146,8 @@ def test_two_processes_that_build_the_same_store_do_not_clash(tmp_path):
     table = table_of([f"w{i} w{i} w{i}" for i in range(20)], tmp_path, "two")
     first = start_build(table, 0.1)
     assert first.stdout.readline() == "working\n"
-    start = time.perf_counter()
     second = start_build(table, 0.1)
     outputs = [p.communicate(timeout=120)[0].splitlines() for p in (first, second)]
-    assert first.returncode == second.returncode == 0 and time.perf_counter() - start < 120
+    assert first.returncode == second.returncode == 0
     assert outputs[0][-1] == outputs[1][-1] and outputs[0][-1].endswith(" 60")
     assert "working" not in outputs[1]  # it waited, and found the work done

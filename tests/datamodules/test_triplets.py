@@ -8,6 +8,7 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.samplers import BucketedBatches, ShareOfRank, StepSampler
 from ltr.data.tokens import JoinedPairs
 from ltr.datamodules import TripletDataModule
+from ltr.datamodules.pools import PoolBatches
 from ltr.datamodules.triplets import TripletRows
 from ltr.errors import InputError
 from tests.conftest import wordpiece_tokenizer, write_collection
@@ -43,7 +44,7 @@ def test_a_row_is_a_query_with_its_relevant_document_and_others(collection_folde
             relevant = set(rows[grades > 0].tolist())
             assert docs[0] in relevant and not relevant & set(docs[1:]) and len(set(docs)) == 4
             if negatives == "candidates":
-                assert set(docs) <= set(data.collection.pools("train").of(query)[0].tolist())
+                assert set(docs) <= set(data.collection.pools("train", "x").of(query)[0].tolist())
             seen.append(query)
     assert sorted(seen) == judged.query_rows.tolist()
 
@@ -176,3 +177,44 @@ def test_rows_drawn_from_the_corpus_avoid_the_relevant_ones():
 def test_an_option_below_one_is_refused(option):
     with pytest.raises(InputError, match=f"{option} must be at least 1, got 0"):
         TripletDataModule("x", **{option: 0})
+
+
+def test_every_rank_gets_an_evaluation_batch(collection_folder):
+    data = module(collection_folder)
+    lists = data.pools["dev"].lists
+    for n, world_size in ((1, 2), (3, 2), (30, 4), (30, 1)):
+        pools = PoolBatches(lists[:n], 16, data.collator, world_size)
+        assert len(pools) >= world_size
+        rows = [pools[i].query_rows.tolist() for i in range(len(pools))]
+        assert sorted(sum(rows, [])) == sorted(one.query_row for one in lists[:n])
+
+
+def test_predict_ranks_queries_that_nobody_judged(tmp_path):
+    folder = write_collection(tmp_path / "c", n_queries=5)
+    (folder / "qrels/test.tsv").unlink()
+    data = module(folder)
+    data.setup("predict")
+    assert sum(len(b.query_rows) for b in data.predict_dataloader()) == 5
+    with pytest.raises(InputError, match="no judgements for the split 'test'"):
+        data.setup("test")
+
+
+def test_pools_that_are_missing_name_the_option(tmp_path):
+    folder = write_collection(tmp_path / "c", n_queries=5)
+    (folder / "candidates/train.trec").unlink()
+    with pytest.raises(InputError, match="set data.init_args.negatives: bm25"):
+        module(folder)
+    (folder / "candidates/dev.trec").unlink()
+    with pytest.raises(InputError, match="set data.init_args.candidates: bm25"):
+        module(folder, negatives="bm25")
+
+
+def test_negatives_are_not_written_over_and_checked(tmp_path, collection_folder):
+    collection = open_collection(str(collection_folder))
+    ids = np.full((len(collection.queries), 1), len(collection.corpus))
+    negatives = MinedNegatives(ids, np.zeros(ids.shape, np.float32), {})
+    negatives.save(tmp_path / "0000", collection)
+    with pytest.raises(InputError, match="there are negatives already"):
+        negatives.save(tmp_path / "0000", collection)
+    with pytest.raises(InputError, match="ids must be -1 or rows of 720 documents, got 720 to 720"):
+        MinedNegatives.open(tmp_path / "0000", collection)

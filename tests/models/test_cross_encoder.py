@@ -146,3 +146,23 @@ def test_a_backbone_that_cannot_be_loaded_is_one_line(tmp_path):
     with pytest.raises(InputError, match="can't be loaded") as caught:
         PairWiseBertRanker(str(tmp_path / "nowhere"))
     assert "\n" not in str(caught.value)
+
+
+def test_weights_stored_in_half_precision_are_trained_in_float32(backbone, tmp_path):
+    tokenizer = wordpiece_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    half = PairWiseBertRanker(backbone).encoder.to(torch.bfloat16)
+    half.save_pretrained(tmp_path)
+    ranker = PairWiseBertRanker(str(tmp_path))
+    assert {p.dtype for p in ranker.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_scores_under_mixed_precision_are_not_rounded_to_it(backbone, pooling):
+    """Rounded scores would tie, and ties are broken by the documents' ids."""
+    ranker = PairWiseBertRanker(backbone, pooling).eval()
+    inputs = padded(ranker, QUERIES, DOCS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = ranker.score(ragged(inputs))
+    assert scores.dtype == torch.float32 and not torch.equal(scores, scores.bfloat16().float())
+    torch.testing.assert_close(scores, ranker.score(ragged(inputs)), atol=0.05, rtol=0.05)

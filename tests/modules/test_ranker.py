@@ -135,3 +135,41 @@ def test_negatives_are_written_whole(tmp_path, collection_folder):
     with pytest.raises(TypeError):
         bad.save(tmp_path / "negatives" / "0000", collection)
     assert not (tmp_path / "negatives" / "0000").exists()
+
+
+def test_one_datamodule_serves_several_runs(tmp_path, backbone, collection_folder):
+    """A second run starts at the beginning, whatever the first has consumed, and reads with its own text format."""
+
+    class Watched(CrossEncoderModule):
+        def training_step(self, batch, batch_idx):
+            self.seen = [*getattr(self, "seen", []), batch]
+            return super().training_step(batch, batch_idx)
+
+    data = TripletDataModule(str(collection_folder), batch_size=8)
+    seen = []
+    for max_length in (24, 24, 12):
+        module = Watched(backbone, SoftmaxLoss(), max_length=max_length)
+        run = trainer(tmp_path, max_epochs=2)
+        run.fit(module, data)
+        run.save_checkpoint(tmp_path / "a.ckpt")
+        run.test(module, data, ckpt_path=str(tmp_path / "a.ckpt"), weights_only=True, verbose=False)
+        seen.append(module.seen)
+    rows = [[b.doc_rows.tolist() for b in batches] for batches in seen]
+    assert rows[0] == rows[1] and rows[0][:4] != rows[0][4:]
+    assert max(b.pairs.lengths.max() for b in seen[0]) > 12 == max(b.pairs.lengths.max() for b in seen[2])
+
+
+def test_overfit_batches_repeats_its_batches(tmp_path, backbone, collection_folder):
+    module = CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24, lr=0.01)
+    run = trainer(tmp_path, max_epochs=20, overfit_batches=1)
+    run.fit(module, TripletDataModule(str(collection_folder), batch_size=4))
+    assert run.callback_metrics["train/loss"] < 0.5
+
+
+def test_gradients_and_values_in_bf16_mixed(tmp_path, backbone, collection_folder):
+    module = CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24, lr=0.01)
+    run = trainer(tmp_path, max_epochs=6, precision="bf16-mixed")
+    data = TripletDataModule(str(collection_folder), negatives_per_query=7, batch_size=4)
+    before = run.validate(module, data, verbose=False)[0]["val/nDCG@10"]
+    run.fit(module, data)
+    assert run.callback_metrics["val/nDCG@10"] > before + 0.1

