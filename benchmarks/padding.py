@@ -39,7 +39,9 @@ def main() -> None:
         if not os.path.isdir(path):
             continue
         for window in (1, 64):
-            data = TripletDataModule(path, negatives=negatives, negatives_per_query=3, bucket_window=window, depth=20, candidates="bm25")
+            data = TripletDataModule(
+                path, negatives=negatives, negatives_per_query=3, bucket_window=window, depth=20, candidates="bm25"
+            )
             data.text_format = JoinedPairs(tokenizer, max_length)
             data.setup("fit")
             whole, chunks = shares(data)

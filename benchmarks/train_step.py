@@ -1,7 +1,7 @@
 """What a training step of the cross-encoder costs: python benchmarks/train_step.py
 
-all-MiniLM-L6-v2, 16 rows of 1 + 3 documents of examples/medquad. The variants take turns, step by step, over the same batches; medians of real
-tokens per second, so that padding counts as time lost.
+all-MiniLM-L6-v2, 16 rows of 1 + 3 documents of examples/medquad. The variants take turns, step by step, over the same
+batches; medians of real tokens per second, so that padding counts as time lost.
 """
 
 import statistics

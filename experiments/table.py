@@ -1,4 +1,5 @@
-"""Test results of run folders as a table, mean ± deviation over seeds: python experiments/table.py runs/a/seed=0 runs/a/seed=1 …"""
+"""Test results of run folders as a table, mean ± deviation over seeds: python experiments/table.py runs/a/seed=0
+runs/a/seed=1 …"""
 
 import json
 import statistics

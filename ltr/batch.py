@@ -33,8 +33,8 @@ class RankingBatch(NamedTuple):
             row wins a tie of scores, as in trec_eval.
         pairs: the joined query–document texts, one for every True of ``mask``, row by row (cross-encoder).
         distances: ``[B, N]`` float, distance of each document to its query in the index that mined it, or None.
-        ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or not, largest first and filled up
-            with 0. Only lists to be measured carry it.
+        ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or not, largest first and
+            filled up with 0. Only lists to be measured carry it.
     """
 
     labels: Tensor

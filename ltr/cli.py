@@ -157,7 +157,9 @@ class RankerCLI(LightningCLI):
             raise InputError(f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}")
         mode = "min" if monitor in [f"val/{name}" for name in LOWER_IS_BETTER] else "max"
         if monitor in known and self.config.fit.best.mode != mode:
-            raise InputError(f"best.mode must be {mode!r} for {monitor}, got {self.config.fit.best.mode!r}; else the worst is kept")
+            raise InputError(
+                f"best.mode must be {mode!r} for {monitor}, got {self.config.fit.best.mode!r}; else the worst is kept"
+            )
 
     def _parse_ckpt_path(self) -> None:
         """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is an error, not a wish."""

@@ -4,9 +4,9 @@ Letters of shapes: b row (one query), n rank or column, i and j columns, m colum
 
 Shared by all measures:
     scores: ``[B, N]``, compared as float32 (trec_eval stores them so); labels: ``[B, N]`` grades, 0 for unjudged;
-    mask: ``[B, N]`` bool, True for a ranked document; ties: ``[B, N]``, of equal scores the larger one of these comes first (trec_eval:
-    the later document id), None keeps the order of the columns; ideal: ``[B, M]``, the grades of every relevant document of the query, 0 as
-    padding, None where the list holds them all.
+    mask: ``[B, N]`` bool, True for a ranked document; ties: ``[B, N]``, of equal scores the larger one of these comes first
+    (trec_eval: the later document id), None keeps the order of the columns; ideal: ``[B, M]``, the grades of every relevant
+    document of the query, 0 as padding, None where the list holds them all.
     A query with nothing to find gives NaN: :class:`RankingMetric` says what becomes of it.
 """
 
@@ -43,9 +43,7 @@ def _nan_where(empty_b: Tensor, value_b: Tensor) -> Tensor:
     return value_b.masked_fill(empty_b, math.nan)
 
 
-def ndcg(
-    grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None, gain: Literal["linear", "exp"] = "linear"
-) -> Tensor:
+def ndcg(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None, gain: Literal["linear", "exp"] = "linear") -> Tensor:
     r"""Normalised discounted cumulative gain: :math:`\sum_{r \le k} g(y_r) / \log_2(r + 1)` over that of the best order.
 
     Args:
@@ -92,9 +90,7 @@ def success(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None) -> Tensor
     return _nan_where(_none(ideal_bm), (grades_bn[:, :k] > 0).any(dim=1).float())
 
 
-def expected_reciprocal_rank(
-    grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None, max_grade: float = 4.0
-) -> Tensor:
+def expected_reciprocal_rank(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None, max_grade: float = 4.0) -> Tensor:
     r"""Expected 1 / rank at which a user who reads downwards is satisfied.
 
     .. math:: \sum_{r \le k} \frac{1}{r} R_r \prod_{i < r} (1 - R_i), \qquad R = (2^y - 1) / 2^{y_{max}}
@@ -181,7 +177,8 @@ class RankingMetric(Metric):
     Args:
         measure: ``nDCG@10`` (gain = grade), ``nDCG_exp@10`` (gain = 2^grade − 1), ``RR@10``, ``AP``, ``P@5``, ``R@100``,
             ``Success@1``, ``ERR@10``, ``swapped_pairs`` or ``tau``; without ``@k`` the whole list counts (``P`` needs a k).
-        empty: what a query with nothing to find counts: it is left out (``skip``), or counts 0 (``zero``, trec_eval) or 1 (``one``).
+        empty: what a query with nothing to find counts: it is left out (``skip``), or counts 0 (``zero``, trec_eval) or 1
+        (``one``).
         max_grade: the largest grade of the scale; only ERR uses it.
 
     Raises:

@@ -55,9 +55,7 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
             "save the file as UTF-8"
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(
-            f"{path}:{number + 1}: the gzip file is broken here ({error}); fetch or compress it again"
-        ) from None
+        raise InputError(f"{path}:{number + 1}: the gzip file is broken here ({error}); fetch or compress it again") from None
 
 
 def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:

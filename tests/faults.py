@@ -8,7 +8,8 @@ from lightning.pytorch import Callback
 
 
 class KillAt(Callback):
-    """``kill -9`` of the own process: in the middle of a step (the gradient is there, the weights have not moved), or of a validation.
+    """``kill -9`` of the own process: in the middle of a step (the gradient is there, the weights have not moved), or of a
+    validation.
 
     Args:
         step: optimiser steps done before.

@@ -113,7 +113,9 @@ def test_one_seed_gives_one_loss_curve_and_another_seed_another(config, tmp_path
 
 def test_config_files_layer_and_print_config_runs_nothing(config, tmp_path, capsys):
     layer = tmp_path / "layer.yaml"
-    layer.write_text("model: {init_args: {loss: {class_path: ltr.losses.RankNetLoss, init_args: {sigma: 2.0}}}}\ntrainer: {max_epochs: 7}\n")
+    layer.write_text(
+        "model: {init_args: {loss: {class_path: ltr.losses.RankNetLoss, init_args: {sigma: 2.0}}}}\ntrainer: {max_epochs: 7}\n"
+    )
     with pytest.raises(SystemExit) as stopped:
         main(["fit", "--config", str(config), "--config", str(layer), "--data.init_args.batch_size", "5", "--print_config"])
     printed = yaml.safe_load(capsys.readouterr().out)
@@ -162,7 +164,11 @@ BAD = {
     "too long for the model": ([], {"model.init_args.max_length": 65}, "max_length must be at most 64"),
     "too short for a query": ([], {"model.init_args.max_length": 6}, "query 'dev-q0' has 3 tokens, but max_length 6 leaves 2"),
     "unknown metric": ([], {"model.init_args.metrics": ["NDCG"]}, "a measure must be one of nDCG"),
-    "margin without use": ([], {"model.init_args.margin": {"class_path": "ltr.margins.FromDistance"}}, "SoftmaxLoss has no margin"),
+    "margin without use": (
+        [],
+        {"model.init_args.margin": {"class_path": "ltr.margins.FromDistance"}},
+        "SoftmaxLoss has no margin",
+    ),
     "bm25 without depth": ([], {"data.init_args.candidates": "bm25"}, "need a depth"),
     "missing checkpoint": (["--ckpt_path", "nowhere.ckpt"], {}, "nowhere.ckpt: there is no such file"),
     "no last checkpoint": (["--ckpt_path", "last"], {}, "there is no"),

@@ -28,7 +28,9 @@ def random_lists(seed: int, n_queries: int = 40, width: int = 12):
     """Graded lists with ties, unjudged documents, relevant documents outside of the list, empty and all-relevant queries."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(0, 6, (n_queries, width), generator=generator).float() / 3
-    labels = torch.randint(0, 4, (n_queries, width), generator=generator).float() * (torch.rand(n_queries, width, generator=generator) < 0.4)
+    labels = torch.randint(0, 4, (n_queries, width), generator=generator).float() * (
+        torch.rand(n_queries, width, generator=generator) < 0.4
+    )
     mask = torch.arange(width) < torch.randint(1, width + 1, (n_queries, 1), generator=generator)
     labels[0], labels[1] = 0.0, 1.0
     labels[~mask] = 0.0
@@ -44,7 +46,9 @@ def as_trec(scores, labels, mask, ties, ideal):
     for q in range(len(scores)):
         name = [f"d{ties[q, d]:03d}" for d in range(width)]
         run[f"q{q}"] = {name[d]: float(scores[q, d]) for d in range(width) if mask[q, d]}
-        judged = {name[d]: int(labels[q, d]) for d in range(width) if mask[q, d] and (labels[q, d] > 0 or d % 2)}  # others: unjudged
+        judged = {
+            name[d]: int(labels[q, d]) for d in range(width) if mask[q, d] and (labels[q, d] > 0 or d % 2)
+        }  # others: unjudged
         judged |= {f"outside{m}": int(g) for m, g in enumerate(ideal[q, width:])}
         qrels[f"q{q}"] = judged
     return qrels, run
@@ -73,7 +77,10 @@ def ranked_grades(scores, labels, mask, ties):
 @pytest.mark.parametrize("seed", range(4))
 def test_exponential_gain_and_err_equal_a_plain_loop(seed):
     lists = random_lists(seed)
-    ndcg, err = RankingMetric("nDCG_exp@5", "zero").per_query(*lists), RankingMetric("ERR@5", "zero", max_grade=3).per_query(*lists)
+    ndcg, err = (
+        RankingMetric("nDCG_exp@5", "zero").per_query(*lists),
+        RankingMetric("ERR@5", "zero", max_grade=3).per_query(*lists),
+    )
     for q, (scores, labels, mask, ties, ideal) in enumerate(zip(*lists, strict=True)):
         grades = ranked_grades(scores, labels, mask, ties)
         best = sorted(ideal.tolist(), reverse=True)
@@ -103,8 +110,8 @@ def test_swapped_pairs_and_tau_equal_a_plain_loop_and_scipy(seed):
 
 
 def test_values_by_hand():
-    """Ranking by score: grades 0, 2, 1. nDCG = (2/log2 3 + 1/2) / (2 + 1/log2 3) = 0.6697; RR = AP's first term = 1/2; AP = (1/2 + 2/3) / 2;
-    two pairs of three are swapped (0 above 2, 0 above 1), so tau = (1 - 2) / 3."""
+    """Ranking by score: grades 0, 2, 1. nDCG = (2/log2 3 + 1/2) / (2 + 1/log2 3) = 0.6697; RR = AP's first term = 1/2; AP =
+    (1/2 + 2/3) / 2; two pairs of three are swapped (0 above 2, 0 above 1), so tau = (1 - 2) / 3."""
     lists = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[0.0, 2.0, 1.0]])
     expected = {
         "nDCG": (2 / math.log2(3) + 0.5) / (2 + 1 / math.log2(3)),

@@ -20,6 +20,8 @@ def test_the_five_lines_of_your_own_data(tmp_path):
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     script = block.replace(".venv/bin/ltr", f"{sys.executable} -m ltr")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     assert metrics(tmp_path / "runs/cross_encoder/own/seed=0")["test"]["queries"] == 1

@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 class LastCheckpoint(Checkpoint):
     """Writes ``last.ckpt`` every n steps, at the end of an epoch and of the run, after every validation, and at Ctrl-C.
 
-    It is written between two optimiser steps, when weights, optimiser and progress agree, and never while a validation is due: a run killed at
-    any moment goes on from it (``fit --ckpt_path last``) to the same weights and validations. The first Ctrl-C finishes the step, and
-    the validation if one is due or running, and saves; the second one ends the run at once.
+    It is written between two optimiser steps, when weights, optimiser and progress agree, and never while a validation is
+    due: a run killed at any moment goes on from it (``fit --ckpt_path last``) to the same weights and validations. The first
+    Ctrl-C finishes the step, and the validation if one is due or running, and saves; the second one ends the run at once.
 
     Args:
         every_n_steps: optimiser steps between two writes.
@@ -52,7 +52,10 @@ class LastCheckpoint(Checkpoint):
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        print("\nCtrl-C: finishing this step (and its validation, if one is due), then saving last.ckpt; once more to stop at once", flush=True)
+        print(
+            "\nCtrl-C: finishing this step (and its validation, if one is due), then saving last.ckpt; once more to stop at once",
+            flush=True,
+        )
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._restore_handler()

@@ -16,8 +16,8 @@ from ltr.trec import Ranked, write_run, write_whole
 class RunWriter(Callback):
     """Writes results into the run folder (the trainer's ``default_root_dir``), each file whole or not at all.
 
-    * ``metrics.json``: every validation of ``fit``, its steps and seconds (validations not counted, nor what came before a resume), and the last
-      ``validate`` and ``test`` with their conventions;
+    * ``metrics.json``: every validation of ``fit``, its steps and seconds (validations not counted, nor what came before a
+      resume), and the last ``validate`` and ``test`` with their conventions;
     * ``test.run`` and ``per_query.tsv`` at the end of ``test``; ``predict.run`` at the end of ``predict``.
 
     Under several ranks their parts are joined, and rank 0 writes.
@@ -36,9 +36,7 @@ class RunWriter(Callback):
 
     on_validation_start = on_test_start = on_predict_start = _start
 
-    def _collect(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: dict, batch: RankingBatch, *args: Any
-    ) -> None:
+    def _collect(self, trainer: Trainer, pl_module: LightningModule, outputs: dict, batch: RankingBatch, *args: Any) -> None:
         values = [v.tolist() for v in outputs.get("per_query", {}).values()]
         scores, mask = outputs["scores"].tolist(), batch.mask.tolist()
         for row, (query, docs) in enumerate(zip(batch.query_rows.tolist(), batch.doc_rows.tolist(), strict=True)):

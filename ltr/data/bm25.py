@@ -21,7 +21,7 @@ _TERM = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff
 def terms(text: str) -> list[str]:
     """Lower-case words; Chinese and Japanese as single characters and pairs of neighbours."""
     words = _TERM.findall(text.lower())
-    wide = [len(word) == 1 and "\u3040" <= word for word in words]
+    wide = [len(word) == 1 and word >= "\u3040" for word in words]
     return words + [words[i] + words[i + 1] for i in range(len(words) - 1) if wide[i] and wide[i + 1]]
 
 

@@ -18,8 +18,8 @@ def cache_root() -> Path:
 def folder_once(path: Path, build: Callable[[Path], None]) -> Path:
     """Return ``path``; if it is not there, let ``build`` fill a temporary folder beside it and rename that when it is whole.
 
-    A killed build leaves only a temporary folder, which the next one removes; two processes wait for each other, and the second finds
-    the folder of the first.
+    A killed build leaves only a temporary folder, which the next one removes; two processes wait for each other, and the
+    second finds the folder of the first.
 
     Args:
         path: the folder to return.

@@ -52,7 +52,10 @@ class Collection(NamedTuple):
             InputError: if the collection has none; it names the option that asked for them.
         """
         if split not in self.candidates:
-            raise InputError(f"{self.source}: there are no candidates for the split {split!r}; add candidates/{split}.trec, or set {option}: bm25")
+            raise InputError(
+                f"{self.source}: there are no candidates for the split {split!r}; add candidates/{split}.trec, "
+                f"or set {option}: bm25"
+            )
         return self.candidates[split]
 
 
@@ -66,8 +69,8 @@ def open_collection(path: str) -> Collection:
             ``ir_datasets:NAME``, where the splits are NAME/train, NAME/dev and NAME/test, or NAME itself as test.
 
     Raises:
-        InputError: one line with ``file:line`` for unknown or repeated ids, bad grades, empty texts, broken gzip or UTF-8, missing
-            columns, missing files.
+        InputError: one line with ``file:line`` for unknown or repeated ids, bad grades, empty texts, broken gzip or UTF-8,
+            missing columns, missing files.
     """
     if path.startswith("ir_datasets:"):
         return _from_ir_datasets(path.removeprefix("ir_datasets:"))

@@ -64,8 +64,10 @@ class MinedNegatives(NamedTuple):
             raise InputError(
                 f"{folder}: ids and distances must be [Q={len(collection.queries)}, K], got {ids.shape} and {distances.shape}"
             )
-        if ids.size and not (-1 <= ids.min() and ids.max() < len(collection.corpus)):
-            raise InputError(f"{folder}: ids must be -1 or rows of {len(collection.corpus)} documents, got {ids.min()} to {ids.max()}")
+        if ids.size and not (ids.min() >= -1 and ids.max() < len(collection.corpus)):
+            raise InputError(
+                f"{folder}: ids must be -1 or rows of {len(collection.corpus)} documents, got {ids.min()} to {ids.max()}"
+            )
         return cls(ids, distances, manifest)
 
     def lists(self) -> QueryLists:

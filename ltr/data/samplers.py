@@ -10,8 +10,8 @@ class BucketedBatches:
     """Batches of rows of similar length.
 
     An epoch is a permutation of all rows, cut into windows of ``window`` global batches. Within a window rows are sorted by
-    length and cut into batches, and the batches are shuffled. The ranks share out each global batch row by row; a last, smaller one
-    is kept if it has a row for every rank.
+    length and cut into batches, and the batches are shuffled. The ranks share out each global batch row by row; a last,
+    smaller one is kept if it has a row for every rank.
 
     Args:
         n_rows: rows of the data set.
@@ -34,14 +34,15 @@ class BucketedBatches:
     ) -> None:
         self.n_rows, self.row_lengths = n_rows, row_lengths
         self.global_batch = batch_size * world_size
+        rest = n_rows % self.global_batch
+        self.n_used = n_rows - (rest if rest < world_size else 0)
         self.seed, self.rank, self.world_size, self.window = seed, rank, world_size, window
         self._permutation: tuple[int, np.ndarray] | None = None
         self._window: tuple[tuple[int, int], list[np.ndarray]] | None = None
 
     def __len__(self) -> int:
         """Steps of an epoch, the same on every rank."""
-        whole, rest = divmod(self.n_rows, self.global_batch)
-        return whole + (rest >= self.world_size)
+        return -(-self.n_used // self.global_batch)
 
     def rows(self, epoch: int, step: int) -> np.ndarray:
         """Rows of this rank at this step."""
@@ -54,16 +55,12 @@ class BucketedBatches:
         if self._permutation is None or self._permutation[0] != epoch:
             self._permutation = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.n_rows)
         size = self.global_batch * self.window
-        rows = self._permutation[1][number * size : (number + 1) * size]
-        rows = rows[: len(rows) - len(rows) % self.global_batch] if number * self.window + self._n_batches(rows) > len(self) else rows
+        rows = self._permutation[1][: self.n_used][number * size : (number + 1) * size]
         if self.window > 1:
             rows = rows[np.argsort(self.row_lengths(epoch, rows), kind="stable")]
         batches = [rows[at : at + self.global_batch] for at in range(0, len(rows), self.global_batch)]
         order = np.random.default_rng([self.seed, epoch, number]).permutation(len(batches)) if self.window > 1 else [0]
         return [batches[at] for at in order]
-
-    def _n_batches(self, rows: np.ndarray) -> int:
-        return -(-len(rows) // self.global_batch)
 
 
 class StepSampler(DistributedSampler):

@@ -51,8 +51,8 @@ class TokenStore:
     def open(cls, table: TextTable, tokenizer: PreTrainedTokenizerBase) -> "TokenStore":
         """Open the store of these texts under this tokenizer; tokenise them first where it is not there.
 
-        The store is keyed by the content of the texts and all settings of the tokenizer. It is written whole or not at all, and by one
-        process where several want it.
+        The store is keyed by the content of the texts and all settings of the tokenizer. It is written whole or not at all,
+        and by one process where several want it.
 
         Raises:
             InputError: for a tokenizer without a fast (Rust) backend.

@@ -96,11 +96,13 @@ class PoolDataModule(LightningDataModule):
 
     def _pool_batches(self, split: str, judged_only: bool) -> "PoolBatches":
         """The pools of the judged queries; or of all that have one, where there is nothing to be measured."""
-        judged = self.collection.qrels.get(split, QueryLists.from_rows([], [], [])) if not judged_only else self.collection.judgements(split)
+        unjudged = QueryLists.from_rows([], [], [])
+        judged = self.collection.judgements(split) if judged_only else self.collection.qrels.get(split, unjudged)
         if self.candidates == "candidates":
             pools = self.collection.pools(split, "data.init_args.candidates")
         else:
-            pools = bm25_lists(self.collection, judged.query_rows, self.depth)
+            everyone = np.arange(len(self.collection.queries))
+            pools = bm25_lists(self.collection, judged.query_rows if len(judged.query_rows) else everyone, self.depth)
         query_rows = judged.query_rows if judged_only else pools.query_rows
         lists = [labelled(query_row, pools.of(query_row)[0][: self.depth], judged) for query_row in query_rows]
         missing = sum(len(one.doc_rows) == 0 for one in lists)

@@ -23,13 +23,14 @@ log = logging.getLogger(__name__)
 class TripletDataModule(PoolDataModule):
     """One row is one query with ``positives`` relevant documents and ``negatives_per_query`` others.
 
-    An epoch visits every training query once, with documents drawn anew, without repeats; a query with fewer has a shorter row. A batch is a
-    pure function of (seed, epoch, step, rank): the same with any number of workers, and after a resume.
+    An epoch visits every training query once, with documents drawn anew, without repeats; a query with fewer has a shorter
+    row. A batch is a pure function of (seed, epoch, step, rank): the same with any number of workers, and after a resume.
 
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`.
         negatives: where the others come from, always without the relevant ones: the source's pools (``candidates``: judged 0 or
-            unjudged), the best ``negatives_depth`` of BM25 (``bm25``), the whole corpus (``random``), or a folder of mined negatives.
+            unjudged), the best ``negatives_depth`` of BM25 (``bm25``), the whole corpus (``random``), or a folder of mined
+            negatives.
         positives: relevant documents per row.
         negatives_per_query: others per row.
         negatives_depth: how far down the negatives may stand in their source; None takes all that ``candidates`` or a folder has,
@@ -114,7 +115,8 @@ class TripletDataModule(PoolDataModule):
     def train_dataloader(self) -> DataLoader:
         if len(self.train) == 0:
             raise InputError(
-                f"{self.path}: split 'train' has {len(self.train.rows)} rows to learn from, fewer than the {self.world_size} processes"
+                f"{self.path}: split 'train' has {len(self.train.rows)} rows to learn from, "
+                f"fewer than the {self.world_size} processes"
             )
         return self._loader(self.train, StepSampler(len(self.train), self._position))
 
@@ -132,8 +134,8 @@ class TripletDataModule(PoolDataModule):
             return
         if state_dict["steps"] != self._steps():
             raise InputError(
-                f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._steps()}; go on with the same "
-                "data, batch_size, devices and limit_train_batches"
+                f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._steps()}; "
+                "go on with the same data, batch_size, devices and limit_train_batches"
             )
         self._restored = state_dict["consumed"]
 
@@ -198,7 +200,9 @@ class TripletRows:
                 f"first {name_of(without_positive[0])!r}; remove them from the split, there is nothing to learn from"
             )
         if not rows:
-            raise InputError(f"{where}: no query has a document to rank below its relevant ones; take another source of negatives")
+            raise InputError(
+                f"{where}: no query has a document to rank below its relevant ones; take another source of negatives"
+            )
         if len(rows) < len(judged.query_rows):
             left_out, total = len(judged.query_rows) - len(rows), len(judged.query_rows)
             log.info("%s: %d of %d queries have no negatives and are left out", where, left_out, total)

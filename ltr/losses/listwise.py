@@ -70,7 +70,5 @@ class SoftmaxLoss(nn.Module):
         super().__init__()
         self.temperature = temperature
 
-    def forward(
-        self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         return softmax_loss(scores, labels, mask, temperature=self.temperature)

@@ -100,9 +100,7 @@ class MarginRankingLoss(nn.Module):
         super().__init__()
         self.margin = margin
 
-    def forward(
-        self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         return margin_ranking_loss(scores, labels, mask, margin=self.margin if margin is None else margin)
 
 
@@ -118,9 +116,7 @@ class AdaptiveMarginRankingLoss(nn.Module):
         super().__init__()
         self.k, self.margin = k, margin
 
-    def forward(
-        self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         return margin_ranking_loss(scores, labels, mask, margin=self.k * (self.margin if margin is None else margin))
 
 
@@ -137,7 +133,5 @@ class RankNetLoss(nn.Module):
         super().__init__()
         self.sigma = sigma
 
-    def forward(
-        self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         return ranknet_loss(scores, labels, mask, sigma=self.sigma)

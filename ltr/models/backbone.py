@@ -14,7 +14,8 @@ _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout")  # it
 
 
 def resolve(backbone: str) -> str:
-    """What transformers can load: ``package:NAME`` becomes the folder inside the installed package NAME that holds ``config.json``.
+    """What transformers can load: ``package:NAME`` becomes the folder inside the installed package NAME that holds
+    ``config.json``.
 
     Raises:
         InputError: if the package is not installed or holds no model.
@@ -50,7 +51,8 @@ def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
 def load_encoder(backbone: str, attention_dropout: float | None = None) -> tuple[nn.Module, bool]:
     """An encoder in float32, and whether it brings a head of its own (a ready cross-encoder with one score).
 
-    Weights stored in half precision are widened: they are trained in float32, or under ``trainer.precision`` mixed. A pooler that such a head does not use is dropped: it would get no gradient.
+    Weights stored in half precision are widened: they are trained in float32, or under ``trainer.precision`` mixed. A pooler
+    that such a head does not use is dropped: it would get no gradient.
 
     Args:
         backbone: hub id, folder, or ``package:NAME``.

@@ -18,7 +18,8 @@ Inputs = Mapping[str, Tensor]
 class PairWiseBertRanker(nn.Module):
     r"""An encoder, a pooling and a linear head: :math:`s(q, d) = w^\top \mathrm{pool}(\mathrm{enc}(q, d)) + b`.
 
-    A ready cross-encoder (a sequence classifier with one label) is loaded with its own head; pooling and dropout are then its own.
+    A ready cross-encoder (a sequence classifier with one label) is loaded with its own head; pooling and dropout are then
+    its own.
 
     Args:
         backbone: hub id, folder, or ``package:NAME`` (weights inside an installed package).
@@ -54,9 +55,7 @@ class PairWiseBertRanker(nn.Module):
     @overload
     def forward(self, positive_inputs: RankingBatch) -> Tensor: ...
     @overload
-    def forward(
-        self, positive_inputs: Inputs | None, negative_inputs: Inputs | None
-    ) -> tuple[Tensor | None, Tensor | None]: ...
+    def forward(self, positive_inputs: Inputs | None, negative_inputs: Inputs | None) -> tuple[Tensor | None, Tensor | None]: ...
     def forward(self, positive_inputs=None, negative_inputs=None):
         """Score lists, or positive and negative pairs as the papers write it; one encoder pass for both sides.
 

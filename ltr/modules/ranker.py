@@ -19,8 +19,8 @@ from ltr.metrics import RankingMetric
 class RankerModule(LightningModule):
     """Trains ``model(batch) -> scores [B, N]`` under a ranking loss, and measures it.
 
-    AdamW (no decay on biases and norms) with a linear warm-up and a linear decay to 0. Dropout is drawn from (seed, epoch, step, rank), so a
-    resumed run draws what the interrupted one would have drawn.
+    AdamW (no decay on biases and norms) with a linear warm-up and a linear decay to 0. Dropout is drawn from (seed, epoch,
+    step, rank), so a resumed run draws what the interrupted one would have drawn.
 
     Args:
         model: the ranker.
@@ -63,7 +63,9 @@ class RankerModule(LightningModule):
     def setup(self, stage: str) -> None:
         precision = str(self.trainer.precision)
         if precision not in ("32-true", "16-mixed", "bf16-mixed"):
-            raise InputError(f"trainer.precision must be 32-true, 16-mixed or bf16-mixed, got {precision}; scores and losses stay in float32")
+            raise InputError(
+                f"trainer.precision must be 32-true, 16-mixed or bf16-mixed, got {precision}; scores and losses stay in float32"
+            )
 
     def save_settings(self) -> None:
         """Call at the end of ``__init__``: keep its arguments in the checkpoint.
@@ -144,5 +146,7 @@ class RankerModule(LightningModule):
     def _log_measures(self, stage: str) -> None:
         for metric in self.metrics:
             # Already the same on every rank: compute() has added up their queries.
-            self.log(f"{stage}/{metric.measure}", metric.compute().float(), prog_bar=metric is self.metrics[0], rank_zero_only=False)
+            self.log(
+                f"{stage}/{metric.measure}", metric.compute().float(), prog_bar=metric is self.metrics[0], rank_zero_only=False
+            )
             metric.reset()

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from ltr.data.bm25 import B, K1, bm25_lists, terms
+from ltr.data.bm25 import K1, B, bm25_lists, terms
 from ltr.data.collection import open_collection
 from tests.conftest import write_jsonl
 
@@ -24,7 +24,8 @@ def collection(tmp_path):
 
 
 def test_scores_by_the_formula(collection):
-    """Lucene's BM25: idf = log(1 + (N - df + 0.5) / (df + 0.5)), weight idf * tf / (tf + k1 (1 - b + b len / mean len)); mean length 2."""
+    """Lucene's BM25: idf = log(1 + (N - df + 0.5) / (df + 0.5)), weight idf * tf / (tf + k1 (1 - b + b len / mean len));
+    mean length 2."""
 
     def weight(tf, df, length):
         return math.log(1 + (4 - df + 0.5) / (df + 0.5)) * tf / (tf + K1 * (1 - B + B * length / 2))

@@ -16,7 +16,8 @@ def folder(tmp_path):
     (tmp_path / "qrels").mkdir()
     (tmp_path / "candidates").mkdir()
     (tmp_path / "corpus.jsonl").write_text(
-        '{"_id": "b", "text": "second"}\n{"_id": "é", "title": "Accent", "text": "third"}\n\n{"_id": "a", "text": "first", "x": 1}\n'
+        '{"_id": "b", "text": "second"}\n{"_id": "é", "title": "Accent", "text": "third"}\n'
+        '\n{"_id": "a", "text": "first", "x": 1}\n'
     )
     (tmp_path / "queries.jsonl").write_text('{"_id": "q2", "text": "two"}\n{"_id": "q1", "text": "one"}\n')
     (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tb\t2\nq2\ta\t1\nq1\ta\t0\n")
@@ -65,10 +66,18 @@ BROKEN = {
     "empty split": ("qrels/train.tsv", "query-id\tcorpus-id\tscore\n", r"train.tsv: the split is empty"),
     "pool columns": ("candidates/train.trec", "q1 Q0 a 1 5\n", r"train.trec:1: expected 6 columns .* got 5"),
     "pool score": ("candidates/train.trec", "q1 Q0 a 1 x t\n", r"train.trec:1: a score must be a number, got 'x'"),
-    "duplicate id": ("corpus.jsonl", '{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n', r"jsonl:2: .*'a' stands twice, .*jsonl:1"),
+    "duplicate id": (
+        "corpus.jsonl",
+        '{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n',
+        r"jsonl:2: .*'a' stands twice, .*jsonl:1",
+    ),
     "empty text": ("corpus.jsonl", '{"_id": "a", "text": " "}\n', r"corpus.jsonl:1: document 'a' has an empty text"),
     "no id": ("queries.jsonl", '{"_id": "", "text": "x"}\n', r"queries.jsonl:1: a query must have an id"),
-    "space in id": ("corpus.jsonl", '{"_id": "a b", "text": "x"}\n', r"corpus.jsonl:1: an id must not hold white space, got 'a b'"),
+    "space in id": (
+        "corpus.jsonl",
+        '{"_id": "a b", "text": "x"}\n',
+        r"corpus.jsonl:1: an id must not hold white space, got 'a b'",
+    ),
     "not json": ("queries.jsonl", '{"_id": "q1", "text": "x"}\nq2 y\n', r"queries.jsonl:2: a line must be one JSON object"),
     "no text": ("corpus.jsonl", '{"_id": "a"}\n', r"corpus.jsonl:1: a line must be an object with '_id' and 'text'"),
     "list": ("corpus.jsonl", "[1]\n", r"corpus.jsonl:1: a line must be an object"),

@@ -13,7 +13,14 @@ from ltr.data.tokens import JoinedPairs, TokenStore
 from ltr.errors import InputError
 from tests.conftest import WORDS, wordpiece_tokenizer
 
-TEXTS = ["w1 w2 w3", "a w4", "w5", "w6 unknown w7 w8 w9 w10 w11 w12", "Naïve — w1, w2! 中文 [SEP] </s> tail", "w1  double  space "]
+TEXTS = [
+    "w1 w2 w3",
+    "a w4",
+    "w5",
+    "w6 unknown w7 w8 w9 w10 w11 w12",
+    "Naïve — w1, w2! 中文 [SEP] </s> tail",
+    "w1  double  space ",
+]
 
 
 def byte_level_bpe() -> PreTrainedTokenizerFast:
@@ -23,7 +30,9 @@ def byte_level_bpe() -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(TEXTS * 3, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet))
+    tokenizer.train_from_iterator(
+        TEXTS * 3, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
+    )
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     names = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>"}
     return PreTrainedTokenizerFast(

@@ -82,12 +82,12 @@ def test_a_batch_does_not_depend_on_the_ones_before(collection_folder):
         assert all(torch.equal(a, b) for a, b in zip(flat(data.train[1, step]), in_order[step], strict=True))
 
 
-@pytest.mark.parametrize(("n_rows", "world_size", "window"), [(103, 1, 5), (103, 2, 5), (103, 3, 1), (64, 4, 64), (5, 2, 4), (13, 2, 2)])
+@pytest.mark.parametrize(
+    ("n_rows", "world_size", "window"), [(103, 1, 5), (103, 2, 5), (103, 3, 1), (64, 4, 64), (5, 2, 4), (13, 2, 2)]
+)
 def test_ranks_share_the_rows_of_an_epoch(n_rows, world_size, window):
     def plan(rank):
-        return BucketedBatches(
-            n_rows, 4, lambda epoch, rows: rows % 17, seed=3, rank=rank, world_size=world_size, window=window
-        )
+        return BucketedBatches(n_rows, 4, lambda epoch, rows: rows % 17, seed=3, rank=rank, world_size=world_size, window=window)
 
     ranks = [plan(rank) for rank in range(world_size)]
     rows = [ranks[r].rows(2, step).tolist() for step in range(len(ranks[0])) for r in range(world_size)]
