@@ -34,7 +34,7 @@ data:  ## Link the development data sets as data/ (DATA=folder)
 	@test -d $(DATA) || { echo "make data: there is no folder $(DATA); say DATA=folder"; exit 2; }
 	ln -sfn $(DATA) data
 
-bench: env data  ## Measure speed and padding (benchmarks/)
+bench: env  ## Measure speed and padding (benchmarks/)
 	$(BIN)/python benchmarks/tokens.py
 	$(BIN)/python benchmarks/padding.py
 	$(BIN)/python benchmarks/train_step.py

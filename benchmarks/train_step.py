@@ -15,7 +15,7 @@ from ltr.losses import SoftmaxLoss
 from ltr.models import padding
 from ltr.modules import CrossEncoderModule
 
-STEPS = 8
+STEPS = 4
 VARIANTS = [  # attention dropout, tokens per chunk
     (None, 2048),
     (0.0, 2048),

@@ -1,10 +1,12 @@
 """The Lightning command line of rankers: ``fit``, ``validate``, ``test``, ``predict`` into a run folder."""
 
 import logging
+import netrc
 import os
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 import jsonargparse
 import torch
@@ -193,15 +195,22 @@ def _check_checkpoint(path: str) -> None:
 def _loggers(folder: Path, wandb_project: str | None) -> list[Logger]:
     loggers: list[Logger] = [CSVLogger(folder, name="logs")]  # a version for every start: a resumed run erases nothing
     if wandb_project:
-        import wandb
-
-        offline = "WANDB_MODE" not in os.environ and not wandb.api.api_key
+        offline = "WANDB_MODE" not in os.environ and not _has_wandb_key()
         if offline:
             log.info("Weights & Biases: no key found, logging offline into %s", folder / "wandb")
         folder.mkdir(parents=True, exist_ok=True)
         name = "/".join(folder.parts[-3:])
         loggers.append(WandbLogger(name=name, save_dir=folder, project=wandb_project, offline=offline))
     return loggers
+
+
+def _has_wandb_key() -> bool:
+    """Whether ``wandb login`` was run here, or the environment holds a key."""
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
+    try:
+        return "WANDB_API_KEY" in os.environ or netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
 
 
 def _start_log(path: Path) -> None:

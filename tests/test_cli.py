@@ -135,10 +135,29 @@ def test_the_run_folder_is_named_by_experiment_and_seed(tmp_path, backbone, coll
     assert {"config.yaml", "checkpoints", "metrics.json", "logs", "train.log"} <= {p.name for p in run.iterdir()}
 
 
-def test_weights_and_biases_by_one_flag_offline(config, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
+def test_weights_and_biases_by_one_flag_and_offline_without_a_key(config, tmp_path, monkeypatch):
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-such-netrc"))
     assert main(["fit", "--config", str(config), "--trainer.max_steps", "2", "--wandb", "tests"]) == 0
     assert list((tmp_path / "run/wandb").glob("offline-run-*"))
+    assert "no key found" in (tmp_path / "run/train.log").read_text()
+
+
+def test_a_key_is_found_where_wandb_keeps_it(tmp_path, monkeypatch):
+    from ltr.cli import _has_wandb_key
+
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
+    file = tmp_path / "netrc"
+    monkeypatch.setenv("NETRC", str(file))
+    assert not _has_wandb_key()
+    file.write_text("machine api.wandb.ai login user password abc\n")
+    file.chmod(0o600)
+    assert _has_wandb_key()
+    file.unlink()
+    monkeypatch.setenv("WANDB_API_KEY", "abc")
+    assert _has_wandb_key()
 
 
 def test_training_without_a_dev_split(tmp_path, backbone):

@@ -218,3 +218,13 @@ def test_negatives_are_not_written_over_and_checked(tmp_path, collection_folder)
         negatives.save(tmp_path / "0000", collection)
     with pytest.raises(InputError, match="ids must be -1 or rows of 720 documents, got 720 to 720"):
         MinedNegatives.open(tmp_path / "0000", collection)
+
+
+def test_workers_started_by_spawn_map_the_files_again(collection_folder):
+    """What they are sent holds no tokens, and gives the same batches."""
+    import pickle
+
+    data = module(collection_folder)
+    sent = pickle.dumps(data.train)
+    assert all(torch.equal(a, b) for a, b in zip(flat(pickle.loads(sent)[0, 1]), flat(data.train[0, 1]), strict=True))
+    assert data.collator.docs.folder.name.encode() in sent
