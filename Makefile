@@ -43,12 +43,14 @@ bench: env  ## Measure speed and padding (benchmarks/)
 SEEDS := 0 1 2
 REPRODUCED := runs/cross_encoder/medquad/seed=0/test.run $(SEEDS:%=runs/cross_encoder/wikiqa/seed=%/test.run)
 
-reproduce: env data $(REPRODUCED)  ## Every number in the README
+reproduce: env data $(REPRODUCED)  ## Every trained number in the README
 	$(BIN)/python experiments/table.py $(dir $(REPRODUCED))
 
+# A run that was interrupted goes on; to train anew after a change of the YAML, remove its folder.
 .SECONDEXPANSION:
-runs/%/test.run: experiments/$$(patsubst %/,%,$$(dir $$*)).yaml | env
-	$(BIN)/python -m ltr fit -c $< --seed_everything $(patsubst seed=%,%,$(notdir $*))
+runs/%/test.run: | env experiments/$$(patsubst %/,%,$$(dir $$*)).yaml
+	$(BIN)/python -m ltr fit -c experiments/$(patsubst %/,%,$(dir $*)).yaml --seed_everything $(patsubst seed=%,%,$(notdir $*)) \
+		$(if $(wildcard $(@D)/checkpoints/last.ckpt),--ckpt_path last)
 	$(BIN)/python -m ltr test -c $(@D)/config.yaml --ckpt_path best
 
 clean:  ## Remove what was built, not what was trained

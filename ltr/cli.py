@@ -25,6 +25,7 @@ from ltr.trec import write_whole
 
 log = logging.getLogger(__name__)
 
+CHECKPOINTS = "checkpoints"  # in the run folder
 COMMANDS = ("fit", "validate", "test", "predict")
 
 
@@ -84,7 +85,10 @@ class RunConfig(SaveConfigCallback):
         if stage == "fit":
             config = self.config.clone()
             # What belongs to this run and not to its configuration: a copy of the file elsewhere must not write here.
-            config.best.dirpath = config.last.dirpath = config.ckpt_path = None
+            config.ckpt_path = None
+            for callback in (config.best, config.last):
+                if Path(callback.dirpath) == Path(trainer.default_root_dir) / CHECKPOINTS:
+                    callback.dirpath = None
             path = Path(trainer.default_root_dir) / "config.yaml"
             write_whole(path, [self.parser.dump(config, skip_unset=False)])
 
@@ -120,22 +124,26 @@ class RankerCLI(LightningCLI):
         folder = Path(config.trainer.default_root_dir or _run_folder(config))
         config.trainer.default_root_dir = str(folder)
         _start_log(folder / "train.log")
-        checkpoints = folder / "checkpoints"
-        config.best.dirpath = config.best.dirpath or str(checkpoints)
-        config.last.dirpath = config.last.dirpath or str(checkpoints)
-        if config.ckpt_path in ("best", "last"):
-            found = checkpoints / f"{config.ckpt_path}.ckpt"
+        config.best.dirpath = config.best.dirpath or str(folder / CHECKPOINTS)
+        config.last.dirpath = config.last.dirpath or str(folder / CHECKPOINTS)
+        written = {
+            "best": Path(config.best.dirpath) / f"{config.best.filename}.ckpt",
+            "last": Path(config.last.dirpath) / "last.ckpt",
+        }
+        present = any(file.is_file() for file in written.values())
+        if config.ckpt_path in written:
+            found = written[config.ckpt_path]
             if not found.is_file():
                 raise InputError(f"--ckpt_path {config.ckpt_path}: there is no {found}; leave it out, or name a checkpoint file")
             config.ckpt_path = str(found)
         if config.ckpt_path:
             _check_checkpoint(config.ckpt_path)
-        elif self.subcommand == "fit" and any(checkpoints.glob("*.ckpt")) and rank_zero_only.rank == 0:
+        elif self.subcommand == "fit" and present and rank_zero_only.rank == 0:
             raise InputError(
                 f"{folder} already holds a run; go on with it (--ckpt_path last), choose another folder "
                 "(--trainer.default_root_dir), or remove it"
             )
-        elif self.subcommand != "fit" and any(checkpoints.glob("*.ckpt")):
+        elif self.subcommand != "fit" and present:
             raise InputError(
                 f"{folder} holds trained weights; say which to take (--ckpt_path best or last), or choose another folder "
                 "(--trainer.default_root_dir) for those that the model starts from"

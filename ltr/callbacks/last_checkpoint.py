@@ -41,6 +41,13 @@ class LastCheckpoint(Checkpoint):
     def path(self) -> Path:
         return Path(self.dirpath or "checkpoints") / "last.ckpt"
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if trainer.strategy.restore_checkpoint_after_setup:
+            raise InputError(
+                f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {type(trainer.strategy).__name__}: "
+                "an exact resume of sharded models is not supported"
+            )
+
     # Ctrl-C
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,14 @@ class RunWriter(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._training = -time.perf_counter()
+        if not trainer.is_global_zero or trainer.fast_dev_run:
+            return
+        # What was measured of other weights must not stand beside these.
+        folder = Path(trainer.default_root_dir)
+        for name in ("test.run", "per_query.tsv", "predict.run"):
+            (folder / name).unlink(missing_ok=True)
+        kept = ("validations",) if trainer.ckpt_path else ()
+        self._rewrite(trainer, lambda old: {name: old[name] for name in kept if name in old})
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.fast_dev_run:
@@ -70,7 +79,9 @@ class RunWriter(Callback):
         numbers = _numbers(trainer, "val/")
         if trainer.state.fn == "fit":
             row = {"epoch": trainer.current_epoch, "step": trainer.global_step} | numbers
-            self._write_metrics(trainer, lambda old: {"validations": [*old.get("validations", []), row]})
+            # A resumed run may come by a validation again.
+            before = lambda old: [v for v in old.get("validations", []) if v["step"] < row["step"]]  # noqa: E731
+            self._write_metrics(trainer, lambda old: {"validations": [*before(old), row]})
         else:
             self._write_metrics(trainer, lambda old: {"validate": self._report(trainer, pl_module, numbers)})
 
@@ -104,12 +115,15 @@ class RunWriter(Callback):
             "seconds": round(time.perf_counter() - self._started, 3),
         }
 
-    def _write_metrics(self, trainer: Trainer, change) -> None:
+    def _write_metrics(self, trainer: Trainer, change: Callable[[dict], dict]) -> None:
+        self._rewrite(trainer, lambda old: old | change(old))
+
+    def _rewrite(self, trainer: Trainer, make: Callable[[dict], dict]) -> None:
         if not trainer.is_global_zero:
             return
         path = Path(trainer.default_root_dir) / "metrics.json"
         old = json.loads(path.read_text()) if path.is_file() else {}
-        write_whole(path, [json.dumps(old | change(old), indent=1, ensure_ascii=False), "\n"])
+        write_whole(path, [json.dumps(make(old), indent=1, ensure_ascii=False), "\n"])
 
 
 def _numbers(trainer: Trainer, prefix: str) -> dict[str, float | None]:

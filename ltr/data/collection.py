@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from ltr.data.cache import cache_root, folder_once
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import Record, TextTable, digest_of
 from ltr.errors import InputError
+
+log = logging.getLogger(__name__)
 
 SPLITS = ("train", "dev", "test")
 
@@ -54,7 +57,7 @@ class Collection(NamedTuple):
         if split not in self.candidates:
             raise InputError(
                 f"{self.source}: there are no candidates for the split {split!r}; add candidates/{split}.trec, "
-                f"or set {option}: bm25"
+                f"or set {option}: bm25{' and data.init_args.depth: 100' if option.endswith('.candidates') else ''}"
             )
         return self.candidates[split]
 
@@ -263,8 +266,18 @@ def _from_ir_datasets(name: str) -> Collection:
     if not parts:
         raise InputError(f"ir_datasets:{name}: neither it nor its /train, /dev, /test has queries and qrels")
     content = f"ir_datasets {ir_datasets.__version__} {name}"
-    docs = (Record(d.doc_id, d.default_text(), f"ir_datasets:{name} {d.doc_id}") for d in whole.docs_iter())
-    corpus = TextTable.open(cache_root(), content, docs, "document")
+
+    def all_docs() -> Iterator[Record]:
+        empty = 0
+        for doc in whole.docs_iter():
+            if doc.default_text().strip():
+                yield Record(doc.doc_id, doc.default_text(), f"ir_datasets:{name} {doc.doc_id}")
+            else:
+                empty += 1
+        if empty:
+            log.warning("ir_datasets:%s: %d documents have no text and are left out", name, empty)
+
+    corpus = TextTable.open(cache_root(), content, all_docs(), "document")
 
     def all_queries() -> Iterator[Record]:
         seen = set()
@@ -277,6 +290,11 @@ def _from_ir_datasets(name: str) -> Collection:
     queries = TextTable.open(cache_root(), content, all_queries(), "query")
     qrels = {}
     for split, part in parts.items():
-        lines = ((n, j.query_id, j.doc_id, max(0.0, float(j.relevance))) for n, j in enumerate(part.qrels_iter(), start=1))
+        judged = [(n, j.query_id, j.doc_id, max(0.0, float(j.relevance))) for n, j in enumerate(part.qrels_iter(), start=1)]
+        lines = [line for line in judged if corpus.row(line[2]) is not None]
+        if len(lines) < len(judged):
+            log.warning(
+                "ir_datasets:%s/%s: %d judgements of absent documents are left out", name, split, len(judged) - len(lines)
+            )
         qrels[split] = _lists(Path(f"ir_datasets:{name}/{split} qrels"), "judgement", queries, corpus, lines)
     return Collection(f"ir_datasets:{name}", corpus, queries, qrels, {})

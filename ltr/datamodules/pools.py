@@ -149,16 +149,19 @@ class PoolBatches(Dataset):
     """
 
     def __init__(self, lists: list[LabelledList], batch_size: int, collator: PairCollator, world_size: int = 1) -> None:
-        # Long lists first: a batch of similar work per step, and the slowest step is seen at once.
-        self.lists = sorted(lists, key=lambda one: -int(collator.lengths(one).sum()))
-        self.batch_size, self.collator = max(1, min(batch_size, len(lists) // world_size)), collator
-        self.world_size = world_size
+        # Similar work within a batch; the batches shuffled, so that limit_val_batches does not pick the longest lists.
+        lists = sorted(lists, key=lambda one: int(collator.lengths(one).sum()))
+        size = max(1, min(batch_size, len(lists) // world_size))
+        batches = [lists[at : at + size] for at in range(0, len(lists), size)]
+        self.batches = [batches[i] for i in np.random.default_rng(0).permutation(len(batches))]
+        self.batches += [[]] * (world_size - len(batches))
+        self.collator = collator
 
     def __len__(self) -> int:
-        return max(self.world_size, -(-len(self.lists) // self.batch_size))
+        return len(self.batches)
 
     def __getitem__(self, number: int) -> RankingBatch:
-        return self.collator(self.lists[number * self.batch_size : (number + 1) * self.batch_size])
+        return self.collator(self.batches[number])
 
 
 def labelled(query_row: int, doc_rows: np.ndarray, judged: QueryLists) -> LabelledList:

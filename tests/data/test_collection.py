@@ -149,21 +149,23 @@ def test_broken_triples(tmp_path, text, message):
 def test_ir_datasets(monkeypatch):
     """The adapter reads what ir_datasets offers: documents of the whole, queries and qrels of the splits."""
     doc = lambda i: SimpleNamespace(doc_id=i, default_text=lambda: f"text of {i}")  # noqa: E731
+    blank = SimpleNamespace(doc_id="d3", default_text=lambda: " ")
     query = lambda i: SimpleNamespace(query_id=i, default_text=lambda: f"asks {i}")  # noqa: E731
     qrel = lambda q, d, r: SimpleNamespace(query_id=q, doc_id=d, relevance=r)  # noqa: E731
     part = lambda queries, qrels: SimpleNamespace(  # noqa: E731
         has_qrels=lambda: bool(qrels), has_queries=lambda: bool(queries),
-        queries_iter=lambda: iter(queries), qrels_iter=lambda: iter(qrels), docs_iter=lambda: iter([doc("d2"), doc("d1")]),
+        queries_iter=lambda: iter(queries), qrels_iter=lambda: iter(qrels), docs_iter=lambda: iter([doc("d2"), blank, doc("d1")]),
     )  # fmt: skip
     known = {
         "made/up": part([], []),
         "made/up/train": part([query("q1")], [qrel("q1", "d1", 2), qrel("q1", "d2", -1)]),
-        "made/up/test": part([query("q2")], [qrel("q2", "d2", 1)]),
+        "made/up/test": part([query("q2")], [qrel("q2", "d2", 1), qrel("q2", "d3", 1)]),
     }
     monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=known.__getitem__, __version__="0"))
     c = open_collection("ir_datasets:made/up")
     assert list(c.corpus.texts) == ["text of d1", "text of d2"] and set(c.qrels) == {"train", "test"}
     assert c.judgements("train").of(0)[1].tolist() == [2.0, 0.0]
+    assert c.judgements("test").of(1)[0].tolist() == [1]  # that of the document without a text is left out
     with pytest.raises(InputError, match="knows no such data set"):
         open_collection("ir_datasets:not/there")
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
