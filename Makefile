@@ -47,8 +47,7 @@ reproduce: env data $(REPRODUCED)  ## Every trained number in the README
 	$(BIN)/python experiments/table.py $(dir $(REPRODUCED))
 
 # A run that was interrupted goes on; to train anew after a change of the YAML, remove its folder.
-.SECONDEXPANSION:
-runs/%/test.run: | env experiments/$$(patsubst %/,%,$$(dir $$*)).yaml
+runs/%/test.run: | env
 	$(BIN)/python -m ltr fit -c experiments/$(patsubst %/,%,$(dir $*)).yaml --seed_everything $(patsubst seed=%,%,$(notdir $*)) \
 		$(if $(wildcard $(@D)/checkpoints/last.ckpt),--ckpt_path last)
 	$(BIN)/python -m ltr test -c $(@D)/config.yaml --ckpt_path best

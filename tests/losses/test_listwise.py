@@ -4,24 +4,86 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ltr.losses import SoftmaxLoss, softmax_loss
+from ltr.losses import (
+    ListNetLoss,
+    MeanInequalityLoss,
+    SoftmaxLoss,
+    listnet_loss,
+    mean_inequality_loss,
+    softmax_loss,
+)
 
 
 def test_one_relevant_document_is_softmax_cross_entropy():
+    """torch's cross_entropy is the oracle, for softmax (both kinds) and mean inequality."""
     torch.manual_seed(0)
     scores = torch.randn(6, 5, dtype=torch.float64)
     labels = F.one_hot(torch.arange(6) % 5, 5).double()
-    torch.testing.assert_close(softmax_loss(scores, labels), F.cross_entropy(scores, torch.arange(6) % 5))
+    expected = F.cross_entropy(scores, torch.arange(6) % 5)
+    torch.testing.assert_close(softmax_loss(scores, labels), expected)
+    torch.testing.assert_close(softmax_loss(scores, labels, positives="in"), expected)
+    torch.testing.assert_close(mean_inequality_loss(scores, labels), expected)
     torch.testing.assert_close(softmax_loss(scores, labels, temperature=0.2), F.cross_entropy(scores / 0.2, torch.arange(6) % 5))
 
 
-def test_relevant_documents_do_not_compete_by_hand():
-    """s = (0, log 2, 0), y = (1, 2, 0): -log(1/2) and -log(2/3), mean (log 2 + log 1.5) / 2."""
-    loss = SoftmaxLoss()(torch.tensor([[0.0, math.log(2), 0.0]]), torch.tensor([[1.0, 2.0, 0.0]]))
-    assert loss.item() == pytest.approx((math.log(2) + math.log(1.5)) / 2)
+def test_relevant_documents_do_not_compete_unless_asked_by_hand():
+    """s = (0, log 2, 0), y = (1, 2, 0). Out: -log(1/2) and -log(2/3). In: -log(1/4) and -log(2/4)."""
+    lists = torch.tensor([[0.0, math.log(2), 0.0]]), torch.tensor([[1.0, 2.0, 0.0]])
+    assert SoftmaxLoss()(*lists).item() == pytest.approx((math.log(2) + math.log(1.5)) / 2)
+    assert SoftmaxLoss(positives="in")(*lists).item() == pytest.approx((math.log(4) + math.log(2)) / 2)
+    with pytest.raises(ValueError, match="positives must be 'out' or 'in'"):
+        softmax_loss(*lists, positives="maybe")
 
 
 def test_a_lower_temperature_looks_at_the_hardest_negative():
     """At temperature -> 0 only the best negative counts: gap 1 to it, so the loss tends to 0 from above."""
     scores, labels = torch.tensor([[2.0, 1.0, -5.0]]), torch.tensor([[1.0, 0.0, 0.0]])
     assert softmax_loss(scores, labels, temperature=0.1).item() == pytest.approx(math.log1p(math.exp(-10)), rel=1e-3)
+
+
+def test_listnet_is_cross_entropy_with_the_label_distribution():
+    """torch's cross_entropy with probabilities as targets is the oracle."""
+    torch.manual_seed(0)
+    scores, labels = torch.randn(4, 6, dtype=torch.float64), torch.randint(0, 4, (4, 6)).double()
+    expected = F.cross_entropy(scores, labels.softmax(dim=1))
+    torch.testing.assert_close(listnet_loss(scores, labels), expected)
+    torch.testing.assert_close(listnet_loss(scores, labels, temperature=2.0), F.cross_entropy(scores / 2, labels.softmax(dim=1)))
+
+
+def test_listnet_by_hand():
+    """y = (log 3, 0): P = (3/4, 1/4); s = (0, 0): Q = 1/2; -log(1/2), and with kl less the entropy of P."""
+    lists = torch.tensor([[0.0, 0.0]]), torch.tensor([[math.log(3), 0.0]])
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert ListNetLoss()(*lists).item() == pytest.approx(math.log(2))
+    assert ListNetLoss("kl")(*lists).item() == pytest.approx(math.log(2) - entropy)
+    assert ListNetLoss("kl")(lists[1], lists[1]).item() == pytest.approx(0.0, abs=1e-7)
+    with pytest.raises(ValueError, match="kind must be 'ce' or 'kl'"):
+        listnet_loss(*lists, kind="js")
+
+
+def test_both_kinds_of_listnet_have_one_gradient():
+    torch.manual_seed(0)
+    scores = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    labels, mask = torch.randint(0, 4, (4, 6)).double(), torch.arange(6) < torch.tensor([[6], [3], [4], [2]])
+    gradients = [torch.autograd.grad(listnet_loss(scores, labels, mask, kind=k), scores)[0] for k in ("ce", "kl")]
+    torch.testing.assert_close(*gradients)
+
+
+def test_mean_inequality_by_its_value_check():
+    """scores (3, 4.3, 5.3, .5, .25, .25, 1), the first three relevant: 1.2261."""
+    scores = torch.tensor([[3.0, 4.3, 5.3, 0.5, 0.25, 0.25, 1.0]])
+    loss = MeanInequalityLoss()(scores, torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]))
+    assert loss.item() == pytest.approx(1.2261, abs=5e-5)
+
+
+def test_mean_inequality_is_zero_just_where_the_relevant_share_all_the_mass_evenly():
+    """Two relevant: (60, 60, -60) shares evenly: 0. (61, 60, -60): -2 log 2 - log p1 - log p2 with p = (e, 1) / (1 + e)."""
+    labels = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
+    assert mean_inequality_loss(torch.tensor([[60.0, 60.0, -60.0]], dtype=torch.float64), labels).item() == pytest.approx(
+        0, abs=1e-12
+    )
+    uneven = mean_inequality_loss(torch.tensor([[61.0, 60.0, -60.0]], dtype=torch.float64), labels).item()
+    assert uneven == pytest.approx(-2 * math.log(2) - 1 + 2 * math.log(1 + math.e))
+    torch.manual_seed(0)
+    many = torch.randn(200, 6, dtype=torch.float64) * 3
+    assert mean_inequality_loss(many, torch.randint(0, 2, (200, 6)).double(), reduction="none").min() >= 0

@@ -1,0 +1,115 @@
+"""Distillation: the labels are the scores of a teacher."""
+
+import torch
+from torch import Tensor, nn
+
+from ltr.losses._lists import Reduction, check_lists, mean_over_pairs, pairs, reduce_lists
+
+
+def margin_mse_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
+    r"""Squared difference between the score gaps of student and teacher, over every pair that the teacher tells apart.
+
+    .. math::
+        \ell(s, t) = \frac{1}{|P|} \sum_{(i, j) \in P} \bigl((s_i - s_j) - (t_i - t_j)\bigr)^2,
+        \qquad P = \{(i, j) : t_i > t_j\}
+
+    Args:
+        scores: ``[B, N]`` float, the student's; one row is one query.
+        labels: ``[B, N]`` float, the teacher's scores, in the same units.
+        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
+        reduction: ``mean`` is over the rows that have at least one pair.
+
+    Returns:
+        A scalar, or ``[B]`` for ``reduction="none"``; a row without a pair gives 0.
+
+    Raises:
+        ValueError: if the shapes of scores, labels and mask differ.
+
+    References:
+        Hofstätter et al. (2020), Improving efficient neural ranking models with cross-architecture knowledge distillation.
+
+    Example:
+        >>> import torch
+        >>> margin_mse_loss(torch.tensor([[3.0, 1.0]]), torch.tensor([[5.0, 4.0]]))  # gaps 2 and 1
+        tensor(1.)
+    """
+    scores, mask = check_lists(scores, labels, mask)
+    s_gap_bij, pair_bij = pairs(scores, labels, mask)
+    labels = labels.to(scores.dtype).masked_fill(~mask, 0.0)
+    t_gap_bij = labels.unsqueeze(2) - labels.unsqueeze(1)
+    return mean_over_pairs((s_gap_bij - t_gap_bij).square(), pair_bij, reduction)
+
+
+def kl_divergence_loss(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor | None = None,
+    *,
+    temperature: float = 1.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Kullback–Leibler divergence of the student's distribution over the list from the teacher's.
+
+    .. math::
+        \ell(s, t) = \tau^2 \sum_i p_i \log \frac{p_i}{q_i}, \qquad
+        p = \mathrm{softmax}(t / \tau),\; q = \mathrm{softmax}(s / \tau)
+
+    The factor :math:`\tau^2` keeps the size of the gradient when the temperature changes.
+
+    Args:
+        scores: ``[B, N]`` float, the student's; one row is one query.
+        labels: ``[B, N]`` float, the teacher's scores.
+        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
+        temperature: in units of score, for both.
+        reduction: ``mean`` is over the rows that have at least two documents that the teacher tells apart.
+
+    Returns:
+        A scalar, or ``[B]`` for ``reduction="none"``; a row whose documents all have one teacher score gives 0.
+
+    Raises:
+        ValueError: if the shapes of scores, labels and mask differ.
+
+    References:
+        Hinton, Vinyals & Dean (2015), Distilling the knowledge in a neural network.
+
+    Example:
+        >>> import torch
+        >>> kl_divergence_loss(torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 2.0]]))  # equal gaps
+        tensor(0.)
+    """
+    scores, mask = check_lists(scores, labels, mask)
+    teacher = (labels.to(scores.dtype) / temperature).masked_fill(~mask, -torch.inf)
+    student = (scores / temperature).masked_fill(~mask, -torch.inf)
+    lowest_b = labels.masked_fill(~mask, torch.inf).amin(dim=1)
+    has_signal_b = ((labels > lowest_b.unsqueeze(1)) & mask).any(dim=1)
+    # A row without a document is all -inf, and its softmax NaN: it keeps zeros instead.
+    empty = ~has_signal_b.unsqueeze(1)
+    log_p, log_q = (torch.log_softmax(x.masked_fill(empty, 0.0), dim=1) for x in (teacher, student))
+    cost = torch.where(mask & ~empty, log_p.exp() * (log_p.masked_fill(~mask, 0.0) - log_q.masked_fill(~mask, 0.0)), 0.0)
+    return reduce_lists(temperature**2 * cost.sum(dim=1), has_signal_b, reduction)
+
+
+class MarginMSELoss(nn.Module):
+    """:func:`margin_mse_loss`."""
+
+    takes_margin = False
+
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        return margin_mse_loss(scores, labels, mask)
+
+
+class KLDivergenceLoss(nn.Module):
+    """:func:`kl_divergence_loss` with its temperature held.
+
+    Args:
+        temperature: in units of score.
+    """
+
+    takes_margin = False
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        return kl_divergence_loss(scores, labels, mask, temperature=self.temperature)

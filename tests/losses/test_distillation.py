@@ -1,0 +1,36 @@
+import pytest
+import torch
+from torch.nn import functional as F
+
+from ltr.losses import KLDivergenceLoss, MarginMSELoss, kl_divergence_loss, margin_mse_loss
+
+
+def test_margin_mse_by_hand():
+    """Student (3, 1, 1), teacher (5, 4, 2); gaps 2, 2, 0 against 1, 3, 2: squares 1, 1, 4, mean 2."""
+    assert MarginMSELoss()(torch.tensor([[3.0, 1.0, 1.0]]), torch.tensor([[5.0, 4.0, 2.0]])).item() == 2.0
+
+
+def test_margin_mse_of_triples_is_mse_of_their_gaps():
+    torch.manual_seed(0)
+    student, teacher = torch.randn(8, 2, dtype=torch.float64), torch.randn(8, 2, dtype=torch.float64)
+    expected = F.mse_loss(student[:, 0] - student[:, 1], teacher[:, 0] - teacher[:, 1])
+    torch.testing.assert_close(margin_mse_loss(student, teacher), expected)
+
+
+def test_kl_divergence_is_that_of_torch():
+    torch.manual_seed(0)
+    student, teacher = torch.randn(4, 6, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
+    for temperature in (1.0, 3.0):
+        q, p = (student / temperature).log_softmax(dim=1), (teacher / temperature).log_softmax(dim=1)
+        expected = temperature**2 * F.kl_div(q, p, log_target=True, reduction="batchmean")
+        torch.testing.assert_close(kl_divergence_loss(student, teacher, temperature=temperature), expected)
+
+
+@pytest.mark.parametrize("loss", [MarginMSELoss(), KLDivergenceLoss(temperature=2.0)])
+def test_a_student_that_keeps_the_gaps_has_nothing_to_learn(loss):
+    teacher = torch.tensor([[3.0, 1.0, -2.0]])
+    student = (teacher + 7).requires_grad_()
+    value = loss(student, teacher)
+    (gradient,) = torch.autograd.grad(value, student)
+    assert value.item() == pytest.approx(0.0, abs=1e-6)
+    assert gradient.abs().max() < 1e-6
