@@ -79,3 +79,16 @@ def reduce_lists(value_b: Tensor, has_signal_b: Tensor, reduction: Reduction) ->
     if reduction == "mean":
         return value_b.sum() / has_signal_b.sum().clamp(min=1)
     raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+
+
+def two_labels(labels: Tensor, mask: Tensor) -> Tensor:
+    """``[B]`` bool: whether a row has two documents with different labels."""
+    low_b = labels.masked_fill(~mask, torch.inf).amin(dim=1)
+    high_b = labels.masked_fill(~mask, -torch.inf).amax(dim=1)
+    return high_b > low_b
+
+
+def masked_log_softmax(x: Tensor, mask: Tensor) -> Tensor:
+    """Log-softmax over the real documents of each row; 0 at the padding, and in a row without documents."""
+    some = mask.any(dim=1, keepdim=True)
+    return torch.log_softmax(x.masked_fill(~mask & some, -torch.inf), dim=1).masked_fill(~mask, 0.0)

@@ -1,9 +1,16 @@
 """Distillation: the labels are the scores of a teacher."""
 
-import torch
 from torch import Tensor, nn
 
-from ltr.losses._lists import Reduction, check_lists, mean_over_pairs, pairs, reduce_lists
+from ltr.losses._lists import (
+    Reduction,
+    check_lists,
+    masked_log_softmax,
+    mean_over_pairs,
+    pairs,
+    reduce_lists,
+    two_labels,
+)
 
 
 def margin_mse_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
@@ -78,14 +85,10 @@ def kl_divergence_loss(
         tensor(0.)
     """
     scores, mask = check_lists(scores, labels, mask)
-    teacher = (labels.to(scores.dtype) / temperature).masked_fill(~mask, -torch.inf)
-    student = (scores / temperature).masked_fill(~mask, -torch.inf)
-    lowest_b = labels.masked_fill(~mask, torch.inf).amin(dim=1)
-    has_signal_b = ((labels > lowest_b.unsqueeze(1)) & mask).any(dim=1)
-    # A row without a document is all -inf, and its softmax NaN: it keeps zeros instead.
-    empty = ~has_signal_b.unsqueeze(1)
-    log_p, log_q = (torch.log_softmax(x.masked_fill(empty, 0.0), dim=1) for x in (teacher, student))
-    cost = torch.where(mask & ~empty, log_p.exp() * (log_p.masked_fill(~mask, 0.0) - log_q.masked_fill(~mask, 0.0)), 0.0)
+    has_signal_b = two_labels(labels, mask)
+    log_p = masked_log_softmax(labels.to(scores.dtype) / temperature, mask)
+    log_q = masked_log_softmax(scores / temperature, mask)
+    cost = (log_p.exp() * (log_p - log_q)).masked_fill(~(mask & has_signal_b.unsqueeze(1)), 0.0)
     return reduce_lists(temperature**2 * cost.sum(dim=1), has_signal_b, reduction)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ltr.losses._lists import Reduction, check_lists, reduce_lists
+from ltr.losses._lists import Reduction, check_lists, masked_log_softmax, reduce_lists, two_labels
 
 
 def softmax_loss(
@@ -156,19 +156,6 @@ def mean_inequality_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = N
     n_b = relevant.sum(dim=1).clamp(min=1).to(scores.dtype)
     bound_b = torch.where(has_signal_b, n_b * n_b.log(), 0.0)
     return reduce_lists(-bound_b - log_p.sum(dim=1), has_signal_b, reduction)
-
-
-def two_labels(labels: Tensor, mask: Tensor) -> Tensor:
-    """``[B]`` bool: whether a row has two documents with different labels."""
-    low_b = labels.masked_fill(~mask, torch.inf).amin(dim=1)
-    high_b = labels.masked_fill(~mask, -torch.inf).amax(dim=1)
-    return high_b > low_b
-
-
-def masked_log_softmax(x: Tensor, mask: Tensor) -> Tensor:
-    """Log-softmax over the real documents of each row; 0 at the padding, and in a row without documents."""
-    some = mask.any(dim=1, keepdim=True)
-    return torch.log_softmax(x.masked_fill(~mask & some, -torch.inf), dim=1).masked_fill(~mask, 0.0)
 
 
 class SoftmaxLoss(nn.Module):
