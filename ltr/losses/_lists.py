@@ -1,4 +1,4 @@
-"""What every loss over lists shares: checks, pairs, reduction.
+"""What every loss over lists shares: checks, margins, reduction.
 
 Letters of shapes: b row (one query), i and j columns (documents of its list).
 """
@@ -30,40 +30,30 @@ def check_lists(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Te
     return scores.masked_fill(~mask, 0.0), mask
 
 
-def pairs(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Score gaps ``s_i - s_j`` as ``[B, N, N]``, and the pairs of real documents with ``y_i > y_j``."""
-    s_gap_bij = scores.unsqueeze(2) - scores.unsqueeze(1)
-    pair_bij = (labels.unsqueeze(2) > labels.unsqueeze(1)) & mask.unsqueeze(2) & mask.unsqueeze(1)
-    return s_gap_bij, pair_bij
-
-
-def per_pair(margin: float | Tensor, like: Tensor) -> float | Tensor:
-    """A margin as something that broadcasts to ``[B, N, N]``.
-
-    A number stays one; ``[B, N]`` is one margin per less relevant document; ``[B, N, N]`` is one per pair.
+def check_margin(margin: float | Tensor, scores: Tensor) -> Tensor:
+    """A margin as a tensor like the scores: ``[]``, ``[B, 1]`` or ``[B, N]`` (one per less relevant document), or ``[B, N, N]``.
 
     Raises:
         ValueError: for any other shape.
     """
-    if not isinstance(margin, Tensor):
+    rows, columns = scores.shape
+    margin = torch.as_tensor(margin, dtype=scores.dtype, device=scores.device)
+    if margin.shape in ((), (rows, 1), (rows, columns), (rows, columns, columns)):
         return margin
-    rows, columns = like.shape
-    margin = margin.to(device=like.device, dtype=like.dtype)
-    if margin.ndim == 0 or margin.shape == (rows, columns, columns):
-        return margin
-    if margin.shape == (rows, columns):
-        return margin.unsqueeze(1)
     raise ValueError(
-        f"a margin for scores [B={rows}, N={columns}] must be a number, [B, N] (per less relevant document) or "
+        f"a margin for scores [B={rows}, N={columns}] must be a number, [B, 1] (per row), [B, N] (per less relevant document) or "
         f"[B, N, N] (per pair), got {tuple(margin.shape)}"
     )
 
 
-def mean_over_pairs(cost_bij: Tensor, pair_bij: Tensor, reduction: Reduction) -> Tensor:
-    """Mean of a cost over the chosen pairs of each row, then over the rows that have one."""
-    n_pairs_b = pair_bij.sum(dim=(1, 2))
-    mean_b = cost_bij.masked_fill(~pair_bij, 0.0).sum(dim=(1, 2)) / n_pairs_b.clamp(min=1)
-    return reduce_lists(mean_b, n_pairs_b > 0, reduction)
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse an option that is none of the choices.
+
+    Raises:
+        ValueError: with the name, the choices, and what came.
+    """
+    if value not in choices:
+        raise ValueError(f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {value!r}")
 
 
 def reduce_lists(value_b: Tensor, has_signal_b: Tensor, reduction: Reduction) -> Tensor:
@@ -72,13 +62,12 @@ def reduce_lists(value_b: Tensor, has_signal_b: Tensor, reduction: Reduction) ->
     Raises:
         ValueError: for an unknown reduction.
     """
+    check_choice("reduction", reduction, ("mean", "sum", "none"))
     if reduction == "none":
         return value_b
     if reduction == "sum":
         return value_b.sum()
-    if reduction == "mean":
-        return value_b.sum() / has_signal_b.sum().clamp(min=1)
-    raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    return value_b.sum() / has_signal_b.sum().clamp(min=1)
 
 
 def two_labels(labels: Tensor, mask: Tensor) -> Tensor:
@@ -86,6 +75,12 @@ def two_labels(labels: Tensor, mask: Tensor) -> Tensor:
     low_b = labels.masked_fill(~mask, torch.inf).amin(dim=1)
     high_b = labels.masked_fill(~mask, -torch.inf).amax(dim=1)
     return high_b > low_b
+
+
+def relevant_and_not(labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``[B, N]`` which documents are relevant (a label above 0) and which are not, and ``[B]`` which rows have both."""
+    relevant, irrelevant = (labels > 0) & mask, (labels <= 0) & mask
+    return relevant, irrelevant, relevant.any(dim=1) & irrelevant.any(dim=1)
 
 
 def masked_log_softmax(x: Tensor, mask: Tensor) -> Tensor:

@@ -2,15 +2,8 @@
 
 from torch import Tensor, nn
 
-from ltr.losses._lists import (
-    Reduction,
-    check_lists,
-    masked_log_softmax,
-    mean_over_pairs,
-    pairs,
-    reduce_lists,
-    two_labels,
-)
+from ltr.losses._lists import Reduction, check_lists, masked_log_softmax, reduce_lists, two_labels
+from ltr.losses._pairs import mean_over_pairs
 
 
 def margin_mse_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
@@ -32,6 +25,12 @@ def margin_mse_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, 
     Raises:
         ValueError: if the shapes of scores, labels and mask differ.
 
+    Use:
+        A teacher's scores in the units of the student's (a cross-encoder teaching a dual encoder).
+
+    Cost:
+        O(P·N) time, O(N · block) memory.
+
     References:
         Hofstätter et al. (2020), Improving efficient neural ranking models with cross-architecture knowledge distillation.
 
@@ -40,11 +39,11 @@ def margin_mse_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, 
         >>> margin_mse_loss(torch.tensor([[3.0, 1.0]]), torch.tensor([[5.0, 4.0]]))  # gaps 2 and 1
         tensor(1.)
     """
-    scores, mask = check_lists(scores, labels, mask)
-    s_gap_bij, pair_bij = pairs(scores, labels, mask)
-    labels = labels.to(scores.dtype).masked_fill(~mask, 0.0)
-    t_gap_bij = labels.unsqueeze(2) - labels.unsqueeze(1)
-    return mean_over_pairs((s_gap_bij - t_gap_bij).square(), pair_bij, reduction)
+
+    def cost(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: Tensor) -> Tensor:
+        return ((s_i - y_i) - (s_j - y_j)).square()
+
+    return mean_over_pairs(scores, labels, mask, 0.0, "all", reduction, cost)
 
 
 def kl_divergence_loss(
@@ -76,6 +75,12 @@ def kl_divergence_loss(
     Raises:
         ValueError: if the shapes of scores, labels and mask differ.
 
+    Use:
+        A teacher whose scores have another scale, or where only the share of each document in its list counts.
+
+    Cost:
+        O(N) time and memory.
+
     References:
         Hinton, Vinyals & Dean (2015), Distilling the knowledge in a neural network.
 
@@ -93,26 +98,35 @@ def kl_divergence_loss(
 
 
 class MarginMSELoss(nn.Module):
-    """:func:`margin_mse_loss`."""
-
-    takes_margin = False
-
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        return margin_mse_loss(scores, labels, mask)
-
-
-class KLDivergenceLoss(nn.Module):
-    """:func:`kl_divergence_loss` with its temperature held.
+    """:func:`margin_mse_loss` with its reduction held.
 
     Args:
-        temperature: in units of score.
+        reduction: over rows.
     """
 
     takes_margin = False
 
-    def __init__(self, temperature: float = 1.0) -> None:
+    def __init__(self, reduction: Reduction = "mean") -> None:
         super().__init__()
-        self.temperature = temperature
+        self.reduction = reduction
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        return kl_divergence_loss(scores, labels, mask, temperature=self.temperature)
+        return margin_mse_loss(scores, labels, mask, reduction=self.reduction)
+
+
+class KLDivergenceLoss(nn.Module):
+    """:func:`kl_divergence_loss` with its options held.
+
+    Args:
+        temperature: in units of score.
+        reduction: over rows.
+    """
+
+    takes_margin = False
+
+    def __init__(self, temperature: float = 1.0, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.temperature, self.reduction = temperature, reduction
+
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        return kl_divergence_loss(scores, labels, mask, temperature=self.temperature, reduction=self.reduction)

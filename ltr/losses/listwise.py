@@ -6,7 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ltr.losses._lists import Reduction, check_lists, masked_log_softmax, reduce_lists, two_labels
+from ltr.losses._lists import (
+    Reduction,
+    check_choice,
+    check_lists,
+    masked_log_softmax,
+    reduce_lists,
+    relevant_and_not,
+    two_labels,
+)
 
 
 def softmax_loss(
@@ -43,6 +51,12 @@ def softmax_loss(
     Raises:
         ValueError: if the shapes of scores, labels and mask differ, or for an unknown option.
 
+    Use:
+        The first choice for one relevant document and sampled or in-batch negatives; a low temperature looks at the hardest.
+
+    Cost:
+        O(N) time and memory.
+
     References:
         van den Oord, Li & Vinyals (2018), Representation learning with contrastive predictive coding; Khosla et al. (2020),
         Supervised contrastive learning, for several positives.
@@ -52,19 +66,17 @@ def softmax_loss(
         >>> softmax_loss(torch.tensor([[1.0, 1.0, 1.0]]), torch.tensor([[1.0, 0.0, 0.0]]))  # log 3
         tensor(1.0986)
     """
+    check_choice("positives", positives, ("out", "in"))
     scores, mask = check_lists(scores, labels, mask)
     scores = scores / temperature
-    relevant, irrelevant = (labels > 0) & mask, (labels <= 0) & mask
-    has_signal_b = relevant.any(dim=1) & irrelevant.any(dim=1)
+    relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
     # A row without an irrelevant document would give log 0 = -inf, and NaN in the backward pass: it keeps its zeros instead.
     learns = has_signal_b.unsqueeze(1)
     if positives == "out":
         competitors = scores.masked_fill(~irrelevant & learns, -torch.inf)
         cost = -F.logsigmoid(scores - torch.logsumexp(competitors, dim=1, keepdim=True))
-    elif positives == "in":
-        cost = torch.logsumexp(scores.masked_fill(~mask & learns, -torch.inf), dim=1, keepdim=True) - scores
     else:
-        raise ValueError(f"positives must be 'out' or 'in', got {positives!r}")
+        cost = torch.logsumexp(scores.masked_fill(~mask & learns, -torch.inf), dim=1, keepdim=True) - scores
     cost = cost.masked_fill(~(relevant & learns), 0.0)
     return reduce_lists(cost.sum(dim=1) / relevant.sum(dim=1).clamp(min=1), has_signal_b, reduction)
 
@@ -100,6 +112,13 @@ def listnet_loss(
     Raises:
         ValueError: if the shapes of scores, labels and mask differ, or for an unknown option.
 
+    Use:
+        Graded lists, also long ones: every document teaches at once. Grades as they are give a flat target; scale them to sharpen
+        it.
+
+    Cost:
+        O(N) time and memory.
+
     References:
         Cao et al. (2007), Learning to rank: from pairwise approach to listwise approach.
 
@@ -108,8 +127,7 @@ def listnet_loss(
         >>> listnet_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # log 2, whatever the labels
         tensor(0.6931)
     """
-    if kind not in ("ce", "kl"):
-        raise ValueError(f"kind must be 'ce' or 'kl', got {kind!r}")
+    check_choice("kind", kind, ("ce", "kl"))
     scores, mask = check_lists(scores, labels, mask)
     has_signal_b = two_labels(labels, mask)
     log_p = masked_log_softmax(labels.to(scores.dtype), mask)
@@ -143,6 +161,15 @@ def mean_inequality_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = N
     Raises:
         ValueError: if the shapes of scores, labels and mask differ.
 
+    Use:
+        Several relevant documents that should come out equal: it pulls the relevant ones together as well as up.
+
+    Cost:
+        O(N) time and memory.
+
+    References:
+        This project; the bound is the inequality of arithmetic and geometric means.
+
     Example:
         >>> import torch
         >>> scores = torch.tensor([[3.0, 4.3, 5.3, 0.5, 0.25, 0.25, 1.0]])
@@ -150,12 +177,114 @@ def mean_inequality_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = N
         tensor(1.2261)
     """
     scores, mask = check_lists(scores, labels, mask)
-    relevant, irrelevant = (labels > 0) & mask, (labels <= 0) & mask
-    has_signal_b = relevant.any(dim=1) & irrelevant.any(dim=1)
+    relevant, _, has_signal_b = relevant_and_not(labels, mask)
     log_p = masked_log_softmax(scores, mask).masked_fill(~(relevant & has_signal_b.unsqueeze(1)), 0.0)
     n_b = relevant.sum(dim=1).clamp(min=1).to(scores.dtype)
     bound_b = torch.where(has_signal_b, n_b * n_b.log(), 0.0)
     return reduce_lists(-bound_b - log_p.sum(dim=1), has_signal_b, reduction)
+
+
+def list_mle_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
+    r"""Negative log likelihood of the labels' order, drawn document by document without replacement (Plackett–Luce).
+
+    .. math::
+        \ell(s, y) = -\sum_i \log \frac{e^{s_i}}{e^{s_i} + \sum_{j : y_j < y_i} e^{s_j}}
+
+    Documents with equal labels do not compete: each meets those below it. For labels that all differ this is the likelihood as
+    published; for ties that one takes any order, and with it the order of the columns would count.
+
+    Args:
+        scores: ``[B, N]`` float, higher is better; one row is one query.
+        labels: ``[B, N]`` float, relevance grades; only their order within a row matters.
+        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
+        reduction: ``mean`` is over the rows that have two different labels.
+
+    Returns:
+        A scalar, or ``[B]`` for ``reduction="none"``; a row whose labels are all equal gives 0.
+
+    Raises:
+        ValueError: if the shapes of scores, labels and mask differ.
+
+    Use:
+        Labels that are a whole order (or many grades) and should be reproduced all the way down.
+
+    Cost:
+        O(N log N) time, O(N) memory.
+
+    References:
+        Xia et al. (2008), Listwise approach to learning to rank: theory and algorithm.
+
+    Example:
+        >>> import torch
+        >>> list_mle_loss(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2
+        tensor(1.7918)
+    """
+    cost, _, _, has_signal_b = _plackett_luce(scores, labels, mask)
+    return reduce_lists(cost.sum(dim=1), has_signal_b, reduction)
+
+
+def position_aware_list_mle_loss(
+    scores: Tensor, labels: Tensor, mask: Tensor | None = None, *, reduction: Reduction = "mean"
+) -> Tensor:
+    r"""ListMLE that weighs the top of the list more.
+
+    .. math::
+        \ell(s, y) = -\sum_i \alpha(r_i) \log \frac{e^{s_i}}{e^{s_i} + \sum_{j : y_j < y_i} e^{s_j}}, \qquad
+        \alpha(r) = \frac{2^{n - r} - 1}{2^{n - 1} - 1}
+
+    where :math:`r_i` is the position of i in the order of the labels, n the documents of the list. The weights are as published
+    (:math:`2^{n-r} - 1`), divided by the largest, which would overflow from some hundred documents on. Documents with equal
+    labels share the mean weight of their positions.
+
+    Args:
+        scores: ``[B, N]`` float, higher is better; one row is one query.
+        labels: ``[B, N]`` float, relevance grades; only their order within a row matters.
+        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
+        reduction: ``mean`` is over the rows that have two different labels.
+
+    Returns:
+        A scalar, or ``[B]`` for ``reduction="none"``; a row whose labels are all equal gives 0.
+
+    Raises:
+        ValueError: if the shapes of scores, labels and mask differ.
+
+    Use:
+        As ListMLE, where only the first few positions matter: the weight halves with every position.
+
+    Cost:
+        O(N log N) time, O(N) memory.
+
+    References:
+        Lan et al. (2014), Position-aware ListMLE: a sequential learning process for ranking.
+
+    Example:
+        >>> import torch
+        >>> position_aware_list_mle_loss(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2 / 3
+        tensor(1.3297)
+    """
+    cost, n_below, n_up_to, has_signal_b = _plackett_luce(scores, labels, mask)
+    n_docs = (n_up_to.amax(dim=1, keepdim=True) if n_up_to.shape[1] else n_up_to).clamp(min=2).to(cost.dtype)
+    # The positions of a tie are n − n_up_to + 1 … n − n_below; the mean of 2^(1 − r) over them, less 2^(1 − n).
+    n_tied = (n_up_to - n_below).clamp(min=1).to(cost.dtype)
+    mean_power = torch.exp2(1 + n_up_to - n_docs) * (1 - torch.exp2(-n_tied)) / n_tied
+    alpha = (mean_power - torch.exp2(1 - n_docs)) / (1 - torch.exp2(1 - n_docs))
+    return reduce_lists((alpha * cost).sum(dim=1), has_signal_b, reduction)
+
+
+def _plackett_luce(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Documents in ascending order of their labels: ``[B, N]`` −log of the probability of each against those below it, how many
+    are below, how many are not above (0 at the padding); and ``[B]`` which rows have two labels.
+    """
+    scores, mask = check_lists(scores, labels, mask)
+    labels, order = labels.to(scores.dtype).masked_fill(~mask, torch.inf).sort(dim=1)
+    scores, mask = scores.gather(1, order), mask.gather(1, order)
+    n_below = torch.searchsorted(labels, labels).masked_fill(~mask, 0)
+    n_up_to = torch.searchsorted(labels, labels, right=True).masked_fill(~mask, 0)
+    running = torch.logcumsumexp(scores.masked_fill(~mask, -torch.inf), dim=1)
+    learns = n_below > 0
+    below = running.gather(1, (n_below - 1).clamp(min=0))
+    cost = F.softplus(torch.where(learns, below, 0.0) - torch.where(learns, scores, 0.0)).masked_fill(~learns, 0.0)
+    return cost, n_below, n_up_to, learns.any(dim=1)
 
 
 class SoftmaxLoss(nn.Module):
@@ -164,16 +293,19 @@ class SoftmaxLoss(nn.Module):
     Args:
         temperature: in units of score.
         positives: whether other relevant documents are ``in`` or ``out`` of the denominator.
+        reduction: over rows.
     """
 
     takes_margin = False
 
-    def __init__(self, temperature: float = 1.0, positives: Literal["out", "in"] = "out") -> None:
+    def __init__(self, temperature: float = 1.0, positives: Literal["out", "in"] = "out", reduction: Reduction = "mean") -> None:
         super().__init__()
-        self.temperature, self.positives = temperature, positives
+        check_choice("positives", positives, ("out", "in"))
+        self.temperature, self.positives, self.reduction = temperature, positives, reduction
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        return softmax_loss(scores, labels, mask, temperature=self.temperature, positives=self.positives)
+        options = {"temperature": self.temperature, "positives": self.positives, "reduction": self.reduction}
+        return softmax_loss(scores, labels, mask, **options)
 
 
 class ListNetLoss(nn.Module):
@@ -182,22 +314,67 @@ class ListNetLoss(nn.Module):
     Args:
         kind: ``ce`` or ``kl``.
         temperature: in units of score.
+        reduction: over rows.
     """
 
     takes_margin = False
 
-    def __init__(self, kind: Literal["ce", "kl"] = "ce", temperature: float = 1.0) -> None:
+    def __init__(self, kind: Literal["ce", "kl"] = "ce", temperature: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__()
-        self.kind, self.temperature = kind, temperature
+        check_choice("kind", kind, ("ce", "kl"))
+        self.kind, self.temperature, self.reduction = kind, temperature, reduction
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        return listnet_loss(scores, labels, mask, kind=self.kind, temperature=self.temperature)
+        options = {"kind": self.kind, "temperature": self.temperature, "reduction": self.reduction}
+        return listnet_loss(scores, labels, mask, **options)
 
 
 class MeanInequalityLoss(nn.Module):
-    """:func:`mean_inequality_loss`."""
+    """:func:`mean_inequality_loss` with its reduction held.
+
+    Args:
+        reduction: over rows.
+    """
 
     takes_margin = False
 
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.reduction = reduction
+
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        return mean_inequality_loss(scores, labels, mask)
+        return mean_inequality_loss(scores, labels, mask, reduction=self.reduction)
+
+
+class ListMLELoss(nn.Module):
+    """:func:`list_mle_loss` with its reduction held.
+
+    Args:
+        reduction: over rows.
+    """
+
+    takes_margin = False
+
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        return list_mle_loss(scores, labels, mask, reduction=self.reduction)
+
+
+class PositionAwareListMLELoss(nn.Module):
+    """:func:`position_aware_list_mle_loss` with its reduction held.
+
+    Args:
+        reduction: over rows.
+    """
+
+    takes_margin = False
+
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        return position_aware_list_mle_loss(scores, labels, mask, reduction=self.reduction)

@@ -1,0 +1,149 @@
+"""The pairwise family: the mean of a cost over chosen pairs (i, j) with y_i > y_j inside a list.
+
+Letters of shapes: b row (one query), p packed upper document (:class:`ltr.losses._uppers.Uppers`), n any document of the list.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ltr.losses import _sorted
+from ltr.losses._blocks import spans, sum_in_blocks
+from ltr.losses._lists import Reduction, check_choice, check_lists, check_margin, reduce_lists
+from ltr.losses._uppers import Uppers, find_uppers, sum_below
+
+# cost(s_i, s_j, y_i, y_j, m_ij): elementwise, over whatever shapes broadcast.
+Cost = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+Exact = Literal["hinge", "squared hinge"]
+
+Pairs = Literal["all", "hardest", "semi-hard", "adjacent", "mean"]
+PAIRS = ("all", "hardest", "semi-hard", "adjacent", "mean")
+
+
+def mean_over_pairs(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    margin: float | Tensor,
+    pairs: Pairs,
+    reduction: Reduction,
+    cost: Cost,
+    exact: Exact | None = None,
+) -> Tensor:
+    """Mean of a cost over the chosen pairs of each row, then over the rows that have one; ``exact`` names a cost that can be
+    sorted.
+    """
+    check_choice("pairs", pairs, PAIRS)
+    scores, mask = check_lists(scores, labels, mask)
+    labels, margin = labels.to(scores.dtype), check_margin(margin, scores)
+    uppers = find_uppers(labels, mask)
+    n_pairs_b = uppers.n_pairs()
+    if pairs in ("all", "adjacent"):
+        sum_b, _ = pair_sums(scores, labels, mask, uppers, margin, cost, exact, pairs == "adjacent")
+        n_chosen_b = uppers.n_pairs(pairs == "adjacent")
+    else:
+        cost_p, chosen_p = _chosen_costs(scores, labels, mask, uppers, margin, cost, pairs)
+        sum_b, n_chosen_b = cost_p.masked_fill(~chosen_p, 0.0).sum(dim=1), chosen_p.sum(dim=1)
+    return reduce_lists(sum_b / n_chosen_b.clamp(min=1), n_pairs_b > 0, reduction)
+
+
+def pair_sums(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor,
+    uppers: Uppers,
+    margin: Tensor,
+    cost: Cost,
+    exact: Exact | None = None,
+    adjacent: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """``[B]`` the sum of a cost over all pairs of each row, or the adjacent ones, and ``[B]`` int64 how many of them are above 0.
+
+    Here is the switch by size: hinges over many more relevant documents are sorted, everything else goes in blocks, and short
+    lists are one block.
+    """
+    if exact and margin.ndim < 3 and _sorted.pays(uppers.columns.shape[1], uppers.levels):
+        return _sorted.hinge_sums(scores, labels, mask, uppers, margin, exact == "squared hinge", adjacent)
+    # What is padding is never below: +inf among the j, NaN among the i.
+    labels_j = labels.masked_fill(~mask, torch.inf)
+    bound_i = uppers.label_below() if adjacent else uppers.labels.masked_fill(~uppers.real, torch.nan)
+    labels_i = uppers.take(labels)
+    per_pair = margin.ndim == 3
+
+    def block(span: slice, docs: list[Tensor], lists: list[Tensor]) -> tuple[Tensor, Tensor]:
+        s_i, s_j, y_i, y_j = docs[0].unsqueeze(2), lists[0].unsqueeze(1), labels_i[:, span].unsqueeze(2), labels.unsqueeze(1)
+        m_ij = docs[1] if per_pair else lists[1].unsqueeze(1)
+        bound, below = bound_i[:, span].unsqueeze(2), labels_j.unsqueeze(1)
+        pair_ij = below == bound if adjacent else below < bound
+        cost_ij = cost(s_i, s_j, y_i, y_j, m_ij).masked_fill(~pair_ij, 0.0)
+        return cost_ij.sum(dim=(1, 2)), (cost_ij.detach() > 0).sum(dim=(1, 2))
+
+    if per_pair:
+        return sum_in_blocks(block, [uppers.take(scores), uppers.take(margin)], [scores])
+    return sum_in_blocks(block, [uppers.take(scores)], [scores, margin.expand_as(scores)])
+
+
+def _chosen_costs(
+    scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers, margin: Tensor, cost: Cost, pairs: Pairs
+) -> tuple[Tensor, Tensor]:
+    """The cost of one chosen pair per upper document, or per row: ``[B, Q]``, and which of them are real."""
+    s_i, y_i = uppers.take(scores), uppers.take(labels)
+    per_pair = margin.ndim == 3
+    margin = uppers.take(margin) if per_pair else margin.expand_as(scores)
+    if pairs == "mean":
+        n_p = uppers.n_below().clamp(min=1)
+        if per_pair:
+            below = labels.masked_fill(~mask, torch.inf).unsqueeze(1) < y_i.unsqueeze(2)
+            m_ij = margin.masked_fill(~below, 0.0).sum(dim=2) / n_p
+        else:
+            m_ij = sum_below(margin, uppers) / n_p
+        return cost(s_i, sum_below(scores, uppers) / n_p, y_i, sum_below(labels, uppers) / n_p, m_ij), uppers.real
+    real = uppers.real
+    if not real.shape[1]:
+        return s_i, real
+    if pairs == "hardest":
+        i, j = hardest_pairs(scores, uppers)
+        s_i, y_i, real = s_i.gather(1, i), y_i.gather(1, i), real.any(dim=1, keepdim=True)
+        margin = margin.gather(1, i.unsqueeze(2).expand(-1, -1, margin.shape[2])) if per_pair else margin
+    else:
+        j = semi_hard_columns(scores, labels, mask, uppers)
+    m_ij = margin.gather(2, j.unsqueeze(2)).squeeze(2) if per_pair else margin.gather(1, j)
+    return cost(s_i, scores.gather(1, j), y_i, labels.gather(1, j), m_ij), real
+
+
+@torch.no_grad()
+def hardest_pairs(scores: Tensor, uppers: Uppers) -> tuple[Tensor, Tensor]:
+    """The pair of each row with the least ``s_i − s_j``: packed position of i, column of j, ``[B, 1]`` each.
+
+    For two labels: the relevant document with the lowest score, the irrelevant one with the highest. Packed position 0 is
+    padding in a row without a pair.
+    """
+    best, column = scores.masked_fill(~uppers.lowest, -torch.inf).max(dim=1, keepdim=True)
+    upper_scores = uppers.take(scores)
+    running, position = upper_scores.masked_fill(~uppers.real, -torch.inf).cummax(dim=1)
+    before = (uppers.first - 1).clamp(min=0)
+    use_running = (uppers.first > 0) & (running.gather(1, before) > best)
+    best_below = torch.where(use_running, running.gather(1, before), best)
+    column_below = torch.where(use_running, uppers.columns.gather(1, position.gather(1, before)), column)
+    i = (best_below - upper_scores).masked_fill(~uppers.real, -torch.inf).argmax(dim=1, keepdim=True)
+    return i, column_below.gather(1, i)
+
+
+@torch.no_grad()
+def semi_hard_columns(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers) -> Tensor:
+    """For each upper document the less relevant one with the highest score strictly below its own, or, where there is none, the
+    one with the lowest score of all: ``[B, P]`` columns.
+    """
+    if _sorted.pays(uppers.columns.shape[1], uppers.levels):
+        return _sorted.semi_hard_columns(scores, labels, mask, uppers)
+    upper_scores, found = uppers.take(scores), []
+    labels_n = labels.masked_fill(~mask, torch.inf)
+    for span in spans(uppers.columns.shape[1], *scores.shape, scores.device):
+        lower_bpn = labels_n.unsqueeze(1) < uppers.labels[:, span].unsqueeze(2)
+        semi_hard_bpn = lower_bpn & (scores.unsqueeze(1) < upper_scores[:, span].unsqueeze(2))
+        best, column = torch.where(semi_hard_bpn, scores.unsqueeze(1), -torch.inf).max(dim=2)
+        easiest = torch.where(lower_bpn, scores.unsqueeze(1), torch.inf).argmin(dim=2)
+        found.append(torch.where(best > -torch.inf, column, easiest))
+    return torch.cat(found, dim=1)

@@ -1,0 +1,184 @@
+"""Exact sums over all pairs of a list by sorting instead of looking at each pair: O(N log N) time and O(N) memory per row.
+
+A pair (i, j) with y_i > y_j costs something when ``u_j > s_i``, where ``u_j = s_j + m_j``. The scores of one level of more
+relevant documents are sorted; one ``searchsorted`` tells for each less relevant document how many of them it violates, a
+histogram of the answers tells the same from the other side, and these counts are the gradient of the hinge. Several grades go
+level by level. Letters of shapes: b row (one query), p packed upper document (:class:`ltr.losses._uppers.Uppers`), w upper
+document of one level.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ltr.losses._uppers import Uppers
+
+# More relevant documents per level from which on sorting beats the dense form [B, P, N]: measured on one CPU thread.
+DENSE_UPPERS = 24
+# Elements of [rows, N] worked on at a time: their temporaries are a few int64 tensors.
+CHUNK = 1 << 20
+
+
+def pays(n_uppers: int, levels: int) -> bool:
+    """Whether to sort: the dense form costs ``n_uppers`` passes over a list, sorting some :data:`DENSE_UPPERS` per level."""
+    return n_uppers > DENSE_UPPERS * levels
+
+
+class Level(NamedTuple):
+    """The more relevant documents of one label, and the documents below them.
+
+    Attributes:
+        columns: ``[R, W]`` int64.
+        real: ``[R, W]`` bool.
+        lower: ``[R, N]`` bool.
+    """
+
+    columns: Tensor
+    real: Tensor
+    lower: Tensor
+
+
+def levels_of(labels: Tensor, mask: Tensor, uppers: Uppers, adjacent: bool = False) -> Iterator[Level]:
+    """The levels of each row from the least relevant to the most; rows with fewer levels get empty ones."""
+    n_packed = uppers.columns.shape[1]
+    starts_p = (uppers.first == torch.arange(n_packed, device=mask.device)) & uppers.real
+    level_p = starts_p.cumsum(dim=1).masked_fill(~uppers.real, 0)
+    below_p = uppers.label_below() if adjacent else None
+    begin_b = torch.zeros(len(mask), 1, dtype=torch.int64, device=mask.device)
+    for level in range(1, uppers.levels + 1):
+        count_b = (level_p == level).sum(dim=1, keepdim=True)
+        position_w = torch.arange(int(count_b.max()), device=mask.device)
+        real = position_w < count_b
+        packed = (begin_b + position_w).clamp(max=n_packed - 1)
+        head = begin_b.clamp(max=n_packed - 1)
+        if adjacent:
+            lower = labels == below_p.gather(1, head)
+        else:
+            lower = labels < uppers.labels.gather(1, head)
+        yield Level(uppers.columns.gather(1, packed).masked_fill(~real, 0), real, lower & mask & (count_b > 0))
+        begin_b = begin_b + count_b
+
+
+def hinge_sums(
+    scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers, margin: Tensor, squared: bool, adjacent: bool
+) -> tuple[Tensor, Tensor]:
+    r"""The sum of :math:`\max(0, s_j + m_j - s_i)`, or of its square, over the pairs of each row.
+
+    Args:
+        scores, labels, mask: ``[B, N]``.
+        uppers: of these labels.
+        margin: a number, ``[B, 1]`` or ``[B, N]``.
+        squared: whether to sum the squares.
+        adjacent: whether to take neighbours in the order of the labels only.
+
+    Returns:
+        ``[B]`` the sums, with their gradient for scores and margin, and ``[B]`` int64 the number of pairs above 0.
+    """
+    return _HingeSums.apply(scores, margin, labels, mask, uppers, squared, adjacent)
+
+
+class _HingeSums(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx, scores: Tensor, margin: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers, squared: bool, adjacent: bool
+    ) -> tuple[Tensor, Tensor]:
+        n_lists, n_docs = scores.shape
+        gradient = torch.zeros_like(scores)
+        of_margin = torch.zeros_like(scores) if ctx.needs_input_grad[1] else None
+        sum_b = torch.zeros_like(scores[:, 0])
+        active_b = torch.zeros(n_lists, dtype=torch.int64, device=scores.device)
+        step = max(1, CHUNK // max(1, n_docs))
+        for start in range(0, n_lists, step):
+            rows = slice(start, start + step)
+            some_mask, some_labels = mask[rows], labels[rows]
+            some_uppers = uppers._replace(**{k: v[rows] for k, v in uppers._asdict().items() if k != "levels"})
+            # Centred, so that large scores with small gaps lose no digits in the sums; which pairs are active is decided before.
+            centre = scores[rows].sum(dim=1, keepdim=True) / some_mask.sum(dim=1, keepdim=True).clamp(min=1)
+            shifted = scores[rows] + margin.expand_as(scores)[rows]
+            for level in levels_of(some_labels, some_mask, some_uppers, adjacent):
+                upper = scores[rows].gather(1, level.columns)
+                part = _cross(upper, shifted, centre, level, squared)
+                sum_b[rows] += part.value
+                active_b[rows] += part.active
+                gradient[rows] += part.of_lower
+                gradient[rows].scatter_add_(1, level.columns, part.of_upper)
+                if of_margin is not None:
+                    of_margin[rows] += part.of_lower
+        ctx.save_for_backward(gradient, of_margin)
+        ctx.margin_shape = margin.shape
+        ctx.mark_non_differentiable(active_b)
+        return sum_b, active_b
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient_b: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        gradient, of_margin = ctx.saved_tensors
+        if of_margin is not None:
+            of_margin = (of_margin * gradient_b.unsqueeze(1)).sum_to_size(ctx.margin_shape)
+        return gradient * gradient_b.unsqueeze(1), of_margin, None, None, None, None, None
+
+
+class _Part(NamedTuple):
+    value: Tensor
+    active: Tensor
+    of_lower: Tensor
+    of_upper: Tensor
+
+
+def _cross(upper: Tensor, shifted: Tensor, centre: Tensor, level: Level, squared: bool) -> _Part:
+    """All pairs of one level with the documents below: ``upper`` [R, W] are the s_i, ``shifted`` [R, N] the u_j = s_j + m_j."""
+    upper_w, order = upper.masked_fill(~level.real, torch.inf).sort(dim=1)
+    real_w = level.real.gather(1, order)
+    n_active_j = torch.searchsorted(upper_w, shifted.masked_fill(~level.lower, -torch.inf))  # s_i < u_j, strictly
+    buckets = torch.zeros(len(upper), upper.shape[1] + 1, dtype=torch.int64, device=upper.device)
+    # Bucket c holds the j that violate just the c lowest uppers: the upper at place w is violated by all of the buckets above w.
+    n_active_i = _after(buckets.scatter_add(1, n_active_j, torch.ones_like(n_active_j)))
+    s_i = (upper_w - centre).masked_fill(~real_w, 0.0)
+    u_j = (shifted - centre).masked_fill(~level.lower, 0.0)
+    if squared:
+        sum_of_s_j = F.pad(s_i.cumsum(dim=1), (1, 0)).gather(1, n_active_j)
+        sum_of_u_i = _after(buckets.to(u_j.dtype).scatter_add(1, n_active_j, u_j))
+        of_lower = 2 * (n_active_j * u_j - sum_of_s_j)
+        of_sorted = 2 * (n_active_i * s_i - sum_of_u_i)
+    else:
+        of_lower, of_sorted = n_active_j.to(u_j.dtype), -n_active_i.to(s_i.dtype)
+    # Euler: a function of degree 1 (2, if squared) is (half of) the product of its arguments and its gradient.
+    value = ((of_lower * u_j).sum(dim=1) + (of_sorted * s_i).sum(dim=1)) / (2 if squared else 1)
+    of_upper = torch.zeros_like(of_sorted).scatter(1, order, of_sorted.masked_fill(~real_w, 0.0))
+    return _Part(value, n_active_j.sum(dim=1), of_lower, of_upper)
+
+
+def _after(buckets: Tensor) -> Tensor:
+    """For each place w the sum over the buckets w + 1, w + 2, …"""
+    return buckets[:, 1:].flip(1).cumsum(dim=1).flip(1)
+
+
+def semi_hard_columns(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers) -> Tensor:
+    """:func:`ltr.losses._pairs.semi_hard_columns` by sorting the documents below each level."""
+    found = torch.zeros_like(uppers.columns)
+    begin_b = torch.zeros(len(mask), 1, dtype=torch.int64, device=mask.device)
+    for level in levels_of(labels, mask, uppers):
+        lower_scores, order = scores.masked_fill(~level.lower, torch.inf).sort(dim=1)
+        n_below_score = torch.searchsorted(lower_scores, scores.gather(1, level.columns))
+        chosen = order.gather(1, (n_below_score - 1).clamp(min=0))
+        place = (begin_b + torch.arange(chosen.shape[1], device=mask.device)).clamp(max=found.shape[1] - 1)
+        found = found.scatter_add(1, place, chosen.masked_fill(~level.real, 0))
+        begin_b = begin_b + level.real.sum(dim=1, keepdim=True)
+    return found
+
+
+def swapped_counts(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers) -> tuple[Tensor, Tensor]:
+    """``[B]`` int64 each: how many pairs stand in the wrong order (s_j > s_i though y_i > y_j), and how many are tied in
+    score.
+    """
+    swapped_b = torch.zeros(len(mask), dtype=torch.int64, device=mask.device)
+    tied_b = torch.zeros_like(swapped_b)
+    for level in levels_of(labels, mask, uppers):
+        upper_w = scores.gather(1, level.columns).masked_fill(~level.real, torch.inf).sort(dim=1).values
+        lower_n = scores.masked_fill(~level.lower, -torch.inf)
+        below_b, up_to_b = (torch.searchsorted(upper_w, lower_n, right=right).sum(dim=1) for right in (False, True))
+        swapped_b, tied_b = swapped_b + below_b, tied_b + up_to_b - below_b
+    return swapped_b, tied_b
