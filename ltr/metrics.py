@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ltr.losses._pairs import count_swapped
+
 Empty = Literal["skip", "zero", "one"]
 
 
@@ -114,32 +116,13 @@ def _none(ideal_bm: Tensor) -> Tensor:
     return ~(ideal_bm > 0).any(dim=1)
 
 
-def _pair_counts(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Per row: concordant pairs, discordant pairs, pairs tied in score only, pairs tied in label only."""
-    s_bij = (scores.unsqueeze(2) - scores.unsqueeze(1)).sign()
-    y_bij = (labels.unsqueeze(2) - labels.unsqueeze(1)).sign()
-    real_bij = (mask.unsqueeze(2) & mask.unsqueeze(1)).triu(diagonal=1)
-
-    def count(chosen_bij: Tensor) -> Tensor:
-        return (chosen_bij & real_bij).sum(dim=(1, 2)).float()
-
-    agree_bij = s_bij * y_bij
-    return (
-        count(agree_bij > 0),
-        count(agree_bij < 0),
-        count((s_bij == 0) & (y_bij != 0)),
-        count((s_bij != 0) & (y_bij == 0)),
-    )
-
-
 def swapped_pairs(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
     """Number of pairs of the list with different labels that stand in the wrong order; a tie of scores counts one half.
 
-    Lower is better. NaN for a list without two different labels.
+    Lower is better. Counted exactly, by sorting where a list is long. NaN for a list without two different labels.
     """
-    concordant_b, discordant_b, score_ties_b, _ = _pair_counts(scores.float(), labels, mask)
-    n_pairs_b = concordant_b + discordant_b + score_ties_b
-    return _nan_where(n_pairs_b == 0, discordant_b + score_ties_b / 2)
+    n_pairs_b, swapped_b, tied_b = count_swapped(scores.float(), labels, mask)
+    return _nan_where(n_pairs_b == 0, swapped_b + tied_b / 2)
 
 
 def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
@@ -150,11 +133,20 @@ def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
     References:
         Kendall (1945), The treatment of ties in ranking problems.
     """
-    concordant_b, discordant_b, score_ties_b, label_ties_b = _pair_counts(scores.float(), labels, mask)
-    by_label_b = concordant_b + discordant_b + score_ties_b
-    by_score_b = concordant_b + discordant_b + label_ties_b
-    tau_b = (concordant_b - discordant_b) / (by_label_b * by_score_b).sqrt().clamp(min=1e-30)
-    return _nan_where(by_label_b == 0, tau_b)
+    n_pairs_b, swapped_b, tied_b = count_swapped(scores.float(), labels, mask)
+    concordant_b = n_pairs_b - swapped_b - tied_b
+    n_by_score_b = _pairs_with_two_scores(scores.float(), mask)
+    # Two roots, not the root of a product: that overflows for lists of some 10,000 documents.
+    tau_b = (concordant_b - swapped_b) / n_pairs_b.sqrt().clamp(min=1) / n_by_score_b.sqrt().clamp(min=1)
+    return _nan_where(n_pairs_b == 0, tau_b)
+
+
+def _pairs_with_two_scores(scores: Tensor, mask: Tensor) -> Tensor:
+    """``[B]`` int64: the pairs of real documents whose scores differ."""
+    by_score = scores.masked_fill(~mask, torch.inf).sort(dim=1).values
+    n_docs_b = mask.sum(dim=1, keepdim=True)
+    n_not_above = torch.searchsorted(by_score, by_score, right=True).clamp(max=n_docs_b)
+    return (n_docs_b - n_not_above).sum(dim=1)
 
 
 _BY_RANK: dict[str, Callable[..., Tensor]] = {

@@ -56,7 +56,8 @@ class _InBlocks(torch.autograd.Function):
             with torch.set_grad_enabled(any(wanted)):
                 value_b, more_b = block(span, leaves[:n_cut], leaves[n_cut:])
             if any(wanted):
-                found = torch.autograd.grad(value_b.sum(), [leaf for leaf, w in zip(leaves, wanted, strict=True) if w])
+                some = [leaf for leaf, w in zip(leaves, wanted, strict=True) if w]
+                found = torch.autograd.grad(value_b, some, torch.ones_like(value_b))
                 for i, gradient in zip([i for i, w in enumerate(wanted) if w], found, strict=True):
                     whole = gradients[i][:, span] if i < n_cut else gradients[i]
                     whole += gradient

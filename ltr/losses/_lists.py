@@ -7,12 +7,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 Reduction = Literal["mean", "sum", "none"]
 
 
-def check_lists(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Check shapes; return the scores in float32 or better, 0 at the padding, and the mask.
+def check_lists(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Check shapes; return the scores in float32 or better and the labels like them, both 0 at the padding, and the mask.
 
     Raises:
         ValueError: if scores, labels and mask do not share one shape ``[B, N]``.
@@ -26,8 +27,10 @@ def check_lists(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Te
         )
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
+    if not scores.shape[1]:  # rows without columns are rows of padding
+        scores, labels, mask = (F.pad(t, (0, 1)) for t in (scores, labels, mask))
     # Filled, not multiplied: whatever stands in the padding, NaN included, reaches neither value nor gradient.
-    return scores.masked_fill(~mask, 0.0), mask
+    return scores.masked_fill(~mask, 0.0), labels.to(scores.dtype).masked_fill(~mask, 0.0), mask
 
 
 def check_margin(margin: float | Tensor, scores: Tensor) -> Tensor:

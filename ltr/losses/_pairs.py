@@ -36,8 +36,8 @@ def mean_over_pairs(
     sorted.
     """
     check_choice("pairs", pairs, PAIRS)
-    scores, mask = check_lists(scores, labels, mask)
-    labels, margin = labels.to(scores.dtype), check_margin(margin, scores)
+    scores, labels, mask = check_lists(scores, labels, mask)
+    margin = check_margin(margin, scores)
     uppers = find_uppers(labels, mask)
     n_pairs_b = uppers.n_pairs()
     if pairs in ("all", "adjacent"):
@@ -147,3 +147,19 @@ def semi_hard_columns(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppe
         easiest = torch.where(lower_bpn, scores.unsqueeze(1), torch.inf).argmin(dim=2)
         found.append(torch.where(best > -torch.inf, column, easiest))
     return torch.cat(found, dim=1)
+
+
+@torch.no_grad()
+def count_swapped(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``[B]`` int64 each: the pairs with y_i > y_j, how many of them have s_j > s_i, and how many are tied in score."""
+    uppers = find_uppers(labels.to(scores.dtype), mask)
+    if _sorted.pays(uppers.columns.shape[1], uppers.levels):
+        return uppers.n_pairs(), *_sorted.swapped_counts(scores, labels, mask, uppers)
+    swapped_b = tied_b = torch.zeros(len(mask), dtype=torch.int64, device=mask.device)
+    labels_n, upper_scores = labels.masked_fill(~mask, torch.inf).unsqueeze(1), uppers.take(scores)
+    for span in spans(uppers.columns.shape[1], *scores.shape, scores.device):
+        pair_bpn = (labels_n < uppers.labels[:, span].unsqueeze(2)) & uppers.real[:, span].unsqueeze(2)
+        gap_bpn = upper_scores[:, span].unsqueeze(2) - scores.unsqueeze(1)
+        swapped_b = swapped_b + ((gap_bpn < 0) & pair_bpn).sum(dim=(1, 2))
+        tied_b = tied_b + ((gap_bpn == 0) & pair_bpn).sum(dim=(1, 2))
+    return uppers.n_pairs(), swapped_b, tied_b

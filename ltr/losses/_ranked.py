@@ -35,7 +35,6 @@ class Ranked(NamedTuple):
 def rank_lists(scores: Tensor, labels: Tensor, mask: Tensor) -> Ranked:
     """Sort by the present scores: highest first, stable, anew at every call."""
     order = scores.detach().masked_fill(~mask, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    labels = labels.to(scores.dtype).masked_fill(~mask, 0.0)
     return Ranked(scores.gather(1, order), labels.gather(1, order), mask.gather(1, order))
 
 

@@ -69,8 +69,7 @@ def pack(chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def find_uppers(labels: Tensor, mask: Tensor) -> Uppers:
-    """Pack the documents that have a less relevant one in their list."""
-    labels = labels if labels.is_floating_point() else labels.float()
+    """Pack the documents that have a less relevant one in their list; labels are floating."""
     low = labels.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True)
     columns, real = pack((labels > low) & mask)
     labels_p, order = labels.gather(1, columns).masked_fill(~real, torch.inf).sort(dim=1)

@@ -57,8 +57,7 @@ def approx_ndcg_loss(
         >>> approx_ndcg_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # both at rank 1.5: 1 - 1 / log2(2.5)
         tensor(0.2435)
     """
-    scores, mask = check_lists(scores, labels, mask)
-    labels = labels.to(scores.dtype).masked_fill(~mask, 0.0)
+    scores, labels, mask = check_lists(scores, labels, mask)
     has_signal_b = two_labels(labels, mask)
     gains = exp_gain(labels)
     columns, real = pack((gains > 0) & mask)
@@ -118,7 +117,7 @@ def approx_mrr_loss(
         >>> approx_mrr_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # rank 1.5
         tensor(0.3333)
     """
-    scores, mask = check_lists(scores, labels, mask)
+    scores, labels, mask = check_lists(scores, labels, mask)
     relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
     # A row without a relevant document keeps its zeros: the maximum of nothing would be -inf.
     best_b = scores.masked_fill(~relevant & has_signal_b.unsqueeze(1), -torch.inf).amax(dim=1, keepdim=True)
@@ -171,8 +170,7 @@ def neural_ndcg_loss(
         >>> neural_ndcg_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # P = 1/2: 1 - (1 + 1 / log2(3)) / 2
         tensor(0.1845)
     """
-    scores, mask = check_lists(scores, labels, mask)
-    labels = labels.to(scores.dtype).masked_fill(~mask, 0.0)
+    scores, labels, mask = check_lists(scores, labels, mask)
     has_signal_b = two_labels(labels, mask)
     gains = exp_gain(labels)
     n_docs = scores.shape[1]

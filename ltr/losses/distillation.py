@@ -89,9 +89,9 @@ def kl_divergence_loss(
         >>> kl_divergence_loss(torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 2.0]]))  # equal gaps
         tensor(0.)
     """
-    scores, mask = check_lists(scores, labels, mask)
+    scores, labels, mask = check_lists(scores, labels, mask)
     has_signal_b = two_labels(labels, mask)
-    log_p = masked_log_softmax(labels.to(scores.dtype) / temperature, mask)
+    log_p = masked_log_softmax(labels / temperature, mask)
     log_q = masked_log_softmax(scores / temperature, mask)
     cost = (log_p.exp() * (log_p - log_q)).masked_fill(~(mask & has_signal_b.unsqueeze(1)), 0.0)
     return reduce_lists(temperature**2 * cost.sum(dim=1), has_signal_b, reduction)

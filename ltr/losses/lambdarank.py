@@ -85,7 +85,7 @@ def lambdarank_loss(
     """
     check_choice("metric", metric, METRICS)
     _check_cut(metric, k)
-    scores, mask = check_lists(scores, labels, mask)
+    scores, labels, mask = check_lists(scores, labels, mask)
     ranked = rank_lists(scores, labels, mask)
     delta = swap_weights(ranked, metric, k, max_grade)
 
@@ -164,7 +164,7 @@ def lambda_loss(
     """
     check_choice("scheme", scheme, SCHEMES)
     _check_cut(scheme, k)
-    scores, mask = check_lists(scores, labels, mask)
+    scores, labels, mask = check_lists(scores, labels, mask)
     ranked = rank_lists(scores, labels, mask)
     gain_r = exp_gain(ranked.labels)
     gain_r = gain_r / best_dcg(gain_r, k).unsqueeze(1)

@@ -67,7 +67,7 @@ def softmax_loss(
         tensor(1.0986)
     """
     check_choice("positives", positives, ("out", "in"))
-    scores, mask = check_lists(scores, labels, mask)
+    scores, labels, mask = check_lists(scores, labels, mask)
     scores = scores / temperature
     relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
     # A row without an irrelevant document would give log 0 = -inf, and NaN in the backward pass: it keeps its zeros instead.
@@ -128,9 +128,9 @@ def listnet_loss(
         tensor(0.6931)
     """
     check_choice("kind", kind, ("ce", "kl"))
-    scores, mask = check_lists(scores, labels, mask)
+    scores, labels, mask = check_lists(scores, labels, mask)
     has_signal_b = two_labels(labels, mask)
-    log_p = masked_log_softmax(labels.to(scores.dtype), mask)
+    log_p = masked_log_softmax(labels, mask)
     log_q = masked_log_softmax(scores / temperature, mask)
     target = log_p.exp().masked_fill(~(mask & has_signal_b.unsqueeze(1)), 0.0)
     cost = target * ((log_p - log_q) if kind == "kl" else -log_q)
@@ -176,7 +176,7 @@ def mean_inequality_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = N
         >>> mean_inequality_loss(scores, torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]))
         tensor(1.2261)
     """
-    scores, mask = check_lists(scores, labels, mask)
+    scores, labels, mask = check_lists(scores, labels, mask)
     relevant, _, has_signal_b = relevant_and_not(labels, mask)
     log_p = masked_log_softmax(scores, mask).masked_fill(~(relevant & has_signal_b.unsqueeze(1)), 0.0)
     n_b = relevant.sum(dim=1).clamp(min=1).to(scores.dtype)
@@ -275,8 +275,8 @@ def _plackett_luce(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple
     """Documents in ascending order of their labels: ``[B, N]`` −log of the probability of each against those below it, how many
     are below, how many are not above (0 at the padding); and ``[B]`` which rows have two labels.
     """
-    scores, mask = check_lists(scores, labels, mask)
-    labels, order = labels.to(scores.dtype).masked_fill(~mask, torch.inf).sort(dim=1)
+    scores, labels, mask = check_lists(scores, labels, mask)
+    labels, order = labels.masked_fill(~mask, torch.inf).sort(dim=1)
     scores, mask = scores.gather(1, order), mask.gather(1, order)
     n_below = torch.searchsorted(labels, labels).masked_fill(~mask, 0)
     n_up_to = torch.searchsorted(labels, labels, right=True).masked_fill(~mask, 0)

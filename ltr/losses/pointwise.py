@@ -50,9 +50,10 @@ def bce_loss(
         >>> bce_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # log 2
         tensor(0.6931)
     """
-    scores, mask = check_lists(scores, labels, mask)
-    target = labels.to(scores.dtype).masked_fill(~mask, 0.0).clamp(0.0, 1.0)
-    cost = F.binary_cross_entropy_with_logits(scores, target, pos_weight=scores.new_tensor(pos_weight), reduction="none")
+    scores, labels, mask = check_lists(scores, labels, mask)
+    cost = F.binary_cross_entropy_with_logits(
+        scores, labels.clamp(0.0, 1.0), pos_weight=scores.new_tensor(pos_weight), reduction="none"
+    )
     return _mean_over_documents(cost, mask, reduction)
 
 
@@ -88,9 +89,8 @@ def mse_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *, redu
         >>> mse_loss(torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 1.0]]))
         tensor(2.)
     """
-    scores, mask = check_lists(scores, labels, mask)
-    target = labels.to(scores.dtype).masked_fill(~mask, 0.0)
-    return _mean_over_documents((scores - target).square(), mask, reduction)
+    scores, labels, mask = check_lists(scores, labels, mask)
+    return _mean_over_documents((scores - labels).square(), mask, reduction)
 
 
 def _mean_over_documents(cost: Tensor, mask: Tensor, reduction: Reduction) -> Tensor:

@@ -72,8 +72,8 @@ def batch_all_triplet_loss(
     if average == "row":
         return margin_ranking_loss(scores, labels, mask, margin=margin, reduction=reduction)
     check_choice("reduction", reduction, ("mean", "sum", "none"))
-    scores, mask = check_lists(scores, labels, mask)
-    labels, margin = labels.to(scores.dtype), check_margin(margin, scores)
+    scores, labels, mask = check_lists(scores, labels, mask)
+    margin = check_margin(margin, scores)
     uppers = find_uppers(labels, mask)
     sum_b, active_b = pair_sums(scores, labels, mask, uppers, margin, hinge, exact="hinge")
     n_triplets = (active_b if average == "active" else uppers.n_pairs()).sum()

@@ -1,4 +1,4 @@
-"""Laws that every loss exported by ``ltr.losses`` keeps."""
+"""Laws that every loss exported by ``ltr.losses`` keeps: with its defaults and other options, for short lists and long ones."""
 
 import inspect
 
@@ -7,8 +7,74 @@ import torch
 from torch import nn
 
 import ltr.losses
+from ltr.losses import (
+    AdaptiveMarginRankingLoss,
+    AdaptiveRankNetLoss,
+    BatchAllTripletLoss,
+    BatchHardTripletLoss,
+    LambdaLoss,
+    LambdaRankLoss,
+    ListNetLoss,
+    MarginRankingLoss,
+    RankNetLoss,
+    SoftmaxLoss,
+    WeightedSum,
+    _blocks,
+    _sorted,
+)
 
-EVERY_LOSS = [c for _, c in sorted(vars(ltr.losses).items()) if inspect.isclass(c) and issubclass(c, nn.Module)]
+EVERY_CLASS = [c for _, c in sorted(vars(ltr.losses).items()) if inspect.isclass(c) and issubclass(c, nn.Module)]
+PAIRS = ("hardest", "semi-hard", "adjacent", "mean")
+OPTIONS = [
+    *[(MarginRankingLoss, {"pairs": pairs}) for pairs in PAIRS],
+    (MarginRankingLoss, {"squared": True}),
+    (MarginRankingLoss, {"squared": True, "pairs": "adjacent"}),
+    (AdaptiveMarginRankingLoss, {"k": 0.5, "pairs": "mean"}),
+    *[(RankNetLoss, {"pairs": pairs}) for pairs in PAIRS],
+    (RankNetLoss, {"sigma": 2.0, "targets": "soft"}),
+    (AdaptiveRankNetLoss, {"mode": "scale"}),
+    (AdaptiveRankNetLoss, {"mode": "scale", "targets": "soft", "pairs": "mean"}),
+    (BatchAllTripletLoss, {"average": "all"}),
+    (BatchAllTripletLoss, {"average": "row"}),
+    (BatchHardTripletLoss, {"soft": True}),
+    *[(LambdaRankLoss, {"metric": metric, "k": 3}) for metric in ("ndcg", "err", "mrr", "ap", "precision")],
+    *[(LambdaRankLoss, {"metric": metric}) for metric in ("err", "mrr", "ap")],
+    (LambdaRankLoss, {"normalize": True}),
+    (LambdaLoss, {"scheme": "ndcg1"}),
+    (LambdaLoss, {"scheme": "ndcg2", "k": 2}),
+    (SoftmaxLoss, {"positives": "in", "temperature": 0.5}),
+    (ListNetLoss, {"kind": "kl", "temperature": 2.0}),
+    (WeightedSum, {"losses": [RankNetLoss(), LambdaRankLoss()], "weights": [0.5, 2.0]}),
+]
+CASES = {c.__name__: c for c in EVERY_CLASS} | {
+    f"{c.__name__}({', '.join(f'{k}={v}' for k, v in o.items() if k != 'losses')})": lambda c=c, o=o: c(**o) for c, o in OPTIONS
+}
+EVERY_LOSS = pytest.mark.parametrize("loss", [pytest.param(make, id=name) for name, make in CASES.items()])
+
+
+def except_for(*names):
+    """Every case but those whose name begins with one of these."""
+    left = [pytest.param(make, id=name) for name, make in CASES.items() if not name.startswith(names)]
+    return pytest.mark.parametrize("loss", left)
+
+
+# A document that is judged by itself: the level of its score counts, and there is always something to learn.
+POINTWISE = ("BCELoss", "MSELoss")
+# Published as a mean over the batch, not over rows.
+OVER_THE_BATCH = ("BatchAllTripletLoss", "BatchAllTripletLoss(average=all)")
+
+
+def take_long_forms(monkeypatch):
+    monkeypatch.setitem(_blocks.BLOCK, "cpu", 16)
+    monkeypatch.setattr(_sorted, "DENSE_UPPERS", 0)
+    monkeypatch.setattr(_sorted, "CHUNK", 16)
+
+
+@pytest.fixture(params=["short lists", "long lists"])
+def size(request, monkeypatch):
+    """A law for the dense form, and for the sorted and blocked forms that long lists take."""
+    if request.param == "long lists":
+        take_long_forms(monkeypatch)
 
 
 @pytest.fixture
@@ -29,102 +95,194 @@ def value_and_gradient(loss, scores, labels, mask):
 
 
 def test_the_contract_finds_the_losses():
-    assert {"MarginRankingLoss", "AdaptiveMarginRankingLoss", "RankNetLoss", "SoftmaxLoss"} <= {c.__name__ for c in EVERY_LOSS}
+    tables = "BCELoss MSELoss MarginRankingLoss AdaptiveMarginRankingLoss RankNetLoss AdaptiveRankNetLoss BatchAllTripletLoss "
+    tables += "BatchHardTripletLoss BatchSemiHardTripletLoss LambdaRankLoss LambdaLoss SoftmaxLoss ListNetLoss ListMLELoss "
+    tables += "PositionAwareListMLELoss MeanInequalityLoss ApproxNDCGLoss ApproxMRRLoss NeuralNDCGLoss MarginMSELoss "
+    tables += "KLDivergenceLoss WeightedSum"
+    assert {c.__name__ for c in EVERY_CLASS} == set(tables.split())
 
 
-@pytest.mark.parametrize("loss", EVERY_LOSS)
+@EVERY_LOSS
 @pytest.mark.parametrize("noise", [1e4, float("nan"), float("inf")])
-def test_padding_changes_nothing(loss, lists, noise):
+def test_padding_changes_nothing(loss, lists, noise, size):
     scores, labels, mask = lists
     noisy = torch.where(mask, scores.detach(), noise).requires_grad_()
-    other_labels = torch.where(mask, labels, 7.0)
+    other_labels = torch.where(mask, labels, 3.0)
     value, gradient = value_and_gradient(loss(), noisy, other_labels, mask)
     expected, expected_gradient = value_and_gradient(loss(), scores, labels, mask)
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(gradient, expected_gradient)
     wider = [torch.cat([t, t[:, :2]], dim=1) for t in (scores, labels)]
     torch.testing.assert_close(loss()(*wider, torch.cat([mask, torch.zeros_like(mask[:, :2])], dim=1)), expected)
+    # Padding in front: nothing may lean on it coming last.
+    ahead = [torch.cat([t[:, :2], t], dim=1) for t in (scores, labels)]
+    torch.testing.assert_close(loss()(*ahead, torch.cat([torch.zeros_like(mask[:, :2]), mask], dim=1)), expected)
 
 
-@pytest.mark.parametrize("loss", EVERY_LOSS)
+@EVERY_LOSS
 def test_order_of_columns_changes_nothing(loss, lists):
+    scores, labels, mask = lists
     order = torch.tensor([3, 0, 6, 2, 5, 1, 4])
-    expected = loss()(*lists)
-    torch.testing.assert_close(loss()(*(t[:, order] for t in lists)), expected)
+    value, gradient = value_and_gradient(loss(), scores, labels, mask)
+    shuffled = scores.detach()[:, order].requires_grad_()
+    other, other_gradient = value_and_gradient(loss(), shuffled, labels[:, order], mask[:, order])
+    torch.testing.assert_close(other, value)
+    torch.testing.assert_close(other_gradient, gradient[:, order])
 
 
-@pytest.mark.parametrize("loss", EVERY_LOSS)
+@except_for(*POINTWISE)
 def test_a_constant_added_to_a_row_changes_nothing(loss, lists):
     scores, labels, mask = lists
     shift = torch.tensor([[3.0], [-20.0], [0.5], [100.0], [-1.0]], dtype=torch.float64)
     torch.testing.assert_close(loss()(scores + shift, labels, mask), loss()(scores, labels, mask))
 
 
-@pytest.mark.parametrize("loss", EVERY_LOSS)
+@EVERY_LOSS
 def test_gradcheck(loss, lists):
     scores, labels, mask = lists
     assert torch.autograd.gradcheck(lambda s: loss()(s, labels, mask), scores)
 
 
-@pytest.mark.parametrize("loss", EVERY_LOSS)
-def test_the_gradient_of_a_row_sums_to_zero_and_raises_the_best_document(loss, lists):
+@except_for(*POINTWISE)
+def test_the_gradient_of_a_row_sums_to_zero(loss, lists):
     scores, labels, mask = lists
     _, gradient = value_and_gradient(loss(), scores, labels, mask)
     torch.testing.assert_close(gradient.sum(dim=1), torch.zeros(5, dtype=torch.float64), atol=1e-12, rtol=0)
-    # All scores equal: the loss falls when the only relevant document of a row rises.
-    flat = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
-    _, gradient = value_and_gradient(loss(), flat, torch.tensor([[0.0, 1.0, 0.0]]).double(), None)
-    assert gradient[0, 1] < 0 < gradient[0, 0]
 
 
-@pytest.mark.parametrize("loss", EVERY_LOSS)
+@EVERY_LOSS
+@pytest.mark.parametrize("place", range(3))
+def test_a_step_downhill_raises_the_only_relevant_document(loss, place):
+    """Nearly equal scores; the loss falls when the relevant document rises, and when another one falls."""
+    scores = torch.tensor([[0.02, 0.01, 0.0]], dtype=torch.float64, requires_grad=True)
+    labels = torch.zeros(1, 3, dtype=torch.float64)
+    labels[0, place] = 1.0
+    make = loss()
+    if getattr(make, "k", None) is not None and isinstance(make, LambdaRankLoss):
+        make.k = 1 if place else 2  # where a swap changes the metric
+    _, gradient = value_and_gradient(make, scores, labels, None)
+    others = [i for i in range(3) if i != place]
+    assert gradient[0, place] < 0 and (gradient[0, others] >= 0).all() and gradient[0, others].sum() > 0
+
+
+@except_for(*OVER_THE_BATCH)
 def test_many_rows_are_the_mean_of_single_rows(loss, lists):
     scores, labels, mask = lists
     single = [loss()(scores[b : b + 1], labels[b : b + 1], mask[b : b + 1]) for b in range(5)]
     torch.testing.assert_close(loss()(scores, labels, mask), torch.stack(single).mean())
 
 
-@pytest.mark.parametrize("loss", EVERY_LOSS)
+@EVERY_LOSS
+def test_reductions_agree(loss, lists):
+    """``none`` sums up to ``sum``, and so does ``mean`` times the rows, all five of which have something to learn."""
+    values = {}
+    for reduction in ("none", "sum", "mean"):
+        made = loss()
+        for part in [made, *getattr(made, "losses", [])]:
+            part.reduction = reduction
+        values[reduction] = made(*lists)
+    assert values["none"].shape == (5,)
+    torch.testing.assert_close(values["none"].sum(), values["sum"])
+    rows = 1 if isinstance(made, BatchAllTripletLoss) and made.average != "row" else 5
+    torch.testing.assert_close(values["mean"] * rows, values["sum"])
+
+
+@except_for(*POINTWISE, "WeightedSum")
+def test_an_unknown_reduction_is_refused(loss, lists):
+    made = loss()
+    made.reduction = "max"
+    with pytest.raises(ValueError, match="reduction must be 'mean', 'sum' or 'none', got 'max'"):
+        made(*lists)
+
+
+@except_for(*POINTWISE)
 def test_a_row_without_anything_to_learn_does_not_dilute_the_mean(loss, lists):
     scores, labels, mask = lists
     more = torch.cat([scores, scores[:2]]), torch.cat([labels, torch.zeros(2, 7)]), torch.cat([mask, mask[:2]])
     torch.testing.assert_close(loss()(*more), loss()(scores, labels, mask))
 
 
-@pytest.mark.parametrize("loss", EVERY_LOSS)
-def test_value_and_gradient_are_zero_when_nothing_can_be_learnt(loss, lists):
+@pytest.mark.parametrize("loss", [CASES[name] for name in POINTWISE])
+def test_a_row_without_documents_does_not_dilute_the_mean_of_pointwise_losses(loss, lists):
     scores, labels, mask = lists
-    nothing = [
-        (torch.zeros_like(labels), mask),
-        (torch.ones_like(labels), mask),
-        (labels, torch.zeros_like(mask)),
-        (labels, torch.arange(7) < torch.ones(5, 1)),
-    ]
+    more = torch.cat([scores, scores[:2]]), torch.cat([labels, labels[:2]]), torch.cat([mask, torch.zeros_like(mask[:2])])
+    torch.testing.assert_close(loss()(*more), loss()(scores, labels, mask))
+
+
+@EVERY_LOSS
+def test_value_and_gradient_are_zero_when_nothing_can_be_learnt(loss, lists, request, size):
+    scores, labels, mask = lists
+    nothing = [(labels, torch.zeros_like(mask))]
+    if not request.node.callspec.id.endswith(POINTWISE):
+        nothing += [
+            (torch.zeros_like(labels), mask),
+            (torch.ones_like(labels), mask),
+            (labels, torch.arange(7) < torch.ones(5, 1)),
+        ]
     for some_labels, some_mask in nothing:
         value, gradient = value_and_gradient(loss(), scores, some_labels, some_mask)
         assert value == 0 and (gradient == 0).all()
 
 
-@pytest.mark.parametrize("loss", EVERY_LOSS)
-def test_large_scores_stay_finite(loss, lists):
+@EVERY_LOSS
+def test_a_batch_without_rows_or_columns_gives_zero(loss, size):
+    for shape in ((0, 4), (3, 0)):
+        scores = torch.zeros(shape, requires_grad=True)
+        value, gradient = value_and_gradient(loss(), scores, torch.zeros(shape), None)
+        assert value == 0 and gradient.shape == shape
+
+
+@EVERY_LOSS
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_large_scores_stay_finite(loss, lists, dtype):
     _, labels, mask = lists
     for sign in (1, -1):
-        scores = (sign * 1e4 * (labels.float() - 1)).requires_grad_()
-        value, gradient = value_and_gradient(loss(), scores, labels, mask)
+        scores = (sign * 1e4 * (labels - 1)).to(dtype).requires_grad_()
+        value, gradient = value_and_gradient(loss(), scores, labels.float(), mask)
         assert value.isfinite() and gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("loss", EVERY_LOSS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_scores_give_a_float32_value(loss, lists, dtype):
+@EVERY_LOSS
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_the_value_is_float32_or_better_and_the_gradient_of_the_scores_type(loss, lists, dtype):
+    """Half precision only rounds the scores that come in: the same numbers in float64 give the same value and gradient."""
     scores, labels, mask = lists
-    half = scores.detach().to(dtype).requires_grad_()
-    value, gradient = value_and_gradient(loss(), half, labels.float(), mask)
-    assert value.dtype == torch.float32 and gradient.dtype == dtype and gradient.isfinite().all()
-    torch.testing.assert_close(value, loss()(half.detach().float(), labels.float(), mask))
+    low = scores.detach().to(dtype).requires_grad_()
+    value, gradient = value_and_gradient(loss(), low, labels.float(), mask)
+    exact = low.detach().double().requires_grad_()
+    expected, expected_gradient = value_and_gradient(loss(), exact, labels, mask)
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32) and gradient.dtype == dtype
+    torch.testing.assert_close(value.double(), expected, rtol=2e-5, atol=1e-5)
+    precision = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}[dtype]
+    torch.testing.assert_close(gradient.double(), expected_gradient, rtol=precision, atol=precision)
 
 
-@pytest.mark.parametrize("loss", EVERY_LOSS)
+@EVERY_LOSS
+def test_a_nan_that_comes_in_goes_out(loss, lists, size):
+    scores, labels, mask = lists
+    broken = torch.where(torch.arange(35).view(5, 7) == 0, torch.nan, scores)
+    assert loss()(broken, labels, mask).isnan()
+
+
+@EVERY_LOSS
 def test_wrong_shapes_are_refused(loss):
     with pytest.raises(ValueError, match=r"must share one shape \[B, N\]"):
         loss()(torch.zeros(2, 3), torch.zeros(3, 2))
+
+
+@EVERY_LOSS
+def test_a_loss_says_whether_it_takes_a_margin(loss, lists):
+    """Those that do not ignore it; those that do answer another value for a larger one (the soft batch-hard included)."""
+    scores, labels, mask = lists
+    small, large = (loss()(scores, labels, mask, torch.full_like(labels, m)) for m in (0.5, 5.0))
+    assert (small != large) == getattr(loss(), "takes_margin", True)
+
+
+@EVERY_LOSS
+def test_short_and_long_lists_take_forms_of_one_value_and_gradient(loss, lists, monkeypatch):
+    scores, labels, mask = lists
+    value, gradient = value_and_gradient(loss(), scores, labels, mask)
+    take_long_forms(monkeypatch)
+    other, other_gradient = value_and_gradient(loss(), scores, labels, mask)
+    torch.testing.assert_close(other, value, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(other_gradient, gradient, rtol=1e-12, atol=1e-12)
