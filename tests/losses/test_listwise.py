@@ -5,11 +5,16 @@ import torch
 from torch.nn import functional as F
 
 from ltr.losses import (
+    ListMLELoss,
     ListNetLoss,
     MeanInequalityLoss,
+    PositionAwareListMLELoss,
+    RankNetLoss,
     SoftmaxLoss,
+    list_mle_loss,
     listnet_loss,
     mean_inequality_loss,
+    position_aware_list_mle_loss,
     softmax_loss,
 )
 
@@ -87,3 +92,41 @@ def test_mean_inequality_is_zero_just_where_the_relevant_share_all_the_mass_even
     torch.manual_seed(0)
     many = torch.randn(200, 6, dtype=torch.float64) * 3
     assert mean_inequality_loss(many, torch.randint(0, 2, (200, 6)).double(), reduction="none").min() >= 0
+
+
+def test_list_mle_by_hand():
+    """s = (log 2, 0, log 3), y = (2, 1, 0): -log(2 / 6) - log(1 / 4); position-aware: (2^2 - 1, 2^1 - 1) / 3 as weights."""
+    lists = torch.tensor([[math.log(2), 0.0, math.log(3)]]), torch.tensor([[2.0, 1.0, 0.0]])
+    assert ListMLELoss()(*lists).item() == pytest.approx(math.log(3) + math.log(4))
+    assert PositionAwareListMLELoss()(*lists).item() == pytest.approx(math.log(3) + math.log(4) / 3)
+
+
+def test_ties_of_labels_do_not_compete_in_list_mle_by_hand():
+    """y = (1, 1, 0), s = (log 2, 0, log 3): each against the last: -log(2 / 5) - log(1 / 4).
+
+    The weights of positions 1 and 2, which are 1 and 1/3, are shared: 2/3 each.
+    """
+    lists = torch.tensor([[math.log(2), 0.0, math.log(3)]]), torch.tensor([[1.0, 1.0, 0.0]])
+    expected = math.log(2.5) + math.log(4)
+    assert list_mle_loss(*lists).item() == pytest.approx(expected)
+    assert position_aware_list_mle_loss(*lists).item() == pytest.approx(2 / 3 * expected)
+
+
+def test_list_mle_equals_a_plain_loop():
+    generator = torch.Generator().manual_seed(0)
+    for n in (2, 5, 9, 60, 300):
+        scores, labels = torch.randn(1, n, generator=generator).double(), torch.randperm(n, generator=generator).double()
+        s = [scores[0, i].item() for i in labels.argsort(descending=True)]
+        terms = [-s[r] + math.log(sum(math.exp(x) for x in s[r:])) for r in range(n)]
+        assert list_mle_loss(scores, labels.unsqueeze(0)).item() == pytest.approx(sum(terms), rel=1e-12)
+        alpha = [(2 ** (n - r) - 1) / (2 ** (n - 1) - 1) for r in range(1, n + 1)]  # Python's integers do not overflow
+        expected = sum(a * t for a, t in zip(alpha, terms, strict=True))
+        assert position_aware_list_mle_loss(scores, labels.unsqueeze(0)).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_list_of_two_makes_ranknet_and_list_mle_one_softplus():
+    torch.manual_seed(0)
+    scores, labels = torch.randn(20, 2, dtype=torch.float64), torch.tensor([[1.0, 0.0]]).expand(20, 2)
+    expected = F.softplus(scores[:, 1] - scores[:, 0]).mean()
+    for loss in (RankNetLoss(), ListMLELoss(), PositionAwareListMLELoss(), SoftmaxLoss(), MeanInequalityLoss()):
+        torch.testing.assert_close(loss(scores, labels), expected)

@@ -1,0 +1,57 @@
+import math
+
+import pytest
+import torch
+
+from ltr.losses import ApproxMRRLoss, ApproxNDCGLoss, NeuralNDCGLoss, approx_mrr_loss, approx_ndcg_loss, neural_ndcg_loss
+from ltr.losses._ranked import best_dcg
+from ltr.metrics import RankingMetric
+
+
+def test_approx_ndcg_by_hand():
+    """s = (0, log 3), y = (2, 0), temperature 1: the relevant one has rank 1 + 3/4; 1 - (3 / log2(2.75)) / 3."""
+    lists = torch.tensor([[0.0, math.log(3)]]), torch.tensor([[2.0, 0.0]])
+    assert ApproxNDCGLoss(temperature=1.0)(*lists).item() == pytest.approx(1 - 1 / math.log2(2.75))
+
+
+def test_approx_mrr_by_hand():
+    """s = (0, log 3, -5), y = (1, 0, 1), temperature 1: the best relevant document has rank 1 + 3/4; the other does not count."""
+    lists = torch.tensor([[0.0, math.log(3), -5.0]]), torch.tensor([[1.0, 0.0, 1.0]])
+    assert ApproxMRRLoss(temperature=1.0)(*lists).item() == pytest.approx(1 - 1 / 1.75)
+
+
+def test_neural_ndcg_by_hand():
+    """s = (log 3, 0), y = (1, 0): rows of P from the logits s - log 3 = (0, -log 3) and -s - log 3 = (-2 log 3, -log 3): softmax
+    (3/4, 1/4) and (1/4, 3/4), doubly stochastic already. 1 - (3/4 + 1/4 / log2(3))."""
+    lists = torch.tensor([[math.log(3), 0.0]]), torch.tensor([[1.0, 0.0]])
+    assert NeuralNDCGLoss()(*lists).item() == pytest.approx(1 - (0.75 + 0.25 / math.log2(3)))
+
+
+@pytest.mark.parametrize(
+    "loss, measure", [(approx_ndcg_loss, "nDCG_exp"), (neural_ndcg_loss, "nDCG_exp"), (approx_mrr_loss, "RR")]
+)
+def test_a_low_temperature_gives_the_metric(loss, measure):
+    torch.manual_seed(0)
+    scores, labels = torch.randn(20, 8, dtype=torch.float64), torch.randint(0, 4, (20, 8)).double()
+    mask = torch.arange(8) < torch.randint(3, 9, (20, 1))
+    labels[:, 0], labels[:, 1] = 1.0, 0.0
+    expected = RankingMetric(measure).per_query(scores, labels, mask).double()
+    ours = 1 - loss(scores, labels, mask, temperature=1e-4, reduction="none")
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
+
+
+def test_a_relevant_document_counts_once_after_the_soft_sort():
+    """Sinkhorn: columns of P sum to 1, so equal gains give the best value, whatever the scores."""
+    torch.manual_seed(0)
+    scores = torch.randn(1, 6, dtype=torch.float64)
+    labels = torch.ones(1, 6, dtype=torch.float64)
+    almost = labels.clone()
+    almost[0, 0] = 1 + 1e-9  # all equal would be left out: nothing to learn
+    assert neural_ndcg_loss(scores, almost).item() == pytest.approx(0.0, abs=1e-3)
+
+
+def test_best_dcg_by_hand():
+    """Gains 1 and 3: 3 + 1 / log2(3); at k = 1: 3; none: 1, to divide by."""
+    gains = torch.tensor([[1.0, 3.0], [0.0, 0.0]])
+    assert best_dcg(gains).tolist() == pytest.approx([3 + 1 / math.log2(3), 1.0])
+    assert best_dcg(gains, 1).tolist() == [3.0, 1.0]

@@ -1,0 +1,153 @@
+import math
+
+import pytest
+import torch
+
+from ltr import metrics
+from ltr.losses import LambdaLoss, LambdaRankLoss, lambda_loss, lambdarank_loss
+from ltr.losses._ranked import rank_lists, swap_weights
+
+# A metric of grades by rank; ltr.metrics is measured against trec_eval and plain loops in its own tests.
+METRICS = {
+    "ndcg": lambda grades, k: metrics.ndcg(grades, grades.sort(dim=1, descending=True).values, k, gain="exp"),
+    "err": lambda grades, k: metrics.expected_reciprocal_rank(grades, grades, k, max_grade=4.0),
+    "mrr": lambda grades, k: metrics.reciprocal_rank(grades, grades, k),
+    "ap": lambda grades, k: metrics.average_precision(grades, grades, k),
+    "precision": lambda grades, k: metrics.precision(grades, grades, k),
+}
+
+
+def random_list(seed, n=9):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(1, n, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 5, (1, n), generator=generator).double() * (torch.rand(1, n, generator=generator) < 0.6)
+    labels[0, seed % n] = 3.0
+    return scores, labels
+
+
+def swapped(grades, i, j):
+    order = list(range(grades.shape[1]))
+    order[i], order[j] = order[j], order[i]
+    return grades[:, order]
+
+
+@pytest.mark.parametrize("k", [1, 3, 8, 20, None])
+@pytest.mark.parametrize("metric", METRICS)
+def test_each_delta_equals_the_metric_after_the_swap_less_the_metric_before(metric, k):
+    if metric == "precision" and k is None:
+        pytest.skip("precision needs k")
+    for seed in range(6):
+        scores, labels = random_list(seed)
+        ranked = rank_lists(scores, labels, torch.ones_like(labels, dtype=torch.bool))
+        assert (ranked.scores.diff(dim=1) <= 0).all()
+        delta = swap_weights(ranked, metric, k, max_grade=4.0)(slice(0, 9))
+        before = METRICS[metric](ranked.labels, k)
+        for i in range(9):
+            for j in range(i + 1, 9):
+                expected = (METRICS[metric](swapped(ranked.labels, i, j), k) - before).abs().item()
+                assert delta[0, i, j].item() == pytest.approx(expected, abs=2e-7), (seed, i, j)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_gradient_is_the_sum_of_lambdas(metric):
+    """lambda_ij = |delta| / (1 + exp(sigma (s_i - s_j))), up for i and down for j, pair by pair; ties of labels have none."""
+    sigma, k = 1.7, 4
+    for seed in range(6):
+        scores, labels = random_list(seed)
+        scores.requires_grad_()
+        lambdarank_loss(scores, labels, metric=metric, k=k, sigma=sigma).backward()
+        order = scores[0].argsort(descending=True).tolist()
+        grades = labels[:, order]
+        before, expected = METRICS[metric](grades, k), torch.zeros(9, dtype=torch.float64)
+        for i in range(9):
+            for j in range(9):
+                if labels[0, i] > labels[0, j]:
+                    delta = (METRICS[metric](swapped(grades, order.index(i), order.index(j)), k) - before).abs().item()
+                    force = delta / (1 + math.exp(sigma * (scores[0, i] - scores[0, j]).item()))
+                    expected[i] += force
+                    expected[j] -= force
+        torch.testing.assert_close(-scores.grad[0], expected, atol=1e-6, rtol=1e-6)
+
+
+def test_lambdarank_by_hand():
+    """s = (1, 0), y = (0, 1): the swap gains 1 - 1 / log2(3); times log(1 + e) for sigma 1, log(1 + e^2) / 2 for sigma 2.
+
+    mrr: 1 - 1/2; err with grades up to 1: R = 1/2: 1/2 - 1/4; ap: 1 - 1/2; precision at 1: 1.
+    """
+    lists = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    gain = 1 - 1 / math.log2(3)
+    one = math.log1p(math.e)
+    assert LambdaRankLoss()(*lists).item() == pytest.approx(gain * one)
+    assert LambdaRankLoss(sigma=2.0)(*lists).item() == pytest.approx(gain * math.log1p(math.e**2) / 2)
+    assert LambdaRankLoss("mrr")(*lists).item() == pytest.approx(one / 2)
+    assert LambdaRankLoss("err", max_grade=1.0)(*lists).item() == pytest.approx(one / 4)
+    assert LambdaRankLoss("ap")(*lists).item() == pytest.approx(one / 2)
+    assert LambdaRankLoss("precision", k=1)(*lists).item() == pytest.approx(one)
+    assert LambdaRankLoss(normalize=True)(*lists).item() == pytest.approx(one)
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(ValueError, match="metric must be 'ndcg', 'err', 'mrr', 'ap' or 'precision', got 'map'"):
+        LambdaRankLoss("map")
+    with pytest.raises(ValueError, match="needs k"):
+        LambdaRankLoss("precision")
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        LambdaRankLoss(k=0)
+    with pytest.raises(ValueError, match="grades up to max_grade=4, got 5"):
+        lambdarank_loss(torch.zeros(1, 2), torch.tensor([[5.0, 0.0]]), metric="err")
+    with pytest.raises(ValueError, match="scheme must be"):
+        LambdaLoss("ndcg3")
+
+
+def test_weights_follow_the_scores_of_every_call():
+    """The same loss object on two orders: the weight of the pair is that of the present ranks, 1 and 3 or 1 and 2."""
+    loss, labels = LambdaRankLoss(), torch.tensor([[0.0, 0.0, 1.0]])
+    first = loss(torch.tensor([[2.0, 1.0, 0.0]]), labels).item()
+    second = loss(torch.tensor([[2.0, 0.0, 1.0]]), labels).item()
+    d = [1 / math.log2(1 + r) for r in (1, 2, 3)]
+    assert first == pytest.approx((d[0] - d[2]) * math.log1p(math.e**2) + (d[1] - d[2]) * math.log1p(math.e))
+    assert second == pytest.approx((d[0] - d[1]) * math.log1p(math.e) + (d[1] - d[2]) * math.log1p(1 / math.e))
+
+
+def test_ties_of_scores_keep_the_order_of_the_columns():
+    """All scores equal: the relevant document, last of three, stands at rank 3."""
+    value = lambdarank_loss(torch.zeros(1, 3), torch.tensor([[0.0, 0.0, 1.0]])).item()
+    assert value == pytest.approx(((1 - 0.5) + (1 / math.log2(3) - 0.5)) * math.log(2))
+
+
+@pytest.mark.parametrize("scheme", ["ndcg1", "ndcg2", "ndcg2++"])
+def test_lambda_loss_equals_a_plain_loop(scheme):
+    """The weights as Wang et al. write them; ndcg1 over all ordered pairs, the others over those with y_i > y_j."""
+    mu, sigma = 3.0, 1.3
+
+    def d(r):
+        return math.log2(1 + r)
+
+    for seed in range(6):
+        for k in (None, 3):
+            scores, labels = random_list(seed)
+            s, y = scores[0].tolist(), labels[0].tolist()
+            rank = {i: r for r, i in enumerate(sorted(range(9), key=lambda i: -s[i]), start=1)}
+            best = sum((2**g - 1) / d(r) for r, g in enumerate(sorted(y, reverse=True)[:k], start=1))
+            gain, total = [(2**g - 1) / best for g in y], 0.0
+            for i in range(9):
+                for j in range(9):
+                    if i == j or (scheme != "ndcg1" and y[i] <= y[j]) or (k and min(rank[i], rank[j]) > k):
+                        continue
+                    apart = abs(rank[i] - rank[j])
+                    delta = abs(1 / d(apart) - 1 / d(apart + 1))
+                    rho = abs(1 / d(rank[i]) - 1 / d(rank[j]))
+                    weight = {
+                        "ndcg1": gain[i] / d(rank[i]),
+                        "ndcg2": delta * abs(gain[i] - gain[j]),
+                        "ndcg2++": (rho + mu * delta) * abs(gain[i] - gain[j]),
+                    }[scheme]
+                    total += weight * math.log2(1 + math.exp(-sigma * (s[i] - s[j])))
+            assert LambdaLoss(scheme, mu, k, sigma)(scores, labels).item() == pytest.approx(total, rel=1e-9)
+
+
+def test_lambdarank_is_lambda_loss_with_the_swap_as_its_weight():
+    """ndcg2++ with mu 0 has |delta nDCG| as its weight: log2 instead of log is the factor between them."""
+    for seed in range(4):
+        lists = random_list(seed)
+        torch.testing.assert_close(lambda_loss(*lists, mu=0.0) * math.log(2), lambdarank_loss(*lists))
