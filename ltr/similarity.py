@@ -35,9 +35,7 @@ def squared_euclidean(queries: Tensor, docs: Tensor) -> Tensor:
     >>> squared_euclidean(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
     tensor([[-25.]])
     """
-    queries, docs = _precise(queries), _precise(docs)
-    squares_a, squares_d = queries.square().sum(dim=-1).unsqueeze(-1), docs.square().sum(dim=-1).unsqueeze(-2)
-    return (2 * dot(queries, docs) - squares_a - squares_d).clamp(max=0)
+    return _squared_euclidean(*_centred(_precise(queries), _precise(docs)))
 
 
 def euclidean(queries: Tensor, docs: Tensor) -> Tensor:
@@ -46,11 +44,22 @@ def euclidean(queries: Tensor, docs: Tensor) -> Tensor:
     >>> euclidean(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
     tensor([[-5.]])
     """
-    return _Euclidean.apply(_precise(queries), _precise(docs))
+    return _Euclidean.apply(*_centred(_precise(queries), _precise(docs)))
 
 
 def _precise(embeddings: Tensor) -> Tensor:
     return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings
+
+
+def _centred(queries: Tensor, docs: Tensor) -> tuple[Tensor, Tensor]:
+    """Moved by the mean document, which changes no distance: embeddings close together then lose no digits in products."""
+    centre = docs.detach().mean(dim=-2, keepdim=True)
+    return queries - centre, docs - centre
+
+
+def _squared_euclidean(queries: Tensor, docs: Tensor) -> Tensor:
+    squares_a, squares_d = queries.square().sum(dim=-1).unsqueeze(-1), docs.square().sum(dim=-1).unsqueeze(-2)
+    return (2 * dot(queries, docs) - squares_a - squares_d).clamp(max=0)
 
 
 class _Euclidean(torch.autograd.Function):
@@ -58,7 +67,7 @@ class _Euclidean(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, queries: Tensor, docs: Tensor) -> Tensor:
-        scores_ad = squared_euclidean(queries, docs).neg_().sqrt_().neg_()
+        scores_ad = _squared_euclidean(queries, docs).neg_().sqrt_().neg_()
         ctx.save_for_backward(queries, docs, scores_ad)
         return scores_ad
 
