@@ -45,7 +45,7 @@ def one_line(error: BaseException) -> str | None:
     if isinstance(error, jsonargparse.ArgumentError):
         # The parser also tells which other types it has tried, and repeats the whole value.
         text = re.sub(r"Does not validate against any of the Union subtypes Subtypes: \[.*?\] Errors: - ", "", text)
-        text = re.sub(r" - Expected a <class 'NoneType'>.*| Given value type:.*", "", text)
+        text = re.sub(r" - Expected a <class 'NoneType'>.*| Given value type:.*| - Not a valid subclass of .*", "", text)
         return f"{text} (all options: ltr COMMAND --help, and with --config FILE --print_config)"
     return f"{text} (LTR_DEBUG=1 shows where)"
 

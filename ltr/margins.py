@@ -1,8 +1,17 @@
-"""Margin policies: how far apart two scores should be, in units of score."""
+"""Margin policies: how far apart two scores should be, in units of score.
 
+Letters of shapes: b row (one query), i the more relevant document of a pair, j the less relevant one.
+"""
+
+import math
 from typing import NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor, nn
+
+from ltr.errors import InputError
+from ltr.similarity import euclidean
 
 
 class MarginInputs(NamedTuple):
@@ -12,31 +21,85 @@ class MarginInputs(NamedTuple):
         labels: ``[B, N]`` float.
         mask: ``[B, N]`` bool.
         distances: ``[B, N]`` float, distance of each document to its query in the index that mined it, or None.
-        embeddings: ``[B, N, H]`` float, the documents' representations, or None.
+        embeddings: ``[B, N, H]`` float, the documents' representations, or None; a policy that reads them says
+            ``wants_embeddings = True``.
+        scores: ``[B, N]`` float without gradient, the current scores, or None.
     """
 
     labels: Tensor
     mask: Tensor
     distances: Tensor | None = None
     embeddings: Tensor | None = None
+    scores: Tensor | None = None
+
+
+class Constant(nn.Module):
+    r"""The same margin for every pair: :math:`m_{ij} = v`.
+
+    Args:
+        value: in units of score.
+
+    Returns:
+        ``[B, N]``.
+
+    Raises:
+        InputError: if value is below 0 or not finite.
+    """
+
+    def __init__(self, value: float = 1.0) -> None:
+        super().__init__()
+        _require(0 <= value < math.inf, "Constant: value must be finite and at least 0", value)
+        self.value = value
+
+    def forward(self, inputs: MarginInputs) -> Tensor:
+        return torch.full_like(inputs.labels, self.value)
+
+
+class LabelGap(nn.Module):
+    r"""A margin per pair that grows with the gap of the grades: :math:`m_{ij} = s \cdot \max(0,\; y_i - y_j)`.
+
+    Args:
+        scale: units of score per grade.
+
+    Returns:
+        ``[B, N, N]``.
+
+    Raises:
+        InputError: if scale is not above 0, or not finite.
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        _require(0 < scale < math.inf, "LabelGap: scale must be finite and above 0", scale)
+        self.scale = scale
+
+    def forward(self, inputs: MarginInputs) -> Tensor:
+        y_gap_bij = inputs.labels.unsqueeze(2) - inputs.labels.unsqueeze(1)
+        return self.scale * y_gap_bij.clamp(min=0)
 
 
 class FromDistance(nn.Module):
-    r"""A margin per negative, from its distance in the index: :math:`\min(k\, d^{\,p}, \text{cap})`.
+    r"""A margin per negative, from its distance in the index: :math:`m_j = \min(k\, d_j^{\,p}, \text{cap})`.
 
     A far (easy) negative is asked to stay further away. The distances come from the index, so the margin carries no gradient.
 
     Args:
-        k: factor.
+        k: factor; in units of score for a distance of 1.
         power: 1 for ``k·d``, 0.5 for ``k·√d``, 2 for ``k·d²``.
         cap: upper bound, in units of score; None for no bound.
 
     Returns:
         ``[B, N]``.
+
+    Raises:
+        InputError: if k, power or cap is not above 0.
+        ValueError: for a batch without distances.
     """
 
     def __init__(self, k: float = 1.0, power: float = 1.0, cap: float | None = None) -> None:
         super().__init__()
+        _require(k > 0 and power > 0, "FromDistance: k and power must be above 0", k, power)
+        _require(cap is None or cap > 0, "FromDistance: cap must be above 0, or none", cap)
         self.k, self.power, self.cap = k, power, cap
 
     def forward(self, inputs: MarginInputs) -> Tensor:
@@ -47,3 +110,148 @@ class FromDistance(nn.Module):
             )
         margin = self.k * inputs.distances.detach().clamp(min=0) ** self.power
         return margin if self.cap is None else margin.clamp(max=self.cap)
+
+
+class NormalSample(nn.Module):
+    r"""Margins drawn anew for every batch, the larger ones for the easier negatives of a list.
+
+    .. math::
+        m_j = \mathrm{clamp}\bigl(z_{(r_j)},\; \text{low},\; \text{high}\bigr), \qquad z \sim \mathcal{N}(\mu, \sigma^2)
+
+    The list's n less relevant documents get n draws :math:`z_{(1)} \le \dots \le z_{(n)}`, and :math:`r_j` is the rank of
+    document j from the hardest to the easiest: by distance in the index, or by score where the batch brings no distances. What
+    stands at padding and at most relevant documents means nothing.
+
+    The draws are a function of the seed, the batches counted so far and the rank of the process, so a resumed run draws what the
+    interrupted one would have drawn; the count lies in the checkpoint.
+
+    Args:
+        mean: in units of score.
+        std: in units of score.
+        low: lower bound, in units of score.
+        high: upper bound, in units of score.
+        seed: of the draws.
+
+    Returns:
+        ``[B, N]`` without gradient.
+
+    Raises:
+        InputError: if not 0 ≤ low ≤ high, if mean is not finite, or if std or seed is below 0.
+        ValueError: for a batch with neither distances nor scores.
+    """
+
+    def __init__(self, mean: float = 0.3, std: float = 0.1, low: float = 1e-4, high: float = 0.5, seed: int = 0) -> None:
+        super().__init__()
+        _require(0 <= low <= high < math.inf, "NormalSample: low and high must be finite, with 0 <= low <= high", low, high)
+        _require(math.isfinite(mean), "NormalSample: mean must be finite", mean)
+        _require(0 <= std < math.inf, "NormalSample: std must be finite and at least 0", std)
+        _require(seed >= 0, "NormalSample: seed must be at least 0", seed)
+        self.mean, self.std, self.low, self.high, self.seed = mean, std, low, high, seed
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs: MarginInputs) -> Tensor:
+        labels, mask = inputs.labels, inputs.mask
+        if inputs.distances is not None:
+            ease = inputs.distances
+        elif inputs.scores is not None:
+            ease = -inputs.scores
+        else:
+            raise ValueError("NormalSample needs distances or scores to tell easy negatives from hard ones, got neither")
+        best_b = labels.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
+        negative = mask & (labels < best_b)
+        # Beyond the n negatives of a row everything is infinite, the draws and the documents: it is matched with itself.
+        unused = torch.arange(labels.shape[1], device=labels.device) >= negative.sum(dim=1, keepdim=True)
+        draws = self._draw(labels).masked_fill(unused, torch.inf).sort(dim=1).values
+        rank = ease.masked_fill(~negative, torch.inf).argsort(dim=1).argsort(dim=1)
+        return draws.gather(1, rank).clamp(self.low, self.high)
+
+    def _draw(self, like: Tensor) -> Tensor:
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        rank = torch.distributed.get_rank() if distributed else 0
+        generator = np.random.default_rng([self.seed, int(self.batches), rank])
+        self.batches += 1
+        return torch.from_numpy(generator.normal(self.mean, self.std, like.shape)).to(like)
+
+
+class Learnable(nn.Module):
+    r"""A margin per pair, learnt with the ranker, from the distance of the two representations.
+
+    .. math::
+        m_{ij} = \mathrm{clamp}\bigl(k\, \lVert h_i - h_j \rVert,\; \text{floor},\; \text{cap}\bigr),
+        \qquad k = k_0 \cdot 2^{\tanh \theta}
+
+    The gradient flows into the representations and into k, and a loss falls when its margin falls. Left alone, k and the
+    distances would shrink to 0 to please the loss, and nothing would be ranked. Hence two bounds: k stays within
+    :math:`[k_0 / 2,\; 2 k_0]`, and a margin never falls below the floor, where its gradient is cut (as it is above the cap).
+
+    Args:
+        k: where the factor starts, in units of score per unit of distance.
+        cap: upper bound of the margin, in units of score.
+        floor: lower bound of the margin, in units of score.
+
+    Returns:
+        ``[B, N, N]`` float32 or better.
+
+    Raises:
+        InputError: if k is not above 0, or not 0 < floor < cap.
+        ValueError: for a batch without embeddings.
+    """
+
+    wants_embeddings = True
+
+    def __init__(self, k: float = 0.1, cap: float = 1.0, floor: float = 0.1) -> None:
+        super().__init__()
+        _require(0 < k < math.inf, "Learnable: k must be finite and above 0", k)
+        _require(0 < floor < cap, "Learnable: floor and cap must be 0 < floor < cap", floor, cap)
+        self.k_start, self.cap, self.floor = k, cap, floor
+        self.theta = nn.Parameter(torch.zeros(()))
+
+    @property
+    def k(self) -> Tensor:
+        """The factor as it stands."""
+        return self.k_start * torch.exp2(self.theta.tanh())
+
+    def forward(self, inputs: MarginInputs) -> Tensor:
+        h = inputs.embeddings
+        if h is None:
+            raise ValueError("Learnable needs the documents' embeddings [B, N, H], got none; take a model that gives them")
+        h = h.masked_fill(~inputs.mask.unsqueeze(2), 0.0)
+        return (self.k * -euclidean(h, h)).clamp(self.floor, self.cap)
+
+
+class Annealed(nn.Module):
+    r"""Another policy's margin, grown linearly: :math:`m_{ij} \cdot \min(1,\; t / T)`, t the batches counted so far.
+
+    Early on, when every pair is wrong, a small margin asks for the order alone. The count lies in the checkpoint.
+
+    Args:
+        margin: the policy.
+        steps: T, batches until the margin is whole; the first one has 0.
+
+    Returns:
+        What the policy returns, scaled.
+
+    Raises:
+        InputError: if steps is below 1.
+    """
+
+    def __init__(self, margin: nn.Module, steps: int) -> None:
+        super().__init__()
+        _require(steps >= 1, "Annealed: steps must be at least 1", steps)
+        self.margin, self.steps = margin, steps
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def wants_embeddings(self) -> bool:
+        """Whether the policy reads them."""
+        return getattr(self.margin, "wants_embeddings", False)
+
+    def forward(self, inputs: MarginInputs) -> Tensor:
+        share = (self.batches / self.steps).clamp(max=1.0)
+        self.batches += 1
+        return share * self.margin(inputs)
+
+
+def _require(holds: bool, rule: str, *came: float | None) -> None:
+    if not holds:
+        raise InputError(f"{rule}, got {', '.join(map(str, came))} (init_args of the margin)")

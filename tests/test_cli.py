@@ -120,7 +120,7 @@ def test_config_files_layer_and_print_config_runs_nothing(config, tmp_path, caps
         main(["fit", "--config", str(config), "--config", str(layer), "--data.init_args.batch_size", "5", "--print_config"])
     printed = yaml.safe_load(capsys.readouterr().out)
     assert stopped.value.code == 0 and not (tmp_path / "run").exists()
-    assert printed["model"]["init_args"]["loss"]["init_args"] == {"sigma": 2.0} and printed["model"]["init_args"]["lr"] == 0.01
+    assert printed["model"]["init_args"]["loss"]["init_args"]["sigma"] == 2.0 and printed["model"]["init_args"]["lr"] == 0.01
     assert printed["trainer"]["max_epochs"] == 7 and printed["data"]["init_args"]["batch_size"] == 5
 
 

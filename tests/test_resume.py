@@ -38,7 +38,7 @@ def assert_same(a: dict, b: dict) -> None:
 
 def with_callback(config: Path, name: str, **init) -> Path:
     changed = yaml.safe_load(config.read_text())
-    changed["trainer"]["callbacks"] = [{"class_path": f"tests.faults.{name}", "init_args": init}]
+    changed["trainer"].setdefault("callbacks", []).append({"class_path": f"tests.faults.{name}", "init_args": init})
     file = config.with_name(f"{name}.yaml")
     file.write_text(yaml.safe_dump(changed))
     return file

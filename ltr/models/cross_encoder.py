@@ -1,11 +1,12 @@
 """Cross-encoder: query and document are read together, and one score comes out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.utils import ModelOutput
 
 from ltr.batch import RankingBatch, Texts
 from ltr.errors import InputError
@@ -46,6 +47,7 @@ class PairWiseBertRanker(nn.Module):
             raise InputError(f"pooling must be 'mean' or 'cls', got {pooling!r} (option model.init_args.pooling)")
         self.tokenizer = load_tokenizer(backbone)
         self.encoder, self.has_own_head = load_encoder(backbone, attention_dropout)
+        self.gives_embeddings = not self.has_own_head
         self.pooling = pooling
         self.dropout = nn.Identity() if self.has_own_head else nn.Dropout(dropout)
         self.head = nn.Identity() if self.has_own_head else nn.Linear(self.encoder.config.hidden_size, 1)
@@ -85,11 +87,26 @@ class PairWiseBertRanker(nn.Module):
         """Logits ``[S]`` float32 of joined pairs, encoded in chunks of similar length."""
         if not len(texts.lengths):
             return torch.zeros(0, device=texts.ids.device)
-        rows, logits = [], []
+        return self._in_chunks(self._logits, texts)
+
+    def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
+        """Scores ``[B, N]`` as ``forward`` gives them, and what the head reads: pooled representations ``[B, N, H]`` float32.
+
+        One encoder pass; both are 0 at the padding. Only where ``gives_embeddings``: a ready cross-encoder's own head hides them.
+        """
+        pooled = self._in_chunks(self._pooled, batch.pairs)
+        logits = self._head(pooled)
+        scores = logits.new_zeros(batch.mask.shape).masked_scatter(batch.mask, logits)
+        embeddings = pooled.new_zeros(*batch.mask.shape, pooled.shape[1]).masked_scatter(batch.mask.unsqueeze(2), pooled)
+        return scores, embeddings
+
+    def _in_chunks(self, read: Callable[..., Tensor], texts: Texts) -> Tensor:
+        """``[S, …]``: what ``read`` makes of the padded chunks, in the order of the texts."""
+        rows, outputs = [], []
         for chunk in padded_chunks(texts, self.tokenizer.pad_token_id or 0, self._chunk_tokens(texts)):
             rows.append(chunk.rows)
-            logits.append(self._logits(chunk.input_ids, chunk.attention_mask, chunk.token_type_ids))
-        return torch.cat(logits)[torch.cat(rows).argsort()]
+            outputs.append(read(chunk.input_ids, chunk.attention_mask, chunk.token_type_ids))
+        return torch.cat(outputs)[torch.cat(rows).argsort()]
 
     def padding_share(self, texts: Texts) -> float:
         """Share of padding among the tokens that the encoder sees of these texts."""
@@ -99,19 +116,25 @@ class PairWiseBertRanker(nn.Module):
         return CHUNK_TOKENS.get(texts.ids.device.type, CHUNK_TOKENS["cuda"])
 
     def _logits(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        output = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **types)
         if self.has_own_head:
-            return output.logits[:, 0].float()
-        hidden = output.last_hidden_state.float()
+            return self._encode(input_ids, attention_mask, token_type_ids).logits[:, 0].float()
+        return self._head(self._pooled(input_ids, attention_mask, token_type_ids))
+
+    def _pooled(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        hidden = self._encode(input_ids, attention_mask, token_type_ids).last_hidden_state.float()
         if self.pooling == "cls":
-            pooled = hidden[:, 0]
-        else:
-            weights = attention_mask.unsqueeze(2).float()
-            pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+            return hidden[:, 0]
+        weights = attention_mask.unsqueeze(2).float()
+        return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+
+    def _head(self, pooled: Tensor) -> Tensor:
         # Not under autocast: scores rounded to bfloat16 would tie, and ties are broken by the documents' ids.
-        with torch.autocast(hidden.device.type, enabled=False):
+        with torch.autocast(pooled.device.type, enabled=False):
             return self.head(self.dropout(pooled)).squeeze(1)
+
+    def _encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> ModelOutput:
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        return self.encoder(input_ids=input_ids, attention_mask=attention_mask, **types)
 
 
 def _join(sides: list[Inputs], pad_id: int) -> dict[str, Tensor]:

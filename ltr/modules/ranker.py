@@ -23,7 +23,8 @@ class RankerModule(LightningModule):
     step, rank), so a resumed run draws what the interrupted one would have drawn.
 
     Args:
-        model: the ranker.
+        model: the ranker. One with ``gives_embeddings`` also answers ``represent(batch) -> (scores, embeddings [B, N, H])``, for
+            margins that read them.
         loss: ``loss(scores, labels, mask, margin) -> scalar``.
         margin: a policy of :mod:`ltr.margins`; None leaves the margin to the loss.
         lr: peak learning rate.
@@ -34,7 +35,7 @@ class RankerModule(LightningModule):
         max_grade: the largest grade of the scale; only ERR uses it.
 
     Raises:
-        InputError: for an unknown measure, or a margin that the loss can't use.
+        InputError: for an unknown measure, or a margin that the loss can't use, or that reads embeddings the model doesn't give.
     """
 
     def __init__(
@@ -50,15 +51,30 @@ class RankerModule(LightningModule):
         max_grade: float = 4.0,
     ) -> None:
         super().__init__()
-        if margin is not None and not getattr(loss, "takes_margin", True):
-            raise InputError(f"{type(loss).__name__} has no margin, got {type(margin).__name__}; remove model.init_args.margin")
         self.model, self.loss, self.margin = model, loss, margin
+        self.check_margin(loss, margin)
         self.lr, self.weight_decay, self.warmup = lr, weight_decay, warmup
         names = ["nDCG@10", "RR@10", "AP", "swapped_pairs"] if metrics is None else metrics
         try:
             self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in names)
         except ValueError as error:
             raise InputError(f"option model.init_args.metrics: {error}") from None
+
+    def check_margin(self, loss: nn.Module, margin: nn.Module | None) -> None:
+        """Whether the loss can use the margin, and the model can give what the margin reads.
+
+        Raises:
+            InputError: if not.
+        """
+        if margin is None:
+            return
+        if not getattr(loss, "takes_margin", True):
+            raise InputError(f"{type(loss).__name__} has no margin, got {type(margin).__name__}; remove model.init_args.margin")
+        if getattr(margin, "wants_embeddings", False) and not getattr(self.model, "gives_embeddings", False):
+            raise InputError(
+                f"{type(margin).__name__} needs a model that gives embeddings, got {type(self.model).__name__} without (a ready "
+                "cross-encoder's own head hides them); take a backbone without a head, or another margin"
+            )
 
     def setup(self, stage: str) -> None:
         precision = str(self.trainer.precision)
@@ -94,10 +110,13 @@ class RankerModule(LightningModule):
         torch.manual_seed(int(state.generate_state(1, np.uint64)[0] >> 1))
 
     def training_step(self, batch: RankingBatch, batch_idx: int) -> Tensor:
-        scores = self.model(batch)
+        if getattr(self.margin, "wants_embeddings", False):
+            scores, embeddings = self.model.represent(batch)
+        else:
+            scores, embeddings = self.model(batch), None
         margin = None
         if self.margin is not None:
-            margin = self.margin(MarginInputs(batch.labels, batch.mask, batch.distances))
+            margin = self.margin(MarginInputs(batch.labels, batch.mask, batch.distances, embeddings, scores.detach()))
         loss = self.loss(scores, batch.labels, batch.mask, margin)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(scores))
         return loss

@@ -62,6 +62,21 @@ def test_a_batch_gives_a_score_per_document_and_zero_at_the_padding(ranker):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("max_tokens", [1, 10_000])
+def test_represent_gives_the_scores_and_what_the_head_reads(backbone, pooling, max_tokens, monkeypatch):
+    monkeypatch.setitem(sys.modules["ltr.models.cross_encoder"].CHUNK_TOKENS, "cpu", max_tokens)
+    ranker = PairWiseBertRanker(backbone, pooling).eval()
+    inputs = padded(ranker, ["w1", "w2", "w2"], ["w3", "w4 w7 w8 w9", "w5 w6"])
+    mask = torch.tensor([[True, False], [True, True]])
+    rows = torch.zeros(2, dtype=torch.int64)
+    batch = RankingBatch(torch.zeros(2, 2), mask, rows, torch.zeros(2, 2, dtype=torch.int64), pairs=ragged(inputs))
+    scores, embeddings = ranker.represent(batch)
+    torch.testing.assert_close(scores, ranker(batch))
+    assert embeddings.shape == (2, 2, 16) and (embeddings[~mask] == 0).all()
+    torch.testing.assert_close(ranker.head(embeddings[mask]).squeeze(1), scores[mask])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_pooling_is_what_it_says(backbone, pooling):
     ranker = PairWiseBertRanker(backbone, pooling).eval()
     inputs = padded(ranker, QUERIES, DOCS)
@@ -99,6 +114,7 @@ def test_a_ready_cross_encoder_keeps_its_head(tmp_path):
     ranker = PairWiseBertRanker(str(tmp_path)).eval()
     inputs = padded(ranker, QUERIES, DOCS)
     torch.testing.assert_close(ranker(inputs, None)[0], ready(**inputs).logits[:, 0])
+    assert not ranker.gives_embeddings
 
 
 def test_roberta_scores_without_types_and_counts_positions_behind_the_padding(tmp_path):

@@ -1,14 +1,16 @@
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from transformers import BertConfig, BertForSequenceClassification
 
 from ltr.data.negatives import MinedNegatives
 from ltr.data.tokens import JoinedPairs
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import AdaptiveMarginRankingLoss, MarginRankingLoss, RankNetLoss, SoftmaxLoss
-from ltr.margins import FromDistance, MarginInputs
+from ltr.margins import Annealed, FromDistance, Learnable, NormalSample
 from ltr.modules import CrossEncoderModule
+from tests.conftest import wordpiece_tokenizer
 
 
 def trainer(tmp_path, **options):
@@ -82,15 +84,54 @@ def test_a_margin_policy_reaches_the_loss(tmp_path, backbone, collection_folder)
         module.training_step(batch, 0)
 
 
-def test_from_distance_by_hand():
-    inputs = MarginInputs(torch.zeros(1, 3), torch.ones(1, 3).bool(), torch.tensor([[4.0, 9.0, 0.0]], requires_grad=True))
-    margin = FromDistance(k=0.5, power=0.5, cap=1.2)(inputs)
-    assert margin.tolist() == [[1.0, pytest.approx(1.2), 0.0]] and not margin.requires_grad
-
-
 def test_a_margin_that_the_loss_cannot_use_is_refused_before_training(backbone):
     with pytest.raises(InputError, match="RankNetLoss has no margin, got FromDistance"):
         CrossEncoderModule(backbone, RankNetLoss(), max_length=24, margin=FromDistance())
+
+
+@pytest.mark.parametrize("margin", [Learnable(k=0.5), NormalSample()], ids=lambda m: type(m).__name__)
+def test_a_ranker_learns_the_tiny_world_under_a_margin_policy(tmp_path, backbone, collection_folder, margin):
+    torch.manual_seed(0)
+    module = CrossEncoderModule(backbone, MarginRankingLoss(), max_length=24, lr=0.01, margin=margin)
+    data = TripletDataModule(str(collection_folder), negatives_per_query=7, batch_size=4)
+    run = trainer(tmp_path, max_epochs=6)
+    before = run.validate(module, data, verbose=False)[0]["val/nDCG@10"]
+    run.fit(module, data)
+    assert run.callback_metrics["val/nDCG@10"] > before + 0.1
+    if isinstance(margin, Learnable):
+        assert 0.25 <= margin.k < 0.5  # the loss pulls the margin down, as far as it may
+    else:
+        assert margin.batches == run.global_step
+
+
+def test_a_margin_reads_the_embeddings_of_the_batch_it_scores(backbone, collection_folder):
+    """One pass of the encoder, and the loss with margins made by hand of what ``represent`` gives."""
+    module = CrossEncoderModule(
+        backbone, MarginRankingLoss(), max_length=24, margin=Learnable(k=0.2, floor=0.01), dropout=0.0, attention_dropout=0.0
+    )
+    module.eval()
+    data = TripletDataModule(str(collection_folder), negatives_per_query=3, batch_size=4)
+    data.text_format = module.text_format
+    data.setup("fit")
+    batch = data.train[0, 0]
+    passes = []
+    module.model.encoder.register_forward_hook(lambda *a: passes.append(1))
+    module.log = lambda *a, **k: None
+    given = module.training_step(batch, 0)
+    assert len(passes) == 1
+    scores, h = module.model.represent(batch)
+    margin = (0.2 * (h.unsqueeze(2) - h.unsqueeze(1)).norm(dim=3)).clamp(0.01, 1.0)
+    torch.testing.assert_close(given, MarginRankingLoss()(scores, batch.labels, batch.mask, margin))
+
+
+def test_a_margin_of_embeddings_is_refused_where_a_ready_head_hides_them(tmp_path):
+    tokenizer = wordpiece_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, num_labels=1, **sizes)
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="Annealed needs a model that gives embeddings, got PairWiseBertRanker without"):
+        CrossEncoderModule(str(tmp_path), MarginRankingLoss(), max_length=24, margin=Annealed(Learnable(), steps=3))
 
 
 def test_biases_and_norms_do_not_decay_and_the_rate_rises_and_falls(tmp_path, backbone, collection_folder):
@@ -117,8 +158,6 @@ def test_checkpoints_made_in_python_load_with_weights_only(tmp_path, backbone, c
 
 def test_lightning_moves_a_batch_and_forgets_no_field(collection_folder):
     from lightning.fabric.utilities import move_data_to_device
-
-    from tests.conftest import wordpiece_tokenizer
 
     data = TripletDataModule(str(collection_folder))
     data.text_format = JoinedPairs(wordpiece_tokenizer(), 24)
