@@ -1,24 +1,41 @@
-"""Sums over the pairs of a list in blocks of its documents: O(N · block) memory instead of O(N²).
+"""Long lists and many of them, a part at a time: O(part) memory beyond the inputs instead of O(B·N²).
 
-Short lists are one block, which is the plain dense form under autograd. Letters of shapes: b row (one query), p the documents
-that the blocks are cut from, n all documents of the list.
+The gradient of a part is taken right after its value, so that one part is in memory at a time, and forward and backward are one
+pass. What is kept is one number per document: its factor in the chain rule. Short lists are one part: the plain dense form under
+autograd. Letters of shapes: b row (one query), p the documents that blocks are cut from, n all documents of the list.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-# Elements of one block. On a CPU its temporaries stay in the cache; a GPU wants few, large kernels.
+# Elements of one part: pairs of a block, documents of some rows. On a CPU its temporaries stay in the cache; a GPU wants few,
+# large kernels.
 BLOCK = {"cpu": 1 << 17, "cuda": 1 << 25}
 
 Block = Callable[[slice, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Tensor]]
+Rows = Callable[..., tuple[Tensor, ...]]
 
 
-def spans(n_docs: int, n_lists: int, width: int, device: torch.device) -> list[slice]:
-    """Cut ``n_docs`` documents so that ``[n_lists, documents, width]`` stays within one block (or it is one document)."""
-    step = max(1, BLOCK.get(device.type, BLOCK["cuda"]) // max(1, n_lists * width))
-    return [slice(start, min(start + step, n_docs)) for start in range(0, n_docs, step)]
+def spans(n: int, size: int, device: torch.device) -> list[slice]:
+    """Cut ``range(n)`` so that a part of elements of this size stays within one block (or it is one element)."""
+    step = max(1, BLOCK.get(device.type, BLOCK["cuda"]) // max(1, size))
+    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+
+
+def by_rows(rows: Rows, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """What ``rows`` answers for ``[B, …]`` tensors, some rows at a time.
+
+    Args:
+        rows: answers ``[B]`` tensors; row b of each may depend on row b of the inputs only, and the first has a gradient.
+        tensors: ``[B, …]`` each; the first is ``[B, N]``.
+    """
+    cuts = spans(len(tensors[0]), tensors[0].shape[1], tensors[0].device)
+    if len(cuts) <= 1:
+        return rows(*tensors)
+    return _ByRows.apply(rows, cuts, *tensors)
 
 
 def sum_in_blocks(block: Block, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -33,36 +50,62 @@ def sum_in_blocks(block: Block, docs: Sequence[Tensor], lists: Sequence[Tensor])
         ``[B]`` the summed values, with their gradient for docs and lists, and ``[B]`` the summed counts, without.
     """
     n_lists, n_docs = docs[0].shape[:2]
-    cuts = spans(n_docs, n_lists, lists[0].shape[1], docs[0].device)
+    cuts = spans(n_docs, lists[0].numel(), docs[0].device)
     if len(cuts) <= 1:
         value_b, count_b = block(slice(0, n_docs), docs, lists)
         return value_b, count_b.detach()
     return _InBlocks.apply(block, cuts, len(docs), *docs, *lists)
 
 
-class _InBlocks(torch.autograd.Function):
-    """The gradient of a block is taken right after its value, so that one block is in memory at a time, and forward and backward
-    are one pass over the pairs. What is kept is one number per document: its factor in the chain rule.
-    """
+def _evaluate(compute: Rows, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[tuple[Tensor, ...], list[Tensor | None]]:
+    """What ``compute`` answers, and the gradient of its first answer, summed, for each of the tensors that want one."""
+    leaves = [t.detach().requires_grad_(w) for t, w in zip(tensors, wanted, strict=True)]
+    if not any(wanted):
+        return compute(*leaves), [None] * len(leaves)
+    with torch.enable_grad():
+        answers = compute(*leaves)
+        some = [leaf for leaf in leaves if leaf.requires_grad]
+        found = iter(torch.autograd.grad(answers[0].sum(), some, materialize_grads=True))
+    return tuple(a.detach() for a in answers), [next(found) if w else None for w in wanted]
 
+
+class _ByRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows: Rows, cuts: list[slice], *tensors: Tensor) -> tuple[Tensor, ...]:
+        wanted = ctx.needs_input_grad[2:]
+        gradients = [torch.empty_like(t) if w else None for t, w in zip(tensors, wanted, strict=True)]
+        answers = []
+        for cut in cuts:
+            answer, found = _evaluate(rows, [t[cut] for t in tensors], wanted)
+            answers.append(answer)
+            for whole, gradient in zip(gradients, found, strict=True):
+                if whole is not None:
+                    whole[cut] = gradient
+        ctx.save_for_backward(*(g for g in gradients if g is not None))
+        joined = tuple(map(torch.cat, zip(*answers, strict=True)))
+        ctx.mark_non_differentiable(*joined[1:])
+        return joined
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient_b: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *_scaled(ctx.saved_tensors, ctx.needs_input_grad[2:], gradient_b)
+
+
+class _InBlocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx, block: Block, cuts: list[slice], n_cut: int, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         wanted = ctx.needs_input_grad[3:]
         gradients = [torch.zeros_like(t) if w else None for t, w in zip(tensors, wanted, strict=True)]
         total_b = count_b = 0
-        for span in cuts:
-            parts = [t[:, span] if i < n_cut else t for i, t in enumerate(tensors)]
-            leaves = [part.detach().requires_grad_(w) for part, w in zip(parts, wanted, strict=True)]
-            with torch.set_grad_enabled(any(wanted)):
-                value_b, more_b = block(span, leaves[:n_cut], leaves[n_cut:])
-            if any(wanted):
-                some = [leaf for leaf, w in zip(leaves, wanted, strict=True) if w]
-                found = torch.autograd.grad(value_b, some, torch.ones_like(value_b))
-                for i, gradient in zip([i for i, w in enumerate(wanted) if w], found, strict=True):
-                    whole = gradients[i][:, span] if i < n_cut else gradients[i]
+        for cut in cuts:
+            part = [t[:, cut] if i < n_cut else t for i, t in enumerate(tensors)]
+            (value_b, more_b), found = _evaluate(partial(_call_block, block, cut, n_cut), part, wanted)
+            total_b, count_b = total_b + value_b, count_b + more_b
+            for i, gradient in enumerate(found):
+                if gradient is not None:
+                    whole = gradients[i][:, cut] if i < n_cut else gradients[i]
                     whole += gradient
-            total_b = total_b + value_b.detach()
-            count_b = count_b + more_b.detach()
         ctx.save_for_backward(*(g for g in gradients if g is not None))
         ctx.mark_non_differentiable(count_b)
         return total_b, count_b
@@ -70,7 +113,15 @@ class _InBlocks(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, gradient_b: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        saved = iter(ctx.saved_tensors)
-        found = [next(saved) if wanted else None for wanted in ctx.needs_input_grad[3:]]
-        scaled = [None if g is None else g * gradient_b.view(-1, *[1] * (g.ndim - 1)) for g in found]
-        return None, None, None, *scaled
+        return None, None, None, *_scaled(ctx.saved_tensors, ctx.needs_input_grad[3:], gradient_b)
+
+
+def _call_block(block: Block, cut: slice, n_cut: int, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    return block(cut, tensors[:n_cut], tensors[n_cut:])
+
+
+def _scaled(saved: Sequence[Tensor], wanted: Sequence[bool], gradient_b: Tensor) -> list[Tensor | None]:
+    """Each row's gradient times that of its value."""
+    found = iter(saved)
+    gradients = [next(found) if w else None for w in wanted]
+    return [None if g is None else g * gradient_b.view(-1, *[1] * (g.ndim - 1)) for g in gradients]

@@ -18,6 +18,11 @@ def check_lists(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Te
     Raises:
         ValueError: if scores, labels and mask do not share one shape ``[B, N]``.
     """
+    return fill_padding(*check_shapes(scores, labels, mask))
+
+
+def check_shapes(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The part of :func:`check_lists` that copies nothing: what stands in the padding stays."""
     mask = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
     if scores.ndim != 2 or scores.shape != labels.shape or scores.shape != mask.shape:
         raise ValueError(
@@ -29,19 +34,25 @@ def check_lists(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Te
         scores = scores.float()
     if not scores.shape[1]:  # rows without columns are rows of padding
         scores, labels, mask = (F.pad(t, (0, 1)) for t in (scores, labels, mask))
-    # Filled, not multiplied: whatever stands in the padding, NaN included, reaches neither value nor gradient.
+    return scores, labels, mask
+
+
+def fill_padding(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Filled, not multiplied: whatever stands in the padding, NaN included, reaches neither value nor gradient."""
     return scores.masked_fill(~mask, 0.0), labels.to(scores.dtype).masked_fill(~mask, 0.0), mask
 
 
 def check_margin(margin: float | Tensor, scores: Tensor) -> Tensor:
-    """A margin as a tensor like the scores: ``[]``, ``[B, 1]`` or ``[B, N]`` (one per less relevant document), or ``[B, N, N]``.
+    """A margin as a tensor like the scores: ``[B, 1]``, ``[B, N]`` (one per less relevant document), or ``[B, N, N]`` (per pair).
 
     Raises:
         ValueError: for any other shape.
     """
     rows, columns = scores.shape
     margin = torch.as_tensor(margin, dtype=scores.dtype, device=scores.device)
-    if margin.shape in ((), (rows, 1), (rows, columns), (rows, columns, columns)):
+    if margin.ndim == 0:
+        return margin.expand(rows, 1)
+    if margin.shape in ((rows, 1), (rows, columns), (rows, columns, columns)):
         return margin
     raise ValueError(
         f"a margin for scores [B={rows}, N={columns}] must be a number, [B, 1] (per row), [B, N] (per less relevant document) or "
@@ -87,6 +98,6 @@ def relevant_and_not(labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tens
 
 
 def masked_log_softmax(x: Tensor, mask: Tensor) -> Tensor:
-    """Log-softmax over the real documents of each row; 0 at the padding, and in a row without documents."""
-    some = mask.any(dim=1, keepdim=True)
-    return torch.log_softmax(x.masked_fill(~mask & some, -torch.inf), dim=1).masked_fill(~mask, 0.0)
+    """Log-softmax over the real documents of each row; at the padding a finite number whose exponential is 0."""
+    # Not -inf: a product with probability 0 would be NaN, and so would a row without documents.
+    return torch.log_softmax(x.masked_fill(~mask, -1e30), dim=1)

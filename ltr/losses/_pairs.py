@@ -3,20 +3,22 @@
 Letters of shapes: b row (one query), p packed upper document (:class:`ltr.losses._uppers.Uppers`), n any document of the list.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ltr.losses import _sorted
-from ltr.losses._blocks import spans, sum_in_blocks
-from ltr.losses._lists import Reduction, check_choice, check_lists, check_margin, reduce_lists
+from ltr.losses._blocks import by_rows, spans, sum_in_blocks
+from ltr.losses._lists import Reduction, check_choice, check_margin, check_shapes, fill_padding, reduce_lists
 from ltr.losses._uppers import Uppers, find_uppers, sum_below
 
 # cost(s_i, s_j, y_i, y_j, m_ij): elementwise, over whatever shapes broadcast.
 Cost = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Exact = Literal["hinge", "squared hinge"]
+# Pairs of a batch up to which it is quicker to take all N² of a list than to pick out the more relevant documents first.
+SHORT = 1 << 15
 
 Pairs = Literal["all", "hardest", "semi-hard", "adjacent", "mean"]
 PAIRS = ("all", "hardest", "semi-hard", "adjacent", "mean")
@@ -32,57 +34,91 @@ def mean_over_pairs(
     cost: Cost,
     exact: Exact | None = None,
 ) -> Tensor:
-    """Mean of a cost over the chosen pairs of each row, then over the rows that have one; ``exact`` names a cost that can be
-    sorted.
+    """Mean of a cost over the chosen pairs of each row, then over the rows that have one.
+
+    Args:
+        scores, labels, mask: as the losses take them.
+        margin: as :func:`ltr.losses._lists.check_margin` takes it.
+        pairs: which pairs of a row count.
+        reduction: over rows.
+        cost: of a pair.
+        exact: names a cost whose sum over pairs can be had by sorting.
     """
     check_choice("pairs", pairs, PAIRS)
-    scores, labels, mask = check_lists(scores, labels, mask)
-    margin = check_margin(margin, scores)
-    uppers = find_uppers(labels, mask)
-    n_pairs_b = uppers.n_pairs()
-    if pairs in ("all", "adjacent"):
-        sum_b, _ = pair_sums(scores, labels, mask, uppers, margin, cost, exact, pairs == "adjacent")
-        n_chosen_b = uppers.n_pairs(pairs == "adjacent")
-    else:
-        cost_p, chosen_p = _chosen_costs(scores, labels, mask, uppers, margin, cost, pairs)
-        sum_b, n_chosen_b = cost_p.masked_fill(~chosen_p, 0.0).sum(dim=1), chosen_p.sum(dim=1)
-    return reduce_lists(sum_b / n_chosen_b.clamp(min=1), n_pairs_b > 0, reduction)
+    sum_b, _, n_pairs_b = pair_sums(scores, labels, mask, margin, cost, exact, pairs)
+    return reduce_lists(sum_b / n_pairs_b.clamp(min=1), n_pairs_b > 0, reduction)
 
 
 def pair_sums(
     scores: Tensor,
     labels: Tensor,
-    mask: Tensor,
-    uppers: Uppers,
-    margin: Tensor,
+    mask: Tensor | None,
+    margin: float | Tensor,
     cost: Cost,
     exact: Exact | None = None,
-    adjacent: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """``[B]`` the sum of a cost over all pairs of each row, or the adjacent ones, and ``[B]`` int64 how many of them are above 0.
+    pairs: Pairs = "all",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``[B]`` each: the sum of a cost over the chosen pairs of each row, how many of them cost something, and how many there are.
 
-    Here is the switch by size: hinges over many more relevant documents are sorted, everything else goes in blocks, and short
-    lists are one block.
+    Here is the switch by size: short lists take all N² pairs, hinges over many more relevant documents are sorted, and everything
+    else takes the pairs of the more relevant documents, in blocks.
     """
-    if exact and margin.ndim < 3 and _sorted.pays(uppers.columns.shape[1], uppers.levels):
-        return _sorted.hinge_sums(scores, labels, mask, uppers, margin, exact == "squared hinge", adjacent)
-    # What is padding is never below: +inf among the j, NaN among the i.
-    labels_j = labels.masked_fill(~mask, torch.inf)
-    bound_i = uppers.label_below() if adjacent else uppers.labels.masked_fill(~uppers.real, torch.nan)
-    labels_i = uppers.take(labels)
+    scores, labels, mask = check_shapes(scores, labels, mask)
+
+    def rows(scores: Tensor, labels: Tensor, mask: Tensor, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scores, labels, mask = fill_padding(scores, labels, mask)
+        if pairs == "all" and scores.numel() * scores.shape[1] <= SHORT:
+            bound = labels.masked_fill(~mask, -torch.inf)
+            return _block_sums(scores, labels, mask, margin, cost, scores, labels, bound, margin)
+        uppers = find_uppers(labels, mask)
+        if pairs not in ("all", "adjacent"):
+            cost_p, chosen_p = _chosen_costs(scores, labels, mask, uppers, margin, cost, pairs)
+            cost_p = cost_p.masked_fill(~chosen_p, 0.0)
+            return cost_p.sum(dim=1), (cost_p > 0).sum(dim=1), chosen_p.sum(dim=1)
+        adjacent = pairs == "adjacent"
+        if exact and margin.ndim < 3 and _sorted.pays(uppers.columns.shape[1], uppers.levels):
+            squared = exact == "squared hinge"
+            return *_sorted.hinge_sums(scores, labels, mask, uppers, margin, squared, adjacent), uppers.n_pairs(adjacent)
+        bound = uppers.label_below() if adjacent else uppers.labels.masked_fill(~uppers.real, -torch.inf)
+        margin_i = uppers.take(margin) if margin.ndim == 3 else margin
+        return _block_sums(
+            scores, labels, mask, margin, cost, uppers.take(scores), uppers.take(labels), bound, margin_i, adjacent
+        )
+
+    return by_rows(rows, scores, labels, mask, check_margin(margin, scores))
+
+
+def _block_sums(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor,
+    margin: Tensor,
+    cost: Cost,
+    scores_i: Tensor,
+    labels_i: Tensor,
+    bound_i: Tensor,
+    margin_i: Tensor,
+    adjacent: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`pair_sums`, for the pairs of documents i ``[B, P]`` with those of the list whose label is below (or is) their
+    bound.
+    """
+    labels_j = labels.masked_fill(~mask, torch.inf).unsqueeze(1)  # padding is below nothing
+    compare = torch.eq if adjacent else torch.lt
+
+    def block(span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        m_ij = docs[1] if margin.ndim == 3 else lists[1].unsqueeze(1)
+        cost_ij = cost(docs[0].unsqueeze(2), lists[0].unsqueeze(1), labels_i[:, span].unsqueeze(2), labels.unsqueeze(1), m_ij)
+        # Pairs as numbers, to multiply with: on a CPU an operation on bools takes several times as long as one on floats.
+        pair_ij = compare(labels_j, bound_i[:, span].unsqueeze(2), out=scores.new_empty(0))
+        cost_ij = cost_ij * pair_ij
+        counts = [cost_ij.detach().sign().sum(dim=(1, 2)), pair_ij.sum(dim=(1, 2))]
+        return cost_ij.sum(dim=(1, 2)), torch.stack(counts, dim=1).long()
+
     per_pair = margin.ndim == 3
-
-    def block(span: slice, docs: list[Tensor], lists: list[Tensor]) -> tuple[Tensor, Tensor]:
-        s_i, s_j, y_i, y_j = docs[0].unsqueeze(2), lists[0].unsqueeze(1), labels_i[:, span].unsqueeze(2), labels.unsqueeze(1)
-        m_ij = docs[1] if per_pair else lists[1].unsqueeze(1)
-        bound, below = bound_i[:, span].unsqueeze(2), labels_j.unsqueeze(1)
-        pair_ij = below == bound if adjacent else below < bound
-        cost_ij = cost(s_i, s_j, y_i, y_j, m_ij).masked_fill(~pair_ij, 0.0)
-        return cost_ij.sum(dim=(1, 2)), (cost_ij.detach() > 0).sum(dim=(1, 2))
-
-    if per_pair:
-        return sum_in_blocks(block, [uppers.take(scores), uppers.take(margin)], [scores])
-    return sum_in_blocks(block, [uppers.take(scores)], [scores, margin.expand_as(scores)])
+    docs, lists = ([scores_i, margin_i], [scores]) if per_pair else ([scores_i], [scores, margin.expand_as(scores)])
+    sum_b, counts = sum_in_blocks(block, docs, lists)
+    return sum_b, counts[:, 0], counts[:, 1]
 
 
 def _chosen_costs(
@@ -140,7 +176,7 @@ def semi_hard_columns(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppe
         return _sorted.semi_hard_columns(scores, labels, mask, uppers)
     upper_scores, found = uppers.take(scores), []
     labels_n = labels.masked_fill(~mask, torch.inf)
-    for span in spans(uppers.columns.shape[1], *scores.shape, scores.device):
+    for span in spans(uppers.columns.shape[1], scores.numel(), scores.device):
         lower_bpn = labels_n.unsqueeze(1) < uppers.labels[:, span].unsqueeze(2)
         semi_hard_bpn = lower_bpn & (scores.unsqueeze(1) < upper_scores[:, span].unsqueeze(2))
         best, column = torch.where(semi_hard_bpn, scores.unsqueeze(1), -torch.inf).max(dim=2)
@@ -157,7 +193,7 @@ def count_swapped(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor,
         return uppers.n_pairs(), *_sorted.swapped_counts(scores, labels, mask, uppers)
     swapped_b = tied_b = torch.zeros(len(mask), dtype=torch.int64, device=mask.device)
     labels_n, upper_scores = labels.masked_fill(~mask, torch.inf).unsqueeze(1), uppers.take(scores)
-    for span in spans(uppers.columns.shape[1], *scores.shape, scores.device):
+    for span in spans(uppers.columns.shape[1], scores.numel(), scores.device):
         pair_bpn = (labels_n < uppers.labels[:, span].unsqueeze(2)) & uppers.real[:, span].unsqueeze(2)
         gap_bpn = upper_scores[:, span].unsqueeze(2) - scores.unsqueeze(1)
         swapped_b = swapped_b + ((gap_bpn < 0) & pair_bpn).sum(dim=(1, 2))

@@ -18,8 +18,6 @@ from ltr.losses._uppers import Uppers
 
 # More relevant documents per level from which on sorting beats the dense form [B, P, N]: measured on one CPU thread.
 DENSE_UPPERS = 24
-# Elements of [rows, N] worked on at a time: their temporaries are a few int64 tensors.
-CHUNK = 1 << 20
 
 
 def pays(n_uppers: int, levels: int) -> bool:
@@ -70,7 +68,7 @@ def hinge_sums(
     Args:
         scores, labels, mask: ``[B, N]``.
         uppers: of these labels.
-        margin: a number, ``[B, 1]`` or ``[B, N]``.
+        margin: ``[B, 1]`` or ``[B, N]``.
         squared: whether to sum the squares.
         adjacent: whether to take neighbours in the order of the labels only.
 
@@ -85,28 +83,20 @@ class _HingeSums(torch.autograd.Function):
     def forward(
         ctx, scores: Tensor, margin: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers, squared: bool, adjacent: bool
     ) -> tuple[Tensor, Tensor]:
-        n_lists, n_docs = scores.shape
         gradient = torch.zeros_like(scores)
         of_margin = torch.zeros_like(scores) if ctx.needs_input_grad[1] else None
-        sum_b = torch.zeros_like(scores[:, 0])
-        active_b = torch.zeros(n_lists, dtype=torch.int64, device=scores.device)
-        step = max(1, CHUNK // max(1, n_docs))
-        for start in range(0, n_lists, step):
-            rows = slice(start, start + step)
-            some_mask, some_labels = mask[rows], labels[rows]
-            some_uppers = uppers._replace(**{k: v[rows] for k, v in uppers._asdict().items() if k != "levels"})
-            # Centred, so that large scores with small gaps lose no digits in the sums; which pairs are active is decided before.
-            centre = scores[rows].sum(dim=1, keepdim=True) / some_mask.sum(dim=1, keepdim=True).clamp(min=1)
-            shifted = scores[rows] + margin.expand_as(scores)[rows]
-            for level in levels_of(some_labels, some_mask, some_uppers, adjacent):
-                upper = scores[rows].gather(1, level.columns)
-                part = _cross(upper, shifted, centre, level, squared)
-                sum_b[rows] += part.value
-                active_b[rows] += part.active
-                gradient[rows] += part.of_lower
-                gradient[rows].scatter_add_(1, level.columns, part.of_upper)
-                if of_margin is not None:
-                    of_margin[rows] += part.of_lower
+        sum_b, active_b = torch.zeros_like(scores[:, 0]), torch.zeros_like(mask[:, 0], dtype=torch.int64)
+        # Centred, so that large scores with small gaps lose no digits in the sums; which pairs are active is decided before.
+        centre = scores.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+        shifted = scores + margin
+        for level in levels_of(labels, mask, uppers, adjacent):
+            part = _cross(scores.gather(1, level.columns), shifted, centre, level, squared)
+            sum_b += part.value
+            active_b += part.active
+            gradient += part.of_lower
+            gradient.scatter_add_(1, level.columns, part.of_upper)
+            if of_margin is not None:
+                of_margin += part.of_lower
         ctx.save_for_backward(gradient, of_margin)
         ctx.margin_shape = margin.shape
         ctx.mark_non_differentiable(active_b)

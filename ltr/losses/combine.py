@@ -26,6 +26,9 @@ class WeightedSum(nn.Module):
     Cost:
         The sum of theirs.
 
+    References:
+        Those of the losses.
+
     Example:
         >>> import torch
         >>> from ltr.losses import MSELoss, RankNetLoss

@@ -6,7 +6,7 @@ over ranks.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -20,8 +20,8 @@ from ltr.losses._ranked import METRICS, Ranked, SwapMetric, best_dcg, discount, 
 Scheme = Literal["ndcg1", "ndcg2", "ndcg2++"]
 SCHEMES = ("ndcg1", "ndcg2", "ndcg2++")
 
-# weights(span of i) -> what a pair costs when i should stay above j, and when j should come above i: [B, I, J] each, where j runs
-# from the first i of the span to the last rank.
+# weights(span of i) -> the weight of a pair in all, and the part of it by which j should come above i: [B, I, J] each, where j
+# runs from the first i of the span to the last rank; right where j is below i, any number elsewhere.
 Weights = Callable[[slice], tuple[Tensor, Tensor]]
 
 
@@ -90,9 +90,9 @@ def lambdarank_loss(
     delta = swap_weights(ranked, metric, k, max_grade)
 
     def weights(span: slice) -> tuple[Tensor, Tensor]:
-        y_i, y_j = of_i(ranked.labels, span), of_j(ranked.labels, span)
+        gap_ij = of_i(ranked.labels, span) - of_j(ranked.labels, span)
         delta_ij = delta(span)
-        return delta_ij.masked_fill(y_i <= y_j, 0.0), delta_ij.masked_fill(y_i >= y_j, 0.0)
+        return delta_ij * gap_ij.sign().abs(), delta_ij * gap_ij.sign().clamp(max=0).neg()
 
     sum_b, weight_b = _weighted_sums(ranked, weights, k, sigma)
     if normalize:
@@ -176,13 +176,13 @@ def lambda_loss(
     def weights(span: slice) -> tuple[Tensor, Tensor]:
         gain_i, gain_j = of_i(gain_r, span), of_j(gain_r, span)
         if scheme == "ndcg1":
-            return gain_i * of_i(inverse_d, span), gain_j * of_j(inverse_d, span)
+            above_ij, below_ij = gain_i * of_i(inverse_d, span), gain_j * of_j(inverse_d, span)
+            return above_ij + below_ij, below_ij.expand(-1, above_ij.shape[1], -1)
         weight_ij = by_distance[(of_j(ranks, span) - of_i(ranks, span)).abs()]
         if scheme == "ndcg2++":
             weight_ij = (of_i(inverse_d, span) - of_j(inverse_d, span)).abs() + mu * weight_ij
-        weight_ij = (gain_i - gain_j).abs() * weight_ij
-        y_i, y_j = of_i(ranked.labels, span), of_j(ranked.labels, span)
-        return weight_ij.masked_fill(y_i <= y_j, 0.0), weight_ij.masked_fill(y_i >= y_j, 0.0)
+        signed_ij = (gain_i - gain_j) * weight_ij
+        return signed_ij.abs(), signed_ij.neg().clamp(min=0)
 
     sum_b, _ = _weighted_sums(ranked, weights, k, sigma)
     has_signal_b = two_labels(labels, mask)
@@ -198,22 +198,21 @@ def _check_cut(what: str, k: int | None) -> None:
 
 def _weighted_sums(ranked: Ranked, weights: Weights, k: int | None, sigma: float) -> tuple[Tensor, Tensor]:
     """``[B]`` each: Σ w · log(1 + e^(−σ (s_winner − s_loser))) over the pairs of ranks i < j with i in the top k, and Σ w."""
-    n_docs = ranked.scores.shape[1]
-    ranks = torch.arange(n_docs, device=ranked.scores.device)
+    scores, real = sigma * ranked.scores, ranked.real.to(ranked.scores.dtype)
 
-    def block(span: slice, docs: list[Tensor], lists: list[Tensor]) -> tuple[Tensor, Tensor]:
-        x_ij = sigma * (of_j(lists[0], span) - docs[0].unsqueeze(2))
+    def block(span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        x_ij = docs[0].unsqueeze(2) - of_j(lists[0], span)
         with torch.no_grad():
-            # Padding comes last, so a real j is enough.
-            pair_ij = (of_j(ranks, span) > of_i(ranks, span)) & of_j(ranked.real, span)
-            above_ij, below_ij = (w.masked_fill(~pair_ij, 0.0) for w in weights(span))
-            both_ij = above_ij + below_ij
-        # log(1 + e^−x) = log(1 + e^x) − x: one logarithm for both directions.
-        value_ij = both_ij * F.softplus(x_ij) - below_ij * x_ij
+            # As numbers, to multiply with: on a CPU an operation on bools takes several times as long. Padding comes last, so a
+            # real j is enough.
+            pair_ij = x_ij.new_ones(x_ij.shape[1:]).triu_(1) * of_j(real, span)
+            both_ij, below_ij = (w * pair_ij for w in weights(span))
+        # log(1 + e^x) = log(1 + e^−x) + x: one logarithm for both directions.
+        value_ij = below_ij * x_ij - both_ij * F.logsigmoid(x_ij)
         return value_ij.sum(dim=(1, 2)), both_ij.sum(dim=(1, 2))
 
-    top = n_docs if k is None else min(k, n_docs)
-    return sum_in_blocks(block, [ranked.scores[:, :top]], [ranked.scores])
+    top = scores.shape[1] if k is None else min(k, scores.shape[1])
+    return sum_in_blocks(block, [scores[:, :top]], [scores])
 
 
 class LambdaRankLoss(nn.Module):

@@ -1,6 +1,6 @@
 """Listwise losses: the list of a query is judged as a whole."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from ltr.losses._lists import (
     Reduction,
     check_choice,
     check_lists,
+    check_shapes,
     masked_log_softmax,
     reduce_lists,
     relevant_and_not,
@@ -128,13 +129,11 @@ def listnet_loss(
         tensor(0.6931)
     """
     check_choice("kind", kind, ("ce", "kl"))
-    scores, labels, mask = check_lists(scores, labels, mask)
+    scores, labels, mask = check_shapes(scores, labels, mask)
     has_signal_b = two_labels(labels, mask)
-    log_p = masked_log_softmax(labels, mask)
-    log_q = masked_log_softmax(scores / temperature, mask)
-    target = log_p.exp().masked_fill(~(mask & has_signal_b.unsqueeze(1)), 0.0)
-    cost = target * ((log_p - log_q) if kind == "kl" else -log_q)
-    return reduce_lists(cost.sum(dim=1), has_signal_b, reduction)
+    log_p, log_q = masked_log_softmax(labels.to(scores.dtype), mask), masked_log_softmax(scores / temperature, mask)
+    cost_b = (log_p.exp() * ((log_p - log_q) if kind == "kl" else -log_q)).sum(dim=1)
+    return reduce_lists(cost_b.masked_fill(~has_signal_b, 0.0), has_signal_b, reduction)
 
 
 def mean_inequality_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
@@ -176,7 +175,7 @@ def mean_inequality_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = N
         >>> mean_inequality_loss(scores, torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]))
         tensor(1.2261)
     """
-    scores, labels, mask = check_lists(scores, labels, mask)
+    scores, labels, mask = check_shapes(scores, labels, mask)
     relevant, _, has_signal_b = relevant_and_not(labels, mask)
     log_p = masked_log_softmax(scores, mask).masked_fill(~(relevant & has_signal_b.unsqueeze(1)), 0.0)
     n_b = relevant.sum(dim=1).clamp(min=1).to(scores.dtype)
@@ -219,8 +218,9 @@ def list_mle_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *,
         >>> list_mle_loss(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2
         tensor(1.7918)
     """
-    cost, _, _, has_signal_b = _plackett_luce(scores, labels, mask)
-    return reduce_lists(cost.sum(dim=1), has_signal_b, reduction)
+    by_label = _sort_by_label(scores, labels, mask)
+    value_b = _PlackettLuce.apply(*by_label[:3], torch.ones_like(by_label.scores))
+    return reduce_lists(value_b, (by_label.n_below > 0).any(dim=1), reduction)
 
 
 def position_aware_list_mle_loss(
@@ -262,29 +262,66 @@ def position_aware_list_mle_loss(
         >>> position_aware_list_mle_loss(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2 / 3
         tensor(1.3297)
     """
-    cost, n_below, n_up_to, has_signal_b = _plackett_luce(scores, labels, mask)
-    n_docs = (n_up_to.amax(dim=1, keepdim=True) if n_up_to.shape[1] else n_up_to).clamp(min=2).to(cost.dtype)
+    by_label = _sort_by_label(scores, labels, mask)
+    dtype = by_label.scores.dtype
+    n_docs = by_label.n_docs.clamp(min=2).to(dtype)
     # The positions of a tie are n − n_up_to + 1 … n − n_below; the mean of 2^(1 − r) over them, less 2^(1 − n).
-    n_tied = (n_up_to - n_below).clamp(min=1).to(cost.dtype)
-    mean_power = torch.exp2(1 + n_up_to - n_docs) * (1 - torch.exp2(-n_tied)) / n_tied
-    alpha = (mean_power - torch.exp2(1 - n_docs)) / (1 - torch.exp2(1 - n_docs))
-    return reduce_lists((alpha * cost).sum(dim=1), has_signal_b, reduction)
+    n_tied = (by_label.n_up_to - by_label.n_below).clamp(min=1).to(dtype)
+    mean_power = torch.exp2(1 + by_label.n_up_to - n_docs) * (1 - torch.exp2(-n_tied)) / n_tied
+    alpha = ((mean_power - torch.exp2(1 - n_docs)) / (1 - torch.exp2(1 - n_docs))).clamp(min=0)
+    value_b = _PlackettLuce.apply(*by_label[:3], alpha)
+    return reduce_lists(value_b, (by_label.n_below > 0).any(dim=1), reduction)
 
 
-def _plackett_luce(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Documents in ascending order of their labels: ``[B, N]`` −log of the probability of each against those below it, how many
-    are below, how many are not above (0 at the padding); and ``[B]`` which rows have two labels.
+class _ByLabel(NamedTuple):
+    """Lists in ascending order of their labels, the padding last.
+
+    Attributes:
+        scores: ``[B, N]``; -inf at the padding.
+        n_below: ``[B, N]`` int64, how many documents have a lower label; 0 at the padding.
+        n_up_to: ``[B, N]`` int64, how many documents have no higher label.
+        n_docs: ``[B, 1]`` int64.
     """
-    scores, labels, mask = check_lists(scores, labels, mask)
-    labels, order = labels.masked_fill(~mask, torch.inf).sort(dim=1)
-    scores, mask = scores.gather(1, order), mask.gather(1, order)
-    n_below = torch.searchsorted(labels, labels).masked_fill(~mask, 0)
-    n_up_to = torch.searchsorted(labels, labels, right=True).masked_fill(~mask, 0)
-    running = torch.logcumsumexp(scores.masked_fill(~mask, -torch.inf), dim=1)
-    learns = n_below > 0
-    below = running.gather(1, (n_below - 1).clamp(min=0))
-    cost = F.softplus(torch.where(learns, below, 0.0) - torch.where(learns, scores, 0.0)).masked_fill(~learns, 0.0)
-    return cost, n_below, n_up_to, learns.any(dim=1)
+
+    scores: Tensor
+    n_below: Tensor
+    n_up_to: Tensor
+    n_docs: Tensor
+
+
+def _sort_by_label(scores: Tensor, labels: Tensor, mask: Tensor | None) -> _ByLabel:
+    scores, labels, mask = check_shapes(scores, labels, mask)
+    labels, order = labels.to(scores.dtype).masked_fill(~mask, torch.inf).sort(dim=1)
+    scores = scores.masked_fill(~mask, -torch.inf).gather(1, order)
+    n_docs = mask.sum(dim=1, keepdim=True)
+    padding = torch.arange(scores.shape[1], device=scores.device) >= n_docs
+    n_below = torch.searchsorted(labels, labels).masked_fill(padding, 0)
+    return _ByLabel(scores, n_below, torch.searchsorted(labels, labels, right=True), n_docs)
+
+
+class _PlackettLuce(torch.autograd.Function):
+    r"""``[B]``: the sum of :math:`w_i \log(1 + e^{L_i - s_i})`, with the log :math:`L_i` of the summed exponentials below i.
+
+    With :math:`p_i = 1 / (1 + e^{s_i - L_i})` the gradient of document j is :math:`e^{s_j} \sum_i w_i p_i e^{-L_i} - w_j p_j` over
+    the i above it: one running sum from the other side. autograd's own form of a running log-sum-exp takes several.
+    """
+
+    @staticmethod
+    def forward(ctx, scores: Tensor, n_below: Tensor, n_up_to: Tensor, weight: Tensor) -> Tensor:
+        weight = weight * (n_below > 0)
+        below = torch.logcumsumexp(scores, dim=1).gather(1, (n_below - 1).clamp(min=0))
+        x = torch.where(n_below > 0, below - scores, 0.0)
+        ctx.save_for_backward(scores, n_up_to, weight, below, x)
+        return (weight * F.softplus(x)).sum(dim=1)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient_b: Tensor) -> tuple[Tensor | None, ...]:
+        scores, n_up_to, weight, below, x = ctx.saved_tensors
+        log_pull = torch.where(weight > 0, weight.log() + F.logsigmoid(x) - below, -torch.inf)
+        from_here_on = torch.logcumsumexp(log_pull.flip(1), dim=1).flip(1)
+        above = F.pad(from_here_on, (0, 1), value=-torch.inf).gather(1, n_up_to)
+        return gradient_b.unsqueeze(1) * ((scores + above).exp() - weight * torch.sigmoid(x)), None, None, None
 
 
 class SoftmaxLoss(nn.Module):

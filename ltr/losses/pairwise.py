@@ -231,10 +231,11 @@ def _cross_entropy(sigma: float, targets: Literal["hard", "soft"]) -> Cost:
     check_choice("targets", targets, ("hard", "soft"))
 
     def cost(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: Tensor) -> Tensor:
-        x = sigma * ((s_j + m_ij) - s_i)
+        # Multiplied before the two meet in a pair matrix, and logsigmoid: its gradient takes no second exponential.
+        x = sigma * s_i - sigma * (s_j + m_ij)
         if targets == "hard":
-            return F.softplus(x)
-        return F.softplus(x) - torch.sigmoid(sigma * (y_j - y_i)) * x
+            return -F.logsigmoid(x)
+        return torch.sigmoid(sigma * y_j - sigma * y_i) * x - F.logsigmoid(x)
 
     return cost
 
@@ -268,6 +269,9 @@ class AdaptiveMarginRankingLoss(nn.Module):
         pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``.
         margin: used, times ``k``, where the batch brings none.
         reduction: over rows.
+
+    Use:
+        With mined negatives whose distances tell how far apart they should stay; pairs beyond their margin teach nothing more.
     """
 
     def __init__(self, k: float = 1.0, pairs: Pairs = "all", margin: float = 1.0, reduction: Reduction = "mean") -> None:

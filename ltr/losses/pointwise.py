@@ -17,8 +17,8 @@ def bce_loss(
     r"""Binary cross entropy of each document's probability of being relevant, mean over the list.
 
     .. math::
-        \ell(s, y) = -\frac{1}{N} \sum_i w\, \bar y_i \log \frac{1}{1 + e^{-s_i}} + (1 - \bar y_i) \log \frac{1}{1 + e^{s_i}},
-        \qquad \bar y = \min(\max(y, 0), 1)
+        \ell(s, y) = -\frac{1}{N} \sum_i \Bigl[ w\, \bar y_i \log \frac{1}{1 + e^{-s_i}}
+            + (1 - \bar y_i) \log \frac{1}{1 + e^{s_i}} \Bigr], \qquad \bar y_i = \min(\max(y_i, 0), 1)
 
     A grade of 1 or more is relevant, 0 is not, and what lies between is a probability.
 

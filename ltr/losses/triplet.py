@@ -10,9 +10,8 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ltr.losses._lists import Reduction, check_choice, check_lists, check_margin
+from ltr.losses._lists import Reduction, check_choice
 from ltr.losses._pairs import mean_over_pairs, pair_sums
-from ltr.losses._uppers import find_uppers
 from ltr.losses.pairwise import hinge, margin_ranking_loss
 
 Average = Literal["active", "all", "row"]
@@ -72,11 +71,8 @@ def batch_all_triplet_loss(
     if average == "row":
         return margin_ranking_loss(scores, labels, mask, margin=margin, reduction=reduction)
     check_choice("reduction", reduction, ("mean", "sum", "none"))
-    scores, labels, mask = check_lists(scores, labels, mask)
-    margin = check_margin(margin, scores)
-    uppers = find_uppers(labels, mask)
-    sum_b, active_b = pair_sums(scores, labels, mask, uppers, margin, hinge, exact="hinge")
-    n_triplets = (active_b if average == "active" else uppers.n_pairs()).sum()
+    sum_b, active_b, n_triplets_b = pair_sums(scores, labels, mask, margin, hinge, exact="hinge")
+    n_triplets = (active_b if average == "active" else n_triplets_b).sum()
     share_b = sum_b / n_triplets.clamp(min=1)
     return share_b if reduction == "none" else share_b.sum()
 

@@ -20,6 +20,7 @@ from ltr.losses import (
     SoftmaxLoss,
     WeightedSum,
     _blocks,
+    _pairs,
     _sorted,
 )
 
@@ -67,7 +68,7 @@ OVER_THE_BATCH = ("BatchAllTripletLoss", "BatchAllTripletLoss(average=all)")
 def take_long_forms(monkeypatch):
     monkeypatch.setitem(_blocks.BLOCK, "cpu", 16)
     monkeypatch.setattr(_sorted, "DENSE_UPPERS", 0)
-    monkeypatch.setattr(_sorted, "CHUNK", 16)
+    monkeypatch.setattr(_pairs, "SHORT", 0)
 
 
 @pytest.fixture(params=["short lists", "long lists"])
@@ -217,6 +218,7 @@ def test_value_and_gradient_are_zero_when_nothing_can_be_learnt(loss, lists, req
         nothing += [
             (torch.zeros_like(labels), mask),
             (torch.ones_like(labels), mask),
+            (-torch.ones_like(labels), mask),  # a teacher's scores, lower than the 0 of the padding
             (labels, torch.arange(7) < torch.ones(5, 1)),
         ]
     for some_labels, some_mask in nothing:
@@ -276,6 +278,47 @@ def test_a_loss_says_whether_it_takes_a_margin(loss, lists):
     scores, labels, mask = lists
     small, large = (loss()(scores, labels, mask, torch.full_like(labels, m)) for m in (0.5, 5.0))
     assert (small != large) == getattr(loss(), "takes_margin", True)
+
+
+# A value that is not the default, for every option of every loss.
+ANOTHER = {
+    "average": "all",
+    "k": 2,
+    "kind": "kl",
+    "margin": 0.3,
+    "max_grade": 3.0,
+    "metric": "err",
+    "mode": "scale",
+    "mu": 2.0,
+    "normalize": True,
+    "pairs": "mean",
+    "pos_weight": 3.0,
+    "positives": "in",
+    "reduction": "none",
+    "scheme": "ndcg2",
+    "sigma": 1.7,
+    "soft": True,
+    "squared": True,
+    "targets": "soft",
+    "temperature": 0.6,
+}
+
+
+FUNCTIONS = {name.replace("_", ""): name for name in ltr.losses.__all__ if name.islower()}
+
+
+@pytest.mark.parametrize("loss", [c for c in EVERY_CLASS if c not in (AdaptiveMarginRankingLoss, WeightedSum)])
+def test_a_class_hands_every_option_to_its_function(loss, lists):
+    """Each option alone changes the value to that of the function beside the class; both have the same defaults."""
+    scores, labels, mask = lists
+    function = getattr(ltr.losses, FUNCTIONS[loss.__name__.lower()])
+    default = loss()(scores, labels, mask)
+    torch.testing.assert_close(default, function(scores, labels, mask))
+    for name in inspect.signature(loss).parameters:
+        first = {"metric": "err"} if name == "max_grade" else {}
+        value = loss(**first, **{name: ANOTHER[name]})(scores, labels, mask)
+        torch.testing.assert_close(value, function(scores, labels, mask, **first, **{name: ANOTHER[name]}))
+        assert value.shape != default.shape or value != default, name
 
 
 @EVERY_LOSS

@@ -86,6 +86,16 @@ def test_lambdarank_by_hand():
     assert LambdaRankLoss(normalize=True)(*lists).item() == pytest.approx(one)
 
 
+@pytest.mark.parametrize("metric", ["mrr", "ap", "precision"])
+def test_rows_in_which_a_binary_metric_cannot_change_do_not_dilute_the_mean(metric):
+    """A second row of grades 1 and 2, both relevant: no swap changes the metric, though it would change nDCG and ERR."""
+    scores, labels = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.0, 1.0], [1.0, 2.0]])
+    loss = LambdaRankLoss(metric, k=1)
+    assert loss(scores, labels).item() == loss(scores[:1], labels[:1]).item() > 0
+    for graded in (LambdaRankLoss(), LambdaRankLoss("err")):
+        assert graded(scores[1:], labels[1:]).item() > 0
+
+
 def test_bad_options_are_refused():
     with pytest.raises(ValueError, match="metric must be 'ndcg', 'err', 'mrr', 'ap' or 'precision', got 'map'"):
         LambdaRankLoss("map")

@@ -38,9 +38,8 @@ def random_case(seed):
 
 @pytest.mark.parametrize("squared", [False, True])
 @pytest.mark.parametrize("adjacent", [False, True])
-def test_sums_gradients_and_counts_equal_the_plain_form_to_1e_12(squared, adjacent, monkeypatch):
+def test_sums_gradients_and_counts_equal_the_plain_form_to_1e_12(squared, adjacent):
     for seed in range(60):
-        monkeypatch.setattr(_sorted, "CHUNK", 100 if seed % 4 else 1 << 20)
         scores, labels, mask, margin, weights = random_case(seed)
         sums, counts, n_pairs = plain(scores, labels, mask, margin, squared, adjacent)
         uppers = find_uppers(labels, mask)
@@ -87,6 +86,10 @@ def test_counts_beyond_32_bits_stay_exact():
     n_pairs, swapped, tied = count_swapped(scores, labels, torch.ones_like(labels, dtype=torch.bool))
     assert (n_pairs.item(), swapped.item(), tied.item()) == (n * n, n * n, 0)
     assert margin_ranking_loss(scores, labels).item() == pytest.approx(2.0)
+    # The same number of active triplets, to one: in float32, and in 32 bits of course, it would be another.
+    uppers = find_uppers(labels, torch.ones_like(labels, dtype=torch.bool))
+    _, active = _sorted.hinge_sums(scores, labels, labels >= 0, uppers, torch.tensor(1.0), False, False)
+    assert active.tolist() == [n * n]
 
 
 @pytest.mark.parametrize("dense", [0, 10**9])
@@ -114,3 +117,12 @@ def test_semi_hard_negatives_by_sorting_are_those_of_the_dense_form(monkeypatch)
             monkeypatch.setattr(_sorted, "DENSE_UPPERS", dense)
             found.append(semi_hard_columns(scores.detach(), labels, mask, uppers).masked_fill(~uppers.real, -1))
         assert torch.equal(*found)
+
+
+def test_semi_hard_negatives_by_sorting_are_strictly_below(monkeypatch):
+    """s = (2, 2, 1, 1, 3, 0), y = (1, 0, 1, 0, 0, 0): below 2 the best is 1 (column 3), not the other 2; below 1 it is 0."""
+    scores, labels = torch.tensor([[2.0, 2.0, 1.0, 1.0, 3.0, 0.0]]), torch.tensor([[1.0, 0.0, 1.0, 0.0, 0.0, 0.0]])
+    uppers = find_uppers(labels, labels >= 0)
+    for dense in (0, 10**9):
+        monkeypatch.setattr(_sorted, "DENSE_UPPERS", dense)
+        assert semi_hard_columns(scores, labels, labels >= 0, uppers).tolist() == [[3, 5]]
