@@ -5,7 +5,7 @@ BIN := .venv/bin
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo data test lint bench reproduce clean
+.PHONY: help env demo data test mutations lint docs bench reproduce clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -26,18 +26,25 @@ demo: env  ## Train on the data that ships, and compare with BM25 and a bi-encod
 test: env  ## Run every test
 	HF_HUB_OFFLINE=1 WANDB_MODE=offline $(BIN)/python -m pytest
 
+mutations: env  ## Plant faults in a copy of the losses: would the tests notice? (J=2: two at a time)
+	$(BIN)/python tests/mutations.py -j $(or $(J),1)
+
 lint: env  ## Check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+docs: env  ## Rebuild docs/losses.md and its figures
+	OMP_NUM_THREADS=1 $(BIN)/python docs/build_losses.py
 
 data:  ## Link the development data sets as data/ (DATA=folder)
 	@test -d $(DATA) || { echo "make data: there is no folder $(DATA); say DATA=folder"; exit 2; }
 	ln -sfn $(DATA) data
 
-bench: env  ## Measure speed and padding (benchmarks/)
+bench: env  ## Measure speed, memory and padding (benchmarks/)
 	$(BIN)/python benchmarks/tokens.py
 	$(BIN)/python benchmarks/padding.py
 	$(BIN)/python benchmarks/train_step.py
+	$(BIN)/python benchmarks/losses.py
 
 # One YAML, one row of a table. The published WikiQA numbers are over three seeds.
 SEEDS := 0 1 2

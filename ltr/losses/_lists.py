@@ -18,11 +18,12 @@ def check_lists(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Te
     Raises:
         ValueError: if scores, labels and mask do not share one shape ``[B, N]``.
     """
-    return fill_padding(*check_shapes(scores, labels, mask))
+    scores, labels, real = check_shapes(scores, labels, mask)
+    return (scores, labels, real) if mask is None else (*fill_padding(scores, labels, real), real)
 
 
 def check_shapes(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The part of :func:`check_lists` that copies nothing: what stands in the padding stays."""
+    """The part of :func:`check_lists` that fills nothing: what stands in the padding stays."""
     mask = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
     if scores.ndim != 2 or scores.shape != labels.shape or scores.shape != mask.shape:
         raise ValueError(
@@ -34,12 +35,13 @@ def check_shapes(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[T
         scores = scores.float()
     if not scores.shape[1]:  # rows without columns are rows of padding
         scores, labels, mask = (F.pad(t, (0, 1)) for t in (scores, labels, mask))
-    return scores, labels, mask
+    return scores, labels.to(scores.dtype), mask
 
 
-def fill_padding(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Filled, not multiplied: whatever stands in the padding, NaN included, reaches neither value nor gradient."""
-    return scores.masked_fill(~mask, 0.0), labels.to(scores.dtype).masked_fill(~mask, 0.0), mask
+def fill_padding(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Filled with 0, not multiplied: whatever stands in the padding, NaN included, reaches neither value nor gradient."""
+    padding = ~mask
+    return scores.masked_fill(padding, 0.0), labels.masked_fill(padding, 0.0)
 
 
 def check_margin(margin: float | Tensor, scores: Tensor) -> Tensor:
@@ -84,11 +86,13 @@ def reduce_lists(value_b: Tensor, has_signal_b: Tensor, reduction: Reduction) ->
     return value_b.sum() / has_signal_b.sum().clamp(min=1)
 
 
-def two_labels(labels: Tensor, mask: Tensor) -> Tensor:
+def two_labels(labels: Tensor, mask: Tensor | None) -> Tensor:
     """``[B]`` bool: whether a row has two documents with different labels."""
-    low_b = labels.masked_fill(~mask, torch.inf).amin(dim=1)
-    high_b = labels.masked_fill(~mask, -torch.inf).amax(dim=1)
-    return high_b > low_b
+    if mask is None:
+        low_b, high_b = labels.aminmax(dim=1)
+        return high_b > low_b
+    high = labels.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
+    return ((labels < high) & mask).any(dim=1)
 
 
 def relevant_and_not(labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -97,7 +101,7 @@ def relevant_and_not(labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tens
     return relevant, irrelevant, relevant.any(dim=1) & irrelevant.any(dim=1)
 
 
-def masked_log_softmax(x: Tensor, mask: Tensor) -> Tensor:
+def masked_log_softmax(x: Tensor, mask: Tensor | None) -> Tensor:
     """Log-softmax over the real documents of each row; at the padding a finite number whose exponential is 0."""
     # Not -inf: a product with probability 0 would be NaN, and so would a row without documents.
-    return torch.log_softmax(x.masked_fill(~mask, -1e30), dim=1)
+    return torch.log_softmax(x if mask is None else x.masked_fill(~mask, -1e30), dim=1)

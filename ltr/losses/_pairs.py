@@ -63,10 +63,12 @@ def pair_sums(
     Here is the switch by size: short lists take all N² pairs, hinges over many more relevant documents are sorted, and everything
     else takes the pairs of the more relevant documents, in blocks.
     """
+    padded = mask is not None
     scores, labels, mask = check_shapes(scores, labels, mask)
 
     def rows(scores: Tensor, labels: Tensor, mask: Tensor, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        scores, labels, mask = fill_padding(scores, labels, mask)
+        if padded:
+            scores, labels = fill_padding(scores, labels, mask)
         if pairs == "all" and scores.numel() * scores.shape[1] <= SHORT:
             bound = labels.masked_fill(~mask, -torch.inf)
             return _block_sums(scores, labels, mask, margin, cost, scores, labels, bound, margin)

@@ -92,7 +92,8 @@ def lambdarank_loss(
     def weights(span: slice) -> tuple[Tensor, Tensor]:
         gap_ij = of_i(ranked.labels, span) - of_j(ranked.labels, span)
         delta_ij = delta(span)
-        return delta_ij * gap_ij.sign().abs(), delta_ij * gap_ij.sign().clamp(max=0).neg()
+        sign_ij = gap_ij.sign_()
+        return delta_ij * sign_ij.abs(), delta_ij * sign_ij.clamp_(max=0).neg_()
 
     sum_b, weight_b = _weighted_sums(ranked, weights, k, sigma)
     if normalize:
@@ -177,12 +178,12 @@ def lambda_loss(
         gain_i, gain_j = of_i(gain_r, span), of_j(gain_r, span)
         if scheme == "ndcg1":
             above_ij, below_ij = gain_i * of_i(inverse_d, span), gain_j * of_j(inverse_d, span)
-            return above_ij + below_ij, below_ij.expand(-1, above_ij.shape[1], -1)
+            return above_ij + below_ij, below_ij + torch.zeros_like(above_ij)
         weight_ij = by_distance[(of_j(ranks, span) - of_i(ranks, span)).abs()]
         if scheme == "ndcg2++":
             weight_ij = (of_i(inverse_d, span) - of_j(inverse_d, span)).abs() + mu * weight_ij
-        signed_ij = (gain_i - gain_j) * weight_ij
-        return signed_ij.abs(), signed_ij.neg().clamp(min=0)
+        signed_ij = (gain_i - gain_j).mul_(weight_ij)
+        return signed_ij.abs(), signed_ij.neg_().clamp_(min=0)
 
     sum_b, _ = _weighted_sums(ranked, weights, k, sigma)
     has_signal_b = two_labels(labels, mask)
@@ -206,7 +207,7 @@ def _weighted_sums(ranked: Ranked, weights: Weights, k: int | None, sigma: float
             # As numbers, to multiply with: on a CPU an operation on bools takes several times as long. Padding comes last, so a
             # real j is enough.
             pair_ij = x_ij.new_ones(x_ij.shape[1:]).triu_(1) * of_j(real, span)
-            both_ij, below_ij = (w * pair_ij for w in weights(span))
+            both_ij, below_ij = (w.mul_(pair_ij) for w in weights(span))
         # log(1 + e^x) = log(1 + e^−x) + x: one logarithm for both directions.
         value_ij = below_ij * x_ij - both_ij * F.logsigmoid(x_ij)
         return value_ij.sum(dim=(1, 2)), both_ij.sum(dim=(1, 2))

@@ -129,11 +129,12 @@ def listnet_loss(
         tensor(0.6931)
     """
     check_choice("kind", kind, ("ce", "kl"))
-    scores, labels, mask = check_shapes(scores, labels, mask)
+    scores, labels, real = check_shapes(scores, labels, mask)
+    mask = mask if mask is None else real
     has_signal_b = two_labels(labels, mask)
-    log_p, log_q = masked_log_softmax(labels.to(scores.dtype), mask), masked_log_softmax(scores / temperature, mask)
-    cost_b = (log_p.exp() * ((log_p - log_q) if kind == "kl" else -log_q)).sum(dim=1)
-    return reduce_lists(cost_b.masked_fill(~has_signal_b, 0.0), has_signal_b, reduction)
+    log_p, log_q = masked_log_softmax(labels, mask), masked_log_softmax(scores / temperature, mask)
+    cost_b = (log_p.exp() * ((log_q - log_p) if kind == "kl" else log_q)).sum(dim=1)
+    return reduce_lists(cost_b.masked_fill(~has_signal_b, 0.0).neg(), has_signal_b, reduction)
 
 
 def mean_inequality_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
@@ -219,8 +220,9 @@ def list_mle_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *,
         tensor(1.7918)
     """
     by_label = _sort_by_label(scores, labels, mask)
-    value_b = _PlackettLuce.apply(*by_label[:3], torch.ones_like(by_label.scores))
-    return reduce_lists(value_b, (by_label.n_below > 0).any(dim=1), reduction)
+    competes = by_label.n_below > 0
+    value_b = _PlackettLuce.apply(*by_label, competes.to(by_label.scores.dtype))
+    return reduce_lists(value_b, competes.any(dim=1), reduction)
 
 
 def position_aware_list_mle_loss(
@@ -263,44 +265,44 @@ def position_aware_list_mle_loss(
         tensor(1.3297)
     """
     by_label = _sort_by_label(scores, labels, mask)
-    dtype = by_label.scores.dtype
-    n_docs = by_label.n_docs.clamp(min=2).to(dtype)
+    dtype, competes = by_label.scores.dtype, by_label.n_below > 0
+    # A row's last document that is not padding has no one above.
+    n_docs = torch.where(competes, by_label.n_up_to, 2).amax(dim=1, keepdim=True).to(dtype)
     # The positions of a tie are n − n_up_to + 1 … n − n_below; the mean of 2^(1 − r) over them, less 2^(1 − n).
     n_tied = (by_label.n_up_to - by_label.n_below).clamp(min=1).to(dtype)
     mean_power = torch.exp2(1 + by_label.n_up_to - n_docs) * (1 - torch.exp2(-n_tied)) / n_tied
     alpha = ((mean_power - torch.exp2(1 - n_docs)) / (1 - torch.exp2(1 - n_docs))).clamp(min=0)
-    value_b = _PlackettLuce.apply(*by_label[:3], alpha)
-    return reduce_lists(value_b, (by_label.n_below > 0).any(dim=1), reduction)
+    value_b = _PlackettLuce.apply(*by_label, torch.where(competes, alpha, 0.0))
+    return reduce_lists(value_b, competes.any(dim=1), reduction)
 
 
 class _ByLabel(NamedTuple):
     """Lists in ascending order of their labels, the padding last.
 
     Attributes:
-        scores: ``[B, N]``; -inf at the padding.
+        scores: ``[B, N]``; -1e30 at the padding.
         n_below: ``[B, N]`` int64, how many documents have a lower label; 0 at the padding.
         n_up_to: ``[B, N]`` int64, how many documents have no higher label.
-        n_docs: ``[B, 1]`` int64.
     """
 
     scores: Tensor
     n_below: Tensor
     n_up_to: Tensor
-    n_docs: Tensor
 
 
 def _sort_by_label(scores: Tensor, labels: Tensor, mask: Tensor | None) -> _ByLabel:
-    scores, labels, mask = check_shapes(scores, labels, mask)
-    labels, order = labels.to(scores.dtype).masked_fill(~mask, torch.inf).sort(dim=1)
-    scores = scores.masked_fill(~mask, -torch.inf).gather(1, order)
-    n_docs = mask.sum(dim=1, keepdim=True)
-    padding = torch.arange(scores.shape[1], device=scores.device) >= n_docs
-    n_below = torch.searchsorted(labels, labels).masked_fill(padding, 0)
-    return _ByLabel(scores, n_below, torch.searchsorted(labels, labels, right=True), n_docs)
+    scores, labels, real = check_shapes(scores, labels, mask)
+    if mask is not None:  # a number whose exponential is 0, as in masked_log_softmax
+        scores, labels = scores.masked_fill(~real, -1e30), labels.masked_fill(~real, torch.inf)
+    labels, order = labels.sort(dim=1)
+    n_below, n_up_to = (torch.searchsorted(labels, labels, right=right) for right in (False, True))
+    if mask is not None:
+        n_below = n_below.masked_fill(labels == torch.inf, 0)
+    return _ByLabel(scores.gather(1, order), n_below, n_up_to)
 
 
 class _PlackettLuce(torch.autograd.Function):
-    r"""``[B]``: the sum of :math:`w_i \log(1 + e^{L_i - s_i})`, with the log :math:`L_i` of the summed exponentials below i.
+    r"""``[B]``: the sum of :math:`w_i \log(1 + e^{L_i - s_i})`, with the log :math:`L_i` of the summed exponentials below.
 
     With :math:`p_i = 1 / (1 + e^{s_i - L_i})` the gradient of document j is :math:`e^{s_j} \sum_i w_i p_i e^{-L_i} - w_j p_j` over
     the i above it: one running sum from the other side. autograd's own form of a running log-sum-exp takes several.
@@ -308,9 +310,8 @@ class _PlackettLuce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, scores: Tensor, n_below: Tensor, n_up_to: Tensor, weight: Tensor) -> Tensor:
-        weight = weight * (n_below > 0)
         below = torch.logcumsumexp(scores, dim=1).gather(1, (n_below - 1).clamp(min=0))
-        x = torch.where(n_below > 0, below - scores, 0.0)
+        x = below - scores
         ctx.save_for_backward(scores, n_up_to, weight, below, x)
         return (weight * F.softplus(x)).sum(dim=1)
 
@@ -318,9 +319,10 @@ class _PlackettLuce(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, gradient_b: Tensor) -> tuple[Tensor | None, ...]:
         scores, n_up_to, weight, below, x = ctx.saved_tensors
-        log_pull = torch.where(weight > 0, weight.log() + F.logsigmoid(x) - below, -torch.inf)
-        from_here_on = torch.logcumsumexp(log_pull.flip(1), dim=1).flip(1)
-        above = F.pad(from_here_on, (0, 1), value=-torch.inf).gather(1, n_up_to)
+        log_pull = weight.log() + F.logsigmoid(x) - below
+        # From the last document on; place k holds the sum over the last k documents.
+        last = F.pad(torch.logcumsumexp(log_pull.flip(1), dim=1), (1, 0), value=-torch.inf)
+        above = last.gather(1, scores.shape[1] - n_up_to)
         return gradient_b.unsqueeze(1) * ((scores + above).exp() - weight * torch.sigmoid(x)), None, None, None
 
 

@@ -1,0 +1,202 @@
+"""Build docs/losses.md and its figures from the docstrings of ``ltr.losses``: python docs/build_losses.py
+
+What is said of a loss stands in its docstring, and what a figure shows in loss_figures.py; here is only how a page is made of it.
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from loss_figures import caption, svg
+from torch import nn
+
+import ltr.losses
+
+DOCS = Path(__file__).parent
+CLASSES = {name: c for name in ltr.losses.__all__ if inspect.isclass(c := getattr(ltr.losses, name)) and issubclass(c, nn.Module)}
+# From the first choices to the special ones; a file not named here comes last.
+FILES = ("pairwise", "triplet", "lambdarank", "listwise", "approximate", "pointwise", "distillation", "combine")
+MATH = ".. math::"
+SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Use", "Cost", "References", "Example")
+
+INTRODUCTION = """\
+<!-- Built by `make docs` from the docstrings of ltr.losses: edit those. -->
+
+# Losses
+
+A ranking loss is a function of one labelled score matrix, `loss(scores, labels, mask, margin)`: a row is a query, a column a
+document of its list, a higher score is better, and the mask is False at padding. Triplets are rows of one relevant document and
+its negatives, in-batch negatives are longer rows, an online batch is the square matrix of all its texts; so every loss here works
+with every model and every way of making batches. Padding changes nothing, and a row with nothing to learn gives 0, a zero
+gradient, and does not dilute the mean.
+
+The pairwise family is one formula, a sum or mean over chosen pairs whose labels differ:
+
+```math
+\\sum_{(i, j) \\in P} w_{ij} \\cdot \\mathrm{cost}(s_i - s_j,\\; m_{ij}), \\qquad P \\subseteq \\{(i, j) : y_i > y_j\\}
+```
+
+The *cost* is a hinge, its square, or logistic; the *pairs* are all, the hardest, semi-hard ones or neighbours; the *weights* are
+equal, or what a swap does to a metric; a *margin* is a number, or one per negative or pair. The named losses are points of it.
+
+**How to choose.** With one relevant document and negatives that are drawn or come from the batch, start with
+[SoftmaxLoss](#softmaxloss), with graded lists start with [RankNetLoss](#ranknetloss), and if one metric decides, go on with
+[LambdaRankLoss](#lambdarankloss) or [LambdaLoss](#lambdaloss). If you know how far apart two documents should be, take a margin
+([MarginRankingLoss](#marginrankingloss), [AdaptiveMarginRankingLoss](#adaptivemarginrankingloss)); if a teacher gives the scores,
+distil ([MarginMSELoss](#marginmseloss), [KLDivergenceLoss](#kldivergenceloss)). Scores that must mean something by themselves, a
+probability or a grade, need a pointwise loss, alone or beside another in a [WeightedSum](#weightedsum).
+
+In a configuration: `loss: {class_path: ltr.losses.RankNetLoss, init_args: {sigma: 2.0}}`.
+"""
+
+LEGEND = """\
+In the costs N is the documents of a list, P those of them that are more relevant than another one, B the rows, k the ranks that
+count, and a *block* is as many documents as are compared with the whole list at once.
+
+In the figures one document's score moves and the others stay: left the value, right its gradient on the moving score. Below 0 a
+step of gradient descent raises the score, above 0 it lowers it.
+"""
+
+
+def sections(doc: str) -> dict[str, str]:
+    """The parts of a docstring by their names; what comes before the first one is ``""``."""
+    parts, name = {"": []}, ""
+    for line in inspect.cleandoc(doc).splitlines():
+        if line.removesuffix(":") in SECTIONS and line.endswith(":"):
+            name = line.removesuffix(":")
+            parts[name] = []
+        else:
+            parts[name].append(line)
+    return {name: inspect.cleandoc("\n".join(lines)) if name else "\n".join(lines).strip() for name, lines in parts.items()}
+
+
+def options(args: str) -> dict[str, str]:
+    """Name and meaning of each argument."""
+    entries = re.split(r"^(\w+): ", args, flags=re.MULTILINE)[1:]
+    return {name: _line(text) for name, text in zip(entries[::2], entries[1::2], strict=True)}
+
+
+def described(cls: type[nn.Module]) -> dict[str, str]:
+    """The parts of a class's docstring, and those of its function's that it does not have itself.
+
+    The description is the function's, for the first class that holds it; another one's is its own, with the function's formulas.
+    """
+    own, function = sections(cls.__doc__), function_of(cls)
+    if function is None:
+        return own
+    its = sections(function.__doc__)
+    if cls is holder(function.__name__):
+        return its | own | {"": its[""]}
+    return its | own | {"": "\n\n".join([own[""], *(block for block in blocks(its[""]) if block.startswith(MATH))])}
+
+
+def function_of(cls: type[nn.Module]) -> Callable | None:
+    """The function that a class's docstring begins with, or None."""
+    named = re.match(r":func:`(\w+)`", inspect.cleandoc(cls.__doc__))
+    return named and getattr(ltr.losses, named[1])
+
+
+@cache
+def by_file() -> dict[str, list[type[nn.Module]]]:
+    """The exported classes by the file that they stand in, in the order of their definition."""
+    order = {name: i for i, name in enumerate(FILES)}
+    files = sorted({_file(c) for c in CLASSES.values()}, key=lambda name: (order.get(name, len(order)), name))
+    return {f: sorted((c for c in CLASSES.values() if _file(c) == f), key=_first_line) for f in files}
+
+
+def holder(name: str) -> type[nn.Module] | None:
+    """The class of this name, or the first one that holds the function of this name."""
+    classes = [cls for group in by_file().values() for cls in group]
+    return next((c for c in classes if name == c.__name__ or name == getattr(function_of(c), "__name__", None)), None)
+
+
+def blocks(text: str) -> list[str]:
+    """The paragraphs of a description; a formula is one that begins with ``.. math::``."""
+    return re.split(r"\n\n(?=\S)", text.strip())
+
+
+def markdown(text: str) -> str:
+    """A docstring's paragraph with GitHub's marks: formulas, code, and names that link to their section."""
+    if text.startswith(MATH):
+        return f"```math\n{inspect.cleandoc(text.removeprefix(MATH))}\n```"
+
+    def link(name: re.Match) -> str:
+        cls = holder(name[1].split(".")[-1])
+        return f"[`{name[1].removeprefix('ltr.losses.')}`](#{cls.__name__.lower()})" if cls else f"`{name[1]}`"
+
+    marks = re.split(r"(:math:`[^`]*`|``[^`]*``)", _line(text))
+    marks = [f"${mark[6:]}$" if mark.startswith(":math:") else mark.replace("``", "`") for mark in marks]
+    return re.sub(r":(?:func|class|data):`([\w.]+)`", link, "".join(marks))
+
+
+def source(references: str) -> str:
+    """Authors and years only."""
+    parts = references.split("; ")
+    return "; ".join(m[1] for part in parts if (m := re.match(r"(.*?\(\d{4}\))", part))) or parts[0].removesuffix(".")
+
+
+def table() -> str:
+    """One row per class, under a row per file."""
+    rows = [("loss", "when to use", "cost", "source"), ("---",) * 4]
+    for file, classes in by_file().items():
+        rows.append((f"**[{file}](#{file})**", "", "", ""))
+        for cls in classes:
+            parts, name = described(cls), cls.__name__
+            said = (parts["Use"], parts["Cost"], source(_line(parts["References"])))
+            rows.append((f"[{name}](#{name.lower()})", *(markdown(text).replace("|", "\\|") for text in said)))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def section(cls: type[nn.Module]) -> str:
+    """Formula, options, figure and source of a class."""
+    name, parts = cls.__name__, described(cls)
+    defaults = inspect.signature(cls).parameters
+    listed = [f"* `{o}` (`{defaults[o].default}`): {markdown(text)}" for o, text in options(parts["Args"]).items()]
+    listed.append(f"* A margin of the batch is {'used' if getattr(cls(), 'takes_margin', True) else 'not used'}.")
+    figure = f"![{name}: value and gradient](figures/{name}.svg)\n\n*{caption(name)}*"
+    texts = [
+        f"### {name}",
+        *map(markdown, blocks(parts[""])),
+        "\n".join(listed),
+        figure,
+        f"Source: {markdown(parts['References'])}",
+    ]
+    return "\n\n".join(texts) + "\n"
+
+
+def page() -> str:
+    """The whole of docs/losses.md."""
+    parts = [INTRODUCTION, table(), LEGEND]
+    for file, classes in by_file().items():
+        about = blocks(getattr(ltr.losses, file).__doc__)[0]
+        parts += [f"## {file}\n\n{markdown(about)} Code: [{file}.py](../ltr/losses/{file}.py).\n", *map(section, classes)]
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Write the page and the figures, and remove figures of losses that are no more."""
+    (DOCS / "losses.md").write_text(page(), encoding="utf-8")
+    (DOCS / "figures").mkdir(exist_ok=True)
+    for old in (DOCS / "figures").glob("*.svg"):
+        if old.stem not in CLASSES:
+            old.unlink()
+    for name in CLASSES:
+        (DOCS / f"figures/{name}.svg").write_text(svg(name), encoding="utf-8")
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _file(cls: type[nn.Module]) -> str:
+    return cls.__module__.removeprefix("ltr.losses.")
+
+
+def _first_line(cls: type[nn.Module]) -> int:
+    return inspect.getsourcelines(cls)[1]
+
+
+if __name__ == "__main__":
+    main()

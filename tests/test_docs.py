@@ -1,0 +1,104 @@
+"""docs/losses.md and its figures say what the docstrings and the losses say."""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+import ltr.losses
+
+DOCS = Path(__file__).parents[1] / "docs"
+CLASSES = [c for c in vars(ltr.losses).values() if inspect.isclass(c) and issubclass(c, nn.Module)]
+
+
+@pytest.fixture(scope="module")
+def build():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS)
+        yield importlib.import_module("build_losses")
+
+
+@pytest.fixture(scope="module")
+def figures(build):
+    return importlib.import_module("loss_figures")
+
+
+def test_the_page_is_what_the_docstrings_say(build):
+    assert (DOCS / "losses.md").read_text(encoding="utf-8") == build.page(), "a docstring has changed: run `make docs`"
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_loss_has_a_row_a_section_and_a_figure(build, cls):
+    parts, page = build.described(cls), (DOCS / "losses.md").read_text(encoding="utf-8")
+    for part in ("Use", "Cost", "References"):
+        assert parts[part].strip(), f"{cls.__name__} and its function have no {part}:"
+    assert len(re.findall(rf"^\| \[{cls.__name__}\]\(#{cls.__name__.lower()}\) \|", page, re.MULTILINE)) == 1
+    (section,) = re.findall(rf"^### {cls.__name__}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    assert "```math\n" in section or "$`" in section
+    assert f"(figures/{cls.__name__}.svg)" in section
+    assert "<svg" in (DOCS / f"figures/{cls.__name__}.svg").read_text(encoding="utf-8")
+    for option in inspect.signature(cls).parameters:
+        assert f"\n* `{option}` (" in section, f"{cls.__name__} does not say what {option} is"
+
+
+def test_every_link_leads_somewhere_and_no_mark_of_a_docstring_is_left():
+    page = (DOCS / "losses.md").read_text(encoding="utf-8")
+    headings = {heading.lower() for heading in re.findall(r"^#+ (\w+)$", page, re.MULTILINE)}
+    for target in re.findall(r"\]\(([^)]*)\)", page):
+        assert target[1:] in headings if target.startswith("#") else (DOCS / target).exists(), target
+    assert not re.search(r":\w+:`|\.\. math|(?<!`)``(?!`)", page)
+
+
+def test_there_are_no_figures_of_losses_that_are_no_more(figures):
+    names = {cls.__name__ for cls in CLASSES}
+    assert set(figures.FIGURES) == names
+    assert {path.stem for path in (DOCS / "figures").iterdir()} == names
+
+
+# Value and gradient of the moving document at gap x, the other's score being 0.
+BY_HAND = {
+    ("RankNetLoss", "sigma = 2"): (lambda x: np.log(1 + np.exp(-2 * x)), lambda x: -2 / (1 + np.exp(2 * x))),
+    ("RankNetLoss", "sigma = 0.5"): (lambda x: np.log(1 + np.exp(-x / 2)), lambda x: -0.5 / (1 + np.exp(x / 2))),
+    ("MarginRankingLoss", "margin = 2"): (lambda x: np.maximum(0, 2 - x), lambda x: -(x < 2).astype(float)),
+    ("AdaptiveMarginRankingLoss", "k = 2"): (lambda x: np.maximum(0, 3 - x), lambda x: -(x < 3).astype(float)),
+    ("MSELoss", "y = (2, 0)"): (lambda x: (x - 2) ** 2 / 2, lambda x: x - 2),
+    ("MarginMSELoss", "y = (2, 0)"): (lambda x: (x - 2) ** 2, lambda x: 2 * (x - 2)),
+    # Three negatives at -2, 0 and 2.
+    ("SoftmaxLoss", "temperature = 1"): (
+        lambda x: np.log(1 + np.exp(-x) * (np.exp(-2) + 1 + np.exp(2))),
+        lambda x: -1 / (1 + np.exp(x) / (np.exp(-2) + 1 + np.exp(2))),
+    ),
+    ("BatchHardTripletLoss", "margin = 1"): (lambda x: np.maximum(0, 3 - x), lambda x: -(x < 3).astype(float)),
+}
+
+
+@pytest.mark.parametrize("name, legend", BY_HAND, ids=lambda word: word.replace(" ", ""))
+def test_a_figure_shows_value_and_gradient(figures, name, legend):
+    ((value, gradient),) = [both for words, *both in figures.curves(name) if words == legend]
+    expected_value, expected_gradient = BY_HAND[name, legend]
+    np.testing.assert_allclose(value, expected_value(figures.GAPS), atol=1e-12)
+    kink = np.isclose(expected_value(figures.GAPS), 0)  # at a kink either side's gradient will do
+    np.testing.assert_allclose(gradient[~kink], expected_gradient(figures.GAPS)[~kink], atol=1e-12)
+
+
+def test_building_a_figure_again_gives_the_same_bytes(figures):
+    assert figures.svg("RankNetLoss") == figures.svg("RankNetLoss")
+
+
+@pytest.mark.slow
+def test_the_figures_show_the_losses_as_they_are_now(figures):
+    """The curves of each file, in points, lie where the losses of today draw them."""
+
+    def drawn(text: str) -> list[np.ndarray]:
+        paths = re.findall(r'<path d="([^"]*)"[^>]*stroke-width: 1\.8', text)
+        return [np.array(re.findall(r"-?\d+\.?\d*", path), dtype=float) for path in paths]
+
+    for name, shown in figures.FIGURES.items():
+        old, new = (drawn(text) for text in ((DOCS / f"figures/{name}.svg").read_text(encoding="utf-8"), figures.svg(name)))
+        assert len(old) == len(new) >= 2 * len(shown)
+        for before, after in zip(old, new, strict=True):
+            np.testing.assert_allclose(before, after, atol=0.05, err_msg=f"{name} has changed: run `make docs`")
