@@ -13,7 +13,7 @@ from torch import Tensor
 
 # Elements of one part: pairs of a block, documents of some rows. On a CPU its temporaries stay in the cache; a GPU wants few,
 # large kernels.
-BLOCK = {"cpu": 1 << 17, "cuda": 1 << 25}
+BLOCK = {"cpu": 1 << 16, "cuda": 1 << 25}
 
 Block = Callable[[slice, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Tensor]]
 Rows = Callable[..., tuple[Tensor, ...]]

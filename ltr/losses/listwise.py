@@ -130,11 +130,14 @@ def listnet_loss(
     """
     check_choice("kind", kind, ("ce", "kl"))
     scores, labels, real = check_shapes(scores, labels, mask)
-    mask = mask if mask is None else real
-    has_signal_b = two_labels(labels, mask)
-    log_p, log_q = masked_log_softmax(labels, mask), masked_log_softmax(scores / temperature, mask)
-    cost_b = (log_p.exp() * ((log_q - log_p) if kind == "kl" else log_q)).sum(dim=1)
-    return reduce_lists(cost_b.masked_fill(~has_signal_b, 0.0).neg(), has_signal_b, reduction)
+    has_signal_b = two_labels(labels, mask if mask is None else real)
+    if mask is not None:  # finite, since -inf times a probability of 0 would be NaN
+        scores, labels = scores.masked_fill(~real, -1e30), labels.masked_fill(~real, -1e30)
+    target = labels.softmax(dim=1)
+    cost_b = F.cross_entropy(scores if temperature == 1 else scores / temperature, target, reduction="none")
+    if kind == "kl":
+        cost_b = cost_b - torch.special.entr(target).sum(dim=1)
+    return reduce_lists(cost_b.masked_fill(~has_signal_b, 0.0), has_signal_b, reduction)
 
 
 def mean_inequality_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
@@ -304,8 +307,8 @@ def _sort_by_label(scores: Tensor, labels: Tensor, mask: Tensor | None) -> _ByLa
 class _PlackettLuce(torch.autograd.Function):
     r"""``[B]``: the sum of :math:`w_i \log(1 + e^{L_i - s_i})`, with the log :math:`L_i` of the summed exponentials below.
 
-    With :math:`p_i = 1 / (1 + e^{s_i - L_i})` the gradient of document j is :math:`e^{s_j} \sum_i w_i p_i e^{-L_i} - w_j p_j` over
-    the i above it: one running sum from the other side. autograd's own form of a running log-sum-exp takes several.
+    With :math:`p_i = 1 / (1 + e^{s_i - L_i})` the gradient of document j is :math:`e^{s_j} \sum_i w_i p_i e^{-L_i} - w_j p_j`
+    over the i above it: one running sum from the other side. autograd's own form of a running log-sum-exp takes several.
     """
 
     @staticmethod

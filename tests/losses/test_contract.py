@@ -226,6 +226,19 @@ def test_value_and_gradient_are_zero_when_nothing_can_be_learnt(loss, lists, req
         assert value == 0 and (gradient == 0).all()
 
 
+@except_for(*POINTWISE)
+def test_a_row_of_one_label_teaches_nothing_without_a_mask_either(loss, lists):
+    """Alone, and beside rows that teach: as with a mask in which every document is one."""
+    scores, labels, _ = lists
+    labels = torch.cat([labels[:3], torch.full((2, 7), -1.0)])
+    everything = torch.ones_like(labels, dtype=torch.bool)
+    value, gradient = value_and_gradient(loss(), scores, labels, None)
+    expected, expected_gradient = value_and_gradient(loss(), scores, labels, everything)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient, expected_gradient)
+    assert loss()(scores[3:], labels[3:]) == 0
+
+
 @EVERY_LOSS
 def test_a_batch_without_rows_or_columns_gives_zero(loss, size):
     for shape in ((0, 4), (3, 0)):
