@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 # Elements of one part: pairs of a block, documents of some rows. On a CPU its temporaries stay in the cache; a GPU wants few,
-# large kernels.
-BLOCK = {"cpu": 1 << 16, "cuda": 1 << 25}
+# large kernels. At most 2^24, so that what is counted in float32 within a part is exact.
+BLOCK = {"cpu": 1 << 16, "cuda": 1 << 24}
 
 Block = Callable[[slice, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Tensor]]
 Rows = Callable[..., tuple[Tensor, ...]]

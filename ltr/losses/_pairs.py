@@ -69,6 +69,10 @@ def pair_sums(
     def rows(scores: Tensor, labels: Tensor, mask: Tensor, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if padded:
             scores, labels = fill_padding(scores, labels, mask)
+        if margin.shape == scores.shape:
+            # A policy may leave anything, NaN included, where no document stands that is less relevant than another.
+            high = labels.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
+            margin = margin.masked_fill(~mask | (labels == high), 0.0)
         if pairs == "all" and scores.numel() * scores.shape[1] <= SHORT:
             bound = labels.masked_fill(~mask, -torch.inf)
             return _block_sums(scores, labels, mask, margin, cost, scores, labels, bound, margin)
@@ -109,11 +113,12 @@ def _block_sums(
     compare = torch.eq if adjacent else torch.lt
 
     def block(span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        m_ij = docs[1] if margin.ndim == 3 else lists[1].unsqueeze(1)
-        cost_ij = cost(docs[0].unsqueeze(2), lists[0].unsqueeze(1), labels_i[:, span].unsqueeze(2), labels.unsqueeze(1), m_ij)
+        s_i, s_j, y_i, y_j = docs[0].unsqueeze(2), lists[0].unsqueeze(1), labels_i[:, span].unsqueeze(2), labels.unsqueeze(1)
         # Pairs as numbers, to multiply with: on a CPU an operation on bools takes several times as long as one on floats.
         pair_ij = compare(labels_j, bound_i[:, span].unsqueeze(2), out=scores.new_empty(0))
-        cost_ij = cost_ij * pair_ij
+        # A margin per pair may be anything, NaN included, where there is no pair.
+        m_ij = docs[1].masked_fill(pair_ij == 0, 0.0) if margin.ndim == 3 else lists[1].unsqueeze(1)
+        cost_ij = cost(s_i, s_j, y_i, y_j, m_ij) * pair_ij
         counts = [cost_ij.detach().sign().sum(dim=(1, 2)), pair_ij.sum(dim=(1, 2))]
         return cost_ij.sum(dim=(1, 2)), torch.stack(counts, dim=1).long()
 
@@ -148,7 +153,7 @@ def _chosen_costs(
     else:
         j = semi_hard_columns(scores, labels, mask, uppers)
     m_ij = margin.gather(2, j.unsqueeze(2)).squeeze(2) if per_pair else margin.gather(1, j)
-    return cost(s_i, scores.gather(1, j), y_i, labels.gather(1, j), m_ij), real
+    return cost(s_i, scores.gather(1, j), y_i, labels.gather(1, j), m_ij.masked_fill(~real, 0.0)), real
 
 
 @torch.no_grad()

@@ -46,7 +46,8 @@ def exp_gain(labels: Tensor) -> Tensor:
 def discount(like: Tensor, k: int | None = None) -> Tensor:
     """``[R]``: 1 / log2(1 + rank), and 0 beyond rank k, for ``like`` [B, R]."""
     ranks_r = torch.arange(1, like.shape[1] + 1, device=like.device, dtype=like.dtype)
-    return torch.log2(1 + ranks_r).reciprocal() * _counted(like, k)
+    discount_r = torch.log2(1 + ranks_r).reciprocal()
+    return discount_r if k is None else discount_r * _counted(like, k)
 
 
 def best_dcg(gains: Tensor, k: int | None = None) -> Tensor:

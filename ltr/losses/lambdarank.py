@@ -165,8 +165,8 @@ def lambda_loss(
     """
     check_choice("scheme", scheme, SCHEMES)
     _check_cut(scheme, k)
-    scores, labels, mask = check_lists(scores, labels, mask)
-    ranked = rank_lists(scores, labels, mask)
+    scores, labels, real = check_lists(scores, labels, mask)
+    ranked = rank_lists(scores, labels, real)
     gain_r = exp_gain(ranked.labels)
     gain_r = gain_r / best_dcg(gain_r, k).unsqueeze(1)
     inverse_d = discount(scores)
@@ -186,7 +186,7 @@ def lambda_loss(
         return signed_ij.abs(), signed_ij.neg_().clamp_(min=0)
 
     sum_b, _ = _weighted_sums(ranked, weights, k, sigma)
-    has_signal_b = two_labels(labels, mask)
+    has_signal_b = two_labels(labels, mask if mask is None else real)
     return reduce_lists((sum_b / math.log(2)).masked_fill(~has_signal_b, 0.0), has_signal_b, reduction)
 
 

@@ -1,6 +1,6 @@
 """Listwise losses: the list of a query is judged as a whole."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from ltr.losses._lists import (
     relevant_and_not,
     two_labels,
 )
+
+# Units of score over which float64 keeps the digits of a sum of exponentials: e^-600 is far from its smallest number.
+FAR = 600.0
 
 
 def softmax_loss(
@@ -222,9 +225,8 @@ def list_mle_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *,
         >>> list_mle_loss(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2
         tensor(1.7918)
     """
-    by_label = _sort_by_label(scores, labels, mask)
-    competes = by_label.n_below > 0
-    value_b = _PlackettLuce.apply(*by_label, competes.to(by_label.scores.dtype))
+    scores, order, n_below, competes = _sort_by_label(scores, labels, mask)
+    value_b = _PlackettLuce.apply(scores, order, n_below, competes.to(scores.dtype))
     return reduce_lists(value_b, competes.any(dim=1), reduction)
 
 
@@ -254,7 +256,7 @@ def position_aware_list_mle_loss(
         ValueError: if the shapes of scores, labels and mask differ.
 
     Use:
-        As ListMLE, where only the first few positions matter: the weight halves with every position.
+        As ListMLE, where only the first few positions matter: the weight about halves with every position.
 
     Cost:
         O(N log N) time, O(N) memory.
@@ -267,66 +269,79 @@ def position_aware_list_mle_loss(
         >>> position_aware_list_mle_loss(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2 / 3
         tensor(1.3297)
     """
-    by_label = _sort_by_label(scores, labels, mask)
-    dtype, competes = by_label.scores.dtype, by_label.n_below > 0
-    # A row's last document that is not padding has no one above.
-    n_docs = torch.where(competes, by_label.n_up_to, 2).amax(dim=1, keepdim=True).to(dtype)
+    scores, order, n_below, competes = _sort_by_label(scores, labels, mask)
+    n_up_to = torch.searchsorted(n_below, n_below, right=True)
+    n_docs = (n_below < n_below.shape[1]).sum(dim=1, keepdim=True).clamp(min=2).to(scores.dtype)
     # The positions of a tie are n − n_up_to + 1 … n − n_below; the mean of 2^(1 − r) over them, less 2^(1 − n).
-    n_tied = (by_label.n_up_to - by_label.n_below).clamp(min=1).to(dtype)
-    mean_power = torch.exp2(1 + by_label.n_up_to - n_docs) * (1 - torch.exp2(-n_tied)) / n_tied
+    n_tied = (n_up_to - n_below).to(scores.dtype)
+    mean_power = torch.exp2(1 + n_up_to - n_docs) * (1 - torch.exp2(-n_tied)) / n_tied
     alpha = ((mean_power - torch.exp2(1 - n_docs)) / (1 - torch.exp2(1 - n_docs))).clamp(min=0)
-    value_b = _PlackettLuce.apply(*by_label, torch.where(competes, alpha, 0.0))
+    value_b = _PlackettLuce.apply(scores, order, n_below, torch.where(competes, alpha, 0.0))
     return reduce_lists(value_b, competes.any(dim=1), reduction)
 
 
-class _ByLabel(NamedTuple):
-    """Lists in ascending order of their labels, the padding last.
-
-    Attributes:
-        scores: ``[B, N]``; -1e30 at the padding.
-        n_below: ``[B, N]`` int64, how many documents have a lower label; 0 at the padding.
-        n_up_to: ``[B, N]`` int64, how many documents have no higher label.
+def _sort_by_label(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The scores, and ``[B, N]`` each in ascending order of the labels, the padding last: the columns, how many documents have a
+    lower label (N at the padding), and whether there is one.
     """
-
-    scores: Tensor
-    n_below: Tensor
-    n_up_to: Tensor
-
-
-def _sort_by_label(scores: Tensor, labels: Tensor, mask: Tensor | None) -> _ByLabel:
-    scores, labels, real = check_shapes(scores, labels, mask)
-    if mask is not None:  # a number whose exponential is 0, as in masked_log_softmax
-        scores, labels = scores.masked_fill(~real, -1e30), labels.masked_fill(~real, torch.inf)
-    labels, order = labels.sort(dim=1)
-    n_below, n_up_to = (torch.searchsorted(labels, labels, right=right) for right in (False, True))
+    scores, labels, real = check_lists(scores, labels, mask)
     if mask is not None:
-        n_below = n_below.masked_fill(labels == torch.inf, 0)
-    return _ByLabel(scores.gather(1, order), n_below, n_up_to)
+        labels = labels.masked_fill(~real, torch.inf)
+    labels, order = labels.sort(dim=1)
+    n_below = torch.searchsorted(labels, labels)
+    if mask is None:
+        return scores, order, n_below, n_below > 0
+    padding = labels == torch.inf
+    return scores, order, n_below.masked_fill(padding, labels.shape[1]), (n_below > 0) & ~padding
 
 
 class _PlackettLuce(torch.autograd.Function):
     r"""``[B]``: the sum of :math:`w_i \log(1 + e^{L_i - s_i})`, with the log :math:`L_i` of the summed exponentials below.
 
-    With :math:`p_i = 1 / (1 + e^{s_i - L_i})` the gradient of document j is :math:`e^{s_j} \sum_i w_i p_i e^{-L_i} - w_j p_j`
-    over the i above it: one running sum from the other side. autograd's own form of a running log-sum-exp takes several.
+    The gradient of document j is :math:`\sum_i w_i e^{s_j} / (e^{s_i} + e^{L_i})` over the i above it, less
+    :math:`w_j / (1 + e^{s_j - L_j})`: running sums from both sides, of exponentials, or of their logarithms where scores lie too
+    far apart. In float64, since a running sum adds up many digits; on a device without, of logarithms in float32.
     """
 
     @staticmethod
-    def forward(ctx, scores: Tensor, n_below: Tensor, n_up_to: Tensor, weight: Tensor) -> Tensor:
-        below = torch.logcumsumexp(scores, dim=1).gather(1, (n_below - 1).clamp(min=0))
-        x = below - scores
-        ctx.save_for_backward(scores, n_up_to, weight, below, x)
-        return (weight * F.softplus(x)).sum(dim=1)
+    def forward(ctx, scores: Tensor, order: Tensor, n_below: Tensor, weight: Tensor) -> Tensor:
+        ordered = scores.gather(1, order)
+        precise = ordered if scores.device.type == "mps" else ordered.double()
+        low, high = precise.aminmax() if precise.numel() else (precise.new_zeros(()),) * 2
+        near = precise.dtype == torch.float64 and bool(high - low < FAR)
+        value_b, gradient = _by_exponentials(precise - high, n_below, weight) if near else _by_logs(precise, n_below, weight)
+        ctx.save_for_backward(torch.empty_like(scores).scatter_(1, order, gradient.to(scores.dtype)))
+        return value_b.to(scores.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, gradient_b: Tensor) -> tuple[Tensor | None, ...]:
-        scores, n_up_to, weight, below, x = ctx.saved_tensors
-        log_pull = weight.log() + F.logsigmoid(x) - below
-        # From the last document on; place k holds the sum over the last k documents.
-        last = F.pad(torch.logcumsumexp(log_pull.flip(1), dim=1), (1, 0), value=-torch.inf)
-        above = last.gather(1, scores.shape[1] - n_up_to)
-        return gradient_b.unsqueeze(1) * ((scores + above).exp() - weight * torch.sigmoid(x)), None, None, None
+        (gradient,) = ctx.saved_tensors
+        return gradient_b.unsqueeze(1) * gradient, None, None, None
+
+
+def _by_exponentials(scores: Tensor, n_below: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """For scores of at most 0: no exponential overflows."""
+    power = scores.exp()
+    below = power.cumsum(dim=1).gather(1, (n_below - 1).clamp_(min=0))
+    pull = weight / (power + below)
+    # i pulls on the documents before place n_below: on j, those with n_below > j.
+    reach = pull.new_zeros(len(pull), pull.shape[1] + 1).scatter_add_(1, n_below, pull)
+    pulled = reach.flip(1).cumsum(dim=1)[:, :-1].flip(1)
+    value_b = (weight * torch.log1p(below / power)).sum(dim=1)
+    return value_b, power * pulled - pull * below
+
+
+def _by_logs(scores: Tensor, n_below: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """For any scores."""
+    x = torch.logcumsumexp(scores, dim=1).gather(1, (n_below - 1).clamp(min=0)) - scores
+    log_pull = weight.log() + F.logsigmoid(x) - x - scores
+    # From the last document on; place k holds the sum over the last k documents.
+    last = F.pad(torch.logcumsumexp(log_pull.flip(1), dim=1), (1, 0), value=-torch.inf)
+    places = torch.arange(scores.shape[1], device=scores.device).expand_as(n_below).contiguous()
+    n_above = scores.shape[1] - torch.searchsorted(n_below, places, right=True)
+    gradient = (scores + last.gather(1, n_above)).exp() - weight * torch.sigmoid(x)
+    return -(weight * F.logsigmoid(-x)).sum(dim=1), gradient
 
 
 class SoftmaxLoss(nn.Module):

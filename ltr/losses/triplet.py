@@ -128,7 +128,7 @@ def batch_hard_triplet_loss(
         return margin_ranking_loss(scores, labels, mask, margin=margin, pairs="hardest", reduction=reduction)
 
     def cost(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: Tensor) -> Tensor:
-        return F.softplus((s_j + m_ij) - s_i)
+        return -F.logsigmoid(s_i - (s_j + m_ij))
 
     return mean_over_pairs(scores, labels, mask, margin, "hardest", reduction, cost)
 

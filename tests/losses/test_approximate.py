@@ -40,8 +40,25 @@ def test_a_low_temperature_gives_the_metric(loss, measure):
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
 
 
-def test_a_relevant_document_counts_once_after_the_soft_sort():
-    """Sinkhorn: columns of P sum to 1, so equal gains give the best value, whatever the scores."""
+def test_neural_ndcg_equals_a_plain_loop():
+    """NeuralSort's formula as published, then ten rounds of Sinkhorn in plain numbers, rows and columns."""
+    s, y, tau = [0.3, 0.1, -0.4, 0.0], [0.0, 2.0, 1.0, 0.0], 0.5
+    p = []
+    for r in range(1, 5):
+        logits = [((5 - 2 * r) * a - sum(abs(a - b) for b in s)) / tau for a in s]
+        p.append([math.exp(x) for x in logits])
+    for _ in range(10):
+        p = [[x / sum(row) for x in row] for row in p]
+        columns = [sum(row[j] for row in p) for j in range(4)]
+        p = [[x / column for x, column in zip(row, columns, strict=True)] for row in p]
+    gains = [2**grade - 1 for grade in y]
+    found = sum(sum(x * g for x, g in zip(row, gains, strict=True)) / math.log2(1 + r) for r, row in enumerate(p, start=1))
+    lists = torch.tensor([s], dtype=torch.float64), torch.tensor([y], dtype=torch.float64)
+    assert neural_ndcg_loss(*lists, temperature=tau).item() == pytest.approx(1 - found / (3 + 1 / math.log2(3)), rel=1e-9)
+
+
+def test_every_rank_holds_one_document_after_the_soft_sort():
+    """Rows of P sum to 1, so equal gains give the best value, whatever the scores."""
     torch.manual_seed(0)
     scores = torch.randn(1, 6, dtype=torch.float64)
     labels = torch.ones(1, 6, dtype=torch.float64)

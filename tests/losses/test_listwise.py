@@ -13,6 +13,7 @@ from ltr.losses import (
     SoftmaxLoss,
     list_mle_loss,
     listnet_loss,
+    listwise,
     mean_inequality_loss,
     position_aware_list_mle_loss,
     softmax_loss,
@@ -130,3 +131,27 @@ def test_a_list_of_two_makes_ranknet_and_list_mle_one_softplus():
     expected = F.softplus(scores[:, 1] - scores[:, 0]).mean()
     for loss in (RankNetLoss(), ListMLELoss(), PositionAwareListMLELoss(), SoftmaxLoss(), MeanInequalityLoss()):
         torch.testing.assert_close(loss(scores, labels), expected)
+
+
+@pytest.mark.parametrize("loss", [list_mle_loss, position_aware_list_mle_loss])
+def test_scores_near_and_far_take_forms_of_one_value_and_gradient(loss, monkeypatch):
+    """Running sums in float64, or of logarithms: the same numbers; and far apart, where float64 would overflow, still exact."""
+    generator = torch.Generator().manual_seed(0)
+    scores = (torch.randn(20, 12, generator=generator).double() * 5).requires_grad_()
+    labels = torch.randint(0, 4, (20, 12), generator=generator).double()
+    mask = torch.rand(20, 12, generator=generator) < 0.8
+    found = []
+    for far in (1e9, 0.0):
+        monkeypatch.setattr(listwise, "FAR", far)
+        value = loss(scores, labels, mask, reduction="none")
+        found.append((value, *torch.autograd.grad(value.sum(), scores)))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-12, atol=1e-12)
+
+
+def test_list_mle_of_scores_that_lie_far_apart():
+    """s = (-1e4, 0, 1e4), y = (2, 1, 0): 2e4 for the first, against the last; 1e4 for the second; gradients -1, -1, and 2."""
+    scores = torch.tensor([[-1e4, 0.0, 1e4]], requires_grad=True)
+    value = list_mle_loss(scores, torch.tensor([[2.0, 1.0, 0.0]]))
+    value.backward()
+    assert value.item() == 3e4 and scores.grad.tolist() == [[-1.0, -1.0, 2.0]]

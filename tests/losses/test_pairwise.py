@@ -9,6 +9,7 @@ from ltr.losses import (
     AdaptiveRankNetLoss,
     MarginRankingLoss,
     RankNetLoss,
+    _pairs,
     adaptive_ranknet_loss,
     chain_probability,
     margin_ranking_loss,
@@ -225,3 +226,24 @@ def test_reductions():
         margin_ranking_loss(scores, labels, reduction="max")
     with pytest.raises(ValueError, match="pairs must be 'all', 'hardest', 'semi-hard', 'adjacent' or 'mean', got 'some'"):
         MarginRankingLoss(pairs="some")
+
+
+@pytest.mark.parametrize("loss", [MarginRankingLoss(), AdaptiveRankNetLoss(), AdaptiveRankNetLoss(mode="scale")])
+@pytest.mark.parametrize("pairs", ["all", "hardest", "semi-hard", "adjacent", "mean"])
+@pytest.mark.parametrize("rubbish", [float("nan"), float("inf")])
+def test_a_margin_where_no_pair_stands_may_be_anything(loss, pairs, rubbish, monkeypatch):
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randn(3, 8, generator=generator, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, 3, (3, 8), generator=generator).double()
+    mask = torch.rand(3, 8, generator=generator) < 0.7
+    loss.pairs = pairs
+    pair = (labels.unsqueeze(2) > labels.unsqueeze(1)) & mask.unsqueeze(2) & mask.unsqueeze(1)
+    per_negative, per_pair = torch.rand(3, 8, generator=generator).double(), torch.rand(3, 8, 8, generator=generator).double()
+    for short in (1 << 15, 0):
+        monkeypatch.setattr(_pairs, "SHORT", short)
+        for clean, used in ((per_negative, pair.any(dim=1)), (per_pair, pair)):
+            found = []
+            for margin in (clean, torch.where(used, clean, rubbish)):
+                value = loss(scores, labels, mask, margin)
+                found.append((value, torch.autograd.grad(value, scores)[0]))
+            assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])

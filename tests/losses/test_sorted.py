@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ltr.losses import _sorted, margin_ranking_loss
+from ltr.losses import _pairs, _sorted, margin_ranking_loss
 from ltr.losses._pairs import count_swapped, semi_hard_columns
 from ltr.losses._uppers import find_uppers
 
@@ -66,16 +66,15 @@ def test_short_and_long_lists_agree_on_pairs_that_meet_their_margin_in_decimals(
         assert torch.equal((gradients[0] * n_pairs).round(), (gradients[1] * n_pairs).round())
 
 
-def test_large_scores_with_small_gaps_lose_no_digits():
+def test_large_scores_with_small_gaps_lose_no_digits(monkeypatch):
     """Scores around 1e6 in float32: steps of 1/16 are exact there, and so must the sum be: hinges 1 - gap of gaps 0 to 2.9."""
     steps = torch.arange(48).view(1, 48) / 16
     labels = (torch.arange(48) % 2).float().view(1, 48)
     expected = margin_ranking_loss(steps.double(), labels.double())
     torch.testing.assert_close(margin_ranking_loss(1e6 + steps, labels).double(), expected, rtol=1e-6, atol=0)
-    monkey = pytest.MonkeyPatch()
-    with monkey.context() as patch:
-        patch.setattr(_sorted, "DENSE_UPPERS", 0)
-        torch.testing.assert_close(margin_ranking_loss(1e6 + steps, labels).double(), expected, rtol=1e-6, atol=0)
+    monkeypatch.setattr(_pairs, "SHORT", 0)
+    monkeypatch.setattr(_sorted, "DENSE_UPPERS", 0)
+    torch.testing.assert_close(margin_ranking_loss(1e6 + steps, labels).double(), expected, rtol=1e-6, atol=0)
 
 
 def test_counts_beyond_32_bits_stay_exact():
