@@ -98,7 +98,7 @@ class FromDistance(nn.Module):
 
     def __init__(self, k: float = 1.0, power: float = 1.0, cap: float | None = None) -> None:
         super().__init__()
-        _require(k > 0 and power > 0, "FromDistance: k and power must be above 0", k, power)
+        _require(0 < k < math.inf and 0 < power < math.inf, "FromDistance: k and power must be finite and above 0", k, power)
         _require(cap is None or cap > 0, "FromDistance: cap must be above 0, or none", cap)
         self.k, self.power, self.cap = k, power, cap
 

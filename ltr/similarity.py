@@ -52,7 +52,9 @@ def _precise(embeddings: Tensor) -> Tensor:
 
 
 def _centred(queries: Tensor, docs: Tensor) -> tuple[Tensor, Tensor]:
-    """Moved by the mean document, which changes no distance: embeddings close together then lose no digits in products."""
+    """Moved by the mean document, which changes no distance: where all embeddings lie close, products keep more digits."""
+    if not docs.shape[-2]:
+        return queries, docs
     centre = docs.detach().mean(dim=-2, keepdim=True)
     return queries - centre, docs - centre
 
@@ -72,11 +74,12 @@ class _Euclidean(torch.autograd.Function):
         return scores_ad
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, gradient_ad: Tensor) -> tuple[Tensor, Tensor]:
         queries, docs, scores_ad = ctx.saved_tensors
-        # d score / d query = (query − doc) / score, since the score is minus the distance.
-        weight_ad = (gradient_ad / scores_ad).masked_fill_(scores_ad == 0, 0.0)
+        # d score / d query = (query − doc) / score, since the score is minus the distance. In operations that autograd can
+        # differentiate again, except where the distance is 0.
+        zero_ad = scores_ad == 0
+        weight_ad = (gradient_ad / scores_ad.masked_fill(zero_ad, 1.0)).masked_fill(zero_ad, 0.0)
         with torch.autocast(queries.device.type, enabled=False):
             of_queries = weight_ad.sum(dim=-1, keepdim=True) * queries - weight_ad @ docs
             of_docs = weight_ad.sum(dim=-2).unsqueeze(-1) * docs - weight_ad.transpose(-1, -2) @ queries

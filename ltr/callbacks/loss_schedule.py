@@ -165,7 +165,9 @@ def _with_options(loss: nn.Module, options: dict[str, Any], number: int) -> nn.M
             raise _error(number, f"options.{name}: the options of {type(loss).__name__} are {_listed(known) or 'none'}")
         setattr(changed, name, value)
     try:
-        copy.deepcopy(changed)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
+        value = copy.deepcopy(changed)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
+        if value.ndim or not value.isfinite():
+            raise ValueError(f"it must give one finite number, got {value.tolist()}")
     except (ValueError, TypeError, RuntimeError) as error:
         raise _error(number, f"{type(loss).__name__} can't be computed with {_listed(options)}: {error}") from None
     return changed

@@ -15,8 +15,34 @@ from torch import Tensor
 # large kernels. At most 2^24, so that what is counted in float32 within a part is exact.
 BLOCK = {"cpu": 1 << 16, "cuda": 1 << 24}
 
+# Pairs of a batch up to which it is quicker to take all N² of a list than to pick out the more relevant documents first.
+SHORT = 1 << 15
+# More relevant documents per grade from which on sorting beats the dense form [B, P, N] of a hinge.
+DENSE_UPPERS = 24
+
 Block = Callable[[slice, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Tensor]]
 Rows = Callable[..., tuple[Tensor, ...]]
+
+
+def is_short(scores: Tensor) -> bool:
+    """Whether to take all N² pairs of each list."""
+    return scores.numel() * scores.shape[1] <= SHORT
+
+
+def sorting_pays(n_uppers: int, levels: int) -> bool:
+    """Whether to sort: the dense form costs ``n_uppers`` passes over a list, sorting some :data:`DENSE_UPPERS` per grade."""
+    return n_uppers > DENSE_UPPERS * levels
+
+
+def first_derivative_only(backward: Callable) -> Callable:
+    """Refuse ``create_graph=True`` instead of taking the first derivative for a constant: it was computed with the value."""
+
+    def refusing(ctx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # in a backward pass it is so for create_graph only
+            raise RuntimeError("a loss of long lists, and ListMLE, has no second derivative: call backward without create_graph")
+        return backward(ctx, *gradients)
+
+    return refusing
 
 
 def spans(n: int, size: int, device: torch.device) -> list[slice]:
@@ -35,6 +61,8 @@ def by_rows(rows: Rows, *tensors: Tensor) -> tuple[Tensor, ...]:
     cuts = spans(len(tensors[0]), tensors[0].shape[1], tensors[0].device)
     if len(cuts) <= 1:
         return rows(*tensors)
+    if not torch.is_grad_enabled():
+        tensors = tuple(t.detach() for t in tensors)
     return _ByRows.apply(rows, cuts, *tensors)
 
 
@@ -54,6 +82,8 @@ def sum_in_blocks(block: Block, docs: Sequence[Tensor], lists: Sequence[Tensor])
     if len(cuts) <= 1:
         value_b, count_b = block(slice(0, n_docs), docs, lists)
         return value_b, count_b.detach()
+    if not torch.is_grad_enabled():
+        docs, lists = [t.detach() for t in docs], [t.detach() for t in lists]
     return _InBlocks.apply(block, cuts, len(docs), *docs, *lists)
 
 
@@ -87,7 +117,7 @@ class _ByRows(torch.autograd.Function):
         return joined
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only
     def backward(ctx, gradient_b: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         return None, None, *_scaled(ctx.saved_tensors, ctx.needs_input_grad[2:], gradient_b)
 
@@ -111,7 +141,7 @@ class _InBlocks(torch.autograd.Function):
         return total_b, count_b
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only
     def backward(ctx, gradient_b: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         return None, None, None, *_scaled(ctx.saved_tensors, ctx.needs_input_grad[3:], gradient_b)
 

@@ -31,11 +31,13 @@ def check_shapes(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[T
             f"{tuple(scores.shape)}, {tuple(labels.shape)} and {tuple(mask.shape)}. "
             "One row is one query; pad short lists and mark the padding with mask=False."
         )
+    if not scores.is_floating_point():
+        raise ValueError(f"scores must be floating, got {scores.dtype}; call .float()")
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
     if not scores.shape[1]:  # rows without columns are rows of padding
         scores, labels, mask = (F.pad(t, (0, 1)) for t in (scores, labels, mask))
-    return scores, labels.to(scores.dtype), mask
+    return scores, labels.detach().to(scores.dtype), mask  # labels, a teacher's scores too, carry no gradient
 
 
 def fill_padding(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,8 +56,8 @@ def check_margin(margin: float | Tensor, scores: Tensor) -> Tensor:
     margin = torch.as_tensor(margin, dtype=scores.dtype, device=scores.device)
     if margin.ndim == 0:
         return margin.expand(rows, 1)
-    if margin.shape in ((rows, 1), (rows, columns), (rows, columns, columns)):
-        return margin
+    if margin.ndim > 1 and margin.shape[0] in (1, rows) and margin.shape[1:] in ((1,), (columns,), (columns, columns)):
+        return margin.expand(rows, *margin.shape[1:])
     raise ValueError(
         f"a margin for scores [B={rows}, N={columns}] must be a number, [B, 1] (per row), [B, N] (per less relevant document) or "
         f"[B, N, N] (per pair), got {tuple(margin.shape)}"

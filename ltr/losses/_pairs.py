@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 
 from ltr.losses import _sorted
-from ltr.losses._blocks import by_rows, spans, sum_in_blocks
+from ltr.losses._blocks import by_rows, is_short, sorting_pays, spans, sum_in_blocks
 from ltr.losses._lists import Reduction, check_choice, check_margin, check_shapes, fill_padding, reduce_lists
 from ltr.losses._uppers import Uppers, find_uppers, sum_below
 
 # cost(s_i, s_j, y_i, y_j, m_ij): elementwise, over whatever shapes broadcast.
 Cost = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Exact = Literal["hinge", "squared hinge"]
-# Pairs of a batch up to which it is quicker to take all N² of a list than to pick out the more relevant documents first.
-SHORT = 1 << 15
 
 Pairs = Literal["all", "hardest", "semi-hard", "adjacent", "mean"]
 PAIRS = ("all", "hardest", "semi-hard", "adjacent", "mean")
@@ -73,7 +71,7 @@ def pair_sums(
             # A policy may leave anything, NaN included, where no document stands that is less relevant than another.
             high = labels.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
             margin = margin.masked_fill(~mask | (labels == high), 0.0)
-        if pairs == "all" and scores.numel() * scores.shape[1] <= SHORT:
+        if pairs == "all" and is_short(scores):
             bound = labels.masked_fill(~mask, -torch.inf)
             return _block_sums(scores, labels, mask, margin, cost, scores, labels, bound, margin)
         uppers = find_uppers(labels, mask)
@@ -82,7 +80,7 @@ def pair_sums(
             cost_p = cost_p.masked_fill(~chosen_p, 0.0)
             return cost_p.sum(dim=1), (cost_p > 0).sum(dim=1), chosen_p.sum(dim=1)
         adjacent = pairs == "adjacent"
-        if exact and margin.ndim < 3 and _sorted.pays(uppers.columns.shape[1], uppers.levels):
+        if exact and margin.ndim < 3 and sorting_pays(uppers.columns.shape[1], uppers.levels):
             squared = exact == "squared hinge"
             return *_sorted.hinge_sums(scores, labels, mask, uppers, margin, squared, adjacent), uppers.n_pairs(adjacent)
         bound = uppers.label_below() if adjacent else uppers.labels.masked_fill(~uppers.real, -torch.inf)
@@ -91,7 +89,12 @@ def pair_sums(
             scores, labels, mask, margin, cost, uppers.take(scores), uppers.take(labels), bound, margin_i, adjacent
         )
 
-    return by_rows(rows, scores, labels, mask, check_margin(margin, scores))
+    def rows_or_nan(scores: Tensor, labels: Tensor, mask: Tensor, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        sum_b, *counts = rows(scores, labels, mask, margin)
+        # A NaN that comes in goes out, also from a document that no chosen pair has.
+        return sum_b + 0.0 * (scores + labels).masked_fill(~mask, 0.0).sum(dim=1), *counts
+
+    return by_rows(rows_or_nan, scores, labels, mask, check_margin(margin, scores))
 
 
 def _block_sums(
@@ -179,7 +182,7 @@ def semi_hard_columns(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppe
     """For each upper document the less relevant one with the highest score strictly below its own, or, where there is none, the
     one with the lowest score of all: ``[B, P]`` columns.
     """
-    if _sorted.pays(uppers.columns.shape[1], uppers.levels):
+    if sorting_pays(uppers.columns.shape[1], uppers.levels):
         return _sorted.semi_hard_columns(scores, labels, mask, uppers)
     upper_scores, found = uppers.take(scores), []
     labels_n = labels.masked_fill(~mask, torch.inf)
@@ -195,14 +198,15 @@ def semi_hard_columns(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppe
 @torch.no_grad()
 def count_swapped(scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``[B]`` int64 each: the pairs with y_i > y_j, how many of them have s_j > s_i, and how many are tied in score."""
-    uppers = find_uppers(labels.to(scores.dtype), mask)
-    if _sorted.pays(uppers.columns.shape[1], uppers.levels):
+    labels = labels.to(scores.dtype)
+    uppers = find_uppers(labels, mask)
+    if sorting_pays(uppers.columns.shape[1], uppers.levels):
         return uppers.n_pairs(), *_sorted.swapped_counts(scores, labels, mask, uppers)
     swapped_b = tied_b = torch.zeros(len(mask), dtype=torch.int64, device=mask.device)
     labels_n, upper_scores = labels.masked_fill(~mask, torch.inf).unsqueeze(1), uppers.take(scores)
     for span in spans(uppers.columns.shape[1], scores.numel(), scores.device):
         pair_bpn = (labels_n < uppers.labels[:, span].unsqueeze(2)) & uppers.real[:, span].unsqueeze(2)
-        gap_bpn = upper_scores[:, span].unsqueeze(2) - scores.unsqueeze(1)
-        swapped_b = swapped_b + ((gap_bpn < 0) & pair_bpn).sum(dim=(1, 2))
-        tied_b = tied_b + ((gap_bpn == 0) & pair_bpn).sum(dim=(1, 2))
+        upper_bpn, other_bpn = upper_scores[:, span].unsqueeze(2), scores.unsqueeze(1)
+        swapped_b = swapped_b + ((other_bpn > upper_bpn) & pair_bpn).sum(dim=(1, 2))
+        tied_b = tied_b + ((other_bpn == upper_bpn) & pair_bpn).sum(dim=(1, 2))
     return uppers.n_pairs(), swapped_b, tied_b

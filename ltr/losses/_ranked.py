@@ -3,6 +3,7 @@
 Letters of shapes: b row (one query), r rank, i a rank and j a lower one (further down) of a pair.
 """
 
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -39,8 +40,8 @@ def rank_lists(scores: Tensor, labels: Tensor, mask: Tensor) -> Ranked:
 
 
 def exp_gain(labels: Tensor) -> Tensor:
-    """2^y − 1."""
-    return torch.exp2(labels) - 1
+    """2^y − 1; a grade below 0 gains nothing, as 0."""
+    return torch.expm1(labels.clamp(min=0) * math.log(2))
 
 
 def discount(like: Tensor, k: int | None = None) -> Tensor:
@@ -96,9 +97,7 @@ def _ndcg(ranked: Ranked, k: int | None) -> Delta:
 def _precision(ranked: Ranked, k: int | None) -> Delta:
     relevant_r, counted_r = (ranked.labels > 0).to(ranked.scores.dtype), _counted(ranked.scores, k)
     return lambda span: (
-        (of_i(relevant_r, span) - of_j(relevant_r, span)).abs()
-        * (of_i(counted_r, span) - of_j(counted_r, span)).abs()
-        / counted_r.new_tensor(k)
+        (of_i(relevant_r, span) - of_j(relevant_r, span)).abs() * (of_i(counted_r, span) - of_j(counted_r, span)).abs() / k
     )
 
 

@@ -14,15 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ltr.losses._blocks import first_derivative_only
 from ltr.losses._uppers import Uppers
-
-# More relevant documents per level from which on sorting beats the dense form [B, P, N]: measured on one CPU thread.
-DENSE_UPPERS = 24
-
-
-def pays(n_uppers: int, levels: int) -> bool:
-    """Whether to sort: the dense form costs ``n_uppers`` passes over a list, sorting some :data:`DENSE_UPPERS` per level."""
-    return n_uppers > DENSE_UPPERS * levels
 
 
 class Level(NamedTuple):
@@ -103,7 +96,7 @@ class _HingeSums(torch.autograd.Function):
         return sum_b, active_b
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only
     def backward(ctx, gradient_b: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         gradient, of_margin = ctx.saved_tensors
         if of_margin is not None:
@@ -168,7 +161,9 @@ def swapped_counts(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers)
     tied_b = torch.zeros_like(swapped_b)
     for level in levels_of(labels, mask, uppers):
         upper_w = scores.gather(1, level.columns).masked_fill(~level.real, torch.inf).sort(dim=1).values
-        lower_n = scores.masked_fill(~level.lower, -torch.inf)
-        below_b, up_to_b = (torch.searchsorted(upper_w, lower_n, right=right).sum(dim=1) for right in (False, True))
-        swapped_b, tied_b = swapped_b + below_b, tied_b + up_to_b - below_b
+        below, up_to = (torch.searchsorted(upper_w, scores, right=right) for right in (False, True))
+        # Infinite scores meet the padding of the uppers, which no document ties with.
+        up_to = torch.minimum(up_to, level.real.sum(dim=1, keepdim=True))
+        swapped_b = swapped_b + below.masked_fill(~level.lower, 0).sum(dim=1)
+        tied_b = tied_b + (up_to - below).masked_fill(~level.lower, 0).sum(dim=1)
     return swapped_b, tied_b

@@ -58,8 +58,8 @@ def approx_ndcg_loss(
         tensor(0.2435)
     """
     scores, labels, mask = check_lists(scores, labels, mask)
-    has_signal_b = two_labels(labels, mask)
     gains = exp_gain(labels)
+    has_signal_b = two_labels(gains, mask)
     columns, real = pack((gains > 0) & mask)
     gain_p = gains.gather(1, columns).masked_fill(~real, 0.0)
 
@@ -171,8 +171,8 @@ def neural_ndcg_loss(
         tensor(0.1845)
     """
     scores, labels, mask = check_lists(scores, labels, mask)
-    has_signal_b = two_labels(labels, mask)
     gains = exp_gain(labels)
+    has_signal_b = two_labels(gains, mask)
     n_docs = scores.shape[1]
     ranks_r = torch.arange(1, n_docs + 1, device=scores.device, dtype=scores.dtype)
     n_b = mask.sum(dim=1, keepdim=True)

@@ -98,8 +98,12 @@ def lambdarank_loss(
     sum_b, weight_b = _weighted_sums(ranked, weights, k, sigma)
     if normalize:
         sum_b = sum_b / weight_b.where(weight_b > 0, 1.0)
-    graded = metric in ("ndcg", "err")
-    has_signal_b = two_labels(labels, mask) if graded else relevant_and_not(labels, mask)[2]
+    if metric in ("ndcg", "err"):
+        has_signal_b = two_labels(exp_gain(labels), mask)
+    else:
+        has_signal_b = relevant_and_not(labels, mask)[2]
+        if metric == "precision":
+            has_signal_b &= mask.sum(dim=1) > k
     return reduce_lists(sum_b / sigma, has_signal_b, reduction)
 
 
@@ -186,7 +190,7 @@ def lambda_loss(
         return signed_ij.abs(), signed_ij.neg_().clamp_(min=0)
 
     sum_b, _ = _weighted_sums(ranked, weights, k, sigma)
-    has_signal_b = two_labels(labels, mask if mask is None else real)
+    has_signal_b = two_labels(exp_gain(labels), mask if mask is None else real)
     return reduce_lists((sum_b / math.log(2)).masked_fill(~has_signal_b, 0.0), has_signal_b, reduction)
 
 

@@ -16,9 +16,7 @@ from ltr.losses._lists import (
     relevant_and_not,
     two_labels,
 )
-
-# Units of score over which float64 keeps the digits of a sum of exponentials: e^-600 is far from its smallest number.
-FAR = 600.0
+from ltr.losses._plackett_luce import PlackettLuce, sort_by_label
 
 
 def softmax_loss(
@@ -72,7 +70,8 @@ def softmax_loss(
     """
     check_choice("positives", positives, ("out", "in"))
     scores, labels, mask = check_lists(scores, labels, mask)
-    scores = scores / temperature
+    # Less the highest of the row, which changes nothing: a log-sum-exp of large scores would lose the digits of their gaps.
+    scores = (scores - scores.detach().amax(dim=1, keepdim=True)) / temperature
     relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
     # A row without an irrelevant document would give log 0 = -inf, and NaN in the backward pass: it keeps its zeros instead.
     learns = has_signal_b.unsqueeze(1)
@@ -225,8 +224,8 @@ def list_mle_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *,
         >>> list_mle_loss(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2
         tensor(1.7918)
     """
-    scores, order, n_below, competes = _sort_by_label(scores, labels, mask)
-    value_b = _PlackettLuce.apply(scores, order, n_below, competes.to(scores.dtype))
+    scores, order, n_below, competes = sort_by_label(scores, labels, mask)
+    value_b = PlackettLuce.apply(scores, order, n_below, competes.to(scores.dtype))
     return reduce_lists(value_b, competes.any(dim=1), reduction)
 
 
@@ -269,79 +268,15 @@ def position_aware_list_mle_loss(
         >>> position_aware_list_mle_loss(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2 / 3
         tensor(1.3297)
     """
-    scores, order, n_below, competes = _sort_by_label(scores, labels, mask)
+    scores, order, n_below, competes = sort_by_label(scores, labels, mask)
     n_up_to = torch.searchsorted(n_below, n_below, right=True)
     n_docs = (n_below < n_below.shape[1]).sum(dim=1, keepdim=True).clamp(min=2).to(scores.dtype)
     # The positions of a tie are n − n_up_to + 1 … n − n_below; the mean of 2^(1 − r) over them, less 2^(1 − n).
     n_tied = (n_up_to - n_below).to(scores.dtype)
     mean_power = torch.exp2(1 + n_up_to - n_docs) * (1 - torch.exp2(-n_tied)) / n_tied
     alpha = ((mean_power - torch.exp2(1 - n_docs)) / (1 - torch.exp2(1 - n_docs))).clamp(min=0)
-    value_b = _PlackettLuce.apply(scores, order, n_below, torch.where(competes, alpha, 0.0))
+    value_b = PlackettLuce.apply(scores, order, n_below, torch.where(competes, alpha, 0.0))
     return reduce_lists(value_b, competes.any(dim=1), reduction)
-
-
-def _sort_by_label(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The scores, and ``[B, N]`` each in ascending order of the labels, the padding last: the columns, how many documents have a
-    lower label (N at the padding), and whether there is one.
-    """
-    scores, labels, real = check_lists(scores, labels, mask)
-    if mask is not None:
-        labels = labels.masked_fill(~real, torch.inf)
-    labels, order = labels.sort(dim=1)
-    n_below = torch.searchsorted(labels, labels)
-    if mask is None:
-        return scores, order, n_below, n_below > 0
-    padding = labels == torch.inf
-    return scores, order, n_below.masked_fill(padding, labels.shape[1]), (n_below > 0) & ~padding
-
-
-class _PlackettLuce(torch.autograd.Function):
-    r"""``[B]``: the sum of :math:`w_i \log(1 + e^{L_i - s_i})`, with the log :math:`L_i` of the summed exponentials below.
-
-    The gradient of document j is :math:`\sum_i w_i e^{s_j} / (e^{s_i} + e^{L_i})` over the i above it, less
-    :math:`w_j / (1 + e^{s_j - L_j})`: running sums from both sides, of exponentials, or of their logarithms where scores lie too
-    far apart. In float64, since a running sum adds up many digits; on a device without, of logarithms in float32.
-    """
-
-    @staticmethod
-    def forward(ctx, scores: Tensor, order: Tensor, n_below: Tensor, weight: Tensor) -> Tensor:
-        ordered = scores.gather(1, order)
-        precise = ordered if scores.device.type == "mps" else ordered.double()
-        low, high = precise.aminmax() if precise.numel() else (precise.new_zeros(()),) * 2
-        near = precise.dtype == torch.float64 and bool(high - low < FAR)
-        value_b, gradient = _by_exponentials(precise - high, n_below, weight) if near else _by_logs(precise, n_below, weight)
-        ctx.save_for_backward(torch.empty_like(scores).scatter_(1, order, gradient.to(scores.dtype)))
-        return value_b.to(scores.dtype)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient_b: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return gradient_b.unsqueeze(1) * gradient, None, None, None
-
-
-def _by_exponentials(scores: Tensor, n_below: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """For scores of at most 0: no exponential overflows."""
-    power = scores.exp()
-    below = power.cumsum(dim=1).gather(1, (n_below - 1).clamp_(min=0))
-    pull = weight / (power + below)
-    # i pulls on the documents before place n_below: on j, those with n_below > j.
-    reach = pull.new_zeros(len(pull), pull.shape[1] + 1).scatter_add_(1, n_below, pull)
-    pulled = reach.flip(1).cumsum(dim=1)[:, :-1].flip(1)
-    value_b = (weight * torch.log1p(below / power)).sum(dim=1)
-    return value_b, power * pulled - pull * below
-
-
-def _by_logs(scores: Tensor, n_below: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """For any scores."""
-    x = torch.logcumsumexp(scores, dim=1).gather(1, (n_below - 1).clamp(min=0)) - scores
-    log_pull = weight.log() + F.logsigmoid(x) - x - scores
-    # From the last document on; place k holds the sum over the last k documents.
-    last = F.pad(torch.logcumsumexp(log_pull.flip(1), dim=1), (1, 0), value=-torch.inf)
-    places = torch.arange(scores.shape[1], device=scores.device).expand_as(n_below).contiguous()
-    n_above = scores.shape[1] - torch.searchsorted(n_below, places, right=True)
-    gradient = (scores + last.gather(1, n_above)).exp() - weight * torch.sigmoid(x)
-    return -(weight * F.logsigmoid(-x)).sum(dim=1), gradient
 
 
 class SoftmaxLoss(nn.Module):

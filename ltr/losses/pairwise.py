@@ -65,7 +65,8 @@ def margin_ranking_loss(
         When a fixed or given gap is enough: pairs beyond their margin teach nothing more. The margin has the scores' unit.
 
     Cost:
-        O(N log N) time and O(N) memory per row and grade (exact, by sorting); a margin per pair: O(P·N) time in blocks.
+        O(N log N) time and O(N) memory per row and grade (exact, by sorting); as many grades as documents, or a margin per pair:
+        O(P·N) time in blocks.
 
     References:
         Herbrich, Graepel & Obermayer (2000), Large margin rank boundaries for ordinal regression.

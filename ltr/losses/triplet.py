@@ -112,7 +112,7 @@ def batch_hard_triplet_loss(
         After a warm-up with another loss, on clean labels: one wrong label is the hardest text of many anchors.
 
     Cost:
-        O(B·N) time and memory for two grades.
+        O(B·N) time and memory, and a sort of the positives of each anchor.
 
     References:
         Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person re-identification (batch hard, soft margin).

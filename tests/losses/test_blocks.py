@@ -15,7 +15,6 @@ from ltr.losses import (
     MarginRankingLoss,
     RankNetLoss,
     _blocks,
-    _sorted,
 )
 
 LOGISTIC = torch.ops.aten.log_sigmoid_forward.default
@@ -90,8 +89,9 @@ def test_ranknet_computes_only_pairs_of_a_relevant_document():
 
 
 def test_the_switch_is_by_size():
-    assert not _sorted.pays(24, 1) and _sorted.pays(25, 1)
-    assert not _sorted.pays(48, 2) and _sorted.pays(49, 2)
+    assert not _blocks.sorting_pays(24, 1) and _blocks.sorting_pays(25, 1)
+    assert not _blocks.sorting_pays(48, 2) and _blocks.sorting_pays(49, 2)
+    assert max(_blocks.BLOCK.values()) <= 2**24  # what is counted in float32 within a part is exact
     spans = _blocks.spans(10, _blocks.BLOCK["cpu"] // 2, torch.device("cpu"))
     assert [(s.start, s.stop) for s in spans] == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
 

@@ -92,6 +92,10 @@ def test_rows_in_which_a_binary_metric_cannot_change_do_not_dilute_the_mean(metr
     scores, labels = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.0, 1.0], [1.0, 2.0]])
     loss = LambdaRankLoss(metric, k=1)
     assert loss(scores, labels).item() == loss(scores[:1], labels[:1]).item() > 0
+    if metric == "precision":  # k documents in all: whatever their order, the precision is the same
+        longer = LambdaRankLoss(metric, k=2), torch.randn(2, 3), torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
+        mask = torch.tensor([[True, True, True], [True, True, False]])
+        assert longer[0](*longer[1:], mask) == longer[0](longer[1][:1], longer[2][:1])
     for graded in (LambdaRankLoss(), LambdaRankLoss("err")):
         assert graded(scores[1:], labels[1:]).item() > 0
 

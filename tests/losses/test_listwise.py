@@ -11,9 +11,9 @@ from ltr.losses import (
     PositionAwareListMLELoss,
     RankNetLoss,
     SoftmaxLoss,
+    _plackett_luce,
     list_mle_loss,
     listnet_loss,
-    listwise,
     mean_inequality_loss,
     position_aware_list_mle_loss,
     softmax_loss,
@@ -142,7 +142,7 @@ def test_scores_near_and_far_take_forms_of_one_value_and_gradient(loss, monkeypa
     mask = torch.rand(20, 12, generator=generator) < 0.8
     found = []
     for far in (1e9, 0.0):
-        monkeypatch.setattr(listwise, "FAR", far)
+        monkeypatch.setattr(_plackett_luce, "FAR", far)
         value = loss(scores, labels, mask, reduction="none")
         found.append((value, *torch.autograd.grad(value.sum(), scores)))
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-12, atol=1e-12)
@@ -155,3 +155,12 @@ def test_list_mle_of_scores_that_lie_far_apart():
     value = list_mle_loss(scores, torch.tensor([[2.0, 1.0, 0.0]]))
     value.backward()
     assert value.item() == 3e4 and scores.grad.tolist() == [[-1.0, -1.0, 2.0]]
+
+
+@pytest.mark.parametrize("positives", ["out", "in"])
+def test_large_scores_lose_no_digits_of_their_gaps(positives):
+    """Around 1e4 in float32, gaps of 1/128 are exact; the loss of the gaps alone is the oracle."""
+    gaps = torch.arange(24).view(1, 24) / 128
+    labels = (torch.arange(24) % 5 == 0).float().view(1, 24)
+    expected = softmax_loss(gaps.double(), labels.double(), positives=positives)
+    torch.testing.assert_close(softmax_loss(1e4 + gaps, labels, positives=positives).double(), expected, rtol=1e-6, atol=0)

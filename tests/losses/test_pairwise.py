@@ -9,7 +9,7 @@ from ltr.losses import (
     AdaptiveRankNetLoss,
     MarginRankingLoss,
     RankNetLoss,
-    _pairs,
+    _blocks,
     adaptive_ranknet_loss,
     chain_probability,
     margin_ranking_loss,
@@ -240,7 +240,7 @@ def test_a_margin_where_no_pair_stands_may_be_anything(loss, pairs, rubbish, mon
     pair = (labels.unsqueeze(2) > labels.unsqueeze(1)) & mask.unsqueeze(2) & mask.unsqueeze(1)
     per_negative, per_pair = torch.rand(3, 8, generator=generator).double(), torch.rand(3, 8, 8, generator=generator).double()
     for short in (1 << 15, 0):
-        monkeypatch.setattr(_pairs, "SHORT", short)
+        monkeypatch.setattr(_blocks, "SHORT", short)
         for clean, used in ((per_negative, pair.any(dim=1)), (per_pair, pair)):
             found = []
             for margin in (clean, torch.where(used, clean, rubbish)):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ltr.losses import _pairs, _sorted, margin_ranking_loss
+from ltr.losses import _blocks, _sorted, margin_ranking_loss
 from ltr.losses._pairs import count_swapped, semi_hard_columns
 from ltr.losses._uppers import find_uppers
 
@@ -72,8 +72,8 @@ def test_large_scores_with_small_gaps_lose_no_digits(monkeypatch):
     labels = (torch.arange(48) % 2).float().view(1, 48)
     expected = margin_ranking_loss(steps.double(), labels.double())
     torch.testing.assert_close(margin_ranking_loss(1e6 + steps, labels).double(), expected, rtol=1e-6, atol=0)
-    monkeypatch.setattr(_pairs, "SHORT", 0)
-    monkeypatch.setattr(_sorted, "DENSE_UPPERS", 0)
+    monkeypatch.setattr(_blocks, "SHORT", 0)
+    monkeypatch.setattr(_blocks, "DENSE_UPPERS", 0)
     torch.testing.assert_close(margin_ranking_loss(1e6 + steps, labels).double(), expected, rtol=1e-6, atol=0)
 
 
@@ -93,7 +93,7 @@ def test_counts_beyond_32_bits_stay_exact():
 
 @pytest.mark.parametrize("dense", [0, 10**9])
 def test_swapped_and_tied_pairs_equal_a_plain_count(dense, monkeypatch):
-    monkeypatch.setattr(_sorted, "DENSE_UPPERS", dense)
+    monkeypatch.setattr(_blocks, "DENSE_UPPERS", dense)
     for seed in range(40):
         scores, labels, mask, *_ = random_case(seed)
         scores = scores.detach()
@@ -113,7 +113,7 @@ def test_semi_hard_negatives_by_sorting_are_those_of_the_dense_form(monkeypatch)
             continue
         found = []
         for dense in (0, 10**9):
-            monkeypatch.setattr(_sorted, "DENSE_UPPERS", dense)
+            monkeypatch.setattr(_blocks, "DENSE_UPPERS", dense)
             found.append(semi_hard_columns(scores.detach(), labels, mask, uppers).masked_fill(~uppers.real, -1))
         assert torch.equal(*found)
 
@@ -123,5 +123,22 @@ def test_semi_hard_negatives_by_sorting_are_strictly_below(monkeypatch):
     scores, labels = torch.tensor([[2.0, 2.0, 1.0, 1.0, 3.0, 0.0]]), torch.tensor([[1.0, 0.0, 1.0, 0.0, 0.0, 0.0]])
     uppers = find_uppers(labels, labels >= 0)
     for dense in (0, 10**9):
-        monkeypatch.setattr(_sorted, "DENSE_UPPERS", dense)
+        monkeypatch.setattr(_blocks, "DENSE_UPPERS", dense)
         assert semi_hard_columns(scores, labels, labels >= 0, uppers).tolist() == [[3, 5]]
+
+
+def test_pairs_of_labels_of_another_type_are_counted_as_they_are():
+    """A perfect ranking, in float64 and in integers; and infinite scores, whose ties are ties."""
+    scores, mask = torch.tensor([[3.0, 2.0, 1.0]]), torch.ones(1, 3, dtype=torch.bool)
+    for labels in (torch.tensor([[0.3, 0.2, 0.1]], dtype=torch.float64), torch.tensor([[2, 1, 0]])):
+        assert [c.item() for c in count_swapped(scores, labels, mask)] == [3, 0, 0]
+
+
+@pytest.mark.parametrize("dense", [0, 10**9])
+def test_infinite_scores_tie_with_each_other_only(dense, monkeypatch):
+    """30 relevant at 1, one at -inf; 5 irrelevant at 0, one at -inf: 5 swapped with the one at -inf, 1 tied."""
+    monkeypatch.setattr(_blocks, "DENSE_UPPERS", dense)
+    scores = torch.tensor([[1.0] * 30 + [-torch.inf] + [0.0] * 5 + [-torch.inf]])
+    labels = torch.tensor([[1.0] * 31 + [0.0] * 6])
+    mask = torch.ones_like(labels, dtype=torch.bool)
+    assert [c.item() for c in count_swapped(scores, labels, mask)] == [31 * 6, 5, 1]
