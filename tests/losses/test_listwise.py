@@ -164,3 +164,11 @@ def test_large_scores_lose_no_digits_of_their_gaps(positives):
     labels = (torch.arange(24) % 5 == 0).float().view(1, 24)
     expected = softmax_loss(gaps.double(), labels.double(), positives=positives)
     torch.testing.assert_close(softmax_loss(1e4 + gaps, labels, positives=positives).double(), expected, rtol=1e-6, atol=0)
+
+
+def test_list_mle_far_from_zero():
+    """Scores around 800, whose exponentials overflow, and around -800: one loss, since only gaps count."""
+    scores, labels = torch.tensor([[2.0, 0.0, 1.0]]).double(), torch.tensor([[2.0, 1.0, 0.0]]).double()
+    expected = list_mle_loss(scores, labels)
+    for far in (800.0, -800.0):
+        torch.testing.assert_close(list_mle_loss(scores + far, labels), expected)
