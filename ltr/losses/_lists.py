@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ltr.errors import InputError
+
 Reduction = Literal["mean", "sum", "none"]
 
 
@@ -68,10 +70,10 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse an option that is none of the choices.
 
     Raises:
-        ValueError: with the name, the choices, and what came.
+        InputError: a ValueError, with the name, the choices, and what came.
     """
     if value not in choices:
-        raise ValueError(f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {value!r}")
+        raise InputError(f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {value!r}")
 
 
 def reduce_lists(value_b: Tensor, has_signal_b: Tensor, reduction: Reduction) -> Tensor:

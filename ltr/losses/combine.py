@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from ltr.errors import InputError
 from ltr.losses.listwise import SoftmaxLoss
 from ltr.losses.pairwise import MarginRankingLoss
 
@@ -42,7 +43,7 @@ class WeightedSum(nn.Module):
         losses = [SoftmaxLoss(), MarginRankingLoss()] if losses is None else losses
         self.weights: Sequence[float] = [1.0] * len(losses) if weights is None else weights
         if not losses or len(self.weights) != len(losses):
-            raise ValueError(
+            raise InputError(
                 f"losses must not be empty and weights must be one for each, got {len(losses)} and {len(self.weights)}"
             )
         self.losses = nn.ModuleList(losses)

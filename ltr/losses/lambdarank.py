@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ltr.errors import InputError
 from ltr.losses._blocks import sum_in_blocks
 from ltr.losses._lists import Reduction, check_choice, check_lists, reduce_lists, relevant_and_not, two_labels
 from ltr.losses._ranked import METRICS, Ranked, SwapMetric, best_dcg, discount, exp_gain, of_i, of_j, rank_lists, swap_weights
@@ -196,9 +197,9 @@ def lambda_loss(
 
 def _check_cut(what: str, k: int | None) -> None:
     if k is not None and k < 1:
-        raise ValueError(f"k must be at least 1, or None for all ranks, got {k}")
+        raise InputError(f"k must be at least 1, or None for all ranks, got {k}")
     if what == "precision" and k is None:
-        raise ValueError("metric='precision' needs k, the ranks that it counts; got None")
+        raise InputError("metric='precision' needs k, the ranks that it counts; got None")
 
 
 def _weighted_sums(ranked: Ranked, weights: Weights, k: int | None, sigma: float) -> tuple[Tensor, Tensor]:
