@@ -173,6 +173,11 @@ BAD = {
     "unknown command": (["fti"], {}, "must be one of fit, validate, test, predict, got 'fti'"),
     "unknown class path": ([], {"model.class_path": "ltr.modules.NoSuchModule"}, "NoSuchModule"),
     "unknown loss": ([], {"model.init_args.loss": {"class_path": "ltr.losses.NoSuchLoss"}}, "NoSuchLoss"),
+    "an option that the loss lacks": (
+        [],
+        {"model.init_args.loss": {"class_path": "ltr.losses.LambdaRankLoss", "init_args": {"metric": "precision"}}},
+        "ltr: metric='precision' needs k, the ranks that it counts; got None",
+    ),
     "misspelt option": ([], {"model.init_args.learning_rate": 0.1}, "learning_rate"),
     "misspelt option on the line": (["--trainer.max_epoch", "3"], {}, "max_epoch"),
     "wrong type": ([], {"data.init_args.batch_size": "many"}, "batch_size"),
