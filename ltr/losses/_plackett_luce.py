@@ -57,13 +57,13 @@ class PlackettLuce(torch.autograd.Function):
 def _by_exponentials(scores: Tensor, n_below: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """For scores of at most 0: no exponential overflows."""
     power = scores.exp()
-    below = power.cumsum(dim=1).gather(1, (n_below - 1).clamp_(min=0))
+    below = F.pad(power.cumsum(dim=1), (1, 0)).gather(1, n_below)
     pull = weight / (power + below)
     # i pulls on the documents before place n_below: on j, those with n_below > j.
     reach = pull.new_zeros(len(pull), pull.shape[1] + 1).scatter_add_(1, n_below, pull)
     pulled = reach.flip(1).cumsum(dim=1)[:, :-1].flip(1)
-    value_b = (weight * torch.log1p(below / power)).sum(dim=1)
-    return value_b, power * pulled - pull * below
+    value_b = torch.special.xlog1py(weight, below / power).sum(dim=1)
+    return value_b, (power * pulled).addcmul_(pull, below, value=-1)
 
 
 def _by_logs(scores: Tensor, n_below: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
