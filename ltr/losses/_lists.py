@@ -105,7 +105,7 @@ def relevant_and_not(labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tens
     return relevant, irrelevant, relevant.any(dim=1) & irrelevant.any(dim=1)
 
 
-def masked_log_softmax(x: Tensor, mask: Tensor | None) -> Tensor:
+def masked_log_softmax(x: Tensor, mask: Tensor) -> Tensor:
     """Log-softmax over the real documents of each row; at the padding a finite number whose exponential is 0."""
     # Not -inf: a product with probability 0 would be NaN, and so would a row without documents.
-    return torch.log_softmax(x if mask is None else x.masked_fill(~mask, -1e30), dim=1)
+    return torch.log_softmax(x.masked_fill(~mask, -1e30), dim=1)
