@@ -32,6 +32,7 @@ class RankingBatch(NamedTuple):
         doc_rows: ``[B, N]`` int64, row numbers of the documents. Documents are stored in the order of their ids, so the larger
             row wins a tie of scores, as in trec_eval.
         pairs: the joined query–document texts, one for every True of ``mask``, row by row (cross-encoder).
+        features: ``[B, N, F]`` float32, feature vectors of the documents, 0 at the padding (feature ranker).
         distances: ``[B, N]`` float, distance of each document to its query in the index that mined it, or None.
         ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or not, largest first and
             filled up with 0. Only lists to be measured carry it.
@@ -42,5 +43,6 @@ class RankingBatch(NamedTuple):
     query_rows: Tensor
     doc_rows: Tensor
     pairs: Texts | None = None
+    features: Tensor | None = None
     distances: Tensor | None = None
     ideal: Tensor | None = None

@@ -89,7 +89,8 @@ class RunWriter(Callback):
         lists = self._joined(trainer)
         if not trainer.is_global_zero:
             return
-        folder, queries = Path(trainer.default_root_dir), trainer.datamodule.collection.queries.ids
+        folder = Path(trainer.default_root_dir)
+        queries, _ = trainer.datamodule.names("test")
         self._write_ranking(trainer, folder / "test.run", lists)
         names = [metric.measure for metric in pl_module.metrics]
         rows = ("\t".join([queries[query], *(f"{v:.6f}" for v in values)]) + "\n" for query, _, values in lists)
@@ -103,8 +104,7 @@ class RunWriter(Callback):
             self._write_ranking(trainer, Path(trainer.default_root_dir) / "predict.run", lists)
 
     def _write_ranking(self, trainer: Trainer, path: Path, lists: list) -> None:
-        collection = trainer.datamodule.collection
-        queries, docs = collection.queries.ids, collection.corpus.ids
+        queries, docs = trainer.datamodule.names("test")
         lines = (Ranked(queries[query], docs[doc], score) for query, ranked, _ in lists for doc, score in ranked)
         write_run(path, lines, tag=path.parent.parent.name or "ltr")
 

@@ -44,6 +44,10 @@ class PairCollator:
         query = self.queries.lengths(np.asarray([one.query_row]))
         return self.join.lengths(query, self.docs.lengths(one.doc_rows))
 
+    def row_length(self, one: LabelledList) -> float:
+        """Tokens of the mean pair: rows of similar pairs make chunks of similar length."""
+        return float(self.lengths(one).mean())
+
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
         """Pad the lists to one width and lay their joined pairs end to end."""
         ids, types = [], []
@@ -58,15 +62,45 @@ class PairCollator:
             lengths=torch.tensor([len(pair) for pair in ids], dtype=torch.int64),
             type_ids=_flat(types) if self.join.has_types else None,
         )
-        return RankingBatch(
-            labels=_padded([one.labels for one in lists], np.float32),
-            mask=_padded([np.ones(len(one.doc_rows)) for one in lists], np.bool_),
-            query_rows=torch.tensor([one.query_row for one in lists], dtype=torch.int64),
-            doc_rows=_padded([one.doc_rows for one in lists], np.int64),
-            pairs=pairs,
-            distances=_optional([one.distances for one in lists]),
-            ideal=_optional([one.ideal for one in lists]),
-        )
+        return _without_content(lists)._replace(pairs=pairs)
+
+
+class FeatureCollator:
+    """Looks up the feature vectors of the documents.
+
+    Args:
+        features: ``[R, F]`` float32, the vector of each document by row.
+    """
+
+    def __init__(self, features: np.ndarray) -> None:
+        self.features = features
+
+    def lengths(self, one: LabelledList) -> np.ndarray:
+        """Each document costs the same, ``[N]``."""
+        return np.ones(len(one.doc_rows))
+
+    def row_length(self, one: LabelledList) -> float:
+        """Documents of the list: such of one length pad each other least."""
+        return float(len(one.doc_rows))
+
+    def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
+        """Pad the lists to one width."""
+        batch = _without_content(lists)
+        features = np.zeros((*batch.mask.shape, self.features.shape[1]), dtype=np.float32)
+        for row, one in enumerate(lists):
+            features[row, : len(one.doc_rows)] = self.features[one.doc_rows]
+        return batch._replace(features=torch.from_numpy(features))
+
+
+def _without_content(lists: Sequence[LabelledList]) -> RankingBatch:
+    return RankingBatch(
+        labels=_padded([one.labels for one in lists], np.float32),
+        mask=_padded([np.ones(len(one.doc_rows)) for one in lists], np.bool_),
+        query_rows=torch.tensor([one.query_row for one in lists], dtype=torch.int64),
+        doc_rows=_padded([one.doc_rows for one in lists], np.int64),
+        distances=_optional([one.distances for one in lists]),
+        ideal=_optional([one.ideal for one in lists]),
+    )
 
 
 def _flat(arrays: list[np.ndarray]) -> torch.Tensor:

@@ -1,37 +1,30 @@
 """Re-ranking: the candidate pools of a split, every query scored exactly once."""
 
 import logging
-import os
-import signal
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader, Dataset
 
-from ltr.batch import RankingBatch
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collate import LabelledList, PairCollator
 from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import QueryLists
-from ltr.data.samplers import ShareOfRank
 from ltr.data.tokens import JoinedPairs, TokenStore
+from ltr.datamodules.ranking import PoolBatches, RankingDataModule
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
 
-class PoolDataModule(LightningDataModule):
+class PoolDataModule(RankingDataModule):
     """Candidate pools for ``validate`` (dev), ``test`` and ``predict`` (test). Training data comes from its children.
 
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`.
         candidates: the pools to re-rank: the source's own (``candidates``), or BM25's best of the whole corpus (``bm25``).
         depth: documents of a pool at most, best first; None takes all (``bm25`` needs a number).
-        eval_batch_size: queries per evaluation step.
-        num_workers: processes that build batches; 0 builds them in the trainer's.
-        persistent_workers: keep those processes from epoch to epoch.
-        seed: of all sampling; None takes that of ``seed_everything``.
+        eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.RankingDataModule`.
 
     Attributes:
         collection: open after ``setup``.
@@ -48,25 +41,15 @@ class PoolDataModule(LightningDataModule):
         persistent_workers: bool = False,
         seed: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed)
         if candidates == "bm25" and depth is None:
             raise InputError("candidates 'bm25' need a depth, the number of documents per query (option data.init_args.depth)")
-        self.path, self.candidates, self.depth, self.eval_batch_size = path, candidates, depth, eval_batch_size
-        self.num_workers, self.persistent_workers = num_workers, persistent_workers and num_workers > 0
-        self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
+        self.candidates, self.depth = candidates, depth
         self.collection: Collection | None = None
         self.text_format: JoinedPairs | None = None
-        self.pools: dict[str, PoolBatches] = {}
 
-    @property
-    def rank(self) -> int:
-        """Of this process; 0 without a trainer."""
-        return 0 if self.trainer is None else self.trainer.global_rank
-
-    @property
-    def world_size(self) -> int:
-        """Processes; 1 without a trainer."""
-        return 1 if self.trainer is None else self.trainer.world_size
+    def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
+        return self.collection.queries.ids, self.collection.corpus.ids
 
     def prepare_data(self) -> None:
         """Read, check and tokenise once, in one process: the others find it all on disk."""
@@ -74,6 +57,7 @@ class PoolDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Open the collection and the split that a stage (``fit``, ``validate``, ``test``, ``predict``) needs."""
+        super().setup(stage)
         self._open_texts()
         split = {"fit": "dev", "validate": "dev", "test": "test", "predict": "test"}[stage]
         self.pools.pop(split, None)
@@ -94,7 +78,7 @@ class PoolDataModule(LightningDataModule):
         self.collator = PairCollator(queries, docs, text_format)
         self.collection, self.text_format = collection, text_format
 
-    def _pool_batches(self, split: str, judged_only: bool) -> "PoolBatches":
+    def _pool_batches(self, split: str, judged_only: bool) -> PoolBatches:
         """The pools of the judged queries; or of all that have one, where there is nothing to be measured."""
         unjudged = QueryLists.from_rows([], [], [])
         judged = self.collection.judgements(split) if judged_only else self.collection.qrels.get(split, unjudged)
@@ -109,59 +93,6 @@ class PoolDataModule(LightningDataModule):
         if missing:
             log.warning("%d of %d %s queries have no candidates; they count as nothing found", missing, len(lists), split)
         return PoolBatches(lists, self.eval_batch_size, self.collator, self.world_size)
-
-    def val_dataloader(self) -> DataLoader | list:
-        return self._eval_loader("dev") if "dev" in self.pools else []
-
-    def test_dataloader(self) -> DataLoader:
-        return self._eval_loader("test")
-
-    def predict_dataloader(self) -> DataLoader:
-        return self._eval_loader("test")
-
-    def _eval_loader(self, split: str) -> DataLoader:
-        return self._loader(self.pools[split], ShareOfRank(len(self.pools[split]), self.rank, self.world_size))
-
-    def _loader(self, batches: Dataset, sampler) -> DataLoader:
-        return DataLoader(
-            batches,
-            batch_size=None,  # the data set makes whole batches
-            sampler=sampler,
-            num_workers=self.num_workers,
-            persistent_workers=self.persistent_workers,
-            worker_init_fn=_leave_ctrl_c_to_the_trainer,
-            pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
-        )
-
-
-def _leave_ctrl_c_to_the_trainer(worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-class PoolBatches(Dataset):
-    """Lists as batches: number i is always the same. Every rank gets a batch, an empty one if there are fewer lists than ranks.
-
-    Args:
-        lists: one per query.
-        batch_size: lists per batch at most.
-        collator: makes the batch.
-        world_size: ranks that share the batches.
-    """
-
-    def __init__(self, lists: list[LabelledList], batch_size: int, collator: PairCollator, world_size: int = 1) -> None:
-        # Similar work within a batch; the batches shuffled, so that limit_val_batches does not pick the longest lists.
-        lists = sorted(lists, key=lambda one: int(collator.lengths(one).sum()))
-        size = max(1, min(batch_size, len(lists) // world_size))
-        batches = [lists[at : at + size] for at in range(0, len(lists), size)]
-        self.batches = [batches[i] for i in np.random.default_rng(0).permutation(len(batches))]
-        self.batches += [[]] * (world_size - len(batches))
-        self.collator = collator
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, number: int) -> RankingBatch:
-        return self.collator(self.batches[number])
 
 
 def labelled(query_row: int, doc_rows: np.ndarray, judged: QueryLists) -> LabelledList:

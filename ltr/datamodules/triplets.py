@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset
 
-from ltr.batch import RankingBatch
 from ltr.data.bm25 import bm25_lists
-from ltr.data.collate import LabelledList, PairCollator
+from ltr.data.collate import LabelledList
 from ltr.data.negatives import MinedNegatives
 from ltr.data.query_lists import QueryLists
-from ltr.data.samplers import BucketedBatches, StepSampler
 from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.ranking import TrainBatches, at_least_one
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -60,24 +58,16 @@ class TripletDataModule(PoolDataModule):
         seed: int | None = None,
     ) -> None:
         super().__init__(path, candidates, depth, eval_batch_size, num_workers, persistent_workers, seed)
-        for name, value in (
-            ("positives", positives),
-            ("negatives_per_query", negatives_per_query),
-            ("batch_size", batch_size),
-            ("bucket_window", bucket_window),
-        ):
-            if value < 1:
-                raise InputError(f"{name} must be at least 1, got {value} (option data.init_args.{name})")
+        at_least_one(
+            positives=positives, negatives_per_query=negatives_per_query, batch_size=batch_size, bucket_window=bucket_window
+        )
         self.negatives, self.positives, self.negatives_per_query = negatives, positives, negatives_per_query
         self.negatives_depth, self.batch_size, self.bucket_window = negatives_depth, batch_size, bucket_window
-        self.train: TripletBatches | None = None
-        self._restored = 0
 
     def setup(self, stage: str) -> None:
         """See :meth:`PoolDataModule.setup`; ``fit`` also draws up the training rows."""
         super().setup(stage)
         if stage == "fit":
-            self._restored = 0
             negatives, have_distances = self._negative_source()
             rows = TripletRows(
                 self.collection.judgements("train"),
@@ -90,7 +80,7 @@ class TripletDataModule(PoolDataModule):
                 where=f"{self.path}: split 'train'",
                 name_of=self.collection.queries.ids.__getitem__,
             )
-            self.train = TripletBatches(
+            self.train = TrainBatches(
                 rows,
                 self.collator,
                 self.batch_size,
@@ -111,49 +101,6 @@ class TripletDataModule(PoolDataModule):
         else:
             lists = MinedNegatives.open(Path(self.negatives), self.collection).lists()
         return lists.first(self.negatives_depth), self.negatives not in ("candidates", "bm25")
-
-    def train_dataloader(self) -> DataLoader:
-        if len(self.train) == 0:
-            raise InputError(
-                f"{self.path}: split 'train' has {len(self.train.rows)} rows to learn from, "
-                f"fewer than the {self.world_size} processes"
-            )
-        return self._loader(self.train, StepSampler(len(self.train), self._position))
-
-    def state_dict(self) -> dict[str, int]:
-        """What a checkpoint keeps: the batches that the trainer has consumed, and how many make an epoch."""
-        return {"consumed": self._consumed(), "steps": self._steps()} if self.train else {}
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Go on from a checkpoint, where ``fit`` does.
-
-        Raises:
-            InputError: if the epochs of the checkpoint had another number of steps, so that its position says nothing here.
-        """
-        if self.trainer.state.fn != "fit" or not state_dict:
-            return
-        if state_dict["steps"] != self._steps():
-            raise InputError(
-                f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._steps()}; "
-                "go on with the same data, batch_size, devices and limit_train_batches"
-            )
-        self._restored = state_dict["consumed"]
-
-    def _consumed(self) -> int:
-        """Batches since the start of the run: by what the trainer has consumed, not by what workers had fetched.
-
-        Lightning makes the loader's iterator before it restores its own progress; until then the checkpoint's count holds.
-        """
-        return max(self._restored, self.trainer.fit_loop.epoch_loop.batch_progress.total.processed) if self.trainer else 0
-
-    def _steps(self) -> int:
-        """Steps of an epoch on every rank, as the trainer limits them."""
-        limit = self.trainer.limit_train_batches if self.trainer else 1.0
-        return min(len(self.train), limit) if isinstance(limit, int) else max(1, int(len(self.train) * limit))
-
-    def _position(self) -> tuple[int, int]:
-        """Epoch and step to go on from."""
-        return divmod(self._consumed(), self._steps())
 
 
 class TripletRows:
@@ -251,40 +198,3 @@ def _draw_outside(rng: np.random.Generator, n: int, forbidden: np.ndarray, count
     while len(drawn) < count:
         drawn.update((d, None) for d in rng.integers(n, size=2 * count).tolist() if d not in closed)
     return np.asarray(list(drawn)[:count], dtype=np.int64)
-
-
-class TripletBatches(Dataset):
-    """Training batches by (epoch, step).
-
-    Args:
-        rows: what to draw from.
-        collator: makes the batch.
-        batch_size: rows per step and rank.
-        seed, rank, world_size, window: see :class:`ltr.data.samplers.BucketedBatches`.
-    """
-
-    def __init__(
-        self,
-        rows: TripletRows,
-        collator: PairCollator,
-        batch_size: int,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-        window: int = 64,
-    ) -> None:
-        self.rows, self.collator = rows, collator
-        self.batches = BucketedBatches(
-            len(rows), batch_size, self._row_lengths, seed=seed, rank=rank, world_size=world_size, window=window
-        )
-
-    def _row_lengths(self, epoch: int, rows: np.ndarray) -> np.ndarray:
-        """The mean pair of each row in tokens: rows of similar pairs make chunks of similar length."""
-        return np.asarray([self.collator.lengths(self.rows.draw(epoch, row)).mean() for row in rows])
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, key: tuple[int, int] | int) -> RankingBatch:
-        epoch, step = key if isinstance(key, tuple) else (0, key)  # overfit_batches numbers the batches itself
-        return self.collator([self.rows.draw(epoch, row) for row in self.batches.rows(epoch, step)])

@@ -8,7 +8,7 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.samplers import BucketedBatches, ShareOfRank, StepSampler
 from ltr.data.tokens import JoinedPairs
 from ltr.datamodules import TripletDataModule
-from ltr.datamodules.pools import PoolBatches
+from ltr.datamodules.ranking import PoolBatches
 from ltr.datamodules.triplets import TripletRows
 from ltr.errors import InputError
 from tests.conftest import wordpiece_tokenizer, write_collection
