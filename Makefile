@@ -23,8 +23,9 @@ env: .venv/ready  ## Create .venv with everything installed
 demo: env  ## Train on the data that ships, and compare with BM25 and a bi-encoder (some minutes)
 	HF_HUB_OFFLINE=1 $(BIN)/python examples/medquad/demo.py
 
-test: env  ## Run every test
-	HF_HUB_OFFLINE=1 WANDB_MODE=offline $(BIN)/python -m pytest
+# One thread per process: as many processes as cores then share them best, and timings of the tests say nothing anyway.
+test: env  ## Run every test (J=1: one after the other)
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(J),auto) --dist loadfile
 
 mutations: env  ## Plant faults in a copy of the losses: would the tests notice? (J=2: two at a time)
 	$(BIN)/python tests/mutations.py -j $(or $(J),1)

@@ -1,6 +1,8 @@
 """LightningDataModules: from files to batches."""
 
+from ltr.datamodules.features import FeatureDataModule
 from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.ranking import RankingDataModule
 from ltr.datamodules.triplets import TripletDataModule
 
-__all__ = ["PoolDataModule", "TripletDataModule"]
+__all__ = ["FeatureDataModule", "PoolDataModule", "RankingDataModule", "TripletDataModule"]

@@ -47,9 +47,13 @@ class PoolDataModule(RankingDataModule):
         self.candidates, self.depth = candidates, depth
         self.collection: Collection | None = None
         self.text_format: JoinedPairs | None = None
+        self._pools: dict[str, PoolBatches] = {}
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
         return self.collection.queries.ids, self.collection.corpus.ids
+
+    def pools(self, split: str) -> PoolBatches | None:
+        return self._pools.get(split)
 
     def prepare_data(self) -> None:
         """Read, check and tokenise once, in one process: the others find it all on disk."""
@@ -60,16 +64,22 @@ class PoolDataModule(RankingDataModule):
         super().setup(stage)
         self._open_texts()
         split = {"fit": "dev", "validate": "dev", "test": "test", "predict": "test"}[stage]
-        self.pools.pop(split, None)
+        self._pools.pop(split, None)
         if stage == "fit" and split not in self.collection.qrels:
             log.info("%s has no judgements for 'dev': training goes without validation", self.path)
             return
-        self.pools[split] = self._pool_batches(split, judged_only=stage != "predict")
+        self._pools[split] = self._pool_batches(split, judged_only=stage != "predict")
 
     def _open_texts(self) -> None:
-        text_format = self.text_format if self.trainer is None else self.trainer.lightning_module.text_format
+        if self.trainer is None:
+            text_format = self.text_format
+        else:
+            text_format = getattr(self.trainer.lightning_module, "text_format", None)
         if text_format is None:
-            raise InputError("without a trainer, set text_format before setup, for instance to JoinedPairs(tokenizer, 128)")
+            raise InputError(
+                f"{type(self).__name__} serves texts and needs a module that reads them, with a text_format; without a trainer, "
+                "set text_format before setup, for instance to JoinedPairs(tokenizer, 128)"
+            )
         if self.collection is not None and text_format is self.text_format:
             return
         collection = open_collection(self.path)

@@ -38,7 +38,7 @@ class Rows(Protocol):
 
 
 class RankingDataModule(LightningDataModule):
-    """Serves ``pools`` to ``validate`` (dev), ``test`` and ``predict`` (test), and ``train`` to ``fit``; its children fill them.
+    """Serves pools to ``validate`` (dev), ``test`` and ``predict`` (test), and ``train`` to ``fit``; its children make them.
 
     Args:
         path: where the data lies.
@@ -64,7 +64,6 @@ class RankingDataModule(LightningDataModule):
         self.path, self.eval_batch_size = path, eval_batch_size
         self.num_workers, self.persistent_workers = num_workers, persistent_workers and num_workers > 0
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
-        self.pools: dict[str, PoolBatches] = {}
         self.train: TrainBatches | None = None
         self._restored = 0
 
@@ -81,6 +80,10 @@ class RankingDataModule(LightningDataModule):
     def world_size(self) -> int:
         """Processes; 1 without a trainer."""
         return 1 if self.trainer is None else self.trainer.world_size
+
+    @abstractmethod
+    def pools(self, split: str) -> "PoolBatches | None":
+        """The lists of a split that are measured, or None where there are none."""
 
     @abstractmethod
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
@@ -134,16 +137,17 @@ class RankingDataModule(LightningDataModule):
     # Measuring
 
     def val_dataloader(self) -> DataLoader | list:
-        return self._eval_loader("dev") if "dev" in self.pools else []
+        return self._eval_loader("dev")
 
-    def test_dataloader(self) -> DataLoader:
+    def test_dataloader(self) -> DataLoader | list:
         return self._eval_loader("test")
 
-    def predict_dataloader(self) -> DataLoader:
+    def predict_dataloader(self) -> DataLoader | list:
         return self._eval_loader("test")
 
-    def _eval_loader(self, split: str) -> DataLoader:
-        return self._loader(self.pools[split], ShareOfRank(len(self.pools[split]), self.rank, self.world_size))
+    def _eval_loader(self, split: str) -> DataLoader | list:
+        batches = self.pools(split)
+        return [] if batches is None else self._loader(batches, ShareOfRank(len(batches), self.rank, self.world_size))
 
     def _loader(self, batches: Dataset, sampler) -> DataLoader:
         return DataLoader(

@@ -1,5 +1,6 @@
 """Rankers: ``model(RankingBatch) -> scores [B, N]``."""
 
 from ltr.models.cross_encoder import PairWiseBertRanker
+from ltr.models.feature_ranker import FeatureRanker
 
-__all__ = ["PairWiseBertRanker"]
+__all__ = ["FeatureRanker", "PairWiseBertRanker"]

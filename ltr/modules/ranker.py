@@ -33,6 +33,7 @@ class RankerModule(LightningModule):
         metrics: measures of :class:`ltr.metrics.RankingMetric`, logged as ``val/…`` and ``test/…``.
         empty: what a query with nothing to find counts.
         max_grade: the largest grade of the scale; only ERR uses it.
+        decay: whether the learning rate falls to 0 towards the end; else it stays at its peak.
 
     Raises:
         InputError: for an unknown measure, or a margin that the loss can't use, or that reads embeddings the model doesn't give.
@@ -49,11 +50,12 @@ class RankerModule(LightningModule):
         metrics: list[str] | None = None,
         empty: Literal["skip", "zero", "one"] = "skip",
         max_grade: float = 4.0,
+        decay: bool = True,
     ) -> None:
         super().__init__()
         self.model, self.loss, self.margin = model, loss, margin
         self.check_margin(loss, margin)
-        self.lr, self.weight_decay, self.warmup = lr, weight_decay, warmup
+        self.lr, self.weight_decay, self.warmup, self.decay = lr, weight_decay, warmup, decay
         names = ["nDCG@10", "RR@10", "AP", "swapped_pairs"] if metrics is None else metrics
         try:
             self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in names)
@@ -132,7 +134,8 @@ class RankerModule(LightningModule):
         def factor(step: int) -> float:
             if not np.isfinite(total):  # without an end there is nothing to decay to
                 return 1.0
-            return min((step + 1) / (rising + 1), max(0.0, (total - step) / max(1.0, total - rising)))
+            falling = max(0.0, (total - step) / max(1.0, total - rising)) if self.decay else 1.0
+            return min((step + 1) / (rising + 1), falling)
 
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -181,7 +181,7 @@ def test_an_option_below_one_is_refused(option):
 
 def test_every_rank_gets_an_evaluation_batch(collection_folder):
     data = module(collection_folder)
-    lists = [one for batch in data.pools["dev"].batches for one in batch]
+    lists = [one for batch in data.pools("dev").batches for one in batch]
     for n, world_size in ((1, 2), (3, 2), (30, 4), (30, 1)):
         pools = PoolBatches(lists[:n], 16, data.collator, world_size)
         assert len(pools) >= world_size

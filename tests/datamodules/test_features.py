@@ -1,0 +1,170 @@
+"""Batches of feature vectors: what they hold, what long lists become, and that a batch is a pure function."""
+
+import logging
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from ltr.data.letor import FeatureSplit
+from ltr.datamodules import FeatureDataModule
+from ltr.datamodules.features import FeatureRows
+from ltr.errors import InputError
+from tests.conftest import write_letor
+
+
+def opened(path, stage="fit", **options) -> FeatureDataModule:
+    data = FeatureDataModule(str(path), **{"seed": 0} | options)
+    data.prepare_data()
+    data.setup(stage)
+    return data
+
+
+def one_query(labels: list[float]) -> FeatureSplit:
+    """A split of one list; document d has the feature d."""
+    n = len(labels)
+    features = np.arange(n, dtype=np.float32)[:, None]
+    return FeatureSplit("one", features, np.asarray(labels, np.float32), np.asarray([0, n]), ["q"], [str(d) for d in range(n)])
+
+
+def test_a_batch_holds_the_file(letor_folder):
+    """Each row of a batch against the lines of its query, read by hand and sorted by document id."""
+    data = opened(letor_folder, batch_size=5)
+    queries, docs = data.names("train")
+    lines: dict[str, list] = {}
+    for line in (letor_folder / "train.txt").read_text().splitlines():
+        row, _, comment = line.partition(" #docid = ")
+        label, qid, *values = row.split()
+        lines.setdefault(qid[4:], []).append((comment, float(label), [float(v.split(":")[1]) for v in values]))
+    seen = []
+    for step in range(len(data.train)):
+        batch = data.train[0, step]
+        assert batch.features.shape == (*batch.mask.shape, 5) and batch.features.dtype == torch.float32
+        assert (batch.features[~batch.mask] == 0).all()
+        for row, query in enumerate(batch.query_rows.tolist()):
+            n = int(batch.mask[row].sum())
+            expected = sorted(lines[queries[query]])
+            assert [docs[d] for d in batch.doc_rows[row, :n].tolist()] == [doc for doc, _, _ in expected]
+            assert batch.labels[row, :n].tolist() == [label for _, label, _ in expected]
+            torch.testing.assert_close(batch.features[row, :n], torch.tensor([values for _, _, values in expected]))
+            seen.append(queries[query])
+    assert sorted(seen) == sorted(lines)  # every query once an epoch
+
+
+def test_batches_are_a_pure_function_of_seed_epoch_and_step(letor_folder):
+    one, two = (opened(letor_folder, batch_size=4, max_list_size=4) for _ in range(2))
+    other_seed = opened(letor_folder, batch_size=4, max_list_size=4, seed=1)
+    keys = [(epoch, step) for epoch in range(2) for step in range(len(one.train))]
+    forwards = {key: one.train[key] for key in keys}
+    for key in reversed(keys):
+        assert torch.equal(two.train[key].doc_rows, forwards[key].doc_rows)
+    assert not all(torch.equal(other_seed.train[key].doc_rows, forwards[key].doc_rows) for key in keys)
+    epochs = [torch.cat([forwards[e, s].doc_rows.flatten() for s in range(len(one.train))]) for e in range(2)]
+    assert not torch.equal(*epochs)
+
+
+def test_batches_do_not_depend_on_the_number_of_workers(letor_folder):
+    alone, helped = (opened(letor_folder, batch_size=4, max_list_size=4, num_workers=n) for n in (0, 2))
+    for a, b in zip(alone.train_dataloader(), helped.train_dataloader(), strict=True):
+        assert torch.equal(a.doc_rows, b.doc_rows) and torch.equal(a.features, b.features)
+
+
+def test_lists_of_one_length_share_a_batch(letor_folder):
+    def padding(window):
+        data = opened(letor_folder, batch_size=4, bucket_window=window)
+        return np.mean([(~data.train[0, step].mask).float().mean() for step in range(len(data.train))])
+
+    assert padding(64) < padding(1) / 2
+
+
+def test_sampling_keeps_the_relevant_documents():
+    """Of 2 relevant and 8 others, 4 are drawn: both relevant ones, and two of the others, each as likely."""
+    rows = FeatureRows(one_query([0, 0, 1, 0, 0, 0, 2, 0, 0, 0]), 4, "sample", seed=0)
+    counts = np.zeros(10)
+    for epoch in range(400):
+        one = rows.draw(epoch, 0)
+        assert len(set(one.doc_rows.tolist())) == 4 and (one.labels == rows.split.labels[one.doc_rows]).all()
+        counts[one.doc_rows] += 1
+    assert counts[2] == counts[6] == 400
+    others = np.delete(counts, [2, 6])  # each expected 100 times, with a deviation of 9
+    assert others.min() > 60 and others.max() < 140
+
+
+def test_sampling_leaves_room_for_one_irrelevant_document():
+    rows = FeatureRows(one_query([1, 1, 1, 1, 1, 0]), 3, "sample", seed=0)
+    for epoch in range(20):
+        assert sorted(rows.draw(epoch, 0).labels.tolist()) == [0, 1, 1]
+    without = FeatureRows(one_query([1, 2, 1, 2]), 3, "sample", seed=0)
+    assert len(without.draw(0, 0).doc_rows) == 3
+
+
+def test_cut_lists_hold_every_document_once_an_epoch():
+    """10 documents in lists of 4: 4, 4 and 2 of them, dealt out anew in the next epoch."""
+    rows = FeatureRows(one_query([0] * 10), 4, "cut", seed=0)
+    assert len(rows) == 3
+    epochs = [[rows.draw(epoch, row).doc_rows.tolist() for row in range(3)] for epoch in range(2)]
+    for lists in epochs:
+        assert [len(one) for one in lists] == [4, 4, 2] and sorted(sum(lists, [])) == list(range(10))
+    assert epochs[0] != epochs[1]
+
+
+def test_measured_lists_are_whole_and_only_once_each(letor_folder):
+    data = opened(letor_folder, max_list_size=3, eval_batch_size=5)
+    lists = [one for batch in data.pools("dev").batches for one in batch]
+    assert sorted(one.query_row for one in lists) == list(range(24))
+    assert sorted(np.concatenate([one.doc_rows for one in lists])) == list(range(len(data.splits["dev"].labels)))
+
+
+def test_normalisation_is_fitted_on_train_alone(letor_folder):
+    data = opened(letor_folder, normalise=["z-score"])
+    train = data.splits["train"].features
+    for split in ("train", "dev"):
+        expected = (data.splits[split].features - train.mean(axis=0)) / train.std(axis=0)
+        batches = data.train.collator.features if split == "train" else data.pools(split).collator.features
+        np.testing.assert_allclose(batches, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_synthetic_set_needs_no_files():
+    """1,000 documents of one query in lists of 16: 63 lists, the last of 8."""
+    data = opened("synthetic", max_list_size=16, long_lists="cut", batch_size=1)
+    sizes = sorted(int(data.train[0, step].mask.sum()) for step in range(len(data.train)))
+    assert sizes == [8] + [16] * 62 and data.n_features == 100
+    assert [len(one.doc_rows) for batch in data.pools("dev").batches for one in batch] == [500]
+    assert not np.array_equal(opened("synthetic", seed=1).splits["train"].features, data.splits["train"].features)
+
+
+def test_a_dev_split_is_held_out_where_there_is_none(tmp_path, letor_folder, caplog):
+    folder = write_letor(tmp_path / "two", "train", "test")
+    held = [opened(folder, dev_share=0.25, seed=seed).splits for seed in (0, 1)]
+    assert len(held[0]["train"]) == 18 and len(held[0]["dev"]) == 6
+    assert held[0]["dev"].query_ids == held[1]["dev"].query_ids
+    assert not set(held[0]["dev"].query_ids) & set(held[0]["train"].query_ids)
+    with pytest.raises(InputError, match="dev_share is for data with train and without dev, got train, dev, test"):
+        opened(letor_folder, dev_share=0.25)
+    with caplog.at_level(logging.INFO, "ltr"):
+        assert opened(folder).val_dataloader() == []
+    assert "training goes without validation" in caplog.text
+
+
+def test_what_is_missing_is_said(tmp_path, letor_folder):
+    shutil.copy(letor_folder / "test.txt", tmp_path / "test.txt")
+    with pytest.raises(InputError, match="has no 'train' split, only test; 'ltr fit' needs it"):
+        opened(tmp_path)
+    with pytest.raises(InputError, match="has no train split to fit the normalisation on; name a checkpoint"):
+        opened(tmp_path, "test", normalise=["z-score"]).test_dataloader()
+    assert len(opened(tmp_path, "test", normalise=["min-max"]).test_dataloader()) == 1  # nothing to fit
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"max_list_size": 1}, "max_list_size must be at least 2, got 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"eval_batch_size": 0}, "eval_batch_size must be at least 1, got 0"),
+        ({"normalise": ["zscore"]}, "data.init_args.normalise"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(InputError, match=message):
+        FeatureDataModule("synthetic", **options)

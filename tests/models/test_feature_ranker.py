@@ -1,0 +1,124 @@
+"""The feature ranker: values by hand, laws of lists, presets."""
+
+import pytest
+import torch
+
+from ltr.batch import RankingBatch
+from ltr.errors import InputError
+from ltr.models import FeatureRanker
+from ltr.models.feature_ranker import PRESETS
+
+EVERY_PRESET = pytest.mark.parametrize("preset", PRESETS)
+
+
+def batch_of(features: torch.Tensor, mask: torch.Tensor) -> RankingBatch:
+    rows = torch.zeros(mask.shape, dtype=torch.int64)
+    return RankingBatch(rows.float(), mask, rows[:, 0], rows, features=features)
+
+
+@pytest.fixture
+def lists() -> RankingBatch:
+    """Three lists of 5, 2 and 0 documents with 4 features."""
+    torch.manual_seed(1)
+    mask = torch.arange(5) < torch.tensor([[5], [2], [0]])
+    return batch_of(torch.randn(3, 5, 4) * mask.unsqueeze(2), mask)
+
+
+def test_a_linear_ranker_by_hand():
+    """w = (1, -2), b = 3: documents (1, 0), (0, 1), (2, 2) score 4, 1, 1."""
+    model = FeatureRanker(2, hidden=())
+    model.load_state_dict({"head.weight": torch.tensor([[1.0, -2.0]]), "head.bias": torch.tensor([3.0])})
+    features = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]]])
+    assert model(batch_of(features, torch.ones(1, 3, dtype=torch.bool))).tolist() == [[4.0, 1.0, 1.0]]
+
+
+def test_the_two_layer_net_is_the_one_of_ranknet():
+    """Features to 10 hidden units to one score: torch's own layers with the same weights agree."""
+    model = FeatureRanker(4, **PRESETS["two_layer"])
+    plain = torch.nn.Sequential(torch.nn.Linear(4, 10), torch.nn.ReLU(), torch.nn.Linear(10, 1))
+    for ours, other in zip(model.parameters(), plain.parameters(), strict=True):
+        other.data.copy_(ours.data)
+    features = torch.randn(2, 3, 4)
+    scores = model(batch_of(features, torch.ones(2, 3, dtype=torch.bool)))
+    torch.testing.assert_close(scores, plain(features).squeeze(2))
+
+
+def test_a_residual_block_by_hand():
+    """h + W2 relu(W1 norm(h)) with h = (1, -1) = norm(h), W1 = 1 and W2 = 2: relu gives (1, 0), so h becomes (3, -1)."""
+    model = FeatureRanker(2, hidden=(), residual_blocks=1)
+    block = model.layers[0].change
+    with torch.no_grad():
+        for layer, factor in ((block[1], 1.0), (block[4], 2.0)):
+            layer.weight.copy_(factor * torch.eye(2))
+            layer.bias.zero_()
+        model.head.weight.copy_(torch.tensor([[1.0, 10.0]]))
+        model.head.bias.zero_()
+    score = model(batch_of(torch.tensor([[[1.0, -1.0]]]), torch.ones(1, 1, dtype=torch.bool)))
+    assert score.item() == pytest.approx(3 - 10, abs=1e-4)
+
+
+@EVERY_PRESET
+def test_padding_changes_nothing_and_scores_zero(preset, lists):
+    model = FeatureRanker(4, **PRESETS[preset]).eval()
+    scores, embeddings = model.represent(lists)
+    assert scores.shape == (3, 5) and embeddings.shape[:2] == (3, 5)
+    assert (scores[~lists.mask] == 0).all() and (embeddings[~lists.mask] == 0).all() and scores.isfinite().all()
+    noisy = lists._replace(features=lists.features + 1e4 * ~lists.mask.unsqueeze(2))
+    torch.testing.assert_close(model(noisy), scores)
+    alone = batch_of(lists.features[1:2, :2], lists.mask[1:2, :2])
+    torch.testing.assert_close(model(alone), scores[1:2, :2])
+
+
+@EVERY_PRESET
+def test_the_order_of_documents_changes_nothing(preset, lists):
+    model, order = FeatureRanker(4, **PRESETS[preset]).eval(), torch.tensor([3, 0, 4, 1, 2])
+    shuffled = batch_of(lists.features[:, order], lists.mask[:, order])
+    torch.testing.assert_close(model(shuffled), model(lists)[:, order])
+
+
+def test_only_attention_lets_documents_see_each_other(lists):
+    other = lists._replace(features=lists.features.clone())
+    other.features[0, 4] += 1
+    for preset in PRESETS:
+        model = FeatureRanker(4, **PRESETS[preset]).eval()
+        unchanged = torch.equal(model(lists)[0, :4], model(other)[0, :4])
+        assert unchanged == (preset != "list_attention")
+        assert not torch.equal(model(lists)[0, 4], model(other)[0, 4])
+
+
+@EVERY_PRESET
+def test_training_and_measuring_agree_without_dropout(preset, lists):
+    """Torch has a fused kernel of the attention block for evaluation alone."""
+    model = FeatureRanker(4, **PRESETS[preset] | {"dropout": 0.0})
+    trained = model.train()(lists)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(lists), trained, rtol=1e-4, atol=1e-5)
+
+
+@EVERY_PRESET
+def test_every_weight_learns_and_an_empty_list_harms_no_gradient(preset, lists):
+    model = FeatureRanker(4, **PRESETS[preset])
+    (model(lists) * torch.randn(3, 5)).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() and (p.grad != 0).any() for p in model.parameters())
+
+
+def test_scores_are_float32_under_autocast(lists):
+    model = FeatureRanker(4, **PRESETS["list_attention"])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(lists).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"n_features": 0}, "n_features must be at least 1, got 0"),
+        ({"hidden": [8, 0]}, r"hidden must be widths of at least 1, got \[8, 0\]"),
+        ({"activation": "swish"}, "activation must be one of relu, gelu, tanh, sigmoid, got 'swish'"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"residual_blocks": -1}, "residual_blocks must be at least 0"),
+        ({"attention_blocks": 1, "heads": 3}, "heads must be a number that divides the last width, 10, got 3"),
+    ],
+)
+def test_sizes_that_do_not_fit(options, message):
+    with pytest.raises(InputError, match=message):
+        FeatureRanker(**{"n_features": 4} | options)

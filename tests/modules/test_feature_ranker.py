@@ -1,0 +1,195 @@
+"""The feature ranker under the trainer and on the command line."""
+
+import json
+
+import pytest
+import pytrec_eval
+import torch
+import yaml
+
+from ltr import losses
+from ltr.__main__ import main
+from ltr.datamodules import FeatureDataModule, TripletDataModule
+from ltr.errors import InputError
+from ltr.losses import ListNetLoss, RankNetLoss
+from ltr.margins import Learnable
+from ltr.metrics import RankingMetric
+from ltr.models.feature_ranker import PRESETS
+from ltr.modules import CrossEncoderModule, FeatureRankerModule
+from ltr.trec import read_run
+from tests.conftest import write_letor
+from tests.modules.test_ranker import trainer
+
+NOT_OF_GRADES = ("KLDivergenceLoss", "MarginMSELoss", "WeightedSum")  # the labels of the first two are a teacher's scores
+LOSSES = [name for name in losses.__all__ if name[0].isupper() and name not in NOT_OF_GRADES]
+
+
+def fitted(tmp_path, data, module, **options):
+    run = trainer(tmp_path, **options)
+    before = run.validate(module, data, verbose=False)[0]["val/nDCG_exp@10"]
+    run.fit(module, data)
+    return before, run.callback_metrics["val/nDCG_exp@10"].item()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_learns_the_tiny_world(tmp_path, letor_folder, preset):
+    """The grades follow a linear score, so unseen queries are ranked almost perfectly after training."""
+    torch.manual_seed(0)
+    module = FeatureRankerModule(5, RankNetLoss(), preset, lr=0.02)
+    before, after = fitted(tmp_path, FeatureDataModule(str(letor_folder), batch_size=4), module, max_epochs=15)
+    assert before < 0.93 and after > 0.97
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_learns_from_graded_lists(letor_folder, name):
+    data = FeatureDataModule(str(letor_folder), batch_size=4, seed=0)
+    data.setup("fit")
+    torch.manual_seed(0)
+    module = FeatureRankerModule(5, getattr(losses, name)(), "linear")
+    optimizer, metric = torch.optim.Adam(module.parameters(), lr=0.05), RankingMetric("tau")
+
+    def tau():
+        metric.reset()
+        for batch in data.val_dataloader():
+            metric.update(module(batch), batch.labels, batch.mask)
+        return metric.compute().item()
+
+    before = tau()
+    for epoch in range(8):
+        for step in range(len(data.train)):
+            batch = data.train[epoch, step]
+            optimizer.zero_grad()
+            module.loss(module(batch), batch.labels, batch.mask).backward()
+            optimizer.step()
+    assert before < 0.4 and tau() > 0.65
+
+
+def test_the_learning_rate_stays_without_decay(tmp_path, letor_folder):
+    for decay, last in ((False, 0.01), (True, 0.0)):
+        module = FeatureRankerModule(5, ListNetLoss(), lr=0.01, decay=decay)
+        run = trainer(tmp_path, max_epochs=1)
+        run.fit(module, FeatureDataModule(str(letor_folder)))
+        assert run.lr_scheduler_configs[0].scheduler.get_last_lr()[0] == pytest.approx(last)
+
+
+def test_a_margin_may_read_the_hidden_layer(tmp_path, letor_folder):
+    module = FeatureRankerModule(5, losses.MarginRankingLoss(), margin=Learnable(), lr=0.02)
+    before, after = fitted(tmp_path, FeatureDataModule(str(letor_folder), batch_size=4), module, max_epochs=10)
+    assert after > before
+
+
+def test_features_and_texts_are_not_mixed_up(tmp_path, letor_folder, collection_folder, backbone):
+    run = trainer(tmp_path, max_epochs=1)
+    with pytest.raises(InputError, match="TripletDataModule serves texts and needs a module that reads them"):
+        run.fit(FeatureRankerModule(5, ListNetLoss()), TripletDataModule(str(collection_folder)))
+    with pytest.raises(
+        InputError, match="FeatureDataModule serves features and needs a module that reads them, got CrossEncoder"
+    ):
+        run.fit(CrossEncoderModule(backbone, ListNetLoss(), max_length=24), FeatureDataModule(str(letor_folder)))
+    with pytest.raises(InputError, match="5 features, the model 4"):
+        run.fit(FeatureRankerModule(4, ListNetLoss()), FeatureDataModule(str(letor_folder)))
+
+
+@pytest.fixture
+def config(tmp_path, letor_folder):
+    written = {
+        "seed_everything": 3,
+        "model": {
+            "class_path": "ltr.modules.FeatureRankerModule",
+            "init_args": {
+                "n_features": 6,  # one more than the files have
+                "preset": "deep",
+                "dropout": 0.1,
+                "lr": 0.01,
+                "metrics": ["nDCG@10", "nDCG_exp@10", "AP"],
+                "loss": {"class_path": "ltr.losses.ListNetLoss"},
+            },
+        },
+        "data": {
+            "class_path": "ltr.datamodules.FeatureDataModule",
+            "init_args": {"path": str(letor_folder), "normalise": ["z-score"], "batch_size": 4, "max_list_size": 5},
+        },
+        "trainer": {
+            "max_epochs": 4,
+            "default_root_dir": str(tmp_path / "run"),
+            "accelerator": "cpu",
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+        },
+    }
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(written))
+    return file
+
+
+def metrics(run) -> dict:
+    return json.loads((run / "metrics.json").read_text())
+
+
+def test_fit_validate_and_test_by_the_command_line(config, tmp_path, letor_folder):
+    """test.run names the documents of the files, and trec_eval's measures of it are the ones that were reported."""
+    run = tmp_path / "run"
+    assert main(["fit", "--config", str(config)]) == 0
+    best = max(v["nDCG@10"] for v in metrics(run)["validations"])
+    again = ["--config", str(run / "config.yaml"), "--ckpt_path", "best"]
+    assert main(["validate", *again]) == 0 and main(["test", *again]) == 0
+    assert metrics(run)["validate"]["nDCG@10"] == pytest.approx(best, abs=1e-6)
+
+    qrels: dict = {}
+    for line in (letor_folder / "test.txt").read_text().splitlines():
+        label, qid, *_, doc = line.split()
+        qrels.setdefault(qid[4:], {})[doc] = int(label)
+    ranked: dict = {}
+    for _, r in read_run(run / "test.run"):
+        ranked.setdefault(r.query, {})[r.doc] = r.score
+    assert {q: set(docs) for q, docs in ranked.items()} == {q: set(docs) for q, docs in qrels.items()}
+    measured = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map"}).evaluate(ranked)
+    with_relevant = [q for q, docs in qrels.items() if any(docs.values())]
+    for name, theirs in (("nDCG@10", "ndcg_cut_10"), ("AP", "map")):
+        mean = sum(measured[q][theirs] for q in with_relevant) / len(with_relevant)
+        assert metrics(run)["test"][name] == pytest.approx(mean, abs=1e-6)
+
+
+def test_the_checkpoint_keeps_what_normalises(config, tmp_path, letor_folder):
+    """Measured in a folder without train, or with another one, the features are those that the model was trained on."""
+    run = tmp_path / "run"
+    assert main(["fit", "--config", str(config)]) == 0
+    again = ["--config", str(run / "config.yaml"), "--ckpt_path", "best"]
+    assert main(["test", *again]) == 0
+    expected, ranking = metrics(run)["test"]["AP"], (run / "test.run").read_text()
+    for name in ("alone", "other"):
+        folder = write_letor(tmp_path / name, *(["train"] if name == "other" else []), seed=9)
+        (folder / "test.txt").write_text((letor_folder / "test.txt").read_text())
+        for file in folder.glob("vali*"):
+            file.unlink()
+        assert main(["test", *again, "--data.init_args.path", str(folder)]) == 0
+        assert metrics(run)["test"]["AP"] == expected and (run / "test.run").read_text() == ranking
+
+
+def test_a_run_that_stopped_within_an_epoch_goes_on_to_the_same_weights(config, tmp_path, capsys):
+    """6 steps an epoch: stopped after 9, it ends after 24 where the whole run ends."""
+
+    def fit(run, *options):
+        code = main(["fit", "--config", str(config), "--model.init_args.decay", "false", "--trainer.default_root_dir", *options])
+        return code, torch.load(run / "checkpoints/last.ckpt", weights_only=True) if code == 0 else None
+
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    _, expected = fit(whole, str(whole))
+    _, stopped = fit(parts, str(parts), "--trainer.max_steps", "9")
+    assert stopped["global_step"] == 9
+    assert fit(parts, str(parts), "--ckpt_path", "last", "--data.init_args.normalise", "[min-max]")[0] == 2
+    assert "the checkpoint normalised its features otherwise" in capsys.readouterr().err
+    _, resumed = fit(parts, str(parts), "--ckpt_path", "last")
+    assert resumed["global_step"] == expected["global_step"] == 24
+    for name, weights in expected["state_dict"].items():
+        assert torch.equal(resumed["state_dict"][name], weights)
+
+
+def test_a_broken_line_is_one_message(config, tmp_path, letor_folder, capsys):
+    folder = write_letor(tmp_path / "broken")
+    lines = (folder / "vali.txt").read_text().splitlines()
+    lines[6] = lines[6].replace(" 2:", " two:")
+    (folder / "vali.txt").write_text("\n".join(lines))
+    assert main(["fit", "--config", str(config), "--data.init_args.path", str(folder)]) == 2
+    err = capsys.readouterr().err.strip()
+    assert err.count("\n") == 0 and f"{folder / 'vali.txt'}:7:" in err
