@@ -112,6 +112,6 @@ class LastCheckpoint(Checkpoint):
             checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
             trainer.strategy.save_checkpoint(checkpoint, temporary)
         else:
-            trainer.save_checkpoint(temporary)
+            trainer.save_checkpoint(temporary, weights_only=False)
         if trainer.is_global_zero:
             os.replace(temporary, self.path)

@@ -286,8 +286,8 @@ def _queries(qids: np.ndarray, files: Sequence[Path]) -> tuple[list[bytes], np.n
     again = begins[first_row[inverse[begins]] < begins]
     if len(again):
         log.warning(
-            "%s: query %d comes again after others; so do %d queries in all, their rows are joined",
-            place_of(files, int(again[0])), qids[again[0]], len(np.unique(qids[again])),
+            "%s: query %d comes again after other queries, as %d of %d do; their rows are joined",
+            place_of(files, int(again[0])), qids[again[0]], len(np.unique(qids[again])), len(distinct),
         )  # fmt: skip
     return [b"%d" % qid for qid in distinct[np.argsort(first_row)]], query_of_row
 

@@ -115,7 +115,8 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
 
     pandas reads all numbers as one column, fast but blind to lines. So the places of tokens and colons are checked first: a
     line is a token without a colon, ``qid:`` and a number, then tokens with one colon inside. Where no number is missing
-    either, the column is a label, a qid, and a feature and its value in turn.
+    either, the column is a label, a qid, and a feature and its value in turn. pandas may err in the last place of a float64,
+    which float32 does not show.
     """
     body = b"\n" + (_COMMENT.sub(b"", block) if b"#" in block else block)
     if body.translate(None, delete=_ALPHABET):

@@ -39,7 +39,7 @@ def test_both_readers_agree_on_whatever_is_well_formed():
 
 
 def test_the_fast_reader_accepts_nothing_that_the_careful_one_refuses():
-    """Bytes of sound blocks are changed, put in and taken out at random; about a third stay sound."""
+    """Bytes of sound blocks are changed, put in and taken out at random; some stay sound."""
     generator = np.random.default_rng(1)
     accepted = 0
     for _ in range(1000):

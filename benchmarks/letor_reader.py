@@ -1,0 +1,80 @@
+"""How fast LETOR text becomes a split of arrays: python benchmarks/letor_reader.py [FOLDER]
+
+The text files of the folder are written one after the other, over and over, with new query numbers each time, into one plain
+file. Ours reads it into a cache of its own, that is checked, sorted and on disk; scikit-learn reads it into sparse arrays in
+memory. Both in one process, in turn.
+"""
+
+import gzip
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from machine import described
+from sklearn.datasets import load_svmlight_file
+
+from ltr.data.letor import read_letor
+
+RUNS = 3
+BYTES = 100_000_000
+QIDS = 1_000_000  # of one repetition
+
+
+def write_large(folder: Path, large: Path) -> None:
+    """Repeat the parts of a folder until they are large enough."""
+    files = ((file.suffix, file.read_bytes()) for file in sorted(folder.glob("*.txt*")))
+    parts = [gzip.decompress(text) if suffix == ".gz" else text for suffix, text in files]
+    with open(large, "wb") as out:
+        for i in range(sys.maxsize):
+            for part in parts:
+                out.write(re.sub(rb"qid:(\d+)", lambda match, i=i: b"qid:%d" % (int(match[1]) + i * QIDS), part))
+            if out.tell() >= BYTES:
+                return
+
+
+def ours(file: Path) -> tuple[int, float]:
+    """Rows, and the sum of their features."""
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["LTR_CACHE"] = cache
+        split = read_letor([file])
+        return len(split.labels), float(split.features.sum(dtype=np.float64))
+
+
+def sklearn(file: Path) -> tuple[int, float]:
+    """The same with scikit-learn."""
+    features, labels, _ = load_svmlight_file(str(file), dtype=np.float32, query_id=True, zero_based=False)
+    return len(labels), float(features.sum(dtype=np.float64))
+
+
+def main() -> None:
+    """Print a table."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "data/mq2008")
+    readers: dict[str, Callable[[Path], tuple[int, float]]] = {"ours": ours, f"scikit-learn {version('scikit-learn')}": sklearn}
+    seconds: dict[str, list[float]] = {name: [] for name in readers}
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary) / "large.txt"
+        write_large(folder, file)
+        megabytes = file.stat().st_size / 1e6
+        for _ in range(RUNS):
+            answers = []
+            for name, read in readers.items():
+                start = time.perf_counter()
+                answers.append(read(file))
+                seconds[name].append(time.perf_counter() - start)
+            np.testing.assert_allclose(*answers, rtol=1e-6)
+    print(described(), f"\n{folder} repeated, {megabytes:.0f} MB, {answers[0][0]:,} rows; median of {RUNS} runs\n")
+    print("| reader | seconds | MB/s | rows/s |\n| --- | --- | --- | --- |")
+    for name, taken in seconds.items():
+        median = statistics.median(taken)
+        print(f"| {name} | {median:.2f} | {megabytes / median:.1f} | {answers[0][0] / median:,.0f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+import gzip
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from ltr.data import svmlight
+from ltr.data.cache import cache_root
+from ltr.data.letor import RowNames, find_splits, hold_out, read_letor
+from ltr.errors import InputError
+
+ROWS = """\
+2 qid:9 1:1 3:3 # docid = b x = 1
+0 qid:4 2:2 # docid = b
+1 qid:9 2:-2 # docid = a
+0 qid:9 4:4 # docid = c
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Query 9 stands in two places, and its documents not in the order of their ids."""
+    (tmp_path / "train.txt").write_text(ROWS)
+    return tmp_path / "train.txt"
+
+
+def test_rows_are_joined_by_query_and_sorted_by_document_id(file, caplog):
+    split = read_letor([file])
+    assert list(split.query_ids) == ["9", "4"] and list(split.doc_ids) == ["a", "b", "c", "b"] and len(split) == 2
+    assert split.features.tolist() == [[0, -2, 0, 0], [1, 0, 3, 0], [0, 0, 0, 4], [0, 2, 0, 0]] and split.n_features == 4
+    assert split.labels.tolist() == [1, 2, 0, 0] and split.offsets.tolist() == [0, 3, 4]
+    assert split.rows(0).tolist() == [0, 1, 2] and split.rows(1).tolist() == [3]
+    dtypes = [a.dtype for a in (split.features, split.labels, split.offsets, split.rows(0))]
+    assert dtypes == [np.float32, np.float32, np.int64, np.int64] and isinstance(split.features, np.memmap)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{file}:3: query 9 comes again after other queries, as 1 of 2 do; their rows are joined"
+    ]
+    assert sorted(p.name for p in (cache_root() / "letor" / split.key).iterdir()) == sorted(
+        f"{name}.npy"
+        for name in ("features", "labels", "offsets", "query_ids", "query_ids.offsets", "doc_ids", "doc_ids.offsets")
+    )
+
+
+def test_without_ids_the_order_of_the_files_stays_and_rows_are_named_by_number(tmp_path, caplog):
+    (tmp_path / "a").write_text("".join(f"0 qid:1 1:{i}\n" for i in range(6)))
+    (tmp_path / "b.gz").write_bytes(gzip.compress("".join(f"0 qid:1 1:{i}\n" for i in range(6, 11)).encode()))
+    split = read_letor([tmp_path / "a", tmp_path / "b.gz"])
+    assert split.features[:, 0].tolist() == list(range(11)) and len(split) == 1 and not caplog.records
+    assert list(split.doc_ids) == ["00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10"]
+    with pytest.raises(IndexError):
+        RowNames(3)[3]
+
+
+def test_small_blocks_gzip_and_shuffled_features_read_the_same(tmp_path, monkeypatch):
+    """Against a table that is filled row by row."""
+    generator = np.random.default_rng(0)
+    table = generator.normal(size=(60, 5)).round(3).astype(np.float32) * generator.integers(0, 2, (60, 5))
+    qids = generator.integers(0, 7, 60)
+    pairs = [[f"{j + 1}:{x:g}" for j, x in enumerate(row)] for row in table]
+    plain, packed, shuffled = tmp_path / "plain", tmp_path / "packed.gz", tmp_path / "shuffled"
+    plain.write_text("".join(f"{i} qid:{q} {' '.join(p)}\n" for i, (q, p) in enumerate(zip(qids, pairs, strict=True))))
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    shuffled.write_text("".join(f"{i} qid:{q} {' '.join(p[::-1])}\n" for i, (q, p) in enumerate(zip(qids, pairs, strict=True))))
+    monkeypatch.setattr(svmlight, "BLOCK_BYTES", 200)
+    for file in (plain, packed, shuffled):
+        split = read_letor([file])
+        for query in range(len(split)):
+            rows = np.flatnonzero(qids == int(split.query_ids[query]))
+            assert split.labels[split.rows(query)].tolist() == rows.tolist()
+            np.testing.assert_array_equal(split.features[split.rows(query)], table[rows])
+
+
+def test_what_was_read_is_kept_under_the_content(file, tmp_path, monkeypatch):
+    first = read_letor([file])
+    (tmp_path / "copy.txt").write_text(ROWS)
+    monkeypatch.setattr("ltr.data.letor.read_rows", lambda *_: pytest.fail("read again"))
+    assert read_letor([tmp_path / "copy.txt"]).key == first.key
+    with pytest.raises(BaseException, match="read again"):
+        read_letor([file], first_feature=0)
+
+
+BROKEN = {
+    "one without an id": (ROWS + "0 qid:4 1:1\n", r"train.txt:5: the row has no '#docid = …' .* have one, first .*train.txt:1;"),
+    "ids from the third on": ("0 qid:1 1:1\n0 qid:2 1:1\n" + ROWS, r"train.txt:1: the row has no .* first .*train.txt:3;"),
+    "an id twice": (ROWS + "\n1 qid:4 1:9 #docid=b\n", r"train.txt:6: document 'b' stands twice in its query, first at .*txt:2"),
+    "nothing": ("# only a comment\n\n", r"train.txt: the split is empty; at least one row"),
+    "no feature": ("1 qid:1\n", r"train.txt: no row of the split has a feature"),
+    "a bad line": (ROWS + "x\n", r"train.txt:5: a line must be 'label qid:N"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_one_line_that_leads_to_the_place(file, case):
+    text, message = BROKEN[case]
+    file.write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        read_letor([file])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(InputError, match="nowhere.txt: there is no such file"):
+        read_letor([tmp_path / "nowhere.txt"])
+
+
+def test_a_split_of_some_queries_shares_the_rows(file):
+    split = read_letor([file])
+    part = split.only(np.array([1]))
+    assert len(part) == 1 and list(part.query_ids) == ["4"] and part.rows(0).tolist() == [3]
+    assert part.features is split.features and part.table_key == split.table_key
+    assert len({split.key, part.key, split.only(np.array([0])).key}) == 3
+    assert split.only(np.array([1, 0])).only(np.array([1])).rows(0).tolist() == [0, 1, 2]
+
+
+def test_a_pickle_holds_the_path_and_not_the_rows(tmp_path):
+    (tmp_path / "train.txt").write_text("".join(f"0 qid:{i // 10} 1:{i}\n" for i in range(5000)))
+    split = read_letor([tmp_path / "train.txt"])
+    for ours in (split, split.only(np.array([7, 3])), split.only(np.array([7, 3])).only(np.array([1]))):
+        stored = pickle.dumps(ours)
+        theirs = pickle.loads(stored)
+        assert len(stored) < 1000 and isinstance(theirs.features, np.memmap)
+        assert (theirs.key, theirs.table_key, list(theirs.query_ids)) == (ours.key, ours.table_key, list(ours.query_ids))
+        assert theirs.rows(0).tolist() == ours.rows(0).tolist()
+
+
+@pytest.mark.parametrize("share, n_held", [(0.2, 2), (0.01, 1), (0.99, 9)])
+def test_held_out_queries_and_the_rest_are_all(tmp_path, share, n_held):
+    (tmp_path / "train.txt").write_text("".join(f"0 qid:{i} 1:1\n" for i in range(10)))
+    split = read_letor([tmp_path / "train.txt"])
+    rest, held = hold_out(split, share)
+    assert len(held) == n_held and sorted([*rest.query_ids, *held.query_ids]) == list(split.query_ids)
+    assert hold_out(split, share)[1].key == held.key
+
+
+def test_what_cannot_be_held_out(file, tmp_path):
+    for share in (0, 1, -0.5, 1.5):
+        with pytest.raises(InputError, match=f"must lie between 0 and 1, got {share}"):
+            hold_out(read_letor([file]), share)
+    (tmp_path / "one.txt").write_text("1 qid:1 1:1\n")
+    with pytest.raises(InputError, match="must have at least two, got 1; add a dev split"):
+        hold_out(read_letor([tmp_path / "one.txt"]), 0.5)
+
+
+def touch(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder
+
+
+def names(splits, folder):
+    return {split: [str(file.relative_to(folder)) for file in files] for split, files in splits.items()}
+
+
+def test_splits_are_files_or_folders(tmp_path):
+    touch(tmp_path, "train/b.txt", "train/a.svm.gz", "train/README.md", "vali.letor", "test.txt.gz", "notes.txt")
+    assert names(find_splits(tmp_path), tmp_path) == {
+        "train": ["train/a.svm.gz", "train/b.txt"], "dev": ["vali.letor"], "test": ["test.txt.gz"],
+    }  # fmt: skip
+
+
+def test_a_fold_is_a_folder_or_an_entry_of_the_plan(tmp_path):
+    touch(tmp_path, "Fold1/train.txt", "Fold2/train.txt", "Fold2/test.txt")
+    assert names(find_splits(tmp_path, fold=2), tmp_path) == {"train": ["Fold2/train.txt"], "test": ["Fold2/test.txt"]}
+    touch(tmp_path, "S1.txt.gz", "S2.txt", "S3.txt")
+    (tmp_path / "folds.json").write_text(json.dumps({"Fold1": {"test": ["S3"], "vali": ["S1"], "train": ["S2", "S1"]}}))
+    assert names(find_splits(tmp_path, fold=1), tmp_path) == {
+        "train": ["S2.txt", "S1.txt.gz"],
+        "dev": ["S1.txt.gz"],
+        "test": ["S3.txt"],
+    }
+
+
+PLAN = '{"Fold1": {"train": ["S1"]}, "Fold2": {"train": ["S2"]}}'
+LOST = {
+    "no split": (["a.csv"], None, None, r"there must be files or folders named train, dev, vali, .* found \['a.csv'\]"),
+    "fold not chosen": (["Fold1/x", "Fold3/x"], None, None, r"choose one of the folds 1, 3 \(option data.init_args.fold\)"),
+    "no folds": (["train.txt"], None, 1, r"there are no folds, got fold 1; leave out the option data.init_args.fold"),
+    "fold unknown": (["Fold1/x"], None, 6, r"there is no fold 6, only 1 \(option data.init_args.fold\)"),
+    "two files": (["train.txt", "train.txt.gz"], None, None, r"must be one source of train, got train.txt, train.txt.gz; keep"),
+    "two names": (["dev.txt", "valid.txt"], None, None, r"must be one source of dev, got dev.txt, valid.txt; keep one"),
+    "empty folder": (["train/x.csv"], None, None, r"train: the folder must hold files that end in .txt, .*; there are none"),
+    "part missing": (["S1.txt"], PLAN, 2, r"folds.json: there must be one file S2 with the end .*, got none"),
+    "part twice": (["S1.txt", "S1.svm"], PLAN, 1, r"folds.json: there must be one file S1 .*, got S1.txt, S1.svm"),
+    "plan without a fold": (["S1.txt"], PLAN, None, r"choose one of the folds 1, 2"),
+    "plan is not JSON": (["S1.txt"], '{\n"Fold1"', 1, r"folds.json:2: the file must be JSON"),
+    "plan of another shape": (["S1.txt"], '{"Fold1": {"tests": ["S1"]}}', 1, r"folds.json: expected .*, got 'Fold1': {'tests'"),
+    "plan is a list": (["S1.txt"], "[1]", 1, r"folds.json: expected .*, got '': \[1\]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_what_cannot_be_found_is_named(tmp_path, case):
+    files, plan, fold, message = LOST[case]
+    touch(tmp_path, *files)
+    if plan:
+        (tmp_path / "folds.json").write_text(plan)
+    with pytest.raises(InputError, match=message) as caught:
+        find_splits(tmp_path, fold)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_data_folder(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere: there is no such data folder \(option data.init_args.path\)"):
+        find_splits(tmp_path / "nowhere")
