@@ -3,7 +3,8 @@
 Every configuration is trained and tested on every fold of its data under every seed, by the command line, into
 ``runs/features/NAME[/fold=K]/seed=N``; a run that is there already is read. The trees (LightGBM's lambdarank and XGBoost's
 rank:ndcg, ``pip install -c constraints.txt -e '.[bench]'``) see the same queries and the same measures. All choose by the dev
-split alone: ours the best epoch, the trees the best of their 300 stages; the rows "300 trees" choose nothing.
+split alone: ours the epoch, the trees one of the settings below by its mean over the folds, and in the rows "best stage" also
+the number of trees, which is 300 otherwise.
 
 Prints, for each ranker, the measures of the test split (mean over folds, then mean ± deviation over seeds), the one that chose on
 dev, and the seconds that training took for one fold.
@@ -15,7 +16,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,6 +34,19 @@ from ltr.datamodules.features import whole_list
 from ltr.metrics import RankingMetric
 
 TREES = 300
+LIGHTGBM = {
+    "lr 0.1, 31 leaves": {"learning_rate": 0.1, "num_leaves": 31},
+    "lr 0.05, 31 leaves": {"learning_rate": 0.05, "num_leaves": 31},
+    "lr 0.03, 7 leaves of 50": {"learning_rate": 0.03, "num_leaves": 7, "min_data_in_leaf": 50},
+}
+XGBOOST = {
+    "eta 0.3, depth 6": {"eta": 0.3, "max_depth": 6},
+    "eta 0.1, depth 6": {"eta": 0.1, "max_depth": 6},
+    "eta 0.05, depth 4": {"eta": 0.05, "max_depth": 4},
+}
+
+
+Table = tuple[np.ndarray, np.ndarray, list[int]]  # features, labels, documents of each query
 
 
 class Result(NamedTuple):
@@ -79,18 +93,21 @@ def read(folder: Path, measure: str) -> Result:
 
 
 def measured(scores: np.ndarray, split: FeatureSplit, metrics: list[RankingMetric]) -> dict[str, float]:
-    """The measures of one score per row, ``[R]``."""
+    """The measures of one score per document, query after query."""
     for metric in metrics:
         metric.reset()
+    at = 0
     for query in range(len(split)):
         one = whole_list(split, query)
-        lists = (scores[one.doc_rows], one.labels, np.ones(len(one.labels), dtype=bool), one.doc_rows)
+        of_query = scores[at : at + len(one.labels)].astype(np.float32)
+        at += len(of_query)
+        lists = (of_query, one.labels, np.ones(len(one.labels), dtype=bool), one.doc_rows)
         for metric in metrics:
             metric.update(*(torch.from_numpy(array)[None] for array in lists))
     return {metric.measure: metric.compute().item() for metric in metrics}
 
 
-def table_of(split: FeatureSplit, n_features: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+def table_of(split: FeatureSplit, n_features: int) -> Table:
     """Features, labels and list sizes as trees want them."""
     rows = [split.rows(query) for query in range(len(split))]
     order = np.concatenate(rows)
@@ -99,62 +116,61 @@ def table_of(split: FeatureSplit, n_features: int) -> tuple[np.ndarray, np.ndarr
     return features, split.labels[order], [len(r) for r in rows]
 
 
-def trees(config: dict[str, Any], fold: int | None, measure: str, metrics: list[RankingMetric]) -> Iterator[tuple[str, Result]]:
-    """LightGBM and XGBoost, after 300 trees and after the number of them that is best on dev."""
+def lightgbm_stages(
+    setting: str, train: Table, dev: Table, k: int
+) -> tuple[list[float], Callable[[np.ndarray, int], np.ndarray]]:
+    """nDCG@k of the dev split after each tree, and what predicts with the first n trees."""
     import lightgbm
+
+    options = {"objective": "lambdarank", "metric": "ndcg", "eval_at": [k], "num_threads": 1, "seed": 0, "verbose": -1}
+    sets = [lightgbm.Dataset(x, y, group=sizes) for x, y, sizes in (train, dev)]
+    curve: dict = {}
+    record = [lightgbm.record_evaluation(curve)]
+    model = lightgbm.train(options | LIGHTGBM[setting], sets[0], TREES, valid_sets=[sets[1]], callbacks=record)
+    return curve["valid_0"][f"ndcg@{k}"], lambda x, n: model.predict(x, num_iteration=n)
+
+
+def xgboost_stages(setting: str, train: Table, dev: Table, k: int) -> tuple[list[float], Callable[[np.ndarray, int], np.ndarray]]:
+    """The same of XGBoost."""
     import xgboost
 
-    which = {} if fold is None else {"fold": fold}
-    data = FeatureDataModule(**config["data"]["init_args"] | which | {"normalise": None, "seed": 0})
-    data.setup("test")
-    splits = data.splits
-    train, dev, test = (table_of(splits[name], data.n_features) for name in ("train", "dev", "test"))
-    in_test = np.concatenate([splits["test"].rows(query) for query in range(len(splits["test"]))])
-    name = measure.replace("nDCG_exp", "ndcg")  # both take the gain 2^grade - 1, and count an empty query as 1: the order is ours
-    k = int(name.partition("@")[2])
+    options = {"objective": "rank:ndcg", "eval_metric": f"ndcg@{k}", "nthread": 1, "seed": 0}
+    sets = [xgboost.DMatrix(x, y) for x, y, _ in (train, dev)]
+    for matrix, (_, _, sizes) in zip(sets, (train, dev), strict=True):
+        matrix.set_group(sizes)
+    curve: dict = {}
+    evals = {"evals": [(sets[1], "dev")], "evals_result": curve, "verbose_eval": False}
+    model = xgboost.train(options | XGBOOST[setting], sets[0], TREES, **evals)
+    return curve["dev"][f"ndcg@{k}"], lambda x, n: model.predict(xgboost.DMatrix(x), iteration_range=(0, n))
 
-    def result(predicted: np.ndarray, stages: list[float], stage: int, seconds: float) -> Result:
-        scores = np.zeros(len(splits["test"].labels), dtype=np.float32)
-        scores[in_test] = predicted
-        return Result(measured(scores, splits["test"], metrics), stages[stage], seconds)
 
-    for peer in ("LightGBM", "XGBoost"):
-        begun, stages = time.perf_counter(), {}
-        if peer == "LightGBM":
-            options = {
-                "n_estimators": TREES,
-                "learning_rate": 0.05,
-                "num_leaves": 31,
-                "random_state": 0,
-                "n_jobs": 1,
-                "verbose": -1,
-            }
-            model = lightgbm.LGBMRanker(objective="lambdarank", **options)
-            recorded = [lightgbm.record_evaluation(stages)]
-            model.fit(
-                *train[:2],
-                group=train[2],
-                eval_set=[dev[:2]],
-                eval_group=[dev[2]],
-                eval_metric="ndcg",
-                eval_at=[k],
-                callbacks=recorded,
-            )
-            curve = stages["valid_0"][name]
-            predict = lambda n: model.predict(test[0], num_iteration=n)  # noqa: B023, E731
-        else:
-            options = {"objective": "rank:ndcg", "eta": 0.1, "max_depth": 6, "seed": 0, "nthread": 1, "eval_metric": name}
-            matrices = [xgboost.DMatrix(x, y) for x, y, _ in (train, dev)]
-            for matrix, (_, _, sizes) in zip(matrices, (train, dev), strict=True):
-                matrix.set_group(sizes)
-            model = xgboost.train(
-                options, matrices[0], TREES, evals=[(matrices[1], "dev")], evals_result=stages, verbose_eval=False
-            )
-            curve = stages["dev"][name]
-            predict = lambda n: model.predict(xgboost.DMatrix(test[0]), iteration_range=(0, n))  # noqa: B023, E731
-        seconds, best = time.perf_counter() - begun, int(np.argmax(curve))
-        yield f"{peer}, {TREES} trees", result(predict(TREES), curve, TREES - 1, seconds)
-        yield f"{peer}, best on dev", result(predict(best + 1), curve, best, seconds)
+PEERS = {"LightGBM": (lightgbm_stages, LIGHTGBM), "XGBoost": (xgboost_stages, XGBOOST)}
+
+
+def of_peer(
+    peer: str, config: dict[str, Any], folds: list[int | None], measure: str, metrics: list[RankingMetric]
+) -> Iterator[str]:
+    """Rows of the table: the setting that is best on dev, with all trees and with the best number of them."""
+    stages, settings = PEERS[peer]
+    found: dict[tuple[str, str], list[Result]] = {}
+    for fold in folds:
+        which = {} if fold is None else {"fold": fold}
+        data = FeatureDataModule(**config["data"]["init_args"] | which | {"normalise": None, "seed": 0})
+        data.setup("test")
+        tables = {name: table_of(split, data.n_features) for name, split in data.splits.items()}
+        for setting in settings:
+            begun = time.perf_counter()
+            curve, predict = stages(setting, tables["train"], tables["dev"], int(measure.partition("@")[2]))
+            seconds = time.perf_counter() - begun
+            # Both take the gain 2^grade - 1 and count a query without a relevant document as 1: the best stage is ours too.
+            for rule, n_trees in ((f"{TREES} trees", TREES), ("best stage", int(np.argmax(curve)) + 1)):
+                values = {
+                    name: measured(predict(tables[name][0], n_trees), data.splits[name], metrics) for name in ("dev", "test")
+                }
+                found.setdefault((setting, rule), []).append(Result(values["test"], values["dev"][measure], seconds))
+    for rule in (f"{TREES} trees", "best stage"):
+        best = max(settings, key=lambda s: statistics.fmean(r.dev for r in found[s, rule]))  # noqa: B023
+        yield row(f"{peer}, {best}, {rule}", [found[best, rule]], [metric.measure for metric in metrics])
 
 
 def row(name: str, by_seed: list[list[Result]], measures: list[str]) -> str:
@@ -198,15 +214,11 @@ def run() -> None:
     for config in options.configs:
         by_seed = [[read(folders[config, fold, seed], measure) for fold in folds] for seed in options.seeds]
         print(row(config.stem, by_seed, measures), flush=True)
-    try:
-        of_trees: dict[str, list[Result]] = {}
-        for fold in folds:
-            for name, result in trees(first, fold, measure, metrics):
-                of_trees.setdefault(name, []).append(result)
-        for name, results in of_trees.items():
-            print(row(name, [results], measures))
-    except ImportError as error:
-        print(f"| trees: absent ({error}) |{' |' * (len(measures) + 2)}")
+    for peer in PEERS:
+        try:
+            print(*of_peer(peer, first, folds, measure, metrics), sep="\n", flush=True)
+        except ImportError as error:
+            print(f"| {peer}: absent ({error}) |{' |' * (len(measures) + 2)}")
     for metric in metrics:
         print(f"{metric.measure}: {metric.convention}")
     print(f"Seeds {', '.join(map(str, options.seeds))}; trees are deterministic. {described()}")

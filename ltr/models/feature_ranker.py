@@ -11,10 +11,11 @@ from ltr.errors import InputError
 Activation = Literal["relu", "gelu", "tanh", "sigmoid"]
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
 
-Preset = Literal["linear", "two_layer", "deep", "list_attention"]
+Preset = Literal["linear", "two_layer", "mlp", "deep", "list_attention"]
 PRESETS: dict[str, dict[str, Any]] = {
     "linear": {"hidden": ()},
     "two_layer": {"hidden": (10,)},
+    "mlp": {"hidden": (128, 64), "dropout": 0.4},
     "deep": {"hidden": (128,), "residual_blocks": 2, "layer_norm": True, "dropout": 0.2},
     "list_attention": {"hidden": (64,), "layer_norm": True, "dropout": 0.2, "attention_blocks": 1},
 }

@@ -14,8 +14,9 @@ class FeatureRankerModule(RankerModule):
     Args:
         n_features: features of a document; where a file has fewer, those that are missing are 0.
         loss: a loss of :mod:`ltr.losses`.
-        preset: the network: ``linear``; ``two_layer``, RankNet's and ListNet's with 10 hidden units; ``deep``, residual blocks,
-            layer norm; ``list_attention``, where the documents of a list see each other (``ltr.models.feature_ranker.PRESETS``).
+        preset: the network: ``linear``; ``two_layer``, RankNet's and ListNet's with 10 hidden units; ``mlp``, wider, with
+            dropout; ``deep``, with residual blocks and layer norm; ``list_attention``, over all documents of the list
+            (``ltr.models.feature_ranker.PRESETS``).
         hidden, activation, layer_norm, dropout, residual_blocks, attention_blocks, heads: of :class:`ltr.models.FeatureRanker`;
             None takes what the preset says.
         margin, lr, weight_decay, warmup, decay, metrics, empty, max_grade: see :class:`ltr.modules.RankerModule`.
