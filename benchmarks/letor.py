@@ -7,12 +7,14 @@ split alone: ours the epoch, the trees one of the settings below by its mean ove
 the number of trees, which is 300 otherwise.
 
 Prints, for each ranker, the measures of the test split (mean over folds, then mean ± deviation over seeds), the one that chose on
-dev, and the seconds that training took for one fold.
+dev, and the seconds that training took for one fold. The best of many epochs is too good on dev, and more so the noisier a
+configuration is; to choose among configurations, look at the mean of the last five epochs instead.
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import statistics
 import time
@@ -34,6 +36,7 @@ from ltr.datamodules.features import whole_list
 from ltr.metrics import RankingMetric
 
 TREES = 300
+LATE = 5
 LIGHTGBM = {
     "lr 0.1, 31 leaves": {"learning_rate": 0.1, "num_leaves": 31},
     "lr 0.05, 31 leaves": {"learning_rate": 0.05, "num_leaves": 31},
@@ -50,10 +53,11 @@ Table = tuple[np.ndarray, np.ndarray, list[int]]  # features, labels, documents 
 
 
 class Result(NamedTuple):
-    """What one training gave: measures of the test split, the choosing measure on dev, and seconds."""
+    """Of one training: measures of the test split; on dev the measure that chose, and its mean over the last epochs; seconds."""
 
     test: dict[str, float]
     dev: float
+    late: float
     seconds: float
 
 
@@ -89,7 +93,8 @@ def read(folder: Path, measure: str) -> Result:
     """What a run folder holds."""
     metrics = json.loads((folder / "metrics.json").read_text())
     test = {name: value for name, value in metrics["test"].items() if isinstance(value, float) and name != "seconds"}
-    return Result(test, max(v[measure] for v in metrics["validations"]), metrics["fit"]["seconds"])
+    curve = [validation[measure] for validation in metrics["validations"]]
+    return Result(test, max(curve), statistics.fmean(curve[-LATE:]), metrics["fit"]["seconds"])
 
 
 def measured(scores: np.ndarray, split: FeatureSplit, metrics: list[RankingMetric]) -> dict[str, float]:
@@ -167,7 +172,7 @@ def of_peer(
                 values = {
                     name: measured(predict(tables[name][0], n_trees), data.splits[name], metrics) for name in ("dev", "test")
                 }
-                found.setdefault((setting, rule), []).append(Result(values["test"], values["dev"][measure], seconds))
+                found.setdefault((setting, rule), []).append(Result(values["test"], values["dev"][measure], math.nan, seconds))
     for rule in (f"{TREES} trees", "best stage"):
         best = max(settings, key=lambda s: statistics.fmean(r.dev for r in found[s, rule]))  # noqa: B023
         yield row(f"{peer}, {best}, {rule}", [found[best, rule]], [metric.measure for metric in metrics])
@@ -179,10 +184,11 @@ def row(name: str, by_seed: list[list[Result]], measures: list[str]) -> str:
     def over(values: list[list[float]], digits: int) -> str:
         means = [statistics.fmean(folds) for folds in values]
         deviation = f" ± {statistics.stdev(means):.{digits}f}" if len(means) > 1 else ""
-        return f"{statistics.fmean(means):.{digits}f}{deviation}"
+        return "" if math.isnan(means[0]) else f"{statistics.fmean(means):.{digits}f}{deviation}"
 
     cells = [over([[r.test[m] for r in folds] for folds in by_seed], 4) for m in measures]
-    cells += [over([[r.dev for r in folds] for folds in by_seed], 4), over([[r.seconds for r in folds] for folds in by_seed], 1)]
+    cells += [over([[getattr(r, column) for r in folds] for folds in by_seed], 4) for column in ("dev", "late")]
+    cells.append(over([[r.seconds for r in folds] for folds in by_seed], 1))
     return f"| {' | '.join([name, *cells])} |"
 
 
@@ -209,7 +215,8 @@ def run() -> None:
         for number, future in enumerate(as_completed(futures), 1):
             future.result()
             print(f"{number}/{len(jobs)} {future.result()}", end="\r", flush=True)
-    print(f"\n| ranker | {' | '.join(measures)} | dev {measure} | training, s |\n|{' --- |' * (len(measures) + 3)}")
+    heads = ["ranker", *measures, f"dev {measure}, best", f"dev, last {LATE} epochs", "training, s"]
+    print(f"\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     folders = dict(zip(jobs, (future.result() for future in futures), strict=True))
     for config in options.configs:
         by_seed = [[read(folders[config, fold, seed], measure) for fold in folds] for seed in options.seeds]
@@ -218,7 +225,7 @@ def run() -> None:
         try:
             print(*of_peer(peer, first, folds, measure, metrics), sep="\n", flush=True)
         except ImportError as error:
-            print(f"| {peer}: absent ({error}) |{' |' * (len(measures) + 2)}")
+            print(f"| {peer}: absent ({error}) |{' |' * (len(heads) - 1)}")
     for metric in metrics:
         print(f"{metric.measure}: {metric.convention}")
     print(f"Seeds {', '.join(map(str, options.seeds))}; trees are deterministic. {described()}")

@@ -1,4 +1,4 @@
-"""Losses in the setting of a well-known notebook: python benchmarks/synthetic.py
+"""Losses in the setting of a well-known notebook: python benchmarks/synthetic.py [SEEDS]
 
 1,000 documents with 100 features and a hidden linear ranking, two epochs over lists of 16, a net of 10 hidden units
 (``experiments/features/synthetic_*.yaml``); measured at the end, on 500 other documents as one list of 124,750 pairs. Every
@@ -9,6 +9,7 @@ and the same lists, so they are compared seed by seed. Runs lie in ``runs/featur
 import json
 import os
 import statistics
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,7 +21,7 @@ from machine import described
 from ltr.data.synthetic import synthetic_splits, true_weights
 from ltr.metrics import swapped_pairs
 
-SEEDS = range(8)
+SEEDS = range(int(sys.argv[1]) if len(sys.argv) > 1 else 8)
 BASE = "synthetic_listnet"
 CONFIGS = [BASE, *(f"synthetic_{name}" for name in ("ranknet", "ranknet_adjacent", "list_mle", "best"))]
 MEASURES = ("swapped_pairs", "nDCG_exp", "nDCG")
