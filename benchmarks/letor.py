@@ -1,10 +1,10 @@
 """Feature rankers beside boosted trees: python benchmarks/letor.py experiments/features/mq2008_*.yaml --seeds 0 1 2
 
 Every configuration is trained and tested on every fold of its data under every seed, by the command line, into
-``runs/features/NAME[/fold=K]/seed=N``; a run that is there already is read. The trees (LightGBM's lambdarank and XGBoost's
-rank:ndcg, ``pip install -c constraints.txt -e '.[bench]'``) see the same queries and the same measures. All choose by the dev
-split alone: ours the epoch, the trees one of the settings below by its mean over the folds, and in the rows "best stage" also
-the number of trees, which is 300 otherwise.
+``runs/features/NAME[/fold=K]/seed=N``; a run that is there already is read (remove its folder after a change of its YAML). The
+trees (LightGBM's lambdarank and XGBoost's rank:ndcg, ``pip install -c constraints.txt -e '.[bench]'``) see the same queries and
+the same measures. All choose by the dev split alone: ours the epoch, the trees one of the settings below by its mean over the
+folds, and in the rows "best stage" also the number of trees, which is 300 otherwise.
 
 Prints, for each ranker, the measures of the test split (mean over folds, then mean ± deviation over seeds), the one that chose on
 dev, and the seconds that training took for one fold. The best of many epochs is too good on dev, and more so the noisier a
@@ -16,6 +16,8 @@ import contextlib
 import json
 import math
 import os
+import re
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -77,12 +79,12 @@ def train(config: Path, fold: int | None, seed: int) -> Path:
     folder = Path("runs", "features", config.stem, *part, f"seed={seed}")
     if not (folder / "test.run").is_file():
         torch.set_num_threads(1)
-        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted run the seconds would be those of its last part
+        folder.mkdir(parents=True)
         quiet = ["--trainer.default_root_dir", str(folder), "--trainer.enable_progress_bar", "false"]
         which = [] if fold is None else ["--data.init_args.fold", str(fold)]
         with open(folder / "output.txt", "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-            begun = ["--ckpt_path", "last"] if (folder / "checkpoints/last.ckpt").is_file() else []
-            code = ltr(["fit", "--config", str(config), "--seed_everything", str(seed), *which, *quiet, *begun])
+            code = ltr(["fit", "--config", str(config), "--seed_everything", str(seed), *which, *quiet])
             code = code or ltr(["test", "--config", str(folder / "config.yaml"), "--ckpt_path", "best"])
         if code:
             raise RuntimeError(f"{folder}: {(folder / 'output.txt').read_text().splitlines()[-1]}")
@@ -161,17 +163,16 @@ def of_peer(
     for fold in folds:
         which = {} if fold is None else {"fold": fold}
         data = FeatureDataModule(**config["data"]["init_args"] | which | {"normalise": None, "seed": 0})
-        data.setup("test")
-        tables = {name: table_of(split, data.n_features) for name, split in data.splits.items()}
+        splits = {name: data.split(name) for name in ("train", "dev", "test")}
+        n_features = max(split.n_features for split in splits.values())
+        tables = {name: table_of(split, n_features) for name, split in splits.items()}
         for setting in settings:
             begun = time.perf_counter()
             curve, predict = stages(setting, tables["train"], tables["dev"], int(measure.partition("@")[2]))
             seconds = time.perf_counter() - begun
             # Both take the gain 2^grade - 1 and count a query without a relevant document as 1: the best stage is ours too.
             for rule, n_trees in ((f"{TREES} trees", TREES), ("best stage", int(np.argmax(curve)) + 1)):
-                values = {
-                    name: measured(predict(tables[name][0], n_trees), data.splits[name], metrics) for name in ("dev", "test")
-                }
+                values = {name: measured(predict(tables[name][0], n_trees), splits[name], metrics) for name in ("dev", "test")}
                 found.setdefault((setting, rule), []).append(Result(values["test"], values["dev"][measure], math.nan, seconds))
     for rule in (f"{TREES} trees", "best stage"):
         best = max(settings, key=lambda s: statistics.fmean(r.dev for r in found[s, rule]))  # noqa: B023
@@ -202,6 +203,8 @@ def run() -> None:
     parsed = {config: yaml.safe_load(config.read_text()) for config in options.configs}
     first = parsed[options.configs[0]]
     folds, measure = folds_of(first), first["best"]["monitor"].removeprefix("val/")
+    if not re.fullmatch(r"nDCG_exp@\d+", measure):
+        parser.error(f"best.monitor must be val/nDCG_exp@k, by which trees choose as well, got {first['best']['monitor']}")
     init = first["model"]["init_args"]
     metrics = [RankingMetric(name, max_grade=init.get("max_grade", 4.0)) for name in init["metrics"]]
     measures = [metric.measure for metric in metrics]

@@ -21,7 +21,7 @@ from machine import described
 from ltr.data.synthetic import synthetic_splits, true_weights
 from ltr.metrics import swapped_pairs
 
-SEEDS = range(int(sys.argv[1]) if len(sys.argv) > 1 else 8)
+SEEDS = range(max(2, int(sys.argv[1])) if len(sys.argv) > 1 else 8)
 BASE = "synthetic_listnet"
 CONFIGS = [BASE, *(f"synthetic_{name}" for name in ("ranknet", "ranknet_adjacent", "list_mle", "best"))]
 MEASURES = ("swapped_pairs", "nDCG_exp", "nDCG")

@@ -75,6 +75,17 @@ class FeatureCollator:
     def __init__(self, features: np.ndarray) -> None:
         self.features = features
 
+    @classmethod
+    def open(cls, file: str) -> "FeatureCollator":
+        """Map the vectors of a ``.npy`` file."""
+        return cls(np.load(file, mmap_mode="r"))
+
+    def __reduce__(self) -> tuple:
+        # A worker that is not forked maps the file again: pickled as it is, a map becomes a copy of all its rows.
+        if isinstance(self.features, np.memmap):
+            return FeatureCollator.open, (self.features.filename,)
+        return FeatureCollator, (self.features,)
+
     def lengths(self, one: LabelledList) -> np.ndarray:
         """Each document costs the same, ``[N]``."""
         return np.ones(len(one.doc_rows))

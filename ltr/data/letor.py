@@ -41,8 +41,7 @@ class FeatureSplit:
     """Queries with labelled documents, each a vector of features; the rows of one query stand together.
 
     Attributes:
-        key: names the content; another content has another key.
-        table_key: names the stored rows; splits made by :meth:`only` share it.
+        key: names the stored rows; splits made by :meth:`only` share it.
         features: ``[R, F]`` float32.
         labels: ``[R]`` float32, 0 or more.
         offsets: ``[S + 1]`` int64; the rows of stored query s stand from ``offsets[s]`` to ``offsets[s + 1]``.
@@ -60,7 +59,7 @@ class FeatureSplit:
         query_ids: Sequence[str],
         doc_ids: Sequence[str],
     ) -> None:
-        self.key = self.table_key = key
+        self.key = key
         self.features, self.labels, self.offsets = features, labels, offsets
         self.query_ids, self.doc_ids = query_ids, doc_ids
         self.queries = np.arange(len(offsets) - 1)
@@ -80,9 +79,7 @@ class FeatureSplit:
         """The split of some queries, given by their numbers in this one, over the same rows: nothing is copied."""
         queries = np.asarray(queries, dtype=np.int64)
         query_ids = [self.query_ids[query] for query in queries]
-        part = FeatureSplit("", self.features, self.labels, self.offsets, query_ids, self.doc_ids)
-        part.key = hashlib.sha256(f"{self.key} only ".encode() + queries.tobytes()).hexdigest()[:32]
-        part.table_key = self.table_key
+        part = FeatureSplit(self.key, self.features, self.labels, self.offsets, query_ids, self.doc_ids)
         part.queries = self.queries[queries]
         part._made_by = FeatureSplit.only, (self, queries)
         return part
@@ -113,7 +110,9 @@ def hold_out(split: FeatureSplit, share: float) -> tuple[FeatureSplit, FeatureSp
         InputError: if the share is not between 0 and 1, or there are fewer than two queries.
     """
     if not 0 < share < 1:
-        raise InputError(f"the share of queries to hold out must lie between 0 and 1, got {share}")
+        raise InputError(
+            f"the share of queries to hold out must lie between 0 and 1, got {share} (option data.init_args.dev_share)"
+        )
     if len(split) < 2:
         raise InputError(f"to hold out queries a split must have at least two, got {len(split)}; add a dev split")
     n_held = min(max(round(share * len(split)), 1), len(split) - 1)
@@ -200,10 +199,13 @@ def _read_plan(plan: Path) -> dict[str, dict[str, list[str]]]:
     known = {name for names in NAMES.values() for name in names}
     for name, splits in folds.items() if isinstance(folds, dict) and folds else [("", folds)]:
         named = isinstance(splits, dict) and splits and splits.keys() <= known
-        if not (named and all(isinstance(stems, list) for stems in splits.values())):
+        if not (named and all(isinstance(stems, list) and stems for stems in splits.values())):
             raise InputError(
                 f'{plan}: expected {{"Fold1": {{"train": ["S1", …], "vali": […], "test": […]}}, …}}, got {name!r}: {splits!r}'
             )
+        stems = [stem for of_split in splits.values() for stem in of_split]
+        if twice := [stem for stem in stems if stems.count(stem) > 1]:
+            raise InputError(f"{plan}: a part must stand once in a fold, got {twice[0]!r} twice in {name}")
     return folds
 
 
@@ -237,7 +239,7 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
     for file in files:
         if not file.is_file():
             raise InputError(f"{file}: there is no such file")
-    content = f"letor-1 {first_feature} {' '.join(map(digest_of, files))}"
+    content = f"letor-1 {first_feature} {' '.join(digest_of(file) + file.suffix * (file.suffix == '.gz') for file in files)}"
     key = hashlib.sha256(content.encode()).hexdigest()[:32]
     return FeatureSplit.open(folder_once(cache_root() / "letor" / key, lambda folder: _build(folder, files, first_feature)))
 

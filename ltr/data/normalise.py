@@ -71,7 +71,7 @@ class Normalisation:
         Raises:
             InputError: if the split has more features.
         """
-        _check_width(split, n_features)
+        check_width(split, n_features)
         self.n_features, self._fitted = n_features, []
         for step in self.steps:
             if step == "z-score":
@@ -90,10 +90,10 @@ class Normalisation:
             InputError: if the split has more features than those fitted.
         """
         assert self.fitted, "fit or load_state_dict comes first"
-        _check_width(split, self.n_features)
+        check_width(split, self.n_features)
         if not self.steps and split.n_features == self.n_features:
             return split.features
-        digest = hashlib.sha256(f"normalised-1 {split.table_key} {self.steps} {self.n_features}".encode())
+        digest = hashlib.sha256(f"normalised-1 {split.key} {self.steps} {self.n_features}".encode())
         for fitted in self._fitted:
             for statistic in fitted.values():
                 digest.update(statistic.tobytes())
@@ -175,7 +175,12 @@ def _applied(step: str, fitted: dict[str, np.ndarray], x: np.ndarray, starts: np
     return np.where(high > low, (x - low) / np.where(high > low, high - low, 1), 0).astype(np.float32)
 
 
-def _check_width(split: FeatureSplit, n_features: int) -> None:
+def check_width(split: FeatureSplit, n_features: int) -> None:
+    """Whether the model has room for all features of a split.
+
+    Raises:
+        InputError: if not.
+    """
     if split.n_features > n_features:
         raise InputError(
             f"the data has {split.n_features} features, the model {n_features}: set model.init_args.n_features to "

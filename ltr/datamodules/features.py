@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 
 from ltr.data.collate import FeatureCollator, LabelledList
 from ltr.data.letor import FeatureSplit, find_splits, hold_out, read_letor
-from ltr.data.normalise import Normalisation, Step
+from ltr.data.normalise import Normalisation, Step, check_width
 from ltr.data.synthetic import synthetic_splits
 from ltr.datamodules.ranking import PoolBatches, RankingDataModule, TrainBatches, at_least_one
 from ltr.errors import InputError
@@ -38,16 +38,15 @@ class FeatureDataModule(RankingDataModule):
         batch_size: lists per step and process.
         max_list_size: documents of a training list at most; None takes all.
         long_lists: of a longer one, ``sample`` draws that many anew in each epoch: the relevant ones, and others as far as there
-            is room, at least one; ``cut`` deals out all its documents in each epoch anew, as several lists.
+            is room, at least one; ``cut`` deals out all its documents in each epoch anew, as several lists of about one size.
         bucket_window: batches among which lists are sorted by length to save padding; 1 turns that off.
         eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.RankingDataModule`.
 
     Attributes:
-        splits: ``train``, ``dev``, ``test``, as far as they are there, after ``setup``.
         n_features: taken from the module; without a trainer the most that a split has, or what was set before ``setup``.
 
     Raises:
-        InputError: for a broken file, or one with more features than the model.
+        InputError: for a broken file, one with more features than the model, or training queries without anything to rank.
     """
 
     def __init__(
@@ -73,93 +72,123 @@ class FeatureDataModule(RankingDataModule):
                 f"max_list_size must be at least 2, got {max_list_size}: one document has no order "
                 "(option data.init_args.max_list_size)"
             )
+        for name, value, known in (("long_lists", long_lists, get_args(LongLists)), ("first_feature", first_feature, (0, 1))):
+            if value not in known:
+                raise InputError(f"{name} must be one of {known}, got {value!r} (option data.init_args.{name})")
         self.fold, self.dev_share, self.first_feature = fold, dev_share, first_feature
         self.batch_size, self.bucket_window = batch_size, bucket_window
         self.max_list_size, self.long_lists = max_list_size, long_lists
         self.normalisation = Normalisation(normalise or [])
-        self.splits: dict[str, FeatureSplit] = {}
+        self._splits: dict[str, FeatureSplit] = {}
         self.n_features: int | None = None
 
     def prepare_data(self) -> None:
-        """Read and check every file once, in one process: the others find it all on disk."""
-        self._open_splits()
+        """Read and check what the stage needs once, in one process: the others find it all on disk."""
+        for name in self._needed("fit" if self.trainer is None else self.trainer.state.fn):
+            self.split(name)
 
     def setup(self, stage: str) -> None:
-        """Open the splits; ``fit`` also fits the normalisation and draws up the training rows."""
+        """Open the splits that a stage needs; ``fit`` also fits the normalisation and draws up the training rows."""
         super().setup(stage)
-        if not self.splits:
-            self._open_splits()
-        needed = "train" if stage == "fit" else "dev" if stage == "validate" else "test"
-        if needed not in self.splits:
-            raise InputError(f"{self.path} has no {needed!r} split, only {', '.join(self.splits)}; 'ltr {stage}' needs it")
+        needed = self._needed(stage)
+        if self.split(needed[0]) is None:
+            raise InputError(f"{self.path} has no {needed[0]!r} split; 'ltr {stage.lower()}' needs it")
+        opened = [split for name in needed if (split := self.split(name)) is not None]
         if self.trainer is not None:
             self.n_features = getattr(self.trainer.lightning_module.model, "n_features", None)
             if self.n_features is None:
                 module = type(self.trainer.lightning_module).__name__
                 raise InputError(f"{type(self).__name__} serves features and needs a module that reads them, got {module}")
         elif self.n_features is None:
-            self.n_features = max(split.n_features for split in self.splits.values())
-        if "train" in self.splits or not self.normalisation.learns:
-            self.normalisation.fit(self.splits.get("train", self.splits[needed]), self.n_features)
+            self.n_features = max(split.n_features for split in opened)
+        for split in opened:  # before training, not after it
+            check_width(split, self.n_features)
         if stage == "fit":
-            if "dev" not in self.splits:
-                log.info("%s has no dev split: training goes without validation (option data.init_args.dev_share)", self.path)
-            rows = FeatureRows(self.splits["train"], self.max_list_size, self.long_lists, self.seed)
-            collator = FeatureCollator(self.normalisation.apply(self.splits["train"]))
-            where = self.rank, self.world_size
-            self.train = TrainBatches(rows, collator, self.batch_size, self.seed, *where, self.bucket_window)
+            self._setup_training()
 
-    def _open_splits(self) -> None:
+    def _needed(self, stage: str) -> tuple[str, ...]:
+        """The splits of a stage, the one it can't do without first."""
+        return {"fit": ("train", "dev", "test"), "validate": ("dev",), "test": ("test",), "predict": ("test",)}[stage]
+
+    def _setup_training(self) -> None:
+        train = self.split("train")
+        if train.n_features < self.n_features:
+            log.info("%s has %d features; the %d others of the model are 0", self.path, train.n_features, self.n_features)
+        if self.split("dev") is None:
+            log.info("%s has no dev split: training goes without validation (option data.init_args.dev_share)", self.path)
+        rows = FeatureRows(train, self.max_list_size, self.long_lists, self.seed)
+        if rows.n_orders == 0:
+            raise InputError(f"{self.path}: no training query has two documents of different grades; there is nothing to rank")
+        log.info("%s: %d of %d training queries have documents of different grades", self.path, rows.n_orders, len(train))
+        collator = FeatureCollator(self.normalisation.fit(train, self.n_features).apply(train))
+        where = self.rank, self.world_size
+        self.train = TrainBatches(rows, collator, self.batch_size, self.seed, *where, self.bucket_window)
+
+    def split(self, name: str) -> FeatureSplit | None:
+        """``train``, ``dev`` or ``test``, read when it is first asked for; None where the data has none."""
+        if name not in self._splits:
+            self._splits |= self._read(name)
+        return self._splits.get(name)
+
+    def _read(self, name: str) -> dict[str, FeatureSplit]:
         if self.path == "synthetic":
-            self.splits = synthetic_splits(self.seed)
-        else:
-            files = find_splits(Path(self.path), self.fold)
-            self.splits = {name: read_letor(of_split, self.first_feature) for name, of_split in files.items()}
-        if self.dev_share is not None:
-            if "dev" in self.splits or "train" not in self.splits:
-                present = ", ".join(self.splits)
-                raise InputError(
-                    f"dev_share is for data with train and without dev, got {present} (option data.init_args.dev_share)"
-                )
-            self.splits["train"], self.splits["dev"] = hold_out(self.splits["train"], self.dev_share)
+            if self.fold is not None or self.dev_share is not None:
+                raise InputError("path 'synthetic' has no folds and brings its dev split; leave out fold and dev_share")
+            return synthetic_splits(self.seed)
+        files = find_splits(Path(self.path), self.fold)
+        if self.dev_share is not None and "train" in files and name in ("train", "dev"):
+            if "dev" in files:
+                raise InputError(f"{self.path} has a dev split; leave out dev_share (option data.init_args.dev_share)")
+            train, dev = hold_out(read_letor(files["train"], self.first_feature), self.dev_share)
+            return {"train": train, "dev": dev}
+        return {name: read_letor(files[name], self.first_feature)} if name in files else {}
 
     def pools(self, split: str) -> PoolBatches | None:
-        """Made when asked for: only then a checkpoint's normalisation is there."""
-        if split not in self.splits:
+        """Made when asked for: a checkpoint may bring the normalisation after ``setup``, and then train is not read."""
+        one = self.split(split)
+        if one is None:
             return None
-        if not self.normalisation.fitted:
-            raise InputError(f"{self.path} has no train split to fit the normalisation on; name a checkpoint (--ckpt_path)")
-        lists = [whole_list(self.splits[split], query) for query in range(len(self.splits[split]))]
-        collator = FeatureCollator(self.normalisation.apply(self.splits[split]))
+        if self.normalisation.n_features != self.n_features:
+            fitted_on = self.split("train") if self.normalisation.learns else one
+            if fitted_on is None:
+                raise InputError(f"{self.path} has no train split to fit the normalisation on; name a checkpoint (--ckpt_path)")
+            self.normalisation.fit(fitted_on, self.n_features)
+        lists = [whole_list(one, query) for query in range(len(one))]
+        collator = FeatureCollator(self.normalisation.apply(one))
         return PoolBatches(lists, self.eval_batch_size, collator, self.world_size)
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
-        return self.splits[split].query_ids, self.splits[split].doc_ids
+        return self.split(split).query_ids, self.split(split).doc_ids
 
     def state_dict(self) -> dict:
         """See :meth:`RankingDataModule.state_dict`, and what normalises the features."""
         return super().state_dict() | {"normalisation": self.normalisation.state_dict()}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """See :meth:`RankingDataModule.load_state_dict`; features are then normalised as when it was trained.
+        """See :meth:`RankingDataModule.load_state_dict`; measured features are then normalised as when it was trained.
 
         Raises:
-            InputError: also if training went on with other steps of normalisation, or other training data.
+            InputError: also if training goes on with other steps of normalisation, or other training data.
         """
         super().load_state_dict(state_dict)
         kept = state_dict.get("normalisation")
         if kept is None:
             return
-        if self.trainer.state.fn == "fit" and not _equal(kept, self.normalisation.state_dict()):
+        if self.trainer.state.fn != "fit":
+            self.normalisation.load_state_dict(kept)
+        elif not _close(kept, self.normalisation.state_dict()):
             raise InputError(
                 "the checkpoint normalised its features otherwise; go on with the same training data and data.init_args.normalise"
             )
-        self.normalisation.load_state_dict(kept)
 
 
-def _equal(one: dict, other: dict) -> bool:
-    same = (torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in ((one[k], other.get(k)) for k in one))
-    return one.keys() == other.keys() and all(same)
+def _close(one: dict, other: dict) -> bool:
+    """Whether two states of a normalisation are one but for rounding, which differs between machines."""
+
+    def same(a: object, b: object) -> bool:
+        return torch.allclose(a, b) if isinstance(a, torch.Tensor) and a.shape == b.shape else a is b or a == b
+
+    return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
 
 
 class FeatureRows:
@@ -169,14 +198,19 @@ class FeatureRows:
         split: the training split.
         max_list_size, long_lists: see :class:`FeatureDataModule`.
         seed: of the drawing.
+
+    Attributes:
+        n_orders: queries with documents of different grades.
     """
 
     def __init__(self, split: FeatureSplit, max_list_size: int | None, long_lists: LongLists, seed: int) -> None:
         self.split, self.max_list_size, self.long_lists, self.seed = split, max_list_size, long_lists, seed
-        sizes = [len(split.rows(query)) for query in range(len(split))]
-        parts = [-(-size // max_list_size) if max_list_size and long_lists == "cut" else 1 for size in sizes]
-        self.queries = np.repeat(np.arange(len(split)), parts)
-        self.parts = np.concatenate([np.arange(n) for n in parts])
+        lists = [whole_list(split, query) for query in range(len(split))]
+        cut = max_list_size is not None and long_lists == "cut"
+        self.n_parts = [-(-len(one.doc_rows) // max_list_size) if cut else 1 for one in lists]
+        self.queries = np.repeat(np.arange(len(split)), self.n_parts)
+        self.parts = np.concatenate([np.arange(n) for n in self.n_parts])
+        self.n_orders = sum(bool((one.labels != one.labels[0]).any()) for one in lists)
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -189,7 +223,7 @@ class FeatureRows:
             return one
         order = np.random.default_rng([self.seed, epoch, query]).permutation(len(one.doc_rows))
         if self.long_lists == "cut":
-            kept = order[self.parts[row] * limit : (self.parts[row] + 1) * limit]
+            kept = np.array_split(order, self.n_parts[query])[self.parts[row]]
         else:
             relevant = one.labels[order] > 0
             others = order[~relevant]

@@ -48,7 +48,7 @@ class RankingDataModule(LightningDataModule):
         seed: of all sampling; None takes that of ``seed_everything``.
 
     Raises:
-        InputError: for a size below 1.
+        InputError: for a size below 1, or a number of workers or a seed below 0.
     """
 
     def __init__(
@@ -64,6 +64,9 @@ class RankingDataModule(LightningDataModule):
         self.path, self.eval_batch_size = path, eval_batch_size
         self.num_workers, self.persistent_workers = num_workers, persistent_workers and num_workers > 0
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
+        for name, value in (("num_workers", num_workers), ("seed", self.seed)):
+            if value < 0:
+                raise InputError(f"{name} must be at least 0, got {value} (option data.init_args.{name})")
         self.train: TrainBatches | None = None
         self._restored = 0
 
@@ -94,8 +97,8 @@ class RankingDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         if len(self.train) == 0:
             raise InputError(
-                f"{self.path}: split 'train' has {len(self.train.rows)} rows to learn from, "
-                f"fewer than the {self.world_size} processes"
+                f"{self.path}: split 'train' must have a row to learn from for each of the {self.world_size} processes, "
+                f"got {len(self.train.rows)} in all"
             )
         return self._loader(self.train, StepSampler(len(self.train), self._position))
 
@@ -109,7 +112,7 @@ class RankingDataModule(LightningDataModule):
         Raises:
             InputError: if the epochs of the checkpoint had another number of steps, so that its position says nothing here.
         """
-        if self.trainer.state.fn != "fit" or not state_dict:
+        if self.trainer.state.fn != "fit" or "steps" not in state_dict:
             return
         if state_dict["steps"] != self._steps():
             raise InputError(

@@ -38,7 +38,7 @@ class FeatureRanker(nn.Module):
         layer_norm: normalise each layer before its activation.
         dropout: probability after each activation, and inside the attention blocks.
         residual_blocks: further layers of the last width, :math:`h + W_2\,\mathrm{dropout}(\phi(W_1 \mathrm{norm}(h)))` each.
-        attention_blocks: pre-norm transformer blocks over the list, of the last width.
+        attention_blocks: pre-norm transformer blocks over the list, of the last width; inside they keep ReLU, whatever φ is.
         heads: of each attention block; they divide the last width.
 
     Raises:
@@ -87,7 +87,7 @@ class FeatureRanker(nn.Module):
         """Scores ``[B, N]``, and what the head reads, ``[B, N, H]``: both float32, and 0 at the padding."""
         mask = batch.mask
         hidden = self.layers(batch.features[mask])  # real documents only: padding costs nothing, and no dropout is drawn for it
-        if self.attention:
+        if self.attention and len(hidden):  # torch's attention refuses a batch without a document, which a rank may get
             hidden = self._attended(hidden, mask)
         # Not under autocast: scores rounded to bfloat16 would tie, and ties are broken by the documents' ids.
         with torch.autocast(hidden.device.type, enabled=False):
@@ -98,9 +98,8 @@ class FeatureRanker(nn.Module):
 
     def _attended(self, hidden: Tensor, mask: Tensor) -> Tensor:
         lists = hidden.new_zeros(*mask.shape, hidden.shape[1]).masked_scatter(mask.unsqueeze(2), hidden)
-        hides = ~mask & mask.any(dim=1, keepdim=True)  # a list of padding alone attends to itself: nothing to attend to gives NaN
         for block in self.attention:
-            lists = block(lists, src_key_padding_mask=hides)
+            lists = block(lists, src_key_padding_mask=~mask)
         return lists[mask]
 
 

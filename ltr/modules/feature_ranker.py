@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from ltr.errors import InputError
 from ltr.models.feature_ranker import PRESETS, Activation, FeatureRanker, Preset
 from ltr.modules.ranker import RankerModule
 
@@ -46,6 +47,8 @@ class FeatureRankerModule(RankerModule):
         empty: Literal["skip", "zero", "one"] = "skip",
         max_grade: float = 4.0,
     ) -> None:
+        if preset not in PRESETS:
+            raise InputError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r} (option model.init_args.preset)")
         own: dict[str, Any] = {
             "hidden": hidden,
             "activation": activation,

@@ -23,6 +23,14 @@ def test_shapes_and_grades():
         assert set(split.labels.tolist()) == {0, 1, 2, 3, 4} and split.rows(0).tolist() == list(range(len(split.labels)))
 
 
+def test_a_grade_counts_the_borders_at_or_below_the_score():
+    """Of 2,000 scores with a deviation of some 10, the shares between the borders are about 1 / (10 sqrt(2 pi)) = 4%."""
+    labels = np.concatenate([synthetic_splits(0)[name].labels for name in ("train", "dev", "test")])
+    shares = np.bincount(labels.astype(int)) / 2000
+    assert 0.35 < shares[0] < 0.6 and 0.35 < shares[4] < 0.6
+    assert all(0.025 < share < 0.055 for share in shares[1:4])
+
+
 def test_the_true_weights_leave_only_the_noise():
     """Over 200 seeds 636 of the 124,750 pairs of the dev list stand in the wrong order, with a deviation of 182 between seeds:
     the mean of 8 lies within three of its standard errors, 193."""

@@ -1,6 +1,7 @@
 """Batches of feature vectors: what they hold, what long lists become, and that a batch is a pure function."""
 
 import logging
+import pickle
 import shutil
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from ltr.data.letor import FeatureSplit
 from ltr.datamodules import FeatureDataModule
 from ltr.datamodules.features import FeatureRows
+from ltr.datamodules.ranking import TrainBatches
 from ltr.errors import InputError
 from tests.conftest import write_letor
 
@@ -100,12 +102,12 @@ def test_sampling_leaves_room_for_one_irrelevant_document():
 
 
 def test_cut_lists_hold_every_document_once_an_epoch():
-    """10 documents in lists of 4: 4, 4 and 2 of them, dealt out anew in the next epoch."""
+    """10 documents in lists of at most 4: 4, 3 and 3 of them, dealt out anew in the next epoch."""
     rows = FeatureRows(one_query([0] * 10), 4, "cut", seed=0)
     assert len(rows) == 3
     epochs = [[rows.draw(epoch, row).doc_rows.tolist() for row in range(3)] for epoch in range(2)]
     for lists in epochs:
-        assert [len(one) for one in lists] == [4, 4, 2] and sorted(sum(lists, [])) == list(range(10))
+        assert [len(one) for one in lists] == [4, 3, 3] and sorted(sum(lists, [])) == list(range(10))
     assert epochs[0] != epochs[1]
 
 
@@ -113,34 +115,35 @@ def test_measured_lists_are_whole_and_only_once_each(letor_folder):
     data = opened(letor_folder, max_list_size=3, eval_batch_size=5)
     lists = [one for batch in data.pools("dev").batches for one in batch]
     assert sorted(one.query_row for one in lists) == list(range(24))
-    assert sorted(np.concatenate([one.doc_rows for one in lists])) == list(range(len(data.splits["dev"].labels)))
+    assert sorted(np.concatenate([one.doc_rows for one in lists])) == list(range(len(data.split("dev").labels)))
 
 
 def test_normalisation_is_fitted_on_train_alone(letor_folder):
     data = opened(letor_folder, normalise=["z-score"])
-    train = data.splits["train"].features
+    train = data.split("train").features
     for split in ("train", "dev"):
-        expected = (data.splits[split].features - train.mean(axis=0)) / train.std(axis=0)
+        expected = (data.split(split).features - train.mean(axis=0)) / train.std(axis=0)
         batches = data.train.collator.features if split == "train" else data.pools(split).collator.features
         np.testing.assert_allclose(batches, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_synthetic_set_needs_no_files():
-    """1,000 documents of one query in lists of 16: 63 lists, the last of 8."""
+    """1,000 documents of one query in lists of at most 16: 63 of them, so 55 lists of 16 and 8 of 15."""
     data = opened("synthetic", max_list_size=16, long_lists="cut", batch_size=1)
     sizes = sorted(int(data.train[0, step].mask.sum()) for step in range(len(data.train)))
-    assert sizes == [8] + [16] * 62 and data.n_features == 100
+    assert sizes == [15] * 8 + [16] * 55 and data.n_features == 100
     assert [len(one.doc_rows) for batch in data.pools("dev").batches for one in batch] == [500]
-    assert not np.array_equal(opened("synthetic", seed=1).splits["train"].features, data.splits["train"].features)
+    assert not np.array_equal(opened("synthetic", seed=1).split("train").features, data.split("train").features)
 
 
 def test_a_dev_split_is_held_out_where_there_is_none(tmp_path, letor_folder, caplog):
     folder = write_letor(tmp_path / "two", "train", "test")
-    held = [opened(folder, dev_share=0.25, seed=seed).splits for seed in (0, 1)]
+    opens = [opened(folder, dev_share=0.25, seed=seed) for seed in (0, 1)]
+    held = [{name: data.split(name) for name in ("train", "dev")} for data in opens]
     assert len(held[0]["train"]) == 18 and len(held[0]["dev"]) == 6
     assert held[0]["dev"].query_ids == held[1]["dev"].query_ids
     assert not set(held[0]["dev"].query_ids) & set(held[0]["train"].query_ids)
-    with pytest.raises(InputError, match="dev_share is for data with train and without dev, got train, dev, test"):
+    with pytest.raises(InputError, match="has a dev split; leave out dev_share"):
         opened(letor_folder, dev_share=0.25)
     with caplog.at_level(logging.INFO, "ltr"):
         assert opened(folder).val_dataloader() == []
@@ -149,11 +152,58 @@ def test_a_dev_split_is_held_out_where_there_is_none(tmp_path, letor_folder, cap
 
 def test_what_is_missing_is_said(tmp_path, letor_folder):
     shutil.copy(letor_folder / "test.txt", tmp_path / "test.txt")
-    with pytest.raises(InputError, match="has no 'train' split, only test; 'ltr fit' needs it"):
+    with pytest.raises(InputError, match="has no 'train' split; 'ltr fit' needs it"):
         opened(tmp_path)
     with pytest.raises(InputError, match="has no train split to fit the normalisation on; name a checkpoint"):
         opened(tmp_path, "test", normalise=["z-score"]).test_dataloader()
     assert len(opened(tmp_path, "test", normalise=["min-max"]).test_dataloader()) == 1  # nothing to fit
+
+
+def test_a_fold_and_the_first_feature_reach_the_reader(tmp_path):
+    for fold in (1, 2):
+        write_letor(tmp_path / f"Fold{fold}", seed=fold)
+    first, second = (opened(tmp_path, fold=fold).split("train").features for fold in (1, 2))
+    assert not np.array_equal(first[:5], second[:5])
+    (tmp_path / "zero").mkdir()
+    (tmp_path / "zero" / "train.txt").write_text("1 qid:1 0:5 1:6\n0 qid:1 1:7\n")
+    assert opened(tmp_path / "zero", first_feature=0).split("train").features.tolist() == [[5, 6], [0, 7]]
+
+
+def test_ranks_share_out_every_batch(letor_folder):
+    """Two ranks with batches of 2 see, together, what one rank sees with batches of 4; each list on one of them."""
+    rows = FeatureRows(opened(letor_folder).split("train"), None, "sample", seed=0)
+    collator = opened(letor_folder).train.collator
+    alone = TrainBatches(rows, collator, 4, seed=0)
+    ranks = [TrainBatches(rows, collator, 2, seed=0, rank=rank, world_size=2) for rank in range(2)]
+    for step in range(len(alone)):
+        parts = [set(one[0, step].query_rows.tolist()) for one in ranks]
+        assert not parts[0] & parts[1] and parts[0] | parts[1] == set(alone[0, step].query_rows.tolist())
+
+
+def test_the_data_module_knows_its_rank(letor_folder, monkeypatch):
+    seen = []
+    for rank in range(2):
+        monkeypatch.setattr(FeatureDataModule, "rank", rank)
+        monkeypatch.setattr(FeatureDataModule, "world_size", 2)
+        seen.append(set(opened(letor_folder, batch_size=2).train[0, 0].query_rows.tolist()))
+    assert not seen[0] & seen[1]
+
+
+def test_a_worker_gets_the_path_of_the_features_and_not_the_features(tmp_path):
+    """As is true of texts: what is sent to a spawned process does not grow with the table."""
+    lines = [f"{i % 2} qid:{i // 500} " + " ".join(f"{f}:{i * f}" for f in range(1, 21)) + "\n" for i in range(5000)]
+    (tmp_path / "train.txt").write_text("".join(lines))
+    for normalise in ([], ["z-score"]):
+        data = opened(tmp_path, normalise=normalise)
+        stored = pickle.dumps(data.train)
+        assert len(stored) < 10_000 < data.split("train").features.nbytes
+        assert torch.equal(pickle.loads(stored)[0, 0].features, data.train[0, 0].features)
+
+
+def test_there_must_be_something_to_rank(tmp_path):
+    (tmp_path / "train.txt").write_text("0 qid:1 1:1\n0 qid:1 1:2\n1 qid:2 1:1\n")
+    with pytest.raises(InputError, match="no training query has two documents of different grades; there is nothing to rank"):
+        opened(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +213,13 @@ def test_what_is_missing_is_said(tmp_path, letor_folder):
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"eval_batch_size": 0}, "eval_batch_size must be at least 1, got 0"),
         ({"normalise": ["zscore"]}, "data.init_args.normalise"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"num_workers": -1}, "num_workers must be at least 0, got -1"),
+        ({"long_lists": "drop"}, r"long_lists must be one of \('sample', 'cut'\), got 'drop'"),
+        ({"first_feature": 2}, r"first_feature must be one of \(0, 1\), got 2"),
+        ({"fold": 3}, "path 'synthetic' has no folds"),
     ],
 )
 def test_bad_options(options, message):
     with pytest.raises(InputError, match=message):
-        FeatureDataModule("synthetic", **options)
+        FeatureDataModule("synthetic", **options).prepare_data()

@@ -102,6 +102,33 @@ def test_every_weight_learns_and_an_empty_list_harms_no_gradient(preset, lists):
     assert all(p.grad is not None and p.grad.isfinite().all() and (p.grad != 0).any() for p in model.parameters())
 
 
+@EVERY_PRESET
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("n_lists", [0, 2])
+def test_a_batch_without_a_document_has_scores_and_no_gradient(preset, heads, n_lists):
+    """A rank that has no list left to measure gets such a batch."""
+    model = FeatureRanker(4, **PRESETS[preset] | {"heads": heads})
+    nothing = batch_of(torch.zeros(n_lists, 1, 4), torch.zeros(n_lists, 1, dtype=torch.bool))
+    assert (model(nothing) == torch.zeros(n_lists, 1)).all()
+    with torch.inference_mode():
+        assert model.eval()(nothing).shape == (n_lists, 1)
+
+
+def test_options_build_what_they_say():
+    """2 hidden layers with norm, tanh and dropout, 3 residual blocks with theirs, 1 attention block with its own."""
+    model = FeatureRanker(4, [8, 6], "tanh", True, 0.3, residual_blocks=3, attention_blocks=1, heads=3)
+
+    def count(kind):
+        return sum(type(m) is kind for part in (model.layers, model.head) for m in part.modules())
+
+    assert count(torch.nn.LayerNorm) == 2 + 3 and count(torch.nn.Tanh) == 2 + 3 and count(torch.nn.ReLU) == 0
+    assert count(torch.nn.Dropout) == 2 + 3 and count(torch.nn.Linear) == 2 + 2 * 3 + 1
+    assert {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)} == {0.3}
+    assert (
+        len(model.attention) == 1 and model.attention[0].self_attn.num_heads == 3 and model.attention[0].self_attn.dropout == 0.3
+    )
+
+
 def test_scores_are_float32_under_autocast(lists):
     model = FeatureRanker(4, **PRESETS["list_attention"])
     with torch.autocast("cpu", torch.bfloat16):

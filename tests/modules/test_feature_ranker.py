@@ -78,6 +78,32 @@ def test_a_margin_may_read_the_hidden_layer(tmp_path, letor_folder):
     assert after > before
 
 
+def test_options_reach_their_places():
+    """Also those that say no: 0 and none replace what the preset has."""
+    module = FeatureRankerModule(
+        5,
+        ListNetLoss(),
+        "deep",
+        dropout=0.0,
+        layer_norm=False,
+        residual_blocks=0,
+        lr=0.5,
+        weight_decay=0.25,
+        warmup=0.125,
+        empty="zero",
+        max_grade=2.0,
+        metrics=["ERR@3"],
+    )
+    kinds = [type(m) for m in module.model.modules()]
+    assert torch.nn.LayerNorm not in kinds and kinds.count(torch.nn.Linear) == 2
+    assert all(m.p == 0 for m in module.model.modules() if isinstance(m, torch.nn.Dropout))
+    assert (module.lr, module.weight_decay, module.warmup) == (0.5, 0.25, 0.125)
+    assert [(m.measure, m.empty, m.max_grade) for m in module.metrics] == [("ERR@3", "zero", 2.0)]
+    assert [type(m) for m in FeatureRankerModule(5, ListNetLoss(), "mlp", hidden=[]).model.modules()].count(torch.nn.Linear) == 1
+    with pytest.raises(InputError, match="preset must be one of linear, .*, got 'huge'"):
+        FeatureRankerModule(5, ListNetLoss(), "huge")
+
+
 def test_features_and_texts_are_not_mixed_up(tmp_path, letor_folder, collection_folder, backbone):
     run = trainer(tmp_path, max_epochs=1)
     with pytest.raises(InputError, match="TripletDataModule serves texts and needs a module that reads them"):
@@ -143,6 +169,8 @@ def test_fit_validate_and_test_by_the_command_line(config, tmp_path, letor_folde
     for _, r in read_run(run / "test.run"):
         ranked.setdefault(r.query, {})[r.doc] = r.score
     assert {q: set(docs) for q, docs in ranked.items()} == {q: set(docs) for q, docs in qrels.items()}
+    assert main(["predict", *again]) == 0
+    assert (run / "predict.run").read_text() == (run / "test.run").read_text()
     measured = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map"}).evaluate(ranked)
     with_relevant = [q for q, docs in qrels.items() if any(docs.values())]
     for name, theirs in (("nDCG@10", "ndcg_cut_10"), ("AP", "map")):
@@ -178,11 +206,40 @@ def test_a_run_that_stopped_within_an_epoch_goes_on_to_the_same_weights(config, 
     _, stopped = fit(parts, str(parts), "--trainer.max_steps", "9")
     assert stopped["global_step"] == 9
     assert fit(parts, str(parts), "--ckpt_path", "last", "--data.init_args.normalise", "[min-max]")[0] == 2
-    assert "the checkpoint normalised its features otherwise" in capsys.readouterr().err
+    other = write_letor(tmp_path / "other", seed=4)
+    assert fit(parts, str(parts), "--ckpt_path", "last", "--data.init_args.path", str(other))[0] == 2
+    assert capsys.readouterr().err.count("the checkpoint normalised its features otherwise") == 2
     _, resumed = fit(parts, str(parts), "--ckpt_path", "last")
     assert resumed["global_step"] == expected["global_step"] == 24
     for name, weights in expected["state_dict"].items():
         assert torch.equal(resumed["state_dict"][name], weights)
+
+
+def test_only_what_a_stage_needs_is_read(config, tmp_path, letor_folder, capsys):
+    """A checkpoint is measured beside a broken or a wider train file; a wider test file is found before training, not after."""
+    run, folder = tmp_path / "run", tmp_path / "folder"
+    folder.mkdir()
+    (folder / "test.txt").write_text((letor_folder / "test.txt").read_text())
+    assert main(["fit", "--config", str(config), "--trainer.max_epochs", "1"]) == 0
+    again = ["--config", str(run / "config.yaml"), "--ckpt_path", "best", "--data.init_args.path", str(folder)]
+    for train in ("not a row\n", "1 qid:1 9:1\n0 qid:1 1:1\n"):
+        (folder / "train.txt").write_text(train)
+        assert main(["test", *again, "--data.init_args.dev_share", "0.5"]) == 0
+    assert main(["predict", *again]) == 0 and main(["validate", *again]) == 2
+    assert "has no 'dev' split; 'ltr validate' needs it" in capsys.readouterr().err
+    (folder / "train.txt").write_text("1 qid:1 1:1\n0 qid:1 2:1\n")
+    (folder / "test.txt").write_text("1 qid:1 7:1\n")
+    fit = [
+        "fit",
+        "--config",
+        str(config),
+        "--trainer.default_root_dir",
+        str(tmp_path / "wide"),
+        "--data.init_args.path",
+        str(folder),
+    ]
+    assert main(fit) == 2
+    assert "the data has 7 features, the model 6" in capsys.readouterr().err
 
 
 def test_a_broken_line_is_one_message(config, tmp_path, letor_folder, capsys):
