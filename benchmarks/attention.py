@@ -1,0 +1,113 @@
+"""What ltr.models.packed and ltr.models.dropout choose, and what it costs: OMP_NUM_THREADS=1 python benchmarks/attention.py
+
+Milliseconds of CPU time on one thread, the fastest of several rounds in which the contestants take turns. Attention is that of
+a layer of 12 heads of 32 dimensions over 2,048 tokens.
+"""
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from machine import described
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from ltr.models import packed
+from ltr.models.dropout import FastDropout
+
+HEADS, DIM, TOKENS = 12, 32, 2048
+
+
+def fastest(rounds: int, **contestants: Callable[[], object]) -> dict[str, float]:
+    """Milliseconds of each."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, run in contestants.items():
+            start = time.process_time()
+            run()
+            times[name].append(1e3 * (time.process_time() - start))
+    return {name: min(found) for name, found in times.items()}
+
+
+def attention(lengths: list[int], dtype: torch.dtype, explicit: bool, train: bool) -> Callable[[], None]:
+    """A layer's attention over texts end to end, by one kernel."""
+    layout = packed.Layout(tuple((texts, n) for n, texts in sorted(Counter(lengths).items())), torch.empty(0))
+    qkv = [torch.randn(sum(lengths), HEADS, DIM).to(dtype).requires_grad_(train) for _ in range(3)]
+    gradient = torch.randn(sum(lengths), HEADS, DIM).to(dtype)
+
+    def run() -> None:
+        packed.explicit_is_faster = lambda query: explicit
+        output = packed._block_diagonal(*qkv, layout, None, 0.0, None)
+        if train:
+            output.backward(gradient)
+
+    return run
+
+
+def padded_attention(lengths: list[int]) -> Callable[[], None]:
+    """The same in training, over one padded batch with a mask."""
+    qkv = [pad_sequence([torch.randn(n, HEADS, DIM) for n in lengths], True).transpose(1, 2).requires_grad_() for _ in range(3)]
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1))[:, None, None]
+    gradient = torch.randn(qkv[0].shape)
+    return lambda: F.scaled_dot_product_attention(*qkv, attn_mask=mask).backward(gradient)
+
+
+def one_by_one(runs: list[Callable[[], None]]) -> None:
+    """All of them."""
+    for run in runs:
+        run()
+
+
+def step(module: nn.Module, x: Tensor, gradient: Tensor) -> None:
+    """Forward and backward."""
+    module(x).backward(gradient)
+
+
+def main() -> None:
+    """Print three tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rule = packed.explicit_is_faster
+    print(described(), "\n")
+
+    print("| precision | tokens a text | training: explicit | flash | chosen | encoding: explicit | flash | chosen |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for dtype in (torch.float32, torch.bfloat16):
+        for length in (16, 32, 48, 64, 96, 128, 192, 256, 384, 512):
+            cells = []
+            for train in (True, False):
+                lengths = [length] * (TOKENS // length)
+                sides = {name: attention(lengths, dtype, name == "explicit", train) for name in ("explicit", "flash")}
+                times = fastest(rounds, **sides)
+                chosen = rule(torch.empty(1, HEADS, length, DIM, dtype=dtype, requires_grad=train))
+                cells += [f"{times['explicit']:.1f}", f"{times['flash']:.1f}", "explicit" if chosen else "flash"]
+            print(f"| {str(dtype)[6:]} | {length} | {' | '.join(cells)} |", flush=True)
+
+    print("\n| tokens a text | lengths of texts | by length | text by text | padded |\n| --- | --- | --- | --- | --- |")
+    for low, high in ((4, 24), (16, 64), (40, 128), (100, 256)):
+        lengths = torch.randint(low, high + 1, (TOKENS * 2 // (low + high),)).sort().values.tolist()
+        by_length = attention(lengths, torch.float32, False, True)
+        alone = [attention([n], torch.float32, False, True) for n in lengths]
+        times = fastest(rounds, by_length=by_length, alone=partial(one_by_one, alone), padded=padded_attention(lengths))
+        cells = " | ".join(f"{milliseconds:.1f}" for milliseconds in times.values())
+        print(f"| {low} to {high} | {len(set(lengths))} of {len(lengths)} | {cells} |", flush=True)
+
+    print("\n| dropout of | precision | torch | ours | none |\n| --- | --- | --- | --- | --- |")
+    for dtype in (torch.float32, torch.bfloat16):
+        for width in (384, 1536):
+            x, gradient = torch.randn(TOKENS, width).to(dtype).requires_grad_(), torch.randn(TOKENS, width).to(dtype)
+            modules = {"torch": nn.Dropout(0.1), "ours": FastDropout(0.1), "none": nn.Hardtanh(-9, 9)}
+            times = fastest(rounds, **{name: partial(step, module, x, gradient) for name, module in modules.items()})
+            cells = " | ".join(f"{milliseconds:.2f}" for milliseconds in times.values())
+            print(f"| {TOKENS} × {width} | {str(dtype)[6:]} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

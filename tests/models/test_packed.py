@@ -1,0 +1,310 @@
+import pytest
+import torch
+import torch._dynamo.testing
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    DistilBertConfig,
+    ModernBertConfig,
+    MPNetConfig,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
+
+from ltr.batch import Texts
+from ltr.models import packed
+from ltr.models.packed import Layout, enable_packing, first_position, hidden_states, logits, packed_chunks, pool, read_packed
+from ltr.models.padding import padded_chunks
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+COMMON = {"vocab_size": 60, "max_position_embeddings": 64, "pad_token_id": 1, "num_labels": 1}
+SPECIAL = {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+LOCAL = {"local_attention": 8, "global_attn_every_n_layers": 2}  # one layer sees everything, one its neighbours
+CONFIGS = {
+    "bert": BertConfig(**SIZES, **COMMON),
+    "roberta": RobertaConfig(**SIZES, **COMMON),
+    "xlm-roberta": XLMRobertaConfig(**SIZES, **COMMON),
+    "distilbert": DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, **COMMON),
+    "modernbert": ModernBertConfig(**SIZES, **COMMON, **SPECIAL, **LOCAL),
+    "modernbert-mean": ModernBertConfig(**SIZES, **COMMON, **SPECIAL, **LOCAL, classifier_pooling="mean"),
+}
+LENGTHS = [7, 1, 20, 3, 7, 12, 7, 1, 5]  # one token, equal ones, and longer than the window of local attention
+FIRST_POSITION = {"roberta": 2, "xlm-roberta": 2}
+
+
+@pytest.fixture(params=CONFIGS)
+def encoder(request):
+    return built(request.param)
+
+
+def built(name, kind=AutoModel):
+    torch.manual_seed(0)
+    model = kind.from_config(CONFIGS[name])
+    for parameter in model.parameters():
+        if parameter.ndim > 1:  # initial weights are so small that attention is all but uniform
+            torch.nn.init.normal_(parameter, std=0.3)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    return model
+
+
+def texts(lengths=LENGTHS, seed=0, types=False):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, 60, (sum(lengths),), generator=generator)
+    return Texts(ids, torch.tensor(lengths), torch.randint(2, ids.shape, generator=generator) if types else None)
+
+
+def read(encoder, how, of, max_tokens=40):
+    return read_packed(
+        lambda chunk: pool(hidden_states(encoder, chunk), chunk.lengths, how), of, max_tokens, first_position(encoder.base_model)
+    )
+
+
+def read_padded(encoder, how, of):
+    """The same from padded chunks, by the means of transformers alone."""
+    rows, outputs = [], []
+    for chunk in padded_chunks(of, 1, 10_000):
+        types = {} if chunk.token_type_ids is None else {"token_type_ids": chunk.token_type_ids}
+        hidden = encoder(input_ids=chunk.input_ids, attention_mask=chunk.attention_mask, **types).last_hidden_state.float()
+        mask = chunk.attention_mask.unsqueeze(2)
+        rows.append(chunk.rows)
+        outputs.append(hidden[:, 0] if how == "cls" else (hidden * mask).sum(dim=1) / mask.sum(dim=1))
+    return torch.cat(outputs)[torch.cat(rows).argsort()]
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("how", ["mean", "cls"])
+@pytest.mark.parametrize("max_tokens", [1, 40, 1000])
+def test_outputs_and_gradients_are_the_padded_ones(encoder, how, max_tokens):
+    of = texts()
+    weights = torch.randn(len(LENGTHS), 16)
+    expected = read_padded(encoder, how, of)
+    expected_gradients = gradients(encoder, (expected * weights).sum())
+    assert enable_packing(encoder)
+    outputs = read(encoder, how, of, max_tokens)
+    torch.testing.assert_close(outputs, expected, atol=1e-5, rtol=1e-5)
+    found = gradients(encoder, (outputs * weights).sum())
+    assert found.keys() == expected_gradients.keys() == dict(encoder.named_parameters()).keys()
+    for name, gradient in found.items():
+        largest = expected_gradients[name].abs().max().clamp(min=1)
+        torch.testing.assert_close(gradient / largest, expected_gradients[name] / largest, atol=1e-5, rtol=0, msg=name)
+
+
+def test_an_enabled_encoder_reads_padded_texts_as_before(encoder):
+    of = texts()
+    expected = read_padded(encoder, "mean", of)
+    unmasked = encoder(of.ids[None, :30]).last_hidden_state
+    assert enable_packing(encoder)
+    torch.testing.assert_close(read_padded(encoder, "mean", of), expected)
+    torch.testing.assert_close(encoder(of.ids[None, :30]).last_hidden_state, unmasked)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 1000])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_ready_cross_encoder_keeps_its_head(name, max_tokens):
+    model = built(name, AutoModelForSequenceClassification)
+    of = texts()
+    expected = torch.cat([model(row[None]).logits[:, 0] for row in of.ids.split(LENGTHS)])
+    expected_gradients = gradients(model, expected.square().sum())
+    assert enable_packing(model)
+    found = read_packed(lambda chunk: logits(model, chunk), of, max_tokens, first_position(model.base_model))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    for name, gradient in gradients(model, found.square().sum()).items():
+        largest = expected_gradients[name].abs().max().clamp(min=1)
+        torch.testing.assert_close(gradient / largest, expected_gradients[name] / largest, atol=1e-5, rtol=0, msg=name)
+    torch.testing.assert_close(torch.cat([model(row[None]).logits[:, 0] for row in of.ids.split(LENGTHS)]), expected)
+
+
+def test_token_types_go_with_their_tokens():
+    encoder = built("bert")
+    of = texts(types=True)
+    expected = read_padded(encoder, "mean", of)
+    assert enable_packing(encoder)
+    torch.testing.assert_close(read(encoder, "mean", of), expected, atol=1e-5, rtol=1e-5)
+    assert (read(encoder, "mean", of._replace(type_ids=None)) - expected).abs().max() > 0.01
+
+
+def test_a_text_does_not_depend_on_its_neighbours(encoder):
+    assert enable_packing(encoder)
+    of, other = texts(), texts(seed=1)
+    ids = [*of.ids.split(LENGTHS)]
+    ids[4] = other.ids.split(LENGTHS)[4]  # of 7 tokens, as two others
+    before, after = read(encoder, "mean", of, 1000), read(encoder, "mean", of._replace(ids=torch.cat(ids)), 1000)
+    same = torch.arange(len(LENGTHS)) != 4
+    torch.testing.assert_close(after[same], before[same], atol=1e-6, rtol=0)
+    assert (after[4] - before[4]).abs().max() > 0.01
+
+
+def test_close_in_mixed_precision(encoder):
+    of = texts()
+    expected = read_padded(encoder, "mean", of)
+    assert enable_packing(encoder)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs, padded = read(encoder, "mean", of), read_padded(encoder, "mean", of)
+    assert outputs.dtype == torch.float32 and outputs.isfinite().all()
+    # Rounded in other places, but not further from the exact ones.
+    assert (outputs - padded).abs().mean() < 1e-2 * expected.abs().max()
+    assert (outputs - expected).norm() < 1.5 * (padded - expected).norm()
+    assert all(gradient.isfinite().all() for gradient in gradients(encoder, outputs.square().sum()).values())
+
+
+@pytest.mark.parametrize("kind", [AutoModel, AutoModelForSequenceClassification])
+def test_what_cannot_read_packed_texts_is_left_alone(kind, caplog):
+    """MPNet has an attention of its own, with a bias by distance."""
+    model = kind.from_config(MPNetConfig(**SIZES, **COMMON)).train()
+    before = model.config._attn_implementation
+    with caplog.at_level("INFO", logger="ltr"):
+        assert not enable_packing(model)
+    assert "can't read packed texts" in caplog.records[-1].message
+    assert model.config._attn_implementation == before
+    assert all(module.training for module in model.modules())
+
+
+def test_enabling_keeps_who_trains(encoder):
+    encoder.train()
+    encoder.get_input_embeddings().eval()
+    before = [module.training for module in encoder.modules()]
+    state = torch.random.get_rng_state()
+    assert enable_packing(encoder)
+    assert [module.training for module in encoder.modules()] == before
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_checkpointed_layers_attend_alike_when_they_run_again():
+    encoder = built("bert")
+    assert enable_packing(encoder)
+    of = texts()
+    expected = gradients(encoder, read(encoder, "mean", of).square().sum())
+    encoder.activation_checkpointing_enable()
+    found = gradients(encoder.train(), read(encoder, "mean", of).square().sum())
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.slow
+def test_a_compiled_encoder_is_compiled_once_for_all_layouts():
+    encoder = built("bert").eval()
+    assert enable_packing(encoder)
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(encoder, dynamic=True, backend=counter)
+    for number, lengths in enumerate([[3, 4, 5], [9, 2, 2, 30], [7]]):
+        of = texts(lengths)
+        (chunk,) = packed_chunks(of, 100, first_position=0)
+        torch.testing.assert_close(hidden_states(compiled, chunk), hidden_states(encoder, chunk))
+        if number == 0:
+            frames = counter.frame_count
+    assert counter.frame_count == frames > 0
+
+
+def test_chunks_hold_every_token_once_in_place():
+    torch.manual_seed(0)
+    lengths = torch.randint(1, 60, (200,))
+    of = Texts(torch.arange(int(lengths.sum())), lengths, torch.arange(int(lengths.sum())) % 2)
+    chunks = list(packed_chunks(of, max_tokens=128, first_position=2))
+    assert sorted(torch.cat([chunk.rows for chunk in chunks]).tolist()) == list(range(200))
+    rows = of.ids.split(lengths.tolist())
+    for chunk in chunks:
+        assert chunk.input_ids.shape[1] <= 128
+        assert torch.equal(chunk.input_ids[0], torch.cat([rows[row] for row in chunk.rows]))
+        assert torch.equal(chunk.token_type_ids, chunk.input_ids % 2)
+        assert torch.equal(chunk.position_ids[0], torch.cat([torch.arange(2, 2 + n) for n in chunk.lengths]))
+        assert torch.equal(chunk.layout.offsets.diff(), chunk.lengths)
+        assert [n for texts, n in chunk.layout.groups for _ in range(texts)] == chunk.lengths.tolist()
+        assert len({n for _, n in chunk.layout.groups}) == len(chunk.layout.groups)
+    assert all(a.lengths.sum() + b.lengths[0] > 128 for a, b in zip(chunks[:-1], chunks[1:], strict=True))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_first_position(name):
+    assert first_position(built(name)) == FIRST_POSITION.get(name, 0)
+
+
+def test_pooling_by_hand():
+    hidden, lengths = torch.tensor([[1.0], [3.0], [5.0]]).bfloat16(), torch.tensor([2, 1])
+    assert pool(hidden, lengths, "mean").tolist() == [[2.0], [5.0]]
+    assert pool(hidden, lengths, "cls").tolist() == [[1.0], [5.0]]
+    assert pool(hidden, lengths, "cls").dtype == pool(hidden, lengths, "mean").dtype == torch.float32
+
+
+def attend(q, k, v, lengths, **options):
+    groups = tuple((lengths.count(n), n) for n in sorted(set(lengths)))
+    layout = Layout(groups, torch.tensor([0, *lengths]).cumsum(0).int().to(q.device))
+    return packed._attention(torch.nn.Module(), q, k, v, None, packed_layout=layout, **options)[0]
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_is_block_diagonal_and_local(window, dtype, explicit, monkeypatch):
+    """Against a softmax over all tokens with everything else masked, in value and gradient, with a scale of its own."""
+    monkeypatch.setattr(packed, "explicit_is_faster", lambda query: explicit)
+    torch.manual_seed(0)
+    lengths = [1, 2, 2, 9]
+    q, k, v = (torch.randn(1, 2, 14, 8).to(dtype).requires_grad_() for _ in range(3))
+    text, position = torch.arange(4).repeat_interleave(torch.tensor(lengths)), torch.arange(14)
+    allowed = text[:, None] == text
+    if window:
+        allowed &= (position[:, None] - position).abs() < window
+    scores = (q.double() @ k.double().transpose(2, 3) * 0.7).masked_fill(~allowed, float("-inf"))
+    expected = (scores.softmax(dim=-1) @ v.double()).transpose(1, 2)
+    outputs = attend(q, k, v, lengths, scaling=0.7, sliding_window=window)
+    weights = torch.randn(expected.shape).double()
+    tolerance = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-2, "rtol": 4e-2}
+    torch.testing.assert_close(outputs.double(), expected, **tolerance)
+    for ours, theirs in zip(
+        torch.autograd.grad((outputs.double() * weights).sum(), (q, k, v)),
+        torch.autograd.grad((expected * weights).sum(), (q, k, v)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, **tolerance)
+
+
+def test_explicit_matmuls_are_for_short_texts_in_bfloat16_training_on_amx(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    query = torch.zeros(1, 2, 511, 8, dtype=torch.bfloat16, requires_grad=True)
+    assert packed.explicit_is_faster(query)
+    assert not packed.explicit_is_faster(query.detach())
+    assert not packed.explicit_is_faster(query.float())
+    assert not packed.explicit_is_faster(torch.zeros(1, 2, 512, 8, dtype=torch.bfloat16, requires_grad=True))
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    assert not packed.explicit_is_faster(query)
+
+
+@pytest.mark.parametrize("window", [None, 12])
+def test_attention_dropout_keeps_the_mean(window):
+    """Values of 1 make the sum of the kept probabilities: 1 on average, with the variance of scaled coins over n equal ones."""
+    torch.manual_seed(0)
+    lengths, p = [20] * 100 + [40] * 50, 0.25
+    q, v = torch.zeros(1, 4, 4000, 8), torch.ones(1, 4, 4000, 8)
+    sums = attend(q, q, v, lengths, dropout=p, sliding_window=window)[..., 0]
+    assert sums.std() > 0.05
+    assert abs(sums.mean() - 1) < 5 * (p / (1 - p) / 12 / sums.numel()) ** 0.5
+    torch.manual_seed(0)
+    assert torch.equal(attend(q, q, v, lengths, dropout=p, sliding_window=window)[..., 0], sums)
+    torch.testing.assert_close(attend(q, q, v, lengths, sliding_window=window)[..., 0], torch.ones_like(sums))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("window", [None, 12])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gpu_attends_as_the_cpu(window, dtype):
+    torch.manual_seed(0)
+    lengths = [3, 30, 30, 70]
+    qkv = [torch.randn(1, 2, 133, 32).requires_grad_() for _ in range(3)]
+    expected = attend(*qkv, lengths, sliding_window=window)
+    there = attend(*(x.to("cuda", dtype) for x in qkv), lengths, sliding_window=window).float().cpu()
+    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(there, expected, atol=tolerance, rtol=tolerance)
+    weights = torch.randn(expected.shape)
+    for ours, theirs in zip(
+        torch.autograd.grad((there * weights).sum(), qkv), torch.autograd.grad((expected * weights).sum(), qkv), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
