@@ -113,7 +113,8 @@ class FeatureDataModule(RankingDataModule):
     def _setup_training(self) -> None:
         train = self.split("train")
         if train.n_features < self.n_features:
-            log.info("%s has %d features; the %d others of the model are 0", self.path, train.n_features, self.n_features)
+            missing = self.n_features - train.n_features
+            log.info("%s has %d features; the %d others of the model are 0", self.path, train.n_features, missing)
         if self.split("dev") is None:
             log.info("%s has no dev split: training goes without validation (option data.init_args.dev_share)", self.path)
         rows = FeatureRows(train, self.max_list_size, self.long_lists, self.seed)
@@ -186,7 +187,7 @@ def _close(one: dict, other: dict) -> bool:
     """Whether two states of a normalisation are one but for rounding, which differs between machines."""
 
     def same(a: object, b: object) -> bool:
-        return torch.allclose(a, b) if isinstance(a, torch.Tensor) and a.shape == b.shape else a is b or a == b
+        return a.shape == b.shape and torch.allclose(a, b) if isinstance(a, torch.Tensor) else a == b
 
     return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
 

@@ -10,7 +10,7 @@ import torch
 
 from ltr.data.letor import FeatureSplit
 from ltr.datamodules import FeatureDataModule
-from ltr.datamodules.features import FeatureRows
+from ltr.datamodules.features import FeatureRows, _close
 from ltr.datamodules.ranking import TrainBatches
 from ltr.errors import InputError
 from tests.conftest import write_letor
@@ -127,6 +127,14 @@ def test_normalisation_is_fitted_on_train_alone(letor_folder):
         np.testing.assert_allclose(batches, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_states_of_a_normalisation_are_compared_but_for_rounding(tmp_path, letor_folder):
+    """Other data has other statistics, and with fewer rows fewer knots: shapes that can't be compared number by number."""
+    state = opened(letor_folder, normalise=["quantile"]).normalisation.state_dict()
+    rounded = {name: value * (1 + 1e-7) if isinstance(value, torch.Tensor) else value for name, value in state.items()}
+    fewer = opened(write_letor(tmp_path, n_queries=3), normalise=["quantile"]).normalisation.state_dict()
+    assert _close(state, rounded) and not _close(state, fewer)
+
+
 def test_the_synthetic_set_needs_no_files():
     """1,000 documents of one query in lists of at most 16: 63 of them, so 55 lists of 16 and 8 of 15."""
     data = opened("synthetic", max_list_size=16, long_lists="cut", batch_size=1)
@@ -146,8 +154,12 @@ def test_a_dev_split_is_held_out_where_there_is_none(tmp_path, letor_folder, cap
     with pytest.raises(InputError, match="has a dev split; leave out dev_share"):
         opened(letor_folder, dev_share=0.25)
     with caplog.at_level(logging.INFO, "ltr"):
-        assert opened(folder).val_dataloader() == []
+        data = FeatureDataModule(str(folder), seed=0)
+        data.n_features = 7
+        data.setup("fit")
+        assert data.val_dataloader() == []
     assert "training goes without validation" in caplog.text
+    assert "has 5 features; the 2 others of the model are 0" in caplog.text
 
 
 def test_what_is_missing_is_said(tmp_path, letor_folder):
