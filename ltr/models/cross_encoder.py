@@ -1,6 +1,7 @@
 """Cross-encoder: query and document are read together, and one score comes out."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal, overload
 
 import torch
@@ -11,6 +12,8 @@ from transformers.utils import ModelOutput
 from ltr.batch import RankingBatch, Texts
 from ltr.errors import InputError
 from ltr.models.backbone import load_encoder, load_tokenizer, max_positions
+from ltr.models.dropout import use_fast_dropout
+from ltr.models.packed import Packed, enable_packing, first_position, hidden_states, logits, pool, read_packed
 from ltr.models.padding import CHUNK_TOKENS, padded_chunks, padding_share
 
 Inputs = Mapping[str, Tensor]
@@ -27,6 +30,11 @@ class PairWiseBertRanker(nn.Module):
         pooling: ``mean`` over the real tokens, or ``cls``: the first one.
         dropout: probability in front of the head; the encoder keeps its own.
         attention_dropout: replaces the encoder's probability; None keeps it. 0 trains 1.4 times faster on a CPU.
+        fast_dropout: draw the encoder's hidden dropout by :func:`ltr.models.dropout.dropout` on a CPU; False keeps torch's own.
+
+    Attributes:
+        reads_packed: texts go through the encoder end to end, without padding; where it can't read them so, in padded chunks of
+            similar length.
 
     Raises:
         InputError: if the backbone can't be loaded.
@@ -41,6 +49,7 @@ class PairWiseBertRanker(nn.Module):
         pooling: Literal["mean", "cls"] = "mean",
         dropout: float = 0.1,
         attention_dropout: float | None = None,
+        fast_dropout: bool = True,
     ) -> None:
         super().__init__()
         if pooling not in ("mean", "cls"):
@@ -52,6 +61,10 @@ class PairWiseBertRanker(nn.Module):
         self.dropout = nn.Identity() if self.has_own_head else nn.Dropout(dropout)
         self.head = nn.Identity() if self.has_own_head else nn.Linear(self.encoder.config.hidden_size, 1)
         self.max_positions = max_positions(self.encoder)
+        if fast_dropout:
+            use_fast_dropout(self.encoder)
+        self.reads_packed = enable_packing(self.encoder)
+        self.first_position = first_position(self.encoder)
         self.train()  # from_pretrained leaves modules in eval mode, and Lightning keeps what it finds: no dropout, silently
 
     @overload
@@ -87,30 +100,34 @@ class PairWiseBertRanker(nn.Module):
         """Logits ``[S]`` float32 of joined pairs, encoded in chunks of similar length."""
         if not len(texts.lengths):
             return torch.zeros(0, device=texts.ids.device)
-        return self._in_chunks(self._logits, texts)
+        if self.has_own_head:
+            return self._read(texts, packed=partial(logits, self.encoder), padded=self._logits)
+        return self._head(self._read(texts, packed=self._pooled_packed, padded=self._pooled))
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]`` as ``forward`` gives them, and what the head reads: pooled representations ``[B, N, H]`` float32.
 
         One encoder pass; both are 0 at the padding. Only where ``gives_embeddings``: a ready cross-encoder's own head hides them.
         """
-        pooled = self._in_chunks(self._pooled, batch.pairs)
+        pooled = self._read(batch.pairs, packed=self._pooled_packed, padded=self._pooled)
         logits = self._head(pooled)
         scores = logits.new_zeros(batch.mask.shape).masked_scatter(batch.mask, logits)
         embeddings = pooled.new_zeros(*batch.mask.shape, pooled.shape[1]).masked_scatter(batch.mask.unsqueeze(2), pooled)
         return scores, embeddings
 
-    def _in_chunks(self, read: Callable[..., Tensor], texts: Texts) -> Tensor:
-        """``[S, …]``: what ``read`` makes of the padded chunks, in the order of the texts."""
+    def _read(self, texts: Texts, packed: Callable[[Packed], Tensor], padded: Callable[..., Tensor]) -> Tensor:
+        """``[S, …]``: what is made of chunks of the texts, packed where the encoder can read them so, in their order."""
+        if self.reads_packed:
+            return read_packed(packed, texts, self._chunk_tokens(texts), self.first_position)
         rows, outputs = [], []
         for chunk in padded_chunks(texts, self.tokenizer.pad_token_id or 0, self._chunk_tokens(texts)):
             rows.append(chunk.rows)
-            outputs.append(read(chunk.input_ids, chunk.attention_mask, chunk.token_type_ids))
+            outputs.append(padded(chunk.input_ids, chunk.attention_mask, chunk.token_type_ids))
         return torch.cat(outputs)[torch.cat(rows).argsort()]
 
     def padding_share(self, texts: Texts) -> float:
         """Share of padding among the tokens that the encoder sees of these texts."""
-        return padding_share(texts.lengths.tolist(), self._chunk_tokens(texts))
+        return 0.0 if self.reads_packed else padding_share(texts.lengths.tolist(), self._chunk_tokens(texts))
 
     def _chunk_tokens(self, texts: Texts) -> int:
         return CHUNK_TOKENS.get(texts.ids.device.type, CHUNK_TOKENS["cuda"])
@@ -126,6 +143,9 @@ class PairWiseBertRanker(nn.Module):
             return hidden[:, 0]
         weights = attention_mask.unsqueeze(2).float()
         return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+
+    def _pooled_packed(self, chunk: Packed) -> Tensor:
+        return pool(hidden_states(self.encoder, chunk), chunk.lengths, self.pooling)
 
     def _head(self, pooled: Tensor) -> Tensor:
         # Not under autocast: scores rounded to bfloat16 would tie, and ties are broken by the documents' ids.

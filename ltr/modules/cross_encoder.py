@@ -21,6 +21,7 @@ class CrossEncoderModule(RankerModule):
         pooling: ``mean`` or ``cls``; a ready cross-encoder keeps its own head.
         dropout: probability in front of the head.
         attention_dropout: replaces the encoder's probability; None keeps it.
+        fast_dropout: cheap masks for the encoder's hidden dropout on a CPU; False keeps torch's own.
         margin, lr, weight_decay, warmup, metrics, empty, max_grade: see :class:`ltr.modules.RankerModule`.
 
     Raises:
@@ -35,6 +36,7 @@ class CrossEncoderModule(RankerModule):
         pooling: Literal["mean", "cls"] = "mean",
         dropout: float = 0.1,
         attention_dropout: float | None = None,
+        fast_dropout: bool = True,
         margin: nn.Module | None = None,
         lr: float = 2e-5,
         weight_decay: float = 0.01,
@@ -43,7 +45,7 @@ class CrossEncoderModule(RankerModule):
         empty: Literal["skip", "zero", "one"] = "skip",
         max_grade: float = 4.0,
     ) -> None:
-        model = PairWiseBertRanker(backbone, pooling, dropout, attention_dropout)
+        model = PairWiseBertRanker(backbone, pooling, dropout, attention_dropout, fast_dropout)
         if model.max_positions is not None and max_length > model.max_positions:
             raise InputError(
                 f"max_length must be at most {model.max_positions}, the positions of {backbone!r}, got {max_length} "
