@@ -8,10 +8,11 @@ import os
 
 from machine import described
 
-from ltr.data.tokens import JoinedPairs
+from ltr.data.formats import JoinedPairs
 from ltr.datamodules import TripletDataModule
 from ltr.models.backbone import load_tokenizer
-from ltr.models.padding import CHUNK_TOKENS, chunks_by_length
+from ltr.models.padding import chunks_by_length
+from ltr.models.text_encoder import CHUNK_TOKENS
 
 
 def shares(data: TripletDataModule) -> list[float]:

@@ -12,7 +12,7 @@ FLOORS = [
     {"errors", "trec"},
     {"batch", "similarity"},
     {"losses", "margins", "in_batch", "metrics"},
-    {"models", "data", "index"},
+    {"models", "data", "encoding", "index"},
     {"modules", "datamodules", "callbacks", "compare", "export"},
     {"__main__", "cli"},
 ]

@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ltr.batch import RankingBatch, Texts
-from ltr.data.tokens import JoinedPairs, TokenStore
+from ltr.batch import RankingBatch
+from ltr.data.formats import JoinedPairs
+from ltr.data.tokens import TokenStore
 
 
 class LabelledList(NamedTuple):
@@ -50,18 +51,9 @@ class PairCollator:
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
         """Pad the lists to one width and lay their joined pairs end to end."""
-        ids, types = [], []
-        for one in lists:
-            query = self.queries[one.query_row]
-            for doc_row in one.doc_rows:
-                pair_ids, pair_types = self.join(query, self.docs[doc_row])
-                ids.append(pair_ids)
-                types.append(pair_types)
-        pairs = Texts(
-            ids=_flat(ids),
-            lengths=torch.tensor([len(pair) for pair in ids], dtype=torch.int64),
-            type_ids=_flat(types) if self.join.has_types else None,
-        )
+        query_rows = np.repeat([one.query_row for one in lists], [len(one.doc_rows) for one in lists]).astype(np.int64)
+        doc_rows = np.concatenate([np.empty(0, dtype=np.int64), *(one.doc_rows for one in lists)])
+        pairs = self.join.texts(self.queries, query_rows, self.docs, doc_rows)
         return _without_content(lists)._replace(pairs=pairs)
 
 
@@ -104,26 +96,29 @@ class FeatureCollator:
 
 
 def _without_content(lists: Sequence[LabelledList]) -> RankingBatch:
+    mask = _mask([len(one.doc_rows) for one in lists])
     return RankingBatch(
-        labels=_padded([one.labels for one in lists], np.float32),
-        mask=_padded([np.ones(len(one.doc_rows)) for one in lists], np.bool_),
+        labels=_padded([one.labels for one in lists], mask, np.float32),
+        mask=torch.from_numpy(mask),
         query_rows=torch.tensor([one.query_row for one in lists], dtype=torch.int64),
-        doc_rows=_padded([one.doc_rows for one in lists], np.int64),
+        doc_rows=_padded([one.doc_rows for one in lists], mask, np.int64),
         distances=_optional([one.distances for one in lists]),
         ideal=_optional([one.ideal for one in lists]),
     )
 
 
-def _flat(arrays: list[np.ndarray]) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64))
+def _mask(lengths: list[int]) -> np.ndarray:
+    return np.arange(max([1, *lengths])) < np.asarray(lengths, dtype=np.int64)[:, None]  # a list may be empty: it still has a row
 
 
-def _padded(arrays: Sequence[np.ndarray], dtype: type) -> torch.Tensor:
-    out = np.zeros((len(arrays), max([1, *map(len, arrays)])), dtype=dtype)  # a list may be empty: it still has a row
-    for row, array in enumerate(arrays):
-        out[row, : len(array)] = array
+def _padded(arrays: Sequence[np.ndarray], mask: np.ndarray, dtype: type) -> torch.Tensor:
+    out = np.zeros(mask.shape, dtype=dtype)
+    if len(arrays):
+        out[mask] = np.concatenate(arrays)
     return torch.from_numpy(out)
 
 
 def _optional(arrays: Sequence[np.ndarray | None]) -> torch.Tensor | None:
-    return None if any(array is None for array in arrays) else _padded(arrays, np.float32)
+    if any(array is None for array in arrays):
+        return None
+    return _padded(arrays, _mask([len(array) for array in arrays]), np.float32)

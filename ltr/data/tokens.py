@@ -1,11 +1,10 @@
-"""Texts tokenised once, on disk; a query and a document are joined from their ids."""
+"""Texts tokenised once, on disk."""
 
 import hashlib
 import json
 import logging
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -30,8 +29,9 @@ class TokenStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._ids = np.load(folder / "ids.npy", mmap_mode="r")
-        self._offsets = np.load(folder / "offsets.npy", mmap_mode="r")
+        # As plain arrays: every slice of an np.memmap costs microseconds.
+        self._ids, self._offsets = (np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ("ids", "offsets"))
+        self._buffer = memoryview(self._ids)
 
     def __reduce__(self) -> tuple:
         return TokenStore, (self.folder,)  # a worker started by spawn maps the files again, instead of a copy of them
@@ -43,9 +43,25 @@ class TokenStore:
         """Token ids of one text."""
         return self._ids[self._offsets[row] : self._offsets[row + 1]]
 
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the ids on disk."""
+        return self._ids.dtype
+
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Tokens of each of these texts."""
         return self._offsets[rows + 1] - self._offsets[rows]
+
+    def views(self, rows: np.ndarray, counts: np.ndarray, *, last: bool = False) -> list[memoryview]:
+        """The first tokens of each of these texts (the last ones instead if asked), as views of the file: nothing is copied.
+
+        Args:
+            rows: ``[S]`` int64.
+            counts: ``[S]`` int64, how many tokens; at most :meth:`lengths`.
+            last: take them from the end of the text.
+        """
+        starts = self._offsets[rows + 1] - counts if last else self._offsets[rows]
+        return [self._buffer[start:stop] for start, stop in zip(starts.tolist(), (starts + counts).tolist(), strict=True)]
 
     @classmethod
     def open(cls, table: TextTable, tokenizer: PreTrainedTokenizerBase) -> "TokenStore":
@@ -100,81 +116,3 @@ def _tokenise(folder: Path, table: TextTable, backend: Tokenizer) -> None:
     counts = {"texts": len(table), "tokens": int(offsets[-1]), "seconds": round(seconds, 3)}
     (folder / "manifest.json").write_text(json.dumps(counts))
     log.info("tokenised %d texts, %d tokens, %.0f tokens/s", len(table), offsets[-1], offsets[-1] / max(seconds, 1e-9))
-
-
-class JoinedPairs:
-    """Joins the ids of a query and a document as ``tokenizer(query, document, truncation="only_second", max_length=…)`` does.
-
-    Which special tokens stand where, and which part has which type, is read off one pair that the tokenizer itself joined.
-
-    Args:
-        tokenizer: a fast tokenizer.
-        max_length: tokens of a pair, special ones counted; the document is cut.
-
-    Raises:
-        InputError: if max_length leaves no room for a query and a document.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        self.tokenizer, self.max_length = tokenizer, max_length
-        probe = tokenizer("a", "a", truncation=False)
-        part_of = probe.sequence_ids()
-        ids = np.asarray(probe["input_ids"], dtype=np.int64)
-        types = np.asarray(probe.get("token_type_ids", np.zeros_like(ids)), dtype=np.int64)
-        self.has_types = "token_type_ids" in tokenizer.model_input_names
-        query, doc = part_of.index(0), part_of.index(1)
-        after_query = query + part_of.count(0)
-        after_doc = doc + part_of.count(1)
-        self._before, self._between, self._after = (
-            _Specials(ids[part], types[part]) for part in (slice(0, query), slice(after_query, doc), slice(after_doc, None))
-        )
-        self._query_type, self._doc_type = types[query], types[doc]
-        self._cut_left = tokenizer.truncation_side == "left"
-        self.n_special = len(self._before.ids) + len(self._between.ids) + len(self._after.ids)
-        if max_length < self.n_special + 2:
-            raise InputError(
-                f"max_length must leave room for a query and a document beside {self.n_special} special tokens, got {max_length} "
-                "(option model.init_args.max_length)"
-            )
-
-    def lengths(self, query_lengths: np.ndarray, doc_lengths: np.ndarray) -> np.ndarray:
-        """Tokens of each joined pair."""
-        return np.minimum(query_lengths + doc_lengths + self.n_special, self.max_length)
-
-    def __call__(self, query: np.ndarray, doc: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and type ids of one pair, int64."""
-        room = self.max_length - self.n_special - len(query)
-        assert room >= 0, "the longest query is checked when the data is set up"
-        if len(doc) > room:
-            doc = doc[len(doc) - room :] if self._cut_left else doc[:room]
-        ids = np.concatenate([self._before.ids, query, self._between.ids, doc, self._after.ids], dtype=np.int64)
-        types = np.concatenate(
-            [
-                self._before.types,
-                np.full(len(query), self._query_type),
-                self._between.types,
-                np.full(len(doc), self._doc_type),
-                self._after.types,
-            ]
-        )
-        return ids, types
-
-    def check_queries(self, queries: TextTable, tokens: TokenStore) -> None:
-        """Every query must fit beside at least one token of a document.
-
-        Raises:
-            InputError: naming the longest query.
-        """
-        lengths = tokens.lengths(np.arange(len(tokens)))
-        longest = int(lengths.argmax())
-        if lengths[longest] > self.max_length - self.n_special - 1:
-            raise InputError(
-                f"query {queries.ids[longest]!r} has {lengths[longest]} tokens, but max_length {self.max_length} leaves "
-                f"{self.max_length - self.n_special - 1} beside {self.n_special} special tokens and a document; raise "
-                "model.init_args.max_length, or shorten the query"
-            )
-
-
-class _Specials(NamedTuple):
-    ids: np.ndarray
-    types: np.ndarray

@@ -9,8 +9,9 @@ import numpy as np
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collate import LabelledList, PairCollator
 from ltr.data.collection import Collection, open_collection
+from ltr.data.formats import JoinedPairs
 from ltr.data.query_lists import QueryLists
-from ltr.data.tokens import JoinedPairs, TokenStore
+from ltr.data.tokens import TokenStore
 from ltr.datamodules.ranking import PoolBatches, RankingDataModule
 from ltr.errors import InputError
 

@@ -2,15 +2,17 @@
 
 import importlib.util
 from pathlib import Path
+from typing import Literal, get_args
 
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 
 from ltr.errors import InputError
+from ltr.models.dropout import use_fast_dropout
 
 PACKAGE = "package:"
-_ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout")  # its names in the configurations of transformers
+Dropouts = Literal["hidden", "own", "none"]
 
 
 def resolve(backbone: str) -> str:
@@ -48,7 +50,7 @@ def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
         raise _cannot_load(backbone, error) from None
 
 
-def load_encoder(backbone: str, attention_dropout: float | None = None) -> tuple[nn.Module, bool]:
+def load_encoder(backbone: str, dropout: Dropouts = "hidden") -> tuple[nn.Module, bool]:
     """An encoder in float32, and whether it brings a head of its own (a ready cross-encoder with one score).
 
     Weights stored in half precision are widened: they are trained in float32, or under ``trainer.precision`` mixed. A pooler
@@ -56,19 +58,32 @@ def load_encoder(backbone: str, attention_dropout: float | None = None) -> tuple
 
     Args:
         backbone: hub id, folder, or ``package:NAME``.
-        attention_dropout: replaces the model's own probability; None keeps it.
+        dropout: ``hidden``: none on the attention weights, the model's own probabilities elsewhere, by the cheap masks of
+            :mod:`ltr.models.dropout`; ``own``: all as the model comes; ``none``.
 
     Raises:
-        InputError: if it can't be loaded, or has no attention dropout to set.
+        InputError: if it can't be loaded.
     """
+    if dropout not in get_args(Dropouts):
+        raise InputError(f"encoder_dropout must be hidden, own or none, got {dropout!r} (option model.init_args.encoder_dropout)")
+    encoder, has_own_head = _load(backbone, dropout)
+    if dropout == "hidden":
+        use_fast_dropout(encoder)
+    if dropout == "none":
+        for module in encoder.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+    return encoder, has_own_head
+
+
+def _load(backbone: str, dropout: Dropouts) -> tuple[nn.Module, bool]:
     try:
         source = resolve(backbone)
         config = AutoConfig.from_pretrained(source)
-        if attention_dropout is not None:
-            name = next((name for name in _ATTENTION_DROPOUT if hasattr(config, name)), None)
-            if name is None:
-                raise InputError(f"backbone {backbone!r}: {config.model_type} has no attention dropout to set; leave it out")
-            setattr(config, name, attention_dropout)
+        if dropout != "own":
+            for name in config.to_dict():
+                if "att" in name and "dropout" in name:  # transformers has no one name for it
+                    setattr(config, name, 0.0)
         architectures = config.architectures or []
         if config.num_labels == 1 and any(a.endswith("ForSequenceClassification") for a in architectures):
             return AutoModelForSequenceClassification.from_pretrained(source, config=config, dtype=torch.float32), True

@@ -4,7 +4,7 @@ Shapes: T tokens of the C texts of a chunk, S texts in all, h heads of d dimensi
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
@@ -102,15 +102,6 @@ def _cuts(sizes: list[int], max_tokens: int) -> Iterator[tuple[int, int]]:
             begin, total = i, 0
         total += size
     yield begin, len(sizes)
-
-
-def read_packed(read: Callable[[Packed], Tensor], texts: Texts, max_tokens: int, first_position: int) -> Tensor:
-    """``[S, …]``: what ``read`` makes of the chunks, ``[C, …]`` of each, in the order of the texts."""
-    rows, outputs = [], []
-    for chunk in packed_chunks(texts, max_tokens, first_position):
-        rows.append(chunk.rows)
-        outputs.append(read(chunk))
-    return torch.cat(outputs)[torch.cat(rows).argsort()]
 
 
 def hidden_states(encoder: nn.Module, chunk: Packed) -> Tensor:
@@ -243,7 +234,7 @@ def _attention(
         qkv = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
         return _block_diagonal(*qkv, packed_layout, scaling, dropout, sliding_window).unsqueeze(0), None
     if attention_mask is None:
-        attention_mask = _window(query, sliding_window)
+        attention_mask = _window(query.shape[2], sliding_window, query.device)
     return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **others)
 
 
@@ -257,7 +248,15 @@ def _block_diagonal(
         window = (-1, -1) if sliding_window is None else (sliding_window - 1, sliding_window - 1)
         ends = layout.offsets, layout.offsets, longest, longest
         return varlen_attn(query, key, value, *ends, scale=scaling, window_size=window)
-    # By length: merging similar ones would take a mask and gathers, which cost more than the calls they save.
+    # A GPU would spend more on many small kernels than on some padding, a CPU the other way round.
+    attend = _padded if query.is_cuda else _by_length
+    return attend(query, key, value, layout, scaling, p, sliding_window)
+
+
+def _by_length(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
+) -> Tensor:
+    """Texts of one length together, by the faster kernel."""
     outputs = []
     sizes = [n_texts * length for n_texts, length in layout.groups]
     for group, *qkv in zip(layout.groups, *(x.split(sizes) for x in (query, key, value)), strict=True):
@@ -267,14 +266,36 @@ def _block_diagonal(
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, p: float, sliding_window: int | None) -> Tensor:
-    """``[C, h, L, d]`` of as much: texts of one length, by the faster kernel."""
-    mask = _window(query, sliding_window)
-    if query.is_cuda or not (p or explicit_is_faster(query)):  # with dropout, torch has no flash kernel on a CPU
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=p, scale=scaling)
+    """``[C, h, L, d]`` of as much."""
+    mask = _window(query.shape[2], sliding_window, query.device)
+    if not (p or explicit_is_faster(query)):  # with dropout, torch has no flash kernel on a CPU
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     scores = (query * (query.shape[-1] ** -0.5 if scaling is None else scaling)) @ key.transpose(-1, -2)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     return drop(scores.softmax(dim=-1), p) @ value
+
+
+def _padded(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
+) -> Tensor:
+    """All texts at once, padded to the longest."""
+    offsets, longest = layout.offsets.long(), layout.groups[-1][1]
+    lengths = offsets.diff()
+    column = torch.arange(longest, device=query.device)
+    token = (offsets[:-1].unsqueeze(1) + column).clamp(max=len(query) - 1)
+    mask = (column < lengths.unsqueeze(1))[:, None, None]
+    window = _window(longest, sliding_window, query.device)
+    if window is not None:  # padding attends to itself: a row that sees nothing would be NaN, and its gradient everyone's
+        mask = (mask & window) | torch.eye(longest, dtype=torch.bool, device=query.device)
+    output = F.scaled_dot_product_attention(
+        *(x[token].transpose(1, 2) for x in (query, key, value)),
+        attn_mask=mask,
+        dropout_p=p,
+        scale=scaling,
+    )
+    text = torch.arange(len(lengths), device=query.device).repeat_interleave(lengths, output_size=len(query))
+    return output.transpose(1, 2)[text, torch.arange(len(query), device=query.device) - offsets[text]]
 
 
 def explicit_is_faster(query: Tensor) -> bool:
@@ -283,12 +304,11 @@ def explicit_is_faster(query: Tensor) -> bool:
     return multiplies_bfloat16 and query.dtype == torch.bfloat16 and query.requires_grad and query.shape[2] < EXPLICIT_BELOW
 
 
-def _window(query: Tensor, sliding_window: int | None) -> Tensor | None:
+def _window(length: int, sliding_window: int | None, device: torch.device) -> Tensor | None:
     """``[L, L]`` bool, True where tokens are nearer than the window; None where all are."""
-    length = query.shape[2]
     if sliding_window is None or length <= sliding_window:
         return None
-    position = torch.arange(length, device=query.device)
+    position = torch.arange(length, device=device)
     return (position.unsqueeze(1) - position).abs() < sliding_window
 
 

@@ -9,10 +9,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ltr.batch import Texts
 
-# Padded tokens per chunk. Measured on 2 CPU cores: 2,048 lose nothing against larger chunks, and shorter ones save padding;
-# a GPU wants few, large kernels.
-CHUNK_TOKENS = {"cpu": 2048, "cuda": 65536}
-
 
 class PaddedChunk(NamedTuple):
     """Some of the texts, padded at the right.

@@ -5,8 +5,9 @@ from typing import Literal
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch
-from ltr.data.tokens import JoinedPairs
+from ltr.data.formats import JoinedPairs
 from ltr.errors import InputError
+from ltr.models.backbone import Dropouts
 from ltr.models.cross_encoder import PairWiseBertRanker
 from ltr.modules.ranker import RankerModule
 
@@ -20,8 +21,10 @@ class CrossEncoderModule(RankerModule):
         max_length: tokens of a joined query and document, special ones counted; the document is cut.
         pooling: ``mean`` or ``cls``; a ready cross-encoder keeps its own head.
         dropout: probability in front of the head.
-        attention_dropout: replaces the encoder's probability; None keeps it.
-        fast_dropout: cheap masks for the encoder's hidden dropout on a CPU; False keeps torch's own.
+        encoder_dropout: ``hidden``: the encoder's own, but none on the attention weights; ``own``: all of it; ``none``.
+        max_tokens: tokens that go through the encoder at once; None chooses by the device.
+        recompute: memory grows with ``max_tokens``, not with the batch, for up to a third more time.
+        compile: run the encoder's layers through ``torch.compile``.
         margin, lr, weight_decay, warmup, metrics, empty, max_grade: see :class:`ltr.modules.RankerModule`.
 
     Raises:
@@ -35,8 +38,10 @@ class CrossEncoderModule(RankerModule):
         max_length: int = 256,
         pooling: Literal["mean", "cls"] = "mean",
         dropout: float = 0.1,
-        attention_dropout: float | None = None,
-        fast_dropout: bool = True,
+        encoder_dropout: Dropouts = "hidden",
+        max_tokens: int | None = None,
+        recompute: bool = False,
+        compile: bool = False,
         margin: nn.Module | None = None,
         lr: float = 2e-5,
         weight_decay: float = 0.01,
@@ -45,7 +50,7 @@ class CrossEncoderModule(RankerModule):
         empty: Literal["skip", "zero", "one"] = "skip",
         max_grade: float = 4.0,
     ) -> None:
-        model = PairWiseBertRanker(backbone, pooling, dropout, attention_dropout, fast_dropout)
+        model = PairWiseBertRanker(backbone, pooling, dropout, encoder_dropout, max_tokens, recompute, compile)
         if model.max_positions is not None and max_length > model.max_positions:
             raise InputError(
                 f"max_length must be at most {model.max_positions}, the positions of {backbone!r}, got {max_length} "
@@ -56,5 +61,5 @@ class CrossEncoderModule(RankerModule):
         self.save_settings()
 
     def training_step(self, batch: RankingBatch, batch_idx: int) -> Tensor:
-        self.log("train/padding", self.model.padding_share(batch.pairs), batch_size=len(batch.labels))
+        self.log("train/padding", self.model.encoder.padding_share(batch.pairs), batch_size=len(batch.labels))
         return super().training_step(batch, batch_idx)

@@ -4,87 +4,20 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
-from ltr.data.texts import Record, TextTable
-from ltr.data.tokens import JoinedPairs, TokenStore
-from ltr.errors import InputError
-from tests.conftest import WORDS, wordpiece_tokenizer
-
-TEXTS = [
-    "w1 w2 w3",
-    "a w4",
-    "w5",
-    "w6 unknown w7 w8 w9 w10 w11 w12",
-    "Naïve — w1, w2! 中文 [SEP] </s> tail",
-    "w1  double  space ",
-]
+from ltr.data.tokens import TokenStore
+from tests.conftest import wordpiece_tokenizer
+from tests.data.tokenizers import TEXTS, byte_level_bpe, table_of
 
 
-def byte_level_bpe() -> PreTrainedTokenizerFast:
-    """RoBERTa's kind: <s> query </s></s> document </s>, no types."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        TEXTS * 3, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
-    )
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
-    names = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>"}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", model_input_names=["input_ids", "attention_mask"], **names
-    )
-
-
-def sentencepiece_like() -> PreTrainedTokenizerFast:
-    """XLM-R's and T5's kind: Unigram over ▁words, a template with types that say nothing."""
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    special = ["<s>", "<pad>", "</s>", "<unk>"]
-    trainer = trainers.UnigramTrainer(vocab_size=80, special_tokens=special, unk_token="<unk>")
-    tokenizer.train_from_iterator([*TEXTS, *WORDS], trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>", pair="<s> $A </s> $B:1 </s>:1 <s>:1", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", eos_token="</s>", model_input_names=names
-    )
-
-
-KINDS = {"wordpiece": wordpiece_tokenizer, "byte-level BPE": byte_level_bpe, "sentencepiece": sentencepiece_like}
-
-
-def table_of(texts, cache, name="t"):
-    records = (Record(f"{i:03d}", text, f"here:{i}") for i, text in enumerate(texts))
-    return TextTable.open(cache, f"{name} {texts}", records, "document")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("max_length", [48, 20, 15])
-def test_a_joined_pair_equals_the_tokenizer_own(kind, side, max_length, tmp_path):
-    tokenizer = KINDS[kind]()
-    tokenizer.truncation_side = side
-    table = table_of(TEXTS, tmp_path)
-    store, join = TokenStore.open(table, tokenizer), JoinedPairs(tokenizer, max_length)
-    checked = 0
-    for q, query in enumerate(TEXTS):
-        if len(store[q]) + join.n_special >= max_length:
-            continue
-        for d, doc in enumerate(TEXTS):
-            expected = tokenizer(query, doc, truncation="only_second", max_length=max_length)
-            ids, types = join(store[q], store[d])
-            assert ids.tolist() == expected["input_ids"]
-            assert len(ids) == join.lengths(store.lengths(np.array([q])), store.lengths(np.array([d])))[0] <= max_length
-            if "token_type_ids" in expected:
-                assert types.tolist() == expected["token_type_ids"]
-            checked += 1
-    assert checked >= 6
+def test_views_are_the_first_or_last_tokens_and_read_nothing(tmp_path):
+    store = TokenStore.open(table_of(TEXTS, tmp_path), wordpiece_tokenizer())
+    rows, counts = np.array([3, 0, 3]), np.array([4, 0, 8])
+    for last in (False, True):
+        views = store.views(rows, counts, last=last)
+        parts = [store[row][len(store[row]) - n :] if last else store[row][:n] for row, n in zip(rows, counts, strict=True)]
+        assert [view.tolist() for view in views] == [part.tolist() for part in parts]
+        assert np.shares_memory(views[0], store[3])
 
 
 def test_settings_left_in_a_tokenizer_file_do_not_cut_or_pad(tmp_path):
@@ -103,17 +36,6 @@ def test_the_key_is_content_and_tokenizer(tmp_path):
     }
     assert len(stores) == 4
     assert TokenStore.open(table_of(TEXTS, tmp_path), wordpiece_tokenizer()).folder in stores
-
-
-def test_a_query_too_long_for_the_limit_is_named(tmp_path):
-    tokenizer = wordpiece_tokenizer()
-    table = table_of(["w1", "w1 w2 w3 w4 w5 w6"], tmp_path, "q")
-    join, store = JoinedPairs(tokenizer, 9), TokenStore.open(table, tokenizer)
-    with pytest.raises(InputError, match="query '001' has 6 tokens, but max_length 9 leaves 5 "):
-        join.check_queries(table, store)
-    JoinedPairs(tokenizer, 10).check_queries(table, store)
-    with pytest.raises(InputError, match="room for a query and a document beside 3"):
-        JoinedPairs(tokenizer, 4)
 
 
 BUILD = """

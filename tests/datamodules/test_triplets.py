@@ -3,10 +3,10 @@ import pytest
 import torch
 
 from ltr.data.collection import open_collection
+from ltr.data.formats import JoinedPairs
 from ltr.data.negatives import MinedNegatives
 from ltr.data.query_lists import QueryLists
 from ltr.data.samplers import BucketedBatches, ShareOfRank, StepSampler
-from ltr.data.tokens import JoinedPairs
 from ltr.datamodules import TripletDataModule
 from ltr.datamodules.ranking import PoolBatches
 from ltr.datamodules.triplets import TripletRows

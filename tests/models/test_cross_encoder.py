@@ -1,5 +1,3 @@
-import sys
-
 import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, RobertaConfig, RobertaModel
@@ -8,7 +6,9 @@ from ltr.batch import RankingBatch, Texts
 from ltr.errors import InputError
 from ltr.models import PairWiseBertRanker
 from ltr.models.backbone import max_positions, resolve
+from ltr.models.dropout import FastDropout
 from ltr.models.padding import chunks_by_length, padding_share
+from ltr.models.text_encoder import CHUNK_TOKENS
 from tests.conftest import WORDS, wordpiece_tokenizer
 
 QUERIES = ["w1 w2", "w3", "w4 w5 w6"]
@@ -32,7 +32,7 @@ def ragged(inputs) -> Texts:
 def test_both_sides_come_from_one_encoder_pass(ranker):
     positive, negative = padded(ranker, QUERIES, DOCS), padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
     calls = []
-    ranker.encoder.register_forward_hook(lambda *a: calls.append(1))
+    ranker.encoder.model.register_forward_hook(lambda *a: calls.append(1))
     s_positive, s_negative = ranker(positive, negative)
     assert len(calls) == 1 and s_positive.shape == (3,) and s_negative.shape == (2,)
     torch.testing.assert_close(ranker(positive, None)[0], s_positive)
@@ -44,7 +44,7 @@ def test_ragged_texts_score_as_padded_ones_in_any_order(ranker, monkeypatch):
     inputs = padded(ranker, QUERIES + QUERIES[::-1], DOCS + DOCS)
     expected, _ = ranker(inputs, None)
     for max_tokens in (1, 30, 10_000):
-        monkeypatch.setitem(sys.modules["ltr.models.cross_encoder"].CHUNK_TOKENS, "cpu", max_tokens)
+        monkeypatch.setitem(CHUNK_TOKENS, "cpu", max_tokens)
         torch.testing.assert_close(ranker.score(ragged(inputs)), expected)
 
 
@@ -64,7 +64,7 @@ def test_a_batch_gives_a_score_per_document_and_zero_at_the_padding(ranker):
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("max_tokens", [1, 10_000])
 def test_represent_gives_the_scores_and_what_the_head_reads(backbone, pooling, max_tokens, monkeypatch):
-    monkeypatch.setitem(sys.modules["ltr.models.cross_encoder"].CHUNK_TOKENS, "cpu", max_tokens)
+    monkeypatch.setitem(CHUNK_TOKENS, "cpu", max_tokens)
     ranker = PairWiseBertRanker(backbone, pooling).eval()
     inputs = padded(ranker, ["w1", "w2", "w2"], ["w3", "w4 w7 w8 w9", "w5 w6"])
     mask = torch.tensor([[True, False], [True, True]])
@@ -80,7 +80,7 @@ def test_represent_gives_the_scores_and_what_the_head_reads(backbone, pooling, m
 def test_pooling_is_what_it_says(backbone, pooling):
     ranker = PairWiseBertRanker(backbone, pooling).eval()
     inputs = padded(ranker, QUERIES, DOCS)
-    hidden = ranker.encoder(**inputs).last_hidden_state
+    hidden = ranker.encoder.model(**inputs).last_hidden_state
     lengths = inputs["attention_mask"].sum(dim=1)
     rows = [h[0] if pooling == "cls" else h[:n].mean(dim=0) for h, n in zip(hidden, lengths, strict=True)]
     torch.testing.assert_close(ranker(inputs, None)[0], ranker.head(torch.stack(rows)).squeeze(1))
@@ -92,8 +92,19 @@ def test_a_new_ranker_trains_with_dropout(backbone):
     assert all(module.training for module in ranker.modules())
     inputs = padded(ranker, QUERIES, DOCS)
     assert not torch.equal(ranker(inputs, None)[0], ranker(inputs, None)[0])
-    quiet = PairWiseBertRanker(backbone, dropout=0.0, attention_dropout=0.0)
-    assert quiet.encoder.config.attention_probs_dropout_prob == 0.0
+
+
+def test_dropout_of_the_encoder_is_what_it_says(backbone):
+    def probabilities(how):
+        model = PairWiseBertRanker(backbone, encoder_dropout=how).encoder.model
+        layer = model.encoder.layer[0]
+        return layer.attention.self.dropout.p, layer.output.dropout.p, type(layer.output.dropout)
+
+    assert probabilities("own") == (0.1, 0.1, torch.nn.Dropout)
+    assert probabilities("hidden") == (0.0, 0.1, FastDropout)
+    assert probabilities("none") == (0.0, 0.0, torch.nn.Dropout)
+    with pytest.raises(InputError, match="encoder_dropout must be hidden, own or none, got 'some'"):
+        PairWiseBertRanker(backbone, encoder_dropout="some")
 
 
 def test_nothing_in_the_model_is_left_without_a_gradient(backbone):
@@ -127,7 +138,7 @@ def test_roberta_scores_without_types_and_counts_positions_behind_the_padding(tm
     )  # fmt: skip
     RobertaModel(config).save_pretrained(tmp_path)
     ranker = PairWiseBertRanker(str(tmp_path)).eval()
-    assert max_positions(ranker.encoder) == 33
+    assert max_positions(ranker.encoder.model) == 33
     inputs = ranker.tokenizer(QUERIES, DOCS, padding=True, return_tensors="pt")
     real = inputs["attention_mask"].bool()
     torch.testing.assert_close(ranker.score(Texts(inputs["input_ids"][real], real.sum(dim=1))), ranker(inputs, None)[0])
@@ -167,7 +178,7 @@ def test_a_backbone_that_cannot_be_loaded_is_one_line(tmp_path):
 def test_weights_stored_in_half_precision_are_trained_in_float32(backbone, tmp_path):
     tokenizer = wordpiece_tokenizer()
     tokenizer.save_pretrained(tmp_path)
-    half = PairWiseBertRanker(backbone).encoder.to(torch.bfloat16)
+    half = PairWiseBertRanker(backbone).encoder.model.to(torch.bfloat16)
     half.save_pretrained(tmp_path)
     ranker = PairWiseBertRanker(str(tmp_path))
     assert {p.dtype for p in ranker.parameters()} == {torch.float32}

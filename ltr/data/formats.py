@@ -1,0 +1,199 @@
+"""How token ids of the stores become what an encoder reads: a query joined with a document, or a text alone."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from ltr.batch import Texts
+from ltr.data.texts import TextTable
+from ltr.data.tokens import TokenStore
+from ltr.errors import InputError
+
+
+class JoinedPairs:
+    """Joins the ids of a query and a document as ``tokenizer(query, document, truncation="only_second", max_length=…)`` does.
+
+    Args:
+        tokenizer: a fast tokenizer.
+        max_length: tokens of a pair, special ones counted; the document is cut.
+
+    Raises:
+        InputError: if max_length leaves no room for a query and a document.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
+        self.tokenizer, self.max_length = tokenizer, max_length
+        self._template = _Template(tokenizer, "a", "a")
+        self._cut_left = tokenizer.truncation_side == "left"
+        self.n_special = self._template.n_special
+        if max_length < self.n_special + 2:
+            raise InputError(
+                f"max_length must leave room for a query and a document beside {self.n_special} special tokens, got {max_length} "
+                "(option model.init_args.max_length)"
+            )
+
+    def lengths(self, query_lengths: np.ndarray, doc_lengths: np.ndarray) -> np.ndarray:
+        """Tokens of each joined pair."""
+        return np.minimum(query_lengths + doc_lengths + self.n_special, self.max_length)
+
+    def texts(self, queries: TokenStore, query_rows: np.ndarray, docs: TokenStore, doc_rows: np.ndarray) -> Texts:
+        """Join each query with the document beside it.
+
+        Args:
+            queries, docs: their tokens.
+            query_rows, doc_rows: ``[S]`` int64; each query must fit, see :meth:`check_queries`.
+        """
+        n_query, n_doc = queries.lengths(query_rows), docs.lengths(doc_rows)
+        n_doc = self.lengths(n_query, n_doc) - self.n_special - n_query
+        assert (n_doc >= 0).all(), "the longest query is checked when the data is set up"
+        assert queries.dtype == docs.dtype, "one tokenizer made both stores"
+        return self._template.filled(
+            [_Spans(queries.views(query_rows, n_query), n_query)],
+            [_Spans(docs.views(doc_rows, n_doc, last=self._cut_left), n_doc)],
+            dtype=docs.dtype,
+        )
+
+    def check_queries(self, queries: TextTable, tokens: TokenStore) -> None:
+        """Every query must fit beside at least one token of a document.
+
+        Raises:
+            InputError: naming the longest query.
+        """
+        lengths = tokens.lengths(np.arange(len(tokens)))
+        longest = int(lengths.argmax())
+        if lengths[longest] > self.max_length - self.n_special - 1:
+            raise InputError(
+                f"query {queries.ids[longest]!r} has {lengths[longest]} tokens, but max_length {self.max_length} leaves "
+                f"{self.max_length - self.n_special - 1} beside {self.n_special} special tokens and a document; raise "
+                "model.init_args.max_length, or shorten the query"
+            )
+
+
+class SingleTexts:
+    """Gives a text its special tokens as ``tokenizer(prompt + text, truncation=True, max_length=…)`` does.
+
+    Prompt and text are tokenised apart and cut as one. Tokenised together they give the same ids where no token reaches over the
+    seam. With WordPiece that holds if the prompt ends with a space or a punctuation mark (``"query: "``). SentencePiece puts a
+    space of its own in front of every text: give the prompt without the one it ends with (``"query:"``). A byte-level BPE keeps
+    the space that ends a prompt as a token, where together it would open the first word of the text: no prompt gives those ids.
+
+    Args:
+        tokenizer: a fast tokenizer.
+        max_length: tokens of a text, the prompt's and special ones counted.
+        prompt: what stands in front of every text.
+
+    Raises:
+        InputError: if max_length leaves no room for the prompt and a token of the text.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, prompt: str = "") -> None:
+        self.tokenizer, self.max_length, self.prompt = tokenizer, max_length, prompt
+        self._template = _Template(tokenizer, "a")
+        self._cut_left = tokenizer.truncation_side == "left"
+        self._prompt_ids = tokenizer(prompt, add_special_tokens=False, truncation=False)["input_ids"]
+        self.n_special = self._template.n_special
+        if max_length < self.n_special + len(self._prompt_ids) + 1:
+            raise InputError(
+                f"max_length must leave room for a token of the text beside {len(self._prompt_ids)} of the prompt {prompt!r} and "
+                f"{self.n_special} special tokens, got {max_length} (option model.init_args.max_length)"
+            )
+
+    def lengths(self, text_lengths: np.ndarray) -> np.ndarray:
+        """Tokens of each text with its prompt and special tokens."""
+        return np.minimum(text_lengths + len(self._prompt_ids) + self.n_special, self.max_length)
+
+    def texts(self, store: TokenStore, rows: np.ndarray) -> Texts:
+        """These texts.
+
+        Args:
+            store: their tokens.
+            rows: ``[S]`` int64.
+        """
+        n_text = store.lengths(rows)
+        n_both = self.lengths(n_text) - self.n_special
+        n_text = np.minimum(n_text, n_both) if self._cut_left else n_both - len(self._prompt_ids)
+        spans = [_Spans(store.views(rows, n_text, last=self._cut_left), n_text)]
+        if self._prompt_ids:
+            n_prompt = n_both - n_text
+            prompt = memoryview(np.asarray(self._prompt_ids, dtype=store.dtype))
+            spans.insert(0, _Spans([prompt[len(prompt) - n :] for n in n_prompt.tolist()], n_prompt))
+        return self._template.filled(spans, dtype=store.dtype)
+
+
+class _Spans(NamedTuple):
+    """One span of token ids of each of S texts.
+
+    Attributes:
+        views: S buffers.
+        lengths: ``[S]`` int64, tokens of each.
+    """
+
+    views: Sequence[memoryview | bytes]
+    lengths: np.ndarray
+
+
+class _Part(NamedTuple):
+    """A stretch of what a tokenizer makes of a text or of a pair.
+
+    Attributes:
+        slot: 0 where the text stands, or the first of a pair, 1 where the second stands, None for special tokens.
+        type: of its tokens.
+        ids: of its tokens.
+    """
+
+    slot: int | None
+    type: int
+    ids: list[int]
+
+
+class _Template:
+    """Which special tokens stand where, and which part has which type, read off what the tokenizer makes of an example.
+
+    Args:
+        tokenizer: a fast tokenizer.
+        example: one text, or two for a pair, none of them empty.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *example: str) -> None:
+        encoding = tokenizer(*example, truncation=False)
+        slots, ids = encoding.sequence_ids(), encoding["input_ids"]
+        types = encoding.get("token_type_ids", [0] * len(ids))
+        self.has_types = "token_type_ids" in tokenizer.model_input_names
+        self.n_special = slots.count(None)
+        self._parts = [
+            _Part(slot, type_id, [token for _, _, token in tokens])
+            for (slot, type_id), tokens in groupby(zip(slots, types, ids, strict=True), key=lambda token: token[:2])
+        ]
+
+    def filled(self, *slots: Sequence[_Spans], dtype: np.dtype) -> Texts:
+        """Put spans of token ids where the example had its texts, and lay all end to end.
+
+        Args:
+            slots: the spans that stand in the place of each text of the example, one after the other.
+            dtype: of the ids in the spans.
+        """
+        n_texts = len(slots[0][0].lengths)
+        spans, types = [], []
+        for part in self._parts:
+            filling = slots[part.slot] if part.slot is not None else [_constant(part.ids, n_texts, dtype)]
+            spans += filling
+            types += [part.type] * len(filling)
+        buffers = [b""] * (n_texts * len(spans))
+        for at, one in enumerate(spans):
+            buffers[at :: len(spans)] = one.views
+        # Joining buffers takes half the time of copying slices between arrays; an index for every token takes longer still.
+        ids = np.frombuffer(b"".join(buffers), dtype=dtype).astype(np.int64)
+        lengths = np.stack([one.lengths for one in spans], axis=1)
+        return Texts(
+            ids=torch.from_numpy(ids),
+            lengths=torch.from_numpy(lengths.sum(axis=1)),
+            type_ids=torch.from_numpy(np.repeat(np.tile(types, n_texts), lengths.ravel())) if self.has_types else None,
+        )
+
+
+def _constant(ids: list[int], n_texts: int, dtype: np.dtype) -> _Spans:
+    return _Spans([np.asarray(ids, dtype=dtype).tobytes()] * n_texts, np.full(n_texts, len(ids)))

@@ -1,0 +1,112 @@
+"""An encoder over ragged texts, as every ranker of texts uses it: all texts of a batch in one pass."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ltr.batch import Texts
+from ltr.errors import InputError
+from ltr.models.packed import Packed, enable_packing, first_position, hidden_states, logits, packed_chunks, pool
+from ltr.models.padding import PaddedChunk, padded_chunks, padding_share
+
+# Tokens per chunk, padding counted. Measured on 2 CPU cores: larger ones gain nothing, and temporaries of these fit the cache;
+# a GPU wants few, large kernels.
+CHUNK_TOKENS = {"cpu": 2048, "cuda": 65536}
+
+
+class TextEncoder(nn.Module):
+    """A pretrained encoder that reads texts end to end, without padding, where it can; else in padded chunks.
+
+    The texts are sorted by length and cut into chunks of at most ``max_tokens`` tokens; outputs come in the order of the texts.
+
+    Args:
+        model: an encoder of transformers, or a ready cross-encoder (with a head of its own).
+        pad_id: what a padded chunk is filled with.
+        pooling: ``mean`` over the tokens of a text, or ``cls``: the first one.
+        max_tokens: of a chunk; None: 2,048 on a CPU, 65,536 on a GPU.
+        recompute: keep no chunk's activations but the last one's, and compute them again in the backward pass: memory then grows
+            with ``max_tokens``, not with the batch, for up to a third more time. Gradients stay the same, dropout included.
+        compile: run the encoder's layers through ``torch.compile``; the first steps then take minutes.
+
+    Attributes:
+        reads_packed: whether the encoder reads texts end to end.
+
+    Raises:
+        InputError: for a max_tokens below 1.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        pad_id: int = 0,
+        pooling: Literal["mean", "cls"] = "mean",
+        max_tokens: int | None = None,
+        recompute: bool = False,
+        compile: bool = False,
+    ) -> None:
+        super().__init__()
+        if max_tokens is not None and max_tokens < 1:
+            raise InputError(f"max_tokens must be at least 1, got {max_tokens} (option model.init_args.max_tokens)")
+        self.model, self.pad_id, self.pooling = model, pad_id, pooling
+        self.max_tokens, self.recompute = max_tokens, recompute
+        self.reads_packed = enable_packing(model)
+        self.first_position = first_position(model)
+        if compile:
+            for layer in _layers(model):
+                layer.compile(dynamic=True)
+
+    def forward(self, texts: Texts) -> Tensor:
+        """Pooled representations ``[S, H]`` float32."""
+        return self._read(texts, pooled=True)
+
+    def logits(self, texts: Texts) -> Tensor:
+        """Scores ``[S]`` float32 of a ready cross-encoder's own head."""
+        return self._read(texts, pooled=False)
+
+    def padding_share(self, texts: Texts) -> float:
+        """Share of padding among the tokens that the encoder sees of these texts."""
+        return 0.0 if self.reads_packed else padding_share(texts.lengths.tolist(), self._chunk_tokens(texts))
+
+    def _read(self, texts: Texts, pooled: bool) -> Tensor:
+        if not len(texts.lengths):
+            return torch.zeros((0, self.model.config.hidden_size) if pooled else 0, device=texts.ids.device)
+        chunks = list(self._chunks(texts))
+        read = partial(self._read_packed if self.reads_packed else self._read_padded, pooled=pooled)
+        outputs = []
+        for chunk in chunks:
+            # The backward pass begins with the last chunk: to drop its activations would save nothing.
+            if self.recompute and torch.is_grad_enabled() and chunk is not chunks[-1]:
+                outputs.append(checkpoint(read, chunk, use_reentrant=False))
+            else:
+                outputs.append(read(chunk))
+        return torch.cat(outputs)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
+
+    def _chunks(self, texts: Texts) -> Iterator[Packed] | Iterator[PaddedChunk]:
+        if self.reads_packed:
+            return packed_chunks(texts, self._chunk_tokens(texts), self.first_position)
+        return padded_chunks(texts, self.pad_id, self._chunk_tokens(texts))
+
+    def _chunk_tokens(self, texts: Texts) -> int:
+        return self.max_tokens or CHUNK_TOKENS.get(texts.ids.device.type, CHUNK_TOKENS["cuda"])
+
+    def _read_packed(self, chunk: Packed, pooled: bool) -> Tensor:
+        if pooled:
+            return pool(hidden_states(self.model, chunk), chunk.lengths, self.pooling)
+        return logits(self.model, chunk)
+
+    def _read_padded(self, chunk: PaddedChunk, pooled: bool) -> Tensor:
+        types = {} if chunk.token_type_ids is None else {"token_type_ids": chunk.token_type_ids}
+        output = self.model(input_ids=chunk.input_ids, attention_mask=chunk.attention_mask, **types)
+        if not pooled:
+            return output.logits[:, 0].float()
+        real = chunk.attention_mask.bool()  # padding lies at the right: what is real lies as in a packed chunk
+        return pool(output.last_hidden_state[real], chunk.attention_mask.sum(dim=1), self.pooling)
+
+
+def _layers(model: nn.Module) -> nn.ModuleList:
+    """The encoder's layers: compiled one by one they are compiled once, since all are alike."""
+    return max((m for m in model.modules() if isinstance(m, nn.ModuleList)), key=len)

@@ -1,0 +1,128 @@
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification, BertModel, MPNetConfig, MPNetModel
+
+from ltr.batch import Texts
+from ltr.errors import InputError
+from ltr.models.dropout import use_fast_dropout
+from ltr.models.text_encoder import TextEncoder
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 60}
+LENGTHS = [7, 1, 20, 3, 7, 12, 7, 1, 5]
+
+
+def bert(dropout=0.0, kind=BertModel):
+    torch.manual_seed(0)
+    model = kind(BertConfig(**SIZES, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0, num_labels=1))
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    if kind is BertModel:
+        model.pooler = None
+    return model
+
+
+def mpnet():
+    """An encoder that can't read texts end to end."""
+    torch.manual_seed(0)
+    model = MPNetModel(MPNetConfig(**SIZES, pad_token_id=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    model.pooler = None
+    return model
+
+
+def texts(lengths=LENGTHS):
+    generator = torch.Generator().manual_seed(0)
+    return Texts(torch.randint(3, 60, (sum(lengths),), generator=generator), torch.tensor(lengths))
+
+
+def one_by_one(model, of, pooling):
+    hidden = [model(row[None]).last_hidden_state[0] for row in of.ids.split(of.lengths.tolist())]
+    return torch.stack([h[0] if pooling == "cls" else h.mean(dim=0) for h in hidden])
+
+
+def gradients(encoder, of):
+    encoder.zero_grad()
+    torch.manual_seed(1)  # dropout
+    value = encoder(of).square().sum()
+    value.backward()
+    return value.detach(), {name: p.grad.clone() for name, p in encoder.named_parameters()}
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("max_tokens", [1, 30, None])
+@pytest.mark.parametrize("build", [bert, mpnet])
+def test_each_text_gets_what_it_gets_alone(build, max_tokens, pooling):
+    model, of = build(), texts()
+    expected = one_by_one(model, of, pooling)
+    encoder = TextEncoder(model, pad_id=1, pooling=pooling, max_tokens=max_tokens)
+    assert encoder.reads_packed == (build is bert)
+    torch.testing.assert_close(encoder(of), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("max_tokens", [1, None])
+def test_a_ready_head_scores_each_text_as_alone(max_tokens):
+    model, of = bert(kind=BertForSequenceClassification).eval(), texts()
+    expected = torch.cat([model(row[None]).logits[0] for row in of.ids.split(LENGTHS)])
+    torch.testing.assert_close(TextEncoder(model, max_tokens=max_tokens).logits(of), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_no_text_gives_no_row():
+    none = Texts(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    assert TextEncoder(bert())(none).shape == (0, 16)
+    assert TextEncoder(bert(kind=BertForSequenceClassification)).logits(none).shape == (0,)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(fast):
+    model = bert(dropout=0.2)
+    if fast:
+        use_fast_dropout(model)
+    kept, recomputed = TextEncoder(model, max_tokens=15), TextEncoder(model, max_tokens=15, recompute=True)
+    of = texts()
+    value, expected = gradients(kept, of)
+    again, found = gradients(recomputed, of)
+    assert torch.equal(again, value)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], msg=name)
+    torch.manual_seed(2)
+    assert not torch.equal(recomputed(of).square().sum(), value)  # the dropout is real
+
+
+def test_recomputing_keeps_the_activations_of_one_chunk():
+    """Numbers that the graph holds: as many for eight chunks as for two, but for the outputs."""
+
+    def held(recompute, n_chunks):
+        model, numbers = bert(), []
+        encoder = TextEncoder(model, max_tokens=20, recompute=recompute)
+        own = {p.data_ptr() for p in model.parameters()}
+
+        def pack(x):
+            if x.data_ptr() not in own:
+                numbers.append(x.numel())
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            encoder(texts([20] * n_chunks))
+        return sum(numbers)
+
+    assert held(True, 8) - held(True, 2) < 6 * 20 * 16  # fewer than one layer's outputs for each chunk more
+    assert held(False, 8) > 3.5 * held(False, 2)
+
+
+def test_compiled_layers_give_the_same():
+    model, of = bert(), texts()
+    expected_value, expected = gradients(TextEncoder(model, max_tokens=30), of)
+    value, found = gradients(TextEncoder(model, max_tokens=30, compile=True), of)
+    torch.testing.assert_close(value, expected_value)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-4, rtol=1e-4, msg=name)
+
+
+def test_a_chunk_of_no_tokens_is_refused():
+    with pytest.raises(InputError, match="max_tokens must be at least 1, got 0"):
+        TextEncoder(bert(), max_tokens=0)
+
+
+def test_padding_is_counted_only_where_there_is_some():
+    assert TextEncoder(bert()).padding_share(texts([4, 2])) == 0
+    assert TextEncoder(mpnet(), pad_id=1).padding_share(texts([4, 2])) == pytest.approx(2 / 8)
