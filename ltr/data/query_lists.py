@@ -63,4 +63,5 @@ class QueryLists(NamedTuple):
     @classmethod
     def load(cls, folder: Path) -> "QueryLists":
         """Map what :meth:`save` wrote."""
-        return cls(**{name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in cls._fields})
+        # As plain arrays over the map: every slice of a memmap makes another memmap, for microseconds.
+        return cls(**{name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in cls._fields})
