@@ -44,7 +44,11 @@ data:  ## Link the development data sets as data/ (DATA=folder)
 bench: env  ## Measure speed, memory and padding (benchmarks/)
 	$(BIN)/python benchmarks/tokens.py
 	$(BIN)/python benchmarks/padding.py
+	$(BIN)/python benchmarks/collate.py
 	$(BIN)/python benchmarks/train_step.py
+	$(BIN)/python benchmarks/train_cross.py
+	$(BIN)/python benchmarks/train_dual.py
+	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/ranknet_factorised.py
 	$(BIN)/python benchmarks/letor_reader.py

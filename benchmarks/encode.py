@@ -1,0 +1,95 @@
+"""Embed documents, ltr against sentence-transformers: python benchmarks/encode.py
+
+A step embeds 16 batches of documents of the corpus, drawn at random, the same on both sides, whose embeddings must agree.
+sentence-transformers tokenises within the step. ltr has tokenised the corpus before: of that time the step gets the share of its
+documents, by their tokens before they are cut. What is measured, and how, stands in sides.py.
+"""
+
+import json
+
+import numpy as np
+from meter import WARM_UP, Meter
+from sides import Setting, Side, compare, fastest_attention, tokenising
+
+BATCHES = 16  # of a step
+CHECKED = 64  # documents
+
+
+def samples(setting: Setting, n_docs: int) -> list[np.ndarray]:
+    """Rows of the documents of every step: the same on all sides."""
+    rng, size = np.random.default_rng(0), min(n_docs, BATCHES * setting.batch)
+    return [rng.choice(n_docs, size, replace=False) for _ in range(WARM_UP + setting.turns * setting.steps)]
+
+
+def prepare(setting: Setting) -> tuple[float, str]:
+    """Tokenise, and compare the embeddings of some documents in float32."""
+    from sentence_transformers import SentenceTransformer
+
+    from ltr.data.collection import open_collection
+    from ltr.encoding import encode
+
+    corpus = open_collection(setting.data).corpus
+    encoder, store, form = our_encoder(setting)
+    rows = np.random.default_rng(1).choice(len(corpus), min(len(corpus), CHECKED), replace=False)
+    found = encode(encoder, store, form, setting.folder / "checked.npy", rows=rows)
+    model = SentenceTransformer(setting.backbone, device="cpu")
+    model.max_seq_length = setting.max_length
+    expected = model.encode([corpus.texts[row] for row in rows], show_progress_bar=False)
+    cosine = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
+    assert cosine.min() > 0.999, f"the sides' embeddings differ: a cosine of {cosine.min():.4f}"
+    return float(form.lengths(store.lengths(np.arange(len(store)))).mean()), tokenising(store)
+
+
+def our_encoder(setting: Setting):
+    """The encoder on the CPU, the tokens of the corpus, and how texts are laid out."""
+    from ltr.data.collection import open_collection
+    from ltr.data.formats import SingleTexts
+    from ltr.data.tokens import TokenStore
+    from ltr.models.backbone import load_encoder, load_tokenizer
+    from ltr.models.text_encoder import TextEncoder
+
+    tokenizer = load_tokenizer(setting.backbone)
+    store = TokenStore.open(open_collection(setting.data).corpus, tokenizer)
+    model, _ = load_encoder(setting.backbone, dropout="none")
+    return TextEncoder(model, tokenizer.pad_token_id, pooling="mean"), store, SingleTexts(tokenizer, setting.max_length)
+
+
+def ours(meter: Meter, setting: Setting, side: Side) -> None:
+    """From the token store to a memory map."""
+    import torch
+
+    from ltr.encoding import encode
+
+    encoder, store, form = our_encoder(setting)
+    encoder.to(setting.device)
+    meter.watch(encoder.model)
+    counts = json.loads((store.folder / "manifest.json").read_text())
+    file = setting.folder / f"{side.name}.npy"
+    for rows in samples(setting, len(store)):
+        with torch.autocast(setting.device, torch.bfloat16, enabled=side.precision == "bf16"):
+            encode(encoder, store, form, file, rows=rows)
+        meter.step_ended(extra=counts["seconds"] * store.lengths(rows).sum() / counts["tokens"])
+
+
+def theirs(meter: Meter, setting: Setting, side: Side) -> None:
+    """From texts in memory to an array."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    from ltr.data.collection import open_collection
+
+    options = {"dtype": torch.bfloat16} if side.precision == "bf16" else {}
+    if side.tuned:
+        options["attn_implementation"] = fastest_attention(setting, side)
+    model = SentenceTransformer(setting.backbone, device=setting.device, model_kwargs=options)
+    model.max_seq_length = setting.max_length
+    meter.watch(model.transformers_model)
+    corpus = open_collection(setting.data).corpus
+    steps = [[corpus.texts[row] for row in rows] for rows in samples(setting, len(corpus))]
+    for texts in steps:
+        model.encode(texts, batch_size=setting.batch, show_progress_bar=False)
+        meter.step_ended()
+
+
+if __name__ == "__main__":
+    compare(__doc__, prepare, theirs, ours, unit="documents", batch=32, passes=1)

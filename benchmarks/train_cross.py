@@ -1,0 +1,81 @@
+"""Train a cross-encoder, ltr against sentence-transformers: python benchmarks/train_cross.py
+
+16 queries with a relevant document and a random one each: 32 pairs a step, the same pairs on both sides. Each side trains with
+its own trainer and data loader, dropout and AdamW as by default: ltr's CrossEncoderModule under RankNet, and a
+CrossEncoderTrainer under binary cross-entropy. What is measured, and how, stands in sides.py.
+
+Wants ``pip install 'sentence-transformers[train]' 'datasets < 5'``.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from meter import Meter
+from sides import Setting, Side, check_lengths, compare, fit, load_options, tokenising, train
+
+if TYPE_CHECKING:
+    from ltr.datamodules import TripletDataModule
+
+CHECKED = 512  # pairs
+
+
+def triplets(setting: Setting) -> "TripletDataModule":
+    """A relevant document and a random one for each query."""
+    from ltr.datamodules import TripletDataModule
+
+    options = {"negatives": "random", "negatives_per_query": 1, "batch_size": setting.batch, "seed": 0}
+    return TripletDataModule(setting.data, **options, candidates="bm25", depth=1)
+
+
+def prepare(setting: Setting) -> tuple[float, str]:
+    """Save the pairs of our first epoch for sentence-transformers."""
+    from datasets import Dataset
+    from sentence_transformers import CrossEncoder
+
+    from ltr.data.formats import JoinedPairs
+    from ltr.models.backbone import load_tokenizer
+
+    data = triplets(setting)
+    data.text_format = JoinedPairs(load_tokenizer(setting.backbone), setting.max_length)
+    data.setup("fit")
+    lists = [data.train.rows.draw(0, row) for row in range(len(data.train.rows))]
+    queries, docs = data.collection.queries.texts, data.collection.corpus.texts
+    pairs = Dataset.from_dict(
+        {
+            "query": [queries[one.query_row] for one in lists for _ in one.doc_rows],
+            "document": [docs[row] for one in lists for row in one.doc_rows],
+            "label": [float(label > 0) for one in lists for label in one.labels],
+        }
+    )
+    pairs.save_to_disk(str(setting.folder / "pairs"))
+    lengths = np.concatenate([data.collator.lengths(one) for one in lists])
+    model = CrossEncoder(setting.backbone, num_labels=1, max_length=setting.max_length, device="cpu")
+    first = pairs[:CHECKED]
+    check_lengths(model, list(zip(first["query"], first["document"], strict=True)), lengths[:CHECKED])
+    return float(lengths.mean()), tokenising(data.collator.queries, data.collator.docs)
+
+
+def ours(meter: Meter, setting: Setting, side: Side) -> None:
+    """The module and the data module as a configuration would name them."""
+    from ltr.losses import RankNetLoss
+    from ltr.modules import CrossEncoderModule
+
+    module = CrossEncoderModule(setting.backbone, RankNetLoss(), setting.max_length)
+    meter.watch(module.model.encoder.model)
+    fit(module, triplets(setting), meter, setting, side)
+
+
+def theirs(meter: Meter, setting: Setting, side: Side) -> None:
+    """As many pairs a step, in random order, tokenised on the fly."""
+    from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
+    from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
+
+    model = CrossEncoder(setting.backbone, num_labels=1, max_length=setting.max_length, **load_options(setting, side))
+    meter.watch(model.transformers_model)
+    loss = BinaryCrossEntropyLoss(model)
+    pairs, batch = setting.folder / "pairs", 2 * setting.batch
+    train(CrossEncoderTrainer, CrossEncoderTrainingArguments, model, loss, pairs, batch, meter, side)
+
+
+if __name__ == "__main__":
+    compare(__doc__, prepare, theirs, ours, unit="pairs", batch=16, passes=3)
