@@ -1,3 +1,6 @@
+import errno
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -6,7 +9,7 @@ from transformers import AutoModel
 from ltr.data.collection import open_collection
 from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
-from ltr.encoding import BATCH_TOKENS, _batches, encode
+from ltr.encoding import encode
 from ltr.models.backbone import load_encoder, load_tokenizer
 from ltr.models.text_encoder import TextEncoder
 
@@ -42,14 +45,16 @@ def test_all_rows_in_batches_of_any_size(world, tmp_path, monkeypatch):
     assert len(expected) == len(store)
 
 
-def test_dropout_is_off_and_the_mode_comes_back(world, tmp_path):
+def test_dropout_is_off_and_each_module_gets_its_mode_back(world, tmp_path):
     encoder, store, form, *_ = world
     encoder.train()
+    encoder.model.embeddings.eval()
+    modes = [module.training for module in encoder.modules()]
     rows = np.arange(5)
     np.testing.assert_array_equal(
         encode(encoder, store, form, tmp_path / "a.npy", rows), encode(encoder, store, form, tmp_path / "b.npy", rows)
     )
-    assert encoder.training
+    assert [module.training for module in encoder.modules()] == modes
 
 
 def test_half_precision_comes_from_autocast(world, tmp_path):
@@ -86,10 +91,37 @@ def test_no_text_is_refused(world, tmp_path):
         encode(encoder, store, form, tmp_path / "docs.npy", np.arange(0))
 
 
-def test_batches_hold_every_row_once_in_order_and_about_the_budget():
-    lengths = np.random.default_rng(0).integers(1, 400, 2000)
-    order = np.argsort(-lengths)
-    batches = _batches(order, lengths)
-    np.testing.assert_array_equal(np.concatenate(batches), order)
-    assert max(lengths[batch].sum() for batch in batches) < BATCH_TOKENS + 400
-    assert len(batches) == -(-lengths.sum() // BATCH_TOKENS)
+def test_what_a_killed_process_left_is_overwritten(world, tmp_path):
+    encoder, store, form, *_ = world
+    (tmp_path / "docs.npy.partial").write_bytes(b"half")
+    encode(encoder, store, form, tmp_path / "docs.npy", np.arange(3))
+    assert [file.name for file in tmp_path.iterdir()] == ["docs.npy"]
+
+
+def test_a_full_disk_is_an_error_before_the_map_is_written(world, tmp_path, monkeypatch):
+    encoder, store, form, *_ = world
+
+    def no_room(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        encode(encoder, store, form, tmp_path / "docs.npy")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_row_that_is_none_is_refused(world, tmp_path):
+    """A search fills up with -1."""
+    encoder, store, form, *_ = world
+    with pytest.raises(IndexError, match=r"between 0 and \d+, got -1"):
+        encode(encoder, store, form, tmp_path / "docs.npy", np.array([3, -1]))
+
+
+def test_batches_are_of_similar_texts_and_within_the_budget(world, tmp_path, monkeypatch):
+    encoder, store, form, *_ = world
+    monkeypatch.setattr("ltr.encoding.BATCH_TOKENS", 100)
+    lengths = []
+    encoder.register_forward_pre_hook(lambda _, args: lengths.append(args[0].lengths))
+    encode(encoder, store, form, tmp_path / "docs.npy")
+    assert all(90 <= batch.sum() <= 100 for batch in lengths[:-1])
+    assert (torch.cat(lengths).diff() <= 0).all() and len(torch.cat(lengths)) == len(store)

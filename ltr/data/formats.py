@@ -164,6 +164,10 @@ class _Template:
         types = encoding.get("token_type_ids", [0] * len(ids))
         self.has_types = "token_type_ids" in tokenizer.model_input_names
         self.n_special = slots.count(None)
+        if not set(range(len(example))) <= set(slots):
+            raise InputError(
+                f"the tokenizer must know {example[0]!r}, by which its special tokens are found, got no token for it"
+            )
         self._parts = [
             _Part(slot, type_id, [token for _, _, token in tokens])
             for (slot, type_id), tokens in groupby(zip(slots, types, ids, strict=True), key=lambda token: token[:2])

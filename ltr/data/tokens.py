@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ltr.data.cache import cache_root, folder_once
+from ltr.data.cache import cache_root, folder_once, take_room
 from ltr.data.progress import track
 from ltr.data.texts import TextTable
 from ltr.errors import InputError
@@ -49,7 +49,13 @@ class TokenStore:
         return self._ids.dtype
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """Tokens of each of these texts."""
+        """Tokens of each of these texts.
+
+        Raises:
+            IndexError: if there is no such text.
+        """
+        if len(rows) and rows.min() < 0:  # a search's sign for "none", and not the last text
+            raise IndexError(f"rows must be between 0 and {len(self) - 1}, got {rows.min()}")
         return self._offsets[rows + 1] - self._offsets[rows]
 
     def views(self, rows: np.ndarray, counts: np.ndarray, *, last: bool = False) -> list[memoryview]:
@@ -91,7 +97,7 @@ def _plain(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 def _tokenise(folder: Path, table: TextTable, backend: Tokenizer) -> None:
     start = time.perf_counter()
-    dtype = np.uint16 if backend.get_vocab_size(with_added_tokens=True) <= 2**16 else np.int32
+    dtype = np.uint16 if max(backend.get_vocab(with_added_tokens=True).values()) < 2**16 else np.int32
     lengths = np.empty(len(table), dtype=np.int64)
     raw = folder / "raw"
     with open(raw, "wb") as file:
@@ -107,6 +113,7 @@ def _tokenise(folder: Path, table: TextTable, backend: Tokenizer) -> None:
                 file.write(ids.tobytes())
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     flat = np.lib.format.open_memmap(folder / "ids.npy", mode="w+", dtype=dtype, shape=(max(1, int(offsets[-1])),))
+    take_room(folder / "ids.npy")
     if offsets[-1]:
         flat[:] = np.memmap(raw, dtype=dtype, mode="r")
     flat.flush()

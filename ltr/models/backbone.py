@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 from ltr.errors import InputError
 from ltr.models.dropout import use_fast_dropout
+from ltr.models.packed import first_position
 
 PACKAGE = "package:"
 Dropouts = Literal["hidden", "own", "none"]
@@ -80,10 +81,13 @@ def _load(backbone: str, dropout: Dropouts) -> tuple[nn.Module, bool]:
     try:
         source = resolve(backbone)
         config = AutoConfig.from_pretrained(source)
-        if dropout != "own":
-            for name in config.to_dict():
-                if "att" in name and "dropout" in name:  # transformers has no one name for it
-                    setattr(config, name, 0.0)
+        if getattr(config, "is_encoder_decoder", False):
+            raise InputError(f"backbone {backbone!r}: {config.model_type} has a decoder; take an encoder")
+        config.return_dict = True
+        for name, value in config.to_dict().items():  # transformers has no one name for each
+            is_dropout = "drop" in name and isinstance(value, float)
+            if is_dropout and (dropout == "none" or (dropout == "hidden" and "att" in name)):
+                setattr(config, name, 0.0)
         architectures = config.architectures or []
         if config.num_labels == 1 and any(a.endswith("ForSequenceClassification") for a in architectures):
             return AutoModelForSequenceClassification.from_pretrained(source, config=config, dtype=torch.float32), True
@@ -99,8 +103,7 @@ def max_positions(encoder: nn.Module) -> int | None:
     """The longest sequence the encoder has positions for, or None if it has no limit."""
     for name, module in encoder.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            # RoBERTa and its kin count positions from behind the padding index.
-            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+            return module.num_embeddings - first_position(encoder)
     return getattr(encoder.config, "max_position_embeddings", None)
 
 

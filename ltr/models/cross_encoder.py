@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, Texts
-from ltr.errors import InputError
 from ltr.models.backbone import Dropouts, load_encoder, load_tokenizer, max_positions
 from ltr.models.text_encoder import TextEncoder
 
@@ -46,10 +45,10 @@ class PairWiseBertRanker(nn.Module):
         compile: bool = False,
     ) -> None:
         super().__init__()
-        if pooling not in ("mean", "cls"):
-            raise InputError(f"pooling must be 'mean' or 'cls', got {pooling!r} (option model.init_args.pooling)")
         self.tokenizer = load_tokenizer(backbone)
         model, self.has_own_head = load_encoder(backbone, encoder_dropout)
+        if model.config.pad_token_id is None:
+            model.config.pad_token_id = self.tokenizer.pad_token_id
         self.encoder = TextEncoder(model, self.tokenizer.pad_token_id or 0, pooling, max_tokens, recompute, compile)
         self.gives_embeddings = not self.has_own_head
         self.dropout = nn.Identity() if self.has_own_head else nn.Dropout(dropout)

@@ -5,6 +5,7 @@ Shapes: T tokens of the C texts of a chunk, S texts in all, h heads of d dimensi
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
@@ -18,6 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from ltr.batch import Texts
+from ltr.errors import InputError
 from ltr.models.dropout import dropout as drop
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ NAME = "ltr_packed"
 # Shorter texts train faster by explicit matmuls on a CPU that multiplies bfloat16 (AMX): 2.6 to 11 times from 64 to 256 tokens,
 # as the flash kernel's backward is slow there. Everywhere else flash is as fast or faster: benchmarks/attention.py.
 EXPLICIT_BELOW = 512
+TOLERANCE = 1e-3  # of outputs that should agree, relative: rounding makes 1e-5, a wrong attention 5e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +75,7 @@ def packed_chunks(texts: Texts, max_tokens: int, first_position: int) -> Iterato
     order = texts.lengths.argsort(stable=True)
     begins = texts.lengths.cumsum(0) - texts.lengths
     sizes = texts.lengths[order].tolist()
-    for begin, end in _cuts(sizes, max_tokens):
+    for begin, end in cuts(sizes, max_tokens):
         rows, n_tokens = order[begin:end], sum(sizes[begin:end])
         lengths = texts.lengths[rows]
         offsets = F.pad(lengths.cumsum(0), (1, 0))
@@ -89,10 +92,10 @@ def packed_chunks(texts: Texts, max_tokens: int, first_position: int) -> Iterato
         )
 
 
-def _cuts(sizes: list[int], max_tokens: int) -> Iterator[tuple[int, int]]:
-    """Spans of at most ``max_tokens`` in all, or of one.
+def cuts(sizes: list[int], max_tokens: int) -> Iterator[tuple[int, int]]:
+    """Spans of texts of these sizes, of at most ``max_tokens`` in all, or of one text.
 
-    >>> list(_cuts([2, 3, 4, 9], max_tokens=5))
+    >>> list(cuts([2, 3, 4, 9], max_tokens=5))
     [(0, 2), (2, 3), (3, 4)]
     """
     begin = total = 0
@@ -158,30 +161,57 @@ def enable_packing(encoder: nn.Module) -> bool:
     """Prepare an encoder, or a ready cross-encoder, to read packed texts; padded ones it reads as before.
 
     Whether it can is found out by trying: two texts must come out as they do padded. One that can't is left as it was.
+
+    Raises:
+        InputError: if it can't read two padded texts either, or gives one of them something else than it gives it alone.
     """
-    before = encoder.config._attn_implementation
-    training = [module for module in encoder.modules() if module.training]
-    encoder.eval()
-    try:
-        expected = _trial(encoder, packed=False)
-        encoder.set_attn_implementation(NAME)
-        # Relative: the logits of an untrained head are small, whatever it reads. Rounding makes 1e-5, a wrong attention 5e-3.
-        errors = [(y - x).abs().max() / x.abs().mean() for x, y in zip(expected, _trial(encoder, packed=True), strict=True)]
-        error = max(errors).item()
-        reason = "" if error < 1e-3 else f"its outputs would differ by {error:.1%}"
-    except Exception as unforeseen:  # whatever an architecture does with what it does not know
-        reason = f"{type(unforeseen).__name__}: {unforeseen}"
-    finally:
-        for module in training:
-            module.training = True
+    before, name = encoder.config._attn_implementation, type(encoder).__name__
+    with in_eval_mode(encoder):
+        try:
+            expected = _trial(encoder, "padded")
+            error = _difference(_trial(encoder, "alone"), expected)
+        except Exception as unforeseen:  # whatever an architecture does with what it does not know
+            raise InputError(f"{name} can't read two texts side by side ({_line(unforeseen)}); take another backbone") from None
+        if error > TOLERANCE:
+            raise InputError(
+                f"{name} gives a text something else beside a longer one than alone (by {error:.1%}): it can't be read in "
+                "batches; take another backbone"
+            )
+        try:
+            encoder.set_attn_implementation(NAME)
+            error = _difference(expected, _trial(encoder, "packed"))
+            reason = "" if error < TOLERANCE else f"its outputs would differ by {error:.1%}"
+        except Exception as unforeseen:
+            reason = _line(unforeseen)
     if reason:
         encoder.set_attn_implementation(before)
-        log.info("%s can't read packed texts, and gets padded ones: %s", type(encoder).__name__, reason)
+        log.info("%s can't read packed texts, and gets padded ones: %s", name, reason)
     return not reason
 
 
+@contextmanager
+def in_eval_mode(module: nn.Module) -> Iterator[None]:
+    """Eval mode; afterwards each module inside is in the mode it was in."""
+    training = [inner for inner in module.modules() if inner.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for inner in training:
+            inner.training = True
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _difference(expected: list[Tensor], found: list[Tensor]) -> float:
+    """The largest, relative: the logits of an untrained head are small, whatever it reads."""
+    return max(((y - x).abs().max() / x.abs().mean()).item() for x, y in zip(expected, found, strict=True))
+
+
 @torch.no_grad()
-def _trial(encoder: nn.Module, packed: bool) -> list[Tensor]:
+def _trial(encoder: nn.Module, how: Literal["alone", "padded", "packed"]) -> list[Tensor]:
     """Hidden states (and logits) of two short texts, one longer than the window of local attention."""
     config, base = encoder.config, encoder.base_model
     device = base.get_input_embeddings().weight.device
@@ -189,9 +219,13 @@ def _trial(encoder: nn.Module, packed: bool) -> list[Tensor]:
     # The padding's id would not count as a token.
     known = torch.tensor([i for i in range(min(config.vocab_size, 50)) if i != config.pad_token_id], device=device)
     ids = known[torch.arange(int(lengths.sum()), device=device) % len(known)]
-    if packed:
+    if how == "packed":
         (chunk,) = packed_chunks(Texts(ids, lengths), len(ids), first_position(base))
         return [hidden_states(base, chunk)] + ([] if base is encoder else [logits(encoder, chunk)])
+    if how == "alone":
+        rows = [row.unsqueeze(0) for row in ids.split(lengths.tolist())]
+        hidden = [torch.cat([base(row).last_hidden_state[0] for row in rows])]
+        return hidden + ([] if base is encoder else [torch.cat([encoder(row).logits[:, 0] for row in rows])])
     mask = torch.arange(int(lengths[1]), device=device) < lengths.unsqueeze(1)
     padding = torch.full(mask.shape, config.pad_token_id or 0, device=device)
     inputs = {"input_ids": padding.masked_scatter(mask, ids), "attention_mask": mask.long()}

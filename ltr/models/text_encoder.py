@@ -16,6 +16,7 @@ from ltr.models.padding import PaddedChunk, padded_chunks, padding_share
 # Tokens per chunk, padding counted. Measured on 2 CPU cores: larger ones gain nothing, and temporaries of these fit the cache;
 # a GPU wants few, large kernels.
 CHUNK_TOKENS = {"cpu": 2048, "cuda": 65536}
+RECOMPUTED_TOKENS = {"cpu": 2048, "cuda": 8192}  # where chunks are there to save memory
 
 
 class TextEncoder(nn.Module):
@@ -27,16 +28,16 @@ class TextEncoder(nn.Module):
         model: an encoder of transformers, or a ready cross-encoder (with a head of its own).
         pad_id: what a padded chunk is filled with.
         pooling: ``mean`` over the tokens of a text, or ``cls``: the first one.
-        max_tokens: of a chunk; None: 2,048 on a CPU, 65,536 on a GPU.
+        max_tokens: of a chunk; None: 2,048 on a CPU, 65,536 on a GPU, or 8,192 there with ``recompute``.
         recompute: keep no chunk's activations but the last one's, and compute them again in the backward pass: memory then grows
             with ``max_tokens``, not with the batch, for up to a third more time. Gradients stay the same, dropout included.
-        compile: run the encoder's layers through ``torch.compile``; the first steps then take minutes.
+        compile: run the encoder's layers through ``torch.compile``; the first steps then take minutes. A copy is not compiled.
 
     Attributes:
         reads_packed: whether the encoder reads texts end to end.
 
     Raises:
-        InputError: for a max_tokens below 1.
+        InputError: for another pooling, a max_tokens below 1, or a model that can't read texts in batches.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class TextEncoder(nn.Module):
         compile: bool = False,
     ) -> None:
         super().__init__()
+        if pooling not in ("mean", "cls"):
+            raise InputError(f"pooling must be 'mean' or 'cls', got {pooling!r} (option model.init_args.pooling)")
         if max_tokens is not None and max_tokens < 1:
             raise InputError(f"max_tokens must be at least 1, got {max_tokens} (option model.init_args.max_tokens)")
         self.model, self.pad_id, self.pooling = model, pad_id, pooling
@@ -91,7 +94,8 @@ class TextEncoder(nn.Module):
         return padded_chunks(texts, self.pad_id, self._chunk_tokens(texts))
 
     def _chunk_tokens(self, texts: Texts) -> int:
-        return self.max_tokens or CHUNK_TOKENS.get(texts.ids.device.type, CHUNK_TOKENS["cuda"])
+        by_device = RECOMPUTED_TOKENS if self.recompute else CHUNK_TOKENS
+        return self.max_tokens or by_device.get(texts.ids.device.type, by_device["cuda"])
 
     def _read_packed(self, chunk: Packed, pooled: bool) -> Tensor:
         if pooled:

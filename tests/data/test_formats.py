@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models, processors
+from transformers import PreTrainedTokenizerFast
 
 from ltr.data.formats import JoinedPairs, SingleTexts
 from ltr.data.tokens import TokenStore
@@ -157,3 +159,13 @@ def test_a_query_too_long_for_the_limit_is_named(tmp_path):
     JoinedPairs(tokenizer, 10).check_queries(table, store)
     with pytest.raises(InputError, match="room for a query and a document beside 3"):
         JoinedPairs(tokenizer, 4)
+
+
+def test_a_tokenizer_by_which_no_special_token_can_be_found_is_refused():
+    """A vocabulary without the example's letter, and without a token for what it does not know."""
+    backend = Tokenizer(models.BPE(vocab={"[CLS]": 0, "b": 1}, merges=[]))
+    backend.post_processor = processors.TemplateProcessing(single="[CLS] $A", pair="[CLS] $A $B", special_tokens=[("[CLS]", 0)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    for form in (SingleTexts, JoinedPairs):
+        with pytest.raises(InputError, match="the tokenizer must know 'a'"):
+            form(tokenizer, 20)

@@ -1,14 +1,25 @@
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, RobertaConfig, RobertaModel
+from transformers import (
+    AutoModel,
+    BartConfig,
+    BertConfig,
+    BertForSequenceClassification,
+    DistilBertConfig,
+    RobertaConfig,
+    RobertaModel,
+    XLMConfig,
+)
 
 from ltr.batch import RankingBatch, Texts
 from ltr.errors import InputError
+from ltr.losses import SoftmaxLoss
 from ltr.models import PairWiseBertRanker
-from ltr.models.backbone import max_positions, resolve
+from ltr.models.backbone import load_encoder, max_positions, resolve
 from ltr.models.dropout import FastDropout
 from ltr.models.padding import chunks_by_length, padding_share
 from ltr.models.text_encoder import CHUNK_TOKENS
+from ltr.modules import CrossEncoderModule
 from tests.conftest import WORDS, wordpiece_tokenizer
 
 QUERIES = ["w1 w2", "w3", "w4 w5 w6"]
@@ -105,6 +116,34 @@ def test_dropout_of_the_encoder_is_what_it_says(backbone):
     assert probabilities("none") == (0.0, 0.0, torch.nn.Dropout)
     with pytest.raises(InputError, match="encoder_dropout must be hidden, own or none, got 'some'"):
         PairWiseBertRanker(backbone, encoder_dropout="some")
+
+
+@pytest.mark.parametrize(
+    "config", [XLMConfig(emb_dim=16, n_layers=1, n_heads=2), DistilBertConfig(dim=16, n_layers=1, n_heads=2)]
+)
+def test_no_dropout_is_none_whatever_an_architecture_calls_it(config, tmp_path):
+    config.vocab_size, config.max_position_embeddings, config.architectures = 100, 64, None
+    AutoModel.from_config(config).save_pretrained(tmp_path)
+    ids = torch.arange(3, 13)[None]
+    for dropout, same in (("none", True), ("own", False)):
+        model = load_encoder(str(tmp_path), dropout)[0].train()
+        assert torch.equal(model(ids).last_hidden_state, model(ids).last_hidden_state) == same
+
+
+def test_the_options_of_reading_reach_the_encoder(backbone):
+    options = {"max_tokens": 7, "recompute": True, "compile": True}
+    for encoder in (
+        PairWiseBertRanker(backbone, **options).encoder,
+        CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24, **options).model.encoder,
+    ):
+        assert encoder.max_tokens == 7 and encoder.recompute
+        assert encoder.model.encoder.layer[0]._compiled_call_impl is not None
+
+
+def test_a_backbone_with_a_decoder_is_refused(tmp_path):
+    BartConfig().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="bart has a decoder; take an encoder"):
+        load_encoder(str(tmp_path))
 
 
 def test_nothing_in_the_model_is_left_without_a_gradient(backbone):

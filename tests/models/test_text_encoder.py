@@ -1,6 +1,14 @@
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, BertModel, MPNetConfig, MPNetModel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    MPNetConfig,
+    MPNetModel,
+    XLNetConfig,
+    XLNetForSequenceClassification,
+)
 
 from ltr.batch import Texts
 from ltr.errors import InputError
@@ -112,7 +120,9 @@ def test_recomputing_keeps_the_activations_of_one_chunk():
 def test_compiled_layers_give_the_same():
     model, of = bert(), texts()
     expected_value, expected = gradients(TextEncoder(model, max_tokens=30), of)
-    value, found = gradients(TextEncoder(model, max_tokens=30, compile=True), of)
+    compiled = TextEncoder(model, max_tokens=30, compile=True)
+    assert [layer._compiled_call_impl is not None for layer in model.encoder.layer] == [True, True]
+    value, found = gradients(compiled, of)
     torch.testing.assert_close(value, expected_value)
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, expected[name], atol=1e-4, rtol=1e-4, msg=name)
@@ -121,6 +131,49 @@ def test_compiled_layers_give_the_same():
 def test_a_chunk_of_no_tokens_is_refused():
     with pytest.raises(InputError, match="max_tokens must be at least 1, got 0"):
         TextEncoder(bert(), max_tokens=0)
+
+
+def test_another_pooling_is_refused():
+    with pytest.raises(InputError, match="pooling must be 'mean' or 'cls', got 'max'"):
+        TextEncoder(bert(), pooling="max")
+
+
+def test_an_encoder_that_depends_on_the_neighbours_of_a_text_is_refused():
+    """XLNet's classifier reads the last place of a row, padding or not."""
+    sizes = {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 24, "vocab_size": 60, "num_labels": 1}
+    with pytest.raises(InputError, match="XLNetForSequenceClassification gives a text something else beside a longer one"):
+        TextEncoder(XLNetForSequenceClassification(XLNetConfig(**sizes)))
+
+
+def test_an_encoder_that_cannot_be_run_is_refused():
+    model = bert()
+    model.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(ValueError("no such input\nand more")))
+    with pytest.raises(InputError, match=r"BertModel can't read two texts side by side \(ValueError: no such input\)"):
+        TextEncoder(model)
+
+
+def test_token_types_are_read_in_padded_chunks_too():
+    model, of = bert(), texts()._replace(type_ids=torch.arange(sum(LENGTHS)) % 2)
+    encoder = TextEncoder(model, max_tokens=30)
+    expected = encoder(of)
+    encoder.reads_packed = False
+    torch.testing.assert_close(encoder(of), expected, atol=1e-5, rtol=1e-5)
+    assert (encoder(of._replace(type_ids=None)) - expected).abs().max() > 0.01
+
+
+def test_recomputing_a_ready_head_changes_no_gradient():
+    model, of = bert(dropout=0.2, kind=BertForSequenceClassification), texts()
+    found = []
+    for recompute in (False, True):
+        model.zero_grad()
+        torch.manual_seed(1)
+        encoder, saved = TextEncoder(model, max_tokens=15, recompute=recompute), []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, saved=saved: saved.append(x) or x, lambda x: x):
+            logits = encoder.logits(of)
+        logits.square().sum().backward()
+        found.append((len(saved), logits, model.bert.encoder.layer[0].output.dense.weight.grad.clone()))
+    assert found[1][0] < found[0][0] / 2
+    torch.testing.assert_close(found[1][1:], found[0][1:])
 
 
 def test_padding_is_counted_only_where_there_is_some():
