@@ -1,4 +1,4 @@
-"""What ltr.models.packed and ltr.models.dropout choose, and what it costs: OMP_NUM_THREADS=1 python benchmarks/attention.py
+"""What ltr.models.attention and ltr.models.dropout choose, and what it costs: OMP_NUM_THREADS=1 python benchmarks/attention.py
 
 Milliseconds of CPU time on one thread, the fastest of several rounds in which the contestants take turns. Attention is that of
 a layer of 12 heads of 32 dimensions over 2,048 tokens.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from ltr.models import packed
+from ltr.models import attention as kernels
 from ltr.models.dropout import FastDropout
 
 HEADS, DIM, TOKENS = 12, 32, 2048
@@ -35,13 +35,13 @@ def fastest(rounds: int, **contestants: Callable[[], object]) -> dict[str, float
 
 def attention(lengths: list[int], dtype: torch.dtype, explicit: bool, train: bool) -> Callable[[], None]:
     """A layer's attention over texts end to end, by one kernel."""
-    layout = packed.Layout(tuple((texts, n) for n, texts in sorted(Counter(lengths).items())), torch.empty(0))
+    layout = kernels.Layout(tuple((texts, n) for n, texts in sorted(Counter(lengths).items())), torch.empty(0))
     qkv = [torch.randn(sum(lengths), HEADS, DIM).to(dtype).requires_grad_(train) for _ in range(3)]
     gradient = torch.randn(sum(lengths), HEADS, DIM).to(dtype)
 
     def run() -> None:
-        packed.explicit_is_faster = lambda query: explicit
-        output = packed._block_diagonal(*qkv, layout, None, 0.0, None)
+        kernels.explicit_is_faster = lambda query: explicit
+        output = kernels._block_diagonal(*qkv, layout, None, 0.0, None)
         if train:
             output.backward(gradient)
 
@@ -74,7 +74,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rule = packed.explicit_is_faster
+    rule = kernels.explicit_is_faster
     print(described(), "\n")
 
     print("| precision | tokens a text | training: explicit | flash | chosen | encoding: explicit | flash | chosen |")

@@ -1,47 +1,25 @@
 """Ragged texts laid end to end, for encoders that can read them so: no token is padding.
 
-Shapes: T tokens of the C texts of a chunk, S texts in all, h heads of d dimensions, H the hidden size.
+Shapes: T tokens of the C texts of a chunk, S texts in all, H the hidden size.
 """
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention.varlen import varlen_attn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from ltr.batch import Texts
 from ltr.errors import InputError
-from ltr.models.dropout import dropout as drop
+from ltr.models.attention import NAME, Layout
 
 log = logging.getLogger(__name__)
 
-NAME = "ltr_packed"
-# Shorter texts train faster by explicit matmuls on a CPU that multiplies bfloat16 (AMX): 2.6 to 11 times from 64 to 256 tokens,
-# as the flash kernel's backward is slow there. Everywhere else flash is as fast or faster: benchmarks/attention.py.
-EXPLICIT_BELOW = 512
 TOLERANCE = 1e-3  # of outputs that should agree, relative: rounding makes 1e-5, a wrong attention 5e-3
-
-
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """Which spans of a chunk attend to themselves. An object, not a tuple: models hand it on to their attention untouched.
-
-    Attributes:
-        groups: texts of one length lie side by side: (texts, length), shortest first.
-        offsets: ``[C + 1]`` int32, where each text begins, and T.
-    """
-
-    groups: tuple[tuple[int, int], ...]
-    offsets: Tensor
 
 
 class Packed(NamedTuple):
@@ -235,122 +213,3 @@ def _trial(encoder: nn.Module, how: Literal["alone", "padded", "packed"]) -> lis
 def _inputs(chunk: Packed) -> dict[str, Any]:
     types = {} if chunk.token_type_ids is None else {"token_type_ids": chunk.token_type_ids}
     return {"input_ids": chunk.input_ids, "position_ids": chunk.position_ids, "packed_layout": chunk.layout, **types}
-
-
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    sliding_window: int | None = None,
-    packed_layout: Layout | None = None,
-    **others: Any,
-) -> tuple[Tensor, None]:
-    """``[B, T, h, d]``: attention over a chunk (B = 1), or torch's over padded texts.
-
-    Args:
-        module: the layer that asks.
-        query: ``[B, h, T, d]``, as key and value.
-        key: as the query.
-        value: as the query.
-        attention_mask: of padded texts; for a chunk there is none.
-        scaling: of the scores.
-        dropout: probability, 0 in eval mode.
-        sliding_window: a token attends to those nearer than this.
-        packed_layout: of a chunk.
-        others: what some layers say for other implementations.
-    """
-    if packed_layout is not None:
-        qkv = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-        return _block_diagonal(*qkv, packed_layout, scaling, dropout, sliding_window).unsqueeze(0), None
-    if attention_mask is None:
-        attention_mask = _window(query.shape[2], sliding_window, query.device)
-    return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **others)
-
-
-@torch.compiler.disable  # or every new layout would be compiled
-def _block_diagonal(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
-) -> Tensor:
-    """``[T, h, d]`` of as much: every text attends to itself."""
-    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and not p:  # varlen_attn knows no other, and no dropout
-        longest = layout.groups[-1][1]
-        window = (-1, -1) if sliding_window is None else (sliding_window - 1, sliding_window - 1)
-        ends = layout.offsets, layout.offsets, longest, longest
-        return varlen_attn(query, key, value, *ends, scale=scaling, window_size=window)
-    # A GPU would spend more on many small kernels than on some padding, a CPU the other way round.
-    attend = _padded if query.is_cuda else _by_length
-    return attend(query, key, value, layout, scaling, p, sliding_window)
-
-
-def _by_length(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
-) -> Tensor:
-    """Texts of one length together, by the faster kernel."""
-    outputs = []
-    sizes = [n_texts * length for n_texts, length in layout.groups]
-    for group, *qkv in zip(layout.groups, *(x.split(sizes) for x in (query, key, value)), strict=True):
-        output = _attend(*(x.unflatten(0, group).transpose(1, 2) for x in qkv), scaling, p, sliding_window)
-        outputs.append(output.transpose(1, 2).flatten(0, 1))
-    return torch.cat(outputs)
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, p: float, sliding_window: int | None) -> Tensor:
-    """``[C, h, L, d]`` of as much."""
-    mask = _window(query.shape[2], sliding_window, query.device)
-    if not (p or explicit_is_faster(query)):  # with dropout, torch has no flash kernel on a CPU
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
-    scores = (query * (query.shape[-1] ** -0.5 if scaling is None else scaling)) @ key.transpose(-1, -2)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    return drop(scores.softmax(dim=-1), p) @ value
-
-
-def _padded(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
-) -> Tensor:
-    """All texts at once, padded to the longest."""
-    offsets, longest = layout.offsets.long(), layout.groups[-1][1]
-    lengths = offsets.diff()
-    column = torch.arange(longest, device=query.device)
-    token = (offsets[:-1].unsqueeze(1) + column).clamp(max=len(query) - 1)
-    mask = (column < lengths.unsqueeze(1))[:, None, None]
-    window = _window(longest, sliding_window, query.device)
-    if window is not None:  # padding attends to itself: a row that sees nothing would be NaN, and its gradient everyone's
-        mask = (mask & window) | torch.eye(longest, dtype=torch.bool, device=query.device)
-    output = F.scaled_dot_product_attention(
-        *(x[token].transpose(1, 2) for x in (query, key, value)),
-        attn_mask=mask,
-        dropout_p=p,
-        scale=scaling,
-    )
-    text = torch.arange(len(lengths), device=query.device).repeat_interleave(lengths, output_size=len(query))
-    return output.transpose(1, 2)[text, torch.arange(len(query), device=query.device) - offsets[text]]
-
-
-def explicit_is_faster(query: Tensor) -> bool:
-    """Whether on a CPU explicit matmuls beat torch's flash kernel for ``[C, h, L, d]``: the one place that chooses."""
-    multiplies_bfloat16 = torch.cpu.get_capabilities().get("amx_bf16", False)
-    return multiplies_bfloat16 and query.dtype == torch.bfloat16 and query.requires_grad and query.shape[2] < EXPLICIT_BELOW
-
-
-def _window(length: int, sliding_window: int | None, device: torch.device) -> Tensor | None:
-    """``[L, L]`` bool, True where tokens are nearer than the window; None where all are."""
-    if sliding_window is None or length <= sliding_window:
-        return None
-    position = torch.arange(length, device=device)
-    return (position.unsqueeze(1) - position).abs() < sliding_window
-
-
-def _mask(*args: Any, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
-    """That of torch for padded texts. A chunk of T tokens needs none of ``[T, T]``."""
-    return None if attention_mask is None else sdpa_mask(*args, attention_mask=attention_mask, **options)
-
-
-# Names only, and here: an encoder that arrives in another process finds them when its class is imported.
-AttentionInterface.register(NAME, _attention)
-AttentionMaskInterface.register(NAME, _mask)
