@@ -17,7 +17,7 @@ import ltr.losses
 DOCS = Path(__file__).parent
 CLASSES = {name: c for name in ltr.losses.__all__ if inspect.isclass(c := getattr(ltr.losses, name)) and issubclass(c, nn.Module)}
 # From the first choices to the special ones; a file not named here comes last.
-FILES = ("pairwise", "triplet", "lambdarank", "listwise", "approximate", "pointwise", "distillation", "combine")
+FILES = ("pairwise", "triplet", "lambdarank", "listwise", "list_mle", "approximate", "pointwise", "distillation", "combine")
 MATH = ".. math::"
 SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Use", "Cost", "References", "Example")
 

@@ -11,16 +11,13 @@ from ltr.losses.approximate import (
 from ltr.losses.combine import WeightedSum
 from ltr.losses.distillation import KLDivergenceLoss, MarginMSELoss, kl_divergence_loss, margin_mse_loss
 from ltr.losses.lambdarank import LambdaLoss, LambdaRankLoss, lambda_loss, lambdarank_loss
+from ltr.losses.list_mle import ListMLELoss, PositionAwareListMLELoss, list_mle_loss, position_aware_list_mle_loss
 from ltr.losses.listwise import (
-    ListMLELoss,
     ListNetLoss,
     MeanInequalityLoss,
-    PositionAwareListMLELoss,
     SoftmaxLoss,
-    list_mle_loss,
     listnet_loss,
     mean_inequality_loss,
-    position_aware_list_mle_loss,
     softmax_loss,
 )
 from ltr.losses.pairwise import (
