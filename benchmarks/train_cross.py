@@ -38,7 +38,7 @@ def prepare(setting: Setting) -> tuple[float, str]:
     data = triplets(setting)
     data.text_format = JoinedPairs(load_tokenizer(setting.backbone), setting.max_length)
     data.setup("fit")
-    lists = [data.train.rows.draw(0, row) for row in range(len(data.train.rows))]
+    lists = [data.train.plan.rows.draw(0, row) for row in range(data.train.plan.n_rows)]
     queries, docs = data.collection.queries.texts, data.collection.corpus.texts
     pairs = Dataset.from_dict(
         {

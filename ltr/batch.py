@@ -32,8 +32,13 @@ class RankingBatch(NamedTuple):
         doc_rows: ``[B, N]`` int64, row numbers of the documents. Documents are stored in the order of their ids, so the larger
             row wins a tie of scores, as in trec_eval.
         pairs: the joined query–document texts, one for every True of ``mask``, row by row (cross-encoder).
+        queries: the texts of the B queries (dual encoder); None where lists have none, as the groups of labelled texts.
+        docs: the documents' texts, one for every True of ``mask``, row by row (dual encoder).
         features: ``[B, N, F]`` float32, feature vectors of the documents, 0 at the padding (feature ranker).
         distances: ``[B, N]`` float, distance of each document to its query in the index that mined it, or None.
+        judged_rows: ``[B, J]`` int64, rows of all documents that are judged for the query, in the list or not; −1 as padding
+            (dual encoder: what another query's list must not bring in as irrelevant).
+        judged_grades: ``[B, J]`` float, their grades.
         ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or not, largest first and
             filled up with 0. Only lists to be measured carry it.
     """
@@ -43,6 +48,10 @@ class RankingBatch(NamedTuple):
     query_rows: Tensor
     doc_rows: Tensor
     pairs: Texts | None = None
+    queries: Texts | None = None
+    docs: Texts | None = None
     features: Tensor | None = None
     distances: Tensor | None = None
+    judged_rows: Tensor | None = None
+    judged_grades: Tensor | None = None
     ideal: Tensor | None = None

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import JoinedPairs
+from ltr.data.formats import ApartTexts, JoinedPairs
 from ltr.data.tokens import TokenStore
 
 
@@ -20,6 +20,7 @@ class LabelledList(NamedTuple):
         labels: ``[N]`` float32.
         distances: ``[N]`` float32, or None.
         ideal: ``[M]`` float32, see :class:`ltr.batch.RankingBatch`, or None.
+        judged_rows, judged_grades: ``[J]`` int64 and float32, all judgements of the query, or None.
     """
 
     query_row: int
@@ -27,6 +28,8 @@ class LabelledList(NamedTuple):
     labels: np.ndarray
     distances: np.ndarray | None = None
     ideal: np.ndarray | None = None
+    judged_rows: np.ndarray | None = None
+    judged_grades: np.ndarray | None = None
 
 
 class PairCollator:
@@ -55,6 +58,44 @@ class PairCollator:
         doc_rows = np.concatenate([np.empty(0, dtype=np.int64), *(one.doc_rows for one in lists)])
         pairs = self.join.texts(self.queries, query_rows, self.docs, doc_rows)
         return _without_content(lists)._replace(pairs=pairs)
+
+
+class TextCollator:
+    """Lays the texts of queries and of documents out apart.
+
+    Args:
+        queries: their tokens; None where lists have no query, as the groups of labelled texts.
+        docs: their tokens.
+        forms: how they are laid out.
+    """
+
+    def __init__(self, queries: TokenStore | None, docs: TokenStore, forms: ApartTexts) -> None:
+        self.queries, self.docs, self.forms = queries, docs, forms
+
+    def lengths(self, one: LabelledList) -> np.ndarray:
+        """Tokens of each document of a list, ``[N]``."""
+        return self.forms.docs.lengths(self.docs.lengths(one.doc_rows))
+
+    def row_length(self, one: LabelledList) -> float:
+        """Tokens of the mean document."""
+        return float(self.lengths(one).mean())
+
+    def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
+        """Pad the lists to one width; lay their queries end to end, and their documents."""
+        batch = _without_content(lists)
+        doc_rows = np.concatenate([np.empty(0, dtype=np.int64), *(one.doc_rows for one in lists)])
+        return batch._replace(
+            queries=None if self.queries is None else self.forms.queries.texts(self.queries, batch.query_rows.numpy()),
+            docs=self.forms.docs.texts(self.docs, doc_rows),
+            judged_rows=_optional([one.judged_rows for one in lists], np.int64, fill=-1),
+            judged_grades=_optional([one.judged_grades for one in lists]),
+        )
+
+
+def text_collator(queries: TokenStore, docs: TokenStore, text_format: JoinedPairs | ApartTexts) -> PairCollator | TextCollator:
+    """What lays texts out as a format says."""
+    kind = PairCollator if isinstance(text_format, JoinedPairs) else TextCollator
+    return kind(queries, docs, text_format)
 
 
 class FeatureCollator:
@@ -111,14 +152,14 @@ def _mask(lengths: list[int]) -> np.ndarray:
     return np.arange(max([1, *lengths])) < np.asarray(lengths, dtype=np.int64)[:, None]  # a list may be empty: it still has a row
 
 
-def _padded(arrays: Sequence[np.ndarray], mask: np.ndarray, dtype: type) -> torch.Tensor:
-    out = np.zeros(mask.shape, dtype=dtype)
+def _padded(arrays: Sequence[np.ndarray], mask: np.ndarray, dtype: type, fill: int = 0) -> torch.Tensor:
+    out = np.full(mask.shape, fill, dtype=dtype)
     if len(arrays):
         out[mask] = np.concatenate(arrays)
     return torch.from_numpy(out)
 
 
-def _optional(arrays: Sequence[np.ndarray | None]) -> torch.Tensor | None:
+def _optional(arrays: Sequence[np.ndarray | None], dtype: type = np.float32, fill: int = 0) -> torch.Tensor | None:
     if any(array is None for array in arrays):
         return None
-    return _padded(arrays, _mask([len(array) for array in arrays]), np.float32)
+    return _padded(arrays, _mask([len(array) for array in arrays]), dtype, fill)

@@ -36,6 +36,11 @@ class JoinedPairs:
                 "(option model.init_args.max_length)"
             )
 
+    @property
+    def tokenizers(self) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+        """Of queries and of documents."""
+        return self.tokenizer, self.tokenizer
+
     def lengths(self, query_lengths: np.ndarray, doc_lengths: np.ndarray) -> np.ndarray:
         """Tokens of each joined pair."""
         return np.minimum(query_lengths + doc_lengths + self.n_special, self.max_length)
@@ -122,6 +127,26 @@ class SingleTexts:
             prompt = memoryview(np.asarray(self._prompt_ids, dtype=store.dtype))
             spans.insert(0, _Spans([prompt[len(prompt) - n :] for n in n_prompt.tolist()], n_prompt))
         return self._template.filled(spans, dtype=store.dtype)
+
+
+class ApartTexts(NamedTuple):
+    """Queries and documents laid out apart, each as its tower reads them.
+
+    Attributes:
+        queries: the form of a query.
+        docs: the form of a document.
+    """
+
+    queries: SingleTexts
+    docs: SingleTexts
+
+    @property
+    def tokenizers(self) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+        """Of queries and of documents."""
+        return self.queries.tokenizer, self.docs.tokenizer
+
+    def check_queries(self, queries: TextTable, tokens: TokenStore) -> None:
+        """Every query will do: one that is too long is cut, as a document is."""
 
 
 class _Spans(NamedTuple):

@@ -12,7 +12,7 @@ from ltr.data.collate import FeatureCollator, LabelledList
 from ltr.data.letor import FeatureSplit, find_splits, hold_out, read_letor
 from ltr.data.normalise import Normalisation, Step, check_width
 from ltr.data.synthetic import synthetic_splits
-from ltr.datamodules.ranking import PoolBatches, RankingDataModule, TrainBatches, at_least_one
+from ltr.datamodules.ranking import Buckets, PoolBatches, RankingDataModule, TrainBatches, at_least_one
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class FeatureDataModule(RankingDataModule):
         log.info("%s: %d of %d training queries have documents of different grades", self.path, rows.n_orders, len(train))
         collator = FeatureCollator(self.normalisation.fit(train, self.n_features).apply(train))
         where = self.rank, self.world_size
-        self.train = TrainBatches(rows, collator, self.batch_size, self.seed, *where, self.bucket_window)
+        self.train = TrainBatches(Buckets(rows, collator, self.batch_size, self.seed, *where, self.bucket_window), collator)
 
     def split(self, name: str) -> FeatureSplit | None:
         """``train``, ``dev`` or ``test``, read when it is first asked for; None where the data has none."""

@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 
 from ltr.data.bm25 import bm25_lists
-from ltr.data.collate import LabelledList, PairCollator
+from ltr.data.collate import LabelledList, text_collator
 from ltr.data.collection import Collection, open_collection
-from ltr.data.formats import JoinedPairs
+from ltr.data.formats import ApartTexts, JoinedPairs
 from ltr.data.query_lists import QueryLists
 from ltr.data.tokens import TokenStore
 from ltr.datamodules.ranking import PoolBatches, RankingDataModule
@@ -47,7 +47,7 @@ class PoolDataModule(RankingDataModule):
             raise InputError("candidates 'bm25' need a depth, the number of documents per query (option data.init_args.depth)")
         self.candidates, self.depth = candidates, depth
         self.collection: Collection | None = None
-        self.text_format: JoinedPairs | None = None
+        self.text_format: JoinedPairs | ApartTexts | None = None
         self._pools: dict[str, PoolBatches] = {}
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
@@ -84,9 +84,10 @@ class PoolDataModule(RankingDataModule):
         if self.collection is not None and text_format is self.text_format:
             return
         collection = open_collection(self.path)
-        queries, docs = (TokenStore.open(table, text_format.tokenizer) for table in (collection.queries, collection.corpus))
+        tables = collection.queries, collection.corpus
+        queries, docs = (TokenStore.open(*side) for side in zip(tables, text_format.tokenizers, strict=True))
         text_format.check_queries(collection.queries, queries)
-        self.collator = PairCollator(queries, docs, text_format)
+        self.collator = text_collator(queries, docs, text_format)
         self.collection, self.text_format = collection, text_format
 
     def _pool_batches(self, split: str, judged_only: bool) -> PoolBatches:
@@ -115,4 +116,5 @@ def labelled(query_row: int, doc_rows: np.ndarray, judged: QueryLists) -> Labell
     if len(order):
         found = judged_rows[order[at]] == doc_rows
         labels[found] = grades[order[at[found]]]
-    return LabelledList(int(query_row), doc_rows, labels, ideal=np.sort(grades[grades > 0])[::-1])
+    ideal = np.sort(grades[grades > 0])[::-1]
+    return LabelledList(int(query_row), doc_rows, labels, None, ideal, judged_rows, grades)

@@ -98,7 +98,7 @@ class RankingDataModule(LightningDataModule):
         if len(self.train) == 0:
             raise InputError(
                 f"{self.path}: split 'train' must have a row to learn from for each of the {self.world_size} processes, "
-                f"got {len(self.train.rows)} in all"
+                f"got {self.train.plan.n_rows} in all"
             )
         return self._loader(self.train, StepSampler(len(self.train), self._position))
 
@@ -205,12 +205,24 @@ class PoolBatches(Dataset):
         return self.collator(self.batches[number])
 
 
-class TrainBatches(Dataset):
-    """Training batches by (epoch, step).
+class Plan(Protocol):
+    """Which lists form a batch."""
+
+    n_rows: int  # that an epoch has to draw from, for an error
+
+    def __len__(self) -> int:
+        """Steps of an epoch, the same on every rank."""
+
+    def lists(self, epoch: int, step: int) -> list[LabelledList]:
+        """The lists of this rank at a step: a pure function."""
+
+
+class Buckets:
+    """A plan that visits every row once an epoch, rows of similar length together.
 
     Args:
         rows: what to draw from.
-        collator: makes the batch.
+        collator: says the length of a row.
         batch_size: rows per step and rank.
         seed, rank, world_size, window: see :class:`ltr.data.samplers.BucketedBatches`.
     """
@@ -225,7 +237,7 @@ class TrainBatches(Dataset):
         world_size: int = 1,
         window: int = 64,
     ) -> None:
-        self.rows, self.collator = rows, collator
+        self.rows, self.collator, self.n_rows = rows, collator, len(rows)
         self.batches = BucketedBatches(
             len(rows), batch_size, self._row_lengths, seed=seed, rank=rank, world_size=world_size, window=window
         )
@@ -236,6 +248,25 @@ class TrainBatches(Dataset):
     def __len__(self) -> int:
         return len(self.batches)
 
+    def lists(self, epoch: int, step: int) -> list[LabelledList]:
+        """See :class:`Plan`."""
+        return [self.rows.draw(epoch, row) for row in self.batches.rows(epoch, step)]
+
+
+class TrainBatches(Dataset):
+    """Training batches by (epoch, step).
+
+    Args:
+        plan: which lists form a batch.
+        collator: makes the batch.
+    """
+
+    def __init__(self, plan: Plan, collator: Collator) -> None:
+        self.plan, self.collator = plan, collator
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
     def __getitem__(self, key: tuple[int, int] | int) -> RankingBatch:
         epoch, step = key if isinstance(key, tuple) else (0, key)  # overfit_batches numbers the batches itself
-        return self.collator([self.rows.draw(epoch, row) for row in self.batches.rows(epoch, step)])
+        return self.collator(self.plan.lists(epoch, step))

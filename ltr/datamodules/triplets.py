@@ -12,7 +12,7 @@ from ltr.data.collate import LabelledList
 from ltr.data.negatives import MinedNegatives
 from ltr.data.query_lists import QueryLists
 from ltr.datamodules.pools import PoolDataModule
-from ltr.datamodules.ranking import TrainBatches, at_least_one
+from ltr.datamodules.ranking import Buckets, TrainBatches, at_least_one
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -80,15 +80,8 @@ class TripletDataModule(PoolDataModule):
                 where=f"{self.path}: split 'train'",
                 name_of=self.collection.queries.ids.__getitem__,
             )
-            self.train = TrainBatches(
-                rows,
-                self.collator,
-                self.batch_size,
-                self.seed,
-                self.rank,
-                self.world_size,
-                self.bucket_window,
-            )
+            where = self.seed, self.rank, self.world_size
+            self.train = TrainBatches(Buckets(rows, self.collator, self.batch_size, *where, self.bucket_window), self.collator)
 
     def _negative_source(self) -> tuple[QueryLists | None, bool]:
         """Documents to draw from (None: the whole corpus), and whether their values are distances."""
@@ -187,6 +180,8 @@ class TripletRows:
             np.concatenate([judged_rows[positive], negative]),
             np.concatenate([grades[positive], np.zeros(len(negative), np.float32)]),
             distances,
+            judged_rows=judged_rows,
+            judged_grades=grades,
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from ltr.data.letor import FeatureSplit
 from ltr.datamodules import FeatureDataModule
 from ltr.datamodules.features import FeatureRows, _close
-from ltr.datamodules.ranking import TrainBatches
+from ltr.datamodules.ranking import Buckets, TrainBatches
 from ltr.errors import InputError
 from tests.conftest import write_letor
 
@@ -185,8 +185,8 @@ def test_ranks_share_out_every_batch(letor_folder):
     """Two ranks with batches of 2 see, together, what one rank sees with batches of 4; each list on one of them."""
     rows = FeatureRows(opened(letor_folder).split("train"), None, "sample", seed=0)
     collator = opened(letor_folder).train.collator
-    alone = TrainBatches(rows, collator, 4, seed=0)
-    ranks = [TrainBatches(rows, collator, 2, seed=0, rank=rank, world_size=2) for rank in range(2)]
+    alone = TrainBatches(Buckets(rows, collator, 4, seed=0), collator)
+    ranks = [TrainBatches(Buckets(rows, collator, 2, seed=0, rank=rank, world_size=2), collator) for rank in range(2)]
     for step in range(len(alone)):
         parts = [set(one[0, step].query_rows.tolist()) for one in ranks]
         assert not parts[0] & parts[1] and parts[0] | parts[1] == set(alone[0, step].query_rows.tolist())

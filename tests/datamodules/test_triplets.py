@@ -128,7 +128,7 @@ def test_a_query_without_positives_is_refused_and_one_without_negatives_left_out
     qrels.write_text(kept + everything)
     with caplog.at_level("INFO"):
         data = module(folder)
-    assert len(data.train.rows) == 5 and "1 of 6 queries have no negatives" in caplog.text
+    assert data.train.plan.n_rows == 5 and "1 of 6 queries have no negatives" in caplog.text
     qrels.write_text(kept + "train-q0\ttrain-q0-d1\t0\n")
     with pytest.raises(InputError, match="1 of 6 queries have no document with a grade above 0, first 'train-q0'"):
         module(folder)
