@@ -2,14 +2,15 @@
 
 A step embeds 16 batches of documents of the corpus, drawn at random, the same on both sides, whose embeddings must agree.
 sentence-transformers tokenises within the step. ltr has tokenised the corpus before: of that time the step gets the share of its
-documents, by their tokens before they are cut. What is measured, and how, stands in sides.py.
+documents, by their tokens before they are cut. What is measured, and how, stands in compare.py.
 """
 
 import json
 
 import numpy as np
+from compare import compare
 from meter import WARM_UP, Meter
-from sides import Setting, Side, compare, fastest_attention, tokenising
+from sides import Setting, Side, fastest_attention, tokenising
 
 BATCHES = 16  # of a step
 CHECKED = 64  # documents

@@ -1,4 +1,4 @@
-"""Counts and times the steps of one side of a comparison, in the side's own process; see sides.py."""
+"""Counts and times the steps of one side of a comparison, in the side's own process; see compare.py."""
 
 import inspect
 import os

@@ -2,7 +2,7 @@
 
 16 queries with a relevant document and a random one each: 32 pairs a step, the same pairs on both sides. Each side trains with
 its own trainer and data loader, dropout and AdamW as by default: ltr's CrossEncoderModule under RankNet, and a
-CrossEncoderTrainer under binary cross-entropy. What is measured, and how, stands in sides.py.
+CrossEncoderTrainer under binary cross-entropy. What is measured, and how, stands in compare.py.
 
 Wants ``pip install 'sentence-transformers[train]' 'datasets < 5'``.
 """
@@ -10,8 +10,9 @@ Wants ``pip install 'sentence-transformers[train]' 'datasets < 5'``.
 from typing import TYPE_CHECKING
 
 import numpy as np
+from compare import compare
 from meter import Meter
-from sides import Setting, Side, check_lengths, compare, fit, load_options, tokenising, train
+from sides import Setting, Side, check_lengths, fit, load_options, tokenising, train
 
 if TYPE_CHECKING:
     from ltr.datamodules import TripletDataModule

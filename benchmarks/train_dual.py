@@ -1,15 +1,18 @@
 """Train a dual encoder, ltr against sentence-transformers: python benchmarks/train_dual.py
 
 64 queries with a relevant document each, and the other documents of the batch as negatives: softmax over 20 · cosine. Each side
-trains with its own trainer and data loader, dropout and AdamW as by default: ltr's TextEncoder reads all texts of a batch in one
-pass, a SentenceTransformerTrainer has MultipleNegativesRankingLoss. What is measured, and how, stands in sides.py.
+trains with its own trainer and data loader, dropout and AdamW as by default: ltr's DualEncoderModule reads all texts of a batch
+in one pass, a SentenceTransformerTrainer has MultipleNegativesRankingLoss. ``--cached --batch 1024`` takes batches that don't fit
+the memory at once: ltr computes chunks again in the backward pass, the others have CachedMultipleNegativesRankingLoss. What is
+measured, and how, stands in compare.py.
 
 Wants ``pip install 'sentence-transformers[train]' 'datasets < 5'``.
 """
 
 import numpy as np
+from compare import compare
 from meter import Meter
-from sides import Setting, Side, check_lengths, compare, fit, load_options, tokenising, train
+from sides import Setting, Side, check_lengths, fit, load_options, tokenising, train
 
 CHECKED = 256  # pairs
 
@@ -47,60 +50,32 @@ def prepare(setting: Setting) -> tuple[float, str]:
 
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
-    """A plain LightningModule around the encoder."""
-    import torch
-    from lightning import LightningModule
-    from torch import Tensor
-    from torch.nn import functional as F
-    from torch.utils.data import DataLoader
+    """DualEncoderModule on groups of a query and one of its documents, drawn anew in every epoch."""
+    from ltr.datamodules import GroupDataModule
+    from ltr.losses import SoftmaxLoss
+    from ltr.modules import DualEncoderModule
 
-    from ltr.batch import Texts
-    from ltr.data.collection import open_collection
-    from ltr.data.formats import SingleTexts
-    from ltr.data.tokens import TokenStore
-    from ltr.models.backbone import load_encoder, load_tokenizer
-    from ltr.models.text_encoder import TextEncoder
-
-    class DualEncoder(LightningModule):
-        def __init__(self, encoder: TextEncoder) -> None:
-            super().__init__()
-            self.encoder = encoder
-            self.train()
-
-        def training_step(self, texts: Texts) -> Tensor:
-            queries, docs = F.normalize(self.encoder(texts)).chunk(2)
-            return F.cross_entropy(20 * queries @ docs.T, torch.arange(len(queries), device=queries.device))
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(self.parameters(), lr=5e-5, fused=True)
-
-    tokenizer = load_tokenizer(setting.backbone)
-    collection, form = open_collection(setting.data), SingleTexts(tokenizer, setting.max_length)
-    queries, docs = (TokenStore.open(table, tokenizer) for table in (collection.queries, collection.corpus))
-
-    def laid_out(pairs: list[np.ndarray]) -> Texts:
-        """The queries of some pairs of rows, then their documents."""
-        query_rows, doc_rows = np.stack(pairs).T
-        sides = form.texts(queries, query_rows), form.texts(docs, doc_rows)
-        return Texts(*(None if parts[0] is None else torch.cat(parts) for parts in zip(*sides, strict=True)))
-
-    model, _ = load_encoder(setting.backbone)
-    meter.watch(model)
-    module = DualEncoder(TextEncoder(model, tokenizer.pad_token_id, pooling="mean"))
-    rows = np.load(setting.folder / "pairs.npy")
-    pin = setting.device == "cuda"
-    fit(module, DataLoader(rows, setting.batch, shuffle=True, collate_fn=laid_out, pin_memory=pin), meter, setting, side)
+    module = DualEncoderModule(
+        setting.backbone, SoftmaxLoss(), temperature=0.05, lr=5e-5, max_length=setting.max_length, recompute=setting.cached
+    )
+    meter.watch(module.model.query_tower.encoder.model)
+    # No list is measured here, so that none is looked for: medquad-liveqa has pools for its test split alone.
+    data = GroupDataModule(setting.data, groups=setting.batch, docs_per_group=1, candidates="corpus", depth=10)
+    fit(module, data, meter, setting, side)
 
 
 def theirs(meter: Meter, setting: Setting, side: Side) -> None:
     """Texts tokenised on the fly; the two columns are encoded one after the other."""
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.losses import (
+        CachedMultipleNegativesRankingLoss,
+        MultipleNegativesRankingLoss,
+    )
 
     model = SentenceTransformer(setting.backbone, **load_options(setting, side))
     model.max_seq_length = setting.max_length
     meter.watch(model.transformers_model)
-    loss = MultipleNegativesRankingLoss(model)
+    loss = (CachedMultipleNegativesRankingLoss if setting.cached else MultipleNegativesRankingLoss)(model)
     pairs, batch = setting.folder / "pairs", setting.batch
     train(SentenceTransformerTrainer, SentenceTransformerTrainingArguments, model, loss, pairs, batch, meter, side)
 

@@ -1,6 +1,7 @@
 """Embeddings of many texts, from the token store to a memory map."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -40,25 +41,33 @@ def encode(encoder: nn.Module, store: TokenStore, form: SingleTexts, file: Path,
     rows = np.arange(len(store)) if rows is None else np.asarray(rows)
     if not len(rows):
         raise ValueError("there must be at least one text to encode, got none")
-    device = next(encoder.parameters()).device
-    lengths = form.lengths(store.lengths(rows))
-    order = np.argsort(-lengths, kind="stable")  # too little memory shows at the first batch
-    batches = [order[begin:end] for begin, end in cuts(lengths[order].tolist(), BATCH_TOKENS)]
     partial = file.with_name(f"{file.name}.partial")  # one that a killed process left is overwritten
     partial.touch()  # a folder that is missing shows now
     try:
         embeddings = None
-        with torch.inference_mode(), in_eval_mode(encoder):
-            for batch in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
-                texts = form.texts(store, rows[batch])
-                found = encoder(Texts(*(x if x is None else x.to(device) for x in texts))).float().cpu().numpy()
-                if embeddings is None:
-                    shape = (len(rows), found.shape[1])
-                    embeddings = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
-                    take_room(partial)
-                embeddings[batch] = found
+        for places, found in encoded(encoder, store, form, rows):
+            if embeddings is None:
+                shape = (len(rows), found.shape[1])
+                embeddings = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
+                take_room(partial)
+            embeddings[places] = found
         embeddings.flush()
         os.replace(partial, file)
     finally:
         partial.unlink(missing_ok=True)
     return np.load(file, mmap_mode="r")
+
+
+def encoded(
+    encoder: nn.Module, store: TokenStore, form: SingleTexts, rows: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The same, batch by batch: which of the rows ``[n]``, and their embeddings ``[n, H]`` float32."""
+    device = next(encoder.parameters()).device
+    lengths = form.lengths(store.lengths(rows))
+    order = np.argsort(-lengths, kind="stable")  # too little memory shows at the first batch
+    batches = [order[begin:end] for begin, end in cuts(lengths[order].tolist(), BATCH_TOKENS)]
+    for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
+        with torch.inference_mode(), in_eval_mode(encoder):
+            texts = form.texts(store, rows[places])
+            found = encoder(Texts(*(x if x is None else x.to(device) for x in texts))).float().cpu().numpy()
+        yield places, found

@@ -24,6 +24,7 @@ class MarginInputs(NamedTuple):
         embeddings: ``[B, N, H]`` float, the documents' representations, or None; a policy that reads them says
             ``wants_embeddings = True``.
         scores: ``[B, N]`` float without gradient, the current scores, or None.
+        gathered: whether these are the lists of all ranks, the same on each.
     """
 
     labels: Tensor
@@ -31,6 +32,7 @@ class MarginInputs(NamedTuple):
     distances: Tensor | None = None
     embeddings: Tensor | None = None
     scores: Tensor | None = None
+    gathered: bool = False
 
 
 class Constant(nn.Module):
@@ -96,6 +98,8 @@ class FromDistance(nn.Module):
         ValueError: for a batch without distances.
     """
 
+    wants_distances = True
+
     def __init__(self, k: float = 1.0, power: float = 1.0, cap: float | None = None) -> None:
         super().__init__()
         _require(0 < k < math.inf and 0 < power < math.inf, "FromDistance: k and power must be finite and above 0", k, power)
@@ -122,8 +126,8 @@ class NormalSample(nn.Module):
     document j from the hardest to the easiest: by distance in the index, or by score where the batch brings no distances. What
     stands at padding and at most relevant documents means nothing.
 
-    The draws are a function of the seed, the batches counted so far and the rank of the process, so a resumed run draws what the
-    interrupted one would have drawn; the count lies in the checkpoint.
+    The draws are a function of the seed, the batches counted so far and the rank of the process (but for lists that all ranks
+    share), so a resumed run draws what the interrupted one would have drawn; the count lies in the checkpoint.
 
     Args:
         mean: in units of score.
@@ -161,13 +165,13 @@ class NormalSample(nn.Module):
         negative = mask & (labels < best_b)
         # Beyond the n negatives of a row everything is infinite, the draws and the documents: it is matched with itself.
         unused = torch.arange(labels.shape[1], device=labels.device) >= negative.sum(dim=1, keepdim=True)
-        draws = self._draw(labels).masked_fill(unused, torch.inf).sort(dim=1).values
+        draws = self._draw(labels, inputs.gathered).masked_fill(unused, torch.inf).sort(dim=1).values
         rank = ease.masked_fill(~negative, torch.inf).argsort(dim=1).argsort(dim=1)
         return draws.gather(1, rank).clamp(self.low, self.high)
 
-    def _draw(self, like: Tensor) -> Tensor:
+    def _draw(self, like: Tensor, gathered: bool) -> Tensor:
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        rank = torch.distributed.get_rank() if distributed else 0
+        rank = torch.distributed.get_rank() if distributed and not gathered else 0
         generator = np.random.default_rng([self.seed, int(self.batches), rank])
         self.batches += 1
         return torch.from_numpy(generator.normal(self.mean, self.std, like.shape)).to(like)
@@ -245,6 +249,11 @@ class Annealed(nn.Module):
     def wants_embeddings(self) -> bool:
         """Whether the policy reads them."""
         return getattr(self.margin, "wants_embeddings", False)
+
+    @property
+    def wants_distances(self) -> bool:
+        """Whether the policy can't do without them."""
+        return getattr(self.margin, "wants_distances", False)
 
     def forward(self, inputs: MarginInputs) -> Tensor:
         share = (self.batches / self.steps).clamp(max=1.0)

@@ -15,7 +15,7 @@ from ltr.trec import read_qrels, read_run
 QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
 
 
-def write_config(folder: Path, backbone: str, data: Path, **changes) -> Path:
+def write_config(folder: Path, backbone: str, collection: Path, **changes) -> Path:
     """A whole experiment over the tiny world: 8 steps an epoch, 2 epochs, with dropout."""
     config = {
         "seed_everything": 3,
@@ -25,7 +25,7 @@ def write_config(folder: Path, backbone: str, data: Path, **changes) -> Path:
         },
         "data": {
             "class_path": "ltr.datamodules.TripletDataModule",
-            "init_args": {"path": str(data), "negatives_per_query": 3, "batch_size": 4, "eval_batch_size": 7},
+            "init_args": {"path": str(collection), "negatives_per_query": 3, "batch_size": 4, "eval_batch_size": 7},
         },
         "trainer": {"max_epochs": 2, "default_root_dir": str(folder / "run"), **QUIET},
         "last": {"every_n_steps": 3},

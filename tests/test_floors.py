@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = [
     {"errors", "trec"},
     {"batch", "similarity"},
-    {"losses", "margins", "in_batch", "metrics"},
+    {"losses", "margins", "in_batch", "gather", "metrics"},
     {"models", "data", "encoding", "index"},
     {"modules", "datamodules", "callbacks", "compare", "export"},
     {"__main__", "cli"},

@@ -109,7 +109,7 @@ def test_normal_sample_heeds_neither_padding_nor_order(lists):
     other = torch.where(lists.mask, lists.labels, 9.0)
     assert torch.equal(NormalSample()(lists._replace(distances=noise, labels=other))[real], expected[real])
     order = torch.randperm(9)
-    moved = MarginInputs(*(None if x is None else x[:, order] for x in lists))
+    moved = MarginInputs(*(x[:, order] if isinstance(x, torch.Tensor) else x for x in lists))
     assert torch.equal(NormalSample()(moved)[real[:, order]], expected[:, order][real[:, order]])
 
 
@@ -123,13 +123,14 @@ def test_normal_sample_has_its_distribution():
     assert not torch.equal(NormalSample(mean=0.3, std=0.05, low=0.0, high=1.0, seed=1)(given)[:, 1:], first)
 
 
-def test_ranks_draw_apart(lists, monkeypatch):
+def test_ranks_draw_apart_unless_they_share_their_lists(lists, monkeypatch):
     alone = NormalSample()(lists)
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     assert torch.equal(NormalSample()(lists), alone)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
     assert not torch.equal(NormalSample()(lists), alone)
+    assert torch.equal(NormalSample()(lists._replace(gathered=True)), alone)
 
 
 def test_normal_sample_leaves_the_global_random_state_alone(lists):

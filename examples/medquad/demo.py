@@ -16,14 +16,19 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from sentence_transformers import SentenceTransformer
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection, open_collection
+from ltr.data.formats import SingleTexts
 from ltr.data.query_lists import QueryLists
+from ltr.data.texts import TextTable
+from ltr.data.tokens import TokenStore
 from ltr.datamodules.pools import labelled
+from ltr.encoding import encode
 from ltr.metrics import RankingMetric
-from ltr.models.backbone import resolve
+from ltr.models.backbone import load_encoder, load_tokenizer
+from ltr.models.text_encoder import TextEncoder
+from ltr.similarity import cosine
 from ltr.trec import read_run
 
 MEASURES = ["nDCG@10", "RR@10", "AP", "swapped_pairs"]
@@ -47,16 +52,19 @@ def measure(collection: Collection, ranked: QueryLists) -> list[float]:
 
 def bi_encoder(collection: Collection, pools: QueryLists) -> QueryLists:
     """The pools, ranked by the cosine of the embeddings of the untrained weights."""
-    model = SentenceTransformer(resolve(BACKBONE), device="cpu")
-    model.max_seq_length = 128
+    tokenizer, (model, _) = load_tokenizer(BACKBONE), load_encoder(BACKBONE)
+    encoder, form = TextEncoder(model, tokenizer.pad_token_id), SingleTexts(tokenizer, 128)
 
-    def encode(texts, rows: np.ndarray) -> np.ndarray:
-        return model.encode([texts[r] for r in rows], batch_size=16, normalize_embeddings=True, show_progress_bar=True)
+    def embeddings(table: TextTable, rows: np.ndarray) -> torch.Tensor:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "embeddings.npy"
+            return torch.from_numpy(np.array(encode(encoder, TokenStore.open(table, tokenizer), form, file, rows)))
 
     doc_rows, at = np.unique(pools.doc_rows, return_inverse=True)
-    queries, docs = encode(collection.queries.texts, pools.query_rows), encode(collection.corpus.texts, doc_rows)
+    queries, docs = embeddings(collection.queries, pools.query_rows), embeddings(collection.corpus, doc_rows)
     query_of_doc = np.repeat(np.arange(len(pools.query_rows)), np.diff(pools.offsets))
-    return pools._replace(values=(queries[query_of_doc] * docs[at]).sum(axis=1))
+    scores = cosine(queries[query_of_doc].unsqueeze(1), docs[at].unsqueeze(1)).flatten()
+    return pools._replace(values=scores.numpy())
 
 
 def ranker(collection: Collection, run: Path) -> QueryLists:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ltr.batch import RankingBatch
 from ltr.trec import Ranked, write_run, write_whole
 
 
@@ -37,11 +36,11 @@ class RunWriter(Callback):
 
     on_validation_start = on_test_start = on_predict_start = _start
 
-    def _collect(self, trainer: Trainer, pl_module: LightningModule, outputs: dict, batch: RankingBatch, *args: Any) -> None:
+    def _collect(self, trainer: Trainer, pl_module: LightningModule, outputs: dict, *args: Any) -> None:
         values = [v.tolist() for v in outputs.get("per_query", {}).values()]
-        scores, mask = outputs["scores"].tolist(), batch.mask.tolist()
-        for row, (query, docs) in enumerate(zip(batch.query_rows.tolist(), batch.doc_rows.tolist(), strict=True)):
-            ranked = sorted(((s, d) for s, d, real in zip(scores[row], docs, mask[row], strict=True) if real), reverse=True)
+        names = ("query_rows", "doc_rows", "scores", "mask")
+        for row, (query, docs, scores, mask) in enumerate(zip(*(outputs[name].tolist() for name in names), strict=True)):
+            ranked = sorted(((s, d) for s, d, real in zip(scores, docs, mask, strict=True) if real), reverse=True)
             self._lists.append((query, [(doc, score) for score, doc in ranked], [v[row] for v in values]))
 
     on_test_batch_end = on_predict_batch_end = _collect

@@ -1,8 +1,17 @@
 """LightningDataModules: from files to batches."""
 
 from ltr.datamodules.features import FeatureDataModule
+from ltr.datamodules.groups import GroupDataModule
+from ltr.datamodules.lists import ListDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.ranking import RankingDataModule
 from ltr.datamodules.triplets import TripletDataModule
 
-__all__ = ["FeatureDataModule", "PoolDataModule", "RankingDataModule", "TripletDataModule"]
+__all__ = [
+    "FeatureDataModule",
+    "GroupDataModule",
+    "ListDataModule",
+    "PoolDataModule",
+    "RankingDataModule",
+    "TripletDataModule",
+]

@@ -1,4 +1,4 @@
-"""Re-ranking: the candidate pools of a split, every query scored exactly once."""
+"""What is measured: the candidate pools of a split, or the search of the whole corpus; every query exactly once."""
 
 import logging
 from collections.abc import Sequence
@@ -11,8 +11,9 @@ from ltr.data.collate import LabelledList, text_collator
 from ltr.data.collection import Collection, open_collection
 from ltr.data.formats import ApartTexts, JoinedPairs
 from ltr.data.query_lists import QueryLists
+from ltr.data.samplers import ShareOfRank
 from ltr.data.tokens import TokenStore
-from ltr.datamodules.ranking import PoolBatches, RankingDataModule
+from ltr.datamodules.ranking import PoolBatches, RankingDataModule, at_least_one
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,9 @@ class PoolDataModule(RankingDataModule):
 
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`.
-        candidates: the pools to re-rank: the source's own (``candidates``), or BM25's best of the whole corpus (``bm25``).
-        depth: documents of a pool at most, best first; None takes all (``bm25`` needs a number).
+        candidates: the pools to re-rank: the source's own (``candidates``), or BM25's best of the whole corpus (``bm25``); or
+            ``corpus``: a dual encoder searches all of it.
+        depth: documents of a pool at most, best first; None takes all (``bm25`` and ``corpus`` need a number).
         eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.RankingDataModule`.
 
     Attributes:
@@ -35,7 +37,7 @@ class PoolDataModule(RankingDataModule):
     def __init__(
         self,
         path: str,
-        candidates: Literal["candidates", "bm25"] = "candidates",
+        candidates: Literal["candidates", "bm25", "corpus"] = "candidates",
         depth: int | None = None,
         eval_batch_size: int = 16,
         num_workers: int = 0,
@@ -43,8 +45,11 @@ class PoolDataModule(RankingDataModule):
         seed: int | None = None,
     ) -> None:
         super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed)
-        if candidates == "bm25" and depth is None:
-            raise InputError("candidates 'bm25' need a depth, the number of documents per query (option data.init_args.depth)")
+        if candidates != "candidates" and depth is None:
+            raise InputError(
+                f"candidates {candidates!r} need a depth, the number of documents per query (option data.init_args.depth)"
+            )
+        at_least_one(depth=1 if depth is None else depth)
         self.candidates, self.depth = candidates, depth
         self.collection: Collection | None = None
         self.text_format: JoinedPairs | ApartTexts | None = None
@@ -55,6 +60,17 @@ class PoolDataModule(RankingDataModule):
 
     def pools(self, split: str) -> PoolBatches | None:
         return self._pools.get(split)
+
+    @property
+    def searches_corpus(self) -> bool:
+        """Whether the lists to be measured come from a search of the corpus, which the module does."""
+        return self.candidates == "corpus"
+
+    def query_rows_of_rank(self, split: str) -> np.ndarray:
+        """``[Q]`` int64: the queries of a split that this rank measures."""
+        batches = self.pools(split)
+        share = ShareOfRank(len(batches), self.rank, self.world_size)
+        return np.asarray([one.query_row for number in share for one in batches.batches[number]], dtype=np.int64)
 
     def prepare_data(self) -> None:
         """Read, check and tokenise once, in one process: the others find it all on disk."""
@@ -83,22 +99,34 @@ class PoolDataModule(RankingDataModule):
             )
         if self.collection is not None and text_format is self.text_format:
             return
-        collection = open_collection(self.path)
+        if self.searches_corpus and isinstance(text_format, JoinedPairs):
+            raise InputError(
+                "only a dual encoder can search the corpus: a cross-encoder reads every document with every query; set "
+                "data.init_args.candidates to candidates or bm25"
+            )
+        collection = self._open_collection()
         tables = collection.queries, collection.corpus
         queries, docs = (TokenStore.open(*side) for side in zip(tables, text_format.tokenizers, strict=True))
         text_format.check_queries(collection.queries, queries)
         self.collator = text_collator(queries, docs, text_format)
         self.collection, self.text_format = collection, text_format
 
+    def _open_collection(self) -> Collection:
+        return open_collection(self.path)
+
     def _pool_batches(self, split: str, judged_only: bool) -> PoolBatches:
         """The pools of the judged queries; or of all that have one, where there is nothing to be measured."""
         unjudged = QueryLists.from_rows([], [], [])
         judged = self.collection.judgements(split) if judged_only else self.collection.qrels.get(split, unjudged)
+        asked = judged.query_rows if len(judged.query_rows) else np.arange(len(self.collection.queries))
+        if self.searches_corpus:
+            nothing = np.empty(0, dtype=np.int64)
+            lists = [labelled(query_row, nothing, judged) for query_row in asked]
+            return PoolBatches(lists, self.eval_batch_size, self.collator, self.world_size)
         if self.candidates == "candidates":
             pools = self.collection.pools(split, "data.init_args.candidates")
         else:
-            everyone = np.arange(len(self.collection.queries))
-            pools = bm25_lists(self.collection, judged.query_rows if len(judged.query_rows) else everyone, self.depth)
+            pools = bm25_lists(self.collection, asked, self.depth)
         query_rows = judged.query_rows if judged_only else pools.query_rows
         lists = [labelled(query_row, pools.of(query_row)[0][: self.depth], judged) for query_row in query_rows]
         missing = sum(len(one.doc_rows) == 0 for one in lists)

@@ -50,7 +50,7 @@ class TripletDataModule(PoolDataModule):
         negatives_depth: int | None = None,
         batch_size: int = 16,
         bucket_window: int = 64,
-        candidates: Literal["candidates", "bm25"] = "candidates",
+        candidates: Literal["candidates", "bm25", "corpus"] = "candidates",
         depth: int | None = None,
         eval_batch_size: int = 16,
         num_workers: int = 0,

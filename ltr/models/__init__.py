@@ -1,6 +1,7 @@
 """Rankers: ``model(RankingBatch) -> scores [B, N]``."""
 
 from ltr.models.cross_encoder import PairWiseBertRanker
+from ltr.models.dual_encoder import DualEncoder
 from ltr.models.feature_ranker import FeatureRanker
 
-__all__ = ["FeatureRanker", "PairWiseBertRanker"]
+__all__ = ["DualEncoder", "FeatureRanker", "PairWiseBertRanker"]

@@ -6,7 +6,14 @@ from typing import Literal, get_args
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
 from ltr.errors import InputError
 from ltr.models.dropout import use_fast_dropout
@@ -48,7 +55,7 @@ def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(resolve(backbone))
     except (OSError, ValueError) as error:
-        raise _cannot_load(backbone, error) from None
+        raise cannot_load(backbone, error) from None
 
 
 def load_encoder(backbone: str, dropout: Dropouts = "hidden") -> tuple[nn.Module, bool]:
@@ -65,16 +72,43 @@ def load_encoder(backbone: str, dropout: Dropouts = "hidden") -> tuple[nn.Module
     Raises:
         InputError: if it can't be loaded.
     """
+    encoder, has_own_head = _load(backbone, dropout)
+    use_dropout(encoder, dropout)
+    return encoder, has_own_head
+
+
+def leave_out_dropout(config: PreTrainedConfig, dropout: Dropouts) -> dict[str, float]:
+    """Set to 0, in place, the probabilities that are not wanted of an encoder; it must be made of the config afterwards.
+
+    Args:
+        config: of the encoder.
+        dropout: see :func:`load_encoder`.
+
+    Returns:
+        What was set to 0, and the probability it had.
+
+    Raises:
+        InputError: for another dropout.
+    """
     if dropout not in get_args(Dropouts):
         raise InputError(f"encoder_dropout must be hidden, own or none, got {dropout!r} (option model.init_args.encoder_dropout)")
-    encoder, has_own_head = _load(backbone, dropout)
+    own = {}
+    for name, value in config.to_dict().items():  # transformers has no one name for each
+        is_dropout = "drop" in name and isinstance(value, float) and value > 0
+        if is_dropout and (dropout == "none" or (dropout == "hidden" and "att" in name)):
+            own[name] = value
+            setattr(config, name, 0.0)
+    return own
+
+
+def use_dropout(encoder: nn.Module, dropout: Dropouts) -> None:
+    """What a config can't say of the dropout of an encoder: cheap masks, or none whatever its layers were made with."""
     if dropout == "hidden":
         use_fast_dropout(encoder)
     if dropout == "none":
         for module in encoder.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
-    return encoder, has_own_head
 
 
 def _load(backbone: str, dropout: Dropouts) -> tuple[nn.Module, bool]:
@@ -84,16 +118,13 @@ def _load(backbone: str, dropout: Dropouts) -> tuple[nn.Module, bool]:
         if getattr(config, "is_encoder_decoder", False):
             raise InputError(f"backbone {backbone!r}: {config.model_type} has a decoder; take an encoder")
         config.return_dict = True
-        for name, value in config.to_dict().items():  # transformers has no one name for each
-            is_dropout = "drop" in name and isinstance(value, float)
-            if is_dropout and (dropout == "none" or (dropout == "hidden" and "att" in name)):
-                setattr(config, name, 0.0)
+        leave_out_dropout(config, dropout)
         architectures = config.architectures or []
         if config.num_labels == 1 and any(a.endswith("ForSequenceClassification") for a in architectures):
             return AutoModelForSequenceClassification.from_pretrained(source, config=config, dtype=torch.float32), True
         encoder = AutoModel.from_pretrained(source, config=config, dtype=torch.float32)
     except (OSError, ValueError) as error:
-        raise _cannot_load(backbone, error) from None
+        raise cannot_load(backbone, error) from None
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
     return encoder, False
@@ -107,7 +138,8 @@ def max_positions(encoder: nn.Module) -> int | None:
     return getattr(encoder.config, "max_position_embeddings", None)
 
 
-def _cannot_load(backbone: str, error: Exception) -> InputError:
+def cannot_load(backbone: str, error: Exception) -> InputError:
+    """The line for the user when a backbone can't be loaded."""
     if isinstance(error, InputError):
         return error
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

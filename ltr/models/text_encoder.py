@@ -27,7 +27,7 @@ class TextEncoder(nn.Module):
     Args:
         model: an encoder of transformers, or a ready cross-encoder (with a head of its own).
         pad_id: what a padded chunk is filled with.
-        pooling: ``mean`` over the tokens of a text, or ``cls``: the first one.
+        pooling: ``mean`` over the tokens of a text, ``cls``: the first one, or ``max`` over them in each dimension.
         max_tokens: of a chunk; None: 2,048 on a CPU, 65,536 on a GPU, or 8,192 there with ``recompute``.
         recompute: keep no chunk's activations but the last one's, and compute them again in the backward pass: memory then grows
             with ``max_tokens``, not with the batch, for up to a third more time. Gradients stay the same, dropout included.
@@ -44,14 +44,14 @@ class TextEncoder(nn.Module):
         self,
         model: nn.Module,
         pad_id: int = 0,
-        pooling: Literal["mean", "cls"] = "mean",
+        pooling: Literal["mean", "cls", "max"] = "mean",
         max_tokens: int | None = None,
         recompute: bool = False,
         compile: bool = False,
     ) -> None:
         super().__init__()
-        if pooling not in ("mean", "cls"):
-            raise InputError(f"pooling must be 'mean' or 'cls', got {pooling!r} (option model.init_args.pooling)")
+        if pooling not in ("mean", "cls", "max"):
+            raise InputError(f"pooling must be 'mean', 'cls' or 'max', got {pooling!r} (option model.init_args.pooling)")
         if max_tokens is not None and max_tokens < 1:
             raise InputError(f"max_tokens must be at least 1, got {max_tokens} (option model.init_args.max_tokens)")
         self.model, self.pad_id, self.pooling = model, pad_id, pooling

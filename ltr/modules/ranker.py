@@ -3,7 +3,7 @@
 import inspect
 import os
 import warnings
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,29 @@ from ltr.batch import RankingBatch
 from ltr.errors import InputError
 from ltr.margins import MarginInputs
 from ltr.metrics import RankingMetric
+from ltr.modules.last_step import LastStep
+
+
+class Scored(NamedTuple):
+    """What the loss sees of a batch: rows of R queries (or anchors), columns of up to C documents.
+
+    Attributes:
+        scores: ``[R, C]``.
+        labels: ``[R, C]`` float.
+        mask: ``[R, C]`` bool.
+        distances: ``[R, C]`` float, see :class:`ltr.batch.RankingBatch`, or None.
+        embeddings: ``[R, C, H]`` float, of the documents, or None.
+        texts: ``[S, H]`` float, representations of the batch's texts to be watched, or None.
+        gathered: whether these are the lists of all ranks, the same on each.
+    """
+
+    scores: Tensor
+    labels: Tensor
+    mask: Tensor
+    distances: Tensor | None = None
+    embeddings: Tensor | None = None
+    texts: Tensor | None = None
+    gathered: bool = False
 
 
 class RankerModule(LightningModule):
@@ -54,6 +77,7 @@ class RankerModule(LightningModule):
     ) -> None:
         super().__init__()
         self.model, self.loss, self.margin = model, loss, margin
+        self.last_step: LastStep | None = None
         self.check_margin(loss, margin)
         self.lr, self.weight_decay, self.warmup, self.decay = lr, weight_decay, warmup, decay
         names = ["nDCG@10", "RR@10", "AP", "swapped_pairs"] if metrics is None else metrics
@@ -111,16 +135,26 @@ class RankerModule(LightningModule):
         state = np.random.SeedSequence([seed, self.current_epoch, batch_idx, self.global_rank])
         torch.manual_seed(int(state.generate_state(1, np.uint64)[0] >> 1))
 
+    @property
+    def wants_embeddings(self) -> bool:
+        """Whether the margin reads them."""
+        return getattr(self.margin, "wants_embeddings", False)
+
+    def scored(self, batch: RankingBatch) -> Scored:
+        """The lists of a training batch with their scores."""
+        scores, embeddings = self.model.represent(batch) if self.wants_embeddings else (self.model(batch), None)
+        texts = None if embeddings is None else embeddings[batch.mask]
+        return Scored(scores, batch.labels, batch.mask, batch.distances, embeddings, texts)
+
     def training_step(self, batch: RankingBatch, batch_idx: int) -> Tensor:
-        if getattr(self.margin, "wants_embeddings", False):
-            scores, embeddings = self.model.represent(batch)
-        else:
-            scores, embeddings = self.model(batch), None
+        scores, labels, mask, distances, embeddings, texts, gathered = self.scored(batch)
         margin = None
         if self.margin is not None:
-            margin = self.margin(MarginInputs(batch.labels, batch.mask, batch.distances, embeddings, scores.detach()))
-        loss = self.loss(scores, batch.labels, batch.mask, margin)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(scores))
+            margin = self.margin(MarginInputs(labels, mask, distances, embeddings, scores.detach(), gathered))
+        loss = self.loss(scores, labels, mask, margin)
+        seen = (scores, labels, mask, margin, texts, loss)
+        self.last_step = LastStep(*(x.detach() if isinstance(x, Tensor) else x for x in seen))
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch.labels))
         return loss
 
     def configure_optimizers(self) -> dict[str, Any]:
@@ -149,15 +183,21 @@ class RankerModule(LightningModule):
         return self._measure(batch)
 
     def predict_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
-        return {"scores": self.model(batch)}
+        scores, batch = self.ranked(batch)
+        return _listed(scores, batch)
+
+    def ranked(self, batch: RankingBatch) -> tuple[Tensor, RankingBatch]:
+        """The scores of the lists to be measured, ``[B, N]``, and these lists: those of the batch."""
+        return self.model(batch), batch
 
     def _measure(self, batch: RankingBatch) -> dict[str, Any]:
-        """Count the batch; return its scores and per-query values for whoever writes them."""
-        scores = self.model(batch)
+        """Count the batch; return its scores, lists and per-query values for whoever writes them."""
+        scores, batch = self.ranked(batch)
         lists = (scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
         for metric in self.metrics:
             metric.update(*lists)
-        return {"scores": scores, "per_query": {metric.measure: metric.per_query(*lists) for metric in self.metrics}}
+        values = {metric.measure: metric.per_query(*lists) for metric in self.metrics}
+        return _listed(scores, batch) | {"per_query": values}
 
     def on_validation_epoch_end(self) -> None:
         self._log_measures("val")
@@ -172,3 +212,7 @@ class RankerModule(LightningModule):
                 f"{stage}/{metric.measure}", metric.compute().float(), prog_bar=metric is self.metrics[0], rank_zero_only=False
             )
             metric.reset()
+
+
+def _listed(scores: Tensor, batch: RankingBatch) -> dict[str, Any]:
+    return {"scores": scores, "query_rows": batch.query_rows, "doc_rows": batch.doc_rows, "mask": batch.mask}

