@@ -60,7 +60,8 @@ class Meter:
 
         @wraps(forward)
         def counted(*args: Any, **options: Any) -> Any:
-            self._count(signature.bind(*args, **options).arguments)
+            if torch._C._current_graph_task_id() == -1:  # within a backward pass texts are only read again
+                self._count(signature.bind(*args, **options).arguments)
             return forward(*args, **options)
 
         base.forward = counted  # a hook would miss those who call forward themselves, as sentence-transformers does

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ltr.data.cache import folder_once, take_room
 from ltr.errors import InputError
+from ltr.exact_search import best_of_tile, keys, unkeyed
 
 try:
     import faiss
@@ -28,9 +29,6 @@ Similarity = Literal["dot", "cosine", "euclidean", "squared_euclidean"]
 
 # One tile of an exact search: 64 MB of scores, whatever D and Q are.
 QUERIES, DOCS = 1024, 16384
-# Queries times dimensions from which faiss takes a quarter to a third less time than torch on a CPU. Below, faiss 1.15 multiplies
-# vector by vector, at 4 to 7 times the time of torch (100,000 documents, 384 dimensions, k = 100, one thread).
-FAISS_PAYS = 128_000
 GPU_MOST = 2048  # documents per query that faiss finds on a GPU
 ADVISED, ENOUGH = 39, 256  # vectors per centroid that faiss's k-means asks for, and the most it makes use of
 
@@ -123,22 +121,22 @@ class DenseIndex:
             scores, rows = self._exact(queries, k, device) if self.factory == "Flat" else self._approximate(queries, k)
             if self.similarity == "euclidean":
                 scores = -(-scores).sqrt()
-            scores, rows = _unkeyed(_keys(scores, rows).sort(dim=1, descending=True).values)
+            scores, rows = unkeyed(keys(scores, rows).sort(dim=1, descending=True).values)
         return scores.numpy(), rows.numpy()
 
     def _prepared(self, embeddings: np.ndarray) -> np.ndarray:
         return _prepared(embeddings, self.similarity, self._centre)
 
     def _exact(self, queries: np.ndarray, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        best = _keys(torch.full((len(queries), k), -torch.inf), torch.tensor(-1))
+        best = keys(torch.full((len(queries), k), -torch.inf), torch.tensor(-1))
         for of_docs in _spans(self.count, DOCS):
             docs = torch.from_numpy(self._prepared(self._docs[of_docs])).to(device)
             for of_queries in _spans(len(queries), QUERIES):
                 some = torch.from_numpy(self._prepared(queries[of_queries])).to(device)
-                scores, rows = _best_of_tile(some, docs, k, self._centre is not None)
-                found = _keys(scores, rows + of_docs.start).cpu()
+                scores, rows = best_of_tile(some, docs, k, self._centre is not None)
+                found = keys(scores, rows + of_docs.start).cpu()
                 best[of_queries] = torch.cat([best[of_queries], found], dim=1).topk(k).values
-        return _unkeyed(best)
+        return unkeyed(best)
 
     def _approximate(self, queries: np.ndarray, k: int) -> tuple[Tensor, Tensor]:
         index = self._docs if self._on_gpu is None or k > GPU_MOST else self._on_gpu
@@ -235,46 +233,6 @@ def _checked_mean(embeddings: np.ndarray, name: str) -> np.ndarray:
 
 def _spans(n: int, size: int) -> Iterator[slice]:
     return (slice(begin, min(begin + size, n)) for begin in range(0, n, size))
-
-
-# Tiles of an exact search
-
-
-def _best_of_tile(queries: Tensor, docs: Tensor, k: int, squared: bool) -> tuple[Tensor, Tensor]:
-    """Scores and rows of the k best documents of a tile, or of all if there are fewer."""
-    most = min(k + 1, len(docs))  # one more shows whether the k-th place is shared
-    if faiss is not None and queries.device.type == "cpu" and queries.numel() >= FAISS_PAYS:
-        metric = faiss.METRIC_L2 if squared else faiss.METRIC_INNER_PRODUCT
-        scores, rows = (torch.from_numpy(x) for x in faiss.knn(queries.numpy(), docs.numpy(), most, metric=metric))
-        scores = -scores.clamp(min=0) if squared else scores
-    else:
-        scores, rows = _scores(queries, docs, squared).topk(most)
-    if most <= k:
-        return scores, rows
-    shared = scores[:, k - 1] == scores[:, k]
-    if shared.any():
-        keys = _keys(_scores(queries[shared], docs, squared), torch.arange(len(docs), device=docs.device))
-        scores[shared, :k], rows[shared, :k] = _unkeyed(keys.topk(k).values)
-    return scores[:, :k], rows[:, :k]
-
-
-def _scores(queries: Tensor, docs: Tensor, squared: bool) -> Tensor:
-    if not squared:
-        return queries @ docs.T
-    scores = torch.addmm(docs.square().sum(dim=1), queries, docs.T, beta=-1, alpha=2)
-    return scores.sub_(queries.square().sum(dim=1, keepdim=True)).clamp_(max=0)
-
-
-def _keys(scores: Tensor, rows: Tensor) -> Tensor:
-    """One int64 for a score and a row that sorts by score, then by row: what breaks ties, and the same way everywhere."""
-    bits = (scores + 0.0).view(torch.int32)  # -0 and 0 are one score
-    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # the bits of a negative float sort downwards
-    return (bits.long() << 32) + (rows + 1)
-
-
-def _unkeyed(keys: Tensor) -> tuple[Tensor, Tensor]:
-    bits = (keys >> 32).int()
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(torch.float32), (keys & 0xFFFFFFFF) - 1
 
 
 # faiss

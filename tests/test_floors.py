@@ -12,7 +12,7 @@ FLOORS = [
     {"errors", "trec"},
     {"batch", "similarity"},
     {"losses", "margins", "in_batch", "gather", "metrics"},
-    {"models", "data", "encoding", "index"},
+    {"models", "data", "encoding", "exact_search", "index"},
     {"modules", "datamodules", "callbacks", "compare", "export"},
     {"__main__", "cli"},
 ]

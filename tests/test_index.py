@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import ltr.similarity
+from ltr import exact_search
 from ltr import index as room
 from ltr.errors import InputError
 from ltr.index import DenseIndex
@@ -34,9 +35,10 @@ def by(request, monkeypatch):
     """Both exact searches, with tiles so small that there are many: 5 x 4 of 64 documents and 10 queries."""
     monkeypatch.setattr(room, "DOCS", 64)
     monkeypatch.setattr(room, "QUERIES", 10)
-    monkeypatch.setattr(room, "FAISS_PAYS", 0)
+    monkeypatch.setattr(exact_search, "FAISS_PAYS", 0)
     if request.param == "torch":
         monkeypatch.setattr(room, "faiss", None)
+        monkeypatch.setattr(exact_search, "faiss", None)
     return request.param
 
 
@@ -56,8 +58,8 @@ def test_flat_finds_what_brute_force_finds(by, similarity):
 def test_torch_is_taken_for_few_queries_and_faiss_for_many(monkeypatch):
     docs, called = embeddings(40), []
     knn = room.faiss.knn
-    monkeypatch.setattr(room.faiss, "knn", lambda *args, **kwargs: called.append(len(args[0])) or knn(*args, **kwargs))
-    monkeypatch.setattr(room, "FAISS_PAYS", 30 * 16)
+    monkeypatch.setattr(exact_search.faiss, "knn", lambda *args, **kwargs: called.append(len(args[0])) or knn(*args, **kwargs))
+    monkeypatch.setattr(exact_search, "FAISS_PAYS", 30 * 16)
     index = DenseIndex.build(docs, "dot")
     for n in (29, 30):
         index.search(embeddings(n), 3)

