@@ -11,7 +11,11 @@ def main() -> None:
     """Print one row per experiment, and how the measures were counted."""
     groups: dict[Path, list[dict]] = {}
     for folder in map(Path, sys.argv[1:]):
-        groups.setdefault(folder.parent, []).append(json.loads((folder / "metrics.json").read_text()))
+        file = folder / "metrics.json"
+        run = json.loads(file.read_text()) if file.is_file() else {}
+        if "test" not in run:
+            sys.exit(f"{folder}: a run must have been tested, got no test in metrics.json; ltr test -c {folder}/config.yaml")
+        groups.setdefault(folder.parent, []).append(run)
     for experiment, runs in groups.items():
         tests = [run["test"] for run in runs]
         names = list(tests[0]["conventions"])
