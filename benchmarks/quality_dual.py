@@ -1,8 +1,9 @@
 """Train dual encoders with ltr and with sentence-transformers on the same batches: python benchmarks/quality_dual.py
 
-One epoch over the same pairs in the same order, with the same schedule of AdamW, from the same weights. What is left between the
-two is dropout's draw, and ltr's masks: it leaves out a query's other judged documents and repeated ones, sentence-transformers
-takes them for irrelevant. Both models are measured by the same code, theirs from the folder that it saves.
+One epoch over the same pairs in the same order, with AdamW, the same decay, warm-up and learning rate, no clipping of gradients
+and all of the encoder's dropout, from the same weights. What is left between the two: dropout's draw, the first step (whose
+learning rate is 0 in transformers), and ltr's masks: it leaves out a query's other judged documents and repeated ones, which
+sentence-transformers takes for irrelevant. Both models are measured by the same code, theirs from the folder that it saves.
 
 Wants ``pip install 'sentence-transformers[train]' 'datasets < 5'``.
 """
@@ -121,7 +122,8 @@ def train_ours(
 ) -> DualEncoderModule:
     """The module under lightning's Trainer, with the batches as they are."""
     torch.manual_seed(seed)
-    module = DualEncoderModule(BACKBONE, **recipe.options, max_length=length, lr=LR, warmup=WARM_UP, weight_decay=DECAY)
+    own = {"max_length": length, "lr": LR, "warmup": WARM_UP, "weight_decay": DECAY, "encoder_dropout": "own"}
+    module = DualEncoderModule(BACKBONE, **recipe.options, **own)
     data.text_format = module.text_format
     data.setup("test")
     loader = DataLoader(epoch, batch_size=None, collate_fn=data.collator)
@@ -155,6 +157,7 @@ def train_theirs(
         learning_rate=LR,
         warmup_steps=WARM_UP,
         weight_decay=DECAY,
+        max_grad_norm=0.0,
         batch_sampler=InOrder,
         seed=seed,
         use_cpu=True,

@@ -191,7 +191,7 @@ def all_against_all(lists: Embedded) -> LongerLists:
 
 
 def mask_likely_relevant(mask: Tensor, labels: Tensor, guide_scores: Tensor, margin: float = 0.0) -> Tensor:
-    r"""Leave out what a second model, the guide, holds to be relevant although nobody judged it.
+    r"""Leave out what a second model, the guide, holds to be relevant although its label is 0 (judged so, or by nobody).
 
     .. math::
         M'_{rc} = M_{rc} \wedge \neg\bigl(y_{rc} = 0 \wedge g_{rc} > \min_{p \in P_r} g_{rp} + m\bigr),

@@ -94,6 +94,19 @@ class DenseIndex:
         docs = embeddings if factory == "Flat" else _faiss_index(embeddings, similarity, centre, factory, probes, seed)
         return cls(docs, similarity, factory, probes=probes, centre=centre)
 
+    @staticmethod
+    def check(factory: str, dimension: int, count: int, option: str) -> None:
+        """Whether such an index can be built of so many documents, before they are encoded.
+
+        Raises:
+            InputError: if not; it names the option that says the factory.
+        """
+        if factory != "Flat":
+            try:
+                _empty_index(factory, dimension, count, faiss and faiss.METRIC_L2)
+            except InputError as error:
+                raise InputError(f"{error} (option {option})") from None
+
     # Searching
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -242,15 +255,11 @@ def _faiss_index(
     embeddings: np.ndarray, similarity: Similarity, centre: np.ndarray | None, factory: str, probes: int | None, seed: int
 ) -> Any:
     """A trained index of faiss that holds the documents."""
-    _require_faiss(factory)
     count, dimension = embeddings.shape
+    metric = faiss and (faiss.METRIC_INNER_PRODUCT if centre is None else faiss.METRIC_L2)
+    index = _empty_index(factory, dimension, count, metric)
+    clusters = faiss.try_extract_index_ivf(index)
     try:
-        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT if centre is None else faiss.METRIC_L2)
-        clusters = faiss.try_extract_index_ivf(index)
-        if clusters is not None and clusters.nlist > count:
-            raise InputError(
-                f"the {clusters.nlist} clusters of {factory!r} can't be more than the documents, got {count}; take fewer"
-            )
         if not index.is_trained:
             learners = _learners(index)
             most = max((n for _, n in learners), default=1)
@@ -269,11 +278,30 @@ def _faiss_index(
         elif "HNSW" in factory:
             faiss.ParameterSpace().set_index_parameter(index, "efSearch", probes or 64)
     except RuntimeError as error:
-        raise InputError(
-            f"the index must be one that faiss can build of {count} embeddings of {dimension} dimensions, got {factory!r}: "
-            f"{_reason(error)}"
-        ) from None
+        raise _cannot_build(factory, dimension, count, error) from None
     return index
+
+
+def _empty_index(factory: str, dimension: int, count: int, metric: int) -> Any:
+    """An index of faiss for so many documents, not trained."""
+    _require_faiss(factory)
+    try:
+        index = faiss.index_factory(dimension, factory, metric)
+    except RuntimeError as error:
+        raise _cannot_build(factory, dimension, count, error) from None
+    clusters = faiss.try_extract_index_ivf(index)
+    if clusters is not None and clusters.nlist > count:
+        raise InputError(
+            f"the {clusters.nlist} clusters of {factory!r} can't be more than the documents, got {count}; take fewer"
+        )
+    return index
+
+
+def _cannot_build(factory: str, dimension: int, count: int, error: RuntimeError) -> InputError:
+    return InputError(
+        f"the index must be one that faiss can build of {count} embeddings of {dimension} dimensions, got {factory!r}: "
+        f"{_reason(error)}"
+    )
 
 
 def _learners(index: Any) -> list[tuple[Any, int]]:

@@ -21,8 +21,8 @@ class MarginInputs(NamedTuple):
         labels: ``[B, N]`` float.
         mask: ``[B, N]`` bool.
         distances: ``[B, N]`` float, distance of each document to its query in the index that mined it, or None.
-        embeddings: ``[B, N, H]`` float, the documents' representations, or None; a policy that reads them says
-            ``wants_embeddings = True``.
+        embeddings: ``[B, N, H]`` float, the documents' representations, finite at the padding; ``[1, N, H]`` where all rows have
+            the same; or None. A policy that reads them says ``wants_embeddings = True``.
         scores: ``[B, N]`` float without gradient, the current scores, or None.
         gathered: whether these are the lists of all ranks, the same on each.
     """
@@ -219,8 +219,11 @@ class Learnable(nn.Module):
         h = inputs.embeddings
         if h is None:
             raise ValueError("Learnable needs the documents' embeddings [B, N, H], got none; take a model that gives them")
-        h = h.masked_fill(~inputs.mask.unsqueeze(2), 0.0)
-        return (self.k * -euclidean(h, h)).clamp(self.floor, self.cap)
+        if len(h) == len(inputs.mask):
+            h = h.masked_fill(~inputs.mask.unsqueeze(2), 0.0)
+        # Else all rows share their documents, and their distances: H numbers a document for each row would fill the memory.
+        margin = (self.k * -euclidean(h, h)).clamp(self.floor, self.cap)
+        return margin.expand(len(inputs.mask), -1, -1)
 
 
 class Annealed(nn.Module):

@@ -307,3 +307,13 @@ def test_every_policy_is_named_in_a_configuration(margin, tmp_path, backbone, co
     again = str(tmp_path / "run/config.yaml")
     assert main(["fit", "--config", again, "--trainer.max_steps", "4", "--ckpt_path", "last"]) == 0
     assert main(["test", "--config", again, "--ckpt_path", "last"]) == 0
+
+
+def test_rows_that_share_their_documents_share_their_learnt_margins():
+    """[1, N, H] gives what N documents repeated in each of three rows give."""
+    torch.manual_seed(0)
+    shared, labels, mask = torch.randn(1, 5, 8), torch.zeros(3, 5), torch.ones(3, 5, dtype=torch.bool)
+    margin = Learnable()(MarginInputs(labels, mask, embeddings=shared))
+    repeated = Learnable()(MarginInputs(labels, mask, embeddings=shared.expand(3, -1, -1).clone()))
+    assert margin.shape == (3, 5, 5)
+    torch.testing.assert_close(margin, repeated)

@@ -110,6 +110,7 @@ class RunWriter(Callback):
     def _report(self, trainer: Trainer, pl_module: LightningModule, numbers: dict[str, float]) -> dict[str, Any]:
         return numbers | {
             "conventions": {metric.measure: metric.convention for metric in pl_module.metrics},
+            **{name: getattr(trainer.datamodule, name) for name in ("candidates", "depth") if hasattr(trainer.datamodule, name)},
             "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
             "seconds": round(time.perf_counter() - self._started, 3),
         }

@@ -138,10 +138,12 @@ class GroupPlan:
     Attributes:
         n_rows: groups of an epoch.
         n_used: those that are in a batch.
+        per_step: P.
     """
 
     def __init__(self, groups: Groups, groups_per_batch: int, seed: int, rank: int = 0, world_size: int = 1) -> None:
         self.groups, self.groups_per_batch, self.seed = groups, groups_per_batch, seed
+        self.per_step = groups_per_batch
         self.rank, self.world_size = rank, world_size
         self.n_rows = len(groups.owners)
         _, self._firsts, self._counts = np.unique(groups.owners, return_index=True, return_counts=True)

@@ -166,5 +166,10 @@ class GroupDataModule(PoolDataModule):
         if self.source == "queries":
             return super()._open_collection()
         self.texts = open_labelled_texts(self.path)
+        asked = self.trainer is not None and self.trainer.state.fn in ("validate", "test", "predict")
+        if asked and self._measured not in self.texts.tables:
+            raise InputError(
+                f"{self.path}: there is no {self._measured}.tsv[.gz] to be measured, only {sorted(self.texts.tables)}"
+            )
         measured = self.searches_corpus and self._measured in self.texts.tables
         return self.texts.collection(self._measured if measured else next(iter(self.texts.tables)))

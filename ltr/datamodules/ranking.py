@@ -103,14 +103,17 @@ class RankingDataModule(LightningDataModule):
         return self._loader(self.train, StepSampler(len(self.train), self._position))
 
     def state_dict(self) -> dict:
-        """What a checkpoint keeps: the batches that the trainer has consumed, and how many make an epoch."""
-        return {"consumed": self._consumed(), "steps": self._steps()} if self.train else {}
+        """What a checkpoint keeps: the batches that the trainer has consumed, how many make an epoch, and of how many lists."""
+        if not self.train:
+            return {}
+        return {"consumed": self._consumed(), "steps": self._steps(), "per_step": self.train.plan.per_step}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Go on from a checkpoint, where ``fit`` does.
 
         Raises:
-            InputError: if the epochs of the checkpoint had another number of steps, so that its position says nothing here.
+            InputError: if the epochs of the checkpoint had another number of steps, or other steps, so that its position says
+                nothing here.
         """
         if self.trainer.state.fn != "fit" or "steps" not in state_dict:
             return
@@ -118,6 +121,12 @@ class RankingDataModule(LightningDataModule):
             raise InputError(
                 f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._steps()}; "
                 "go on with the same data, batch_size, devices and limit_train_batches"
+            )
+        per_step = self.train.plan.per_step
+        if state_dict.get("per_step", per_step) != per_step:
+            raise InputError(
+                f"the checkpoint comes from steps of {state_dict['per_step']} lists, here they have {per_step}; go on with the "
+                "same batch_size and devices, or the same groups"
             )
         self._restored = state_dict["consumed"]
 
@@ -209,6 +218,7 @@ class Plan(Protocol):
     """Which lists form a batch."""
 
     n_rows: int  # that an epoch has to draw from, for an error
+    per_step: int  # lists of a whole step, over all ranks
 
     def __len__(self) -> int:
         """Steps of an epoch, the same on every rank."""
@@ -241,6 +251,7 @@ class Buckets:
         self.batches = BucketedBatches(
             len(rows), batch_size, self._row_lengths, seed=seed, rank=rank, world_size=world_size, window=window
         )
+        self.per_step = self.batches.global_batch
 
     def _row_lengths(self, epoch: int, rows: np.ndarray) -> np.ndarray:
         return np.asarray([self.collator.row_length(self.rows.draw(epoch, row)) for row in rows])

@@ -139,12 +139,20 @@ class DualEncoder(nn.Module):
         """Embeddings of the queries ``[B, H]`` (None where there are none) and documents ``[B, N, H]``, 0 at the padding.
 
         Float32; one encoder pass where the tower is shared.
+
+        Raises:
+            InputError: for lists without queries where there are two towers: one of them would never learn.
         """
         if self.training and self.log_temperature is not None:
             # As CLIP does between steps: below the bound it would get no gradient to come back by.
             self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
         queries = None
         if batch.queries is None:
+            if len(self.towers) > 1:
+                raise InputError(
+                    "groups of texts without queries train one tower, and the model has two; leave out "
+                    "model.init_args.doc_backbone"
+                )
             docs = self.doc_tower(batch.docs)
         elif len(self.towers) == 1:
             both = self.query_tower(_end_to_end(batch.queries, batch.docs))

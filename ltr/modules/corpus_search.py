@@ -24,7 +24,8 @@ class CorpusSearch:
     """The best documents of the corpus for the queries that this rank measures.
 
     Each rank encodes its share of the corpus into one memory map in the run folder, which all must be able to reach (as the
-    checkpoints), and searches the whole of it for its own queries. The map is removed afterwards.
+    checkpoints), and searches the whole of it for its own queries: ``Flat`` in the map itself, any other index in a copy that
+    each rank builds and holds. The map is removed afterwards; one that a killed process has left (``corpus-*``) may be deleted.
 
     Args:
         model: whose embeddings are searched, under the trainer's precision.

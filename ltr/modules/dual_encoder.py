@@ -6,9 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch
+from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
 from ltr.gather import gathered
 from ltr.in_batch import Embedded, LongerLists, all_against_all, mask_likely_relevant, queries_against_all
+from ltr.index import DenseIndex
 from ltr.models.backbone import Dropouts
 from ltr.models.dual_encoder import DualEncoder
 from ltr.modules.corpus_search import CorpusSearch
@@ -29,8 +31,8 @@ class DualEncoderModule(RankerModule):
         in_batch: what a query is ranked against. ``queries``: its documents and those of all other queries of the batch, judged
             and repeated ones left out; ``all``: queries and documents alike are ranked against all texts of the batch, those
             of one list together (triplets of any two texts); None: the documents of its list alone.
-        guide: a second model whose scores tell likely false negatives, which are left out; it must share the tokenizer. None:
-            no guide.
+        guide: a second model whose scores tell likely false negatives, which are left out. It reads the model's own tokens,
+            prompts included, so it must share the tokenizer and have positions for as many. None: no guide.
         guide_margin: how far, in the guide's cosine, a document must come above the relevant one to be left out.
         doc_backbone, pooling, projection, normalise, similarity, temperature, learn_temperature, query_prompt, doc_prompt,
             max_length, encoder_dropout, max_tokens, recompute, compile: see :class:`ltr.models.DualEncoder`.
@@ -127,7 +129,21 @@ class DualEncoderModule(RankerModule):
                 f"the groups of {type(data).__name__} hold relevant documents alone, so they must be ranked against each other; "
                 "set model.init_args.in_batch to queries or all"
             )
-        for guide in self._guide:
+        if getattr(data, "searches_corpus", False):
+            self._check_search(data)
+
+    def _check_search(self, data: PoolDataModule) -> None:
+        """Before an epoch of training, not after it."""
+        DenseIndex.check(self.index, self.model.dim, len(data.collection.corpus), "model.init_args.index")
+        deeper = [metric.measure for metric in self.metrics if metric.k is not None and metric.k > data.depth]
+        if deeper:
+            raise InputError(
+                f"the search must go as deep as the measures look, got a depth of {data.depth} for {', '.join(deeper)}; raise "
+                "data.init_args.depth"
+            )
+
+    def on_fit_start(self) -> None:
+        for guide in self._guide:  # no part of the module, so nobody else moves it
             guide.to(self.device)
 
     # Training
@@ -136,6 +152,12 @@ class DualEncoderModule(RankerModule):
         """Every query's own list, or longer lists of all that the batches of all ranks hold."""
         queries, docs = self.model.embed(batch)
         texts = docs[batch.mask]
+        forms = self.text_format
+        if queries is None and forms.queries.prompt != forms.docs.prompt:
+            raise InputError(
+                "texts without queries are read with one prompt, and the model has two: "
+                f"{forms.queries.prompt!r} and {forms.docs.prompt!r}; set model.init_args.query_prompt and doc_prompt alike"
+            )
         if self.in_batch is None:
             if queries is None:
                 raise InputError("lists without a query can't be ranked alone; set model.init_args.in_batch to all")
@@ -150,7 +172,7 @@ class DualEncoderModule(RankerModule):
                 seen = self._longer_lists(batch, *guide.embed(batch))
                 mask = mask_likely_relevant(mask, lists.labels, guide.score(seen.rows, seen.columns), self.guide_margin)
         scores = self.model.score(lists.rows, lists.columns)
-        columns = lists.columns.expand(len(lists.rows), -1, -1) if self.wants_embeddings else None
+        columns = lists.columns.unsqueeze(0) if self.wants_embeddings else None
         return Scored(scores, lists.labels, mask, None, columns, texts, gathered=True)
 
     def _longer_lists(self, batch: RankingBatch, queries: Tensor | None, docs: Tensor) -> LongerLists:
@@ -188,4 +210,10 @@ def _guide(backbone: str, model: DualEncoder, max_tokens: int | None) -> DualEnc
                 f"a guide must share the model's tokenizer, since it reads the same token ids; {backbone!r} has another (option "
                 "model.init_args.guide)"
             )
+    longest, room = max(form.max_length for form in model.text_format), guide.query_tower.max_positions
+    if room is not None and longest > room:
+        raise InputError(
+            f"a guide must have positions for the texts of the model, {longest} tokens, and {backbone!r} has {room}; lower "
+            "model.init_args.max_length"
+        )
     return guide.eval().requires_grad_(False)

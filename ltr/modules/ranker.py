@@ -25,7 +25,7 @@ class Scored(NamedTuple):
         labels: ``[R, C]`` float.
         mask: ``[R, C]`` bool.
         distances: ``[R, C]`` float, see :class:`ltr.batch.RankingBatch`, or None.
-        embeddings: ``[R, C, H]`` float, of the documents, or None.
+        embeddings: ``[R, C, H]`` float, of the documents (``[1, C, H]`` where all rows share them), or None.
         texts: ``[S, H]`` float, representations of the batch's texts to be watched, or None.
         gathered: whether these are the lists of all ranks, the same on each.
     """

@@ -18,6 +18,7 @@ from ltr.errors import InputError
 from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable
 from ltr.modules import DualEncoderModule
+from ltr.modules.corpus_search import CorpusSearch
 from ltr.trec import read_run
 from tests.conftest import wordpiece_tokenizer, write_collection
 from tests.test_cli import metrics, write_config
@@ -106,6 +107,10 @@ def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(backbone, 
     relevant = torch.stack([scored.scores[b, 3 * b] for b in range(4)])
     expected = (scored.labels > 0) | (scored.scores <= relevant.unsqueeze(1))
     assert (scored.mask == expected).all() and not expected.all()
+    module.guide_margin = 10.0  # no document comes so far above another
+    assert module.scored(batch).mask.all()
+    module.guide_margin = -10.0  # whatever is irrelevant comes near enough
+    assert (module.scored(batch).mask == (scored.labels > 0)).all()
     assert not any("guide" in name for name, _ in module.named_parameters())
     assert sum(p.numel() for p in module.parameters()) == sum(p.numel() for p in module.model.parameters())
 
@@ -135,6 +140,42 @@ def test_options_that_contradict_each_other_are_refused(tmp_path, backbone, coll
     data.text_format = JoinedPairs(wordpiece_tokenizer(), 24)
     with pytest.raises(InputError, match="only a dual encoder can search the corpus"):
         data.setup("validate")
+
+
+def test_a_search_that_cannot_be_is_refused_before_training(tmp_path, backbone, collection_folder):
+    data = GroupDataModule(str(collection_folder), groups=4, docs_per_group=1, candidates="corpus", depth=10)
+    for index, message in (("Foo", "faiss can build"), ("IVF4096,Flat", "the 4096 clusters .* can't be more than the documents")):
+        module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24, index=index)
+        with pytest.raises(InputError, match=rf"{message}.*option model.init_args.index"):
+            trainer(tmp_path, max_steps=1).fit(module, data)
+    module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24, metrics=["nDCG@10", "R@100"])
+    with pytest.raises(InputError, match="got a depth of 10 for R@100"):
+        trainer(tmp_path, max_steps=1).fit(module, data)
+
+
+def test_texts_without_queries_want_one_tower_and_one_prompt(tmp_path, backbone):
+    (tmp_path / "train.tsv").write_text("".join(f"w{i} w{i + 1}\t{'even' if i % 2 == 0 else 'odd'}\n" for i in range(12)))
+    for options, message in (({"doc_backbone": backbone}, "train one tower"), ({"query_prompt": "w1 "}, "read with one prompt")):
+        module = DualEncoderModule(backbone, SoftmaxLoss(), "all", max_length=24, **options)
+        data = GroupDataModule(str(tmp_path), groups=2, docs_per_group=2, source="labels")
+        with pytest.raises(InputError, match=message):
+            trainer(tmp_path, max_steps=1).fit(module, data)
+
+
+def test_a_run_goes_on_with_the_groups_it_began_with(tmp_path, backbone, collection_folder):
+    """30 queries make 4 steps of 8 groups, and of 9: the number of steps alone would not tell."""
+
+    def fit(groups: int, **options) -> None:
+        data = GroupDataModule(str(collection_folder), groups=groups, docs_per_group=1)
+        module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24)
+        run = trainer(tmp_path, max_steps=options.pop("max_steps"), limit_val_batches=0)
+        run.fit(module, data, **options)
+        run.save_checkpoint(tmp_path / "two.ckpt")
+
+    fit(8, max_steps=2)
+    with pytest.raises(InputError, match="from steps of 8 lists, here they have 9"):
+        fit(9, max_steps=3, ckpt_path=tmp_path / "two.ckpt", weights_only=True)
+    fit(8, max_steps=3, ckpt_path=tmp_path / "two.ckpt", weights_only=True)
 
 
 def test_a_guide_with_another_tokenizer_is_refused(backbone):
@@ -171,6 +212,24 @@ def test_the_corpus_is_searched_as_brute_force_finds_it(tmp_path, backbone, coll
         ranks.append(1 / (rank[0] + 1) if len(rank) else 0.0)
     assert metrics(run)["test"]["RR@10"] == pytest.approx(np.mean(ranks), abs=1e-6)
     assert not list(run.glob("corpus-*"))
+
+
+def test_found_documents_get_the_grades_of_their_judgements(tmp_path, backbone):
+    """Every judged document has the grade 3 here; all 16 documents of a tiny corpus are found, so all grades are."""
+    folder = write_collection(tmp_path / "data", n_queries=2)
+    for file in (folder / "qrels").iterdir():
+        file.write_text(file.read_text().replace("-d0\t1", "-d0\t3"))
+    module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24)
+    data = TripletDataModule(str(folder), negatives_per_query=1, candidates="corpus", depth=48)
+    run = trainer(tmp_path)
+    run.validate(module, data, verbose=False)
+    batch = data.pools("dev")[0]
+    scores, found = CorpusSearch(module.model, data, "dev", "Flat", run).of(batch)
+    for row, query in enumerate(found.query_rows.tolist()):
+        judged = dict(zip(batch.judged_rows[row].tolist(), batch.judged_grades[row].tolist(), strict=True))
+        assert sorted(judged.values()) == [0.0, 3.0] and query == batch.query_rows[row]
+        assert found.labels[row].tolist() == [judged.get(doc, 0.0) for doc in found.doc_rows[row].tolist()]
+        assert sorted(found.doc_rows[row].tolist()) == list(range(48)) and (scores[row].diff() <= 0).all()
 
 
 @pytest.mark.slow
@@ -212,9 +271,13 @@ def test_labelled_texts_find_each_other(tmp_path, backbone):
                 file.write(f"{words} w{i % 2}\t{'even' if i % 2 == 0 else 'odd'}\n")
     torch.manual_seed(0)
     module = DualEncoderModule(backbone, BatchHardTripletLoss(margin=0.3), "all", similarity="euclidean", lr=0.01, max_length=24)
-    data = GroupDataModule(str(tmp_path), groups=2, docs_per_group=4, source="labels", candidates="corpus", depth=9)
+    data = GroupDataModule(str(tmp_path), groups=2, docs_per_group=4, source="labels", candidates="corpus", depth=10)
     run = trainer(tmp_path, max_epochs=8)
     before = run.validate(module, data, verbose=False)[0]["val/AP"]
     run.fit(module, data)
     after = run.validate(module, data, verbose=False)[0]["val/AP"]
     assert after > before + 0.1
+    search = CorpusSearch(module.model, data, "dev", "Flat", run)
+    found = [set(docs) for docs in search.doc_rows.tolist()]
+    own = search.query_rows.tolist()
+    assert found == [set(range(10)) - {row} for row in own] and sorted(own) == list(range(10))
