@@ -48,6 +48,7 @@ bench: env  ## Measure speed, memory and padding (benchmarks/)
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/train_cross.py
 	$(BIN)/python benchmarks/train_dual.py
+	$(BIN)/python benchmarks/big_batch.py
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/ranknet_factorised.py
