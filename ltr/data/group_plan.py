@@ -142,8 +142,7 @@ class GroupPlan:
     """
 
     def __init__(self, groups: Groups, groups_per_batch: int, seed: int, rank: int = 0, world_size: int = 1) -> None:
-        self.groups, self.groups_per_batch, self.seed = groups, groups_per_batch, seed
-        self.per_step = groups_per_batch
+        self.groups, self.per_step, self.seed = groups, groups_per_batch, seed
         self.rank, self.world_size = rank, world_size
         self.n_rows = len(groups.owners)
         _, self._firsts, self._counts = np.unique(groups.owners, return_index=True, return_counts=True)
@@ -170,13 +169,13 @@ class GroupPlan:
         heapify(heap)
         batches = []
         while heap and heap[0][0] < -1:
-            taken = [heappop(heap) for _ in range(min(self.groups_per_batch, len(heap)))]
+            taken = [heappop(heap) for _ in range(min(self.per_step, len(heap)))]
             batches.append(rng.permutation([group for _, _, group in taken]))  # or the first rank would have the common labels
             for minus_left, _, group in taken:
                 if minus_left < -1:
                     heappush(heap, (minus_left + 1, next(ties), group + 1))
         last = rng.permutation([group for _, _, group in heap])  # one of each owner, as queries have from the beginning
-        batches += [last[at : at + self.groups_per_batch] for at in range(0, len(last), self.groups_per_batch)]
-        n_full = sum(len(batch) == self.groups_per_batch for batch in batches)
+        batches += [last[at : at + self.per_step] for at in range(0, len(last), self.per_step)]
+        n_full = sum(len(batch) == self.per_step for batch in batches)
         smaller = [batch for batch in batches[n_full:] if len(batch) >= max(2, self.world_size)]
         return [batches[at] for at in rng.permutation(n_full)] + smaller

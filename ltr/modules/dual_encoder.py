@@ -150,19 +150,16 @@ class DualEncoderModule(RankerModule):
 
     def scored(self, batch: RankingBatch) -> Scored:
         """Every query's own list, or longer lists of all that the batches of all ranks hold."""
+        if self.in_batch is None:
+            scores, docs = self.model.represent(batch)
+            return Scored(scores, batch.labels, batch.mask, batch.distances, docs, docs[batch.mask])
         queries, docs = self.model.embed(batch)
-        texts = docs[batch.mask]
         forms = self.text_format
         if queries is None and forms.queries.prompt != forms.docs.prompt:
             raise InputError(
                 "texts without queries are read with one prompt, and the model has two: "
                 f"{forms.queries.prompt!r} and {forms.docs.prompt!r}; set model.init_args.query_prompt and doc_prompt alike"
             )
-        if self.in_batch is None:
-            if queries is None:
-                raise InputError("lists without a query can't be ranked alone; set model.init_args.in_batch to all")
-            scores = self.model.score(queries.unsqueeze(1), docs).squeeze(1).masked_fill(~batch.mask, 0.0)
-            return Scored(scores, batch.labels, batch.mask, batch.distances, docs, texts)
         if queries is None and self.in_batch != "all":
             raise InputError("groups of labelled texts have no queries; set model.init_args.in_batch to all")
         lists = self._longer_lists(batch, queries, docs)
@@ -173,7 +170,7 @@ class DualEncoderModule(RankerModule):
                 mask = mask_likely_relevant(mask, lists.labels, guide.score(seen.rows, seen.columns), self.guide_margin)
         scores = self.model.score(lists.rows, lists.columns)
         columns = lists.columns.unsqueeze(0) if self.wants_embeddings else None
-        return Scored(scores, lists.labels, mask, None, columns, texts, gathered=True)
+        return Scored(scores, lists.labels, mask, None, columns, docs[batch.mask], gathered=True)
 
     def _longer_lists(self, batch: RankingBatch, queries: Tensor | None, docs: Tensor) -> LongerLists:
         own = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, batch.judged_rows)
