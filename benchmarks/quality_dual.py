@@ -1,9 +1,10 @@
 """Train dual encoders with ltr and with sentence-transformers on the same batches: python benchmarks/quality_dual.py
 
 One epoch over the same pairs in the same order, with AdamW, the same decay, warm-up and learning rate, no clipping of gradients
-and all of the encoder's dropout, from the same weights. What is left between the two: dropout's draw, the first step (whose
+and all of the encoder's dropout, from the same weights. What is left between the two: dropout's draw, the warm-up (whose first
 learning rate is 0 in transformers), and ltr's masks: it leaves out a query's other judged documents and repeated ones, which
-sentence-transformers takes for irrelevant. Both models are measured by the same code, theirs from the folder that it saves.
+sentence-transformers takes for irrelevant. ``--exact`` trains without dropout and warm-up, so that only the masks are left. Both
+models are measured by the same code, theirs from the folder that it saves; a row says by how much ours is better, seed by seed.
 
 Wants ``pip install 'sentence-transformers[train]' 'datasets < 5'``.
 """
@@ -12,6 +13,7 @@ import argparse
 import logging
 import os
 import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -44,6 +46,15 @@ class Recipe(NamedTuple):
     theirs: Callable[[nn.Module], nn.Module]
     columns: str  # that sentence-transformers reads: pairs, triplets or labels
     own: bool = False
+
+
+class Pair(NamedTuple):
+    """Both sides' measures of one seed, and how long they trained."""
+
+    ours: np.ndarray
+    theirs: np.ndarray
+    our_seconds: float
+    their_seconds: float
 
 
 def recipes() -> dict[str, Recipe]:
@@ -118,12 +129,13 @@ class InOrder(Sampler):
 
 
 def train_ours(
-    recipe: Recipe, epoch: list[list[LabelledList]], data: PoolDataModule, length: int, seed: int
+    recipe: Recipe, epoch: list[list[LabelledList]], data: PoolDataModule, length: int, exact: bool, seed: int
 ) -> DualEncoderModule:
     """The module under lightning's Trainer, with the batches as they are."""
     torch.manual_seed(seed)
-    own = {"max_length": length, "lr": LR, "warmup": WARM_UP, "weight_decay": DECAY, "encoder_dropout": "own"}
-    module = DualEncoderModule(BACKBONE, **recipe.options, **own)
+    regime = {"warmup": 0.0, "encoder_dropout": "none"} if exact else {"warmup": WARM_UP, "encoder_dropout": "own"}
+    own = {"max_length": length, "lr": LR, "weight_decay": DECAY, "metrics": MEASURES}
+    module = DualEncoderModule(BACKBONE, **recipe.options, **own, **regime)
     data.text_format = module.text_format
     data.setup("test")
     loader = DataLoader(epoch, batch_size=None, collate_fn=data.collator)
@@ -132,14 +144,15 @@ def train_ours(
 
 
 def train_theirs(
-    recipe: Recipe, epoch: list[list[LabelledList]], collection: Collection, length: int, seed: int, folder: Path
+    recipe: Recipe, epoch: list[list[LabelledList]], collection: Collection, length: int, exact: bool, seed: int, folder: Path
 ) -> str:
     """A SentenceTransformerTrainer; returns the folder of the trained model."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from transformers import PrinterCallback
 
-    model = SentenceTransformer(resolve(BACKBONE), device="cpu")
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = SentenceTransformer(resolve(BACKBONE), device="cpu", config_kwargs=no_dropout if exact else None)
     model.max_seq_length = length
     rows = [one for lists in epoch for one in lists]
     queries = [collection.queries.texts[one.query_row] for one in rows]
@@ -155,7 +168,7 @@ def train_theirs(
         num_train_epochs=1,
         per_device_train_batch_size=len(epoch[0]) * (2 if recipe.columns == "labels" else 1),
         learning_rate=LR,
-        warmup_steps=WARM_UP,
+        warmup_steps=0 if exact else WARM_UP,
         weight_decay=DECAY,
         max_grad_norm=0.0,
         batch_sampler=InOrder,
@@ -189,51 +202,65 @@ def main() -> None:
     """Read the options, train, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="examples/medquad", help="a collection with the splits train and test")
-    parser.add_argument("--candidates", default="corpus", choices=["corpus", "candidates"], help="what the test queries search")
+    parser.add_argument(
+        "--candidates", nargs="+", default=["corpus"], choices=["corpus", "candidates"], help="what the test queries search"
+    )
     parser.add_argument("--losses", nargs="+", help="names of rows; all by default")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--examples", type=int, default=100000, help="training pairs at most")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--max-length", type=int, default=128)
+    parser.add_argument("--exact", action="store_true", help="no dropout, no warm-up")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     for name in ("lightning.pytorch", "sentence_transformers", "ltr"):
         logging.getLogger(name).setLevel(logging.ERROR)
     os.environ.update(HF_DATASETS_DISABLE_PROGRESS_BARS="1", TOKENIZERS_PARALLELISM="false")
 
-    data = PoolDataModule(options.data, options.candidates, 100 if options.candidates == "corpus" else None, eval_batch_size=32)
-    own = {"max_length": options.max_length, "metrics": MEASURES}
+    pools = {
+        target: PoolDataModule(options.data, target, 100 if target == "corpus" else None, eval_batch_size=32)
+        for target in options.candidates
+    }
+    data = next(iter(pools.values()))
+    length, own = options.max_length, {"max_length": options.max_length, "metrics": MEASURES}
     untrained = DualEncoderModule(BACKBONE, SoftmaxLoss(), **own)
-    print(f"{options.data}, {options.candidates}; {described()}\n")
-    print(f"| loss | side | {' | '.join(MEASURES)} | training, s |\n|{' --- |' * (len(MEASURES) + 3)}")
-    print(f"| none | as it comes | {' | '.join(f'{v:.4f}' for v in measure(untrained, data))} | |", flush=True)
+    print(f"{options.data}; {described()}\n")
+    print(f"| test queries search | loss | side | {' | '.join(MEASURES)} | training, s |\n|{' --- |' * (len(MEASURES) + 4)}")
+    for target, pool in pools.items():
+        print(f"| {target} | none | as it comes | {' | '.join(f'{v:.4f}' for v in measure(untrained, pool))} | |", flush=True)
     for name, recipe in recipes().items():
         if options.losses and name not in options.losses:
             continue
-        rows: dict[str, list[list[float]]] = {"ltr": [], "sentence-transformers": []}
+        found: dict[str, list[Pair]] = {target: [] for target in pools}
         for seed in options.seeds:
             epoch = batches(data.collection, options.examples, options.batch, recipe.own, seed)
             start = time.perf_counter()
-            module = train_ours(
-                recipe._replace(options=recipe.options | {"metrics": MEASURES}), epoch, data, options.max_length, seed
-            )
-            seconds = time.perf_counter() - start
-            rows["ltr"].append([*measure(module, data), seconds])
+            ours = train_ours(recipe, epoch, data, length, options.exact, seed)
+            seconds = [time.perf_counter() - start]
             with tempfile.TemporaryDirectory() as folder:
                 start = time.perf_counter()
-                saved = train_theirs(recipe, epoch, data.collection, options.max_length, seed, Path(folder))
-                seconds = time.perf_counter() - start
-                similarity = recipe.options.get("similarity", "cosine")
-                theirs = DualEncoderModule(saved, SoftmaxLoss(), similarity=similarity, **own)
-                rows["sentence-transformers"].append([*measure(theirs, data), seconds])
-        for side, values in rows.items():
-            cells = [_spread(column) for column in zip(*values, strict=True)]
-            print(f"| {name} | {side} | {' | '.join(cells[:-1])} | {statistics.mean(v[-1] for v in values):.0f} |", flush=True)
+                saved = train_theirs(recipe, epoch, data.collection, length, options.exact, seed, Path(folder))
+                seconds.append(time.perf_counter() - start)
+                theirs = DualEncoderModule(saved, SoftmaxLoss(), similarity=recipe.options.get("similarity", "cosine"), **own)
+            for target, pool in pools.items():
+                pair = Pair(*(np.asarray(measure(module, pool)) for module in (ours, theirs)), *seconds)
+                found[target].append(pair)
+                print(f"{target}, {name}, seed {seed}: {pair.ours.round(4)} {pair.theirs.round(4)}", file=sys.stderr, flush=True)
+        for target, pairs in found.items():
+            for side, values, seconds in [
+                ("ltr", [pair.ours for pair in pairs], [pair.our_seconds for pair in pairs]),
+                ("sentence-transformers", [pair.theirs for pair in pairs], [pair.their_seconds for pair in pairs]),
+            ]:
+                print(f"| {target} | {name} | {side} | {_spread(values)} | {statistics.mean(seconds):.0f} |")
+            better = _spread([pair.ours - pair.theirs for pair in pairs], "+")
+            print(f"| {target} | {name} | difference | {better} | |", flush=True)
 
 
-def _spread(values: tuple[float, ...]) -> str:
-    deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.4f}{deviation}"
+def _spread(values: list[np.ndarray], sign: str = "") -> str:
+    """Cells of mean and standard deviation over the seeds."""
+    deviations = np.std(values, axis=0, ddof=1) if len(values) > 1 else np.full(len(values[0]), np.nan)
+    cells = zip(np.mean(values, axis=0), deviations, strict=True)
+    return " | ".join(f"{mean:{sign}.4f}" + ("" if np.isnan(deviation) else f" ± {deviation:.4f}") for mean, deviation in cells)
 
 
 if __name__ == "__main__":
