@@ -87,6 +87,7 @@ class GroupDataModule(PoolDataModule):
 
     def prepare_data(self) -> None:
         """See :meth:`PoolDataModule.prepare_data`."""
+        self._choose_split("fit" if self.trainer is None else self.trainer.state.fn)
         super().prepare_data()
         if self.source == "labels":
             for table in self.texts.tables.values():
@@ -95,9 +96,7 @@ class GroupDataModule(PoolDataModule):
 
     def setup(self, stage: str) -> None:
         """See :meth:`PoolDataModule.setup`; ``fit`` also draws up the groups."""
-        if self.source == "labels":
-            self._measured = "dev" if stage in ("fit", "validate") else "test"
-            self.collection = None  # that of another split may be open
+        self._choose_split(stage)
         if self.source == "queries" or self.searches_corpus:
             super().setup(stage)
         elif stage == "fit":
@@ -115,6 +114,12 @@ class GroupDataModule(PoolDataModule):
             )
         if stage == "fit":
             self._setup_training()
+
+    def _choose_split(self, stage: str) -> None:
+        """Labelled texts are a collection for each split: the one that the stage measures."""
+        if self.source == "labels":
+            self._measured = "dev" if stage in ("fit", "validate") else "test"
+            self.collection = None  # that of another split may be open
 
     def _setup_training(self) -> None:
         if self.groups < self.world_size:

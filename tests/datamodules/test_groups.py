@@ -296,6 +296,20 @@ def test_labelled_texts_are_queries_against_the_others_of_their_split(labelled, 
         opened(labelled, "test", source="labels")
 
 
+def test_a_split_that_is_not_measured_is_not_looked_at(labelled):
+    """No two dev texts share a label, so nothing could be found there; ``test`` does not ask for it."""
+    (labelled / "dev.tsv").write_text("one\ta\ntwo\tb\n")
+    data = GroupDataModule(str(labelled), 2, 2, source="labels", candidates="corpus", depth=4, seed=0)
+    module = SimpleNamespace(text_format=apart())
+    data.trainer = SimpleNamespace(state=SimpleNamespace(fn="test"), lightning_module=module, global_rank=0, world_size=1)
+    data.prepare_data()
+    data.setup("test")
+    assert len(data.pools("test").batches) == 1
+    data.trainer.state.fn = "validate"
+    with pytest.raises(InputError, match="no two texts have the same label"):
+        data.prepare_data()
+
+
 def test_the_log_says_what_an_epoch_does_not_see(tmp_path, caplog):
     """In threes: 10 texts of a (one left over), 5 of b (3 and 2), one of c; of 3 + 2 groups in pairs, one of a is alone."""
     lines = [f"{label} {i}\t{label}\n" for label, n in (("a", 10), ("b", 5), ("c", 1)) for i in range(n)]
