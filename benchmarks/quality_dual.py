@@ -228,11 +228,10 @@ def main() -> None:
     print(f"| test queries search | loss | side | {' | '.join(MEASURES)} | training, s |\n|{' --- |' * (len(MEASURES) + 4)}")
     for target, pool in pools.items():
         print(f"| {target} | none | as it comes | {' | '.join(f'{v:.4f}' for v in measure(untrained, pool))} | |", flush=True)
-    for name, recipe in recipes().items():
-        if options.losses and name not in options.losses:
-            continue
-        found: dict[str, list[Pair]] = {target: [] for target in pools}
-        for seed in options.seeds:
+    chosen = {name: recipe for name, recipe in recipes().items() if not options.losses or name in options.losses}
+    found: dict[tuple[str, str], list[Pair]] = {(target, name): [] for target in pools for name in chosen}
+    for seed in options.seeds:
+        for name, recipe in chosen.items():
             epoch = batches(data.collection, options.examples, options.batch, recipe.own, seed)
             start = time.perf_counter()
             ours = train_ours(recipe, epoch, data, length, options.exact, seed)
@@ -244,16 +243,15 @@ def main() -> None:
                 theirs = DualEncoderModule(saved, SoftmaxLoss(), similarity=recipe.options.get("similarity", "cosine"), **own)
             for target, pool in pools.items():
                 pair = Pair(*(np.asarray(measure(module, pool)) for module in (ours, theirs)), *seconds)
-                found[target].append(pair)
+                found[target, name].append(pair)
                 print(f"{target}, {name}, seed {seed}: {pair.ours.round(4)} {pair.theirs.round(4)}", file=sys.stderr, flush=True)
-        for target, pairs in found.items():
-            for side, values, seconds in [
-                ("ltr", [pair.ours for pair in pairs], [pair.our_seconds for pair in pairs]),
-                ("sentence-transformers", [pair.theirs for pair in pairs], [pair.their_seconds for pair in pairs]),
-            ]:
-                print(f"| {target} | {name} | {side} | {_spread(values)} | {statistics.mean(seconds):.0f} |")
-            better = _spread([pair.ours - pair.theirs for pair in pairs], "+")
-            print(f"| {target} | {name} | difference | {better} | |", flush=True)
+    for (target, name), pairs in found.items():
+        for side, values, seconds in [
+            ("ltr", [pair.ours for pair in pairs], [pair.our_seconds for pair in pairs]),
+            ("sentence-transformers", [pair.theirs for pair in pairs], [pair.their_seconds for pair in pairs]),
+        ]:
+            print(f"| {target} | {name} | {side} | {_spread(values)} | {statistics.mean(seconds):.0f} |")
+        print(f"| {target} | {name} | difference | {_spread([pair.ours - pair.theirs for pair in pairs], '+')} | |", flush=True)
 
 
 def _spread(values: list[np.ndarray], sign: str = "") -> str:

@@ -1,6 +1,8 @@
 """An encoder over ragged texts, as every ranker of texts uses it: all texts of a batch in one pass."""
 
-from collections.abc import Iterator
+import ctypes
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal
 
@@ -17,6 +19,9 @@ from ltr.models.padding import PaddedChunk, padded_chunks, padding_share
 # a GPU wants few, large kernels.
 CHUNK_TOKENS = {"cpu": 2048, "cuda": 65536}
 RECOMPUTED_TOKENS = {"cpu": 2048, "cuda": 8192}  # where chunks are there to save memory
+
+# glibc keeps what was freed, and as chunks have buffers of many sizes its heap grows with their number. Others have no such call.
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 class TextEncoder(nn.Module):
@@ -83,7 +88,7 @@ class TextEncoder(nn.Module):
         for chunk in chunks:
             # The backward pass begins with the last chunk: to drop its activations would save nothing.
             if self.recompute and torch.is_grad_enabled() and chunk is not chunks[-1]:
-                outputs.append(checkpoint(read, chunk, use_reentrant=False))
+                outputs.append(checkpoint(partial(_read_alone, read), chunk, use_reentrant=False))
             else:
                 outputs.append(read(chunk))
         return torch.cat(outputs)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
@@ -109,6 +114,13 @@ class TextEncoder(nn.Module):
             return output.logits[:, 0].float()
         real = chunk.attention_mask.bool()  # padding lies at the right: what is real lies as in a packed chunk
         return pool(output.last_hidden_state[real], chunk.attention_mask.sum(dim=1), self.pooling)
+
+
+def _read_alone(read: Callable[[Packed | PaddedChunk], Tensor], chunk: Packed | PaddedChunk) -> Tensor:
+    """Read a chunk, in the backward pass again, when the activations of the one before are gone."""
+    if _trim is not None and chunk.rows.device.type == "cpu":
+        _trim(0)
+    return read(chunk)
 
 
 def _layers(model: nn.Module) -> nn.ModuleList:

@@ -19,6 +19,8 @@ from ltr.models.dual_encoder import DualEncoder
 
 log = logging.getLogger(__name__)
 
+TRIAL_DOCS = 1000  # that a trial run searches
+
 
 class CorpusSearch:
     """The best documents of the corpus for the queries that this rank measures.
@@ -26,6 +28,7 @@ class CorpusSearch:
     Each rank encodes its share of the corpus into one memory map in the run folder, which all must be able to reach (as the
     checkpoints), and searches the whole of it for its own queries: ``Flat`` in the map itself, any other index in a copy that
     each rank builds and holds. The map is removed afterwards; one that a killed process has left (``corpus-*``) may be deleted.
+    With ``trainer.fast_dev_run``, which is there to be quick, only the first documents are searched, and ``Flat``.
 
     Args:
         model: whose embeddings are searched, under the trainer's precision.
@@ -37,6 +40,10 @@ class CorpusSearch:
 
     def __init__(self, model: DualEncoder, data: PoolDataModule, split: str, factory: str, trainer: Trainer) -> None:
         self.query_rows = data.query_rows_of_rank(split)
+        n_docs = len(data.collection.corpus)
+        if trainer.fast_dev_run and n_docs > TRIAL_DOCS:
+            log.info("a trial run searches %d of %d documents: its measures mean nothing", TRIAL_DOCS, n_docs)
+            n_docs, factory = TRIAL_DOCS, "Flat"
         strategy, folder = trainer.strategy, None
         if trainer.is_global_zero:
             Path(trainer.default_root_dir).mkdir(parents=True, exist_ok=True)
@@ -44,7 +51,7 @@ class CorpusSearch:
         file = Path(strategy.broadcast(folder)) / "embeddings.npy"
         try:
             with trainer.precision_plugin.forward_context():
-                docs = _encoded_corpus(model, data, file, trainer)
+                docs = _encoded_corpus(model, data, n_docs, file, trainer)
                 queries = np.empty((len(self.query_rows), model.dim), np.float32)
                 if len(self.query_rows):
                     store, form = data.collator.queries, data.text_format.queries
@@ -73,14 +80,14 @@ class CorpusSearch:
         return scores.masked_fill(~mask, 0.0), batch._replace(doc_rows=doc_rows.clamp(min=0), mask=mask, labels=labels)
 
 
-def _encoded_corpus(model: DualEncoder, data: PoolDataModule, file: Path, trainer: Trainer) -> np.ndarray:
+def _encoded_corpus(model: DualEncoder, data: PoolDataModule, n_docs: int, file: Path, trainer: Trainer) -> np.ndarray:
     """``[D, H]`` float32, mapped from the file; every rank writes its share of the rows."""
     store, form = data.collator.docs, data.text_format.docs
     if trainer.is_global_zero:
-        np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(len(store), model.dim)).flush()
+        np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(n_docs, model.dim)).flush()
         take_room(file)
     trainer.strategy.barrier()
-    own = np.arange(trainer.global_rank, len(store), trainer.world_size)
+    own = np.arange(trainer.global_rank, n_docs, trainer.world_size)
     embeddings = np.load(file, mmap_mode="r+")
     if len(own):
         for places, found in encoded(model.doc_tower, store, form, own):

@@ -12,6 +12,7 @@ from transformers import (
 
 from ltr.batch import Texts
 from ltr.errors import InputError
+from ltr.models import text_encoder
 from ltr.models.dropout import use_fast_dropout
 from ltr.models.text_encoder import TextEncoder
 
@@ -95,6 +96,16 @@ def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(fast):
         torch.testing.assert_close(gradient, expected[name], msg=name)
     torch.manual_seed(2)
     assert not torch.equal(recomputed(of).square().sum(), value)  # the dropout is real
+
+
+def test_freed_memory_is_given_back_before_each_chunk_that_is_recomputed(monkeypatch):
+    """Three chunks: the first two are read forwards and backwards, the last one is kept."""
+    calls = []
+    monkeypatch.setattr(text_encoder, "_trim", calls.append)
+    gradients(TextEncoder(bert(), max_tokens=10), texts([10] * 3))
+    assert calls == []
+    gradients(TextEncoder(bert(), max_tokens=10, recompute=True), texts([10] * 3))
+    assert calls == [0] * 4
 
 
 def test_recomputing_keeps_the_activations_of_one_chunk():

@@ -1,6 +1,7 @@
 """DualEncoderModule: in-batch training, two ranks against one, the search of the corpus."""
 
 import gzip
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from ltr.datamodules import GroupDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable
-from ltr.modules import DualEncoderModule
+from ltr.modules import DualEncoderModule, corpus_search
 from ltr.modules.corpus_search import CorpusSearch
 from ltr.trec import read_run
 from tests.conftest import wordpiece_tokenizer, write_collection
@@ -232,12 +233,35 @@ def test_found_documents_get_the_grades_of_their_judgements(tmp_path, backbone):
         assert sorted(found.doc_rows[row].tolist()) == list(range(48)) and (scores[row].diff() <= 0).all()
 
 
+@pytest.mark.parametrize("precision, half", [("32-true", False), ("bf16-mixed", True)])
+def test_a_search_reads_in_the_trainers_precision(tmp_path, backbone, collection_folder, precision, half):
+    """Both towers, and the scores are of float32 all the same."""
+    module = DualEncoderModule(backbone, SoftmaxLoss(), doc_backbone=backbone, max_length=24).eval()
+    data, seen = opened(TripletDataModule(str(collection_folder), candidates="corpus", depth=10), module), {}
+    for name in ("query_tower", "doc_tower"):
+        tower = getattr(module.model, name)
+        tower.register_forward_pre_hook(lambda *_, name=name: seen.update({name: torch.is_autocast_enabled("cpu")}))
+    with torch.no_grad():
+        search = CorpusSearch(module.model, data, "dev", "Flat", trainer(tmp_path, precision=precision))
+    assert seen == {"query_tower": half, "doc_tower": half} and search.scores.dtype == torch.float32
+
+
+def test_a_trial_run_searches_a_part_of_the_corpus(tmp_path, backbone, collection_folder, monkeypatch, caplog):
+    monkeypatch.setattr(corpus_search, "TRIAL_DOCS", 7)
+    module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24, index="IVF8,Flat").eval()
+    data = opened(TripletDataModule(str(collection_folder), candidates="corpus", depth=10), module)
+    with torch.no_grad(), caplog.at_level(logging.INFO, "ltr"):
+        found = CorpusSearch(module.model, data, "dev", module.index, trainer(tmp_path, fast_dev_run=True)).doc_rows
+    assert found.sort(dim=1).values.equal(torch.arange(7).expand(len(found), 7))
+    assert "a trial run searches 7 of" in caplog.text
+
+
 @pytest.mark.slow
 def test_two_ranks_train_and_search_as_one_process_does(tmp_path, backbone):
-    """The same groups per global batch, no dropout: the same weights, the same run, the last batch uneven."""
+    """The same groups per global batch, no dropout, a guide: the same weights, the same run, the last batch uneven."""
     folder = write_collection(tmp_path / "data", n_queries=23)
     groups = {"groups": 5, "docs_per_group": 1}  # 4 batches of 5 and one of 3: 3 groups against 2, and 2 against 1
-    model = {"encoder_dropout": "none", "learn_temperature": True}
+    model = {"encoder_dropout": "none", "learn_temperature": True, "guide": backbone}
     runs = []
     for ranks in (1, 2):
         (tmp_path / str(ranks)).mkdir()
