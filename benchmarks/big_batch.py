@@ -1,8 +1,8 @@
 """Memory of batches that do not fit at once: python benchmarks/big_batch.py
 
-One training step of a DualEncoderModule over the softmax of 4,096 pairs: with ``recompute`` its memory grows with the chunk and
-the matrix of scores, not with the activations of the batch. The peak is that of the whole process, libraries and optimiser
-included.
+One training step of a DualEncoderModule over the softmax of 4,096 pairs: with ``keep_tokens: 0`` its memory grows with the
+chunk and the matrix of scores, not with the activations of the batch. The peak is that of the whole process, libraries and
+optimiser included.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
-    sizes = {"max_length": options.max_length, "max_tokens": options.max_tokens, "recompute": not options.keep}
+    sizes = {"max_length": options.max_length, "max_tokens": options.max_tokens, "keep_tokens": None if options.keep else 0}
     module = DualEncoderModule(options.backbone, SoftmaxLoss(), temperature=0.05, **sizes)
     data = GroupDataModule(options.data, groups=options.batch, docs_per_group=1, candidates="corpus", depth=10)
     timer = Timer()

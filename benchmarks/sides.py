@@ -19,7 +19,7 @@ OTHERS = 0.05  # of all cores: a step during which other processes used more is 
 
 class Setting(NamedTuple):
     """What all sides share: ``folder`` is theirs to write to, ``backbone`` holds the model, memory of ``cached`` ones must not
-    grow with the batch.
+    grow with the batch, and ours keeps the activations of ``keep_tokens``; the first ``warm_up`` steps do not count.
     """
 
     device: str
@@ -30,7 +30,9 @@ class Setting(NamedTuple):
     steps: int
     turns: int
     folder: Path
+    warm_up: int
     cached: bool = False
+    keep_tokens: int | None = None
 
 
 class Side(NamedTuple):

@@ -55,9 +55,8 @@ def ours(meter: Meter, setting: Setting, side: Side) -> None:
     from ltr.losses import SoftmaxLoss
     from ltr.modules import DualEncoderModule
 
-    module = DualEncoderModule(
-        setting.backbone, SoftmaxLoss(), temperature=0.05, lr=5e-5, max_length=setting.max_length, recompute=setting.cached
-    )
+    sizes = {"max_length": setting.max_length, "keep_tokens": 0 if setting.cached else setting.keep_tokens}
+    module = DualEncoderModule(setting.backbone, SoftmaxLoss(), temperature=0.05, lr=5e-5, **sizes)
     meter.watch(module.model.query_tower.encoder.model)
     # No list is measured here, so that none is looked for: medquad-liveqa has pools for its test split alone.
     data = GroupDataModule(setting.data, groups=setting.batch, docs_per_group=1, candidates="corpus", depth=10)

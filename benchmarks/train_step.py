@@ -37,7 +37,7 @@ VARIANTS = {
     "the cheap mask for hidden dropout (the default)": {},
     "chunks of 8,192 tokens": {"max_tokens": 8192},
     "compile": {"compile": True},
-    "recompute": {"recompute": True},
+    "chunks but the last one computed again": {"keep_tokens": 0},
     "no dropout in the encoder": {"encoder_dropout": "none"},
 }
 

@@ -25,7 +25,7 @@ class PairWiseBertRanker(nn.Module):
         dropout: probability in front of the head.
         encoder_dropout: ``hidden``: the encoder's own but for that of the attention weights, which trains 1.5 times faster on a
             CPU; ``own``: all of it; ``none``.
-        max_tokens, recompute, compile: see :class:`ltr.models.text_encoder.TextEncoder`.
+        max_tokens, keep_tokens, compile: see :class:`ltr.models.text_encoder.TextEncoder`.
 
     Raises:
         InputError: if the backbone can't be loaded.
@@ -41,7 +41,7 @@ class PairWiseBertRanker(nn.Module):
         dropout: float = 0.1,
         encoder_dropout: Dropouts = "hidden",
         max_tokens: int | None = None,
-        recompute: bool = False,
+        keep_tokens: int | None = None,
         compile: bool = False,
     ) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class PairWiseBertRanker(nn.Module):
         model, self.has_own_head = load_encoder(backbone, encoder_dropout)
         if model.config.pad_token_id is None:
             model.config.pad_token_id = self.tokenizer.pad_token_id
-        self.encoder = TextEncoder(model, self.tokenizer.pad_token_id or 0, pooling, max_tokens, recompute, compile)
+        self.encoder = TextEncoder(model, self.tokenizer.pad_token_id or 0, pooling, max_tokens, keep_tokens, compile)
         self.gives_embeddings = not self.has_own_head
         self.dropout = nn.Identity() if self.has_own_head else nn.Dropout(dropout)
         self.head = nn.Identity() if self.has_own_head else nn.Linear(model.config.hidden_size, 1)

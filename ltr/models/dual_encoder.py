@@ -41,7 +41,7 @@ class DualEncoder(nn.Module):
         doc_prompt: the same for documents.
         max_length: tokens of a text, prompt and special ones counted; None: as the model comes.
         encoder_dropout: ``hidden``: the encoder's own but for that of the attention weights; ``own``: all of it; ``none``.
-        max_tokens, recompute, compile: see :class:`ltr.models.text_encoder.TextEncoder`.
+        max_tokens, keep_tokens, compile: see :class:`ltr.models.text_encoder.TextEncoder`.
 
     Attributes:
         text_format: how texts of queries and of documents are laid out.
@@ -73,7 +73,7 @@ class DualEncoder(nn.Module):
         max_length: int | None = None,
         encoder_dropout: Dropouts = "hidden",
         max_tokens: int | None = None,
-        recompute: bool = False,
+        keep_tokens: int | None = None,
         compile: bool = False,
     ) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class DualEncoder(nn.Module):
         loaded = load_modules(backbone)
         docs = loaded if doc_backbone is None else load_modules(doc_backbone)
         sides = [loaded.query] if docs.doc is loaded.query else [loaded.query, docs.doc]
-        reading = (pooling, projection, normalise, encoder_dropout, max_tokens, recompute, compile)
+        reading = (pooling, projection, normalise, encoder_dropout, max_tokens, keep_tokens, compile)
         # A list, and towers by property: a shared tower has each of its weights in the state once.
         self.towers = nn.ModuleList([Tower(modules, *reading) for modules in sides])
         self.dim = self.query_tower.dim

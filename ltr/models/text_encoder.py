@@ -2,8 +2,9 @@
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -33,16 +34,17 @@ class TextEncoder(nn.Module):
         model: an encoder of transformers, or a ready cross-encoder (with a head of its own).
         pad_id: what a padded chunk is filled with.
         pooling: ``mean`` over the tokens of a text, ``cls``: the first one, or ``max`` over them in each dimension.
-        max_tokens: of a chunk; None: 2,048 on a CPU, 65,536 on a GPU, or 8,192 there with ``recompute``.
-        recompute: keep no chunk's activations but the last one's, and compute them again in the backward pass: memory then grows
-            with ``max_tokens``, not with the batch, for up to a third more time. Gradients stay the same, dropout included.
+        max_tokens: of a chunk; None: 2,048 on a CPU, 65,536 on a GPU, or 8,192 there with ``keep_tokens``.
+        keep_tokens: activations of so many tokens are kept, those of the other chunks computed again in the backward pass; 0: of
+            the last chunk alone; None: of all. Memory then grows with ``keep_tokens`` and ``max_tokens``, not with the batch, for
+            up to a third more time. Gradients stay the same, dropout included.
         compile: run the encoder's layers through ``torch.compile``; the first steps then take minutes. A copy is not compiled.
 
     Attributes:
         reads_packed: whether the encoder reads texts end to end.
 
     Raises:
-        InputError: for another pooling, a max_tokens below 1, or a model that can't read texts in batches.
+        InputError: for another pooling, a max_tokens below 1, a keep_tokens below 0, or a model that can't read texts in batches.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class TextEncoder(nn.Module):
         pad_id: int = 0,
         pooling: Literal["mean", "cls", "max"] = "mean",
         max_tokens: int | None = None,
-        recompute: bool = False,
+        keep_tokens: int | None = None,
         compile: bool = False,
     ) -> None:
         super().__init__()
@@ -59,8 +61,10 @@ class TextEncoder(nn.Module):
             raise InputError(f"pooling must be 'mean', 'cls' or 'max', got {pooling!r} (option model.init_args.pooling)")
         if max_tokens is not None and max_tokens < 1:
             raise InputError(f"max_tokens must be at least 1, got {max_tokens} (option model.init_args.max_tokens)")
+        if keep_tokens is not None and keep_tokens < 0:
+            raise InputError(f"keep_tokens must be at least 0, got {keep_tokens} (option model.init_args.keep_tokens)")
         self.model, self.pad_id, self.pooling = model, pad_id, pooling
-        self.max_tokens, self.recompute = max_tokens, recompute
+        self.max_tokens, self.keep_tokens = max_tokens, keep_tokens
         self.reads_packed = enable_packing(model)
         self.first_position = first_position(model)
         if compile:
@@ -85,13 +89,20 @@ class TextEncoder(nn.Module):
         chunks = list(self._chunks(texts))
         read = partial(self._read_packed if self.reads_packed else self._read_padded, pooled=pooled)
         outputs = []
-        for chunk in chunks:
-            # The backward pass begins with the last chunk: to drop its activations would save nothing.
-            if self.recompute and torch.is_grad_enabled() and chunk is not chunks[-1]:
-                outputs.append(checkpoint(partial(_read_alone, read), chunk, use_reentrant=False))
-            else:
-                outputs.append(read(chunk))
+        recomputed = self._recomputed(chunks)
+        for chunk in chunks[:recomputed]:
+            outputs.append(checkpoint(partial(_read_alone, read), chunk, use_reentrant=False))
+        outputs += [read(chunk) for chunk in chunks[recomputed:]]
         return torch.cat(outputs)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
+
+    def _recomputed(self, chunks: Sequence[Packed | PaddedChunk]) -> int:
+        """How many chunks are computed again. The backward pass begins with the last ones, so these are kept: of the very last
+        one it would save nothing to drop the activations.
+        """
+        if self.keep_tokens is None or not torch.is_grad_enabled():
+            return 0
+        kept = accumulate(chunk.input_ids.numel() for chunk in reversed(chunks))
+        return len(chunks) - max(1, sum(tokens <= self.keep_tokens for tokens in kept))
 
     def _chunks(self, texts: Texts) -> Iterator[Packed] | Iterator[PaddedChunk]:
         if self.reads_packed:
@@ -99,7 +110,7 @@ class TextEncoder(nn.Module):
         return padded_chunks(texts, self.pad_id, self._chunk_tokens(texts))
 
     def _chunk_tokens(self, texts: Texts) -> int:
-        by_device = RECOMPUTED_TOKENS if self.recompute else CHUNK_TOKENS
+        by_device = CHUNK_TOKENS if self.keep_tokens is None else RECOMPUTED_TOKENS
         return self.max_tokens or by_device.get(texts.ids.device.type, by_device["cuda"])
 
     def _read_packed(self, chunk: Packed, pooled: bool) -> Tensor:

@@ -74,7 +74,7 @@ class Tower(nn.Module):
         projection: dimensions of a linear map behind all of it but a normalisation at the end; None: no map is added.
         normalise: whether embeddings have length 1; None: as the model comes.
         encoder_dropout: see :func:`ltr.models.backbone.load_encoder`.
-        max_tokens, recompute, compile: see :class:`ltr.models.text_encoder.TextEncoder`.
+        max_tokens, keep_tokens, compile: see :class:`ltr.models.text_encoder.TextEncoder`.
 
     Attributes:
         dim: H, the size of an embedding.
@@ -95,7 +95,7 @@ class Tower(nn.Module):
         normalise: bool | None = None,
         encoder_dropout: Dropouts = "hidden",
         max_tokens: int | None = None,
-        recompute: bool = False,
+        keep_tokens: int | None = None,
         compile: bool = False,
     ) -> None:
         from sentence_transformers.sentence_transformer.modules import Pooling
@@ -115,7 +115,7 @@ class Tower(nn.Module):
             # has all the weights that transformers looks for.
             encoder.pooler.requires_grad_(False)
         how = pooling or own.pooling_mode
-        self.encoder = TextEncoder(encoder, self.tokenizer.pad_token_id or 0, how, max_tokens, recompute, compile)
+        self.encoder = TextEncoder(encoder, self.tokenizer.pad_token_id or 0, how, max_tokens, keep_tokens, compile)
         pooled = Pooling(encoder.config.hidden_size, how, include_prompt=own.include_prompt)
         # In a tuple, and so not registered: the encoder is a part of this module once.
         self._in_front = (transformer, pooled)

@@ -23,7 +23,8 @@ class CrossEncoderModule(RankerModule):
         dropout: probability in front of the head.
         encoder_dropout: ``hidden``: the encoder's own, but none on the attention weights; ``own``: all of it; ``none``.
         max_tokens: tokens that go through the encoder at once; None chooses by the device.
-        recompute: memory grows with ``max_tokens``, not with the batch, for up to a third more time.
+        keep_tokens: tokens whose activations are kept, the others' are computed again: memory then grows with it and
+            ``max_tokens``, not with the batch, for up to a third more time. None: all.
         compile: run the encoder's layers through ``torch.compile``.
         margin, lr, weight_decay, warmup, metrics, empty, max_grade: see :class:`ltr.modules.RankerModule`.
 
@@ -40,7 +41,7 @@ class CrossEncoderModule(RankerModule):
         dropout: float = 0.1,
         encoder_dropout: Dropouts = "hidden",
         max_tokens: int | None = None,
-        recompute: bool = False,
+        keep_tokens: int | None = None,
         compile: bool = False,
         margin: nn.Module | None = None,
         lr: float = 2e-5,
@@ -50,7 +51,7 @@ class CrossEncoderModule(RankerModule):
         empty: Literal["skip", "zero", "one"] = "skip",
         max_grade: float = 4.0,
     ) -> None:
-        model = PairWiseBertRanker(backbone, pooling, dropout, encoder_dropout, max_tokens, recompute, compile)
+        model = PairWiseBertRanker(backbone, pooling, dropout, encoder_dropout, max_tokens, keep_tokens, compile)
         if model.max_positions is not None and max_length > model.max_positions:
             raise InputError(
                 f"max_length must be at most {model.max_positions}, the positions of {backbone!r}, got {max_length} "

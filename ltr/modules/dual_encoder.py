@@ -35,7 +35,7 @@ class DualEncoderModule(RankerModule):
             prompts included, so it must share the tokenizer and have positions for as many. None: no guide.
         guide_margin: how far, in the guide's cosine, a document must come above the relevant one to be left out.
         doc_backbone, pooling, projection, normalise, similarity, temperature, learn_temperature, query_prompt, doc_prompt,
-            max_length, encoder_dropout, max_tokens, recompute, compile: see :class:`ltr.models.DualEncoder`.
+            max_length, encoder_dropout, max_tokens, keep_tokens, compile: see :class:`ltr.models.DualEncoder`.
         index: a faiss factory string, by which a corpus is searched in ``validate`` and ``test``; ``Flat`` is exact.
         margin, lr, weight_decay, warmup, metrics, empty, max_grade: see :class:`ltr.modules.RankerModule`.
 
@@ -67,7 +67,7 @@ class DualEncoderModule(RankerModule):
         max_length: int | None = None,
         encoder_dropout: Dropouts = "hidden",
         max_tokens: int | None = None,
-        recompute: bool = False,
+        keep_tokens: int | None = None,
         compile: bool = False,
         index: str = "Flat",
         margin: nn.Module | None = None,
@@ -96,7 +96,7 @@ class DualEncoderModule(RankerModule):
             max_length,
             encoder_dropout,
             max_tokens,
-            recompute,
+            keep_tokens,
             compile,
         )
         super().__init__(model, loss, margin, lr, weight_decay, warmup, metrics, empty, max_grade)

@@ -131,12 +131,12 @@ def test_no_dropout_is_none_whatever_an_architecture_calls_it(config, tmp_path):
 
 
 def test_the_options_of_reading_reach_the_encoder(backbone):
-    options = {"max_tokens": 7, "recompute": True, "compile": True}
+    options = {"max_tokens": 7, "keep_tokens": 0, "compile": True}
     for encoder in (
         PairWiseBertRanker(backbone, **options).encoder,
         CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24, **options).model.encoder,
     ):
-        assert encoder.max_tokens == 7 and encoder.recompute
+        assert encoder.max_tokens == 7 and encoder.keep_tokens == 0
         assert encoder.model.encoder.layer[0]._compiled_call_impl is not None
 
 

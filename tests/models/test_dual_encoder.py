@@ -375,8 +375,8 @@ def test_weights_stored_in_half_precision_are_trained_in_float32(ready, tmp_path
 
 
 def test_the_options_of_reading_reach_the_encoder(backbone):
-    encoder = DualEncoder(backbone, max_tokens=7, recompute=True, compile=True).doc_tower.encoder
-    assert encoder.max_tokens == 7 and encoder.recompute
+    encoder = DualEncoder(backbone, max_tokens=7, keep_tokens=0, compile=True).doc_tower.encoder
+    assert encoder.max_tokens == 7 and encoder.keep_tokens == 0
     assert encoder.model.encoder.layer[0]._compiled_call_impl is not None
 
 

@@ -82,12 +82,13 @@ def test_no_text_gives_no_row():
     assert TextEncoder(bert(kind=BertForSequenceClassification)).logits(none).shape == (0,)
 
 
+@pytest.mark.parametrize("keep_tokens", [0, 25])
 @pytest.mark.parametrize("fast", [True, False])
-def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(fast):
+def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(fast, keep_tokens):
     model = bert(dropout=0.2)
     if fast:
         use_fast_dropout(model)
-    kept, recomputed = TextEncoder(model, max_tokens=15), TextEncoder(model, max_tokens=15, recompute=True)
+    kept, recomputed = TextEncoder(model, max_tokens=15), TextEncoder(model, max_tokens=15, keep_tokens=keep_tokens)
     of = texts()
     value, expected = gradients(kept, of)
     again, found = gradients(recomputed, of)
@@ -104,16 +105,16 @@ def test_freed_memory_is_given_back_before_each_chunk_that_is_recomputed(monkeyp
     monkeypatch.setattr(text_encoder, "_trim", calls.append)
     gradients(TextEncoder(bert(), max_tokens=10), texts([10] * 3))
     assert calls == []
-    gradients(TextEncoder(bert(), max_tokens=10, recompute=True), texts([10] * 3))
+    gradients(TextEncoder(bert(), max_tokens=10, keep_tokens=0), texts([10] * 3))
     assert calls == [0] * 4
 
 
-def test_recomputing_keeps_the_activations_of_one_chunk():
-    """Numbers that the graph holds: as many for eight chunks as for two, but for the outputs."""
+def test_recomputing_keeps_the_activations_of_as_many_tokens_as_asked_for():
+    """Numbers that the graph holds: as many for eight chunks as for two, but for the outputs. 60 tokens: those of three."""
 
-    def held(recompute, n_chunks):
+    def held(keep_tokens, n_chunks):
         model, numbers = bert(), []
-        encoder = TextEncoder(model, max_tokens=20, recompute=recompute)
+        encoder = TextEncoder(model, max_tokens=20, keep_tokens=keep_tokens)
         own = {p.data_ptr() for p in model.parameters()}
 
         def pack(x):
@@ -125,8 +126,10 @@ def test_recomputing_keeps_the_activations_of_one_chunk():
             encoder(texts([20] * n_chunks))
         return sum(numbers)
 
-    assert held(True, 8) - held(True, 2) < 6 * 20 * 16  # fewer than one layer's outputs for each chunk more
-    assert held(False, 8) > 3.5 * held(False, 2)
+    outputs = 6 * 20 * 16  # fewer than one layer's outputs for each chunk more
+    assert held(0, 8) - held(0, 2) < outputs
+    assert held(None, 8) > 3.5 * held(None, 2)
+    assert held(60, 8) - held(60, 3) < outputs and held(60, 3) == held(None, 3) and held(59, 3) < 0.8 * held(60, 3)
 
 
 def test_compiled_layers_give_the_same():
@@ -141,6 +144,8 @@ def test_compiled_layers_give_the_same():
 
 
 def test_a_chunk_of_no_tokens_is_refused():
+    with pytest.raises(InputError, match="keep_tokens must be at least 0, got -1"):
+        TextEncoder(bert(), keep_tokens=-1)
     with pytest.raises(InputError, match="max_tokens must be at least 1, got 0"):
         TextEncoder(bert(), max_tokens=0)
 
@@ -176,10 +181,10 @@ def test_token_types_are_read_in_padded_chunks_too():
 def test_recomputing_a_ready_head_changes_no_gradient():
     model, of = bert(dropout=0.2, kind=BertForSequenceClassification), texts()
     found = []
-    for recompute in (False, True):
+    for keep_tokens in (None, 0):
         model.zero_grad()
         torch.manual_seed(1)
-        encoder, saved = TextEncoder(model, max_tokens=15, recompute=recompute), []
+        encoder, saved = TextEncoder(model, max_tokens=15, keep_tokens=keep_tokens), []
         with torch.autograd.graph.saved_tensors_hooks(lambda x, saved=saved: saved.append(x) or x, lambda x: x):
             logits = encoder.logits(of)
         logits.square().sum().backward()
