@@ -5,7 +5,7 @@ BIN := .venv/bin
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo data test mutations lint docs bench reproduce clean
+.PHONY: help env demo data test mutations lint docs bench quality reproduce clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -47,12 +47,20 @@ bench: env  ## Measure speed, memory and padding (benchmarks/)
 	$(BIN)/python benchmarks/collate.py
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/train_cross.py
-	$(BIN)/python benchmarks/train_dual.py
+	$(BIN)/python benchmarks/train_dual.py --keep-tokens 8192
+	$(BIN)/python benchmarks/train_dual.py --cached --batch 1024 --max-length 64 --warm-up 1 --steps 1 --turns 2
 	$(BIN)/python benchmarks/big_batch.py
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/ranknet_factorised.py
 	$(BIN)/python benchmarks/letor_reader.py
+
+# Within two hours on 2 cores: by fewer training pairs and shorter texts, not by fewer seeds.
+quality: env data  ## Dual encoders beside sentence-transformers' trainer (docs/dual_encoders.md)
+	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates --max-length 64 --seeds 0 --exact
+	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates corpus --max-length 64
+	$(BIN)/python benchmarks/quality_dual.py --data examples/medquad --examples 480 --max-length 64
+	$(BIN)/python benchmarks/quality_dual.py --data data/medquad-liveqa --examples 480 --max-length 32
 
 # One YAML, one row of a table. The published WikiQA numbers are over three seeds.
 SEEDS := 0 1 2
