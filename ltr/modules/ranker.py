@@ -1,6 +1,7 @@
 """What the training of every ranker shares: loss and margin, measures, optimiser, seeds."""
 
 import inspect
+import math
 import os
 import warnings
 from typing import Any, Literal, NamedTuple
@@ -42,7 +43,7 @@ class Scored(NamedTuple):
 class RankerModule(LightningModule):
     """Trains ``model(batch) -> scores [B, N]`` under a ranking loss, and measures it.
 
-    AdamW (no decay on biases and norms) with a linear warm-up and a linear decay to 0. Dropout is drawn from (seed, epoch,
+    AdamW (no decay on biases and norms) with a linear warm-up from 0 and a linear decay to 0. Dropout is drawn from (seed, epoch,
     step, rank), so a resumed run draws what the interrupted one would have drawn.
 
     Args:
@@ -52,7 +53,7 @@ class RankerModule(LightningModule):
         margin: a policy of :mod:`ltr.margins`; None leaves the margin to the loss.
         lr: peak learning rate.
         weight_decay: of AdamW.
-        warmup: share of all steps during which the learning rate rises.
+        warmup: share of all steps, rounded up, during which the learning rate rises.
         metrics: measures of :class:`ltr.metrics.RankingMetric`, logged as ``val/…`` and ``test/…``.
         empty: what a query with nothing to find counts.
         max_grade: the largest grade of the scale; only ERR uses it.
@@ -163,13 +164,16 @@ class RankerModule(LightningModule):
         groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=self.lr, fused=self.device.type == "cpu" or None)
         total = self.trainer.estimated_stepping_batches
-        rising = self.warmup * total
+        rising = math.ceil(self.warmup * total) if math.isfinite(total) else 0
 
+        # From 0 on, as in transformers: Adam's first update is as large as the rate lets it be, whatever the gradient says; so
+        # the first batch is for the estimates of its moments alone.
         def factor(step: int) -> float:
-            if not np.isfinite(total):  # without an end there is nothing to decay to
+            if step < rising:
+                return step / rising
+            if not math.isfinite(total) or not self.decay:  # without an end there is nothing to decay to
                 return 1.0
-            falling = max(0.0, (total - step) / max(1.0, total - rising)) if self.decay else 1.0
-            return min((step + 1) / (rising + 1), falling)
+            return max(0.0, (total - step) / max(1, total - rising))
 
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Trainer, seed_everything
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup
 
 from ltr.data.formats import JoinedPairs
 from ltr.data.negatives import MinedNegatives
@@ -172,8 +172,24 @@ def test_biases_and_norms_do_not_decay_and_the_rate_rises_and_falls(tmp_path, ba
     decayed, others = run.optimizers[0].param_groups
     assert {p.ndim for p in decayed["params"]} == {2} and {p.ndim for p in others["params"]} == {1}
     assert decayed["weight_decay"] == 0.01 and others["weight_decay"] == 0.0
-    # 2 of 8 steps rise: 1/3, 2/3, then (8 - step) / 6 from step 2.
-    assert rates == pytest.approx([1 / 3, 2 / 3, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+    # 2 of 8 steps rise: 0, 1/2, then (8 - step) / 6 from step 2.
+    assert rates == pytest.approx([0, 1 / 2, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+
+
+def test_the_rate_is_that_of_transformers(tmp_path, backbone, collection_folder):
+    """A share of the steps that is no whole number is rounded up: 1.9 of 19."""
+    module = CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24, lr=1.0)
+    run = trainer(tmp_path, max_steps=19)
+    rates = []
+    module.on_before_optimizer_step = lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])
+    run.fit(module, TripletDataModule(str(collection_folder), batch_size=4))
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=1.0)
+    expected = get_linear_schedule_with_warmup(optimizer, 2, 19)
+    for rate in rates:
+        assert rate == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        expected.step()
+    assert len(rates) == 19
 
 
 def test_checkpoints_made_in_python_load_with_weights_only(tmp_path, backbone, collection_folder):
