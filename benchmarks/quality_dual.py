@@ -3,8 +3,8 @@
 One epoch over the same pairs in the same order, with AdamW, the same decay, warm-up and learning rate, no clipping of gradients
 and all of the encoder's dropout, from the same weights. What is left between the two: dropout's draw, and ltr's masks: it leaves
 out a query's other judged documents and repeated ones, which sentence-transformers takes for irrelevant. ``--exact`` trains
-without dropout, so that only the masks are left. Both models are measured by the same code, theirs from the folder that it
-saves; a row says by how much ours is better, seed by seed.
+without dropout: then only the masks are left, and how sums are rounded. Both models are measured by the same code, theirs from
+the folder that it saves; a row says by how much ours is better, seed by seed.
 
 Wants ``pip install 'sentence-transformers[train]' 'datasets < 5'``.
 """
@@ -12,10 +12,8 @@ Wants ``pip install 'sentence-transformers[train]' 'datasets < 5'``.
 import argparse
 import logging
 import os
-import statistics
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +23,7 @@ import numpy as np
 import torch
 from lightning.pytorch import Trainer, seed_everything
 from machine import described
+from sides import check_lengths
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
@@ -49,12 +48,10 @@ class Recipe(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Both sides' measures of one seed, and how long they trained."""
+    """Both sides' measures of one seed."""
 
     ours: np.ndarray
     theirs: np.ndarray
-    our_seconds: float
-    their_seconds: float
 
 
 def recipes() -> dict[str, Recipe]:
@@ -136,7 +133,7 @@ def train_ours(
     rates = {"lr": LR, "warmup": WARM_UP, "weight_decay": DECAY}
     own = {"max_length": length, "encoder_dropout": "none" if exact else "own", "metrics": MEASURES}
     module = DualEncoderModule(BACKBONE, **recipe.options, **rates, **own)
-    data.text_format = module.text_format
+    data.trainer, data.text_format = None, module.text_format
     data.setup("test")
     loader = DataLoader(epoch, batch_size=None, collate_fn=data.collator)
     _trainer(max_epochs=1).fit(module, loader)
@@ -144,9 +141,9 @@ def train_ours(
 
 
 def train_theirs(
-    recipe: Recipe, epoch: list[list[LabelledList]], collection: Collection, length: int, exact: bool, seed: int, folder: Path
+    recipe: Recipe, epoch: list[list[LabelledList]], data: PoolDataModule, length: int, exact: bool, seed: int, folder: Path
 ) -> str:
-    """A SentenceTransformerTrainer; returns the folder of the trained model."""
+    """A SentenceTransformerTrainer on the same tokens; returns the folder of the trained model."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from transformers import PrinterCallback
@@ -155,8 +152,14 @@ def train_theirs(
     model = SentenceTransformer(resolve(BACKBONE), device="cpu", config_kwargs=no_dropout if exact else None)
     model.max_seq_length = length
     rows = [one for lists in epoch for one in lists]
-    queries = [collection.queries.texts[one.query_row] for one in rows]
-    docs = [[collection.corpus.texts[row] for row in one.doc_rows] for one in rows]
+    queries = [data.collection.queries.texts[one.query_row] for one in rows]
+    docs = [[data.collection.corpus.texts[row] for row in one.doc_rows] for one in rows]
+    doc_rows = np.concatenate([one.doc_rows for one in rows])
+    for form, store, texts, at in [
+        (data.text_format.queries, data.collator.queries, queries, [one.query_row for one in rows]),
+        (data.text_format.docs, data.collator.docs, [text for found in docs for text in found], doc_rows),
+    ]:
+        check_lengths(model, texts, form.lengths(store.lengths(np.asarray(at))))
     if recipe.columns == "labels":
         texts = [text for query, found in zip(queries, docs, strict=True) for text in (query, *found)]
         columns = {"text": texts, "label": np.repeat(np.arange(len(rows)), 2)}
@@ -183,7 +186,7 @@ def train_theirs(
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    model.save(str(folder / "model"))
+    model.save(str(folder / "model"), create_model_card=False)
     return str(folder / "model")
 
 
@@ -195,7 +198,7 @@ def measure(module: DualEncoderModule, data: PoolDataModule) -> list[float]:
 
 def _trainer(**options: int) -> Trainer:
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    return Trainer(accelerator="cpu", devices=1, **quiet, **options)
+    return Trainer(accelerator="cpu", devices=1, default_root_dir=tempfile.gettempdir(), **quiet, **options)
 
 
 def main() -> None:
@@ -212,6 +215,9 @@ def main() -> None:
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--exact", action="store_true", help="no dropout")
     options = parser.parse_args()
+    chosen = {name: recipe for name, recipe in recipes().items() if not options.losses or name in options.losses}
+    if unknown := set(options.losses or []) - set(chosen):
+        parser.error(f"there is no loss {sorted(unknown)}, but {', '.join(recipes())}")
     warnings.simplefilter("ignore")
     for name in ("lightning.pytorch", "sentence_transformers", "ltr"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -225,33 +231,29 @@ def main() -> None:
     length, own = options.max_length, {"max_length": options.max_length, "metrics": MEASURES}
     untrained = DualEncoderModule(BACKBONE, SoftmaxLoss(), **own)
     print(f"{options.data}; {described()}\n")
-    print(f"| test queries search | loss | side | {' | '.join(MEASURES)} | training, s |\n|{' --- |' * (len(MEASURES) + 4)}")
+    print(f"| test queries search | loss | side | {' | '.join(MEASURES)} |\n|{' --- |' * (len(MEASURES) + 3)}")
     for target, pool in pools.items():
-        print(f"| {target} | none | as it comes | {' | '.join(f'{v:.4f}' for v in measure(untrained, pool))} | |", flush=True)
-    chosen = {name: recipe for name, recipe in recipes().items() if not options.losses or name in options.losses}
+        print(f"| {target} | none | as it comes | {_spread([np.asarray(measure(untrained, pool))])} |", flush=True)
     found: dict[tuple[str, str], list[Pair]] = {(target, name): [] for target in pools for name in chosen}
     for seed in options.seeds:
         for name, recipe in chosen.items():
             epoch = batches(data.collection, options.examples, options.batch, recipe.own, seed)
-            start = time.perf_counter()
+            if not epoch:
+                parser.error(f"there are too few queries with a relevant document for a batch of {options.batch}")
             ours = train_ours(recipe, epoch, data, length, options.exact, seed)
-            seconds = [time.perf_counter() - start]
             with tempfile.TemporaryDirectory() as folder:
-                start = time.perf_counter()
-                saved = train_theirs(recipe, epoch, data.collection, length, options.exact, seed, Path(folder))
-                seconds.append(time.perf_counter() - start)
+                saved = train_theirs(recipe, epoch, data, length, options.exact, seed, Path(folder))
                 theirs = DualEncoderModule(saved, SoftmaxLoss(), similarity=recipe.options.get("similarity", "cosine"), **own)
             for target, pool in pools.items():
-                pair = Pair(*(np.asarray(measure(module, pool)) for module in (ours, theirs)), *seconds)
+                pair = Pair(*(np.asarray(measure(module, pool)) for module in (ours, theirs)))
                 found[target, name].append(pair)
                 print(f"{target}, {name}, seed {seed}: {pair.ours.round(4)} {pair.theirs.round(4)}", file=sys.stderr, flush=True)
     for (target, name), pairs in found.items():
-        for side, values, seconds in [
-            ("ltr", [pair.ours for pair in pairs], [pair.our_seconds for pair in pairs]),
-            ("sentence-transformers", [pair.theirs for pair in pairs], [pair.their_seconds for pair in pairs]),
-        ]:
-            print(f"| {target} | {name} | {side} | {_spread(values)} | {statistics.mean(seconds):.0f} |")
-        print(f"| {target} | {name} | difference | {_spread([pair.ours - pair.theirs for pair in pairs], '+')} | |", flush=True)
+        print(f"| {target} | {name} | ltr | {_spread([pair.ours for pair in pairs])} |")
+        print(f"| {target} | {name} | sentence-transformers | {_spread([pair.theirs for pair in pairs])} |")
+        print(f"| {target} | {name} | difference | {_spread([pair.ours - pair.theirs for pair in pairs], '+')} |")
+    how = f"batches of {options.batch}, {length} tokens at most" + (", no dropout" if options.exact else "")
+    print(f"\nMean ± standard deviation over seeds {options.seeds}; the difference is taken seed by seed. One epoch, {how}.")
 
 
 def _spread(values: list[np.ndarray], sign: str = "") -> str:

@@ -41,7 +41,7 @@ class DualEncoder(nn.Module):
         doc_prompt: the same for documents.
         max_length: tokens of a text, prompt and special ones counted; None: as the model comes.
         encoder_dropout: ``hidden``: the encoder's own but for that of the attention weights; ``own``: all of it; ``none``.
-        max_tokens, keep_tokens, compile: see :class:`ltr.models.text_encoder.TextEncoder`.
+        max_tokens, keep_tokens, compile: of each tower, see :class:`ltr.models.text_encoder.TextEncoder`.
 
     Attributes:
         text_format: how texts of queries and of documents are laid out.

@@ -35,9 +35,9 @@ class TextEncoder(nn.Module):
         pad_id: what a padded chunk is filled with.
         pooling: ``mean`` over the tokens of a text, ``cls``: the first one, or ``max`` over them in each dimension.
         max_tokens: of a chunk; None: 2,048 on a CPU, 65,536 on a GPU, or 8,192 there with ``keep_tokens``.
-        keep_tokens: activations of so many tokens are kept, those of the other chunks computed again in the backward pass; 0: of
-            the last chunk alone; None: of all. Memory then grows with ``keep_tokens`` and ``max_tokens``, not with the batch, for
-            up to a third more time. Gradients stay the same, dropout included.
+        keep_tokens: activations of so many tokens are kept, but always those of the last chunk, and those of the other chunks
+            computed again in the backward pass; None: of all. The activations' memory then grows with ``keep_tokens`` and
+            ``max_tokens``, not with the batch, for up to a third more time. Gradients stay the same, dropout included.
         compile: run the encoder's layers through ``torch.compile``; the first steps then take minutes. A copy is not compiled.
 
     Attributes:

@@ -23,8 +23,8 @@ class CrossEncoderModule(RankerModule):
         dropout: probability in front of the head.
         encoder_dropout: ``hidden``: the encoder's own, but none on the attention weights; ``own``: all of it; ``none``.
         max_tokens: tokens that go through the encoder at once; None chooses by the device.
-        keep_tokens: tokens whose activations are kept, the others' are computed again: memory then grows with it and
-            ``max_tokens``, not with the batch, for up to a third more time. None: all.
+        keep_tokens: tokens whose activations are kept, the others' are computed again: memory then grows with this and
+            ``max_tokens``, not with the batch, for up to a third more time; None: all.
         compile: run the encoder's layers through ``torch.compile``.
         margin, lr, weight_decay, warmup, metrics, empty, max_grade: see :class:`ltr.modules.RankerModule`.
 

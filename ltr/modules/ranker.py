@@ -53,14 +53,15 @@ class RankerModule(LightningModule):
         margin: a policy of :mod:`ltr.margins`; None leaves the margin to the loss.
         lr: peak learning rate.
         weight_decay: of AdamW.
-        warmup: share of all steps, rounded up, during which the learning rate rises.
+        warmup: share of all steps, rounded up, during which the learning rate rises from 0.
         metrics: measures of :class:`ltr.metrics.RankingMetric`, logged as ``val/…`` and ``test/…``.
         empty: what a query with nothing to find counts.
         max_grade: the largest grade of the scale; only ERR uses it.
         decay: whether the learning rate falls to 0 towards the end; else it stays at its peak.
 
     Raises:
-        InputError: for an unknown measure, or a margin that the loss can't use, or that reads embeddings the model doesn't give.
+        InputError: for an unknown measure, a warmup that is no share, or a margin that the loss can't use, or that reads
+            embeddings the model doesn't give.
     """
 
     def __init__(
@@ -80,6 +81,8 @@ class RankerModule(LightningModule):
         self.model, self.loss, self.margin = model, loss, margin
         self.last_step: LastStep | None = None
         self.check_margin(loss, margin)
+        if not 0 <= warmup <= 1:
+            raise InputError(f"warmup is a share of all steps, from 0 to 1, got {warmup} (option model.init_args.warmup)")
         self.lr, self.weight_decay, self.warmup, self.decay = lr, weight_decay, warmup, decay
         names = ["nDCG@10", "RR@10", "AP", "swapped_pairs"] if metrics is None else metrics
         try:
@@ -164,7 +167,8 @@ class RankerModule(LightningModule):
         groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=self.lr, fused=self.device.type == "cpu" or None)
         total = self.trainer.estimated_stepping_batches
-        rising = math.ceil(self.warmup * total) if math.isfinite(total) else 0
+        # The last step is not one of them: a run of a single step would learn nothing.
+        rising = min(math.ceil(self.warmup * total), total - 1) if math.isfinite(total) else 0
 
         # From 0 on, as in transformers: Adam's first update is as large as the rate lets it be, whatever the gradient says; so
         # the first batch is for the estimates of its moments alone.

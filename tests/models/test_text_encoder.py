@@ -82,14 +82,15 @@ def test_no_text_gives_no_row():
     assert TextEncoder(bert(kind=BertForSequenceClassification)).logits(none).shape == (0,)
 
 
-@pytest.mark.parametrize("keep_tokens", [0, 25])
+@pytest.mark.parametrize("keep_tokens, n_recomputed", [(0, 4), (40, 2)])
 @pytest.mark.parametrize("fast", [True, False])
-def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(fast, keep_tokens):
+def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(fast, keep_tokens, n_recomputed):
     model = bert(dropout=0.2)
     if fast:
         use_fast_dropout(model)
     kept, recomputed = TextEncoder(model, max_tokens=15), TextEncoder(model, max_tokens=15, keep_tokens=keep_tokens)
     of = texts()
+    assert recomputed._recomputed(list(recomputed._chunks(of))) == n_recomputed
     value, expected = gradients(kept, of)
     again, found = gradients(recomputed, of)
     assert torch.equal(again, value)

@@ -258,10 +258,20 @@ def test_a_trial_run_searches_a_part_of_the_corpus(tmp_path, backbone, collectio
 
 @pytest.mark.slow
 def test_two_ranks_train_and_search_as_one_process_does(tmp_path, backbone):
-    """The same groups per global batch, no dropout, a guide: the same weights, the same run, the last batch uneven."""
+    """The same groups per global batch, no dropout: the same weights, the same run, the last batch uneven; with a guide, a
+    learnt temperature and margin, and activations that are computed again.
+    """
     folder = write_collection(tmp_path / "data", n_queries=23)
     groups = {"groups": 5, "docs_per_group": 1}  # 4 batches of 5 and one of 3: 3 groups against 2, and 2 against 1
-    model = {"encoder_dropout": "none", "learn_temperature": True, "guide": backbone}
+    model = {
+        "encoder_dropout": "none",
+        "learn_temperature": True,
+        "loss": {"class_path": "ltr.losses.MarginRankingLoss"},
+        "margin": {"class_path": "ltr.margins.Learnable"},
+        "guide": backbone,
+        "max_tokens": 30,
+        "keep_tokens": 0,
+    }
     runs = []
     for ranks in (1, 2):
         (tmp_path / str(ranks)).mkdir()
@@ -277,7 +287,7 @@ def test_two_ranks_train_and_search_as_one_process_does(tmp_path, backbone):
         runs.append((weights, metrics(run), [(r.query, r.doc) for _, r in read_run(run / "test.run")]))
     (one, one_metrics, one_run), (two, two_metrics, two_run) = runs
     assert one_metrics["fit"]["steps"] == two_metrics["fit"]["steps"] == 10
-    assert one.keys() == two.keys()
+    assert one.keys() == two.keys() and one["margin.theta"] != 0.0
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
     assert two_metrics["test"]["queries"] == 23

@@ -176,6 +176,19 @@ def test_biases_and_norms_do_not_decay_and_the_rate_rises_and_falls(tmp_path, ba
     assert rates == pytest.approx([0, 1 / 2, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
 
 
+def test_a_single_step_learns(tmp_path, backbone, collection_folder):
+    module = CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24, lr=0.1)
+    before = [p.detach().clone() for p in module.parameters()]
+    trainer(tmp_path, max_steps=1).fit(module, TripletDataModule(str(collection_folder)))
+    assert not all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("warmup", [-0.1, 1.1, 100])
+def test_a_warm_up_is_a_share(backbone, warmup):
+    with pytest.raises(InputError, match=f"from 0 to 1, got {warmup} .option model.init_args.warmup"):
+        CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24, warmup=warmup)
+
+
 def test_the_rate_is_that_of_transformers(tmp_path, backbone, collection_folder):
     """A share of the steps that is no whole number is rounded up: 1.9 of 19."""
     module = CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24, lr=1.0)
