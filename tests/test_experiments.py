@@ -22,10 +22,10 @@ def tiny(tmp_path, backbone, collection_folder):
 
     def options(config: Path) -> dict[str, object]:
         parsed = yaml.safe_load(config.read_text())
-        data = parsed["data"]["init_args"]
-        if "backbone" in parsed["model"]["init_args"]:
-            small = {"model.init_args.backbone": backbone, "model.init_args.max_length": 24}
-            return small | {"data.init_args.path": collection_folder}
+        model, data = parsed["model"]["init_args"], parsed["data"]["init_args"]
+        if "backbone" in model:
+            weights = {f"model.init_args.{name}": backbone for name in ("backbone", "guide") if name in model}
+            return weights | {"model.init_args.max_length": 24} | {"data.init_args.path": collection_folder}
         if data["path"] == "synthetic":
             return {}
         splits = ("train", "test") if "dev_share" in data else ("train", "vali", "test")
