@@ -2,7 +2,7 @@
 
 Every configuration is trained and tested on every fold of its data under every seed, by the command line, into
 ``runs/features/NAME[/fold=K]/seed=N``; a run that is there already is read (remove its folder after a change of its YAML). The
-trees (LightGBM's lambdarank and XGBoost's rank:ndcg, ``pip install -c constraints.txt -e '.[bench]'``) see the same queries and
+trees (LightGBM's lambdarank and XGBoost's rank:ndcg, ``pip install -e '.[bench]'``) see the same queries and
 the same measures. All choose by the dev split alone: ours the epoch, the trees one of the settings below by its mean over the
 folds, and in the rows "best stage" also the number of trees, which is 300 otherwise.
 

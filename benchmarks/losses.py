@@ -3,7 +3,7 @@
 Forward and backward on one CPU thread, float32, embeddings of 384 numbers. A pattern is a part of a case's name, or a glob.
 How it is measured stands in turns.py.
 
-Peers: sentence-transformers, and those of ``pip install -c constraints.txt -e '.[bench]'``. allRank asks for an ancient torch,
+Peers: sentence-transformers, and those of ``pip install -e '.[bench]'``. allRank asks for an ancient torch,
 but its losses run with ours: ``pip install --no-deps allrank==1.4.3``. A peer that is not there is reported as absent.
 """
 

@@ -6,7 +6,7 @@ out a query's other judged documents and repeated ones, which sentence-transform
 without dropout: then only the masks are left, and how sums are rounded. Both models are measured by the same code, theirs from
 the folder that it saves; a row says by how much ours is better, seed by seed.
 
-Wants ``pip install 'sentence-transformers[train]' 'datasets < 5'``.
+Wants ``pip install -e '.[bench]'``.
 """
 
 import argparse

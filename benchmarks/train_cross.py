@@ -4,7 +4,7 @@
 its own trainer and data loader, dropout and AdamW as by default: ltr's CrossEncoderModule under RankNet, and a
 CrossEncoderTrainer under binary cross-entropy. What is measured, and how, stands in compare.py.
 
-Wants ``pip install 'sentence-transformers[train]' 'datasets < 5'``.
+Wants ``pip install -e '.[bench]'``.
 """
 
 from typing import TYPE_CHECKING

@@ -6,7 +6,7 @@ in one pass, a SentenceTransformerTrainer has MultipleNegativesRankingLoss. ``--
 the memory at once: ltr computes chunks again in the backward pass, the others have CachedMultipleNegativesRankingLoss. What is
 measured, and how, stands in compare.py.
 
-Wants ``pip install 'sentence-transformers[train]' 'datasets < 5'``.
+Wants ``pip install -e '.[bench]'``.
 """
 
 import numpy as np
