@@ -71,7 +71,7 @@ quality: .venv/bench data  ## Dual encoders beside sentence-transformers' traine
 SEEDS := 0 1 2
 REPRODUCED := runs/cross_encoder/medquad/seed=0/test.run $(SEEDS:%=runs/cross_encoder/wikiqa/seed=%/test.run)
 
-reproduce: env data $(REPRODUCED)  ## Every trained number in the README and docs/features.md
+reproduce: .venv/bench data $(REPRODUCED)  ## Every trained number in the README and docs/features.md
 	$(BIN)/python experiments/table.py $(dir $(REPRODUCED))
 	$(BIN)/python benchmarks/synthetic.py
 	$(BIN)/python benchmarks/letor.py experiments/features/lambdarank_*.yaml --seeds 0 1 2 3 4
