@@ -5,6 +5,7 @@ Both are ``NamedTuple``\\ s: Lightning moves those to a device, and a frozen dat
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -20,6 +21,23 @@ class Texts(NamedTuple):
     ids: Tensor
     lengths: Tensor
     type_ids: Tensor | None = None
+
+    def keys(self) -> Tensor:
+        r"""``[S]`` int64: equal for texts of equal ids, and for others with a probability of about :math:`2^{-64}` a pair.
+
+        .. math::
+            k_s = \sum_t (x_{st} + 1)\, w_t \bmod 2^{64}
+
+        with odd numbers :math:`w_t` that are the same in every process.
+        """
+        device = self.ids.device
+        longest = int(self.lengths.max()) if len(self.lengths) else 0
+        generator = torch.Generator().manual_seed(0)
+        weights = (torch.randint(-(2**62), 2**62, (longest,), generator=generator) * 2 + 1).to(device)
+        begin = self.lengths.cumsum(0) - self.lengths
+        text = torch.arange(len(self.lengths), device=device).repeat_interleave(self.lengths)
+        place = torch.arange(len(self.ids), device=device) - begin[text]
+        return torch.zeros_like(self.lengths).index_add_(0, text, (self.ids.long() + 1) * weights[place])
 
 
 class RankingBatch(NamedTuple):

@@ -34,16 +34,17 @@ def gathered(lists: Embedded) -> Embedded:
     numbers must draw equal ones.
 
     Args:
-        lists: of this rank. All ranks must call, with embeddings of one length, with queries or without, with ``judged_rows`` or
-            without. A rank without lists must pass them through its encoder all the same: ``DistributedDataParallel`` waits for
-            the gradient of every parameter on every rank.
+        lists: of this rank. All ranks must call, with embeddings of one length, with queries or without, and so ``judged_rows``
+            and ``doc_keys``. A rank without lists must pass them through its encoder all the same: ``DistributedDataParallel``
+            waits for the gradient of every parameter on every rank.
 
     Returns:
         The lists themselves without ``torch.distributed``, or on one rank. Else B is the sum over ranks, N and J the largest;
         padding is 0, False, or −1 in ``judged_rows``. Labels, rows and mask carry no gradient.
 
     Raises:
-        ValueError: on every rank, if some have queries or ``judged_rows`` and others have not, or embeddings of another length.
+        ValueError: on every rank, if some have queries, ``judged_rows`` or ``doc_keys`` and others have not, or embeddings of
+            another length.
 
     Cost:
         Three collectives: sizes, floats, integers. Every rank then computes the whole matrix of scores and its loss, in time and
@@ -60,8 +61,10 @@ def gathered(lists: Embedded) -> Embedded:
         floats.append((lists.queries, lists.queries.shape[1:], 0))
     if lists.judged_rows is not None:
         integers.append((lists.judged_rows, (n_judged,), -1))
+    if lists.doc_keys is not None:
+        integers.append((lists.doc_keys, (n_docs,), 0))
     docs, labels, *queries = _of_all(floats, n_lists, per_rank)
-    query_rows, doc_rows, mask, *judged_rows = _of_all(integers, n_lists, per_rank)
+    query_rows, doc_rows, mask, *others = _of_all(integers, n_lists, per_rank)
     return Embedded(
         queries=queries[0] if queries else None,
         docs=docs,
@@ -69,21 +72,23 @@ def gathered(lists: Embedded) -> Embedded:
         mask=mask.bool(),
         query_rows=query_rows,
         doc_rows=doc_rows,
-        judged_rows=judged_rows[0] if judged_rows else None,
+        judged_rows=None if lists.judged_rows is None else others.pop(0),
+        doc_keys=None if lists.doc_keys is None else others.pop(0),
     )
 
 
 def _sizes(lists: Embedded) -> Tensor:
     """``[W, 3]`` int64: B, N and J of each rank; J is −1 without ``judged_rows``."""
     n_judged = -1 if lists.judged_rows is None else lists.judged_rows.shape[1]
-    own = [*lists.mask.shape, n_judged, lists.queries is not None, lists.docs.shape[-1]]
+    own = [*lists.mask.shape, n_judged, lists.queries is not None, lists.doc_keys is not None, lists.docs.shape[-1]]
     sizes = _all_gather(torch.tensor([own], device=lists.docs.device))
     sizes = sizes.squeeze(1).cpu()
-    alike = torch.stack([sizes[:, 2] >= 0, sizes[:, 3], sizes[:, 4]], dim=1)
+    alike = torch.cat([sizes[:, 2:3] >= 0, sizes[:, 3:]], dim=1)
     if (alike != alike[0]).any():
         raise ValueError(
-            "all ranks must have queries or none, judged_rows or none, and embeddings of one length; got, as (judged_rows, "
-            f"queries, length) of each rank: {[(bool(j), bool(q), h) for j, q, h in alike.tolist()]}"
+            "all ranks must have queries or none, judged_rows or none, doc_keys or none, and embeddings of one length; got, as "
+            "(judged_rows, queries, doc_keys, length) of each rank: "
+            f"{[(*map(bool, has), h) for *has, h in alike.tolist()]}"
         )
     return sizes[:, :3]
 

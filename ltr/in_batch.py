@@ -27,6 +27,7 @@ class Embedded(NamedTuple):
         query_rows: ``[B]`` int64; for groups the number of what their texts share.
         doc_rows: ``[B, N]`` int64.
         judged_rows: ``[B, J]`` int64, −1 as padding, or None where nothing is known beyond the labels.
+        doc_keys: ``[B, N]`` int64, equal for documents of one text, whatever their rows; None: each row has a text of its own.
     """
 
     queries: Tensor | None
@@ -36,6 +37,7 @@ class Embedded(NamedTuple):
     query_rows: Tensor
     doc_rows: Tensor
     judged_rows: Tensor | None = None
+    doc_keys: Tensor | None = None
 
 
 class LongerLists(NamedTuple):
@@ -63,6 +65,8 @@ def queries_against_all(lists: Embedded) -> LongerLists:
     * are judged for the query, whatever the grade: in ``judged_rows``, or by a label other than 0 in another list of the query,
     * are in the query's own list as well,
     * repeat a document of an earlier column: each counts once in a row.
+
+    Documents of one text are one document here, under whatever ids a corpus holds it.
 
     Args:
         lists: of one batch, or of all ranks.
@@ -229,8 +233,8 @@ class _SameTexts(NamedTuple):
 
     Attributes:
         queries_b: ``[B]`` int64, the first list of the same query.
-        docs_bn: ``[B, N]`` int64, the first of the B·N columns that holds the same document; padding its own.
-        is_first_c: ``[B·N]`` bool, whether a column is a document that no earlier one holds.
+        docs_bn: ``[B, N]`` int64, the first of the B·N columns that holds the same text; padding its own.
+        is_first_c: ``[B·N]`` bool, whether a column is a text that no earlier one holds.
         judged_bc: ``[B, B·N]`` bool, the documents that are judged for the query of a list, each at its first column.
     """
 
@@ -248,6 +252,9 @@ def _same_texts(lists: Embedded) -> _SameTexts:
     # Judgements after the columns: one that finds its document there gets a column's number.
     rows, real = torch.cat([lists.doc_rows.flatten(), judged_bj.flatten()]), torch.cat([real_c, is_judgement.flatten()])
     docs_c, judged = _first(rows, real).split([n_columns, judged_bj.numel()])
+    if lists.doc_keys is not None:
+        docs_c = _first(lists.doc_keys.flatten(), real_c)
+        judged = torch.cat([docs_c, judged.new_tensor([n_columns])])[judged.clamp(max=n_columns)]
     docs_bn, judged_bj = docs_c.view(n_lists, n_docs), judged.view(judged_bj.shape)
     queries_b = _first(lists.query_rows, torch.ones_like(lists.query_rows, dtype=torch.bool))
     judged_bc = torch.zeros(n_lists, n_columns, dtype=torch.bool, device=rows.device)

@@ -89,6 +89,12 @@ def test_fit_then_validate_and_test(config, tmp_path, collection_folder):
 
     assert main(["predict", "--config", str(run / "config.yaml"), "--ckpt_path", "best"]) == 0
     assert list(read_run(run / "predict.run")) == list(read_run(run / "test.run"))
+    # A trial measures a part, and takes the place of nothing.
+    results = {name: (run / name).read_bytes() for name in ("metrics.json", "test.run", "per_query.tsv", "predict.run")}
+    for command in ("test", "predict"):
+        trial = ["--ckpt_path", "best", "--trainer.fast_dev_run", "true"]
+        assert main([command, "--config", str(run / "config.yaml"), *trial]) == 0
+    assert results == {name: (run / name).read_bytes() for name in results}
     checkpoint = torch.load(run / "checkpoints/best.ckpt", weights_only=True)
     assert checkpoint["hyper_parameters"]["loss"]["class_path"] == "ltr.losses.SoftmaxLoss"
 

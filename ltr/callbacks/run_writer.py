@@ -20,7 +20,8 @@ class RunWriter(Callback):
       resume), and the last ``validate`` and ``test`` with their conventions;
     * ``test.run`` and ``per_query.tsv`` at the end of ``test``; ``predict.run`` at the end of ``predict``.
 
-    Under several ranks their parts are joined, and rank 0 writes.
+    Under several ranks their parts are joined, and rank 0 writes. A trial run (``trainer.fast_dev_run``) writes nothing: what it
+    measures means nothing, and must not take the place of what was measured before.
     """
 
     def __init__(self) -> None:
@@ -85,6 +86,8 @@ class RunWriter(Callback):
             self._write_metrics(trainer, lambda old: {"validate": self._report(trainer, pl_module, numbers)})
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.fast_dev_run:
+            return
         lists = self._joined(trainer)
         if not trainer.is_global_zero:
             return
@@ -98,6 +101,8 @@ class RunWriter(Callback):
         self._write_metrics(trainer, lambda old: {"test": report})
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.fast_dev_run:
+            return
         lists = self._joined(trainer)
         if trainer.is_global_zero:
             self._write_ranking(trainer, Path(trainer.default_root_dir) / "predict.run", lists)

@@ -1,10 +1,12 @@
 """Pre-trained encoders and their tokenizers: by hub id, by folder, or out of an installed Python package."""
 
 import importlib.util
+import pickle
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -20,6 +22,8 @@ from ltr.models.dropout import use_fast_dropout
 from ltr.models.packed import first_position
 
 PACKAGE = "package:"
+# What loading raises where a model is absent, of another kind, or damaged.
+LOAD_ERRORS = (OSError, ValueError, ImportError, RuntimeError, SafetensorError, pickle.UnpicklingError)
 Dropouts = Literal["hidden", "own", "none"]
 
 
@@ -50,12 +54,27 @@ def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a backbone.
 
     Raises:
-        InputError: if it can't be loaded.
+        InputError: if it can't be loaded, or knows no words.
     """
     try:
-        return AutoTokenizer.from_pretrained(resolve(backbone))
-    except (OSError, ValueError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(resolve(backbone))
+    except LOAD_ERRORS as error:
         raise cannot_load(backbone, error) from None
+    check_tokenizer(tokenizer, backbone)
+    return tokenizer
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: str, option: str = "backbone") -> None:
+    """For a folder without the tokenizer's files transformers makes one up that takes every word for an unknown one.
+
+    Raises:
+        InputError: if it knows nothing but special tokens.
+    """
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        raise InputError(
+            f"backbone {backbone!r} has no tokenizer, or one without words; save the tokenizer into the same folder: "
+            f"tokenizer.save_pretrained(folder) (option model.init_args.{option})"
+        )
 
 
 def load_encoder(backbone: str, dropout: Dropouts = "hidden") -> tuple[nn.Module, bool]:
@@ -123,7 +142,7 @@ def _load(backbone: str, dropout: Dropouts) -> tuple[nn.Module, bool]:
         if config.num_labels == 1 and any(a.endswith("ForSequenceClassification") for a in architectures):
             return AutoModelForSequenceClassification.from_pretrained(source, config=config, dtype=torch.float32), True
         encoder = AutoModel.from_pretrained(source, config=config, dtype=torch.float32)
-    except (OSError, ValueError) as error:
+    except LOAD_ERRORS as error:
         raise cannot_load(backbone, error) from None
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
@@ -138,12 +157,12 @@ def max_positions(encoder: nn.Module) -> int | None:
     return getattr(encoder.config, "max_position_embeddings", None)
 
 
-def cannot_load(backbone: str, error: Exception) -> InputError:
+def cannot_load(backbone: str, error: Exception, option: str = "backbone") -> InputError:
     """The line for the user when a backbone can't be loaded."""
     if isinstance(error, InputError):
         return error
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return InputError(
         f"backbone {backbone!r} can't be loaded: {reason} Give a hub id, a folder with config.json, or package:NAME "
-        "(option model.init_args.backbone)"
+        f"(option model.init_args.{option})"
     )

@@ -86,7 +86,7 @@ class DualEncoder(nn.Module):
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None
 
         loaded = load_modules(backbone)
-        docs = loaded if doc_backbone is None else load_modules(doc_backbone)
+        docs = loaded if doc_backbone is None else load_modules(doc_backbone, "doc_backbone")
         sides = [loaded.query] if docs.doc is loaded.query else [loaded.query, docs.doc]
         reading = (pooling, projection, normalise, encoder_dropout, max_tokens, keep_tokens, compile)
         # A list, and towers by property: a shared tower has each of its weights in the state once.

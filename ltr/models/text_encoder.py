@@ -129,6 +129,9 @@ class TextEncoder(nn.Module):
 
 def _read_alone(read: Callable[[Packed | PaddedChunk], Tensor], chunk: Packed | PaddedChunk) -> Tensor:
     """Read a chunk, in the backward pass again, when the activations of the one before are gone."""
+    # Autocast keeps one half-precision copy of each weight, and the gradients of all chunks would add up in it: with a copy for
+    # each chunk, which is given up with its activations, they add up in float32.
+    torch.clear_autocast_cache()
     if _trim is not None and chunk.rows.device.type == "cpu":
         _trim(0)
     return read(chunk)

@@ -12,7 +12,16 @@ from torch import Tensor, nn
 
 from ltr.batch import Texts
 from ltr.errors import InputError
-from ltr.models.backbone import Dropouts, cannot_load, leave_out_dropout, max_positions, resolve, use_dropout
+from ltr.models.backbone import (
+    LOAD_ERRORS,
+    Dropouts,
+    cannot_load,
+    check_tokenizer,
+    leave_out_dropout,
+    max_positions,
+    resolve,
+    use_dropout,
+)
 from ltr.models.text_encoder import TextEncoder
 
 # Importing sentence_transformers takes some ten seconds, which ``import ltr.models`` must not: it is imported inside functions.
@@ -33,11 +42,15 @@ class Loaded(NamedTuple):
     doc_prompt: str
 
 
-def load_modules(backbone: str) -> Loaded:
+def load_modules(backbone: str, option: str = "backbone") -> Loaded:
     """Load a sentence-transformers model in float32; a plain encoder gets mean pooling, as sentence-transformers does.
 
+    Args:
+        backbone: hub id, folder, or ``package:NAME``.
+        option: the module's option that names it, for errors.
+
     Raises:
-        InputError: if it can't be loaded, or is no model of one tower or two.
+        InputError: if it can't be loaded, or is no model of one tower or two, or has no tokenizer.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Router
@@ -47,8 +60,8 @@ def load_modules(backbone: str) -> Loaded:
         with quiet():
             local, as_float32 = Path(source).is_dir(), {"dtype": torch.float32}
             model = SentenceTransformer(source, device="cpu", local_files_only=local, model_kwargs=as_float32)
-    except (OSError, ValueError, ImportError) as error:
-        raise cannot_load(backbone, error) from None
+    except LOAD_ERRORS as error:
+        raise cannot_load(backbone, error, option) from None
     if model.truncate_dim is not None:
         raise InputError(
             f"backbone {backbone!r} cuts its embeddings to {model.truncate_dim} dimensions, which can't be trained; take "
@@ -62,6 +75,9 @@ def load_modules(backbone: str) -> Loaded:
         query, doc = ([*routes[route], *query[1:]] for route in ("query", "document"))
         if _parameters(query) & _parameters(doc):
             raise InputError(f"backbone {backbone!r}: its routes share weights, and two towers can't; take another backbone")
+    for side in (query, doc):
+        if hasattr(side[0], "tokenizer"):
+            check_tokenizer(side[0].tokenizer, backbone, option)
     return Loaded(query, doc, _prompt(model, "query"), _prompt(model, "document", "passage", "corpus"))
 
 

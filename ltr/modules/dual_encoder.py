@@ -173,7 +173,8 @@ class DualEncoderModule(RankerModule):
         return Scored(scores, lists.labels, mask, None, columns, docs[batch.mask], gathered=True)
 
     def _longer_lists(self, batch: RankingBatch, queries: Tensor | None, docs: Tensor) -> LongerLists:
-        own = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, batch.judged_rows)
+        keys = torch.zeros_like(batch.doc_rows).masked_scatter(batch.mask, batch.docs.keys())
+        own = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, batch.judged_rows, keys)
         return FORMS[self.in_batch](gathered(Embedded(queries, docs, *own)))
 
     # Measuring
@@ -200,17 +201,16 @@ class DualEncoderModule(RankerModule):
 
 
 def _guide(backbone: str, model: DualEncoder, max_tokens: int | None) -> DualEncoder:
-    guide = DualEncoder(backbone, encoder_dropout="none", query_prompt="", doc_prompt="", max_tokens=max_tokens)
+    longest = max(form.max_length for form in model.text_format)
+    plain = {"encoder_dropout": "none", "query_prompt": "", "doc_prompt": "", "max_tokens": max_tokens}
+    try:
+        guide = DualEncoder(backbone, max_length=longest, **plain)
+    except InputError as error:  # it speaks of a backbone, which this is to the guide
+        raise InputError(str(error).replace("init_args.backbone", "init_args.guide")) from None
     for its, ours in zip(guide.text_format.tokenizers, model.text_format.tokenizers, strict=True):
         if its.get_vocab() != ours.get_vocab():
             raise InputError(
                 f"a guide must share the model's tokenizer, since it reads the same token ids; {backbone!r} has another (option "
                 "model.init_args.guide)"
             )
-    longest, room = max(form.max_length for form in model.text_format), guide.query_tower.max_positions
-    if room is not None and longest > room:
-        raise InputError(
-            f"a guide must have positions for the texts of the model, {longest} tokens, and {backbone!r} has {room}; lower "
-            "model.init_args.max_length"
-        )
     return guide.eval().requires_grad_(False)

@@ -1,6 +1,7 @@
 """What the training of every ranker shares: loss and margin, measures, optimiser, seeds."""
 
 import inspect
+import logging
 import math
 import os
 import warnings
@@ -16,6 +17,10 @@ from ltr.errors import InputError
 from ltr.margins import MarginInputs
 from ltr.metrics import RankingMetric
 from ltr.modules.last_step import LastStep
+
+log = logging.getLogger(__name__)
+
+NUMBERS_LR = 1e-3  # at least, of parameters that are one number
 
 
 class Scored(NamedTuple):
@@ -43,8 +48,11 @@ class Scored(NamedTuple):
 class RankerModule(LightningModule):
     """Trains ``model(batch) -> scores [B, N]`` under a ranking loss, and measures it.
 
-    AdamW (no decay on biases and norms) with a linear warm-up from 0 and a linear decay to 0. Dropout is drawn from (seed, epoch,
-    step, rank), so a resumed run draws what the interrupted one would have drawn.
+    AdamW (no decay on biases and norms) with a linear warm-up from 0 and a linear decay to 0; without a last step (``max_epochs:
+    -1``, say) the rate stays at its peak. Parameters that are one number (a learnt temperature, a learnt margin's factor) have a
+    peak of at least 1e-3: Adam moves a number by about the rate a step, and at an encoder's it would stay where it is.
+
+    Dropout is drawn from (seed, epoch, step, rank), so a resumed run draws what the interrupted one would have drawn.
 
     Args:
         model: the ranker. One with ``gives_embeddings`` also answers ``represent(batch) -> (scores, embeddings [B, N, H])``, for
@@ -162,11 +170,23 @@ class RankerModule(LightningModule):
         return loss
 
     def configure_optimizers(self) -> dict[str, Any]:
-        decayed = [p for p in self.parameters() if p.requires_grad and p.ndim > 1]
-        others = [p for p in self.parameters() if p.requires_grad and p.ndim <= 1]
-        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        optimizer = torch.optim.AdamW(groups, lr=self.lr, fused=self.device.type == "cpu" or None)
+        learnt = [p for p in self.parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for p in learnt if p.ndim > 1], "weight_decay": self.weight_decay},
+            {"params": [p for p in learnt if p.ndim == 1], "weight_decay": 0.0},
+            {"params": [p for p in learnt if p.ndim == 0], "weight_decay": 0.0, "lr": max(self.lr, NUMBERS_LR)},
+        ]
+        # Lightning can't clip gradients that a fused optimiser would unscale.
+        clips_scaled = self.trainer.gradient_clip_val is not None and self.trainer.precision != "32-true"
+        fused = (self.device.type == "cpu" and not clips_scaled) or None
+        optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=self.lr, fused=fused)
         total = self.trainer.estimated_stepping_batches
+        if not math.isfinite(total):
+            log.warning(
+                "the training has no last step, so there is neither warm-up nor decay: the learning rate stays at %g; set "
+                "trainer.max_steps or trainer.max_epochs for both",
+                self.lr,
+            )
         # The last step is not one of them: a run of a single step would learn nothing.
         rising = min(math.ceil(self.warmup * total), total - 1) if math.isfinite(total) else 0
 

