@@ -64,7 +64,7 @@ class LabelGap(nn.Module):
         scale: units of score per grade.
 
     Returns:
-        ``[B, N, N]``.
+        ``[B, N, N]``: with in-batch lists rows × columns² numbers.
 
     Raises:
         InputError: if scale is not above 0, or not finite.
@@ -194,7 +194,7 @@ class Learnable(nn.Module):
         floor: lower bound of the margin, in units of score.
 
     Returns:
-        ``[B, N, N]`` float32 or better.
+        ``[B, N, N]`` float32 or better; its gradient takes as much memory, with in-batch lists rows × columns² numbers.
 
     Raises:
         InputError: if k is not above 0, or not 0 < floor < cap.
