@@ -21,7 +21,8 @@ ALLOWED = [
     {"numpy"},
     {"torch"},
     {"torchmetrics"},
-    {"transformers", "tokenizers", "sentence_transformers", "faiss", "bm25s", "filelock", "pandas", "rich", "ir_datasets"},
+    {"transformers", "tokenizers", "safetensors", "sentence_transformers"}
+    | {"faiss", "bm25s", "filelock", "pandas", "rich", "ir_datasets"},
     {"lightning", "wandb"},
     {"jsonargparse"},
 ]

@@ -86,9 +86,10 @@ def test_what_no_rank_has_is_not_there_and_what_some_have_is_refused_by_all(thre
         assert groups.queries is None and groups.judged_rows is None and groups.docs.equal(whole.docs)
         assert n_none == 0
         assert [message.split(": ")[-1] for message in refused] == [
-            "[(True, True, 2), (True, True, 2), (True, False, 2)]",
-            "[(True, True, 2), (True, True, 2), (False, True, 2)]",
-            "[(True, True, 2), (True, True, 2), (True, True, 1)]",
+            "[(True, True, True, 2), (True, True, True, 2), (True, False, True, 2)]",
+            "[(True, True, True, 2), (True, True, True, 2), (False, True, True, 2)]",
+            "[(True, True, True, 2), (True, True, True, 2), (True, True, False, 2)]",
+            "[(True, True, True, 2), (True, True, True, 2), (True, True, True, 1)]",
         ]
 
 
