@@ -65,7 +65,9 @@ quality: .venv/bench data  ## Dual encoders beside sentence-transformers' traine
 	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates --max-length 64 --seeds 0 --exact
 	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates corpus --max-length 64
 	$(BIN)/python benchmarks/quality_dual.py --data examples/medquad --examples 480 --max-length 64
-	$(BIN)/python benchmarks/quality_dual.py --data data/medquad-liveqa --examples 480 --max-length 32
+	$(BIN)/python benchmarks/quality_dual.py --data data/medquad-liveqa --examples 480 --max-length 24
+	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates --max-length 64 --losses batch-hard --seeds 3 4 5 6 7 8 9 10
+	$(BIN)/python benchmarks/quality_dual.py --data examples/medquad --examples 480 --max-length 64 --losses "in-batch softmax" --seeds 0 --exact
 
 # One YAML, one row of a table. The published WikiQA numbers are over three seeds.
 SEEDS := 0 1 2

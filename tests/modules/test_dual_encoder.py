@@ -184,7 +184,7 @@ def test_a_run_goes_on_with_the_groups_it_began_with(tmp_path, backbone, collect
 
 
 def test_two_documents_of_one_text_are_not_each_others_negatives(tmp_path, backbone):
-    """Relevant to two queries under two ids: neither takes the other's for irrelevant. The third is one to both."""
+    """Relevant to two queries under two ids: neither takes the other's for irrelevant."""
     folder = write_collection(tmp_path / "data")
     lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
     texts = {one["_id"]: one["text"] for one in lines}
