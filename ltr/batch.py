@@ -1,6 +1,6 @@
 """What travels from the data to the model: one row is a query, one column a document of its list.
 
-Both are ``NamedTuple``\\ s: Lightning moves those to a device, and a frozen dataclass it cannot.
+All are ``NamedTuple``\\ s: Lightning moves those to a device, and a frozen dataclass it cannot.
 """
 
 from typing import NamedTuple
@@ -73,3 +73,26 @@ class RankingBatch(NamedTuple):
     judged_rows: Tensor | None = None
     judged_grades: Tensor | None = None
     ideal: Tensor | None = None
+
+
+class ScoredLists(NamedTuple):
+    """What a loss, a margin policy and a callback see of a training batch: R rows of up to C documents.
+
+    A row is a query, or an anchor of a batch of groups; a column is a document of its list.
+
+    Attributes:
+        scores: ``[R, C]`` float, higher is better.
+        labels: ``[R, C]`` float, relevance grades.
+        mask: ``[R, C]`` bool, True for a document, False for padding and for what a row must not be compared with.
+        distances: ``[R, C]`` float, distance of each document to its query in the index that mined it, or None.
+        embeddings: ``[R, C, H]`` float, the documents' representations, finite at the padding; ``[1, C, H]`` where all rows share
+            their documents; None where the ranker gives none.
+        shared: whether these are the lists of all processes, the same in each.
+    """
+
+    scores: Tensor
+    labels: Tensor
+    mask: Tensor
+    distances: Tensor | None = None
+    embeddings: Tensor | None = None
+    shared: bool = False

@@ -5,4 +5,16 @@ class InputError(ValueError):
     """Bad input. The message is one line: what must hold, what came, what to do; for files it begins with ``file:line``.
 
     The command line prints it without a traceback and exits with code 2.
+
+    Args:
+        message: the line.
+        option: the option at fault, by its name in the constructor, such as ``depth``. Only the command line knows its path in a
+            configuration, and prints ``data.depth``.
     """
+
+    def __init__(self, message: str, *, option: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.option = message, option
+
+    def __str__(self) -> str:
+        return self.message if self.option is None else f"{self.message} (option {self.option})"
