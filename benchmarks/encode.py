@@ -27,7 +27,7 @@ def prepare(setting: Setting) -> tuple[float, str]:
     from sentence_transformers import SentenceTransformer
 
     from ltr.data.collection import open_collection
-    from ltr.encoding import encode
+    from ltr.search.encode import encode
 
     corpus = open_collection(setting.data).corpus
     encoder, store, form = our_encoder(setting)
@@ -59,7 +59,7 @@ def ours(meter: Meter, setting: Setting, side: Side) -> None:
     """From the token store to a memory map."""
     import torch
 
-    from ltr.encoding import encode
+    from ltr.search.encode import encode
 
     encoder, store, form = our_encoder(setting)
     encoder.to(setting.device)

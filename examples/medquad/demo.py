@@ -24,10 +24,10 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
 from ltr.data.tokens import TokenStore
 from ltr.datamodules.pools import labelled
-from ltr.encoding import encode
 from ltr.metrics import RankingMetric
 from ltr.models.backbone import load_encoder, load_tokenizer
 from ltr.models.text_encoder import TextEncoder
+from ltr.search.encode import encode
 from ltr.similarity import cosine
 from ltr.trec import read_run
 

@@ -65,3 +65,23 @@ class QueryLists(NamedTuple):
         """Map what :meth:`save` wrote."""
         # As plain arrays over the map: every slice of a memmap makes another memmap, for microseconds.
         return cls(**{name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in cls._fields})
+
+
+def grades_of(doc_rows: np.ndarray, judged_rows: np.ndarray, grades: np.ndarray) -> np.ndarray:
+    """``[K]`` float32: the grades of a query's documents, 0 where nobody judged one.
+
+    >>> grades_of(np.array([7, 3, 9]), judged_rows=np.array([9, 7]), grades=np.array([1.0, 2.0]))
+    array([2., 0., 1.], dtype=float32)
+
+    Args:
+        doc_rows: ``[K]`` int64.
+        judged_rows: ``[J]`` int64, in any order.
+        grades: ``[J]``, of the judged documents.
+    """
+    found = np.zeros(len(doc_rows), dtype=np.float32)
+    if len(judged_rows):
+        order = np.argsort(judged_rows)
+        at = order[np.searchsorted(judged_rows, doc_rows, sorter=order).clip(max=len(order) - 1)]
+        judged = judged_rows[at] == doc_rows
+        found[judged] = grades[at[judged]]
+    return found

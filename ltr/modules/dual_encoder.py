@@ -1,5 +1,6 @@
 """Training of the dual encoder."""
 
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -10,11 +11,10 @@ from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
 from ltr.gather import gathered
 from ltr.in_batch import Embedded, LongerLists, all_against_all, mask_likely_relevant, queries_against_all
-from ltr.index import DenseIndex
 from ltr.models.backbone import Dropouts
 from ltr.models.dual_encoder import DualEncoder
-from ltr.modules.corpus_search import CorpusSearch
 from ltr.modules.ranker import RankerModule, Scored
+from ltr.search.corpus import FoundLists, SearchedCorpus, search_corpus
 
 FORMS = {"queries": queries_against_all, "all": all_against_all}
 
@@ -105,7 +105,7 @@ class DualEncoderModule(RankerModule):
         self.text_format = model.text_format
         # In a tuple, and so no part of the module: neither trained, nor in checkpoints.
         self._guide = () if guide is None else (_guide(guide, model, max_tokens),)
-        self._search: CorpusSearch | None = None
+        self._found: FoundLists | None = None
         self.save_settings()
 
     def check_margin(self, loss: nn.Module, margin: nn.Module | None) -> None:
@@ -134,13 +134,11 @@ class DualEncoderModule(RankerModule):
 
     def _check_search(self, data: PoolDataModule) -> None:
         """Before an epoch of training, not after it."""
-        DenseIndex.check(self.index, self.model.dim, len(data.collection.corpus), "model.init_args.index")
-        deeper = [metric.measure for metric in self.metrics if metric.k is not None and metric.k > data.depth]
-        if deeper:
-            raise InputError(
-                f"the search must go as deep as the measures look, got a depth of {data.depth} for {', '.join(deeper)}; raise "
-                "data.init_args.depth"
-            )
+        self._corpus(data).check(self.model.dim, {metric.measure: metric.k for metric in self.metrics})
+
+    def _corpus(self, data: PoolDataModule) -> SearchedCorpus:
+        alone = data.collection.queries.key == data.collection.corpus.key
+        return SearchedCorpus(data.collator.queries, data.collator.docs, data.text_format, data.depth, self.index, alone)
 
     def on_fit_start(self) -> None:
         for guide in self._guide:  # no part of the module, so nobody else moves it
@@ -191,13 +189,20 @@ class DualEncoderModule(RankerModule):
     def _find(self, split: str) -> None:
         """Search the corpus for the queries of this rank, where the data asks for it."""
         data = getattr(self.trainer, "datamodule", None)
-        self._search = None
+        self._found = None
         if getattr(data, "searches_corpus", False) and not self.trainer.sanity_checking:
-            self._search = CorpusSearch(self.model, data, split, self.index, self.trainer)
+            self._found = search_corpus(
+                self.model,
+                self._corpus(data),
+                data.query_rows_of_rank(split),
+                Path(self.trainer.default_root_dir),
+                trial=bool(self.trainer.fast_dev_run),
+                precision=self.trainer.precision_plugin.forward_context(),
+            )
 
     def ranked(self, batch: RankingBatch) -> tuple[Tensor, RankingBatch]:
         """The lists of the batch with their scores, or those that the search of the corpus has found."""
-        return super().ranked(batch) if self._search is None else self._search.of(batch)
+        return super().ranked(batch) if self._found is None else self._found.of(batch)
 
 
 def _guide(backbone: str, model: DualEncoder, max_tokens: int | None) -> DualEncoder:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import logging
 import math
 import shutil
 from pathlib import Path
@@ -22,8 +21,7 @@ from ltr.datamodules import GroupDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable
-from ltr.modules import DualEncoderModule, corpus_search
-from ltr.modules.corpus_search import CorpusSearch
+from ltr.modules import DualEncoderModule
 from ltr.trec import read_run
 from tests.conftest import wordpiece_tokenizer, write_collection
 from tests.test_cli import metrics, write_config
@@ -149,12 +147,15 @@ def test_options_that_contradict_each_other_are_refused(tmp_path, backbone, coll
 
 def test_a_search_that_cannot_be_is_refused_before_training(tmp_path, backbone, collection_folder):
     data = GroupDataModule(str(collection_folder), groups=4, docs_per_group=1, candidates="corpus", depth=10)
-    for index, message in (("Foo", "faiss can build"), ("IVF4096,Flat", "the 4096 clusters .* can't be more than the documents")):
+    for index, message in (
+        ("Foo", "faiss can build"),
+        ("IVF4096,Flat", "the 4096 clusters .* can't be more than the 720 documents"),
+    ):
         module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24, index=index)
-        with pytest.raises(InputError, match=rf"{message}.*option model.init_args.index"):
+        with pytest.raises(InputError, match=rf"{message}.*option index"):
             trainer(tmp_path, max_steps=1).fit(module, data)
     module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24, metrics=["nDCG@10", "R@100"])
-    with pytest.raises(InputError, match="got a depth of 10 for R@100"):
+    with pytest.raises(InputError, match="got a depth of 10 for R@100.*option depth"):
         trainer(tmp_path, max_steps=1).fit(module, data)
 
 
@@ -264,47 +265,6 @@ def test_the_corpus_is_searched_as_brute_force_finds_it(tmp_path, backbone, coll
     assert not list(run.glob("corpus-*"))
 
 
-def test_found_documents_get_the_grades_of_their_judgements(tmp_path, backbone):
-    """Every judged document has the grade 3 here; all 16 documents of a tiny corpus are found, so all grades are."""
-    folder = write_collection(tmp_path / "data", n_queries=2)
-    for file in (folder / "qrels").iterdir():
-        file.write_text(file.read_text().replace("-d0\t1", "-d0\t3"))
-    module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24)
-    data = TripletDataModule(str(folder), negatives_per_query=1, candidates="corpus", depth=48)
-    run = trainer(tmp_path)
-    run.validate(module, data, verbose=False)
-    batch = data.pools("dev")[0]
-    scores, found = CorpusSearch(module.model, data, "dev", "Flat", run).of(batch)
-    for row, query in enumerate(found.query_rows.tolist()):
-        judged = dict(zip(batch.judged_rows[row].tolist(), batch.judged_grades[row].tolist(), strict=True))
-        assert sorted(judged.values()) == [0.0, 3.0] and query == batch.query_rows[row]
-        assert found.labels[row].tolist() == [judged.get(doc, 0.0) for doc in found.doc_rows[row].tolist()]
-        assert sorted(found.doc_rows[row].tolist()) == list(range(48)) and (scores[row].diff() <= 0).all()
-
-
-@pytest.mark.parametrize("precision, half", [("32-true", False), ("bf16-mixed", True)])
-def test_a_search_reads_in_the_trainers_precision(tmp_path, backbone, collection_folder, precision, half):
-    """Both towers, and the scores are of float32 all the same."""
-    module = DualEncoderModule(backbone, SoftmaxLoss(), doc_backbone=backbone, max_length=24).eval()
-    data, seen = opened(TripletDataModule(str(collection_folder), candidates="corpus", depth=10), module), {}
-    for name in ("query_tower", "doc_tower"):
-        tower = getattr(module.model, name)
-        tower.register_forward_pre_hook(lambda *_, name=name: seen.update({name: torch.is_autocast_enabled("cpu")}))
-    with torch.no_grad():
-        search = CorpusSearch(module.model, data, "dev", "Flat", trainer(tmp_path, precision=precision))
-    assert seen == {"query_tower": half, "doc_tower": half} and search.scores.dtype == torch.float32
-
-
-def test_a_trial_run_searches_a_part_of_the_corpus(tmp_path, backbone, collection_folder, monkeypatch, caplog):
-    monkeypatch.setattr(corpus_search, "TRIAL_DOCS", 7)
-    module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24, index="IVF8,Flat").eval()
-    data = opened(TripletDataModule(str(collection_folder), candidates="corpus", depth=10), module)
-    with torch.no_grad(), caplog.at_level(logging.INFO, "ltr"):
-        found = CorpusSearch(module.model, data, "dev", module.index, trainer(tmp_path, fast_dev_run=True)).doc_rows
-    assert found.sort(dim=1).values.equal(torch.arange(7).expand(len(found), 7))
-    assert "a trial run searches 7 of" in caplog.text
-
-
 @pytest.mark.slow
 def test_two_ranks_train_and_search_as_one_process_does(tmp_path, backbone):
     """The same groups per global batch, no dropout: the same weights, the same run, the last batch uneven; with a guide, a
@@ -360,7 +320,6 @@ def test_labelled_texts_find_each_other(tmp_path, backbone):
     run.fit(module, data)
     after = run.validate(module, data, verbose=False)[0]["val/AP"]
     assert after > before + 0.1
-    search = CorpusSearch(module.model, data, "dev", "Flat", run)
-    found = [set(docs) for docs in search.doc_rows.tolist()]
-    own = search.query_rows.tolist()
-    assert found == [set(range(10)) - {row} for row in own] and sorted(own) == list(range(10))
+    found = module._found
+    assert [set(docs) for docs in found.doc_rows.tolist()] == [set(range(10)) - {row} for row in range(10)]
+    assert found.query_rows.tolist() == list(range(10))

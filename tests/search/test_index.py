@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import ltr.similarity
-from ltr import exact_search
-from ltr import index as room
 from ltr.errors import InputError
-from ltr.index import DenseIndex
+from ltr.search import approximate, exact
+from ltr.search import embeddings as maps
+from ltr.search.index import DenseIndex
 
 SIMILARITIES = ("dot", "cosine", "euclidean", "squared_euclidean")
 EVERY = pytest.mark.parametrize("similarity", SIMILARITIES)
@@ -33,12 +33,13 @@ def brute_force(queries, docs, similarity, k):
 @pytest.fixture(params=["faiss", "torch"])
 def by(request, monkeypatch):
     """Both exact searches, with tiles so small that there are many: 5 x 4 of 64 documents and 10 queries."""
-    monkeypatch.setattr(room, "DOCS", 64)
-    monkeypatch.setattr(room, "QUERIES", 10)
-    monkeypatch.setattr(exact_search, "FAISS_PAYS", 0)
+    for module in (exact, maps):
+        monkeypatch.setattr(module, "DOCS", 64)
+    monkeypatch.setattr(exact, "QUERIES", 10)
+    monkeypatch.setattr(exact, "FAISS_PAYS", 0)
     if request.param == "torch":
-        monkeypatch.setattr(room, "faiss", None)
-        monkeypatch.setattr(exact_search, "faiss", None)
+        monkeypatch.setattr(approximate, "faiss", None)
+        monkeypatch.setattr(exact, "faiss", None)
     return request.param
 
 
@@ -57,9 +58,9 @@ def test_flat_finds_what_brute_force_finds(by, similarity):
 
 def test_torch_is_taken_for_few_queries_and_faiss_for_many(monkeypatch):
     docs, called = embeddings(40), []
-    knn = room.faiss.knn
-    monkeypatch.setattr(exact_search.faiss, "knn", lambda *args, **kwargs: called.append(len(args[0])) or knn(*args, **kwargs))
-    monkeypatch.setattr(exact_search, "FAISS_PAYS", 30 * 16)
+    knn = exact.faiss.knn
+    monkeypatch.setattr(exact.faiss, "knn", lambda *args, **kwargs: called.append(len(args[0])) or knn(*args, **kwargs))
+    monkeypatch.setattr(exact, "FAISS_PAYS", 30 * 16)
     index = DenseIndex.build(docs, "dot")
     for n in (29, 30):
         index.search(embeddings(n), 3)
@@ -199,7 +200,7 @@ def test_few_documents_to_learn_from_are_one_logged_line(factory, caplog, capfd)
 
 def test_the_sample_to_learn_from_is_seeded(monkeypatch):
     """4 clusters learn from 8 of 400 documents: one seed, one index; another seed, another."""
-    monkeypatch.setattr(room, "ENOUGH", 2)
+    monkeypatch.setattr(approximate, "ENOUGH", 2)
     docs = embeddings(400)
     found = [DenseIndex.build(docs, "dot", "IVF4,Flat", probes=1, seed=seed).search(docs, 50)[1] for seed in (0, 0, 1)]
     assert (found[0] == found[1]).all() and (found[0] != found[2]).any()
@@ -227,7 +228,7 @@ def test_an_opened_index_searches_as_the_one_that_was_saved(tmp_path, similarity
 
 
 def test_an_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "take_room", lambda file: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(maps, "take_room", lambda file: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         DenseIndex.build(embeddings(5), "dot").save(tmp_path / "index")
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
@@ -236,7 +237,7 @@ def test_an_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
 def test_a_folder_that_is_there_is_not_taken_for_the_index(tmp_path):
     index = DenseIndex.build(embeddings(5), "dot")
     index.save(tmp_path / "index")
-    with pytest.raises(InputError, match="index: an index is saved into a new folder, and this one is there"):
+    with pytest.raises(InputError, match="index: an index is saved into a new folder, but this one exists"):
         index.save(tmp_path / "index")
 
 
@@ -268,7 +269,7 @@ BAD = [
     ({"factory": "Falt"}, r"one that faiss can build of 40 embeddings .* got 'Falt': could not parse index string Falt$"),
     ({"factory": "PQ5x8"}, "got 'PQ5x8': .*should be a multiple of the number of subquantizers"),
     ({"factory": "PQ4x8"}, r"got 'PQ4x8': .*Number of training points \(40\) should be at least as large as number of clu.*256"),
-    ({"factory": "IVF41,Flat"}, "the 41 clusters of 'IVF41,Flat' can't be more than the documents, got 40; take fewer"),
+    ({"factory": "IVF41,Flat"}, "the 41 clusters of 'IVF41,Flat' can't be more than the 40 documents; ask for fewer clusters"),
     ({"probes": 3}, "probes must be at least 1, and with an IVF or HNSW index, got 3 with 'Flat'"),
     ({"factory": "HNSW8", "probes": 0}, "probes must be at least 1"),
 ]
@@ -282,7 +283,7 @@ def test_bad_options_are_one_line(options, message):
 
 
 def test_bad_embeddings_and_queries_are_refused(monkeypatch):
-    monkeypatch.setattr(room, "DOCS", 4)
+    monkeypatch.setattr(maps, "DOCS", 4)
     docs = embeddings(10)
     docs[6, 3] = np.inf
     with pytest.raises(InputError, match="embeddings must be finite, got NaN or infinity in row 6"):
@@ -300,7 +301,7 @@ def test_bad_embeddings_and_queries_are_refused(monkeypatch):
 
 def test_without_faiss_only_flat_is_built_and_opened(tmp_path, monkeypatch):
     DenseIndex.build(embeddings(40), "dot", "HNSW8").save(tmp_path / "index")
-    monkeypatch.setattr(room, "faiss", None)
+    monkeypatch.setattr(approximate, "faiss", None)
     for ask in (lambda: DenseIndex.build(embeddings(40), "dot", "HNSW8"), lambda: DenseIndex.open(tmp_path / "index")):
         with pytest.raises(InputError, match="without faiss the index must be 'Flat', got 'HNSW8'; pip install faiss-cpu"):
             ask()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -9,26 +10,29 @@ import torch
 from torch import nn
 
 from ltr.batch import Texts
-from ltr.data.cache import take_room
 from ltr.data.formats import SingleTexts
 from ltr.data.progress import track
 from ltr.data.tokens import TokenStore
 from ltr.models.packed import cuts, in_eval_mode
+from ltr.search.embeddings import new_map
+from ltr.search.ranks import barrier, by_rank_0, rank, world_size
 
 # Tokens handed to the encoder at once, at most: several of its chunks on a CPU, one on a GPU.
 BATCH_TOKENS = 65536
 
 
 def encode(encoder: nn.Module, store: TokenStore, form: SingleTexts, file: Path, rows: np.ndarray | None = None) -> np.ndarray:
-    """Embed texts of a store, longest first, and write them to a file that is whole or absent.
+    """Embed texts of a store into a file that is whole or absent.
 
     In eval mode and without gradients; for half precision call it under ``torch.autocast``. Memory grows by some 50 bytes a text.
+
+    Under several processes each embeds its share. All must call it, with the same arguments and a file that all can reach.
 
     Args:
         encoder: ``encoder(Texts) -> [S, H]``, as :class:`ltr.models.text_encoder.TextEncoder`.
         store: the tokens of the texts.
         form: how they are laid out for the encoder.
-        file: a ``.npy`` file; one that is there is replaced.
+        file: a ``.npy`` file; an existing one is replaced.
         rows: ``[R]`` int64, which texts, in the order of the result; None: all.
 
     Returns:
@@ -36,35 +40,43 @@ def encode(encoder: nn.Module, store: TokenStore, form: SingleTexts, file: Path,
 
     Raises:
         ValueError: if there is no text.
-        OSError: if the disk has no room for the file, before anything is encoded but a first batch.
+        OSError: if the folder is missing or the disk has no room, before more than a first batch is encoded.
     """
     rows = np.arange(len(store)) if rows is None else np.asarray(rows)
     if not len(rows):
         raise ValueError("there must be at least one text to encode, got none")
     partial = file.with_name(f"{file.name}.partial")  # one that a killed process left is overwritten
-    partial.touch()  # a folder that is missing shows now
+    batches = encode_batches(encoder, store, form, rows, rank(), world_size())
     try:
-        embeddings = None
-        for places, found in encoded(encoder, store, form, rows):
-            if embeddings is None:
-                shape = (len(rows), found.shape[1])
-                embeddings = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
-                take_room(partial)
+        first = list(islice(batches, 1))
+        by_rank_0(lambda: new_map(partial, (len(rows), first[0][1].shape[1])).flush())
+        embeddings = np.load(partial, mmap_mode="r+")
+        for places, found in chain(first, batches):
             embeddings[places] = found
         embeddings.flush()
-        os.replace(partial, file)
+        barrier()
+        by_rank_0(lambda: os.replace(partial, file))
     finally:
-        partial.unlink(missing_ok=True)
+        if rank() == 0:
+            partial.unlink(missing_ok=True)
     return np.load(file, mmap_mode="r")
 
 
-def encoded(
-    encoder: nn.Module, store: TokenStore, form: SingleTexts, rows: np.ndarray
+def encode_batches(
+    encoder: nn.Module, store: TokenStore, form: SingleTexts, rows: np.ndarray, rank: int = 0, world_size: int = 1
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The same, batch by batch: which of the rows ``[n]``, and their embeddings ``[n, H]`` float32."""
+    """Embed texts batch by batch, longest first.
+
+    Args:
+        encoder, store, form, rows: as :func:`encode` takes them.
+        rank, world_size: which share of the texts: every ``world_size``-th by length, so that shares take equal time.
+
+    Yields:
+        Places in ``rows`` ``[n]``, and the embeddings of those texts ``[n, H]`` float32.
+    """
     device = next(encoder.parameters()).device
     lengths = form.lengths(store.lengths(rows))
-    order = np.argsort(-lengths, kind="stable")  # too little memory shows at the first batch
+    order = np.argsort(-lengths, kind="stable")[rank::world_size]  # longest first: too little memory shows at once
     batches = [order[begin:end] for begin, end in cuts(lengths[order].tolist(), BATCH_TOKENS)]
     for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
         with torch.inference_mode(), in_eval_mode(encoder):

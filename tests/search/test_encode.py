@@ -9,9 +9,9 @@ from transformers import AutoModel
 from ltr.data.collection import open_collection
 from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
-from ltr.encoding import encode
 from ltr.models.backbone import load_encoder, load_tokenizer
 from ltr.models.text_encoder import TextEncoder
+from ltr.search.encode import encode
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_row_is_what_its_text_gives_alone(world, backbone, tmp_path):
 def test_all_rows_in_batches_of_any_size(world, tmp_path, monkeypatch):
     encoder, store, form, *_ = world
     expected = encode(encoder, store, form, tmp_path / "one.npy")
-    monkeypatch.setattr("ltr.encoding.BATCH_TOKENS", 100)
+    monkeypatch.setattr("ltr.search.encode.BATCH_TOKENS", 100)
     np.testing.assert_allclose(encode(encoder, store, form, tmp_path / "many.npy"), expected, atol=1e-5)
     assert len(expected) == len(store)
 
@@ -68,7 +68,7 @@ def test_half_precision_comes_from_autocast(world, tmp_path):
 
 def test_a_failure_leaves_the_old_file_and_nothing_half_written(world, tmp_path, monkeypatch):
     encoder, store, form, *_ = world
-    monkeypatch.setattr("ltr.encoding.BATCH_TOKENS", 100)
+    monkeypatch.setattr("ltr.search.encode.BATCH_TOKENS", 100)
     before = np.array(encode(encoder, store, form, tmp_path / "docs.npy"))
     calls = []
 
@@ -119,7 +119,7 @@ def test_a_row_that_is_none_is_refused(world, tmp_path):
 
 def test_batches_are_of_similar_texts_and_within_the_budget(world, tmp_path, monkeypatch):
     encoder, store, form, *_ = world
-    monkeypatch.setattr("ltr.encoding.BATCH_TOKENS", 100)
+    monkeypatch.setattr("ltr.search.encode.BATCH_TOKENS", 100)
     lengths = []
     encoder.register_forward_pre_hook(lambda _, args: lengths.append(args[0].lengths))
     encode(encoder, store, form, tmp_path / "docs.npy")

@@ -1,0 +1,1 @@
+"""Dense retrieval: encode texts into a memory map, index the embeddings, search them."""

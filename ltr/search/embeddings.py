@@ -1,0 +1,67 @@
+"""Embeddings ``[D, H]`` float32, in memory or mapped from a file: written, read in spans, checked, prepared for comparison."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from ltr.data.cache import take_room
+from ltr.errors import InputError
+
+Similarity = Literal["dot", "cosine", "euclidean", "squared_euclidean"]
+
+DOCS = 16384  # documents read at once
+
+
+def new_map(file: Path, shape: tuple[int, int]) -> np.ndarray:
+    """Create a ``.npy`` file of this shape and map it, to be filled.
+
+    Raises:
+        OSError: if the folder is missing or the disk has no room.
+    """
+    embeddings = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
+    take_room(file)
+    return embeddings
+
+
+def spans(n: int, size: int) -> Iterator[slice]:
+    """Cut n rows into spans of ``size``; the last may be shorter.
+
+    >>> list(spans(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return (slice(begin, min(begin + size, n)) for begin in range(0, n, size))
+
+
+def checked_mean(embeddings: np.ndarray, name: str) -> np.ndarray:
+    """The mean embedding, ``[H]`` float32.
+
+    Raises:
+        InputError: naming the first row that is not finite.
+    """
+    total = np.zeros(embeddings.shape[1])
+    for span in spans(len(embeddings), DOCS):
+        finite = np.isfinite(embeddings[span]).all(axis=1)
+        if not finite.all():
+            bad = span.start + int(finite.argmin())
+            raise InputError(f"{name} must be finite, got NaN or infinity in row {bad}; check the model that made them")
+        total += embeddings[span].sum(axis=0, dtype=np.float64)
+    return (total / max(1, len(embeddings))).astype(np.float32)
+
+
+def prepared(embeddings: np.ndarray, similarity: Similarity, centre: np.ndarray | None) -> np.ndarray:
+    """A copy whose inner products (or squared distances, where there is a centre) are the scores.
+
+    Args:
+        embeddings: ``[D, H]``.
+        similarity: how a query and a document are compared; ``cosine`` needs embeddings of length 1.
+        centre: ``[H]``, subtracted from every embedding. This changes no distance, but keeps digits where all embeddings lie
+            close together.
+    """
+    embeddings = np.array(embeddings, dtype=np.float32, order="C")
+    if similarity == "cosine":
+        embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
+    elif centre is not None:
+        embeddings -= centre
+    return embeddings

@@ -1,0 +1,199 @@
+"""The documents nearest to queries, by their embeddings.
+
+Letters of shapes: D documents, Q queries, H dimensions, k documents found per query.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import torch
+
+from ltr.data.cache import folder_once
+from ltr.errors import InputError
+from ltr.search.approximate import FaissIndex, empty_index, one_line
+from ltr.search.embeddings import DOCS, Similarity, checked_mean, new_map, prepared, spans
+from ltr.search.exact import keys, search_exactly, unkeyed
+
+
+class DenseIndex:
+    """Finds the documents with the highest scores, as :mod:`ltr.similarity` defines them: higher is better.
+
+    ``Flat`` is exact: it computes the scores of all documents, tile by tile, on the GPU if there is one, else by the faster of
+    faiss and torch. It reads the embeddings where they are, a memory map too, and makes no copy.
+
+    Every other factory is faiss's, and holds what it needs in memory: ``IVF4096,Flat`` searches some of 4096 clusters, ``HNSW32``
+    walks a graph, ``IVF4096,PQ48x8`` and ``OPQ…`` also compress: their scores are those of the compressed documents, close to the
+    exact ones. faiss with GPU support searches on the GPU where it can.
+
+    Search in the trainer's process, never in a worker of a data loader: forked from a process that has searched, faiss hangs.
+
+    Build one with :meth:`build`, or :meth:`open` one that was saved.
+
+    Attributes:
+        similarity, factory, probes: as given to :meth:`build`.
+        count: D.
+        dimension: H.
+    """
+
+    def __init__(
+        self,
+        docs: np.ndarray | FaissIndex,
+        similarity: Similarity,
+        factory: str,
+        *,
+        probes: int | None = None,
+        centre: np.ndarray | None = None,
+    ) -> None:
+        self.similarity: Similarity = similarity
+        self.factory = factory
+        self.probes = probes
+        self.count, self.dimension = docs.shape
+        self._docs = docs  # [D, H] for Flat
+        self._centre = centre  # [H]; None unless distances are compared
+
+    def __len__(self) -> int:
+        return self.count
+
+    @classmethod
+    def build(
+        cls,
+        embeddings: np.ndarray,
+        similarity: Similarity,
+        factory: str = "Flat",
+        *,
+        probes: int | None = None,
+        seed: int = 0,
+    ) -> "DenseIndex":
+        """Index the embeddings of documents.
+
+        Args:
+            embeddings: ``[D, H]`` float32, may be a memory map. ``Flat`` reads it at every search, so it must not change.
+            similarity: how a query and a document are compared.
+            factory: the kind of index, as a faiss factory string.
+            probes: how much a search looks at: clusters of an ``IVF`` (None: the square root of their number), candidates of an
+                ``HNSW`` (None: 64; never fewer than k). More is slower and closer to exact.
+            seed: of the sample from which clusters and codes are learnt.
+
+        Raises:
+            InputError: if the embeddings are not finite, faiss can't make such an index, there are too few documents for it, or
+                another factory than ``Flat`` is asked for without faiss.
+        """
+        if similarity not in get_args(Similarity):
+            raise InputError(f"similarity must be one of {', '.join(get_args(Similarity))}, got {similarity!r}")
+        if embeddings.ndim != 2 or not embeddings.size:
+            raise InputError(f"an index needs the embeddings [D, H] of at least one document, got {embeddings.shape}")
+        if probes is not None and (probes < 1 or not re.search("IVF|HNSW", factory)):
+            raise InputError(f"probes must be at least 1, and with an IVF or HNSW index, got {probes} with {factory!r}")
+        mean = checked_mean(embeddings, "embeddings")
+        centre = mean if similarity.endswith("euclidean") else None
+        docs: np.ndarray | FaissIndex = embeddings
+        if factory != "Flat":
+            docs = FaissIndex.build(embeddings, similarity, centre, factory, probes, seed)
+        return cls(docs, similarity, factory, probes=probes, centre=centre)
+
+    @staticmethod
+    def check(factory: str, dimension: int, count: int) -> None:
+        """Check that such an index can be built of so many documents, before they are encoded.
+
+        Raises:
+            InputError: if not; its option is ``index``.
+        """
+        if factory != "Flat":
+            try:
+                empty_index(factory, (count, dimension), squared=True)
+            except InputError as error:
+                raise InputError(error.message, option="index") from None
+
+    # Searching
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The k best documents of each query, best first; of equal scores the larger row first, as in trec_eval.
+
+        Where the k-th score is tied and there is no room for all of them, ``Flat`` returns the larger rows.
+
+        Args:
+            queries: ``[Q, H]``.
+            k: documents per query.
+
+        Returns:
+            Scores ``[Q, k]`` float32 and rows ``[Q, k]`` int64; −inf and −1 where fewer than k were found.
+
+        Raises:
+            InputError: for queries of another dimension or that are not finite, or if k is below 1.
+        """
+        if queries.ndim != 2 or queries.shape[1] != self.dimension:
+            raise InputError(f"queries must be [Q, {self.dimension}] as the documents, got {queries.shape}")
+        if k < 1:
+            raise InputError(f"k must be at least 1, got {k}")
+        checked_mean(queries, "queries")
+        squared = self._centre is not None
+        with torch.no_grad(), torch.autocast("cuda" if torch.cuda.is_available() else "cpu", enabled=False):
+            if isinstance(self._docs, FaissIndex):
+                scores, rows = self._docs.search(self._prepared(queries), k, squared)
+            else:
+                scores, rows = search_exactly(self._docs, queries, k, self._prepared, squared)
+            if self.similarity == "euclidean":
+                scores = -(-scores).sqrt()
+            scores, rows = unkeyed(keys(scores, rows).sort(dim=1, descending=True).values)
+        return scores.numpy(), rows.numpy()
+
+    def _prepared(self, embeddings: np.ndarray) -> np.ndarray:
+        return prepared(embeddings, self.similarity, self._centre)
+
+    # Saving
+
+    def save(self, folder: Path) -> None:
+        """Write the index into a new folder, which is whole or absent.
+
+        Raises:
+            InputError: if the folder exists.
+        """
+        if folder.exists():
+            raise InputError(f"{folder}: an index is saved into a new folder, but this one exists; remove it, or choose another")
+        folder_once(folder, self._write)
+
+    def _write(self, folder: Path) -> None:
+        names = ("similarity", "factory", "probes", "count", "dimension")
+        (folder / "manifest.json").write_text(json.dumps({name: getattr(self, name) for name in names}, indent=1) + "\n")
+        if self._centre is not None:
+            np.save(folder / "centre.npy", self._centre)
+        if isinstance(self._docs, FaissIndex):
+            self._docs.save(folder / "index.faiss")
+            return
+        copy = new_map(folder / "embeddings.npy", self._docs.shape)
+        for span in spans(self.count, DOCS):
+            copy[span] = self._docs[span]
+        copy.flush()
+
+    @classmethod
+    def open(cls, folder: Path) -> "DenseIndex":
+        """Open an index that was saved; the embeddings of ``Flat`` are mapped from their file.
+
+        Raises:
+            InputError: if there is none, it is damaged, or it needs faiss and that is missing.
+        """
+        try:
+            manifest = json.loads((folder / "manifest.json").read_text())
+            similarity, factory = manifest["similarity"], manifest["factory"]
+            centre = np.load(folder / "centre.npy") if similarity.endswith("euclidean") else None
+            docs: np.ndarray | FaissIndex
+            if factory == "Flat":
+                docs = np.load(folder / "embeddings.npy", mmap_mode="r")
+            else:
+                docs = FaissIndex.open(folder / "index.faiss", factory)
+            index = cls(docs, similarity, factory, probes=manifest["probes"], centre=centre)
+            said, found = (manifest["count"], manifest["dimension"]), (index.count, index.dimension)
+        except InputError:
+            raise
+        except (OSError, KeyError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"{folder} must hold a whole index, as DenseIndex.save writes it, got {one_line(error)}; build it again"
+            ) from None
+        if said != found:
+            raise InputError(
+                f"{folder}: its manifest says {said} documents and dimensions, its index has {found}; build it again"
+            )
+        return index
