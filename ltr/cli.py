@@ -19,9 +19,9 @@ from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from ltr.callbacks import LastCheckpoint, RunWriter
+from ltr.data.files import write_whole
 from ltr.errors import InputError
 from ltr.metrics import LOWER_IS_BETTER
-from ltr.trec import write_whole
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from ltr.__main__ import main
-from ltr.trec import read_qrels, read_run
+from ltr.data.trec import read_qrels, read_run
 
 QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
 

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = [
-    {"errors", "trec"},
+    {"errors"},
     {"batch", "similarity"},
     {"losses", "margins", "in_batch", "gather", "metrics"},
     {"data"},

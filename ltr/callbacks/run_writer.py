@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ltr.trec import Ranked, write_run, write_whole
+from ltr.data.files import write_whole
+from ltr.data.trec import Ranked, write_run
 
 
 class RunWriter(Callback):

@@ -7,8 +7,8 @@ import re
 import bm25s
 import numpy as np
 
-from ltr.data.cache import cache_root, folder_once
 from ltr.data.collection import Collection
+from ltr.data.files import cached
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 
@@ -38,8 +38,7 @@ def bm25_lists(collection: Collection, query_rows: np.ndarray, depth: int) -> Qu
     """
     rows = np.ascontiguousarray(query_rows, dtype=np.int64)
     content = f"bm25-1 {collection.corpus.key} {collection.queries.key} {hashlib.sha256(rows.tobytes()).hexdigest()} {depth}"
-    key = hashlib.sha256(content.encode()).hexdigest()[:32]
-    return QueryLists.load(folder_once(cache_root() / "bm25" / key, lambda folder: _search(collection, rows, depth).save(folder)))
+    return QueryLists.load(cached("bm25", content, lambda folder: _search(collection, rows, depth).save(folder)))
 
 
 def _search(collection: Collection, query_rows: np.ndarray, depth: int) -> QueryLists:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr import trec
-from ltr.data.cache import cache_root, folder_once
+from ltr.data import trec
+from ltr.data.files import cached, digest_of, numbered_lines, plain_or_gz
 from ltr.data.query_lists import QueryLists
-from ltr.data.texts import Record, TextTable, digest_of
+from ltr.data.texts import Record, TextTable, id_of
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -82,9 +82,9 @@ def open_collection(path: str) -> Collection:
         return _from_texts(path, {"train": where})
     if not where.is_dir():
         raise InputError(f"{path}: there is no such data folder or file (option data.init_args.path)")
-    if _find(where, "corpus.jsonl"):
+    if plain_or_gz(where, "corpus.jsonl"):
         return _from_folder(where)
-    files = {split: file for split in SPLITS if (file := _find(where, f"{split}.tsv"))}
+    files = {split: file for split in SPLITS if (file := plain_or_gz(where, f"{split}.tsv"))}
     if not files:
         raise InputError(
             f"{path}: a data folder must hold corpus.jsonl[.gz], queries.jsonl[.gz] and qrels/, or text triples "
@@ -93,34 +93,25 @@ def open_collection(path: str) -> Collection:
     return _from_texts(path, files)
 
 
-def _find(folder: Path, name: str) -> Path | None:
-    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
-
-
-def _need(folder: Path, name: str) -> Path:
-    found = _find(folder, name)
-    if found is None:
-        raise InputError(f"{folder / name}[.gz]: there is no such file; a data folder needs it")
-    return found
-
-
 # BEIR layout
 
 
 def _from_folder(folder: Path) -> Collection:
     tables = []
     for name, kind in (("corpus.jsonl", "document"), ("queries.jsonl", "query")):
-        file = _need(folder, name)
+        file = plain_or_gz(folder, name)
+        if file is None:
+            raise InputError(f"{folder / name}[.gz]: there is no such file; a data folder needs it")
         try:
-            tables.append(TextTable.open(cache_root(), digest_of(file), _json_records(file), kind))
+            tables.append(TextTable.open(digest_of(file), _json_records(file), kind))
         except InputError as error:
             raise error if str(file) in str(error) else InputError(f"{file}: {error}") from None
     corpus, queries = tables
     qrels, candidates = {}, {}
     for split in SPLITS:
-        if file := _find(folder / "qrels", f"{split}.tsv"):
+        if file := plain_or_gz(folder / "qrels", f"{split}.tsv"):
             qrels[split] = _judgements(file, queries, corpus)
-        if file := _find(folder / "candidates", f"{split}.trec"):
+        if file := plain_or_gz(folder / "candidates", f"{split}.trec"):
             candidates[split] = _pool(file, queries, corpus)
     if not qrels:
         raise InputError(f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv")
@@ -128,7 +119,7 @@ def _from_folder(folder: Path) -> Collection:
 
 
 def _json_records(file: Path) -> Iterator[Record]:
-    for number, line in trec.numbered_lines(file):
+    for number, line in numbered_lines(file):
         where = f"{file}:{number}"
         try:
             record = json.loads(line)
@@ -154,8 +145,8 @@ def _pool(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
 
 def _checked_once(file: Path, queries: TextTable, corpus: TextTable, read: Callable[[], QueryLists]) -> QueryLists:
     """The lists of a file, kept as arrays under the content of all three: checked once, then mapped in no time by every rank."""
-    key = hashlib.sha256(f"lists-1 {digest_of(file)} {queries.key} {corpus.key}".encode()).hexdigest()[:32]
-    return QueryLists.load(folder_once(cache_root() / "lists" / key, lambda folder: read().save(folder)))
+    content = f"lists-1 {digest_of(file)} {queries.key} {corpus.key}"
+    return QueryLists.load(cached("lists", content, lambda folder: read().save(folder)))
 
 
 def _lists(
@@ -200,13 +191,13 @@ def _from_texts(source: str, files: dict[str, Path]) -> Collection:
         for file in files.values():
             for number, parts in _triples(file):
                 for text in column(parts):
-                    id_ = _id_of(letter, text)
+                    id_ = id_of(letter, text)
                     if id_ not in seen:
                         seen.add(id_)
                         yield Record(id_, text, f"{file}:{number}")
 
-    corpus = TextTable.open(cache_root(), content, records(lambda parts: parts[1:], "d"), "document")
-    queries = TextTable.open(cache_root(), content, records(lambda parts: parts[:1], "q"), "query")
+    corpus = TextTable.open(content, records(lambda parts: parts[1:], "d"), "document")
+    queries = TextTable.open(content, records(lambda parts: parts[:1], "q"), "query")
     qrels, candidates = {}, {}
     for split, file in files.items():
         qrels[split] = _checked_once(file, queries, corpus, lambda file=file: _triple_grades(file, queries, corpus))
@@ -218,9 +209,9 @@ def _from_texts(source: str, files: dict[str, Path]) -> Collection:
 def _triple_grades(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
     grade: dict[tuple[int, int], float] = {}
     for number, (query, positive, *negatives) in _triples(file):
-        query_row = queries.row(_id_of("q", query))
+        query_row = queries.row(id_of("q", query))
         for text, label in [(positive, 1.0)] + [(text, 0.0) for text in negatives]:
-            if grade.setdefault((query_row, corpus.row(_id_of("d", text))), label) != label:
+            if grade.setdefault((query_row, corpus.row(id_of("d", text))), label) != label:
                 raise InputError(f"{file}:{number}: a text is positive and negative for the same query: {text[:60]!r}")
     if not grade:
         raise InputError(f"{file}: the split is empty; at least one line query<TAB>positive is needed")
@@ -228,18 +219,13 @@ def _triple_grades(file: Path, queries: TextTable, corpus: TextTable) -> QueryLi
 
 
 def _triples(file: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in trec.numbered_lines(file):
+    for number, line in numbered_lines(file):
         parts = line.split("\t")
         if len(parts) < 2:
             raise InputError(f"{file}:{number}: expected query<TAB>positive[<TAB>negative…], got one column: {line[:60]!r}")
         if not all(part.strip() for part in parts):
             raise InputError(f"{file}:{number}: column {[bool(p.strip()) for p in parts].index(False) + 1} is empty")
         yield number, parts
-
-
-def _id_of(letter: str, text: str) -> str:
-    """Plain texts have no ids: the same text gets the same one."""
-    return letter + hashlib.sha256(text.encode("utf-8")).hexdigest()[:24]
 
 
 # ir_datasets
@@ -277,7 +263,7 @@ def _from_ir_datasets(name: str) -> Collection:
         if empty:
             log.warning("ir_datasets:%s: %d documents have no text and are left out", name, empty)
 
-    corpus = TextTable.open(cache_root(), content, all_docs(), "document")
+    corpus = TextTable.open(content, all_docs(), "document")
 
     def all_queries() -> Iterator[Record]:
         seen = set()
@@ -287,7 +273,7 @@ def _from_ir_datasets(name: str) -> Collection:
                     seen.add(query.query_id)
                     yield Record(query.query_id, query.default_text(), f"ir_datasets:{name} {query.query_id}")
 
-    queries = TextTable.open(cache_root(), content, all_queries(), "query")
+    queries = TextTable.open(content, all_queries(), "query")
     qrels = {}
     for split, part in parts.items():
         judged = [(n, j.query_id, j.doc_id, max(0.0, float(j.relevance))) for n, j in enumerate(part.qrels_iter(), start=1)]

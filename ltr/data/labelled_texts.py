@@ -1,6 +1,5 @@
 """Labelled texts, as sentence classification has them: texts of one label belong together."""
 
-import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,11 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr import trec
-from ltr.data.cache import cache_root, folder_once
 from ltr.data.collection import SPLITS, Collection
+from ltr.data.files import cached, digest_of, numbered_lines, plain_or_gz
 from ltr.data.query_lists import QueryLists
-from ltr.data.texts import Record, Strings, TextTable, digest_of
+from ltr.data.texts import Record, Strings, TextTable, id_of
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -44,9 +42,9 @@ class LabelledTexts(NamedTuple):
         """
         table, qrels = self.tables[split], {}
         if split != "train":
-            key = hashlib.sha256(f"same-label-1 {table.key}".encode()).hexdigest()[:32]  # the file says the labels, too
             where = f"{self.source}: split {split!r}"
-            folder = folder_once(cache_root() / "lists" / key, lambda folder: _same_label(self.labels[split], where).save(folder))
+            content = f"same-label-1 {table.key}"  # the key stands for the whole file, with its labels
+            folder = cached("lists", content, lambda folder: _same_label(self.labels[split], where).save(folder))
             qrels[split] = QueryLists.load(folder)
         return Collection(self.source, table, table, qrels, {})
 
@@ -67,8 +65,7 @@ def open_labelled_texts(path: str) -> LabelledTexts:
     if where.is_file():
         files = {"train": where}
     elif where.is_dir():
-        found = {split: [where / f"{split}.tsv", where / f"{split}.tsv.gz"] for split in SPLITS}
-        files = {split: file for split, both in found.items() if (file := next(filter(Path.is_file, both), None))}
+        files = {split: file for split in SPLITS if (file := plain_or_gz(where, f"{split}.tsv"))}
     else:
         raise InputError(f"{path}: there is no such data folder or file (option data.init_args.path)")
     if not files:
@@ -78,18 +75,17 @@ def open_labelled_texts(path: str) -> LabelledTexts:
         )
     digests = {split: digest_of(file) for split, file in files.items()}
     content = f"labels-1 {' '.join(f'{split} {digest}' for split, digest in digests.items())}"
-    key = hashlib.sha256(content.encode()).hexdigest()[:32]
-    folder = folder_once(cache_root() / "labels" / key, lambda folder: _write_labels(folder, files))
+    folder = cached("labels", content, lambda folder: _write_labels(folder, files))
     tables, labels = {}, {}
     for split, file in files.items():
-        tables[split] = TextTable.open(cache_root(), f"labelled-1 {digests[split]}", _records(file), "text")
+        tables[split] = TextTable.open(f"labelled-1 {digests[split]}", _records(file), "text")
         labels[split] = np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r"))
     return LabelledTexts(path, tables, labels, Strings(folder, "names"))
 
 
 def _lines(file: Path) -> Iterator[tuple[str, str, str]]:
     """Place, text and label of each line."""
-    for number, line in trec.numbered_lines(file):
+    for number, line in numbered_lines(file):
         where, parts = f"{file}:{number}", line.split("\t")
         if len(parts) != 2:
             raise InputError(f"{where}: expected 2 columns (text<TAB>label), got {len(parts)}: {line[:60]!r}")
@@ -99,15 +95,10 @@ def _lines(file: Path) -> Iterator[tuple[str, str, str]]:
         yield where, text, label
 
 
-def _id_of(text: str) -> str:
-    """Texts have no ids: the same text gets the same one."""
-    return "t" + hashlib.sha256(text.encode("utf-8")).hexdigest()[:24]
-
-
 def _records(file: Path) -> Iterator[Record]:
     seen = set()
     for where, text, _ in _lines(file):
-        id_ = _id_of(text)
+        id_ = id_of("t", text)
         if id_ not in seen:
             seen.add(id_)
             yield Record(id_, text, where)
@@ -120,7 +111,7 @@ def _write_labels(folder: Path, files: dict[str, Path]) -> None:
     for split, file in files.items():
         mine, repeated, elsewhere = label_of.setdefault(split, {}), 0, 0
         for where, text, label in _lines(file):
-            id_ = _id_of(text)
+            id_ = id_of("t", text)
             if id_ in mine:
                 repeated += 1
             elif id_ in first:
@@ -137,8 +128,7 @@ def _write_labels(folder: Path, files: dict[str, Path]) -> None:
             log.warning("%s: %d of %d texts stand in another split, too", file, elsewhere, len(mine))
     names = sorted({label for mine in label_of.values() for label in mine.values()})
     number = {label: at for at, label in enumerate(names)}
-    encoded = [name.encode("utf-8") for name in names]
-    Strings.write(folder, "names", encoded, sum(map(len, encoded)))
+    Strings.write(folder, "names", [name.encode("utf-8") for name in names])
     for split, mine in label_of.items():
         np.save(folder / f"{split}.npy", np.asarray([number[mine[id_]] for id_ in sorted(mine)], dtype=np.int64))
 

@@ -1,6 +1,5 @@
 """Learning-to-rank data sets of feature vectors: which files make a split, and the split as memory-mapped arrays."""
 
-import hashlib
 import json
 import logging
 import mmap
@@ -11,9 +10,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ltr.data.cache import cache_root, folder_once
+from ltr.data.files import cached, digest_of, new_array
 from ltr.data.svmlight import place_of, read_rows
-from ltr.data.texts import Strings, digest_of
+from ltr.data.texts import Strings
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -240,8 +239,7 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
         if not file.is_file():
             raise InputError(f"{file}: there is no such file")
     content = f"letor-1 {first_feature} {' '.join(digest_of(file) + file.suffix * (file.suffix == '.gz') for file in files)}"
-    key = hashlib.sha256(content.encode()).hexdigest()[:32]
-    return FeatureSplit.open(folder_once(cache_root() / "letor" / key, lambda folder: _build(folder, files, first_feature)))
+    return FeatureSplit.open(cached("letor", content, lambda folder: _build(folder, files, first_feature)))
 
 
 def _build(folder: Path, files: Sequence[Path], first_feature: int) -> None:
@@ -267,7 +265,7 @@ def _build(folder: Path, files: Sequence[Path], first_feature: int) -> None:
     offsets = np.concatenate([[0], np.cumsum(np.bincount(query_of_row))])
     if id_lengths.any():
         Strings.write(folder, "doc_ids", _sorted_ids(order, offsets, ids, id_lengths, files), int(id_lengths.sum()))
-    Strings.write(folder, "query_ids", query_ids, sum(map(len, query_ids)))
+    Strings.write(folder, "query_ids", query_ids)
     np.save(folder / "labels.npy", labels[order])
     np.save(folder / "offsets.npy", offsets)
     place = np.empty_like(order)
@@ -319,7 +317,7 @@ def _sorted_ids(order: np.ndarray, offsets: np.ndarray, ids: Path, lengths: np.n
 
 def _scatter(sparse: BinaryIO, n_blocks: int, place: np.ndarray, file: Path, n_features: int) -> None:
     """Write each block of sparse rows to its place in a dense table; what no row names is 0."""
-    table = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(len(place), int(n_features)))
+    table = new_array(file, np.float32, (len(place), int(n_features)))
     row = 0
     for _ in range(n_blocks):
         counts, columns, values = (np.load(sparse) for _ in range(3))

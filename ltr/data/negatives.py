@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.cache import folder_once
 from ltr.data.collection import Collection
+from ltr.data.files import folder_once
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 

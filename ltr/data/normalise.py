@@ -1,6 +1,5 @@
 """Feature vectors brought to one scale, with statistics of the training queries only."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, get_args
@@ -8,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-from ltr.data.cache import cache_root, folder_once
+from ltr.data.files import cached, new_array
 from ltr.data.letor import FeatureSplit
 from ltr.errors import InputError
 
@@ -93,12 +92,10 @@ class Normalisation:
         check_width(split, self.n_features)
         if not self.steps and split.n_features == self.n_features:
             return split.features
-        digest = hashlib.sha256(f"normalised-1 {split.key} {self.steps} {self.n_features}".encode())
-        for fitted in self._fitted:
-            for statistic in fitted.values():
-                digest.update(statistic.tobytes())
-        folder = cache_root() / "normalised" / digest.hexdigest()[:32]
-        return np.load(folder_once(folder, lambda folder: self._write(folder, split)) / "features.npy", mmap_mode="r")
+        statistics = [statistic.tobytes() for fitted in self._fitted for statistic in fitted.values()]
+        content = b"".join([f"normalised-1 {split.key} {self.steps} {self.n_features}".encode(), *statistics])
+        folder = cached("normalised", content, lambda folder: self._write(folder, split))
+        return np.load(folder / "features.npy", mmap_mode="r")
 
     def state_dict(self) -> dict[str, torch.Tensor | list[str] | int | None]:
         """What a checkpoint keeps."""
@@ -154,8 +151,7 @@ class Normalisation:
         return {"knots": knots}
 
     def _write(self, folder: Path, split: FeatureSplit) -> None:
-        shape = len(split.features), self.n_features
-        table = np.lib.format.open_memmap(folder / "features.npy", mode="w+", dtype=np.float32, shape=shape)
+        table = new_array(folder / "features.npy", np.float32, (len(split.features), self.n_features))
         for rows, x in self._chunks(split, np.arange(len(split.offsets) - 1)):
             table[rows] = x
         table.flush()

@@ -1,8 +1,6 @@
 """Rows of feature vectors as text, the format of SVMlight and LETOR: ``label qid:N feature:value … # comment``."""
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from ltr.data.files import blocks
 from ltr.errors import InputError
 
 BLOCK_BYTES = 1 << 22
@@ -56,7 +55,7 @@ def read_rows(file: Path, first_feature: int) -> Iterator[Rows]:
         InputError: ``file:line`` of the first line that is no row, names a feature twice, or holds a number out of range;
             a document id that is not UTF-8; a broken gzip stream; a missing file.
     """
-    for line_number, block in _blocks(file):
+    for line_number, block in blocks(file, BLOCK_BYTES):
         found = _read_at_once(block, first_feature)
         if found is None:
             found = _read_line_by_line(block, first_feature, file, line_number)
@@ -69,28 +68,12 @@ def read_rows(file: Path, first_feature: int) -> Iterator[Rows]:
 def place_of(files: Sequence[Path], row: int) -> str:
     """``file:line`` of a row, counted through all files; they are read again, as only errors and warnings ask."""
     for file in files:
-        for line_number, block in _blocks(file):
+        for line_number, block in blocks(file, BLOCK_BYTES):
             for number, _ in _numbered_rows(block, line_number):
                 if row == 0:
                     return f"{file}:{number}"
                 row -= 1
     raise IndexError("there are fewer rows")
-
-
-def _blocks(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Whole lines, some megabytes at a time, with the number of the first one."""
-    number = 1
-    try:
-        with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as stream:
-            while block := stream.read(BLOCK_BYTES) + stream.readline():
-                yield number, block.removeprefix(b"\xef\xbb\xbf") if number == 1 else block
-                number += block.count(b"\n")
-    except FileNotFoundError:
-        raise InputError(f"{file}: there is no such file") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(
-            f"{file}:{number}: the gzip file is broken here or further on ({error}); fetch or compress it again"
-        ) from None
 
 
 def _numbered_rows(block: bytes, line_number: int) -> Iterator[tuple[int, bytes]]:

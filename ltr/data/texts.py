@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.cache import folder_once
+from ltr.data.files import cached, encoded
 from ltr.errors import InputError
 
 
@@ -34,8 +34,10 @@ class Strings(Sequence[str]):
         return self._bytes[self._offsets[row] : self._offsets[row + 1]].tobytes().decode("utf-8")
 
     @staticmethod
-    def write(folder: Path, name: str, blobs: Iterable[bytes], n_bytes: int) -> None:
-        """Write ``n_bytes`` bytes of strings."""
+    def write(folder: Path, name: str, blobs: Iterable[bytes], n_bytes: int | None = None) -> None:
+        """Write strings of ``n_bytes`` bytes in all; a list may leave the number out."""
+        if n_bytes is None:
+            n_bytes = sum(map(len, blobs))
         offsets = array("q", [0])
         with open(folder / f"{name}.npy", "wb") as file:  # written through, not mapped: a large corpus must not fill the memory
             header = {"descr": "|u1", "fortran_order": False, "shape": (n_bytes,)}
@@ -72,11 +74,10 @@ class TextTable:
         return low if low < len(self.ids) and self.ids[low] == id_ else None
 
     @classmethod
-    def open(cls, cache: Path, content: str, records: Iterator[Record], kind: str) -> "TextTable":
+    def open(cls, content: str, records: Iterator[Record], kind: str) -> "TextTable":
         """Open the table of this content; read, check and write it first where it is not there.
 
         Args:
-            cache: where tables lie.
             content: names the content; another content must have another name.
             records: the texts in any order; only read if the table must be written.
             kind: ``document`` or ``query``, for the errors.
@@ -84,8 +85,7 @@ class TextTable:
         Raises:
             InputError: for an empty id or text, an id that stands twice, or no text at all; it names the place.
         """
-        key = hashlib.sha256(f"texts-1 {kind} {content}".encode()).hexdigest()[:32]
-        return cls(folder_once(cache / "texts" / key, lambda folder: _write_table(folder, records, kind)))
+        return cls(cached("texts", f"texts-1 {kind} {content}", lambda folder: _write_table(folder, records, kind)))
 
 
 def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
@@ -96,11 +96,12 @@ def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
                 raise InputError(f"{where}: a {kind} must have an id, got an empty one")
             if any(map(str.isspace, id_)):
                 raise InputError(f"{where}: an id must not hold white space, got {id_!r}; run files could not name it")
+            encoded(id_, where)
             if not text.strip():
                 raise InputError(f"{where}: {kind} {id_!r} has an empty text; remove it, or give it a text")
             ids.append(id_)
             places.append(where)
-            offsets.append(offsets[-1] + file.write(text.encode("utf-8")))
+            offsets.append(offsets[-1] + file.write(encoded(text, where)))
     if not ids:
         raise InputError(f"there is no {kind} at all; at least one is needed")
     order = sorted(range(len(ids)), key=ids.__getitem__)  # code points sort as their UTF-8 bytes do; equal ids keep their order
@@ -115,12 +116,10 @@ def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
                 yield file.read(offsets[row + 1] - offsets[row])
 
         Strings.write(folder, "texts", blobs(), offsets[-1])
-    encoded = [ids[row].encode("utf-8") for row in order]
-    Strings.write(folder, "ids", encoded, sum(map(len, encoded)))
+    Strings.write(folder, "ids", [ids[row].encode("utf-8") for row in order])
     unsorted.unlink()
 
 
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def id_of(letter: str, text: str) -> str:
+    """An id for a text that has none: the letter and a hash, so equal texts share one."""
+    return letter + hashlib.sha256(text.encode("utf-8")).hexdigest()[:24]

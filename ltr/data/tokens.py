@@ -1,6 +1,5 @@
 """Texts tokenised once, on disk."""
 
-import hashlib
 import json
 import logging
 import time
@@ -10,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ltr.data.cache import cache_root, folder_once, take_room
+from ltr.data.files import cached, new_array
 from ltr.data.progress import track
 from ltr.data.texts import TextTable
 from ltr.errors import InputError
@@ -80,8 +79,8 @@ class TokenStore:
             InputError: for a tokenizer without a fast (Rust) backend.
         """
         backend = _plain(tokenizer)
-        key = hashlib.sha256(f"tokens-1 {table.key} {backend.to_str()}".encode()).hexdigest()[:32]
-        return cls(folder_once(cache_root() / "tokens" / key, lambda folder: _tokenise(folder, table, backend)))
+        content = f"tokens-1 {table.key} {backend.to_str()}"
+        return cls(cached("tokens", content, lambda folder: _tokenise(folder, table, backend)))
 
 
 def _plain(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
@@ -112,8 +111,7 @@ def _tokenise(folder: Path, table: TextTable, backend: Tokenizer) -> None:
                 lengths[row] = len(ids)
                 file.write(ids.tobytes())
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    flat = np.lib.format.open_memmap(folder / "ids.npy", mode="w+", dtype=dtype, shape=(max(1, int(offsets[-1])),))
-    take_room(folder / "ids.npy")
+    flat = new_array(folder / "ids.npy", dtype, (max(1, int(offsets[-1])),))
     if offsets[-1]:
         flat[:] = np.memmap(raw, dtype=dtype, mode="r")
     flat.flush()

@@ -1,28 +1,15 @@
-"""Embeddings ``[D, H]`` float32, in memory or mapped from a file: written, read in spans, checked, prepared for comparison."""
+"""Embeddings ``[D, H]`` float32, in memory or mapped from a file: read in spans, checked, prepared for comparison."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from ltr.data.cache import take_room
 from ltr.errors import InputError
 
 Similarity = Literal["dot", "cosine", "euclidean", "squared_euclidean"]
 
 DOCS = 16384  # documents read at once
-
-
-def new_map(file: Path, shape: tuple[int, int]) -> np.ndarray:
-    """Create a ``.npy`` file of this shape and map it, to be filled.
-
-    Raises:
-        OSError: if the folder is missing or the disk has no room.
-    """
-    embeddings = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
-    take_room(file)
-    return embeddings
 
 
 def spans(n: int, size: int) -> Iterator[slice]:

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from ltr.batch import Texts
+from ltr.data.files import new_array
 from ltr.data.formats import SingleTexts
 from ltr.data.progress import track
 from ltr.data.tokens import TokenStore
 from ltr.models.packed import cuts, in_eval_mode
-from ltr.search.embeddings import new_map
 from ltr.search.ranks import barrier, by_rank_0, rank, world_size
 
 # Tokens handed to the encoder at once, at most: several of its chunks on a CPU, one on a GPU.
@@ -49,7 +49,7 @@ def encode(encoder: nn.Module, store: TokenStore, form: SingleTexts, file: Path,
     batches = encode_batches(encoder, store, form, rows, rank(), world_size())
     try:
         first = list(islice(batches, 1))
-        by_rank_0(lambda: new_map(partial, (len(rows), first[0][1].shape[1])).flush())
+        by_rank_0(lambda: new_array(partial, np.float32, (len(rows), first[0][1].shape[1])).flush())
         embeddings = np.load(partial, mmap_mode="r+")
         for places, found in chain(first, batches):
             embeddings[places] = found

@@ -11,10 +11,10 @@ from typing import get_args
 import numpy as np
 import torch
 
-from ltr.data.cache import folder_once
+from ltr.data.files import folder_once, new_array
 from ltr.errors import InputError
 from ltr.search.approximate import FaissIndex, empty_index, one_line
-from ltr.search.embeddings import DOCS, Similarity, checked_mean, new_map, prepared, spans
+from ltr.search.embeddings import DOCS, Similarity, checked_mean, prepared, spans
 from ltr.search.exact import keys, search_exactly, unkeyed
 
 
@@ -163,7 +163,7 @@ class DenseIndex:
         if isinstance(self._docs, FaissIndex):
             self._docs.save(folder / "index.faiss")
             return
-        copy = new_map(folder / "embeddings.npy", self._docs.shape)
+        copy = new_array(folder / "embeddings.npy", np.float32, self._docs.shape)
         for span in spans(self.count, DOCS):
             copy[span] = self._docs[span]
         copy.flush()

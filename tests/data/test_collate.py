@@ -15,7 +15,7 @@ from tests.data.tokenizers import TEXTS, table_of
 @pytest.fixture
 def collator(tmp_path):
     tokenizer = wordpiece_tokenizer()
-    store = TokenStore.open(table_of(TEXTS, tmp_path), tokenizer)
+    store = TokenStore.open(table_of(TEXTS), tokenizer)
     return PairCollator(store, store, JoinedPairs(tokenizer, 24))
 
 

@@ -47,7 +47,7 @@ def medquad(file, n):
 def test_joined_pairs_equal_the_tokenizer_own(kind, side, max_length, tmp_path):
     tokenizer = tokenizer_of(kind, side)
     texts = TEXTS + COUNTED
-    store, join = TokenStore.open(table_of(texts, tmp_path), tokenizer), JoinedPairs(tokenizer, max_length)
+    store, join = TokenStore.open(table_of(texts), tokenizer), JoinedPairs(tokenizer, max_length)
     rows = np.arange(len(texts))
     fitting = rows[store.lengths(rows) + join.n_special < max_length]
     query_rows, doc_rows = np.repeat(fitting, len(rows)), np.tile(rows, len(fitting))
@@ -68,7 +68,7 @@ def test_joined_pairs_equal_the_tokenizer_own(kind, side, max_length, tmp_path):
 def test_single_texts_equal_the_tokenizer_own(kind, side, max_length, tmp_path):
     tokenizer = tokenizer_of(kind, side)
     texts = TEXTS + COUNTED
-    store, form = TokenStore.open(table_of(texts, tmp_path), tokenizer), SingleTexts(tokenizer, max_length)
+    store, form = TokenStore.open(table_of(texts), tokenizer), SingleTexts(tokenizer, max_length)
     rows = np.arange(len(texts))
     single = form.texts(store, rows)
     encodings = [tokenizer(text, truncation=True, max_length=max_length) for text in texts]
@@ -94,7 +94,7 @@ SEAMS = [
 def test_a_prompt_stands_in_front_as_if_tokenised_with_the_text(kind, prompt, together, side, above_least, tmp_path):
     tokenizer = tokenizer_of(kind, side)
     texts = TEXTS + COUNTED[1:]
-    store = TokenStore.open(table_of(texts, tmp_path), tokenizer)
+    store = TokenStore.open(table_of(texts), tokenizer)
     max_length = len(tokenizer(prompt)["input_ids"]) + 1 + above_least
     form = SingleTexts(tokenizer, max_length, prompt)
     encodings = [tokenizer(together + text, truncation=True, max_length=max_length) for text in texts]
@@ -108,7 +108,7 @@ def test_a_prompt_stands_in_front_as_if_tokenised_with_the_text(kind, prompt, to
 def test_a_space_at_the_end_of_a_prompt_is_a_token_of_a_byte_level_bpe(tmp_path):
     """``Ġ w1`` apart, ``Ġw1`` together."""
     tokenizer = byte_level_bpe()
-    store = TokenStore.open(table_of(["w1"], tmp_path), tokenizer)
+    store = TokenStore.open(table_of(["w1"]), tokenizer)
     space, word = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (" ", "w1"))
     assert SingleTexts(tokenizer, 48, " ").texts(store, np.array([0])).ids.tolist() == [0, *space, *word, 2]
     assert tokenizer(" w1", add_special_tokens=False)["input_ids"] != space + word
@@ -119,7 +119,7 @@ def test_a_space_at_the_end_of_a_prompt_is_a_token_of_a_byte_level_bpe(tmp_path)
 def test_real_texts_equal_the_tokenizer_own(side, max_length, tmp_path):
     tokenizer = tokenizer_of("MiniLM", side)
     queries, docs = medquad("queries", 60), medquad("corpus", 60)
-    query_store, doc_store = (TokenStore.open(table_of(texts, tmp_path), tokenizer) for texts in (queries, docs))
+    query_store, doc_store = (TokenStore.open(table_of(texts), tokenizer) for texts in (queries, docs))
     rows = np.flatnonzero(query_store.lengths(np.arange(60)) < 28)
     pairs = JoinedPairs(tokenizer, max_length).texts(query_store, rows, doc_store, rows)
     assert len(rows) > 30
@@ -135,7 +135,7 @@ def test_real_texts_equal_the_tokenizer_own(side, max_length, tmp_path):
 @pytest.mark.parametrize("kind", [wordpiece_tokenizer, byte_level_bpe, sentencepiece_like])
 def test_a_batch_is_its_texts_one_after_the_other(kind, tmp_path):
     tokenizer = kind()
-    store = TokenStore.open(table_of(TEXTS, tmp_path), tokenizer)
+    store = TokenStore.open(table_of(TEXTS), tokenizer)
     join, single = JoinedPairs(tokenizer, 60), SingleTexts(tokenizer, 8, "w1")
     query_rows, doc_rows = np.array([0, 2, 0, 1, 0]), np.array([3, 3, 5, 3, 3])
 
@@ -152,7 +152,7 @@ def test_a_batch_is_its_texts_one_after_the_other(kind, tmp_path):
 
 def test_a_query_too_long_for_the_limit_is_named(tmp_path):
     tokenizer = wordpiece_tokenizer()
-    table = table_of(["w1", "w1 w2 w3 w4 w5 w6"], tmp_path, "q")
+    table = table_of(["w1", "w1 w2 w3 w4 w5 w6"], "q")
     join, store = JoinedPairs(tokenizer, 9), TokenStore.open(table, tokenizer)
     with pytest.raises(InputError, match="query '001' has 6 tokens, but max_length 9 leaves 5 "):
         join.check_queries(table, store)

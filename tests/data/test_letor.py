@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ltr.data import svmlight
-from ltr.data.cache import cache_root
+from ltr.data.files import cache_root
 from ltr.data.letor import RowNames, find_splits, hold_out, read_letor
 from ltr.errors import InputError
 

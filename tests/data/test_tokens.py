@@ -11,7 +11,7 @@ from tests.data.tokenizers import TEXTS, byte_level_bpe, table_of
 
 
 def test_views_are_the_first_or_last_tokens_and_read_nothing(tmp_path):
-    store = TokenStore.open(table_of(TEXTS, tmp_path), wordpiece_tokenizer())
+    store = TokenStore.open(table_of(TEXTS), wordpiece_tokenizer())
     rows, counts = np.array([3, 0, 3]), np.array([4, 0, 8])
     for last in (False, True):
         views = store.views(rows, counts, last=last)
@@ -24,18 +24,18 @@ def test_settings_left_in_a_tokenizer_file_do_not_cut_or_pad(tmp_path):
     tokenizer = wordpiece_tokenizer()
     tokenizer.backend_tokenizer.enable_truncation(2)
     tokenizer.backend_tokenizer.enable_padding(length=9)
-    store = TokenStore.open(table_of(TEXTS, tmp_path), tokenizer)
+    store = TokenStore.open(table_of(TEXTS), tokenizer)
     assert [len(store[i]) for i in range(3)] == [3, 2, 1]
 
 
 def test_the_key_is_content_and_tokenizer(tmp_path):
     stores = {
-        TokenStore.open(table_of(texts, tmp_path), tokenizer).folder
+        TokenStore.open(table_of(texts), tokenizer).folder
         for texts in (TEXTS, TEXTS[:-1])
         for tokenizer in (wordpiece_tokenizer(), byte_level_bpe())
     }
     assert len(stores) == 4
-    assert TokenStore.open(table_of(TEXTS, tmp_path), wordpiece_tokenizer()).folder in stores
+    assert TokenStore.open(table_of(TEXTS), wordpiece_tokenizer()).folder in stores
 
 
 BUILD = """
@@ -63,7 +63,7 @@ def start_build(table, seconds):
 
 
 def test_a_killed_build_leaves_nothing_that_counts_as_whole(tmp_path):
-    table = table_of([f"w{i} w{i}" for i in range(40)], tmp_path, "killed")
+    table = table_of([f"w{i} w{i}" for i in range(40)], "killed")
     process = start_build(table, 30)
     assert process.stdout.readline() == "working\n"
     process.send_signal(signal.SIGKILL)
@@ -74,7 +74,7 @@ def test_a_killed_build_leaves_nothing_that_counts_as_whole(tmp_path):
 
 
 def test_two_processes_that_build_the_same_store_do_not_clash(tmp_path):
-    table = table_of([f"w{i} w{i} w{i}" for i in range(20)], tmp_path, "two")
+    table = table_of([f"w{i} w{i} w{i}" for i in range(20)], "two")
     first = start_build(table, 0.1)
     assert first.stdout.readline() == "working\n"
     second = start_build(table, 0.1)

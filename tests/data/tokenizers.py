@@ -1,7 +1,5 @@
 """Tiny tokenizers of every kind, and texts to give them."""
 
-from pathlib import Path
-
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -79,7 +77,7 @@ KINDS = {
 }
 
 
-def table_of(texts: list[str], cache: Path, name: str = "t") -> TextTable:
+def table_of(texts: list[str], name: object = "t") -> TextTable:
     """A table of these texts, numbered."""
     records = (Record(f"{i:03d}", text, f"here:{i}") for i, text in enumerate(texts))
-    return TextTable.open(cache, f"{name} {texts}", records, "document")
+    return TextTable.open(f"{name} {texts}", records, "document")

@@ -17,12 +17,12 @@ from ltr.__main__ import main
 from ltr.batch import RankingBatch
 from ltr.data.collection import open_collection
 from ltr.data.formats import JoinedPairs
+from ltr.data.trec import read_run
 from ltr.datamodules import GroupDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable
 from ltr.modules import DualEncoderModule
-from ltr.trec import read_run
 from tests.conftest import wordpiece_tokenizer, write_collection
 from tests.test_cli import metrics, write_config
 from tests.test_ranks import two_processes

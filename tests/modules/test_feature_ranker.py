@@ -9,6 +9,7 @@ import yaml
 
 from ltr import losses
 from ltr.__main__ import main
+from ltr.data.trec import read_run
 from ltr.datamodules import FeatureDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import ListNetLoss, RankNetLoss
@@ -16,7 +17,6 @@ from ltr.margins import Learnable
 from ltr.metrics import RankingMetric
 from ltr.models.feature_ranker import PRESETS
 from ltr.modules import CrossEncoderModule, FeatureRankerModule
-from ltr.trec import read_run
 from tests.conftest import write_letor
 from tests.modules.test_ranker import trainer
 

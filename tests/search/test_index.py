@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import ltr.similarity
+from ltr.data import files
 from ltr.errors import InputError
 from ltr.search import approximate, exact
 from ltr.search import embeddings as maps
@@ -228,7 +229,7 @@ def test_an_opened_index_searches_as_the_one_that_was_saved(tmp_path, similarity
 
 
 def test_an_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(maps, "take_room", lambda file: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(files, "take_room", lambda file: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         DenseIndex.build(embeddings(5), "dot").save(tmp_path / "index")
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]

@@ -1,13 +1,10 @@
 """Judgements (qrels) and ranked lists (runs) as text files, the formats that trec_eval reads."""
 
-import gzip
-import os
-import tempfile
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ltr.data.files import numbered_lines, write_whole
 from ltr.errors import InputError
 
 BEIR_HEADER = ("query-id", "corpus-id", "score")
@@ -27,35 +24,6 @@ class Ranked(NamedTuple):
     query: str
     doc: str
     score: float
-
-
-def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Lines of a text file (plain or ``.gz``) with their numbers from 1, empty ones left out.
-
-    Raises:
-        InputError: ``file:line`` of a broken gzip stream or of a byte that is not UTF-8; a missing file.
-    """
-    path = Path(path)
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            for number, raw in enumerate(file, start=1):  # noqa: B007 - read after the loop fails
-                line = raw.decode("utf-8").rstrip("\r\n")
-                if number == 1:
-                    line = line.removeprefix("\ufeff")
-                if line.strip():
-                    yield number, line
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: a file is needed, this is a folder") from None
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}:{number}: text must be UTF-8, got byte 0x{error.object[error.start]:02x} at column {error.start + 1}; "
-            "save the file as UTF-8"
-        ) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}:{number + 1}: the gzip file is broken here ({error}); fetch or compress it again") from None
 
 
 def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
@@ -108,7 +76,7 @@ def read_run(path: str | Path) -> Iterator[tuple[int, Ranked]]:
 
 
 def write_run(path: str | Path, ranked: Iterable[Ranked], tag: str) -> None:
-    """Write a run file whole or not at all. Lines of one query must stand together, best first.
+    """Write a run file whole or not at all. Lines of one query must be adjacent, best first.
 
     Scores are written with 9 significant digits, enough to read a float32 back exactly.
     """
@@ -122,20 +90,3 @@ def write_run(path: str | Path, ranked: Iterable[Ranked], tag: str) -> None:
             yield f"{query} Q0 {doc} {rank} {score:.9g} {tag}\n"
 
     write_whole(path, lines())
-
-
-def write_whole(path: str | Path, lines: Iterable[str]) -> None:
-    """Write text to a temporary file beside ``path`` and rename it when it is whole."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -1,7 +1,6 @@
 import pytest
 
-from ltr.errors import InputError
-from ltr.trec import Judgement, Ranked, numbered_lines, read_qrels, read_run, write_run, write_whole
+from ltr.data.trec import Judgement, Ranked, read_qrels, read_run, write_run
 
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path):
@@ -20,21 +19,3 @@ def test_qrels_in_both_layouts(tmp_path):
     trec.write_text("q1 0 d1 2\nq2\t0\td2\t-1\n")
     assert list(read_qrels(beir)) == [(2, Judgement("q1", "d 1", 2)), (4, Judgement("q2", "d2", 0))]
     assert list(read_qrels(trec)) == [(1, Judgement("q1", "d1", 2)), (2, Judgement("q2", "d2", 0))]
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
-    file = tmp_path / "metrics.json"
-    write_whole(file, ["old\n"])
-
-    def lines():
-        yield "new\n"
-        raise RuntimeError("disk")
-
-    with pytest.raises(RuntimeError):
-        write_whole(file, lines())
-    assert file.read_text() == "old\n" and list(tmp_path.iterdir()) == [file]
-
-
-def test_a_folder_is_not_a_file(tmp_path):
-    with pytest.raises(InputError, match="this is a folder"):
-        list(numbered_lines(tmp_path))

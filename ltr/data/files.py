@@ -1,0 +1,187 @@
+"""Files: lines to read, files and folders written whole or not at all, and the cache of derived data."""
+
+import gzip
+import hashlib
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+
+from ltr.errors import InputError
+
+# Reading
+
+
+def plain_or_gz(folder: Path, name: str) -> Path | None:
+    """``folder/name`` or ``folder/name.gz``, whichever is a file; None if neither is."""
+    return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
+
+
+def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
+    """Whole lines of a file (plain or ``.gz``), about ``size`` bytes at a time, with the number of the first line.
+
+    Lines are numbered from 1. A byte order mark at the beginning is left out. With size 0 a block is one line.
+
+    Raises:
+        InputError: for a missing file, a folder, or a broken gzip stream (``file:line`` of the block that cannot be read).
+    """
+    number = 1
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
+            while block := stream.read(size) + stream.readline():
+                yield number, block.removeprefix(b"\xef\xbb\xbf") if number == 1 else block
+                number += block.count(b"\n")
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: expected a file, got a folder") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        where = "here or further on" if size else "here"
+        raise InputError(f"{path}:{number}: the gzip file is broken {where} ({error}); fetch or compress it again") from None
+
+
+def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Lines of a text file (plain or ``.gz``) with their numbers from 1; empty lines are left out.
+
+    Raises:
+        InputError: as :func:`blocks`; also ``file:line`` of a byte that is not UTF-8.
+    """
+    for number, raw in blocks(Path(path), size=0):
+        try:
+            line = raw.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{path}:{number}: text must be UTF-8, got byte 0x{raw[error.start]:02x} at column {error.start + 1}; "
+                "save the file as UTF-8"
+            ) from None
+        if line.strip():
+            yield number, line
+
+
+def encoded(text: str, where: str) -> bytes:
+    r"""The text as UTF-8.
+
+    Raises:
+        InputError: beginning with ``where``, for half a surrogate pair, which JSON can spell (``"\ud800"``) but UTF-8 cannot.
+    """
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise InputError(f"{where}: text must be valid Unicode, got half a surrogate pair {half!r}; remove it") from None
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Writing
+
+
+def write_whole(path: str | Path, lines: Iterable[str]) -> None:
+    """Write text to a temporary file beside ``path`` and rename it when it is complete."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def folder_once(path: Path, build: Callable[[Path], None]) -> Path:
+    """Return ``path``; if it is missing, let ``build`` fill a temporary folder beside it and rename that when it is complete.
+
+    A killed build leaves only its temporary folder, which the next build removes. Of two processes the second waits, then
+    finds the folder of the first.
+
+    Args:
+        path: the folder to return.
+        build: called with an empty folder to fill.
+    """
+    if path.is_dir():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent / f".{path.name}.lock"):
+        if path.is_dir():
+            return path
+        for dead in path.parent.glob(f".{path.name}.tmp-*"):  # the lock is ours, so its maker is gone
+            shutil.rmtree(dead, ignore_errors=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.tmp-"))
+        try:
+            build(temporary)
+            for file in temporary.iterdir():
+                with open(file, "rb") as handle:
+                    os.fsync(handle.fileno())
+            temporary.chmod(0o755)
+            os.rename(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    return path
+
+
+def new_array(file: Path, dtype: np.typing.DTypeLike, shape: tuple[int, ...]) -> np.memmap:
+    """A new ``.npy`` file of zeros, mapped into memory for writing, with its disk space reserved.
+
+    Raises:
+        OSError: if the folder is missing or the disk has no room.
+    """
+    array = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
+    take_room(file)
+    return array
+
+
+def take_room(file: Path) -> None:
+    """Reserve the disk space of a new memory map: on a full disk, a later write to the map would kill the process silently.
+
+    Raises:
+        OSError: if the disk has no room.
+    """
+    if hasattr(os, "posix_fallocate"):  # Linux
+        with open(file, "r+b") as opened:
+            os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+
+
+# The cache
+
+
+def cache_root() -> Path:
+    """Where derived data lies: ``$LTR_CACHE``, else ``ltr`` in the user's cache folder. It may be deleted at any time.
+
+    Raises:
+        InputError: if neither the environment nor the system names a folder.
+    """
+    if own := os.environ.get("LTR_CACHE"):
+        return Path(own)
+    if users := os.environ.get("XDG_CACHE_HOME"):
+        return Path(users) / "ltr"
+    try:
+        return Path.home() / ".cache" / "ltr"
+    except RuntimeError:
+        raise InputError("this user has no home folder for derived data; set the environment variable LTR_CACHE") from None
+
+
+def cached(kind: str, content: str | bytes, build: Callable[[Path], None]) -> Path:
+    """The folder of the cache for this content, filled by ``build`` if it is missing.
+
+    Args:
+        kind: sub-folder of the cache.
+        content: everything that the result depends on, with the version of its format; its hash names the folder.
+        build: called with an empty folder to fill, see :func:`folder_once`.
+    """
+    key = hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()[:32]
+    return folder_once(cache_root() / kind / key, build)

@@ -1,0 +1,129 @@
+"""Lines, files written whole, the cache: what fails leads to the line, and leaves nothing half-written."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ltr.data import files
+from ltr.data.collection import open_collection
+from ltr.data.files import blocks, cache_root, cached, new_array, numbered_lines, plain_or_gz, write_whole
+from ltr.data.letor import read_letor
+from ltr.data.normalise import Normalisation
+from ltr.errors import InputError
+from tests.conftest import write_collection, write_letor
+
+TEXT = "\ufeffone\r\n\n  \nfour é\nlast"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_lines_have_their_numbers_and_empty_ones_are_left_out(tmp_path, name):
+    file = tmp_path / name
+    file.write_bytes(gzip.compress(TEXT.encode()) if name.endswith("gz") else TEXT.encode())
+    assert list(numbered_lines(file)) == [(1, "one"), (4, "four é"), (5, "last")]
+    assert plain_or_gz(tmp_path, "a.txt") == file and plain_or_gz(tmp_path, "b.txt") is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 1000])
+def test_blocks_are_whole_lines_that_add_up_to_the_file(tmp_path, size):
+    (tmp_path / "a").write_bytes(TEXT.encode())
+    found = list(blocks(tmp_path / "a", size))
+    assert b"".join(block for _, block in found) == TEXT.encode()[3:]
+    for (number, block), (next_number, _) in zip(found, found[1:], strict=False):
+        assert block.endswith(b"\n") and next_number == number + block.count(b"\n")
+    assert len(found) == {0: 5, 1: 4, 7: 3, 1000: 1}[size] and found[0][0] == 1
+
+
+def test_what_cannot_be_read_leads_to_the_line(tmp_path):
+    with pytest.raises(InputError, match="nowhere: there is no such file"):
+        list(numbered_lines(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match="expected a file, got a folder"):
+        list(numbered_lines(tmp_path))
+    (tmp_path / "latin").write_bytes(b"good\nna\xefve\n")
+    with pytest.raises(InputError, match=r"latin:2: text must be UTF-8, got byte 0xef at column 3"):
+        list(numbered_lines(tmp_path / "latin"))
+    whole = gzip.compress(b"".join(b"line %d\n" % i for i in range(9)))
+    (tmp_path / "cut.gz").write_bytes(whole[:-12])
+    with pytest.raises(InputError, match=r"cut.gz:\d+: the gzip file is broken here \("):
+        list(numbered_lines(tmp_path / "cut.gz"))
+    with pytest.raises(InputError, match=r"cut.gz:1: the gzip file is broken here or further on"):
+        list(blocks(tmp_path / "cut.gz", 1000))
+
+
+@pytest.mark.parametrize("field", ["_id", "text"])
+def test_half_a_surrogate_pair_is_one_line_that_leads_to_the_place(tmp_path, field):
+    """JSON can spell it, and UTF-8 has no bytes for it."""
+    folder = write_collection(tmp_path / "c", n_queries=2)
+    lines = (folder / "corpus.jsonl").read_text().splitlines()
+    lines[4] = json.dumps(json.loads(lines[4]) | {field: "half \ud800"[5 * (field == "_id") :]})
+    (folder / "corpus.jsonl").write_text("\n".join(lines))
+    with pytest.raises(InputError, match=r"corpus.jsonl:5: text must be valid Unicode, got half a surrogate pair '\\ud800'"):
+        open_collection(str(folder))
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    file = tmp_path / "metrics.json"
+    write_whole(file, ["old\n"])
+
+    def lines():
+        yield "new\n"
+        raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError):
+        write_whole(file, lines())
+    assert file.read_text() == "old\n" and list(tmp_path.iterdir()) == [file]
+
+
+def test_the_cache_lies_where_the_environment_says(monkeypatch, tmp_path):
+    """A user without a home folder, as in a container, needs none where LTR_CACHE or XDG_CACHE_HOME is set."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    assert cache_root() == tmp_path / "own"
+    monkeypatch.delenv("LTR_CACHE")
+    assert cache_root() == tmp_path / "user/ltr"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    with pytest.raises(InputError, match="set the environment variable LTR_CACHE"):
+        cache_root()
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert cache_root() == tmp_path / ".cache/ltr"
+
+
+def test_a_folder_of_the_cache_is_built_once_for_each_content():
+    built = []
+
+    def build(folder: Path) -> None:
+        built.append(folder)
+        (folder / "file").write_text("whole")
+
+    folders = [cached("tests", content, build) for content in ("a", "b", b"a")]
+    assert folders[0] == folders[2] != folders[1] and len(built) == 2
+    assert folders[0].parent == cache_root() / "tests" and (folders[0] / "file").read_text() == "whole"
+
+
+def test_a_new_array_is_zeros_with_its_blocks_on_disk(tmp_path):
+    array = new_array(tmp_path / "a.npy", np.float32, (1000, 100))
+    assert array.shape == (1000, 100) and not array.any()
+    assert (tmp_path / "a.npy").stat().st_blocks * 512 >= array.nbytes
+
+
+def test_a_full_disk_leaves_no_table_of_features(tmp_path, monkeypatch):
+    """The room for both tables is taken before they are written: an error, and not a process killed by a write to a map."""
+    split = read_letor([write_letor(tmp_path / "read") / "train.txt"])
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
+
+    def full(file: Path) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(files, "take_room", full)
+    with pytest.raises(OSError, match="No space left"):
+        read_letor([tmp_path / "read/train.txt"])
+    with pytest.raises(OSError, match="No space left"):
+        Normalisation(["log1p"]).fit(split, split.n_features).apply(split)
+    assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and not p.name.endswith(".lock")] == []
