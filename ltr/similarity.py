@@ -4,6 +4,8 @@ Each function takes queries ``[…, A, H]`` and documents ``[…, D, H]`` and re
 autocast: scores rounded to 16 bits would tie. Letters of shapes: a query or anchor, d document, h dimension.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -68,13 +70,13 @@ class _Euclidean(torch.autograd.Function):
     """By one matrix product, with the scores as the only matrix kept: autograd's own form keeps four."""
 
     @staticmethod
-    def forward(ctx, queries: Tensor, docs: Tensor) -> Tensor:
+    def forward(ctx: Any, queries: Tensor, docs: Tensor) -> Tensor:
         scores_ad = _squared_euclidean(queries, docs).neg_().sqrt_().neg_()
         ctx.save_for_backward(queries, docs, scores_ad)
         return scores_ad
 
     @staticmethod
-    def backward(ctx, gradient_ad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient_ad: Tensor) -> tuple[Tensor, Tensor]:
         queries, docs, scores_ad = ctx.saved_tensors
         # d score / d query = (query − doc) / score, since the score is minus the distance. In operations that autograd can
         # differentiate again, except where the distance is 0.

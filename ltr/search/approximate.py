@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ltr.errors import InputError
-from ltr.search.embeddings import DOCS, Similarity, prepared, spans
+from ltr.search.embeddings import DOCS, Prepare, spans
 
 try:
     import faiss
 except ImportError:
-    faiss = None
+    faiss = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
 
@@ -38,29 +38,22 @@ class FaissIndex:
 
     @classmethod
     def build(
-        cls,
-        embeddings: np.ndarray,
-        similarity: Similarity,
-        centre: np.ndarray | None,
-        factory: str,
-        probes: int | None,
-        seed: int,
+        cls, docs: np.ndarray, prepare: Prepare, factory: str, *, squared: bool, probes: int | None, seed: int
     ) -> "FaissIndex":
         """Train an index on a sample of the documents and add all of them; see :meth:`ltr.search.index.DenseIndex.build`."""
-        index = empty_index(factory, embeddings.shape, squared=centre is not None)
+        index = empty_index(factory, docs.shape, squared=squared)
         clusters = faiss.try_extract_index_ivf(index)
         try:
             if not index.is_trained:
-                sample = _sample(index, factory, len(embeddings), seed)
-                index.train(prepared(embeddings[sample], similarity, centre))
-            for span in spans(len(embeddings), DOCS):
-                index.add(prepared(embeddings[span], similarity, centre))
+                index.train(prepare(docs[_sample(index, factory, len(docs), seed)]))
+            for span in spans(len(docs), DOCS):
+                index.add(prepare(docs[span]))
             if clusters is not None:
                 faiss.ParameterSpace().set_index_parameter(index, "nprobe", probes or round(clusters.nlist**0.5))
             elif "HNSW" in factory:
                 faiss.ParameterSpace().set_index_parameter(index, "efSearch", probes or 64)
         except RuntimeError as error:
-            raise _cannot_build(factory, embeddings.shape, error) from None
+            raise _cannot_build(factory, docs.shape, error) from None
         return cls(index, factory)
 
     def search(self, queries: np.ndarray, k: int, squared: bool) -> tuple[Tensor, Tensor]:
@@ -78,17 +71,12 @@ class FaissIndex:
         return scores.masked_fill(rows < 0, -torch.inf), rows
 
     def save(self, file: Path) -> None:
-        """Write the index."""
+        """Write the index to a file."""
         faiss.write_index(self.index, str(file))
 
     @classmethod
     def open(cls, file: Path, factory: str) -> "FaissIndex":
-        """Read an index that :meth:`save` wrote.
-
-        Raises:
-            InputError: without faiss.
-            RuntimeError: if the file is missing or damaged.
-        """
+        """Read an index that :meth:`save` wrote."""
         _require_faiss(factory)
         return cls(faiss.read_index(str(file)), factory)
 
@@ -140,8 +128,9 @@ def _learners(index: Any) -> list[tuple[Any, int]]:
     """The parts of an index that run k-means, each with its number of centroids; other slow training is turned off."""
     found, index = [], faiss.downcast_index(index)
     if isinstance(index, faiss.IndexPreTransform):
-        for place in range(index.chain.size()):
-            rotation = faiss.downcast_VectorTransform(index.chain.at(place))
+        chain: Any = index.chain  # typed as a list, which it is not
+        for place in range(chain.size()):
+            rotation = faiss.downcast_VectorTransform(chain.at(place))
             if isinstance(rotation, faiss.OPQMatrix):
                 # Equal to the quantizer that faiss would make for itself, which can't be reached from here.
                 rotation.pq = codes = faiss.ProductQuantizer(rotation.d_out, rotation.M, 8)

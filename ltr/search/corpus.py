@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,8 @@ log = logging.getLogger(__name__)
 TRIAL_DOCS = 1000  # that a trial run searches
 
 
-class SearchedCorpus(NamedTuple):
+@dataclass(frozen=True)
+class SearchedCorpus:
     """A corpus to be searched, as a data module hands it over.
 
     Attributes:
@@ -131,9 +133,8 @@ def search_corpus(
         with precision or nullcontext():
             docs = encode(model.doc_tower, corpus.docs, corpus.reads.docs, shared / "embeddings.npy", np.arange(n_docs))
             queries = np.empty((len(query_rows), model.dim), np.float32)
-            if len(query_rows):
-                for places, found in encode_batches(model.query_tower, corpus.queries, corpus.reads.queries, query_rows):
-                    queries[places] = found
+            for places, found in encode_batches(model.query_tower, corpus.queries, corpus.reads.queries, query_rows):
+                queries[places] = found
         index = _shared_index(docs, model.similarity, factory, shared / "index")
         # A text would always find itself first, which says nothing.
         scores, doc_rows = index.search(queries, min(corpus.depth + corpus.own_texts, n_docs))

@@ -1,6 +1,6 @@
 """Embeddings ``[D, H]`` float32, in memory or mapped from a file: read in spans, checked, prepared for comparison."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -8,6 +8,8 @@ import numpy as np
 from ltr.errors import InputError
 
 Similarity = Literal["dot", "cosine", "euclidean", "squared_euclidean"]
+
+Prepare = Callable[[np.ndarray], np.ndarray]  # see :func:`prepared`
 
 DOCS = 16384  # documents read at once
 

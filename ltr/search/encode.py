@@ -77,9 +77,12 @@ def encode_batches(
     device = next(encoder.parameters()).device
     lengths = form.lengths(store.lengths(rows))
     order = np.argsort(-lengths, kind="stable")[rank::world_size]  # longest first: too little memory shows at once
+    if not len(order):
+        return
     batches = [order[begin:end] for begin, end in cuts(lengths[order].tolist(), BATCH_TOKENS)]
     for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
         with torch.inference_mode(), in_eval_mode(encoder):
-            texts = form.texts(store, rows[places])
-            found = encoder(Texts(*(x if x is None else x.to(device) for x in texts))).float().cpu().numpy()
+            ids, lengths_of, types = form.texts(store, rows[places])
+            texts = Texts(ids.to(device), lengths_of.to(device), None if types is None else types.to(device))
+            found = encoder(texts).float().cpu().numpy()
         yield places, found

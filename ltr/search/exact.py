@@ -3,18 +3,16 @@
 Letters of shapes: Q queries, D documents (of all, or of a tile), H dimensions, k documents found per query.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from ltr.search.embeddings import DOCS, spans
+from ltr.search.embeddings import DOCS, Prepare, spans
 
 try:
     import faiss
 except ImportError:
-    faiss = None
+    faiss = None  # type: ignore[assignment]
 
 QUERIES = 1024  # of a tile: with DOCS documents, 64 MB of scores, whatever D and Q are
 # From this number of queries times dimensions, faiss is a quarter to a third faster than torch on a CPU. Below it, faiss 1.15
@@ -22,9 +20,7 @@ QUERIES = 1024  # of a tile: with DOCS documents, 64 MB of scores, whatever D an
 FAISS_PAYS = 128_000
 
 
-def search_exactly(
-    docs: np.ndarray, queries: np.ndarray, k: int, prepare: Callable[[np.ndarray], np.ndarray], squared: bool
-) -> tuple[Tensor, Tensor]:
+def search_exactly(docs: np.ndarray, queries: np.ndarray, k: int, prepare: Prepare, squared: bool) -> tuple[Tensor, Tensor]:
     """Scores and rows of the k best documents of each query; of equal scores the larger rows.
 
     Args:
@@ -43,26 +39,16 @@ def search_exactly(
         some_docs = torch.from_numpy(prepare(docs[of_docs])).to(device)
         for of_queries in spans(len(queries), QUERIES):
             some_queries = torch.from_numpy(prepare(queries[of_queries])).to(device)
-            scores, rows = best_of_tile(some_queries, some_docs, k, squared)
+            scores, rows = _best_of_tile(some_queries, some_docs, k, squared)
             found = keys(scores, rows + of_docs.start).cpu()
             best[of_queries] = torch.cat([best[of_queries], found], dim=1).topk(k).values
     return unkeyed(best)
 
 
-def best_of_tile(queries: Tensor, docs: Tensor, k: int, squared: bool) -> tuple[Tensor, Tensor]:
-    """Scores and rows of the k best documents of a tile, or of all if there are fewer; of equal scores the larger rows.
-
-    Args:
-        queries: ``[Q, H]`` float32.
-        docs: ``[D, H]`` float32, on the same device.
-        k: documents per query.
-        squared: whether the score is minus the squared distance, else the inner product.
-
-    Returns:
-        ``[Q, min(k, D)]`` each; equal scores come in no particular order.
-    """
+def _best_of_tile(queries: Tensor, docs: Tensor, k: int, squared: bool) -> tuple[Tensor, Tensor]:
+    """``[Q, min(k, D)]`` each; equal scores come in no particular order, but the larger rows stay."""
     most = min(k + 1, len(docs))  # one more shows whether the k-th score is tied
-    if faiss is not None and queries.device.type == "cpu" and queries.numel() >= FAISS_PAYS:
+    if faiss and queries.device.type == "cpu" and queries.numel() >= FAISS_PAYS:
         metric = faiss.METRIC_L2 if squared else faiss.METRIC_INNER_PRODUCT
         scores, rows = (torch.from_numpy(x) for x in faiss.knn(queries.numpy(), docs.numpy(), most, metric=metric))
         scores = -scores.clamp(min=0) if squared else scores

@@ -5,6 +5,7 @@ Letters of shapes: D documents, Q queries, H dimensions, k documents found per q
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -48,10 +49,10 @@ class DenseIndex:
         centre: np.ndarray | None = None,
     ) -> None:
         self.similarity: Similarity = similarity
-        self.factory = factory
-        self.probes = probes
+        self.factory, self.probes = factory, probes
         self.count, self.dimension = docs.shape
         self._docs = docs  # [D, H] for Flat
+        self._prepare = partial(prepared, similarity=similarity, centre=centre)
         self._centre = centre  # [H]; None unless distances are compared
 
     def __len__(self) -> int:
@@ -89,9 +90,10 @@ class DenseIndex:
             raise InputError(f"probes must be at least 1, and with an IVF or HNSW index, got {probes} with {factory!r}")
         mean = checked_mean(embeddings, "embeddings")
         centre = mean if similarity.endswith("euclidean") else None
-        docs: np.ndarray | FaissIndex = embeddings
-        if factory != "Flat":
-            docs = FaissIndex.build(embeddings, similarity, centre, factory, probes, seed)
+        if factory == "Flat":
+            return cls(embeddings, similarity, factory, centre=centre)
+        prepare, squared = partial(prepared, similarity=similarity, centre=centre), centre is not None
+        docs = FaissIndex.build(embeddings, prepare, factory, squared=squared, probes=probes, seed=seed)
         return cls(docs, similarity, factory, probes=probes, centre=centre)
 
     @staticmethod
@@ -132,16 +134,13 @@ class DenseIndex:
         squared = self._centre is not None
         with torch.no_grad(), torch.autocast("cuda" if torch.cuda.is_available() else "cpu", enabled=False):
             if isinstance(self._docs, FaissIndex):
-                scores, rows = self._docs.search(self._prepared(queries), k, squared)
+                scores, rows = self._docs.search(self._prepare(queries), k, squared)
             else:
-                scores, rows = search_exactly(self._docs, queries, k, self._prepared, squared)
+                scores, rows = search_exactly(self._docs, queries, k, self._prepare, squared)
             if self.similarity == "euclidean":
                 scores = -(-scores).sqrt()
             scores, rows = unkeyed(keys(scores, rows).sort(dim=1, descending=True).values)
         return scores.numpy(), rows.numpy()
-
-    def _prepared(self, embeddings: np.ndarray) -> np.ndarray:
-        return prepared(embeddings, self.similarity, self._centre)
 
     # Saving
 

@@ -36,14 +36,13 @@ def by_rank_0(make: Callable[[], T]) -> T:
     """
     if world_size() == 1:
         return make()
-    outcome: list = [None, None]
+    outcome: list = [None, None]  # what it returned, what it raised
     if rank() == 0:
         try:
             outcome[0] = make()
         except (InputError, OSError) as error:
             outcome[1] = error
     distributed.broadcast_object_list(outcome)
-    result, error = outcome
-    if error is not None:
-        raise error
-    return result
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]

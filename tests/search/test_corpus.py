@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,14 +69,14 @@ def test_an_index_of_faiss_is_the_one_that_was_asked_for(world, tmp_path, monkey
     monkeypatch.setattr(DenseIndex, "build", lambda *args: built.append(args[2]) or build(*args))
     rows = np.arange(12)
     exact = search_corpus(model, corpus, rows, tmp_path)
-    found = search_corpus(model, corpus._replace(index="IVF1,Flat"), rows, tmp_path)
+    found = search_corpus(model, replace(corpus, index="IVF1,Flat"), rows, tmp_path)
     assert built == ["Flat", "IVF1,Flat"]
     np.testing.assert_array_equal(found.doc_rows, exact.doc_rows)
 
 
 def test_texts_that_are_their_own_queries_never_find_themselves(world, tmp_path):
     model, corpus, _ = world
-    corpus = corpus._replace(queries=corpus.docs, own_texts=True, depth=DOCS)
+    corpus = replace(corpus, queries=corpus.docs, own_texts=True, depth=DOCS)
     found = search_corpus(model, corpus, np.arange(5), tmp_path)
     for row in range(5):
         assert sorted(found.doc_rows[row].tolist()) == [doc for doc in range(DOCS) if doc != row]
@@ -84,7 +85,7 @@ def test_texts_that_are_their_own_queries_never_find_themselves(world, tmp_path)
 def test_a_text_that_is_not_among_its_own_best_loses_the_last_one_instead(world, tmp_path):
     """Two towers: a text read as a query need not be nearest to itself read as a document."""
     model, corpus, _ = world
-    corpus, rows = corpus._replace(queries=corpus.docs, own_texts=True, depth=3), np.arange(40)
+    corpus, rows = replace(corpus, queries=corpus.docs, own_texts=True, depth=3), np.arange(40)
     scores = every_score(model, corpus, rows)
     scores[rows, rows] = -torch.inf
     found = search_corpus(model, corpus, rows, tmp_path)
@@ -108,7 +109,7 @@ def test_a_trial_searches_a_part_of_the_corpus_exactly(world, tmp_path, monkeypa
     model, corpus, _ = world
     monkeypatch.setattr(room, "TRIAL_DOCS", 7)
     with caplog.at_level(logging.INFO, "ltr"):
-        found = search_corpus(model, corpus._replace(index="IVF8,Flat"), np.arange(4), tmp_path, trial=True)
+        found = search_corpus(model, replace(corpus, index="IVF8,Flat"), np.arange(4), tmp_path, trial=True)
     assert np.sort(found.doc_rows, axis=1).tolist() == [list(range(7))] * 4
     assert "a trial run searches 7 of 720 documents" in caplog.text
 
@@ -158,7 +159,7 @@ def test_a_search_that_must_fail_is_refused_before_training(world):
     corpus.check(8, {"nDCG@10": 10, "AP": None})
     for index, message in (("Foo", "faiss can build"), ("IVF4096,Flat", "the 4096 clusters .* more than the 720 documents")):
         with pytest.raises(InputError, match=message) as caught:
-            corpus._replace(index=index).check(8, {})
+            replace(corpus, index=index).check(8, {})
         assert caught.value.option == "index"
     with pytest.raises(InputError, match="as deep as the metrics look, got a depth of 10 for R@11, P@100") as caught:
         corpus.check(8, {"nDCG@10": 10, "R@11": 11, "P@100": 100})

@@ -11,7 +11,7 @@ from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.models.backbone import load_encoder, load_tokenizer
 from ltr.models.text_encoder import TextEncoder
-from ltr.search.encode import encode
+from ltr.search.encode import encode, encode_batches
 
 
 @pytest.fixture
@@ -64,6 +64,18 @@ def test_half_precision_comes_from_autocast(world, tmp_path):
         half = encode(encoder, store, form, tmp_path / "half.npy")
     assert half.dtype == np.float32 and np.abs(half - full).max() > 0
     np.testing.assert_allclose(half, full, atol=0.1)
+
+
+def test_shares_are_of_equal_length_and_make_the_whole(world):
+    """Of 720 texts each of three processes takes 240; of two texts the third takes none."""
+    encoder, store, form, *_ = world
+    rows = np.arange(len(store))
+    parts = [list(encode_batches(encoder, store, form, rows, rank, 3)) for rank in range(3)]
+    places = [np.concatenate([places for places, _ in part]) for part in parts]
+    assert sorted(np.concatenate(places).tolist()) == rows.tolist()
+    tokens = [form.lengths(store.lengths(of_rank)).sum() for of_rank in places]
+    assert max(tokens) - min(tokens) <= 12  # of the longest text, by which they may differ at most
+    assert list(encode_batches(encoder, store, form, rows[:2], 2, 3)) == []
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_half_written(world, tmp_path, monkeypatch):
