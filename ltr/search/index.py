@@ -155,8 +155,9 @@ class DenseIndex:
         folder_once(folder, self._write)
 
     def _write(self, folder: Path) -> None:
-        names = ("similarity", "factory", "probes", "count", "dimension")
-        (folder / "manifest.json").write_text(json.dumps({name: getattr(self, name) for name in names}, indent=1) + "\n")
+        kind = {"similarity": self.similarity, "factory": self.factory, "probes": self.probes}
+        manifest = kind | {"count": self.count, "dimension": self.dimension}
+        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         if self._centre is not None:
             np.save(folder / "centre.npy", self._centre)
         if isinstance(self._docs, FaissIndex):
