@@ -1,17 +1,18 @@
-"""What ltr.models.attention and ltr.models.dropout choose, and what it costs: OMP_NUM_THREADS=1 python benchmarks/attention.py
+"""Which kernels of attention and dropout are the fastest, and which are chosen?  OMP_NUM_THREADS=1 python benchmarks/attention.py
 
-Milliseconds of CPU time on one thread, the fastest of several rounds in which the contestants take turns. Attention is that of
-a layer of 12 heads of 32 dimensions over 2,048 tokens.
+Milliseconds of CPU time on one thread, the fastest of several rounds in which the contestants take turns.
+Attention is that of one layer of 12 heads of 32 dimensions over 2,048 tokens.
 """
 
-import argparse
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import torch
-from machine import described
+from harness.machine import described
+from harness.options import parser
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
@@ -20,6 +21,9 @@ from ltr.models import attention as kernels
 from ltr.models.dropout import FastDropout
 
 HEADS, DIM, TOKENS = 12, 32, 2048
+RULE = kernels.explicit_is_faster  # the runs replace it, to force one kernel
+TEXTS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # tokens
+RANGES = ((4, 24), (16, 64), (40, 128), (100, 256))  # tokens of texts of varying length
 
 
 def fastest(rounds: int, **contestants: Callable[[], object]) -> dict[str, float]:
@@ -34,7 +38,7 @@ def fastest(rounds: int, **contestants: Callable[[], object]) -> dict[str, float
 
 
 def attention(lengths: list[int], dtype: torch.dtype, explicit: bool, train: bool) -> Callable[[], None]:
-    """A layer's attention over texts end to end, by one kernel."""
+    """A layer's attention over packed texts, by one kernel."""
     layout = kernels.Layout(tuple((texts, n) for n, texts in sorted(Counter(lengths).items())), torch.empty(0))
     qkv = [torch.randn(sum(lengths), HEADS, DIM).to(dtype).requires_grad_(train) for _ in range(3)]
     gradient = torch.randn(sum(lengths), HEADS, DIM).to(dtype)
@@ -49,7 +53,7 @@ def attention(lengths: list[int], dtype: torch.dtype, explicit: bool, train: boo
 
 
 def padded_attention(lengths: list[int]) -> Callable[[], None]:
-    """The same in training, over one padded batch with a mask."""
+    """Forward and backward over one padded batch with a mask."""
     qkv = [pad_sequence([torch.randn(n, HEADS, DIM) for n in lengths], True).transpose(1, 2).requires_grad_() for _ in range(3)]
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1))[:, None, None]
     gradient = torch.randn(qkv[0].shape)
@@ -57,7 +61,7 @@ def padded_attention(lengths: list[int]) -> Callable[[], None]:
 
 
 def one_by_one(runs: list[Callable[[], None]]) -> None:
-    """All of them."""
+    """Run all of them."""
     for run in runs:
         run()
 
@@ -67,46 +71,56 @@ def step(module: nn.Module, x: Tensor, gradient: Tensor) -> None:
     module(x).backward(gradient)
 
 
-def main() -> None:
-    """Print three tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    rule = kernels.explicit_is_faster
-    print(described(), "\n")
-
+def kernels_table(rounds: int, tokens: int, texts: tuple[int, ...]) -> None:
+    """Explicit matmuls against the flash kernel, by length."""
     print("| precision | tokens a text | training: explicit | flash | chosen | encoding: explicit | flash | chosen |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for dtype in (torch.float32, torch.bfloat16):
-        for length in (16, 32, 48, 64, 96, 128, 192, 256, 384, 512):
-            cells = []
-            for train in (True, False):
-                lengths = [length] * (TOKENS // length)
-                sides = {name: attention(lengths, dtype, name == "explicit", train) for name in ("explicit", "flash")}
-                times = fastest(rounds, **sides)
-                chosen = rule(torch.empty(1, HEADS, length, DIM, dtype=dtype, requires_grad=train))
-                cells += [f"{times['explicit']:.1f}", f"{times['flash']:.1f}", "explicit" if chosen else "flash"]
-            print(f"| {str(dtype)[6:]} | {length} | {' | '.join(cells)} |", flush=True)
+    print("| --- " * 8 + "|")
+    for dtype, length in product((torch.float32, torch.bfloat16), texts):
+        cells = []
+        for train in (True, False):
+            lengths = [length] * (tokens // length)
+            sides = {name: attention(lengths, dtype, name == "explicit", train) for name in ("explicit", "flash")}
+            times = fastest(rounds, **sides)
+            chosen = RULE(torch.empty(1, HEADS, length, DIM, dtype=dtype, requires_grad=train))
+            cells += [f"{times['explicit']:.1f}", f"{times['flash']:.1f}", "explicit" if chosen else "flash"]
+        print(f"| {str(dtype)[6:]} | {length} | {' | '.join(cells)} |", flush=True)
 
-    print("\n| tokens a text | lengths of texts | by length | text by text | padded |\n| --- | --- | --- | --- | --- |")
-    for low, high in ((4, 24), (16, 64), (40, 128), (100, 256)):
-        lengths = torch.randint(low, high + 1, (TOKENS * 2 // (low + high),)).sort().values.tolist()
+
+def layouts_table(rounds: int, tokens: int, ranges: tuple[tuple[int, int], ...]) -> None:
+    """Texts of equal length together, text by text, or padded."""
+    print("\n| tokens a text | lengths of texts | by length | text by text | padded |\n" + "| --- " * 5 + "|")
+    for low, high in ranges:
+        lengths = torch.randint(low, high + 1, (tokens * 2 // (low + high),)).sort().values.tolist()
         by_length = attention(lengths, torch.float32, False, True)
         alone = [attention([n], torch.float32, False, True) for n in lengths]
         times = fastest(rounds, by_length=by_length, alone=partial(one_by_one, alone), padded=padded_attention(lengths))
         cells = " | ".join(f"{milliseconds:.1f}" for milliseconds in times.values())
         print(f"| {low} to {high} | {len(set(lengths))} of {len(lengths)} | {cells} |", flush=True)
 
-    print("\n| dropout of | precision | torch | ours | none |\n| --- | --- | --- | --- | --- |")
-    for dtype in (torch.float32, torch.bfloat16):
-        for width in (384, 1536):
-            x, gradient = torch.randn(TOKENS, width).to(dtype).requires_grad_(), torch.randn(TOKENS, width).to(dtype)
-            modules = {"torch": nn.Dropout(0.1), "ours": FastDropout(0.1), "none": nn.Hardtanh(-9, 9)}
-            times = fastest(rounds, **{name: partial(step, module, x, gradient) for name, module in modules.items()})
-            cells = " | ".join(f"{milliseconds:.2f}" for milliseconds in times.values())
-            print(f"| {TOKENS} × {width} | {str(dtype)[6:]} | {cells} |", flush=True)
+
+def dropout_table(rounds: int, tokens: int) -> None:
+    """The cheap mask against torch's, forward and backward."""
+    print("\n| dropout of | precision | torch | ours | none |\n" + "| --- " * 5 + "|")
+    for dtype, width in product((torch.float32, torch.bfloat16), (384, 1536)):
+        x, gradient = torch.randn(tokens, width).to(dtype).requires_grad_(), torch.randn(tokens, width).to(dtype)
+        modules = {"torch": nn.Dropout(0.1), "ours": FastDropout(0.1), "none": nn.Hardtanh(-9, 9)}
+        times = fastest(rounds, **{name: partial(step, module, x, gradient) for name, module in modules.items()})
+        cells = " | ".join(f"{milliseconds:.2f}" for milliseconds in times.values())
+        print(f"| {tokens} × {width} | {str(dtype)[6:]} | {cells} |", flush=True)
+
+
+def main() -> None:
+    """Print three tables."""
+    made = parser(__doc__)
+    made.add_argument("--rounds", type=int, default=15)
+    options = made.parse_args()
+    rounds, tokens = (1, 256) if options.tiny else (options.rounds, TOKENS)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print(described(), "\n")
+    kernels_table(rounds, tokens, TEXTS[:1] if options.tiny else TEXTS)
+    layouts_table(rounds, tokens, RANGES[-1:] if options.tiny else RANGES)
+    dropout_table(rounds, tokens)
 
 
 if __name__ == "__main__":

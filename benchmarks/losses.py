@@ -1,7 +1,7 @@
-"""Our losses against those of others, in time and memory: python benchmarks/losses.py [CASE-PATTERN …]
+"""How much time and memory do our losses take, beside those of others?  python benchmarks/losses.py [CASE-PATTERN …]
 
 Forward and backward on one CPU thread, float32, embeddings of 384 numbers. A pattern is a part of a case's name, or a glob.
-How it is measured stands in turns.py.
+harness/turns.py says how it is measured.
 
 Peers: sentence-transformers, and those of ``pip install -e '.[bench]'``. allRank asks for an ancient torch,
 but its losses run with ours: ``pip install --no-deps allrank==1.4.3``. A peer that is not there is reported as absent.
@@ -16,9 +16,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from machine import described
+from harness.machine import allocator, described
+from harness.options import parser
+from harness.turns import SECONDS, Case, Side, Work, measure
 from torch import Tensor
-from turns import Case, Side, Work, allocator, measure
 
 ST, PML, ALLRANK = PEERS = ("sentence-transformers", "pytorch-metric-learning", "allRank")
 ST_LOSSES = "sentence_transformers.sentence_transformer.losses"
@@ -129,6 +130,16 @@ def list_cases() -> Iterator[Case]:
     yield Case("margin ranking, 1 list of 10000", hinge)
 
 
+def tiny(cases: list[Case]) -> list[Case]:
+    """One case of each kind, with sizes up to 8."""
+    kinds = {case.name.partition(",")[0]: case for case in reversed(cases)}
+
+    def small(side: Side) -> Side:
+        return side._replace(shape=tuple(min(n, 8) for n in side.shape))
+
+    return [case._replace(sides={name: small(side) for name, side in case.sides.items()}) for case in kinds.values()]
+
+
 def installed(package: str) -> str:
     """Name and version."""
     try:
@@ -139,16 +150,19 @@ def installed(package: str) -> str:
 
 def main() -> None:
     """Print a table per group of cases."""
-    patterns = sys.argv[1:] or ["*"]
+    made = parser(__doc__)
+    made.add_argument("patterns", nargs="*", default=["*"], metavar="CASE-PATTERN", help="a part of a case's name, or a glob")
+    options = made.parse_args()
     torch.set_num_threads(1)
     print(f"{described()}; {', '.join(map(installed, PEERS))}; allocator: {allocator()}")
     print("\ntime and memory: how many times those of the first side")
     for title, cases in (("Triplets", triplet_cases()), ("Lists", list_cases())):
-        chosen = [case for case in cases if any(fnmatch(case.name, f"*{pattern}*") for pattern in patterns)]
+        chosen = [case for case in cases if any(fnmatch(case.name, f"*{pattern}*") for pattern in options.patterns)]
+        chosen = tiny(chosen) if options.tiny else chosen
         if chosen:
             print(f"\n{title}\n\n| case | side | ms | steps kept | MB | time | memory |\n| --- {'| --- ' * 6}|", flush=True)
         for case in chosen:
-            measure(case, preload=["torch", "ltr.losses", ST_LOSSES])
+            measure(case, ["torch", "ltr.losses", ST_LOSSES], seconds=0 if options.tiny else SECONDS)
 
 
 if __name__ == "__main__":

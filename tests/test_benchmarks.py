@@ -1,29 +1,83 @@
-"""benchmarks/ are run by hand: at least what their files import from each other must be there."""
+"""Every script of benchmarks/ runs one tiny step; what it prints then means nothing, but that it still runs does."""
 
-import ast
+import os
+import re
+import runpy
+import sys
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-FILES = {
-    file.stem: ast.parse(file.read_text(encoding="utf-8")) for file in (Path(__file__).parents[1] / "benchmarks").glob("*.py")
+ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted(file.stem for file in (ROOT / "benchmarks").glob("*.py"))
+TEXTS = {"--data": "collection", "--backbone": "backbone"}
+# The options of each script beside --tiny; words in the values name what the fixture below makes.
+OPTIONS = {
+    "attention": {},
+    "big_batch": TEXTS,
+    "collate": TEXTS,
+    "encode": TEXTS,
+    "letor": {"": "configuration", "--runs": "runs"},
+    "letor_reader": {"--data": "letor"},
+    "losses": {},
+    "padding": TEXTS,
+    "quality_dual": TEXTS,
+    "ranknet_factorised": {},
+    "synthetic": {"--runs": "runs"},
+    "tokens": TEXTS,
+    "train_cross": TEXTS,
+    "train_dual": TEXTS,
+    "train_step": TEXTS,
 }
 
 
-def defined(tree: ast.Module) -> set[str]:
-    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    return names | {
-        name.id
-        for node in tree.body
-        if isinstance(node, ast.Assign | ast.AnnAssign)
-        for name in ast.walk(node)
-        if isinstance(name, ast.Name)
+def test_every_script_is_run():
+    assert sorted(OPTIONS) == SCRIPTS
+
+
+@pytest.fixture
+def made(tmp_path, backbone, collection_folder, letor_folder):
+    """What the options name."""
+    configuration = tmp_path / "lambdarank_mse.yaml"
+    text = (ROOT / "experiments" / "features" / configuration.name).read_text().replace("examples/lambdarank", str(letor_folder))
+    configuration.write_text(re.sub(r" +dev_share: .*\n", "", text))
+    return {
+        "backbone": backbone,
+        "collection": collection_folder,
+        "letor": letor_folder,
+        "configuration": configuration,
+        "runs": tmp_path / "runs",
     }
 
 
-@pytest.mark.parametrize("file", sorted(FILES))
-def test_what_a_benchmark_takes_from_another_is_there(file):
-    for node in ast.walk(FILES[file]):
-        if isinstance(node, ast.ImportFrom) and node.module in FILES:
-            missing = {name.name for name in node.names} - defined(FILES[node.module])
-            assert not missing, f"benchmarks/{file}.py takes {missing} from {node.module}.py, which has none"
+@pytest.fixture(scope="module")
+def server():
+    """Processes are forked from one that has imported what is slow to import, and has done nothing with it."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["ltr.cli", "ltr.datamodules", "ltr.modules", "sentence_transformers"])
+    return context
+
+
+def run(script: str, arguments: list[str], output: Path) -> None:
+    """In a process of its own: run a script as the command line does."""
+    os.chdir(ROOT)
+    with open(output, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    sys.argv = [f"benchmarks/{script}.py", *arguments]
+    runpy.run_module(script, run_name="__main__", alter_sys=True)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_runs_one_tiny_step(script, made, server, tmp_path):
+    arguments = [str(word) for option, name in OPTIONS[script].items() for word in (option, made[name]) if word]
+    output = tmp_path / "output.txt"
+    process = server.Process(target=run, args=(script, ["--tiny", *arguments], output))
+    process.start()
+    process.join()
+    said = output.read_text()
+    assert process.exitcode == 0, said
+    assert not re.search(r"\| (ltr|ours).*cannot run", said), said  # others may be absent
+    assert re.search(r"^\|.*\d", said, re.MULTILINE) or script == "big_batch", f"no row with a number:\n{said}"

@@ -1,29 +1,30 @@
-"""Each side in a process of its own, in turns: a malloc is chosen before a program starts, and peak memory belongs to a process.
+"""Runs each side in a process of its own: a malloc is chosen before a program starts, and peak memory belongs to a process.
 
-A callback tells a :class:`meter.Meter` of every step and waits there while other sides have their turn, so all meet the same
-machine, and none gets the quiet hour.
+A callback tells a :class:`harness.meter.Meter` of every step, and waits there while the other sides have
+their turn. So all sides see the same machine, and none has a quiet hour for itself.
 """
 
 import logging
+import multiprocessing
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from meter import Meter
-from sides import Result, Setting, Side
-from turns import allocator, resident
+
+from harness.machine import allocator, resident
+from harness.meter import Meter
+from harness.sides import Result, Setting, Side
 
 JEMALLOC = "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1"
 
 
 def serve(pipe: Connection, side: Side, setting: Setting) -> None:
-    """In the process of a side: give the steps of the warm-up and of each turn, at last the peak memory and the malloc."""
+    """In the process of a side: send the steps of the warm-up and of each turn, then the peak memory and the malloc."""
     _quiet()
     try:
         side.run(Meter(pipe, setting.device, setting.warm_up), setting, side)
@@ -34,7 +35,7 @@ def serve(pipe: Connection, side: Side, setting: Setting) -> None:
 
 
 def answer(pipe: Connection, function: Callable, args: tuple) -> None:
-    """In a process of its own: give what a function returns."""
+    """In a process of its own: send what a function returns."""
     _quiet()
     try:
         pipe.send(("", function(*args)))
@@ -43,7 +44,7 @@ def answer(pipe: Connection, function: Callable, args: tuple) -> None:
 
 
 def apart(function: Callable, *args: Any) -> Any:
-    """What a function returns in a process of its own, with whose memory and threads nobody has to live then."""
+    """Run a function in a process of its own, so that its memory and threads are gone afterwards."""
     error, value = _started(answer, function, args).recv()
     if error:
         sys.exit(error)
@@ -51,17 +52,16 @@ def apart(function: Callable, *args: Any) -> Any:
 
 
 def _started(target: Callable, *args: Any, malloc: str | None = None) -> Connection:
-    context = get_context("spawn")
-    pipe, end = context.Pipe()
+    pipe, end = multiprocessing.Pipe()
     with environment(LD_PRELOAD=malloc, MALLOC_CONF=JEMALLOC if malloc else None):
-        context.Process(target=target, args=(end, *args), daemon=True).start()
+        multiprocessing.Process(target=target, args=(end, *args), daemon=True).start()
     end.close()
     return pipe
 
 
 @contextmanager
 def environment(**values: str | None) -> Iterator[None]:
-    """Processes that start meanwhile have these variables; None: have them not."""
+    """Set variables for the processes that start meanwhile; None removes one."""
     before = {name: os.environ.pop(name, None) for name in values}
     os.environ.update({name: value for name, value in values.items() if value is not None})
     try:
@@ -74,7 +74,7 @@ def environment(**values: str | None) -> Iterator[None]:
 
 
 def _quiet() -> None:
-    """Only the table is to be read."""
+    """Silence everything but the table."""
     from transformers.utils.logging import disable_progress_bar
 
     warnings.simplefilter("ignore")
@@ -87,11 +87,11 @@ def _one_line(error: Exception) -> str:
 
 
 def take_turns(sides: Sequence[Side], setting: Setting) -> dict[Side, "Result | str"]:
-    """Let the sides run in turn; one that fails is out, with its reason.
+    """Let the sides run in turn; one that fails is left out, and its reason is returned.
 
     Args:
-        sides: who takes part.
-        setting: says the turns, and the steps of each.
+        sides: the contestants.
+        setting: has the number of turns, and of steps of each.
     """
     pipes, steps, failures = {}, {side: [] for side in sides}, {}
 

