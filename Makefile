@@ -30,9 +30,10 @@ test: env  ## Run every test (J=1: one after the other)
 mutations: env  ## Plant faults in a copy of the losses: would the tests notice? (J=2: two at a time)
 	$(BIN)/python tests/mutations.py -j $(or $(J),1)
 
-lint: env  ## Check style
+lint: env  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 docs: env  ## Rebuild docs/losses.md and its figures
 	OMP_NUM_THREADS=1 $(BIN)/python docs/build_losses.py
