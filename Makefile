@@ -87,5 +87,5 @@ runs/%/test.run: | env
 	$(BIN)/python -m ltr test -c $(@D)/config.yaml --ckpt_path best
 
 clean:  ## Remove what was built, not what was trained
-	rm -rf .venv .pytest_cache .ruff_cache *.egg-info
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,6 +23,7 @@ from ltr.data.query_lists import grades_of
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
+from ltr.search.approximate import empty_index
 from ltr.search.embeddings import Similarity
 from ltr.search.encode import encode, encode_batches
 from ltr.search.index import DenseIndex
@@ -62,7 +63,11 @@ class SearchedCorpus:
         Raises:
             InputError: if faiss can't build the index, or a metric looks deeper than the search goes.
         """
-        DenseIndex.check(self.index, dim, len(self.docs))
+        if self.index != "Flat":
+            try:
+                empty_index(self.index, (len(self.docs), dim), squared=True)
+            except InputError as error:
+                raise InputError(error.message, option="index") from None
         deeper = [name for name, k in cutoffs.items() if k is not None and k > self.depth]
         if deeper:
             raise InputError(

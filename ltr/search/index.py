@@ -14,7 +14,7 @@ import torch
 
 from ltr.data.files import folder_once, new_array
 from ltr.errors import InputError
-from ltr.search.approximate import FaissIndex, empty_index, one_line
+from ltr.search.approximate import FaissIndex, one_line
 from ltr.search.embeddings import DOCS, Similarity, checked_mean, prepared, spans
 from ltr.search.exact import keys, search_exactly, unkeyed
 
@@ -40,13 +40,7 @@ class DenseIndex:
     """
 
     def __init__(
-        self,
-        docs: np.ndarray | FaissIndex,
-        similarity: Similarity,
-        factory: str,
-        *,
-        probes: int | None = None,
-        centre: np.ndarray | None = None,
+        self, docs: np.ndarray | FaissIndex, similarity: Similarity, factory: str, probes: int | None, centre: np.ndarray | None
     ) -> None:
         self.similarity: Similarity = similarity
         self.factory, self.probes = factory, probes
@@ -60,13 +54,7 @@ class DenseIndex:
 
     @classmethod
     def build(
-        cls,
-        embeddings: np.ndarray,
-        similarity: Similarity,
-        factory: str = "Flat",
-        *,
-        probes: int | None = None,
-        seed: int = 0,
+        cls, embeddings: np.ndarray, similarity: Similarity, factory: str = "Flat", *, probes: int | None = None, seed: int = 0
     ) -> "DenseIndex":
         """Index the embeddings of documents.
 
@@ -91,23 +79,10 @@ class DenseIndex:
         mean = checked_mean(embeddings, "embeddings")
         centre = mean if similarity.endswith("euclidean") else None
         if factory == "Flat":
-            return cls(embeddings, similarity, factory, centre=centre)
+            return cls(embeddings, similarity, factory, None, centre)
         prepare, squared = partial(prepared, similarity=similarity, centre=centre), centre is not None
         docs = FaissIndex.build(embeddings, prepare, factory, squared=squared, probes=probes, seed=seed)
-        return cls(docs, similarity, factory, probes=probes, centre=centre)
-
-    @staticmethod
-    def check(factory: str, dimension: int, count: int) -> None:
-        """Check that such an index can be built of so many documents, before they are encoded.
-
-        Raises:
-            InputError: if not; its option is ``index``.
-        """
-        if factory != "Flat":
-            try:
-                empty_index(factory, (count, dimension), squared=True)
-            except InputError as error:
-                raise InputError(error.message, option="index") from None
+        return cls(docs, similarity, factory, probes, centre)
 
     # Searching
 
@@ -184,7 +159,7 @@ class DenseIndex:
                 docs = np.load(folder / "embeddings.npy", mmap_mode="r")
             else:
                 docs = FaissIndex.open(folder / "index.faiss", factory)
-            index = cls(docs, similarity, factory, probes=manifest["probes"], centre=centre)
+            index = cls(docs, similarity, factory, manifest["probes"], centre)
             said, found = (manifest["count"], manifest["dimension"]), (index.count, index.dimension)
         except InputError:
             raise
