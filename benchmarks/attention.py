@@ -1,4 +1,4 @@
-"""What ltr.models.attention and ltr.models.dropout choose, and what it costs: OMP_NUM_THREADS=1 python benchmarks/attention.py
+"""What attention and dropout of ltr.models.encoder choose, and what it costs: OMP_NUM_THREADS=1 python benchmarks/attention.py
 
 Milliseconds of CPU time on one thread, the fastest of several rounds in which the contestants take turns. Attention is that of
 a layer of 12 heads of 32 dimensions over 2,048 tokens.
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from ltr.models import attention as kernels
-from ltr.models.dropout import FastDropout
+from ltr.models.encoder import attention as kernels
+from ltr.models.encoder.dropout import FastDropout
 
 HEADS, DIM, TOKENS = 12, 32, 2048
 

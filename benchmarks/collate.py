@@ -13,7 +13,7 @@ from machine import described
 
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import TripletDataModule
-from ltr.models.backbone import load_tokenizer
+from ltr.models.encoder.pretrained import load_tokenizer
 
 ROUNDS = 5
 

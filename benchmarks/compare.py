@@ -22,7 +22,7 @@ from processes import JEMALLOC, apart, environment, take_turns
 from sides import Result, Run, Setting, Side, matmul_peak
 from transformers import AutoConfig, BertConfig, BertModel, PretrainedConfig
 
-from ltr.models.backbone import load_tokenizer, resolve
+from ltr.models.encoder.pretrained import load_tokenizer, resolve
 
 ST = "sentence-transformers"
 LIBRARIES = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")

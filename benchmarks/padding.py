@@ -10,19 +10,19 @@ from machine import described
 
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import TripletDataModule
-from ltr.models.backbone import load_tokenizer
-from ltr.models.padding import chunks_by_length
-from ltr.models.text_encoder import CHUNK_TOKENS
+from ltr.models.encoder.chunks import cuts
+from ltr.models.encoder.pretrained import load_tokenizer
+from ltr.models.encoder.text_encoder import CHUNK_TOKENS
 
 
 def shares(data: TripletDataModule) -> list[float]:
     """Share of padding over an epoch: batches whole, and in chunks for a CPU."""
     real, padded = 0, [0, 0]
     for step in range(len(data.train)):
-        lengths = data.train[0, step].pairs.lengths.tolist()
+        lengths = sorted(data.train[0, step].pairs.lengths.tolist())
         real += sum(lengths)
         for i, limit in enumerate((10**9, CHUNK_TOKENS["cpu"])):
-            padded[i] += sum(len(chunk) * lengths[chunk[-1]] for chunk in chunks_by_length(lengths, limit))
+            padded[i] += sum((end - begin) * lengths[end - 1] for begin, end in cuts(lengths, limit, padded=True))
     return [1 - real / p for p in padded]
 
 

@@ -14,7 +14,7 @@ from machine import described
 
 from ltr.data.collection import open_collection
 from ltr.data.tokens import TokenStore
-from ltr.models.backbone import load_tokenizer
+from ltr.models.encoder.pretrained import load_tokenizer
 
 RUNS = 5
 

@@ -34,7 +34,7 @@ def prepare(setting: Setting) -> tuple[float, str]:
     from sentence_transformers import CrossEncoder
 
     from ltr.data.formats import JoinedPairs
-    from ltr.models.backbone import load_tokenizer
+    from ltr.models.encoder.pretrained import load_tokenizer
 
     data = triplets(setting)
     data.text_format = JoinedPairs(load_tokenizer(setting.backbone), setting.max_length)
