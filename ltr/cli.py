@@ -1,9 +1,13 @@
 """The Lightning command line of rankers: ``fit``, ``validate``, ``test``, ``predict`` into a run folder."""
 
+import argparse
 import logging
 import netrc
 import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -12,16 +16,19 @@ import jsonargparse
 import torch
 import transformers
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+import ltr.models
 from ltr.callbacks import LastCheckpoint, RunWriter
-from ltr.data.files import write_whole
+from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.metrics import LOWER_IS_BETTER
+from ltr.module import RankerModule
+from ltr.data.files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +43,9 @@ def one_line(error: BaseException) -> str | None:
         return f"--ckpt_path: the checkpoint does not fit the model of this configuration: {first}…"
     if not isinstance(error, (ValueError, OSError, ImportError, MisconfigurationException, jsonargparse.ArgumentError)):
         return None
-    cause: BaseException | None = error
-    while cause is not None:  # the parser wraps what a constructor raised
-        if isinstance(cause, InputError):
-            return str(cause)
-        cause = cause.__cause__ or cause.__context__
+    ours = _input_error(error)
+    if ours is not None:
+        return str(ours)
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, jsonargparse.ArgumentError):
         # The parser also tells which other types it has tried, and repeats the whole value.
@@ -48,6 +53,13 @@ def one_line(error: BaseException) -> str | None:
         text = re.sub(r" - Expected a <class 'NoneType'>.*| Given value type:.*| - Not a valid subclass of .*", "", text)
         return f"{text} (all options: ltr COMMAND --help, and with --config FILE --print_config)"
     return f"{text} (LTR_DEBUG=1 shows where)"
+
+
+def _input_error(error: BaseException | None) -> InputError | None:
+    """The InputError behind an error: the parser wraps what a constructor raised."""
+    while error is not None and not isinstance(error, InputError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def run(args: list[str]) -> None:
@@ -58,13 +70,14 @@ def run(args: list[str]) -> None:
     """
     if args[0] not in COMMANDS:
         raise InputError(f"the first argument must be one of {', '.join(COMMANDS)}, got {args[0]!r}; see ltr --help")
+    if os.getcwd() not in sys.path:  # a loss of one's own in the working directory, also for the console script
+        sys.path.insert(0, os.getcwd())
     strict = {"exit_on_error": False, "allow_abbrev": False}
     transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
     try:
         RankerCLI(
-            LightningModule,
-            LightningDataModule,
-            subclass_mode_model=True,
+            RankerModule,
+            RankingDataModule,
             subclass_mode_data=True,
             auto_configure_optimizers=False,
             seed_everything_default=0,
@@ -76,6 +89,25 @@ def run(args: list[str]) -> None:
         )
     finally:
         _stop_log()
+
+
+class ModelHelp(argparse.Action):
+    """``--model.help [RANKER]``: the options of the model alone, with those of a ranker such as ``DualEncoder``."""
+
+    def __init__(self, option_strings: list[str], dest: str, **_: Any) -> None:
+        help = "Show the options of the model, and of a ranker if one is named, and exit."
+        super().__init__(option_strings, dest, nargs="?", metavar="RANKER", default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, value: str | None, option: str | None = None) -> None:
+        shown = jsonargparse.ArgumentParser(add_help=False, usage="ltr COMMAND --config FILE [--model.OPTION VALUE …]")
+        name = (value or "").rpartition(".")[2]
+        if value is not None and name not in ltr.models.__all__:
+            raise InputError(f"--model.help takes one of {', '.join(ltr.models.__all__)}, got {value!r}")
+        shown.add_class_arguments(RankerModule, "model", skip=set() if value is None else {"ranker"})
+        if value is not None:
+            shown.add_class_arguments(vars(ltr.models)[name], "model.ranker")
+        shown.print_help()
+        parser.exit()
 
 
 class RunConfig(SaveConfigCallback):
@@ -99,7 +131,31 @@ class RankerCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: list[str]) -> None:
         self.config = parser.parse_args(args)
 
+    def instantiate_classes(self) -> None:
+        with self._options_by_path():
+            super().instantiate_classes()
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        with self._options_by_path():
+            super()._run_subcommand(subcommand)
+
+    @contextmanager
+    def _options_by_path(self) -> Iterator[None]:
+        """An error inside names an option by its path in the configuration: ``data.depth`` for ``depth``."""
+        try:
+            yield
+        except Exception as error:
+            ours = _input_error(error)
+            if ours is not None and ours.option is not None:
+                ours.option = _path_of(ours.option, self.config[self.subcommand])
+            raise
+
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--model.help", action=ModelHelp)
+        # The data lays out what the ranker reads, and looks at nothing else of the model.
+        parser.link_arguments(
+            "model", "data.init_args.reads", compute_fn=lambda module: module.ranker.reads, apply_on="instantiate"
+        )
         parser.add_lightning_class_args(ModelCheckpoint, "best")
         parser.set_defaults(
             {
@@ -161,7 +217,7 @@ class RankerCLI(LightningCLI):
         return super().instantiate_trainer(callbacks=[*callbacks, *own], **kwargs)
 
     def before_fit(self) -> None:
-        known = [f"val/{metric.measure}" for metric in getattr(self.model, "metrics", [])]
+        known = [f"val/{metric.measure}" for metric in self.model.metrics]
         monitor = self.config.fit.best.monitor
         if known and monitor is not None and monitor.startswith("val/") and monitor not in known:
             raise InputError(f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}")
@@ -173,6 +229,13 @@ class RankerCLI(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is an error, not a wish."""
+
+
+def _path_of(option: str, config: jsonargparse.Namespace) -> str:
+    """The path of an option as the command line takes it, or the option itself where several have its name."""
+    paths = (path.replace(".init_args", "") for path in config.as_flat().__dict__)
+    found = {path for path in paths if path == option or path.endswith(f".{option}")}
+    return found.pop() if len(found) == 1 else option
 
 
 def _run_folder(config: jsonargparse.Namespace) -> Path:

@@ -14,8 +14,9 @@ from torch.multiprocessing import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import ltr.losses
-from ltr.gather import gathered
-from ltr.in_batch import Embedded, all_against_all, queries_against_all
+from ltr.in_batch.gather import gathered
+from ltr.in_batch.embedded import Embedded
+from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 from ltr.similarity import cosine
 
 LOSSES = [
@@ -50,7 +51,7 @@ class Difference(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """Lists with vectors for texts; see :class:`ltr.in_batch.Embedded`."""
+    """Lists with vectors for texts; see :class:`ltr.in_batch.embedded.Embedded`."""
 
     queries: Tensor
     docs: Tensor

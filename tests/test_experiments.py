@@ -22,15 +22,17 @@ def tiny(tmp_path, backbone, collection_folder):
 
     def options(config: Path) -> dict[str, object]:
         parsed = yaml.safe_load(config.read_text())
-        model, data = parsed["model"]["init_args"], parsed["data"]["init_args"]
-        if "backbone" in model:
-            weights = {f"model.init_args.{name}": backbone for name in ("backbone", "guide") if name in model}
-            return weights | {"model.init_args.max_length": 24} | {"data.init_args.path": collection_folder}
+        model, data = parsed["model"], parsed["data"]["init_args"]
+        if "backbone" in model["ranker"]["init_args"]:
+            weights = {"model.ranker.backbone": backbone, "model.ranker.max_length": 24}
+            if "guide" in str(model.get("in_batch")):
+                weights["model.in_batch.guide"] = backbone
+            return weights | {"data.path": collection_folder}
         if data["path"] == "synthetic":
             return {}
         splits = ("train", "test") if "dev_share" in data else ("train", "vali", "test")
         write_letor(tmp_path / "letor" / ("Fold1" if "fold" in data else ""), *splits)
-        return {"model.init_args.n_features": 5, "data.init_args.path": tmp_path / "letor"}
+        return {"model.ranker.n_features": 5, "data.path": tmp_path / "letor"}
 
     return options
 

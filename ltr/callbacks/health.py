@@ -9,12 +9,13 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ltr.batch import RankingBatch
+from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
 from ltr.losses._lists import relevant_and_not, two_labels
 from ltr.losses._pairs import pair_sums
 from ltr.losses.pairwise import hinge
-from ltr.modules.last_step import LastStep
+from ltr.datamodules import RankingDataModule
+from ltr.module import LastStep, RankerModule
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ NAMED = 8  # queries that a warning names, at most
 
 
 class _Seen(NamedTuple):
-    """A step that has not been looked at yet; its tensors stay on the device."""
+    """A step that has not been checked yet; its tensors stay on the device."""
 
     step: int
     query_rows: Tensor
@@ -31,34 +32,34 @@ class _Seen(NamedTuple):
 
 
 class Health(Callback):
-    r"""Logs how a :class:`ltr.modules.RankerModule` is doing, and warns, once for each kind of trouble, when it no longer learns.
+    r"""Logs the state of a :class:`ltr.module.RankerModule`, and warns once for each kind of trouble when it no longer learns.
 
-    Logged every n optimiser steps, of that step's batch (of rank 0, as ever):
+    Logged every n optimiser steps, for the batch of that step (rank 0's batch):
 
     * ``health/active``: share of the pairs that still violate their margin, :math:`s_i - s_j < m_{ij}` with :math:`y_i > y_j`.
-      The margin is the policy's, or else what the loss holds as ``margin``, times its ``k`` if it has one; for a loss without a
-      margin it is 0, and pairs in the wrong order are active;
+      The margin is what the loss asks for (:meth:`ltr.losses.Loss.asked_margin`). For a loss that asks for none it is 0, and the
+      pairs in the wrong order are active;
     * ``health/positive_score``, ``health/negative_score``: mean scores of documents with a label above 0, and of the others;
     * ``health/spread``: :math:`\sqrt{\mathrm{mean} \lVert e - \bar e \rVert^2} / \mathrm{mean} \lVert e \rVert` of the texts'
-      embeddings, if the module gives any: about 1 if they point everywhere, 0 if all are equal;
+      embeddings, if the ranker gives any: about 1 if they point in all directions, 0 if all are equal;
     * ``health/gradient_norm``: of all parameters, unscaled and not yet clipped.
 
-    Warned of, with the step and the numbers:
+    Warnings, with the step and the numbers:
 
-    * collapse: spread below ``collapse``, or equal scores in every list whose labels differ. A triplet loss then equals its
-      margin, its gradient is 0, and it doesn't come back;
+    * collapse: the spread is below ``collapse``, or scores are equal in every list whose labels differ. A triplet loss then
+      equals its margin and its gradient is 0, so it can't recover;
     * a dead loss: it or its gradient is exactly 0 for ``patience`` steps in a row;
     * NaN or infinity in the loss or the gradient, with the queries of the batch. In ``16-mixed`` precision only in the loss:
       there the gradient scaler tries, and skips, steps with an infinite gradient.
 
-    On a CPU every step is looked at when it is done. On a GPU that would wait for the device, so losses and norms are kept there
-    and read every n steps: the warning names the step all the same, up to n steps later. Each rank looks at its own numbers.
+    On a CPU every step is checked when it is done. On a GPU that would wait for the device, so losses and norms are kept there
+    and read every n steps: a warning then comes up to n steps later, but names the right step. Each rank checks its own numbers.
 
     Args:
-        every_n_steps: optimiser steps between two looks; the logger writes those that ``trainer.log_every_n_steps`` divides too.
-        patience: steps.
-        collapse: the spread below which embeddings count as one. At 0.01 the mean cosine of two texts is 0.9999: closer than
-            ready encoders start (0.03 and more), and above what rounding to bfloat16 makes of equal ones (some 0.002).
+        every_n_steps: optimiser steps between two checks; the logger writes a check if ``trainer.log_every_n_steps`` divides it.
+        patience: steps in a row with a loss or gradient of 0 before the warning.
+        collapse: embeddings with a smaller spread count as equal. At 0.01 the mean cosine of two texts is 0.9999. Pretrained
+            encoders start at 0.03 and more; rounding equal embeddings to bfloat16 gives about 0.002.
         stop: whether to end the training after a warning, on all ranks together.
 
     Raises:
@@ -69,7 +70,8 @@ class Health(Callback):
         if every_n_steps < 1 or patience < 1 or collapse < 0:
             raise InputError(
                 "Health: every_n_steps and patience must be at least 1 and collapse at least 0, got "
-                f"{every_n_steps}, {patience} and {collapse} (option trainer.callbacks.init_args)"
+                f"{every_n_steps}, {patience} and {collapse}",
+                option="trainer.callbacks",
             )
         self.every_n_steps, self.patience, self.collapse, self.stop = every_n_steps, patience, collapse, stop
         self._reset()
@@ -82,24 +84,21 @@ class Health(Callback):
         self._gradient_norm: Tensor | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not hasattr(pl_module, "last_step"):
-            raise InputError(
-                f"Health watches a module whose training_step leaves a LastStep, as ltr.modules.RankerModule, got "
-                f"{type(pl_module).__name__}; remove the callback"
-            )
+        if not isinstance(pl_module, RankerModule):
+            raise InputError(f"Health watches a RankerModule, got {type(pl_module).__name__}; remove the callback")
         self._reset()
 
     # Seeing
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: RankingBatch, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: RankerModule, batch: RankingBatch, batch_idx: int) -> None:
         self._step, self._gradient_norm = trainer.global_step, None
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: RankerModule, optimizer: torch.optim.Optimizer) -> None:
         gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
         self._gradient_norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: RankingBatch, batch_idx: int
+        self, trainer: Trainer, pl_module: RankerModule, outputs: object, batch: RankingBatch, batch_idx: int
     ) -> None:
         seen: LastStep = pl_module.last_step
         self._window.append(_Seen(self._step, batch.query_rows, seen.loss, self._gradient_norm))
@@ -109,13 +108,13 @@ class Health(Callback):
         if due:
             self._look(pl_module, seen)
         if self.stop and (due or trainer.world_size == 1):
-            # Every rank comes by here at the same steps, so the sum over ranks waits for nobody.
+            # All ranks reach this line at the same steps, so the reduction does not block.
             trainer.should_stop |= trainer.strategy.reduce_boolean_decision(bool(self._warned), all=False)
 
     # Looking
 
     def _look_back(self, trainer: Trainer) -> None:
-        """At the losses and gradients since the last time."""
+        """Check the losses and gradients since the last time."""
         window, self._window = self._window, []
         values = _values([x for one in window for x in (one.loss, one.gradient_norm)])
         for one, loss, norm in zip(window, values[::2], values[1::2], strict=True):
@@ -124,7 +123,7 @@ class Health(Callback):
                 self._warn(
                     "nan",
                     f"step {one.step}: the loss is {loss}, the gradient's norm {norm}; the batch has "
-                    f"{_named(trainer, one.query_rows)}. The weights are lost: go on from a checkpoint before it, with a lower "
+                    f"{_named(trainer, one.query_rows)}. The weights are lost: resume from an earlier checkpoint, with a lower "
                     "learning rate, clipped gradients (trainer.gradient_clip_val) or another precision",
                 )
             self._dead_steps = self._dead_steps + 1 if loss == 0 or norm == 0 else 0
@@ -132,18 +131,18 @@ class Health(Callback):
                 self._warn(
                     "dead",
                     f"step {one.step}: for {self.patience} steps the loss or its gradient was exactly 0 (now {loss} and {norm}), "
-                    "so nothing is learnt; take harder negatives or a larger margin",
+                    "so nothing is learnt; use harder negatives or a larger margin",
                 )
 
-    def _look(self, pl_module: LightningModule, seen: LastStep) -> None:
-        """At the batch of this step."""
-        scores, labels, mask = seen.scores.float(), seen.labels, seen.mask
+    def _look(self, pl_module: RankerModule, seen: LastStep) -> None:
+        """Log numbers of this step's batch, and check it for collapse."""
+        scores, labels, mask = seen.lists.scores.float(), seen.lists.labels, seen.lists.mask
         margin = _margin(getattr(pl_module, "loss", None), seen)
         _, active_b, n_pairs_b = pair_sums(scores, labels, mask, 0.0 if margin is None else margin, hinge, exact="hinge")
         relevant, irrelevant, _ = relevant_and_not(labels, mask)
         names = ("active", "positive_score", "negative_score", "spread", "gradient_norm")
         active = active_b.sum() / n_pairs_b.sum()
-        numbers = (active, scores[relevant].mean(), scores[irrelevant].mean(), _spread(seen.embeddings), self._gradient_norm)
+        numbers = (active, scores[relevant].mean(), scores[irrelevant].mean(), _spread(seen.lists), self._gradient_norm)
         found = {name: x for name, x in zip(names, _values(numbers), strict=True) if x is not None and not math.isnan(x)}
         for name, value in found.items():  # a batch may have no pair, or no relevant document
             pl_module.log(f"health/{name}", value, on_step=True, on_epoch=False)
@@ -161,8 +160,8 @@ class Health(Callback):
             )
             self._warn(
                 "collapse",
-                f"step {self._step}: the model has collapsed: {what} ({told}). It won't come back: start anew with a lower "
-                "learning rate or a longer warm-up, or with all triplets or semi-hard ones instead of the hardest",
+                f"step {self._step}: the model has collapsed: {what} ({told}). It can't recover: start again with a lower "
+                "learning rate or a longer warm-up, or with all or semi-hard triplets instead of the hardest",
             )
 
     def _warn(self, kind: str, message: str) -> None:
@@ -172,7 +171,7 @@ class Health(Callback):
 
 
 def reads_freely(loss: Tensor) -> bool:
-    """Whether a look at a tensor waits for no device."""
+    """Whether reading a tensor does not wait for a device."""
     return loss.device.type == "cpu"
 
 
@@ -186,17 +185,21 @@ def _margin(loss: torch.nn.Module | None, seen: LastStep) -> float | Tensor | No
     return margin * getattr(loss, "k", 1.0) if isinstance(margin, int | float | Tensor) else None
 
 
-def _spread(embeddings: Tensor | None) -> Tensor | None:
+def _spread(lists: ScoredLists) -> Tensor | None:
     """See :class:`Health`; None for fewer than two texts."""
-    if embeddings is None or len(embeddings) < 2:
+    if lists.embeddings is None:
         return None
-    embeddings = embeddings.float()
+    rows_are_alike = len(lists.embeddings) != len(lists.mask)
+    real = lists.mask.any(dim=0, keepdim=True) if rows_are_alike else lists.mask
+    embeddings = lists.embeddings[real].float()
+    if len(embeddings) < 2:
+        return None
     from_centre = (embeddings - embeddings.mean(dim=0)).square().sum(dim=1).mean().sqrt()
     return from_centre / embeddings.norm(dim=1).mean().clamp(min=1e-12)
 
 
 def _scores_are_equal(scores: Tensor, labels: Tensor, mask: Tensor) -> bool:
-    """Whether, but for rounding, no list with two labels has two scores; False if there is no such list."""
+    """Whether all scores of each list with two labels are equal, up to rounding; False if there is no such list."""
     high_b, low_b = scores.masked_fill(~mask, -torch.inf).amax(dim=1), scores.masked_fill(~mask, torch.inf).amin(dim=1)
     equal_b = high_b - low_b <= 1e-6 * torch.maximum(high_b.abs(), low_b.abs())
     to_order_b = two_labels(labels, mask)
@@ -204,16 +207,16 @@ def _scores_are_equal(scores: Tensor, labels: Tensor, mask: Tensor) -> bool:
 
 
 def _values(tensors: Sequence[Tensor | None]) -> list[float | None]:
-    """Read from the device at once."""
+    """The values of all tensors, read from the device at once."""
     there = [x.float() for x in tensors if x is not None]
     values = iter(torch.stack(there).tolist() if there else ())
     return [None if x is None else next(values) for x in tensors]
 
 
 def _named(trainer: Trainer, query_rows: Tensor) -> str:
-    """The queries by their ids, or by row where the data tells none."""
-    rows = query_rows.tolist()
-    names = getattr(getattr(trainer, "datamodule", None), "names", None)
-    told = rows if names is None else [names("train")[0][row] for row in rows]
+    """The queries by their ids, or by row where the trainer was given plain loaders."""
+    rows, data = query_rows.tolist(), trainer.datamodule
+    known = isinstance(data, RankingDataModule)
+    told = [data.names("train")[0][row] for row in rows] if known else rows
     more = "" if len(told) <= NAMED else f" and {len(told) - NAMED} more"
-    return f"{'query rows' if names is None else 'queries'} {', '.join(map(str, told[:NAMED]))}{more}"
+    return f"{'queries' if known else 'query rows'} {', '.join(map(str, told[:NAMED]))}{more}"

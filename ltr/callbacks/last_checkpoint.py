@@ -1,4 +1,4 @@
-"""A checkpoint to go on from, whatever ends the run."""
+"""A checkpoint to resume from, whatever ends the run."""
 
 import logging
 import os
@@ -18,19 +18,19 @@ log = logging.getLogger(__name__)
 class LastCheckpoint(Checkpoint):
     """Writes ``last.ckpt`` every n steps, at the end of an epoch and of the run, after every validation, and at Ctrl-C.
 
-    It is written between two optimiser steps, when weights, optimiser and progress agree, and never while a validation is
-    due: a run killed at any moment goes on from it (``fit --ckpt_path last``) to the same weights and validations. The first
-    Ctrl-C finishes the step, and the validation if one is due or running, and saves; the second one ends the run at once.
+    It is written between two optimiser steps, when weights, optimiser and progress agree, and never while a validation is due. So
+    a run that was killed at any moment resumes from it (``fit --ckpt_path last``) to the same weights and validations. The first
+    Ctrl-C finishes the step, and a validation that is due or running, and saves; the second ends the run at once.
 
     Args:
         every_n_steps: optimiser steps between two writes.
-        dirpath: folder; the command line sets the run folder's ``checkpoints``.
+        dirpath: folder; the command line sets ``checkpoints`` in the run folder.
     """
 
     def __init__(self, every_n_steps: int = 500, dirpath: str | None = None) -> None:
         super().__init__()
         if every_n_steps < 1:
-            raise InputError(f"every_n_steps must be at least 1, got {every_n_steps} (option last.every_n_steps)")
+            raise InputError(f"every_n_steps must be at least 1, got {every_n_steps}", option="last.every_n_steps")
         self.every_n_steps, self.dirpath = every_n_steps, dirpath
         self._interrupted = False
         self._steps_before = 0
@@ -52,7 +52,7 @@ class LastCheckpoint(Checkpoint):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if threading.current_thread() is threading.main_thread():
-            # The other ranks go on until rank 0 has saved and ends them: a step needs them all.
+            # The other ranks continue until rank 0 has saved and ends them: a step needs all ranks.
             handler = self._interrupt if trainer.is_global_zero else signal.SIG_IGN
             self._previous_handler = signal.signal(signal.SIGINT, handler)
 
@@ -67,7 +67,7 @@ class LastCheckpoint(Checkpoint):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._restore_handler()
         if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero and self.path.is_file():
-            log.warning("interrupted; the same command with '--ckpt_path last' goes on from %s", self.path)
+            log.warning("interrupted; the same command with '--ckpt_path last' resumes from %s", self.path)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._restore_handler()
@@ -103,12 +103,12 @@ class LastCheckpoint(Checkpoint):
                 raise KeyboardInterrupt
 
     def _save(self, trainer: Trainer, alone: bool = False) -> None:
-        """Write a temporary file beside ``last.ckpt`` and rename it: Lightning's own may lie on another disk, and be copied."""
+        """Write a temporary file beside ``last.ckpt`` and rename it. Lightning's own may be on another disk, and be copied."""
         if trainer.fast_dev_run:
             return
         temporary = self.path.with_name(".last.ckpt.tmp")
         if alone:
-            # Not trainer.save_checkpoint: that waits for the other ranks, which are already in the next step.
+            # Not trainer.save_checkpoint: it waits for the other ranks, which are already in the next step.
             checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
             trainer.strategy.save_checkpoint(checkpoint, temporary)
         else:

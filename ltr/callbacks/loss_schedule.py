@@ -10,10 +10,11 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 
-from ltr.batch import RankingBatch
+from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
-from ltr.margins import MarginInputs
-from ltr.modules import RankerModule
+from ltr.losses import Loss
+from ltr.margins import Margin
+from ltr.module import RankerModule
 
 log = logging.getLogger(__name__)
 
@@ -23,41 +24,41 @@ class LossChange:
     """What changes, and when: exactly one of epoch and step, and at least one of the others.
 
     Args:
-        epoch: epochs done before it.
-        step: optimiser steps done before it.
-        loss: takes the place of the loss.
-        margin: takes the place of the margin policy.
+        epoch: epochs before the change.
+        step: optimiser steps before the change.
+        loss: replaces the loss.
+        margin: replaces the margin policy.
         options: new values for options of the loss, such as ``{margin: 0.2}``.
     """
 
     epoch: int | None = None
     step: int | None = None
-    loss: nn.Module | None = None
-    margin: nn.Module | None = None
+    loss: Loss | None = None
+    margin: Margin | None = None
     options: dict[str, bool | int | float | str] | None = None
 
     def due(self, epoch: int, step: int) -> bool:
-        """Whether its moment has come."""
+        """Whether the change applies at this moment."""
         return epoch >= self.epoch if self.epoch is not None else step >= self.step
 
 
 class LossSchedule(Callback):
-    """Changes the loss, its options or the margin policy of a :class:`ltr.modules.RankerModule` while it is trained.
+    """Changes the loss, its options or the margin policy of a :class:`ltr.module.RankerModule` during training.
 
-    The module's own loss and margin are stage 0, and every change makes the next stage out of the one before. In every batch the
-    last change that is due counts: nothing but (epoch, step) decides, so a resumed run is in the right stage. All stages are part
-    of the module from the start: the optimiser has all their parameters, and every checkpoint holds each of them once, whatever
-    stage it was made in. ``validate`` and ``test`` need the same schedule to read it.
+    Stage 0 is the module's own loss and margin; each change makes the next stage from the one before. The last change that is due
+    is active. Only (epoch, step) decide, so a resumed run is in the right stage. All stages belong to the module from the start:
+    the optimiser has all their parameters, and every checkpoint holds each of them once. ``validate`` and ``test`` need the same
+    schedule to read such a checkpoint.
 
-    The stage is logged as ``train/loss_stage``. Where a stage leaves a learnable loss or margin unused, several ranks need
+    The stage is logged as ``train/loss_stage``. Where a stage does not use a learnable loss or margin, several processes need
     ``--trainer.strategy ddp_find_unused_parameters_true``.
 
     Args:
-        changes: in the order of their epochs and of their steps.
+        changes: in the order of their epochs and steps.
 
     Raises:
-        InputError: for a change that says not one moment, or nothing, or comes out of order; at the start of a run, for an option
-            that the loss has not or can't be computed with, or a margin that it can't use.
+        InputError: if a change does not give exactly one of epoch and step, changes nothing, or is out of order. At the start of
+            a run: if the loss lacks an option or can't be computed with it, or can't use the margin.
 
     Example:
         >>> from ltr.losses import MarginRankingLoss
@@ -78,29 +79,29 @@ class LossSchedule(Callback):
                 raise _error(number, "give at least one of loss, margin and options, got none")
             ((name, at),) = moments.items()
             if at < last[name]:
-                order = "so it would never be seen" if at < 1 else "the changes stand in their order"
+                order = "stage 0 would never be used" if at < 1 else "changes must be in order"
                 raise _error(number, f"{name} must be at least {last[name]}, got {at}: {order}")
             last[name] = at
 
     def stage(self, epoch: int, step: int) -> int:
-        """How many changes are behind: the number of the last one that is due, counted from 1."""
+        """The number of the last change that is due, counted from 1; 0 before the first."""
         return max((number for number, change in enumerate(self.changes, 1) if change.due(epoch, step)), default=0)
 
     def setup(self, trainer: Trainer, pl_module: RankerModule, stage: str) -> None:
         if isinstance(pl_module.loss, _StagedLoss):
             if pl_module.loss.changes is self.changes:
                 return
-            raise InputError("this module was trained under another LossSchedule; build it anew")
+            raise InputError("this module was trained under another LossSchedule; build a new one")
         losses, margins = [pl_module.loss], [pl_module.margin]
         for number, change in enumerate(self.changes):
-            # Copies: another module under the same schedule starts anew.
+            # Copies, so that another module under the same schedule starts from the original.
             loss = losses[-1] if change.loss is None else copy.deepcopy(change.loss)
             losses.append(_with_options(loss, change.options, number) if change.options else loss)
             margins.append(margins[-1] if change.margin is None else copy.deepcopy(change.margin))
             try:
                 pl_module.check_margin(losses[-1], margins[-1])
             except InputError as error:
-                raise _error(number, str(error)) from None
+                raise _error(number, error.message) from None
         pl_module.loss = _StagedLoss(losses, self.changes)
         if margins[-1] is not None:
             pl_module.margin = _StagedMargin(margins)
@@ -119,50 +120,68 @@ class LossSchedule(Callback):
         pl_module.log("train/loss_stage", float(stage))
 
 
-class _Staged(nn.Module):
-    """One of several modules at a time.
+def _distinct(stages: list[nn.Module | None]) -> tuple[nn.ModuleList, list[int | None]]:
+    """Each module once, and its place for each stage; None where a stage has none."""
+    distinct = list(dict.fromkeys(one for one in stages if one is not None))
+    return nn.ModuleList(distinct), [None if one is None else distinct.index(one) for one in stages]
 
-    Args:
-        stages: the module of each stage, or None; one that stays over several stages is held once.
-    """
 
-    def __init__(self, stages: list[nn.Module | None]) -> None:
+class _StagedLoss(Loss):
+    """The loss of the active stage."""
+
+    def __init__(self, stages: list[Loss], changes: list[LossChange]) -> None:
         super().__init__()
-        distinct = list(dict.fromkeys(one for one in stages if one is not None))
-        self.stages = nn.ModuleList(distinct)
-        self.places = [None if one is None else distinct.index(one) for one in stages]
-        self.active = 0
+        self.stages, self.places = _distinct(stages)
+        self.changes, self.active = changes, 0
 
     @property
-    def current(self) -> nn.Module | None:
-        place = self.places[self.active]
-        return None if place is None else self.stages[place]
+    def current(self) -> Loss:
+        return self.stages[self.places[self.active]]
 
+    @property
+    def takes_margin(self) -> bool:
+        return self.current.takes_margin
 
-class _StagedLoss(_Staged):
-    def __init__(self, stages: list[nn.Module], changes: list[LossChange]) -> None:
-        super().__init__(stages)
-        self.changes = changes
+    def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
+        return self.current.asked_margin(margin)
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None
+    ) -> Tensor:
         return self.current(scores, labels, mask, margin)
 
 
-class _StagedMargin(_Staged):
+class _StagedMargin(Margin):
+    """The margin policy of the active stage; None where the stage has none."""
+
+    def __init__(self, stages: list[Margin | None]) -> None:
+        super().__init__()
+        self.stages, self.places = _distinct(stages)
+        self.active = 0
+
+    @property
+    def current(self) -> Margin | None:
+        place = self.places[self.active]
+        return None if place is None else self.stages[place]
+
     @property
     def wants_embeddings(self) -> bool:
-        return getattr(self.current, "wants_embeddings", False)
+        return self.current is not None and self.current.wants_embeddings
 
-    def forward(self, inputs: MarginInputs) -> Tensor | None:
-        return None if self.current is None else self.current(inputs)
+    @property
+    def wants_distances(self) -> bool:
+        return self.current is not None and self.current.wants_distances
+
+    def forward(self, lists: ScoredLists) -> Tensor | None:
+        return None if self.current is None else self.current(lists)
 
 
-def _with_options(loss: nn.Module, options: dict[str, Any], number: int) -> nn.Module:
-    """A copy of the loss with other options, tried on one list: a bad value shows now, not in the middle of the run."""
+def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
+    """A copy of the loss with other options, tried on one list: a bad value fails now, not in the middle of the run."""
     changed, known = copy.deepcopy(loss), _options(loss)
     for name, value in options.items():
         if name not in known:
-            raise _error(number, f"options.{name}: the options of {type(loss).__name__} are {_listed(known) or 'none'}")
+            raise _error(number, f"options.{name} is unknown: the options of {type(loss).__name__} are {_listed(known) or 'none'}")
         setattr(changed, name, value)
     try:
         value = copy.deepcopy(changed)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
@@ -174,7 +193,7 @@ def _with_options(loss: nn.Module, options: dict[str, Any], number: int) -> nn.M
 
 
 def _options(module: nn.Module) -> dict[str, Any]:
-    """What its constructor was given and it holds."""
+    """The constructor arguments that the module keeps as attributes."""
     known = inspect.signature(type(module)).parameters
     return {name: value for name, value in vars(module).items() if name in known}
 
@@ -188,4 +207,4 @@ def _listed(values: dict[str, Any]) -> str:
 
 
 def _error(number: int, message: str) -> InputError:
-    return InputError(f"LossSchedule: changes[{number}]: {message} (option trainer.callbacks.init_args.changes)")
+    return InputError(f"LossSchedule: changes[{number}]: {message}", option="trainer.callbacks")

@@ -1,4 +1,4 @@
-"""What a run leaves behind: metrics.json, test.run, per_query.tsv."""
+"""The results of a run: metrics.json, test.run, per_query.tsv."""
 
 import json
 import math
@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 
+from ltr.datamodules import RankingDataModule
+from ltr.module import RankerModule
 from ltr.data.files import write_whole
 from ltr.data.trec import Ranked, write_run
 
@@ -17,12 +19,12 @@ from ltr.data.trec import Ranked, write_run
 class RunWriter(Callback):
     """Writes results into the run folder (the trainer's ``default_root_dir``), each file whole or not at all.
 
-    * ``metrics.json``: every validation of ``fit``, its steps and seconds (validations not counted, nor what came before a
-      resume), and the last ``validate`` and ``test`` with their conventions;
+    * ``metrics.json``: every validation of ``fit``; its steps, and its seconds without validations and without the time before a
+      resume; the last ``validate`` and ``test`` with their conventions;
     * ``test.run`` and ``per_query.tsv`` at the end of ``test``; ``predict.run`` at the end of ``predict``.
 
-    Under several ranks their parts are joined, and rank 0 writes. A trial run (``trainer.fast_dev_run``) writes nothing: what it
-    measures means nothing, and must not take the place of what was measured before.
+    With several processes rank 0 joins the parts and writes. A trial run (``trainer.fast_dev_run``) writes nothing: its results
+    mean nothing, and must not replace real ones.
     """
 
     def __init__(self) -> None:
@@ -38,7 +40,7 @@ class RunWriter(Callback):
 
     on_validation_start = on_test_start = on_predict_start = _start
 
-    def _collect(self, trainer: Trainer, pl_module: LightningModule, outputs: dict, *args: Any) -> None:
+    def _collect(self, trainer: Trainer, pl_module: RankerModule, outputs: dict, *args: Any) -> None:
         values = [v.tolist() for v in outputs.get("per_query", {}).values()]
         names = ("query_rows", "doc_rows", "scores", "mask")
         for row, (query, docs, scores, mask) in enumerate(zip(*(outputs[name].tolist() for name in names), strict=True)):
@@ -57,36 +59,36 @@ class RunWriter(Callback):
 
     # Writing
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: RankerModule) -> None:
         self._training = -time.perf_counter()
         if not trainer.is_global_zero or trainer.fast_dev_run:
             return
-        # What was measured of other weights must not stand beside these.
+        # Results of other weights must not stay beside these.
         folder = Path(trainer.default_root_dir)
         for name in ("test.run", "per_query.tsv", "predict.run"):
             (folder / name).unlink(missing_ok=True)
         kept = ("validations",) if trainer.ckpt_path else ()
         self._rewrite(trainer, lambda old: {name: old[name] for name in kept if name in old})
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: RankerModule) -> None:
         if not trainer.fast_dev_run:
             fit = {"steps": trainer.global_step, "seconds": round(self._training + time.perf_counter(), 3)}
             self._write_metrics(trainer, lambda old: {"fit": fit})
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: RankerModule) -> None:
         self._training -= time.perf_counter() - self._started
         if trainer.sanity_checking or trainer.fast_dev_run:
             return
         numbers = _numbers(trainer, "val/")
         if trainer.state.fn == "fit":
             row = {"epoch": trainer.current_epoch, "step": trainer.global_step} | numbers
-            # A resumed run may come by a validation again.
+            # A resumed run may repeat a validation.
             before = lambda old: [v for v in old.get("validations", []) if v["step"] < row["step"]]  # noqa: E731
             self._write_metrics(trainer, lambda old: {"validations": [*before(old), row]})
         else:
             self._write_metrics(trainer, lambda old: {"validate": self._report(trainer, pl_module, numbers)})
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_end(self, trainer: Trainer, pl_module: RankerModule) -> None:
         if trainer.fast_dev_run:
             return
         lists = self._joined(trainer)
@@ -101,7 +103,7 @@ class RunWriter(Callback):
         report = self._report(trainer, pl_module, _numbers(trainer, "test/")) | {"queries": len(lists)}
         self._write_metrics(trainer, lambda old: {"test": report})
 
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_predict_end(self, trainer: Trainer, pl_module: RankerModule) -> None:
         if trainer.fast_dev_run:
             return
         lists = self._joined(trainer)
@@ -113,10 +115,11 @@ class RunWriter(Callback):
         lines = (Ranked(queries[query], docs[doc], score) for query, ranked, _ in lists for doc, score in ranked)
         write_run(path, lines, tag=path.parent.parent.name or "ltr")
 
-    def _report(self, trainer: Trainer, pl_module: LightningModule, numbers: dict[str, float]) -> dict[str, Any]:
+    def _report(self, trainer: Trainer, pl_module: RankerModule, numbers: dict[str, float | None]) -> dict[str, Any]:
+        data: RankingDataModule = trainer.datamodule
         return numbers | {
             "conventions": {metric.measure: metric.convention for metric in pl_module.metrics},
-            **{name: getattr(trainer.datamodule, name) for name in ("candidates", "depth") if hasattr(trainer.datamodule, name)},
+            **data.conventions(),
             "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
             "seconds": round(time.perf_counter() - self._started, 3),
         }

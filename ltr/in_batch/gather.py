@@ -1,4 +1,4 @@
-"""Embeddings of all ranks on every rank, with a gradient that makes W processes one."""
+"""Embeddings of all processes in every process, with the gradient that one process would have."""
 
 import math
 
@@ -6,49 +6,49 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
-from ltr.in_batch import Embedded
+from ltr.in_batch.embedded import Embedded
 
 
 def gathered(lists: Embedded) -> Embedded:
     r"""The lists of all ranks, in the order of ranks, on every rank.
 
-    Each of the W ranks then computes the same loss L over all B lists that one process would compute, so any loss will do, also
-    one whose mean is over the batch. Let :math:`E_r(\theta)` be the embeddings that rank r has made itself. The gradient of one
-    process is
+    Each of the W ranks then computes the same loss L over all B lists that one process would compute. So any loss works, also one
+    whose mean is over the batch. Let :math:`E_r(\theta)` be the embeddings that rank r has computed. The gradient of one process
+    is
 
     .. math::
-        \frac{dL}{d\theta} = \sum_{r=1}^{W} \frac{\partial L}{\partial E_r} \frac{\partial E_r}{\partial\theta},
+        \frac{dL}{d\theta} = \sum_{r=1}^{W} \frac{\partial L}{\partial E_r} \frac{\partial E_r}{\partial\theta}.
 
-    of which rank r can take its own part alone: the others' embeddings are numbers to it. ``DistributedDataParallel`` averages
-    the ranks' gradients, and so would answer 1/W of the sum. The backward pass here therefore gives rank r
+    Rank r can compute only its own term: the embeddings of others are constants to it. ``DistributedDataParallel`` averages the
+    gradients of the ranks, which would give 1/W of the sum. The backward pass here therefore gives rank r
 
     .. math::
         W \frac{\partial L}{\partial E_r}, \qquad
-        \frac{1}{W} \sum_{r=1}^{W} W \frac{\partial L}{\partial E_r} \frac{\partial E_r}{\partial\theta} = \frac{dL}{d\theta},
+        \frac{1}{W} \sum_{r=1}^{W} W \frac{\partial L}{\partial E_r} \frac{\partial E_r}{\partial\theta}
+        = \frac{dL}{d\theta},
 
     without any communication. A parameter that is used after the gather (a temperature, a margin) has its full gradient on every
-    rank, the average of which is that gradient: it needs no factor, and one that is used before and after gets the sum of both.
+    rank. The average of equal gradients is that gradient, so it needs no factor. A parameter used before and after the gather
+    gets the sum of both.
 
-    Ranks may hold different numbers of lists, none included, of different N and J: they are padded for the way and cut again, to
-    the longest list of all. All that comes after the gather must be the same on every rank: a loss or a margin that draws random
-    numbers must draw equal ones.
+    Ranks may hold different numbers of lists, also none, of different N and J: they are padded to the largest and cut again.
+    Whatever follows the gather must be the same on every rank: a loss or a margin that draws random numbers must draw equal ones.
 
     Args:
-        lists: of this rank. All ranks must call, with embeddings of one length, with queries or without, and so ``judged_rows``
-            and ``doc_keys``. A rank without lists must pass them through its encoder all the same: ``DistributedDataParallel``
-            waits for the gradient of every parameter on every rank.
+        lists: of this rank. All ranks must call, with embeddings of one length, and must agree on whether there are queries,
+            ``judged_rows`` and ``doc_keys``. A rank without lists must still pass them through its encoder:
+            ``DistributedDataParallel`` waits for the gradient of every parameter on every rank.
 
     Returns:
-        The lists themselves without ``torch.distributed``, or on one rank. Else B is the sum over ranks, N and J the largest;
-        padding is 0, False, or −1 in ``judged_rows``. Labels, rows and mask carry no gradient.
+        The lists themselves without ``torch.distributed``, or with one rank. Otherwise B is the sum over ranks, N and J the
+        largest; padding is 0, False, or −1 in ``judged_rows``. Labels, rows and mask carry no gradient.
 
     Raises:
-        ValueError: on every rank, if some have queries, ``judged_rows`` or ``doc_keys`` and others have not, or embeddings of
-            another length.
+        ValueError: on every rank, if ranks disagree on queries, ``judged_rows``, ``doc_keys`` or the length of embeddings.
 
     Cost:
-        Three collectives: sizes, floats, integers. Every rank then computes the whole matrix of scores and its loss, in time and
-        memory as one process would: what is shared out is the encoder.
+        Three collectives: sizes, floats, integers. Every rank then computes the whole score matrix and its loss, in the time and
+        memory of one process; only the work of the encoder is shared.
     """
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
         return lists
@@ -97,7 +97,7 @@ def _of_all(parts: list[tuple[Tensor, tuple[int, ...], int]], n_lists: int, per_
     """Tensors of all ranks, the lists end to end, by one collective.
 
     Args:
-        parts: tensors ``[B, …]``, the shape of a row that all ranks send, and what fills it up.
+        parts: each a tensor ``[B, …]``, the shape of a row after padding, and the value to pad with.
         n_lists: the largest B.
         per_rank: B of each rank.
     """
@@ -118,7 +118,7 @@ def _padded(tensor: Tensor, shape: tuple[int, ...], fill: int) -> Tensor:
 
 
 def _all_gather(own: Tensor) -> Tensor:
-    """``[W, …]``: the same shape of every rank, without gradient."""
+    """``[W, …]``: the tensors of all ranks, which must have one shape; without gradient."""
     whole = own.new_empty(distributed.get_world_size(), *own.shape)
     distributed.all_gather(list(whole), own.contiguous())
     return whole

@@ -1,7 +1,9 @@
 import pytest
 import torch
 
-from ltr.in_batch import Embedded, all_against_all, mask_likely_relevant, queries_against_all
+from ltr.in_batch.embedded import Embedded
+from ltr.in_batch.guide import mask_likely_relevant
+from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 
 
 def bools(*rows: str) -> torch.Tensor:

@@ -9,16 +9,15 @@ import yaml
 
 from ltr import losses
 from ltr.__main__ import main
-from ltr.data.trec import read_run
 from ltr.datamodules import FeatureDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import ListNetLoss, RankNetLoss
 from ltr.margins import Learnable
 from ltr.metrics import RankingMetric
 from ltr.models.feature_ranker import PRESETS
-from ltr.modules import CrossEncoderModule, FeatureRankerModule
+from ltr.data.trec import read_run
 from tests.conftest import write_letor
-from tests.modules.test_ranker import trainer
+from tests.rankers import batches, cross_encoder, data_for, feature_ranker, trainer
 
 NOT_OF_GRADES = ("KLDivergenceLoss", "MarginMSELoss", "WeightedSum")  # the labels of the first two are a teacher's scores
 LOSSES = [name for name in losses.__all__ if name[0].isupper() and name not in NOT_OF_GRADES]
@@ -35,17 +34,17 @@ def fitted(tmp_path, data, module, **options):
 def test_every_preset_learns_the_tiny_world(tmp_path, letor_folder, preset):
     """The grades follow a linear score, so unseen queries are ranked almost perfectly after training."""
     torch.manual_seed(0)
-    module = FeatureRankerModule(5, RankNetLoss(), preset, lr=0.02)
-    before, after = fitted(tmp_path, FeatureDataModule(str(letor_folder), batch_size=4), module, max_epochs=15)
+    module = feature_ranker(5, RankNetLoss(), preset, lr=0.02)
+    before, after = fitted(tmp_path, data_for(module, FeatureDataModule, letor_folder, batch_size=4), module, max_epochs=15)
     assert before < 0.93 and after > 0.97
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_learns_from_graded_lists(letor_folder, name):
-    data = FeatureDataModule(str(letor_folder), batch_size=4, seed=0)
-    data.setup("fit")
     torch.manual_seed(0)
-    module = FeatureRankerModule(5, getattr(losses, name)(), "linear")
+    module = feature_ranker(5, getattr(losses, name)(), "linear")
+    data = data_for(module, FeatureDataModule, letor_folder, batch_size=4, seed=0)
+    data.setup("fit")
     optimizer, metric = torch.optim.Adam(module.parameters(), lr=0.05), RankingMetric("tau")
 
     def tau():
@@ -55,32 +54,30 @@ def test_every_loss_learns_from_graded_lists(letor_folder, name):
         return metric.compute().item()
 
     before = tau()
-    for epoch in range(8):
-        for step in range(len(data.train)):
-            batch = data.train[epoch, step]
-            optimizer.zero_grad()
-            module.loss(module(batch), batch.labels, batch.mask).backward()
-            optimizer.step()
+    for batch in batches(data, 8 * len(data.train_dataloader())):
+        optimizer.zero_grad()
+        module.loss(module(batch), batch.labels, batch.mask).backward()
+        optimizer.step()
     assert before < 0.4 and tau() > 0.65
 
 
 def test_the_learning_rate_stays_without_decay(tmp_path, letor_folder):
     for decay, last in ((False, 0.01), (True, 0.0)):
-        module = FeatureRankerModule(5, ListNetLoss(), lr=0.01, decay=decay)
+        module = feature_ranker(5, ListNetLoss(), lr=0.01, decay=decay)
         run = trainer(tmp_path, max_epochs=1)
-        run.fit(module, FeatureDataModule(str(letor_folder)))
+        run.fit(module, data_for(module, FeatureDataModule, letor_folder))
         assert run.lr_scheduler_configs[0].scheduler.get_last_lr()[0] == pytest.approx(last)
 
 
 def test_a_margin_may_read_the_hidden_layer(tmp_path, letor_folder):
-    module = FeatureRankerModule(5, losses.MarginRankingLoss(), margin=Learnable(), lr=0.02)
-    before, after = fitted(tmp_path, FeatureDataModule(str(letor_folder), batch_size=4), module, max_epochs=10)
+    module = feature_ranker(5, losses.MarginRankingLoss(), margin=Learnable(), lr=0.02)
+    before, after = fitted(tmp_path, data_for(module, FeatureDataModule, letor_folder, batch_size=4), module, max_epochs=10)
     assert after > before
 
 
 def test_options_reach_their_places():
     """Also those that say no: 0 and none replace what the preset has."""
-    module = FeatureRankerModule(
+    module = feature_ranker(
         5,
         ListNetLoss(),
         "deep",
@@ -94,26 +91,26 @@ def test_options_reach_their_places():
         max_grade=2.0,
         metrics=["ERR@3"],
     )
-    kinds = [type(m) for m in module.model.modules()]
+    kinds = [type(m) for m in module.ranker.modules()]
     assert torch.nn.LayerNorm not in kinds and kinds.count(torch.nn.Linear) == 2
-    assert all(m.p == 0 for m in module.model.modules() if isinstance(m, torch.nn.Dropout))
+    assert all(m.p == 0 for m in module.ranker.modules() if isinstance(m, torch.nn.Dropout))
     assert (module.lr, module.weight_decay, module.warmup) == (0.5, 0.25, 0.125)
     assert [(m.measure, m.empty, m.max_grade) for m in module.metrics] == [("ERR@3", "zero", 2.0)]
-    assert [type(m) for m in FeatureRankerModule(5, ListNetLoss(), "mlp", hidden=[]).model.modules()].count(torch.nn.Linear) == 1
+    assert [type(m) for m in feature_ranker(5, ListNetLoss(), "mlp", hidden=[]).ranker.modules()].count(torch.nn.Linear) == 1
     with pytest.raises(InputError, match="preset must be one of linear, .*, got 'huge'"):
-        FeatureRankerModule(5, ListNetLoss(), "huge")
+        feature_ranker(5, ListNetLoss(), "huge")
 
 
 def test_features_and_texts_are_not_mixed_up(tmp_path, letor_folder, collection_folder, backbone):
     run = trainer(tmp_path, max_epochs=1)
-    with pytest.raises(InputError, match="TripletDataModule serves texts and needs a module that reads them"):
-        run.fit(FeatureRankerModule(5, ListNetLoss()), TripletDataModule(str(collection_folder)))
-    with pytest.raises(
-        InputError, match="FeatureDataModule serves features and needs a module that reads them, got CrossEncoder"
-    ):
-        run.fit(CrossEncoderModule(backbone, ListNetLoss(), max_length=24), FeatureDataModule(str(letor_folder)))
+    features, texts = feature_ranker(5, ListNetLoss()), cross_encoder(backbone, ListNetLoss())
+    with pytest.raises(InputError, match="TripletDataModule"):
+        run.fit(features, data_for(features, TripletDataModule, collection_folder))
+    with pytest.raises(InputError, match="FeatureDataModule"):
+        run.fit(texts, data_for(texts, FeatureDataModule, letor_folder))
+    module = feature_ranker(4, ListNetLoss())
     with pytest.raises(InputError, match="5 features, the model 4"):
-        run.fit(FeatureRankerModule(4, ListNetLoss()), FeatureDataModule(str(letor_folder)))
+        run.fit(module, data_for(module, FeatureDataModule, letor_folder))
 
 
 @pytest.fixture
@@ -121,19 +118,18 @@ def config(tmp_path, letor_folder):
     written = {
         "seed_everything": 3,
         "model": {
-            "class_path": "ltr.modules.FeatureRankerModule",
-            "init_args": {
-                "n_features": 6,  # one more than the files have
-                "preset": "deep",
-                "dropout": 0.1,
-                "lr": 0.01,
-                "metrics": ["nDCG@10", "nDCG_exp@10", "AP"],
-                "loss": {"class_path": "ltr.losses.ListNetLoss"},
+            "ranker": {
+                "class_path": "ltr.models.FeatureRanker",
+                "init_args": {"n_features": 6, "preset": "deep", "dropout": 0.1},  # one feature more than the files have
             },
+            "loss": "ltr.losses.ListNetLoss",
+            "lr": 0.01,
+            "warmup": 0.0,
+            "metrics": ["nDCG@10", "nDCG_exp@10", "AP"],
         },
         "data": {
             "class_path": "ltr.datamodules.FeatureDataModule",
-            "init_args": {"path": str(letor_folder), "normalise": ["z-score"], "batch_size": 4, "list_size": 5},
+            "init_args": {"path": str(letor_folder), "normalise": ["z-score"], "batch_size": 4, "max_list_size": 5},
         },
         "trainer": {
             "max_epochs": 4,
@@ -198,7 +194,7 @@ def test_a_run_that_stopped_within_an_epoch_goes_on_to_the_same_weights(config, 
     """6 steps an epoch: stopped after 9, it ends after 24 where the whole run ends."""
 
     def fit(run, *options):
-        code = main(["fit", "--config", str(config), "--model.init_args.decay", "false", "--trainer.default_root_dir", *options])
+        code = main(["fit", "--config", str(config), "--model.decay", "false", "--trainer.default_root_dir", *options])
         return code, torch.load(run / "checkpoints/last.ckpt", weights_only=True) if code == 0 else None
 
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -1,0 +1,64 @@
+"""A second model, the guide, tells likely false negatives: in-batch negatives that are in fact relevant."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ltr.errors import InputError
+from ltr.models import DualEncoder
+from ltr.models.encoder.text_encoder import TextEncoder
+
+
+def load_guide(backbone: str, ranker: DualEncoder) -> DualEncoder:
+    """Load a guide for a ranker: a frozen dual encoder that reads the ranker's tokens.
+
+    Raises:
+        InputError: if it can't be loaded, has another tokenizer, or has no positions for the ranker's texts.
+    """
+    longest = max(form.max_length for form in ranker.reads)
+    reading = TextEncoder.Options(dropout="none", max_tokens=ranker.query_tower.encoder.options.max_tokens)
+    try:
+        guide = DualEncoder(backbone, query_prompt="", doc_prompt="", max_length=longest, encoder=reading)
+    except InputError as error:
+        raise InputError(error.message, option="guide") from None
+    for own, other in zip(guide.reads.tokenizers, ranker.reads.tokenizers, strict=True):
+        if own.get_vocab() != other.get_vocab():
+            raise InputError(
+                f"a guide reads the token ids of the ranker and must have its tokenizer, but {backbone!r} has another",
+                option="guide",
+            )
+    return guide.eval().requires_grad_(False)
+
+
+def mask_likely_relevant(mask: Tensor, labels: Tensor, guide_scores: Tensor, margin: float = 0.0) -> Tensor:
+    r"""Leave out documents of label 0 (judged or not) that a second model, the guide, scores above a relevant one.
+
+    .. math::
+        M'_{rc} = M_{rc} \wedge \neg\bigl(y_{rc} = 0 \wedge g_{rc} > \min_{p \in P_r} g_{rp} + m\bigr),
+        \qquad P_r = \{p : y_{rp} > 0 \wedge M_{rp}\}
+
+    The published rule has one relevant document a row. With several, the lowest of their scores is the threshold, so the rule
+    holds for every pair of a relevant document and a negative that is kept.
+
+    Args:
+        mask, labels: ``[R, C]``, see :class:`ltr.batch.ScoredLists`.
+        guide_scores: ``[R, C]``, the guide's scores of the same rows and columns.
+        margin: a negative is left out if it scores this much above the relevant document, in units of the guide's scores. A
+            value below 0 also leaves out negatives that come close.
+
+    Returns:
+        ``[R, C]`` bool. A row without a relevant document does not change, nor does a column whose label is not 0.
+
+    References:
+        Solatorio (2024), GISTEmbed: guided in-sample selection of training negatives for text embedding fine-tuning.
+
+    Example:
+        >>> import torch
+        >>> mask, labels = torch.ones(1, 3, dtype=torch.bool), torch.tensor([[1.0, 0.0, 0.0]])
+        >>> mask_likely_relevant(mask, labels, torch.tensor([[0.7, 0.8, 0.6]]))
+        tensor([[ True, False,  True]])
+    """
+    relevant = mask & (labels > 0)
+    # One more column of +inf: the minimum of a row without a relevant document, or without columns.
+    lowest = F.pad(guide_scores.masked_fill(~relevant, torch.inf), (0, 1), value=torch.inf).amin(dim=1, keepdim=True)
+    return mask & ~((labels == 0) & (guide_scores > lowest + margin))

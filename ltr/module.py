@@ -1,0 +1,288 @@
+"""The LightningModule of every ranker: the ranker with its loss, margin policy, optimiser and metrics."""
+
+import logging
+import math
+import os
+import warnings
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from ltr.batch import RankingBatch, ScoredLists
+from ltr.datamodules import RankingDataModule
+from ltr.errors import InputError
+from ltr.in_batch import InBatch, OwnLists
+from ltr.losses import Loss
+from ltr.margins import Margin
+from ltr.metrics import RankingMetric
+from ltr.models import DualEncoder, Ranker
+from ltr.search.corpus import FoundLists, search_corpus
+
+log = logging.getLogger(__name__)
+
+NUMBERS_LR = 1e-3  # the lowest peak rate of parameters that are one number
+
+
+class LastStep(NamedTuple):
+    """What a training step computed, for callbacks that watch a run. All detached, and kept only until the next step.
+
+    Attributes:
+        lists: as the loss saw them.
+        margin: as the margin policy gave it, in units of score; None where there is no policy.
+        loss: a scalar.
+    """
+
+    lists: ScoredLists
+    margin: Tensor | None
+    loss: Tensor
+
+
+class RankerModule(LightningModule):
+    """Trains a ranker under a ranking loss, and measures it.
+
+    AdamW has no decay on biases and norms. The learning rate rises linearly from 0 and falls linearly to 0. A run without a last
+    step (``max_epochs: -1``, for example) keeps the peak rate. Parameters that are one number (a learnt temperature, the factor
+    of a learnt margin) have a peak rate of at least 1e-3: Adam moves a number by about the rate in each step, so at an encoder's
+    rate it would hardly move.
+
+    Dropout is drawn from (seed, epoch, step, rank), so a resumed run draws what the interrupted run would have drawn.
+
+    Args:
+        ranker: The model that scores documents, one of :mod:`ltr.models`.
+        loss: One of :mod:`ltr.losses`.
+        margin: A margin policy of :mod:`ltr.margins`. None leaves the margin to the loss.
+        in_batch: What each row is ranked against, a policy of :mod:`ltr.in_batch`. None: the row's own list.
+        lr: Peak learning rate. None takes the ranker's usual one: 2e-5 for encoders, 1e-3 for feature rankers.
+        weight_decay: Weight decay of AdamW.
+        warmup: Share of all steps, rounded up, in which the learning rate rises.
+        decay: Whether the learning rate falls to 0 towards the end. Otherwise it stays at its peak.
+        metrics: Names such as ``nDCG@10``, see :class:`ltr.metrics.RankingMetric`; logged as ``val/…`` and ``test/…``. None:
+            nDCG@10, RR@10, AP and swapped_pairs.
+        empty: How a query without a relevant document counts: left out (``skip``), 0 (``zero``) or 1 (``one``).
+        max_grade: The largest grade of the scale; only ERR uses it.
+
+    Attributes:
+        last_step: what the last training step computed; None before the first.
+
+    Raises:
+        InputError: for an unknown metric, a warmup outside 0 to 1, or parts that don't fit each other.
+    """
+
+    def __init__(
+        self,
+        ranker: Ranker,
+        loss: Loss,
+        margin: Margin | None = None,
+        in_batch: InBatch | None = None,
+        lr: float | None = None,
+        weight_decay: float = 0.01,
+        warmup: float = 0.1,
+        decay: bool = True,
+        metrics: list[str] | None = None,
+        empty: Literal["skip", "zero", "one"] = "skip",
+        max_grade: float = 4.0,
+    ) -> None:
+        super().__init__()
+        self.ranker, self.loss, self.margin = ranker, loss, margin
+        self.in_batch = OwnLists() if in_batch is None else in_batch
+        self.in_batch.attach(ranker)
+        self.check_margin(loss, margin)
+        if not 0 <= warmup <= 1:
+            raise InputError(f"warmup is a share of all steps and must be from 0 to 1, got {warmup}", option="warmup")
+        self.lr = ranker.usual_lr if lr is None else lr
+        self.weight_decay, self.warmup, self.decay = weight_decay, warmup, decay
+        names = ["nDCG@10", "RR@10", "AP", "swapped_pairs"] if metrics is None else metrics
+        try:
+            self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in names)
+        except ValueError as error:
+            raise InputError(str(error), option="metrics") from None
+        self.last_step: LastStep | None = None
+        self._found: FoundLists | None = None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*is an instance of `nn.Module`.*")
+            self.save_hyperparameters(logger=False)
+
+    def check_margin(self, loss: Loss, margin: Margin | None) -> None:
+        """Check that the loss can use the margin, and that the margin can be computed.
+
+        Raises:
+            InputError: if not.
+        """
+        if margin is None:
+            return
+        name = type(margin).__name__
+        if not loss.takes_margin:
+            raise InputError(f"{type(loss).__name__} has no margin, got {name}; remove the margin", option="margin")
+        if margin.wants_embeddings and not self.ranker.gives_embeddings:
+            raise InputError(
+                f"{name} needs a ranker that gives embeddings, and the own head of a ready cross-encoder hides them; take a "
+                "backbone without a head, or another margin",
+                option="margin",
+            )
+        if margin.wants_distances and not self.in_batch.keeps_distances:
+            raise InputError(
+                f"{name} needs the distances of mined negatives, and documents of other queries have none; leave out in_batch, "
+                "or take another margin",
+                option="margin",
+            )
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # Under the command line the settings are class paths, and ``load_from_checkpoint`` rebuilds the module. Modules that
+        # were built in Python are left out, so a checkpoint always loads with ``weights_only=True``; pass them again.
+        settings = checkpoint.get("hyper_parameters", {})
+        checkpoint["hyper_parameters"] = {k: v for k, v in settings.items() if not isinstance(v, nn.Module)}
+
+    def forward(self, batch: RankingBatch) -> Tensor:
+        """Scores ``[B, N]``."""
+        return self.ranker(batch)
+
+    # Before anything runs
+
+    def setup(self, stage: str) -> None:
+        precision = str(self.trainer.precision)
+        if precision not in ("32-true", "16-mixed", "bf16-mixed"):
+            raise InputError(
+                f"precision must be 32-true, 16-mixed or bf16-mixed, got {precision}; scores and losses stay in float32",
+                option="trainer.precision",
+            )
+        data = self._data()
+        if data is None:
+            return
+        if stage == "fit" and data.needs_in_batch and not self.in_batch.ranks_groups:
+            raise InputError(
+                f"the groups of {type(data).__name__} hold relevant documents only, so they must be ranked against each other; "
+                "set in_batch to ltr.in_batch.OtherQueries or ltr.in_batch.AllTexts",
+                option="in_batch",
+            )
+        if data.corpus is not None and isinstance(self.ranker, DualEncoder):
+            data.corpus.check(self.ranker.dim, {metric.measure: metric.k for metric in self.metrics})
+
+    def _data(self) -> RankingDataModule | None:
+        """The data module, or None where the trainer was given plain loaders."""
+        data = self.trainer.datamodule
+        return data if isinstance(data, RankingDataModule) else None
+
+    # Training
+
+    def on_train_batch_start(self, batch: RankingBatch, batch_idx: int) -> None:
+        seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
+        state = np.random.SeedSequence([seed, self.current_epoch, batch_idx, self.global_rank])
+        torch.manual_seed(int(state.generate_state(1, np.uint64)[0] >> 1))
+
+    def training_step(self, batch: RankingBatch, batch_idx: int) -> Tensor:
+        lists = self.in_batch(self.ranker, batch)
+        margin = None if self.margin is None else self.margin(lists)
+        loss = self.loss(lists.scores, lists.labels, lists.mask, margin)
+        seen = ScoredLists(*(x.detach() if isinstance(x, Tensor) else x for x in lists))
+        self.last_step = LastStep(seen, None if margin is None else margin.detach(), loss.detach())
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch.labels))
+        padding = self.ranker.padding_share(batch)
+        if padding is not None:
+            self.log("train/padding", padding, batch_size=len(batch.labels))
+        return loss
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        learnt = [p for p in self.parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for p in learnt if p.ndim > 1], "weight_decay": self.weight_decay},
+            {"params": [p for p in learnt if p.ndim == 1], "weight_decay": 0.0},
+            {"params": [p for p in learnt if p.ndim == 0], "weight_decay": 0.0, "lr": max(self.lr, NUMBERS_LR)},
+        ]
+        # Lightning can't clip gradients that a fused optimiser would unscale.
+        clips_scaled = self.trainer.gradient_clip_val is not None and self.trainer.precision != "32-true"
+        fused = (self.device.type == "cpu" and not clips_scaled) or None
+        optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=self.lr, fused=fused)
+        total = self.trainer.estimated_stepping_batches
+        if not math.isfinite(total):
+            log.warning(
+                "the training has no last step, so there is neither warm-up nor decay and the learning rate stays at %g; for "
+                "both, set trainer.max_steps or trainer.max_epochs",
+                self.lr,
+            )
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_factor(total, self.warmup, self.decay))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    # Measuring
+
+    def on_validation_start(self) -> None:
+        self._search_corpus("dev")
+
+    def on_test_start(self) -> None:
+        self._search_corpus("test")
+
+    def on_predict_start(self) -> None:
+        self._search_corpus("test")
+
+    def _search_corpus(self, split: str) -> None:
+        """Search the corpus for the queries of this rank, where the data asks for it."""
+        self._found, data = None, self._data()
+        if data is None or data.corpus is None or self.trainer.sanity_checking:
+            return
+        self._found = search_corpus(
+            self.ranker,
+            data.corpus,
+            data.query_rows_of_rank(split),
+            Path(self.trainer.default_root_dir),
+            trial=bool(self.trainer.fast_dev_run),
+            precision=self.trainer.precision_plugin.forward_context(),
+        )
+
+    def ranked(self, batch: RankingBatch) -> tuple[Tensor, RankingBatch]:
+        """The lists to be measured with their scores ``[B, N]``: those of the batch, or those found in the corpus."""
+        return (self.ranker(batch), batch) if self._found is None else self._found.of(batch)
+
+    def validation_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
+        return self._measure(batch)
+
+    def test_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
+        return self._measure(batch)
+
+    def predict_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
+        return _outputs(*self.ranked(batch))
+
+    def _measure(self, batch: RankingBatch) -> dict[str, Any]:
+        """Count the batch. Returns its scores, lists and per-query values for callbacks that write them."""
+        scores, batch = self.ranked(batch)
+        lists = (scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
+        for metric in self.metrics:
+            metric.update(*lists)
+        values = {metric.measure: metric.per_query(*lists) for metric in self.metrics}
+        return _outputs(scores, batch) | {"per_query": values}
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_metrics("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._log_metrics("test")
+
+    def _log_metrics(self, stage: str) -> None:
+        for metric in self.metrics:
+            value, is_first = metric.compute().float(), metric is self.metrics[0]
+            # compute() has added up the queries of all ranks, so the value is the same on each.
+            self.log(f"{stage}/{metric.measure}", value, prog_bar=is_first, rank_zero_only=False)
+            metric.reset()
+
+
+def _rate_factor(total: float, warmup: float, decay: bool) -> Any:
+    """Share of the peak learning rate by step."""
+    # Warm-up ends before the last step, so that a run of a single step still learns.
+    rising = min(math.ceil(warmup * total), total - 1) if math.isfinite(total) else 0
+
+    # It starts from 0, as in transformers. Adam's first update is about as large as the rate, whatever the gradient; so the
+    # first batch only serves to estimate its moments.
+    def factor(step: int) -> float:
+        if step < rising:
+            return step / rising
+        if not math.isfinite(total) or not decay:
+            return 1.0
+        return max(0.0, (total - step) / max(1, total - rising))
+
+    return factor
+
+
+def _outputs(scores: Tensor, batch: RankingBatch) -> dict[str, Any]:
+    return {"scores": scores, "query_rows": batch.query_rows, "doc_rows": batch.doc_rows, "mask": batch.mask}
