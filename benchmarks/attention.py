@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from ltr.models import attention as kernels
-from ltr.models.dropout import FastDropout
+from ltr.models.encoder import attention as kernels
+from ltr.models.encoder.dropout import FastDropout
 
 HEADS, DIM, TOKENS = 12, 32, 2048
 RULE = kernels.explicit_is_faster  # the runs replace it, to force one kernel

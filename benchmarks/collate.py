@@ -14,7 +14,7 @@ from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import TripletDataModule
-from ltr.models.backbone import load_tokenizer
+from ltr.models.encoder.pretrained import load_tokenizer
 
 ROUNDS = 5
 STEPS = 64  # a window

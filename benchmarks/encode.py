@@ -47,13 +47,13 @@ def our_encoder(setting: Setting):
     from ltr.data.collection import open_collection
     from ltr.data.formats import SingleTexts
     from ltr.data.tokens import TokenStore
-    from ltr.models.backbone import load_encoder, load_tokenizer
-    from ltr.models.text_encoder import TextEncoder
+    from ltr.models.encoder.pretrained import load_encoder, load_tokenizer
+    from ltr.models.encoder.text_encoder import TextEncoder
 
     tokenizer = load_tokenizer(setting.backbone)
     store = TokenStore.open(open_collection(setting.data).corpus, tokenizer)
     model, _ = load_encoder(setting.backbone, dropout="none")
-    return TextEncoder(model, tokenizer.pad_token_id, pooling="mean"), store, SingleTexts(tokenizer, setting.max_length)
+    return TextEncoder(model, tokenizer.pad_token_id), store, SingleTexts(tokenizer, setting.max_length)
 
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:

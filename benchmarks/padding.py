@@ -11,9 +11,9 @@ from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, par
 
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import TripletDataModule
-from ltr.models.backbone import load_tokenizer
-from ltr.models.padding import chunks_by_length
-from ltr.models.text_encoder import CHUNK_TOKENS
+from ltr.models.encoder.chunks import cuts
+from ltr.models.encoder.pretrained import load_tokenizer
+from ltr.models.encoder.text_encoder import CHUNK_TOKENS
 
 CASES = (  # data, negatives, max_length
     (MEDQUAD, "bm25", 128),
@@ -27,10 +27,10 @@ def shares(data: TripletDataModule, steps: int | None) -> list[float]:
     """Share of padding over an epoch, or its first steps: of whole batches, and of chunks for a CPU."""
     real, padded = 0, [0, 0]
     for batch in islice(data.train_dataloader(), steps):
-        lengths = batch.pairs.lengths.tolist()
+        lengths = sorted(batch.pairs.lengths.tolist())
         real += sum(lengths)
         for i, limit in enumerate((10**9, CHUNK_TOKENS["cpu"])):
-            padded[i] += sum(len(chunk) * lengths[chunk[-1]] for chunk in chunks_by_length(lengths, limit))
+            padded[i] += sum((end - begin) * lengths[end - 1] for begin, end in cuts(lengths, limit, padded=True))
     return [1 - real / p for p in padded]
 
 

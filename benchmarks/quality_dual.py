@@ -35,7 +35,7 @@ from ltr.data.collate import LabelledList
 from ltr.data.collection import Collection
 from ltr.datamodules.pools import PoolDataModule
 from ltr.losses import BatchAllTripletLoss, BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
-from ltr.models.backbone import resolve
+from ltr.models.encoder.pretrained import resolve
 from ltr.modules import DualEncoderModule
 
 LR, WARM_UP, DECAY, MARGIN, SCALE = 5e-5, 0.1, 0.01, 0.3, 20.0

@@ -15,7 +15,7 @@ from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, par
 
 from ltr.data.collection import open_collection
 from ltr.data.tokens import TokenStore
-from ltr.models.backbone import load_tokenizer
+from ltr.models.encoder.pretrained import load_tokenizer
 
 RUNS = 5
 

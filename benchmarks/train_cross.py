@@ -33,7 +33,7 @@ def triplets(setting: Setting) -> "TripletDataModule":
 def prepare(setting: Setting) -> tuple[float, str]:
     """Save the pairs of our first epoch for sentence-transformers."""
     from ltr.data.formats import JoinedPairs
-    from ltr.models.backbone import load_tokenizer
+    from ltr.models.encoder.pretrained import load_tokenizer
 
     data = triplets(setting)
     data.text_format = JoinedPairs(load_tokenizer(setting.backbone), setting.max_length)

@@ -24,7 +24,7 @@ def prepare(setting: Setting) -> tuple[float, str]:
     from ltr.data.collection import open_collection
     from ltr.data.formats import SingleTexts
     from ltr.data.tokens import TokenStore
-    from ltr.models.backbone import load_tokenizer
+    from ltr.models.encoder.pretrained import load_tokenizer
 
     collection = open_collection(setting.data)
     judged, rng = collection.judgements("train"), np.random.default_rng(0)

@@ -25,7 +25,7 @@ from harness.meter import Step
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 from harness.processes import JEMALLOC, apart, environment, take_turns
 from harness.sides import Result, Run, Setting, Side, matmul_peak
-from ltr.models.backbone import load_tokenizer, resolve
+from ltr.models.encoder.pretrained import load_tokenizer, resolve
 
 ST = "sentence-transformers"
 LIBRARIES = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")

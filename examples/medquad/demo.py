@@ -26,8 +26,8 @@ from ltr.data.tokens import TokenStore
 from ltr.data.trec import read_run
 from ltr.datamodules.pools import labelled
 from ltr.metrics import RankingMetric
-from ltr.models.backbone import load_encoder, load_tokenizer
-from ltr.models.text_encoder import TextEncoder
+from ltr.models.encoder.pretrained import load_encoder, load_tokenizer
+from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.search.encode import encode
 from ltr.similarity import cosine
 

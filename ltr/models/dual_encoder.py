@@ -12,43 +12,43 @@ import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, Texts
-from ltr.data.formats import ApartTexts, SingleTexts
+from ltr.data.formats import ApartTexts
 from ltr.errors import InputError
-from ltr.models.backbone import Dropouts
-from ltr.models.tower import Tower, load_modules, quiet
+from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.models.encoder.tower import Tower, load_modules, quiet
+from ltr.models.ranker import Ranker, in_lists
 from ltr.similarity import cosine, dot, euclidean, squared_euclidean
 
 SIMILARITIES = {"dot": dot, "cosine": cosine, "euclidean": euclidean, "squared_euclidean": squared_euclidean}
-LOWEST_TEMPERATURE = 0.01  # of a learnt one: CLIP keeps it from scaling logits by more than 100, or training becomes unstable
+LOWEST_TEMPERATURE = 0.01  # of a learnt one: as in CLIP, where larger logits make training unstable
 
 
-class DualEncoder(nn.Module):
+class DualEncoder(Ranker):
     r"""Two towers and a similarity: :math:`s(q, d) = \mathrm{sim}(\mathrm{enc}_q(q), \mathrm{enc}_d(d)) \,/\, \tau`.
 
-    Towers are sentence-transformers models: any of an encoder and one pooling loads, and what is trained is saved as one.
+    Towers are sentence-transformers models: any with one encoder and one pooling loads, and :meth:`save` writes one.
 
     Args:
-        backbone: hub id, folder, or ``package:NAME``: a sentence-transformers model, or a plain encoder (then mean pooling).
-        doc_backbone: of the documents' tower, with weights of its own also where the name is the same. None: one tower for both
-            sides, or the two of a backbone that has two.
-        pooling: ``cls``, ``mean`` or ``max``; None: the model's own.
-        projection: dimensions of a linear map of the embeddings, to be trained; None: none is added.
-        normalise: whether embeddings have length 1; None: as the model comes.
+        backbone: Pretrained model: hub id, folder, or ``package:NAME`` (weights inside an installed package). A plain encoder
+            gets mean pooling.
+        doc_backbone: A second model for the documents, with weights of its own even where the name is the same. None: one
+            tower for queries and documents, or the two towers of a backbone that has two.
+        projection: Dimensions of a trained linear map of the embeddings. None: no map is added.
+        normalise: Whether embeddings have length 1. None: as in the model.
         similarity: ``dot``, ``cosine``, ``euclidean`` or ``squared_euclidean``, see :mod:`ltr.similarity`.
-        temperature: :math:`\tau`, above 0.
-        learn_temperature: train its logarithm; :math:`\tau` then stays at or above 0.01.
-        query_prompt: what stands in front of every query; None: the model's own; empty: nothing.
-        doc_prompt: the same for documents.
-        max_length: tokens of a text, prompt and special ones counted; None: as the model comes.
-        encoder_dropout: ``hidden``: the encoder's own but for that of the attention weights; ``own``: all of it; ``none``.
-        max_tokens, keep_tokens, compile: of each tower, see :class:`ltr.models.text_encoder.TextEncoder`.
+        temperature: Divides the similarity; above 0.
+        learn_temperature: Train the logarithm of the temperature, which then stays at or above 0.01.
+        query_prompt: Text in front of every query. None: the model's own prompt; empty: no prompt.
+        doc_prompt: Text in front of every document. None: the model's own prompt; empty: no prompt.
+        max_length: Tokens of a text, prompt and special ones counted; the rest is cut. None: as in the model.
+        encoder: How the encoder of each tower reads and trains.
 
     Attributes:
-        text_format: how texts of queries and of documents are laid out.
+        reads: how queries and documents are laid out.
         dim: H, the size of an embedding.
 
     Raises:
-        InputError: if a backbone can't be loaded or read so, or options are out of bounds.
+        InputError: if a backbone cannot be loaded or read, or an option is out of bounds.
 
     References:
         Reimers & Gurevych (2019), Sentence-BERT: sentence embeddings using Siamese BERT-networks.
@@ -56,13 +56,12 @@ class DualEncoder(nn.Module):
         Radford et al. (2021), Learning transferable visual models from natural language supervision (learnt temperature).
     """
 
-    gives_embeddings = True
+    reads: ApartTexts
 
     def __init__(
         self,
         backbone: str,
         doc_backbone: str | None = None,
-        pooling: Literal["cls", "mean", "max"] | None = None,
         projection: int | None = None,
         normalise: bool | None = None,
         similarity: Literal["dot", "cosine", "euclidean", "squared_euclidean"] = "cosine",
@@ -71,16 +70,12 @@ class DualEncoder(nn.Module):
         query_prompt: str | None = None,
         doc_prompt: str | None = None,
         max_length: int | None = None,
-        encoder_dropout: Dropouts = "hidden",
-        max_tokens: int | None = None,
-        keep_tokens: int | None = None,
-        compile: bool = False,
+        encoder: TextEncoder.Options = TextEncoder.Options(),
     ) -> None:
         super().__init__()
         if similarity not in SIMILARITIES:
-            raise InputError(
-                f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r} (option model.init_args.similarity)"
-            )
+            known = ", ".join(SIMILARITIES)
+            raise InputError(f"similarity must be one of {known}, got {similarity!r}", option="similarity")
         _check_temperature(temperature, learn_temperature)
         self.similarity, self._temperature = similarity, temperature
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None
@@ -88,44 +83,42 @@ class DualEncoder(nn.Module):
         loaded = load_modules(backbone)
         docs = loaded if doc_backbone is None else load_modules(doc_backbone, "doc_backbone")
         sides = [loaded.query] if docs.doc is loaded.query else [loaded.query, docs.doc]
-        reading = (pooling, projection, normalise, encoder_dropout, max_tokens, keep_tokens, compile)
-        # A list, and towers by property: a shared tower has each of its weights in the state once.
-        self.towers = nn.ModuleList([Tower(modules, *reading) for modules in sides])
+        # A list, and towers by property: the state dict has each weight of a shared tower once.
+        self.towers = nn.ModuleList([Tower(modules, projection, normalise, encoder) for modules in sides])
         self.dim = self.query_tower.dim
         if self.doc_tower.dim != self.dim:
             raise InputError(
-                f"both towers must give embeddings of one size, got {self.dim} and {self.doc_tower.dim} dimensions; set "
-                "model.init_args.projection"
+                f"both towers must give embeddings of one size, got {self.dim} and {self.doc_tower.dim} dimensions; set a "
+                "projection",
+                option="projection",
             )
-        self.text_format = ApartTexts(
-            _form(self.query_tower, loaded.query_prompt if query_prompt is None else query_prompt, max_length, backbone),
-            _form(self.doc_tower, docs.doc_prompt if doc_prompt is None else doc_prompt, max_length, doc_backbone or backbone),
+        query_prompt = loaded.query_prompt if query_prompt is None else query_prompt
+        doc_prompt = docs.doc_prompt if doc_prompt is None else doc_prompt
+        self.reads = ApartTexts(
+            self.query_tower.form(query_prompt, max_length, backbone),
+            self.doc_tower.form(doc_prompt, max_length, doc_backbone or backbone),
         )
-        self.train()  # from_pretrained leaves modules in eval mode, and Lightning keeps what it finds: no dropout, silently
+        self.train()  # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no dropout
 
     @property
     def query_tower(self) -> Tower:
-        """Of the queries."""
+        """The tower of the queries."""
         return self.towers[0]
 
     @property
     def doc_tower(self) -> Tower:
-        """Of the documents: the same object where the tower is shared."""
+        """The tower of the documents: the same object where the tower is shared."""
         return self.towers[-1]
 
     @property
     def temperature(self) -> float | Tensor:
-        """By which a similarity is divided."""
+        """What a similarity is divided by."""
         if self.log_temperature is None:
             return self._temperature
         return self.log_temperature.clamp(min=math.log(LOWEST_TEMPERATURE)).exp()
 
-    def forward(self, batch: RankingBatch) -> Tensor:
-        """Scores ``[B, N]`` float32 of the lists, 0 at the padding."""
-        return self.represent(batch)[0]
-
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
-        """Scores ``[B, N]`` as ``forward`` gives them, and the documents' embeddings ``[B, N, H]``, both 0 at the padding.
+        """Scores ``[B, N]`` and the documents' embeddings ``[B, N, H]``, both float32 and 0 at the padding.
 
         Raises:
             InputError: if the lists have no queries.
@@ -136,22 +129,22 @@ class DualEncoder(nn.Module):
         return self.score(queries.unsqueeze(1), docs).squeeze(1).masked_fill(~batch.mask, 0.0), docs
 
     def embed(self, batch: RankingBatch) -> tuple[Tensor | None, Tensor]:
-        """Embeddings of the queries ``[B, H]`` (None where there are none) and documents ``[B, N, H]``, 0 at the padding.
+        """Embeddings of the queries ``[B, H]`` (None where there are none) and of the documents ``[B, N, H]``, 0 at the padding.
 
         Float32; one encoder pass where the tower is shared.
 
         Raises:
-            InputError: for lists without queries where there are two towers: one of them would never learn.
+            InputError: for lists without queries if there are two towers: one of them would never learn.
         """
         if self.training and self.log_temperature is not None:
-            # As CLIP does between steps: below the bound it would get no gradient to come back by.
+            # As CLIP does between steps. Below the bound there would be no gradient to bring it back.
             self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
         queries = None
         if batch.queries is None:
             if len(self.towers) > 1:
                 raise InputError(
-                    "groups of texts without queries train one tower, and the model has two; leave out "
-                    "model.init_args.doc_backbone"
+                    "groups of texts without queries train one tower, and the model has two; leave out doc_backbone",
+                    option="doc_backbone",
                 )
             docs = self.doc_tower(batch.docs)
         elif len(self.towers) == 1:
@@ -159,7 +152,7 @@ class DualEncoder(nn.Module):
             queries, docs = both.split([len(batch.queries.lengths), len(batch.docs.lengths)])
         else:
             queries, docs = self.query_tower(batch.queries), self.doc_tower(batch.docs)
-        return queries, docs.new_zeros(*batch.mask.shape, self.dim).masked_scatter(batch.mask.unsqueeze(2), docs)
+        return queries, in_lists(docs, batch.mask)
 
     def score(self, queries: Tensor, docs: Tensor) -> Tensor:
         """Similarity over temperature, ``[…, A, D]`` float32.
@@ -171,16 +164,16 @@ class DualEncoder(nn.Module):
         return SIMILARITIES[self.similarity](queries, docs) / self.temperature
 
     def save(self, folder: str | Path) -> None:
-        """Write a folder that ``SentenceTransformer(folder)`` loads, and this class: whole, or not at all.
+        """Write a folder that ``SentenceTransformer(folder)`` and this class load. A failure leaves no folder.
 
-        Its ``encode_query`` and ``encode_document`` give the embeddings of this model, prompts and ``max_length`` included; two
-        towers are the two routes of a router. Similarity is saved by its name (a distance is not squared there), a temperature
-        is not.
+        There ``encode_query`` and ``encode_document`` give the embeddings of this model, prompts and ``max_length`` included.
+        Two towers become the two routes of a router. The name of the similarity is saved (``euclidean`` for the squared
+        distance too); the temperature is not.
 
         Raises:
             InputError: if the folder exists.
         """
-        from sentence_transformers import SentenceTransformer  # here, not above: see ltr.models.tower
+        from sentence_transformers import SentenceTransformer  # here, not above: see tower.py
         from sentence_transformers.sentence_transformer.modules import Router
 
         folder = Path(folder)
@@ -190,16 +183,16 @@ class DualEncoder(nn.Module):
         partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.tmp-"))
         try:
             with quiet(), ExitStack() as stack:
-                forms = zip(self.towers, self.text_format, strict=False)  # a shared tower's are alike
+                forms = zip(self.towers, self.reads, strict=False)  # both forms of a shared tower have one length
                 sides = [stack.enter_context(tower.as_saved(form.max_length)) for tower, form in forms]
                 SentenceTransformer(
                     modules=sides[0] if len(sides) == 1 else [Router.for_query_document(*sides)],
                     device=str(next(self.parameters()).device),
-                    # No other prompts of the model, nor a default one: it would stand in for a prompt that is empty.
-                    prompts={"query": self.text_format.queries.prompt, "document": self.text_format.docs.prompt},
+                    # Without the model's default prompt: it would replace an empty one.
+                    prompts={"query": self.reads.queries.prompt, "document": self.reads.docs.prompt},
                     similarity_fn_name=self.similarity.removeprefix("squared_"),
-                ).save(str(partial), create_model_card=False)  # it would run the model, and leave it in eval mode
-            partial.chmod(0o755)  # a temporary folder is for its owner alone
+                ).save(str(partial), create_model_card=False)  # a card would run the model, and leave it in eval mode
+            partial.chmod(0o755)  # only its owner may read a temporary folder
             os.rename(partial, folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -210,25 +203,7 @@ def _check_temperature(temperature: float, learnt: bool) -> None:
     lowest = LOWEST_TEMPERATURE if learnt else 0
     if not (math.isfinite(temperature) and temperature > 0 and temperature >= lowest):
         bound = f"at least {lowest} where it is learnt" if learnt else "above 0"
-        raise InputError(f"temperature must be {bound}, got {temperature} (option model.init_args.temperature)")
-
-
-def _form(tower: Tower, prompt: str, max_length: int | None, backbone: str) -> SingleTexts:
-    """How the texts of a tower are laid out."""
-    if prompt and not tower.pools_prompt:
-        raise InputError(
-            f"backbone {backbone!r} leaves the prompt {prompt!r} out of its pooling, which can't be done here; set "
-            "model.init_args.query_prompt and doc_prompt to ''"
-        )
-    if max_length is not None and tower.max_positions is not None and max_length > tower.max_positions:
-        raise InputError(
-            f"max_length must be at most {tower.max_positions}, the positions of {backbone!r}, got {max_length} "
-            "(option model.init_args.max_length)"
-        )
-    length = tower.own_max_length if max_length is None else max_length
-    if length is None:
-        raise InputError(f"backbone {backbone!r} says no longest text; set model.init_args.max_length")
-    return SingleTexts(tower.tokenizer, length, prompt)
+        raise InputError(f"temperature must be {bound}, got {temperature}", option="temperature")
 
 
 def _end_to_end(first: Texts, second: Texts) -> Texts:

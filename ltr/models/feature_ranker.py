@@ -1,48 +1,65 @@
 """Feature ranker: a network over the feature vectors of a list's documents."""
 
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch
+from ltr.data.formats import FeatureVectors
 from ltr.errors import InputError
+from ltr.models.ranker import Ranker, in_lists
 
 Activation = Literal["relu", "gelu", "tanh", "sigmoid"]
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
 
+
+class Network(NamedTuple):
+    """The sizes of a feature ranker, as :class:`FeatureRanker` documents them."""
+
+    hidden: list[int] | tuple[int, ...] = (10,)
+    activation: Activation = "relu"
+    layer_norm: bool = False
+    dropout: float = 0.0
+    residual_blocks: int = 0
+    attention_blocks: int = 0
+    heads: int = 2
+
+
 Preset = Literal["linear", "two_layer", "mlp", "deep", "list_attention"]
-PRESETS: dict[str, dict[str, Any]] = {
-    "linear": {"hidden": ()},
-    "two_layer": {"hidden": (10,)},
-    "mlp": {"hidden": (128, 64), "dropout": 0.4},
-    "deep": {"hidden": (128,), "residual_blocks": 2, "layer_norm": True, "dropout": 0.2},
-    "list_attention": {"hidden": (64,), "layer_norm": True, "dropout": 0.2, "attention_blocks": 1},
+PRESETS: dict[Preset, Network] = {
+    "linear": Network(hidden=()),
+    "two_layer": Network(hidden=(10,)),
+    "mlp": Network(hidden=(128, 64), dropout=0.4),
+    "deep": Network(hidden=(128,), residual_blocks=2, layer_norm=True, dropout=0.2),
+    "list_attention": Network(hidden=(64,), layer_norm=True, dropout=0.2, attention_blocks=1),
 }
 
 
-class FeatureRanker(nn.Module):
-    r"""A multi-layer perceptron, the same for every document, and on request attention between the documents of a list.
+class FeatureRanker(Ranker):
+    r"""A multi-layer perceptron, the same for every document, with optional attention between the documents of a list.
 
     .. math::
         s = w^\top h_L + b, \qquad h_0 = x, \qquad
         h_{l+1} = \mathrm{dropout}(\phi(\mathrm{norm}(W_l h_l + b_l)))
 
-    Without attention a document's score depends on nothing but its features. With it the documents of a list see each other after
-    the last layer: scores are still the same whatever the order of the documents, but belong to this list.
+    Without attention a document's score depends on its features only. With attention the documents of a list see each other after
+    the last layer: a score then depends on the whole list, but not on the order of its documents.
 
     Args:
-        n_features: F, the numbers that describe a document.
-        hidden: width of each layer; none makes the ranker linear.
-        activation: φ.
-        layer_norm: normalise each layer before its activation.
-        dropout: probability after each activation, and inside the attention blocks.
-        residual_blocks: further layers of the last width, :math:`h + W_2\,\mathrm{dropout}(\phi(W_1 \mathrm{norm}(h)))` each.
-        attention_blocks: pre-norm transformer blocks over the list, of the last width; inside they keep ReLU, whatever φ is.
-        heads: of each attention block; they divide the last width.
+        n_features: Numbers that describe a document (F). Features that a file leaves out are 0.
+        preset: The network: ``linear``; ``two_layer``, RankNet's and ListNet's with 10 hidden units; ``mlp``, wider, with
+            dropout; ``deep``, with residual blocks and layer norm; ``list_attention``, with attention over the list.
+        hidden: Width of each layer; an empty list makes the ranker linear. None: as in the preset, like all options below.
+        activation: The activation φ: ``relu``, ``gelu``, ``tanh`` or ``sigmoid``.
+        layer_norm: Normalise each layer before its activation.
+        dropout: Dropout probability after each activation, and inside the attention blocks.
+        residual_blocks: Number of further layers :math:`h + W_2\,\mathrm{dropout}(\phi(W_1 \mathrm{norm}(h)))` of the last width.
+        attention_blocks: Number of pre-norm transformer blocks over the list, of the last width. They always use ReLU.
+        heads: Heads of each attention block. They must divide the last width.
 
     Raises:
-        InputError: for sizes that do not fit.
+        InputError: for an unknown preset, or sizes that do not fit.
 
     References:
         Burges et al. (2005), Learning to rank using gradient descent (RankNet: one hidden layer of 10).
@@ -50,54 +67,56 @@ class FeatureRanker(nn.Module):
         Qin et al. (2021), Are neural rankers still outperformed by gradient boosted decision trees?
     """
 
-    gives_embeddings = True
+    usual_lr = 1e-3
 
     def __init__(
         self,
         n_features: int,
-        hidden: list[int] | tuple[int, ...] = (10,),
-        activation: Activation = "relu",
-        layer_norm: bool = False,
-        dropout: float = 0.0,
-        residual_blocks: int = 0,
-        attention_blocks: int = 0,
-        heads: int = 2,
+        preset: Preset = "two_layer",
+        hidden: list[int] | None = None,
+        activation: Activation | None = None,
+        layer_norm: bool | None = None,
+        dropout: float | None = None,
+        residual_blocks: int | None = None,
+        attention_blocks: int | None = None,
+        heads: int | None = None,
     ) -> None:
         super().__init__()
-        _check_sizes(n_features, hidden, activation, dropout, residual_blocks, attention_blocks, heads)
-        self.n_features = n_features
+        if preset not in PRESETS:
+            raise InputError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}", option="preset")
+        asked = {"hidden": hidden, "activation": activation, "layer_norm": layer_norm, "dropout": dropout}
+        asked |= {"residual_blocks": residual_blocks, "attention_blocks": attention_blocks, "heads": heads}
+        network = PRESETS[preset]._replace(**{name: value for name, value in asked.items() if value is not None})
+        _check(n_features, network)
+        self.reads = FeatureVectors(n_features)
+        act, p = ACTIVATIONS[network.activation], network.dropout
         width, layers = n_features, []
-        for size in hidden:
-            layers += [nn.Linear(width, size)] + ([nn.LayerNorm(size)] if layer_norm else [])
-            layers += [ACTIVATIONS[activation](), nn.Dropout(dropout)]
+        for size in network.hidden:
+            layers += [nn.Linear(width, size)] + ([nn.LayerNorm(size)] if network.layer_norm else [])
+            layers += [act(), nn.Dropout(p)]
             width = size
-        layers += [_Residual(width, ACTIVATIONS[activation](), dropout) for _ in range(residual_blocks)]
+        layers += [_Residual(width, act(), p) for _ in range(network.residual_blocks)]
         self.layers = nn.Sequential(*layers)
         self.attention = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, heads, 2 * width, dropout, batch_first=True, norm_first=True)
-            for _ in range(attention_blocks)
+            nn.TransformerEncoderLayer(width, network.heads, 2 * width, p, batch_first=True, norm_first=True)
+            for _ in range(network.attention_blocks)
         )
         self.head = nn.Linear(width, 1)
-
-    def forward(self, batch: RankingBatch) -> Tensor:
-        """Scores ``[B, N]`` float32, 0 at the padding."""
-        return self.represent(batch)[0]
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]``, and what the head reads, ``[B, N, H]``: both float32, and 0 at the padding."""
         mask = batch.mask
-        hidden = self.layers(batch.features[mask])  # real documents only: padding costs nothing, and no dropout is drawn for it
+        hidden = self.layers(batch.features[mask])  # real documents only: padding costs no time and draws no dropout
         if self.attention and len(hidden):  # torch's attention refuses a batch without a document, which a rank may get
             hidden = self._attended(hidden, mask)
-        # Not under autocast: scores rounded to bfloat16 would tie, and ties are broken by the documents' ids.
+        # Not under autocast: scores rounded to bfloat16 would tie, and document ids would then decide the order.
         with torch.autocast(hidden.device.type, enabled=False):
             hidden = hidden.float()
             scores = self.head(hidden).squeeze(1)
-        lists = hidden.new_zeros(*mask.shape, hidden.shape[1])
-        return scores.new_zeros(mask.shape).masked_scatter(mask, scores), lists.masked_scatter(mask.unsqueeze(2), hidden)
+        return in_lists(scores, mask), in_lists(hidden, mask)
 
     def _attended(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        lists = hidden.new_zeros(*mask.shape, hidden.shape[1]).masked_scatter(mask.unsqueeze(2), hidden)
+        lists = in_lists(hidden, mask)
         for block in self.attention:
             lists = block(lists, src_key_padding_mask=~mask)
         return lists[mask]
@@ -114,19 +133,12 @@ class _Residual(nn.Module):
         return hidden + self.change(hidden)
 
 
-def _check_sizes(
-    n_features: int,
-    hidden: list[int] | tuple[int, ...],
-    activation: str,
-    dropout: float,
-    residual_blocks: int,
-    attention_blocks: int,
-    heads: int,
-) -> None:
+def _check(n_features: int, network: Network) -> None:
     def must(holds: bool, option: str, what: str, got: object) -> None:
         if not holds:
-            raise InputError(f"{option} must be {what}, got {got} (option model.init_args.{option})")
+            raise InputError(f"{option} must be {what}, got {got}", option=option)
 
+    hidden, activation, _, dropout, residual_blocks, attention_blocks, heads = network
     must(n_features >= 1, "n_features", "at least 1", n_features)
     must(all(size >= 1 for size in hidden), "hidden", "widths of at least 1", list(hidden))
     must(activation in ACTIVATIONS, "activation", f"one of {', '.join(ACTIVATIONS)}", repr(activation))

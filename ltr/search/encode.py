@@ -14,7 +14,8 @@ from ltr.data.files import new_array
 from ltr.data.formats import SingleTexts
 from ltr.data.progress import track
 from ltr.data.tokens import TokenStore
-from ltr.models.packed import cuts, in_eval_mode
+from ltr.models.encoder.chunks import cuts
+from ltr.models.encoder.packed import in_eval_mode
 from ltr.search.ranks import barrier, by_rank_0, rank, world_size
 
 # Tokens handed to the encoder at once, at most: several of its chunks on a CPU, one on a GPU.
@@ -29,7 +30,7 @@ def encode(encoder: nn.Module, store: TokenStore, form: SingleTexts, file: Path,
     Under several processes each embeds its share. All must call it, with the same arguments and a file that all can reach.
 
     Args:
-        encoder: ``encoder(Texts) -> [S, H]``, as :class:`ltr.models.text_encoder.TextEncoder`.
+        encoder: ``encoder(Texts) -> [S, H]``, as :class:`ltr.models.encoder.text_encoder.TextEncoder`.
         store: the tokens of the texts.
         form: how they are laid out for the encoder.
         file: a ``.npy`` file; an existing one is replaced.

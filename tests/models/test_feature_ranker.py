@@ -26,7 +26,7 @@ def lists() -> RankingBatch:
 
 def test_a_linear_ranker_by_hand():
     """w = (1, -2), b = 3: documents (1, 0), (0, 1), (2, 2) score 4, 1, 1."""
-    model = FeatureRanker(2, hidden=())
+    model = FeatureRanker(2, preset="linear")
     model.load_state_dict({"head.weight": torch.tensor([[1.0, -2.0]]), "head.bias": torch.tensor([3.0])})
     features = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]]])
     assert model(batch_of(features, torch.ones(1, 3, dtype=torch.bool))).tolist() == [[4.0, 1.0, 1.0]]
@@ -34,7 +34,7 @@ def test_a_linear_ranker_by_hand():
 
 def test_the_two_layer_net_is_the_one_of_ranknet():
     """Features to 10 hidden units to one score: torch's own layers with the same weights agree."""
-    model = FeatureRanker(4, **PRESETS["two_layer"])
+    model = FeatureRanker(4, "two_layer")
     plain = torch.nn.Sequential(torch.nn.Linear(4, 10), torch.nn.ReLU(), torch.nn.Linear(10, 1))
     for ours, other in zip(model.parameters(), plain.parameters(), strict=True):
         other.data.copy_(ours.data)
@@ -45,7 +45,7 @@ def test_the_two_layer_net_is_the_one_of_ranknet():
 
 def test_a_residual_block_by_hand():
     """h + W2 relu(W1 norm(h)) with h = (1, -1) = norm(h), W1 = 1 and W2 = 2: relu gives (1, 0), so h becomes (3, -1)."""
-    model = FeatureRanker(2, hidden=(), residual_blocks=1)
+    model = FeatureRanker(2, preset="linear", residual_blocks=1)
     block = model.layers[0].change
     with torch.no_grad():
         for layer, factor in ((block[1], 1.0), (block[4], 2.0)):
@@ -59,7 +59,7 @@ def test_a_residual_block_by_hand():
 
 @EVERY_PRESET
 def test_padding_changes_nothing_and_scores_zero(preset, lists):
-    model = FeatureRanker(4, **PRESETS[preset]).eval()
+    model = FeatureRanker(4, preset).eval()
     scores, embeddings = model.represent(lists)
     assert scores.shape == (3, 5) and embeddings.shape[:2] == (3, 5)
     assert (scores[~lists.mask] == 0).all() and (embeddings[~lists.mask] == 0).all() and scores.isfinite().all()
@@ -71,7 +71,7 @@ def test_padding_changes_nothing_and_scores_zero(preset, lists):
 
 @EVERY_PRESET
 def test_the_order_of_documents_changes_nothing(preset, lists):
-    model, order = FeatureRanker(4, **PRESETS[preset]).eval(), torch.tensor([3, 0, 4, 1, 2])
+    model, order = FeatureRanker(4, preset).eval(), torch.tensor([3, 0, 4, 1, 2])
     shuffled = batch_of(lists.features[:, order], lists.mask[:, order])
     torch.testing.assert_close(model(shuffled), model(lists)[:, order])
 
@@ -80,7 +80,7 @@ def test_only_attention_lets_documents_see_each_other(lists):
     other = lists._replace(features=lists.features.clone())
     other.features[0, 4] += 1
     for preset in PRESETS:
-        model = FeatureRanker(4, **PRESETS[preset]).eval()
+        model = FeatureRanker(4, preset).eval()
         unchanged = torch.equal(model(lists)[0, :4], model(other)[0, :4])
         assert unchanged == (preset != "list_attention")
         assert not torch.equal(model(lists)[0, 4], model(other)[0, 4])
@@ -89,7 +89,7 @@ def test_only_attention_lets_documents_see_each_other(lists):
 @EVERY_PRESET
 def test_training_and_measuring_agree_without_dropout(preset, lists):
     """Torch has a fused kernel of the attention block for evaluation alone."""
-    model = FeatureRanker(4, **PRESETS[preset] | {"dropout": 0.0})
+    model = FeatureRanker(4, preset, dropout=0.0)
     trained = model.train()(lists)
     with torch.no_grad():
         torch.testing.assert_close(model.eval()(lists), trained, rtol=1e-4, atol=1e-5)
@@ -97,7 +97,7 @@ def test_training_and_measuring_agree_without_dropout(preset, lists):
 
 @EVERY_PRESET
 def test_every_weight_learns_and_an_empty_list_harms_no_gradient(preset, lists):
-    model = FeatureRanker(4, **PRESETS[preset])
+    model = FeatureRanker(4, preset)
     (model(lists) * torch.randn(3, 5)).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() and (p.grad != 0).any() for p in model.parameters())
 
@@ -107,7 +107,7 @@ def test_every_weight_learns_and_an_empty_list_harms_no_gradient(preset, lists):
 @pytest.mark.parametrize("n_lists", [0, 2])
 def test_a_batch_without_a_document_has_scores_and_no_gradient(preset, heads, n_lists):
     """A rank that has no list left to measure gets such a batch."""
-    model = FeatureRanker(4, **PRESETS[preset] | {"heads": heads})
+    model = FeatureRanker(4, preset, heads=heads)
     nothing = batch_of(torch.zeros(n_lists, 1, 4), torch.zeros(n_lists, 1, dtype=torch.bool))
     assert (model(nothing) == torch.zeros(n_lists, 1)).all()
     with torch.inference_mode():
@@ -116,7 +116,7 @@ def test_a_batch_without_a_document_has_scores_and_no_gradient(preset, heads, n_
 
 def test_options_build_what_they_say():
     """2 hidden layers with norm, tanh and dropout, 3 residual blocks with theirs, 1 attention block with its own."""
-    model = FeatureRanker(4, [8, 6], "tanh", True, 0.3, residual_blocks=3, attention_blocks=1, heads=3)
+    model = FeatureRanker(4, "linear", [8, 6], "tanh", True, 0.3, residual_blocks=3, attention_blocks=1, heads=3)
 
     def count(kind):
         return sum(type(m) is kind for part in (model.layers, model.head) for m in part.modules())
@@ -129,8 +129,16 @@ def test_options_build_what_they_say():
     )
 
 
+def test_an_option_replaces_that_of_the_preset_alone():
+    """The preset mlp has two layers, 128 and 64 wide, with ReLU and a dropout of 0.4."""
+    model = FeatureRanker(4, "mlp", hidden=[3], activation="tanh")
+    assert [type(layer).__name__ for layer in model.layers] == ["Linear", "Tanh", "Dropout"]
+    assert model.layers[0].out_features == 3 and model.layers[2].p == 0.4
+    assert len(FeatureRanker(4, "mlp", hidden=[]).layers) == 0 and FeatureRanker(4, "mlp", dropout=0.0).layers[2].p == 0.0
+
+
 def test_scores_are_float32_under_autocast(lists):
-    model = FeatureRanker(4, **PRESETS["list_attention"])
+    model = FeatureRanker(4, "list_attention")
     with torch.autocast("cpu", torch.bfloat16):
         assert model(lists).dtype == torch.float32
 
@@ -138,6 +146,7 @@ def test_scores_are_float32_under_autocast(lists):
 @pytest.mark.parametrize(
     "options, message",
     [
+        ({"preset": "huge"}, "preset must be one of linear, two_layer, mlp, deep, list_attention, got 'huge'"),
         ({"n_features": 0}, "n_features must be at least 1, got 0"),
         ({"hidden": [8, 0]}, r"hidden must be widths of at least 1, got \[8, 0\]"),
         ({"activation": "swish"}, "activation must be one of relu, gelu, tanh, sigmoid, got 'swish'"),

@@ -9,8 +9,8 @@ from transformers import AutoModel
 from ltr.data.collection import open_collection
 from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
-from ltr.models.backbone import load_encoder, load_tokenizer
-from ltr.models.text_encoder import TextEncoder
+from ltr.models.encoder.pretrained import load_encoder, load_tokenizer
+from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.search.encode import encode, encode_batches
 
 

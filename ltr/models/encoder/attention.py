@@ -1,4 +1,4 @@
-"""Attention within each of several texts that lie end to end: an implementation that encoders of transformers take by its name.
+"""Attention within each of several texts that lie end to end, as an implementation that transformers finds by its name.
 
 Shapes: T tokens of the C texts of a chunk, h heads of d dimensions, L tokens of a text, or of the longest.
 """
@@ -14,20 +14,20 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ltr.models.dropout import dropout as drop
+from ltr.models.encoder.dropout import fast_dropout
 
 NAME = "ltr_packed"
-# Shorter texts train faster by explicit matmuls on a CPU that multiplies bfloat16 (AMX): 2.6 to 11 times from 64 to 256 tokens,
-# as the flash kernel's backward is slow there. Everywhere else flash is as fast or faster: benchmarks/attention.py.
+# On a CPU that multiplies bfloat16 (AMX), shorter texts train faster by explicit matmuls: 2.6 to 11 times from 64 to 256 tokens.
+# The flash kernel's backward pass is slow there. Everywhere else flash is as fast or faster: benchmarks/attention.py.
 EXPLICIT_BELOW = 512
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Which spans of a chunk attend to themselves. An object, not a tuple: models hand it on to their attention untouched.
+    """Which tokens of a chunk are one text. An object, not a tuple, so that models pass it on to their attention untouched.
 
     Attributes:
-        groups: texts of one length lie side by side: (texts, length), shortest first.
+        groups: texts of equal length lie side by side: (number of texts, length), shortest first.
         offsets: ``[C + 1]`` int32, where each text begins, and T.
     """
 
@@ -48,19 +48,10 @@ def _attention(
     packed_layout: Layout | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """``[B, T, h, d]``: attention over a chunk (B = 1), or torch's over padded texts.
+    """What transformers calls in every layer: takes ``[B, h, T, d]``, returns ``[B, T, h, d]``.
 
-    Args:
-        module: the layer that asks.
-        query: ``[B, h, T, d]``, as key and value.
-        key: as the query.
-        value: as the query.
-        attention_mask: of padded texts; for a chunk there is none.
-        scaling: of the scores.
-        dropout: probability, 0 in eval mode.
-        sliding_window: a token attends to those nearer than this.
-        packed_layout: of a chunk.
-        others: what some layers say for other implementations.
+    With ``packed_layout`` it is attention over a chunk (B = 1), without it torch's over padded texts. ``sliding_window``: a token
+    attends to tokens nearer than this. ``others`` are for other implementations.
     """
     if packed_layout is not None:
         qkv = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
@@ -74,13 +65,13 @@ def _attention(
 def _block_diagonal(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
 ) -> Tensor:
-    """``[T, h, d]`` of as much: every text attends to itself."""
-    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and not p:  # varlen_attn knows no other, and no dropout
+    """Takes and returns ``[T, h, d]``; each text attends to itself only."""
+    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and not p:  # varlen_attn needs half precision, no dropout
         longest = layout.groups[-1][1]
         window = (-1, -1) if sliding_window is None else (sliding_window - 1, sliding_window - 1)
         ends = layout.offsets, layout.offsets, longest, longest
         return varlen_attn(query, key, value, *ends, scale=scaling, window_size=window)
-    # A GPU would spend more on many small kernels than on some padding, a CPU the other way round.
+    # Many small kernels cost a GPU more than some padding does; for a CPU it is the other way round.
     attend = _padded if query.is_cuda else _by_length
     return attend(query, key, value, layout, scaling, p, sliding_window)
 
@@ -88,7 +79,7 @@ def _block_diagonal(
 def _by_length(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
 ) -> Tensor:
-    """Texts of one length together, by the faster kernel."""
+    """Texts of equal length together, by the faster kernel."""
     outputs = []
     sizes = [n_texts * length for n_texts, length in layout.groups]
     for group, *qkv in zip(layout.groups, *(x.split(sizes) for x in (query, key, value)), strict=True):
@@ -98,14 +89,14 @@ def _by_length(
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, p: float, sliding_window: int | None) -> Tensor:
-    """``[C, h, L, d]`` of as much."""
+    """Takes and returns ``[C, h, L, d]``."""
     mask = _window(query.shape[2], sliding_window, query.device)
     if not (p or explicit_is_faster(query)):  # with dropout, torch has no flash kernel on a CPU
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     scores = (query * (query.shape[-1] ** -0.5 if scaling is None else scaling)) @ key.transpose(-1, -2)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    return drop(scores.softmax(dim=-1), p) @ value
+    return fast_dropout(scores.softmax(dim=-1), p) @ value
 
 
 def _padded(
@@ -118,26 +109,22 @@ def _padded(
     token = (offsets[:-1].unsqueeze(1) + column).clamp(max=len(query) - 1)
     mask = (column < lengths.unsqueeze(1))[:, None, None]
     window = _window(longest, sliding_window, query.device)
-    if window is not None:  # padding attends to itself: a row that sees nothing would be NaN, and its gradient everyone's
+    if window is not None:  # padding attends to itself: a row that sees nothing would be NaN, and make every gradient NaN
         mask = (mask & window) | torch.eye(longest, dtype=torch.bool, device=query.device)
-    output = F.scaled_dot_product_attention(
-        *(x[token].transpose(1, 2) for x in (query, key, value)),
-        attn_mask=mask,
-        dropout_p=p,
-        scale=scaling,
-    )
+    qkv = (x[token].transpose(1, 2) for x in (query, key, value))
+    output = F.scaled_dot_product_attention(*qkv, attn_mask=mask, dropout_p=p, scale=scaling)
     text = torch.arange(len(lengths), device=query.device).repeat_interleave(lengths, output_size=len(query))
     return output.transpose(1, 2)[text, torch.arange(len(query), device=query.device) - offsets[text]]
 
 
 def explicit_is_faster(query: Tensor) -> bool:
-    """Whether on a CPU explicit matmuls beat torch's flash kernel for ``[C, h, L, d]``: the one place that chooses."""
+    """Whether explicit matmuls on a CPU beat torch's flash kernel for ``[C, h, L, d]``."""
     multiplies_bfloat16 = torch.cpu.get_capabilities().get("amx_bf16", False)
     return multiplies_bfloat16 and query.dtype == torch.bfloat16 and query.requires_grad and query.shape[2] < EXPLICIT_BELOW
 
 
 def _window(length: int, sliding_window: int | None, device: torch.device) -> Tensor | None:
-    """``[L, L]`` bool, True where tokens are nearer than the window; None where all are."""
+    """``[L, L]`` bool, True where tokens are nearer than the window. None where all of them are."""
     if sliding_window is None or length <= sliding_window:
         return None
     position = torch.arange(length, device=device)
@@ -145,10 +132,10 @@ def _window(length: int, sliding_window: int | None, device: torch.device) -> Te
 
 
 def _mask(*args: Any, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
-    """That of torch for padded texts. A chunk of T tokens needs none of ``[T, T]``."""
+    """Torch's mask for padded texts. A packed chunk gets none: it would be ``[T, T]``."""
     return None if attention_mask is None else sdpa_mask(*args, attention_mask=attention_mask, **options)
 
 
-# Names only, and here: an encoder that arrives in another process finds them when its class is imported.
+# Registered on import, so that an encoder unpickled in another process finds its attention.
 AttentionInterface.register(NAME, _attention)
 AttentionMaskInterface.register(NAME, _mask)

@@ -13,8 +13,9 @@ from transformers import (
 )
 
 from ltr.batch import Texts
-from ltr.models.packed import enable_packing, first_position, hidden_states, logits, packed_chunks, pool
-from ltr.models.padding import padded_chunks
+from ltr.models.encoder.chunks import packed_chunks, padded_chunks
+from ltr.models.encoder.packed import enable_packing, first_position, hidden_states, logits
+from ltr.models.encoder.pooling import pool
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 COMMON = {"vocab_size": 60, "max_position_embeddings": 64, "pad_token_id": 1, "num_labels": 1}
@@ -71,10 +72,9 @@ def read(encoder, how, of, max_tokens=40):
 def read_padded(encoder, how, of):
     """The same from padded chunks, by the means of transformers alone."""
     rows, outputs = [], []
-    for chunk in padded_chunks(of, 1, 10_000):
-        types = {} if chunk.token_type_ids is None else {"token_type_ids": chunk.token_type_ids}
-        hidden = encoder(input_ids=chunk.input_ids, attention_mask=chunk.attention_mask, **types).last_hidden_state.float()
-        mask = chunk.attention_mask.unsqueeze(2)
+    for chunk in padded_chunks(of, 10_000, pad_id=1):
+        hidden = encoder(**chunk.inputs).last_hidden_state.float()
+        mask = chunk.inputs["attention_mask"].unsqueeze(2)
         rows.append(chunk.rows)
         if how == "max":
             outputs.append(hidden.masked_fill(mask == 0, float("-inf")).max(dim=1).values)
@@ -211,39 +211,6 @@ def test_a_compiled_encoder_is_compiled_once_for_all_layouts():
     assert counter.frame_count == frames > 0
 
 
-def test_chunks_hold_every_token_once_in_place():
-    torch.manual_seed(0)
-    lengths = torch.randint(1, 60, (200,))
-    of = Texts(torch.arange(int(lengths.sum())), lengths, torch.arange(int(lengths.sum())) % 2)
-    chunks = list(packed_chunks(of, max_tokens=128, first_position=2))
-    assert sorted(torch.cat([chunk.rows for chunk in chunks]).tolist()) == list(range(200))
-    rows = of.ids.split(lengths.tolist())
-    for chunk in chunks:
-        assert chunk.input_ids.shape[1] <= 128
-        assert torch.equal(chunk.input_ids[0], torch.cat([rows[row] for row in chunk.rows]))
-        assert torch.equal(chunk.token_type_ids, chunk.input_ids % 2)
-        assert torch.equal(chunk.position_ids[0], torch.cat([torch.arange(2, 2 + n) for n in chunk.lengths]))
-        assert torch.equal(chunk.layout.offsets.diff(), chunk.lengths)
-        assert [n for texts, n in chunk.layout.groups for _ in range(texts)] == chunk.lengths.tolist()
-        assert len({n for _, n in chunk.layout.groups}) == len(chunk.layout.groups)
-    assert all(a.lengths.sum() + b.lengths[0] > 128 for a, b in zip(chunks[:-1], chunks[1:], strict=True))
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_first_position(name):
     assert first_position(built(name)) == FIRST_POSITION.get(name, 0)
-
-
-def test_pooling_by_hand():
-    hidden, lengths = torch.tensor([[1.0], [3.0], [5.0]]).bfloat16(), torch.tensor([2, 1])
-    assert pool(hidden, lengths, "mean").tolist() == [[2.0], [5.0]]
-    assert pool(hidden, lengths, "cls").tolist() == [[1.0], [5.0]]
-    assert pool(hidden, lengths, "max").tolist() == [[3.0], [5.0]]
-    assert {pool(hidden, lengths, how).dtype for how in ("mean", "cls", "max")} == {torch.float32}
-
-
-def test_the_gradient_of_a_maximum_goes_to_the_tokens_that_have_it():
-    """By dimension: the second token, and both of a tie by halves. A text of one token gets all of its own."""
-    hidden = torch.tensor([[1.0, 2.0], [3.0, 2.0], [5.0, -1.0]], requires_grad=True)
-    (pool(hidden, torch.tensor([2, 1]), "max") * torch.tensor([[1.0, 4.0], [10.0, 20.0]])).sum().backward()
-    assert hidden.grad.tolist() == [[0.0, 2.0], [1.0, 2.0], [10.0, 20.0]]

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ltr.models.dropout import FastDropout, dropout, use_fast_dropout
+from ltr.models.encoder.dropout import FastDropout, fast_dropout, use_fast_dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -12,7 +12,7 @@ def test_share_and_mean_are_those_of_coins(p, dtype):
     """Five standard errors: of the share sqrt(q(1-q)/n), of the mean sqrt(q/(1-q)/n)."""
     torch.manual_seed(0)
     n, q = 1_000_000, round(256 * p) / 256
-    y = dropout(torch.ones(n, dtype=dtype), p)
+    y = fast_dropout(torch.ones(n, dtype=dtype), p)
     assert y.dtype == dtype
     assert abs((y == 0).float().mean() - q) < 5 * (q * (1 - q) / n) ** 0.5
     torch.testing.assert_close(y.max(), torch.tensor(1 / (1 - q), dtype=dtype))
@@ -23,7 +23,7 @@ def test_share_and_mean_are_those_of_coins(p, dtype):
 def test_bytes_of_a_draw_are_independent():
     """Neighbours in each of the eight places fall together as often as chance has it."""
     torch.manual_seed(0)
-    dropped = (dropout(torch.ones(200_000, 8), 0.25) == 0).float()
+    dropped = (fast_dropout(torch.ones(200_000, 8), 0.25) == 0).float()
     together = (dropped.T @ dropped) / len(dropped)
     expected = torch.full((8, 8), 1 / 16).fill_diagonal_(1 / 4)
     assert (together - expected).abs().max() < 5 * (0.25 * 0.75 / len(dropped)) ** 0.5
@@ -33,7 +33,7 @@ def test_bytes_of_a_draw_are_independent():
 def test_the_gradient_is_the_mask_times_the_scale(shape):
     torch.manual_seed(0)
     x = torch.full(shape, 3.0, requires_grad=True)
-    y = dropout(x, 0.5)
+    y = fast_dropout(x, 0.5)
     assert y.shape == shape
     weights = torch.rand(shape)
     (gradient,) = torch.autograd.grad((y * weights).sum(), x)
@@ -44,10 +44,10 @@ def test_the_gradient_is_the_mask_times_the_scale(shape):
 def test_the_same_seed_drops_the_same_in_any_layout():
     x = torch.randn(12, 33)
     torch.manual_seed(1)
-    expected = dropout(x, 0.3)
+    expected = fast_dropout(x, 0.3)
     torch.manual_seed(1)
-    assert torch.equal(dropout(x.T.contiguous().T, 0.3), expected)
-    assert not torch.equal(dropout(x, 0.3), expected)
+    assert torch.equal(fast_dropout(x.T.contiguous().T, 0.3), expected)
+    assert not torch.equal(fast_dropout(x, 0.3), expected)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.001, 0.999, 1 - 1e-9, 1.0])
@@ -56,7 +56,7 @@ def test_what_a_byte_cannot_say_is_left_to_torch(p):
     torch.manual_seed(0)
     expected = F.dropout(x, p)
     torch.manual_seed(0)
-    assert torch.equal(dropout(x, p), expected)
+    assert torch.equal(fast_dropout(x, p), expected)
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.1])
@@ -64,13 +64,13 @@ def test_a_probability_lies_between_0_and_1(p):
     with pytest.raises(ValueError, match="between 0 and 1"):
         FastDropout(p)
     with pytest.raises(ValueError, match="between 0 and 1"):
-        dropout(torch.ones(3), p)
+        fast_dropout(torch.ones(3), p)
 
 
 def test_the_mask_waits_for_the_backward_pass_in_bytes():
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
-        dropout(torch.randn(1000, requires_grad=True), 0.1)
+        fast_dropout(torch.randn(1000, requires_grad=True), 0.1)
     assert [x.dtype for x in kept if x.numel() > 1] == [torch.uint8]
 
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from ltr.models import attention
-from ltr.models.attention import Layout
+from ltr.models.encoder import attention
+from ltr.models.encoder.attention import Layout
 
 
 def attend(q, k, v, lengths, **options):

@@ -12,9 +12,9 @@ from transformers import (
 
 from ltr.batch import Texts
 from ltr.errors import InputError
-from ltr.models import text_encoder
-from ltr.models.dropout import use_fast_dropout
-from ltr.models.text_encoder import TextEncoder
+from ltr.models.encoder import text_encoder
+from ltr.models.encoder.dropout import use_fast_dropout
+from ltr.models.encoder.text_encoder import TextEncoder
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 60}
 LENGTHS = [7, 1, 20, 3, 7, 12, 7, 1, 5]
@@ -37,6 +37,10 @@ def mpnet():
     model = MPNetModel(MPNetConfig(**SIZES, pad_token_id=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     model.pooler = None
     return model
+
+
+def reader(model, pad_id=0, **options):
+    return TextEncoder(model, pad_id, TextEncoder.Options(**options))
 
 
 def texts(lengths=LENGTHS):
@@ -64,7 +68,7 @@ def gradients(encoder, of):
 def test_each_text_gets_what_it_gets_alone(build, max_tokens, pooling):
     model, of = build(), texts()
     expected = one_by_one(model, of, pooling)
-    encoder = TextEncoder(model, pad_id=1, pooling=pooling, max_tokens=max_tokens)
+    encoder = reader(model, pad_id=1, pooling=pooling, max_tokens=max_tokens)
     assert encoder.reads_packed == (build is bert)
     torch.testing.assert_close(encoder(of), expected, atol=1e-5, rtol=1e-5)
 
@@ -73,13 +77,13 @@ def test_each_text_gets_what_it_gets_alone(build, max_tokens, pooling):
 def test_a_ready_head_scores_each_text_as_alone(max_tokens):
     model, of = bert(kind=BertForSequenceClassification).eval(), texts()
     expected = torch.cat([model(row[None]).logits[0] for row in of.ids.split(LENGTHS)])
-    torch.testing.assert_close(TextEncoder(model, max_tokens=max_tokens).logits(of), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(reader(model, max_tokens=max_tokens).logits(of), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_no_text_gives_no_row():
     none = Texts(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
-    assert TextEncoder(bert())(none).shape == (0, 16)
-    assert TextEncoder(bert(kind=BertForSequenceClassification)).logits(none).shape == (0,)
+    assert reader(bert())(none).shape == (0, 16)
+    assert reader(bert(kind=BertForSequenceClassification)).logits(none).shape == (0,)
 
 
 @pytest.mark.parametrize("keep_tokens, n_recomputed", [(0, 4), (40, 2)])
@@ -88,9 +92,9 @@ def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(fast, keep_t
     model = bert(dropout=0.2)
     if fast:
         use_fast_dropout(model)
-    kept, recomputed = TextEncoder(model, max_tokens=15), TextEncoder(model, max_tokens=15, keep_tokens=keep_tokens)
+    kept, recomputed = reader(model, max_tokens=15), reader(model, max_tokens=15, keep_tokens=keep_tokens)
     of = texts()
-    assert recomputed._recomputed(list(recomputed._chunks(of))) == n_recomputed
+    assert recomputed._recomputed(recomputed._chunks(of)) == n_recomputed
     value, expected = gradients(kept, of)
     again, found = gradients(recomputed, of)
     assert torch.equal(again, value)
@@ -104,9 +108,9 @@ def test_freed_memory_is_given_back_before_each_chunk_that_is_recomputed(monkeyp
     """Three chunks: the first two are read forwards and backwards, the last one is kept."""
     calls = []
     monkeypatch.setattr(text_encoder, "_trim", calls.append)
-    gradients(TextEncoder(bert(), max_tokens=10), texts([10] * 3))
+    gradients(reader(bert(), max_tokens=10), texts([10] * 3))
     assert calls == []
-    gradients(TextEncoder(bert(), max_tokens=10, keep_tokens=0), texts([10] * 3))
+    gradients(reader(bert(), max_tokens=10, keep_tokens=0), texts([10] * 3))
     assert calls == [0] * 4
 
 
@@ -116,7 +120,7 @@ def test_gradients_of_recomputed_chunks_add_up_in_float32():
     of = texts([10] * 40)
 
     def weights(**sizes):
-        return {name: g for name, g in gradients(TextEncoder(bert(), **sizes), of)[1].items() if "dense.weight" in name}
+        return {name: g for name, g in gradients(reader(bert(), **sizes), of)[1].items() if "dense.weight" in name}
 
     exact = weights()
     with torch.autocast("cpu", torch.bfloat16):
@@ -132,7 +136,7 @@ def test_recomputing_keeps_the_activations_of_as_many_tokens_as_asked_for():
 
     def held(keep_tokens, n_chunks):
         model, numbers = bert(), []
-        encoder = TextEncoder(model, max_tokens=20, keep_tokens=keep_tokens)
+        encoder = reader(model, max_tokens=20, keep_tokens=keep_tokens)
         own = {p.data_ptr() for p in model.parameters()}
 
         def pack(x):
@@ -152,8 +156,8 @@ def test_recomputing_keeps_the_activations_of_as_many_tokens_as_asked_for():
 
 def test_compiled_layers_give_the_same():
     model, of = bert(), texts()
-    expected_value, expected = gradients(TextEncoder(model, max_tokens=30), of)
-    compiled = TextEncoder(model, max_tokens=30, compile=True)
+    expected_value, expected = gradients(reader(model, max_tokens=30), of)
+    compiled = reader(model, max_tokens=30, compile=True)
     assert [layer._compiled_call_impl is not None for layer in model.encoder.layer] == [True, True]
     value, found = gradients(compiled, of)
     torch.testing.assert_close(value, expected_value)
@@ -161,35 +165,38 @@ def test_compiled_layers_give_the_same():
         torch.testing.assert_close(gradient, expected[name], atol=1e-4, rtol=1e-4, msg=name)
 
 
-def test_a_chunk_of_no_tokens_is_refused():
-    with pytest.raises(InputError, match="keep_tokens must be at least 0, got -1"):
-        TextEncoder(bert(), keep_tokens=-1)
-    with pytest.raises(InputError, match="max_tokens must be at least 1, got 0"):
-        TextEncoder(bert(), max_tokens=0)
-
-
-def test_another_pooling_is_refused():
-    with pytest.raises(InputError, match="pooling must be 'mean', 'cls' or 'max', got 'sum'"):
-        TextEncoder(bert(), pooling="sum")
+@pytest.mark.parametrize(
+    "option, value, message",
+    [
+        ("keep_tokens", -1, "keep_tokens must be at least 0, got -1"),
+        ("max_tokens", 0, "max_tokens must be at least 1, got 0"),
+        ("dropout", "some", "dropout must be one of hidden, own, none, got 'some'"),
+        ("pooling", "sum", "pooling must be one of mean, cls, max, None, got 'sum'"),
+    ],
+)
+def test_options_out_of_bounds_are_refused_by_name(option, value, message):
+    with pytest.raises(InputError, match=message) as caught:
+        TextEncoder.Options(**{option: value})
+    assert caught.value.option == option
 
 
 def test_an_encoder_that_depends_on_the_neighbours_of_a_text_is_refused():
     """XLNet's classifier reads the last place of a row, padding or not."""
     sizes = {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 24, "vocab_size": 60, "num_labels": 1}
-    with pytest.raises(InputError, match="XLNetForSequenceClassification gives a text something else beside a longer one"):
-        TextEncoder(XLNetForSequenceClassification(XLNetConfig(**sizes)))
+    with pytest.raises(InputError, match="XLNetForSequenceClassification gives a text other outputs beside a longer text"):
+        reader(XLNetForSequenceClassification(XLNetConfig(**sizes)))
 
 
 def test_an_encoder_that_cannot_be_run_is_refused():
     model = bert()
     model.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(ValueError("no such input\nand more")))
     with pytest.raises(InputError, match=r"BertModel can't read two texts side by side \(ValueError: no such input\)"):
-        TextEncoder(model)
+        reader(model)
 
 
 def test_token_types_are_read_in_padded_chunks_too():
     model, of = bert(), texts()._replace(type_ids=torch.arange(sum(LENGTHS)) % 2)
-    encoder = TextEncoder(model, max_tokens=30)
+    encoder = reader(model, max_tokens=30)
     expected = encoder(of)
     encoder.reads_packed = False
     torch.testing.assert_close(encoder(of), expected, atol=1e-5, rtol=1e-5)
@@ -202,7 +209,7 @@ def test_recomputing_a_ready_head_changes_no_gradient():
     for keep_tokens in (None, 0):
         model.zero_grad()
         torch.manual_seed(1)
-        encoder, saved = TextEncoder(model, max_tokens=15, keep_tokens=keep_tokens), []
+        encoder, saved = reader(model, max_tokens=15, keep_tokens=keep_tokens), []
         with torch.autograd.graph.saved_tensors_hooks(lambda x, saved=saved: saved.append(x) or x, lambda x: x):
             logits = encoder.logits(of)
         logits.square().sum().backward()
@@ -212,5 +219,5 @@ def test_recomputing_a_ready_head_changes_no_gradient():
 
 
 def test_padding_is_counted_only_where_there_is_some():
-    assert TextEncoder(bert()).padding_share(texts([4, 2])) == 0
-    assert TextEncoder(mpnet(), pad_id=1).padding_share(texts([4, 2])) == pytest.approx(2 / 8)
+    assert reader(bert()).padding_share(texts([4, 2])) == 0
+    assert reader(mpnet(), pad_id=1).padding_share(texts([4, 2])) == pytest.approx(2 / 8)

@@ -1,0 +1,105 @@
+"""Texts in chunks: an encoder reads one chunk at a time, so its size bounds time and memory.
+
+A packed chunk lays its texts end to end; a padded one makes them equally long, and gathers texts of similar length.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from ltr.batch import Texts
+from ltr.models.encoder.attention import Layout
+
+
+class Chunk(NamedTuple):
+    """Some of the texts, shortest first.
+
+    Attributes:
+        rows: ``[C]`` int64, which of the texts these are.
+        lengths: ``[C]`` int64, their tokens.
+        inputs: what the encoder takes: ``input_ids``, perhaps ``token_type_ids``, and for padded texts ``attention_mask``, each
+            ``[C, L]``; for packed ones ``position_ids``, restarted with every text, each ``[1, T]``, and ``packed_layout``.
+    """
+
+    rows: Tensor
+    lengths: Tensor
+    inputs: dict[str, Any]
+
+
+def packed_chunks(texts: Texts, max_tokens: int, first_position: int) -> Iterator[Chunk]:
+    """Chunks of at most ``max_tokens`` tokens, or of a single text, that lie end to end. Texts count from ``first_position``."""
+    order = texts.lengths.argsort(stable=True)
+    begins = texts.lengths.cumsum(0) - texts.lengths
+    sizes = texts.lengths[order].tolist()
+    for begin, end in cuts(sizes, max_tokens):
+        rows, n_tokens = order[begin:end], sum(sizes[begin:end])
+        lengths = texts.lengths[rows]
+        offsets = F.pad(lengths.cumsum(0), (1, 0))
+        position = torch.arange(n_tokens, device=rows.device)
+        position = position - offsets[:-1].repeat_interleave(lengths, output_size=n_tokens)
+        token = position + begins[rows].repeat_interleave(lengths, output_size=n_tokens)
+        groups = tuple((len(list(same)), n) for n, same in groupby(sizes[begin:end]))
+        inputs = {
+            "input_ids": texts.ids[token].unsqueeze(0),
+            "position_ids": (position + first_position).unsqueeze(0),
+            "packed_layout": Layout(groups, offsets.int()),
+        }
+        if texts.type_ids is not None:
+            inputs["token_type_ids"] = texts.type_ids[token].unsqueeze(0)
+        yield Chunk(rows, lengths, inputs)
+
+
+def padded_chunks(texts: Texts, max_tokens: int, pad_id: int) -> Iterator[Chunk]:
+    """Chunks of at most ``max_tokens`` tokens, padding counted, or of a single text, padded at the right with ``pad_id``."""
+    order = texts.lengths.argsort(stable=True)
+    lengths = texts.lengths[order]
+    ids, types = (x if x is None else x.split(texts.lengths.tolist()) for x in (texts.ids, texts.type_ids))
+    for begin, end in cuts(lengths.tolist(), max_tokens, padded=True):
+        rows = order[begin:end].tolist()
+        real = torch.arange(int(lengths[end - 1]), device=lengths.device) < lengths[begin:end].unsqueeze(1)
+        inputs = {
+            "input_ids": pad_sequence([ids[row] for row in rows], batch_first=True, padding_value=pad_id),
+            "attention_mask": real.long(),
+        }
+        if types is not None:
+            inputs["token_type_ids"] = pad_sequence([types[row] for row in rows], batch_first=True)
+        yield Chunk(order[begin:end], lengths[begin:end], inputs)
+
+
+def padding_share(lengths: Sequence[int], max_tokens: int) -> float:
+    """Share of padding among all tokens of the padded chunks of texts of these lengths."""
+    lengths = sorted(lengths)
+    padded = sum((end - begin) * lengths[end - 1] for begin, end in cuts(lengths, max_tokens, padded=True))
+    return 1 - sum(lengths) / padded if padded else 0.0
+
+
+def cuts(lengths: Sequence[int], max_tokens: int, padded: bool = False) -> Iterator[tuple[int, int]]:
+    """Cut texts, in order, into chunks of at most ``max_tokens`` tokens. A longer text gets a chunk of its own.
+
+    Args:
+        lengths: tokens of each text; with ``padded`` they must not decrease.
+        max_tokens: tokens of a chunk, at most.
+        padded: count each text with the padding that makes it as long as the longest of its chunk.
+
+    Yields:
+        ``(begin, end)`` of each chunk.
+
+    >>> list(cuts([2, 3, 4, 9], max_tokens=6))
+    [(0, 2), (2, 3), (3, 4)]
+    >>> list(cuts([2, 3, 4, 9], max_tokens=5, padded=True))
+    [(0, 1), (1, 2), (2, 3), (3, 4)]
+    """
+    begin = tokens = 0
+    for i, length in enumerate(lengths):
+        more = (i + 1 - begin) * length if padded else tokens + length
+        if tokens and more > max_tokens:
+            yield begin, i
+            begin, more = i, length
+        tokens = more
+    if lengths:
+        yield begin, len(lengths)

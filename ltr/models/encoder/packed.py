@@ -1,0 +1,137 @@
+"""Encoders that read texts end to end, without padding: which can, and what they make of a chunk.
+
+Shapes: T tokens of the C texts of a chunk, H the hidden size.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ltr.batch import Texts
+from ltr.errors import InputError
+from ltr.models.encoder.attention import NAME
+from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks
+from ltr.models.encoder.pooling import pool
+
+log = logging.getLogger(__name__)
+
+TOLERANCE = 1e-3  # relative error of outputs that should agree: rounding makes 1e-5, a wrong attention 5e-3
+
+
+def hidden_states(encoder: nn.Module, chunk: Chunk) -> Tensor:
+    """The encoder's last layer ``[T, H]`` of a chunk's texts, end to end. For packed ones see :func:`enable_packing`."""
+    hidden = encoder(**chunk.inputs).last_hidden_state
+    return hidden[chunk.inputs["attention_mask"].bool()] if "attention_mask" in chunk.inputs else hidden.squeeze(0)
+
+
+def logits(classifier: nn.Module, chunk: Chunk) -> Tensor:
+    """Scores ``[C]`` float32 of a ready cross-encoder's own head. For packed texts see :func:`enable_packing`.
+
+    Such a head reads the first token of a row (ModernBERT's may read the mean), or what the pooler makes of it. So the base model
+    hands it a row of one token for each packed text.
+    """
+
+    def one_row_per_text(base: nn.Module, _: tuple, output: Any) -> Any:
+        how = getattr(base.config, "classifier_pooling", "cls")
+        pooled = pool(output.last_hidden_state.squeeze(0), chunk.lengths, how)
+        output.last_hidden_state = pooled.to(output.last_hidden_state.dtype).unsqueeze(1)
+        if output.get("pooler_output") is not None:
+            output.pooler_output = base.pooler(output.last_hidden_state)
+        return output
+
+    if "packed_layout" not in chunk.inputs:
+        return classifier(**chunk.inputs).logits[:, 0].float()
+    hook = classifier.base_model.register_forward_hook(one_row_per_text)
+    try:
+        return classifier(**chunk.inputs).logits[:, 0].float()
+    finally:
+        hook.remove()
+
+
+def first_position(encoder: nn.Module) -> int:
+    """The position of a text's first token: RoBERTa and its kin count from behind the padding index."""
+    for name, module in encoder.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
+
+
+def enable_packing(encoder: nn.Module) -> bool:
+    """Prepare an encoder, or a ready cross-encoder, to read packed texts. It still reads padded ones as before.
+
+    A trial decides: two texts must give the same outputs packed as padded. An encoder that fails is left unchanged.
+
+    Returns:
+        Whether the encoder reads packed texts.
+
+    Raises:
+        InputError: if it cannot read two padded texts either, or a text's outputs depend on the text beside it.
+    """
+    before, name = encoder.config._attn_implementation, type(encoder).__name__
+    with in_eval_mode(encoder):
+        try:
+            expected = _trial(encoder, "padded")
+            error = _difference(_trial(encoder, "alone"), expected)
+        except Exception as unforeseen:  # an architecture may raise anything for inputs that it does not know
+            raise InputError(f"{name} can't read two texts side by side ({_line(unforeseen)}); take another backbone") from None
+        if error > TOLERANCE:
+            raise InputError(
+                f"{name} gives a text other outputs beside a longer text than alone (by {error:.1%}), so it can't read batches; "
+                "take another backbone"
+            )
+        try:
+            encoder.set_attn_implementation(NAME)
+            error = _difference(expected, _trial(encoder, "packed"))
+            reason = "" if error < TOLERANCE else f"its outputs would differ by {error:.1%}"
+        except Exception as unforeseen:
+            reason = _line(unforeseen)
+    if reason:
+        encoder.set_attn_implementation(before)
+        log.info("%s can't read packed texts, so it gets padded ones: %s", name, reason)
+    return not reason
+
+
+@contextmanager
+def in_eval_mode(module: nn.Module) -> Iterator[None]:
+    """Eval mode inside the block. Afterwards each submodule is back in the mode it was in."""
+    training = [inner for inner in module.modules() if inner.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for inner in training:
+            inner.training = True
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _difference(expected: list[Tensor], found: list[Tensor]) -> float:
+    """The largest difference, relative: logits of an untrained head are small, whatever it reads."""
+    return max(((y - x).abs().max() / x.abs().mean()).item() for x, y in zip(expected, found, strict=True))
+
+
+@torch.no_grad()
+def _trial(encoder: nn.Module, how: Literal["alone", "padded", "packed"]) -> list[Tensor]:
+    """Hidden states (and logits) of two short texts, one of them longer than the window of local attention."""
+    config, base = encoder.config, encoder.base_model
+    device = base.get_input_embeddings().weight.device
+    lengths = torch.tensor([3, 3 + (getattr(config, "sliding_window", None) or 4)], device=device)
+    # Without the padding's id: such a token would not count as one.
+    known = torch.tensor([i for i in range(min(config.vocab_size, 50)) if i != config.pad_token_id], device=device)
+    ids = known[torch.arange(int(lengths.sum()), device=device) % len(known)]
+    if how == "alone":
+        rows = [row.unsqueeze(0) for row in ids.split(lengths.tolist())]
+        hidden = [torch.cat([base(row).last_hidden_state[0] for row in rows])]
+        return hidden + ([] if base is encoder else [torch.cat([encoder(row).logits[:, 0] for row in rows])])
+    texts, unlimited = Texts(ids, lengths), 10 * len(ids)
+    if how == "packed":
+        (chunk,) = packed_chunks(texts, unlimited, first_position(base))
+    else:
+        (chunk,) = padded_chunks(texts, unlimited, config.pad_token_id or 0)
+    return [hidden_states(base, chunk)] + ([] if base is encoder else [logits(encoder, chunk)])

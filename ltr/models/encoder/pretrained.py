@@ -1,0 +1,127 @@
+"""Pretrained encoders and their tokenizers: by hub id, from a folder, or out of an installed Python package."""
+
+import importlib.util
+import pickle
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
+
+from ltr.errors import InputError
+from ltr.models.encoder.dropout import EncoderDropout, leave_out_dropout, use_dropout
+from ltr.models.encoder.packed import first_position
+
+PACKAGE = "package:"
+# What loading raises where a model is absent, of another kind, or damaged.
+LOAD_ERRORS = (OSError, ValueError, ImportError, RuntimeError, SafetensorError, pickle.UnpicklingError)
+
+
+def resolve(backbone: str) -> str:
+    """What transformers can load: ``package:NAME`` becomes the folder of the installed package NAME that holds ``config.json``.
+
+    Raises:
+        InputError: if the package is not installed or holds no model.
+    """
+    if not backbone.startswith(PACKAGE):
+        return backbone
+    name = backbone.removeprefix(PACKAGE)
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(f"backbone {backbone!r}: the package {name!r} is not installed: pip install {name.replace('_', '-')}")
+    root = Path(next(iter(spec.submodule_search_locations)))
+    found = next((p.parent for p in (root / "config.json", *sorted(root.glob("*/config.json"))) if p.is_file()), None)
+    if found is None:
+        raise InputError(f"backbone {backbone!r}: the package holds no config.json, so no model")
+    return str(found)
+
+
+def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a backbone.
+
+    Raises:
+        InputError: if it cannot be loaded, or knows no words.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(resolve(backbone))
+    except LOAD_ERRORS as error:
+        raise cannot_load(backbone, error) from None
+    check_tokenizer(tokenizer, backbone)
+    return tokenizer
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: str, option: str = "backbone") -> None:
+    """Refuse the tokenizer that transformers makes up for a folder without one: every word is unknown to it.
+
+    Raises:
+        InputError: if it knows special tokens only.
+    """
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        raise InputError(
+            f"backbone {backbone!r} has no tokenizer, or one without words; save the tokenizer into the same folder: "
+            "tokenizer.save_pretrained(folder)",
+            option=option,
+        )
+
+
+def load_encoder(backbone: str, dropout: EncoderDropout = "hidden") -> tuple[nn.Module, bool]:
+    """An encoder in float32, and whether it has a head of its own (a ready cross-encoder with one score).
+
+    Weights stored in half precision become float32: training updates them in float32, under ``trainer.precision`` too. A pooler
+    that no head uses is removed: it would get no gradient.
+
+    Args:
+        backbone: hub id, folder, or ``package:NAME``.
+        dropout: see :class:`ltr.models.encoder.text_encoder.TextEncoder.Options`.
+
+    Raises:
+        InputError: if it cannot be loaded.
+    """
+    try:
+        source = resolve(backbone)
+        config = AutoConfig.from_pretrained(source)
+        if getattr(config, "is_encoder_decoder", False):
+            raise InputError(f"backbone {backbone!r}: {config.model_type} has a decoder; take an encoder")
+        config.return_dict = True
+        leave_out_dropout(config, dropout)
+        classifies = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
+        has_own_head = config.num_labels == 1 and classifies
+        kind = AutoModelForSequenceClassification if has_own_head else AutoModel
+        encoder = kind.from_pretrained(source, config=config, dtype=torch.float32)
+    except LOAD_ERRORS as error:
+        raise cannot_load(backbone, error) from None
+    if not has_own_head and getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None
+    use_dropout(encoder, dropout)
+    return encoder, has_own_head
+
+
+def max_positions(encoder: nn.Module) -> int | None:
+    """The longest sequence that the encoder has positions for. None if it has no limit."""
+    for name, module in encoder.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return module.num_embeddings - first_position(encoder)
+    return getattr(encoder.config, "max_position_embeddings", None)
+
+
+def check_max_length(max_length: int, positions: int | None, backbone: str) -> None:
+    """Raises InputError if ``max_length`` tokens are more than the positions of a backbone (None: no limit)."""
+    if positions is not None and max_length > positions:
+        raise InputError(
+            f"max_length must be at most {positions}, the positions of {backbone!r}, got {max_length}", option="max_length"
+        )
+
+
+def cannot_load(backbone: str, error: Exception, option: str = "backbone") -> InputError:
+    """The error for the user when a backbone cannot be loaded."""
+    if isinstance(error, InputError):
+        return InputError(error.message, option=error.option or option)
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return InputError(
+        f"backbone {backbone!r} can't be loaded: {reason} Give a hub id, a folder with config.json, or package:NAME",
+        option=option,
+    )

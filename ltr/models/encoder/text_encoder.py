@@ -1,0 +1,155 @@
+"""A pretrained encoder over the texts of a batch: all of them in one pass, whatever their lengths."""
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ltr.batch import Texts
+from ltr.errors import InputError
+from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, padding_share
+from ltr.models.encoder.dropout import EncoderDropout
+from ltr.models.encoder.packed import enable_packing, first_position, hidden_states, logits
+from ltr.models.encoder.pooling import Pooling, pool
+
+# Tokens per chunk, padding counted. On 2 CPU cores larger chunks gain nothing, and the temporaries of these fit the cache. A GPU
+# wants few, large kernels.
+CHUNK_TOKENS = {"cpu": 2048, "cuda": 65536}
+RECOMPUTED_TOKENS = {"cpu": 2048, "cuda": 8192}  # with keep_tokens: smaller, as chunks are there to save memory
+
+# glibc keeps freed memory, and its heap grows with the number of chunks, whose buffers have many sizes. Other platforms lack
+# this call.
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+
+
+class TextEncoder(nn.Module):
+    """A pretrained encoder that reads texts end to end, without padding, where it can; else in padded chunks.
+
+    Texts are sorted by length and cut into chunks of at most ``max_tokens`` tokens. Outputs come in the order of the texts.
+
+    Args:
+        model: an encoder of transformers, or a ready cross-encoder (with a head of its own).
+        pad_id: token id that fills padded chunks; None: 0.
+        options: how the encoder reads and trains. ``dropout`` is applied where the encoder is loaded, not here.
+
+    Attributes:
+        reads_packed: whether the encoder reads texts without padding.
+
+    Raises:
+        InputError: for a model that cannot read texts in batches.
+    """
+
+    @dataclass(frozen=True)
+    class Options:
+        """How an encoder reads its texts and trains.
+
+        Args:
+            max_tokens: Tokens that go through the encoder at once, padding counted. None: 2,048 on a CPU, 65,536 on a GPU, or
+                8,192 there with ``keep_tokens``.
+            keep_tokens: Number of tokens whose activations are kept for the backward pass; those of the others are computed
+                again there. Memory then grows with ``keep_tokens`` and ``max_tokens``, not with the batch, for up to a third
+                more time. Gradients stay the same, dropout included. None: keep all.
+            dropout: ``hidden``: the model's own dropout, but none on the attention weights, which trains 1.5 times faster on a
+                CPU; ``own``: all of it; ``none``.
+            compile: Run the encoder's layers through ``torch.compile``. The first steps then take minutes.
+            pooling: How the tokens of a text become one vector; ``cls`` takes the first token. None: the model's own pooling,
+                or ``mean`` for a plain encoder.
+
+        Raises:
+            InputError: for a value out of bounds.
+        """
+
+        max_tokens: int | None = None
+        keep_tokens: int | None = None
+        dropout: EncoderDropout = "hidden"
+        compile: bool = False
+        pooling: Pooling | None = None
+
+        def __post_init__(self) -> None:
+            for option, lowest in (("max_tokens", 1), ("keep_tokens", 0)):
+                value = getattr(self, option)
+                if value is not None and value < lowest:
+                    raise InputError(f"{option} must be at least {lowest}, got {value}", option=option)
+            for option, choices in (("dropout", get_args(EncoderDropout)), ("pooling", (*get_args(Pooling), None))):
+                value = getattr(self, option)
+                if value not in choices:
+                    raise InputError(f"{option} must be one of {', '.join(map(str, choices))}, got {value!r}", option=option)
+
+    def __init__(self, model: nn.Module, pad_id: int | None = None, options: Options = Options()) -> None:
+        super().__init__()
+        if model.config.pad_token_id is None:
+            model.config.pad_token_id = pad_id
+        self.model, self.pad_id, self.options = model, pad_id or 0, options
+        self.pooling = options.pooling or "mean"
+        self.reads_packed = enable_packing(model)
+        self.first_position = first_position(model)
+        if options.compile:
+            for layer in _layers(model):
+                layer.compile(dynamic=True)  # a deep copy of this module is not compiled
+
+    def forward(self, texts: Texts) -> Tensor:
+        """Pooled representations ``[S, H]`` float32."""
+
+        def pooled(chunk: Chunk) -> Tensor:
+            return pool(hidden_states(self.model, chunk), chunk.lengths, self.pooling)
+
+        return self._read(texts, pooled, self.model.config.hidden_size)
+
+    def logits(self, texts: Texts) -> Tensor:
+        """Scores ``[S]`` float32 of a ready cross-encoder's own head."""
+        return self._read(texts, partial(logits, self.model))
+
+    def padding_share(self, texts: Texts) -> float:
+        """Share of padding among the tokens that the encoder reads of these texts."""
+        return 0.0 if self.reads_packed else padding_share(texts.lengths.tolist(), self._chunk_tokens(texts))
+
+    def _read(self, texts: Texts, read: Callable[[Chunk], Tensor], *size: int) -> Tensor:
+        """What ``read`` makes of each text, ``[S, *size]``."""
+        if not len(texts.lengths):
+            return torch.zeros(0, *size, device=texts.ids.device)
+        chunks = self._chunks(texts)
+        recomputed = self._recomputed(chunks)
+        read_again = partial(checkpoint, partial(_read_alone, read), use_reentrant=False)
+        outputs = [read_again(chunk) for chunk in chunks[:recomputed]] + [read(chunk) for chunk in chunks[recomputed:]]
+        return torch.cat(outputs)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
+
+    def _recomputed(self, chunks: Sequence[Chunk]) -> int:
+        """How many of the first chunks are computed again. The backward pass begins with the last ones, so those are kept, the
+        very last one always: dropping its activations would save nothing.
+        """
+        if self.options.keep_tokens is None or not torch.is_grad_enabled():
+            return 0
+        kept = accumulate(chunk.inputs["input_ids"].numel() for chunk in reversed(chunks))
+        return len(chunks) - max(1, sum(tokens <= self.options.keep_tokens for tokens in kept))
+
+    def _chunks(self, texts: Texts) -> list[Chunk]:
+        max_tokens = self._chunk_tokens(texts)
+        if self.reads_packed:
+            return list(packed_chunks(texts, max_tokens, self.first_position))
+        return list(padded_chunks(texts, max_tokens, self.pad_id))
+
+    def _chunk_tokens(self, texts: Texts) -> int:
+        by_device = CHUNK_TOKENS if self.options.keep_tokens is None else RECOMPUTED_TOKENS
+        return self.options.max_tokens or by_device.get(texts.ids.device.type, by_device["cuda"])
+
+
+def _read_alone(read: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:
+    """Read a chunk; in the backward pass again, when the activations of the one before are gone."""
+    # Autocast keeps one half-precision copy of each weight, in which the gradients of all chunks would add up. A copy for each
+    # chunk, freed with its activations, lets them add up in float32.
+    torch.clear_autocast_cache()
+    if _trim is not None and chunk.rows.device.type == "cpu":
+        _trim(0)
+    return read(chunk)
+
+
+def _layers(model: nn.Module) -> nn.ModuleList:
+    """The encoder's layers. They are all alike, so compiling each on its own compiles one."""
+    return max((m for m in model.modules() if isinstance(m, nn.ModuleList)), key=len)

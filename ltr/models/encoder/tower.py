@@ -1,0 +1,249 @@
+"""A tower of a dual encoder: the modules of a sentence-transformers model around a :class:`TextEncoder`."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from ltr.batch import Texts
+from ltr.data.formats import SingleTexts
+from ltr.errors import InputError
+from ltr.models.encoder.dropout import EncoderDropout, leave_out_dropout, use_dropout
+from ltr.models.encoder.pooling import Pooling
+from ltr.models.encoder.pretrained import LOAD_ERRORS, cannot_load, check_max_length, check_tokenizer, max_positions, resolve
+from ltr.models.encoder.text_encoder import TextEncoder
+
+# Importing sentence_transformers takes some ten seconds, and ``import ltr.models`` must not: it is imported inside functions.
+
+NO_LIMIT = 10**9  # a tokenizer that knows no longest text says 10^30
+
+
+class Loaded(NamedTuple):
+    """A sentence-transformers model, by its sides.
+
+    Attributes:
+        query: the modules that queries go through, one after the other.
+        doc: the modules of documents; the same list where the model has one tower.
+        query_prompt, doc_prompt: the model's prompts.
+    """
+
+    query: list[nn.Module]
+    doc: list[nn.Module]
+    query_prompt: str
+    doc_prompt: str
+
+
+def load_modules(backbone: str, option: str = "backbone") -> Loaded:
+    """Load a sentence-transformers model in float32. A plain encoder gets mean pooling, as in sentence-transformers.
+
+    Args:
+        backbone: hub id, folder, or ``package:NAME``.
+        option: the option that names the backbone, for errors.
+
+    Raises:
+        InputError: if it cannot be loaded, has neither one tower nor two, or has no tokenizer.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Router
+
+    try:
+        source = resolve(backbone)
+        with quiet():
+            local, as_float32 = Path(source).is_dir(), {"dtype": torch.float32}
+            model = SentenceTransformer(source, device="cpu", local_files_only=local, model_kwargs=as_float32)
+    except LOAD_ERRORS as error:
+        raise cannot_load(backbone, error, option) from None
+    if model.truncate_dim is not None:
+        raise InputError(
+            f"backbone {backbone!r} cuts its embeddings to {model.truncate_dim} dimensions, which can't be trained; take "
+            "truncate_dim out of its config_sentence_transformers.json",
+            option=option,
+        )
+    query = doc = list(model)
+    if isinstance(model[0], Router):
+        routes = model[0].sub_modules
+        if not {"query", "document"} <= routes.keys():
+            names = ", ".join(routes)
+            raise InputError(f"a router must have the routes query and document, got {names} in {backbone!r}", option=option)
+        query, doc = ([*routes[route], *query[1:]] for route in ("query", "document"))
+        if _parameters(query) & _parameters(doc):
+            raise InputError(
+                f"backbone {backbone!r}: its routes share weights, but two towers can't; take another backbone", option=option
+            )
+    for side in (query, doc):
+        if hasattr(side[0], "tokenizer"):
+            check_tokenizer(side[0].tokenizer, backbone, option)
+    return Loaded(query, doc, _prompt(model, "query"), _prompt(model, "document", "passage", "corpus"))
+
+
+class Tower(nn.Module):
+    """Texts to embeddings: an encoder, a pooling, and the head of a sentence-transformers model.
+
+    Args:
+        modules: of a sentence-transformers model, see :func:`load_modules`: its encoder, its pooling, and its head.
+        projection: dimensions of a new linear map, the last module but for a normalisation; None: no map is added.
+        normalise: whether embeddings have length 1; None: as in the model.
+        options: how the encoder reads and trains.
+
+    Attributes:
+        dim: H, the size of an embedding.
+
+    Raises:
+        InputError: for other modules, or a pooling that is not ours.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        projection: int | None = None,
+        normalise: bool | None = None,
+        options: TextEncoder.Options = TextEncoder.Options(),
+    ) -> None:
+        from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
+
+        super().__init__()
+        transformer, own, *head = _checked(modules)
+        pooling = options.pooling or own.pooling_mode
+        if pooling not in get_args(Pooling):
+            known = ", ".join(get_args(Pooling))
+            raise InputError(f"pooling must be one of {known}, and the model's own is {pooling!r}; choose one", option="pooling")
+        self._left_out = _leave_out_dropout(transformer, options.dropout)
+        encoder, self.tokenizer = transformer.model, transformer.tokenizer
+        if getattr(encoder, "pooler", None) is not None:
+            # Nothing uses it, and without a gradient it would break training on several ranks. It stays, so that a saved model
+            # has all weights that transformers looks for.
+            encoder.pooler.requires_grad_(False)
+        self.encoder = TextEncoder(encoder, self.tokenizer.pad_token_id, replace(options, pooling=pooling))
+        width = encoder.config.hidden_size
+        # In a tuple, and so not registered: the encoder is a submodule already.
+        self._in_front = (transformer, TheirPooling(width, pooling, include_prompt=own.include_prompt))
+        self.head = nn.ModuleList(_head(head, width, projection, normalise))
+        self.dim = _width(self.head, width)
+
+    def forward(self, texts: Texts) -> Tensor:
+        """Embeddings ``[S, H]`` float32."""
+        return _through(self.head, self.encoder(texts))
+
+    def form(self, prompt: str, max_length: int | None, backbone: str) -> SingleTexts:
+        """How the texts of this tower are laid out. ``max_length`` of None: as in the model; ``backbone`` names it in errors.
+
+        Raises:
+            InputError: for a prompt that the model leaves out of its pooling, or more tokens than it has positions.
+        """
+        transformer, pooled = self._in_front
+        if prompt and not pooled.include_prompt:
+            raise InputError(
+                f"backbone {backbone!r} leaves the prompt {prompt!r} out of its pooling, which is not possible here; set "
+                "query_prompt and doc_prompt to ''"
+            )
+        positions = max_positions(self.encoder.model)
+        if max_length is None:
+            known = [n for n in (transformer.max_seq_length, positions) if n is not None and n < NO_LIMIT]
+            if not known:
+                raise InputError(f"backbone {backbone!r} names no longest text; set max_length", option="max_length")
+            max_length = min(known)
+        check_max_length(max_length, positions, backbone)
+        return SingleTexts(self.tokenizer, max_length, prompt)
+
+    @contextmanager
+    def as_saved(self, max_length: int) -> Iterator[list[nn.Module]]:
+        """The modules of this tower as sentence-transformers shall save them: the encoder's config has its own dropout again.
+
+        Args:
+            max_length: tokens that the saved model reads of a text.
+        """
+        transformer, _ = self._in_front
+        before, transformer.max_seq_length = transformer.max_seq_length, max_length
+        transformer.config.update(self._left_out)
+        try:
+            yield [*self._in_front, *self.head]
+        finally:
+            transformer.max_seq_length = before
+            transformer.config.update(dict.fromkeys(self._left_out, 0.0))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars of transformers, and no messages of sentence-transformers below errors."""
+    bars, log = transformers.utils.logging.is_progress_bar_enabled(), logging.getLogger("sentence_transformers")
+    level = log.level
+    transformers.utils.logging.disable_progress_bar()
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        if bars:
+            transformers.utils.logging.enable_progress_bar()
+
+
+def _prompt(model: nn.Module, *names: str) -> str:
+    """The first of these prompts that is not empty, else the model's default."""
+    return next((found for name in (*names, model.default_prompt_name) if (found := model.prompts.get(name))), "")
+
+
+def _parameters(modules: list[nn.Module]) -> set[int]:
+    return {id(parameter) for module in modules for parameter in module.parameters()}
+
+
+def _checked(modules: Sequence[nn.Module]) -> Sequence[nn.Module]:
+    from sentence_transformers.sentence_transformer.modules import Pooling, Router, Transformer
+
+    fits = len(modules) > 1 and isinstance(modules[0], Transformer) and isinstance(modules[1], Pooling)
+    if not fits or any(isinstance(module, (Transformer, Pooling, Router)) for module in modules[2:]):
+        names = ", ".join(type(module).__name__ for module in modules)
+        raise InputError(f"a tower must be an encoder, a pooling, and what follows them, got {names}; take another backbone")
+    return modules
+
+
+def _leave_out_dropout(transformer: nn.Module, dropout: EncoderDropout) -> dict[str, float]:
+    """Build the encoder again with the same weights: its layers have read the config when they were built."""
+    left_out = leave_out_dropout(transformer.config, dropout)
+    if left_out:
+        weights, config = transformer.model.state_dict(), transformer.config
+        with quiet():
+            rebuilt = type(transformer.model).from_pretrained(None, config=config, state_dict=weights, dtype=torch.float32)
+        transformer.model = rebuilt
+    use_dropout(transformer.model, dropout)
+    return left_out
+
+
+def _head(modules: list[nn.Module], width: int, projection: int | None, normalise: bool | None) -> list[nn.Module]:
+    """The modules behind the pooling, with the projection and the normalisation that are asked for."""
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+
+    last = [modules.pop()] if modules and isinstance(modules[-1], Normalize) else []
+    if projection is not None:
+        if projection < 1:
+            raise InputError(f"projection must be at least 1, got {projection}", option="projection")
+        modules.append(Dense(_width(modules, width), projection, activation_function=nn.Identity()))
+    if normalise is None:
+        return modules + last
+    return modules + (last or [Normalize()]) if normalise else modules
+
+
+def _through(head: Sequence[nn.Module], pooled: Tensor) -> Tensor:
+    # Not under autocast: embeddings rounded to bfloat16 would make scores that tie.
+    with torch.autocast(pooled.device.type, enabled=False):
+        features = {"sentence_embedding": pooled}
+        for module in head:
+            features = module(features)
+    return features["sentence_embedding"]
+
+
+def _width(head: Sequence[nn.Module], width: int) -> int:
+    """The number of dimensions that a head makes of ``width``."""
+    try:
+        return _through(head, torch.zeros(0, width)).shape[1]
+    except RuntimeError:
+        raise InputError(
+            f"the modules behind the model's pooling can't read {width} dimensions; leave the pooling as it is in the model, or "
+            "take another backbone",
+            option="pooling",
+        ) from None

@@ -1,0 +1,49 @@
+"""The base of every ranker."""
+
+from torch import Tensor, nn
+
+from ltr.batch import RankingBatch
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+
+
+class Ranker(nn.Module):
+    """Scores the documents of each list: ``ranker(batch) -> [B, N]``.
+
+    A ranker of your own is a subclass that sets the attributes below and defines ``represent``, or ``forward`` alone where it
+    gives no embeddings.
+
+    Attributes:
+        reads: how the data must lay out a batch for this ranker.
+        gives_embeddings: whether ``represent`` works: some losses, margins and diagnostics need embeddings.
+        usual_lr: the learning rate where the configuration names none.
+    """
+
+    reads: JoinedPairs | ApartTexts | FeatureVectors
+    gives_embeddings: bool = True
+    usual_lr: float = 2e-5
+
+    def forward(self, batch: RankingBatch) -> Tensor:
+        """Scores ``[B, N]`` float32, 0 at the padding."""
+        return self.represent(batch)[0]
+
+    def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
+        """Scores ``[B, N]`` and the documents' embeddings ``[B, N, H]`` of one pass, both float32 and 0 at the padding."""
+        raise NotImplementedError(f"{type(self).__name__} gives no embeddings")
+
+    def padding_share(self, batch: RankingBatch) -> float | None:
+        """Share of padding among the tokens that the encoder reads of a batch. None where the ranker does not measure it."""
+        return None
+
+
+def in_lists(values: Tensor, mask: Tensor) -> Tensor:
+    """Put one value or vector for each real document into its place in the lists; padding gets 0.
+
+    Args:
+        values: ``[S]`` or ``[S, H]``, list by list.
+        mask: ``[B, N]`` with S documents.
+
+    Returns:
+        ``[B, N]`` or ``[B, N, H]``.
+    """
+    lists = values.new_zeros(*mask.shape, *values.shape[1:])
+    return lists.masked_scatter(mask if values.ndim == 1 else mask.unsqueeze(2), values)

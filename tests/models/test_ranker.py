@@ -1,0 +1,49 @@
+"""What all rankers share: the base, places in lists, and options as the command line reads them."""
+
+import json
+
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker, Ranker
+from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.models.ranker import in_lists
+
+
+def test_values_go_to_their_places_and_padding_is_0():
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    assert in_lists(torch.tensor([1.0, 2.0, 3.0]), mask).tolist() == [[1, 0, 2], [0, 3, 0]]
+    vectors = in_lists(torch.tensor([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]), mask)
+    assert vectors.tolist() == [[[1, 4], [0, 0], [2, 5]], [[0, 0], [3, 6], [0, 0]]]
+
+
+@pytest.mark.parametrize(
+    "build, reads, lr",
+    [
+        (lambda backbone: PairWiseBertRanker(backbone, max_length=32), JoinedPairs, 2e-5),
+        (lambda backbone: DualEncoder(backbone), ApartTexts, 2e-5),
+        (lambda backbone: FeatureRanker(4), FeatureVectors, 1e-3),
+    ],
+)
+def test_a_ranker_says_what_it_reads_and_its_usual_rate(backbone, build, reads, lr):
+    ranker = build(backbone)
+    assert isinstance(ranker, Ranker) and isinstance(ranker.reads, reads) and ranker.usual_lr == lr and ranker.gives_embeddings
+
+
+@pytest.mark.parametrize("kind, options", [("PairWiseBertRanker", {"max_length": 32}), ("DualEncoder", {})])
+def test_encoder_options_are_nested_once_in_a_configuration(backbone, tmp_path, kind, options):
+    """By file, overridden on the command line; the configuration holds plain values, and builds what it says."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(Ranker, "ranker")
+    parser.add_argument("--config", action="config")
+    init = options | {"backbone": backbone, "encoder": {"max_tokens": 64, "pooling": "cls"}}
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps({"ranker": {"class_path": f"ltr.models.{kind}", "init_args": init}}))
+    config = parser.parse_args(["--config", str(file), "--ranker.init_args.encoder.max_tokens", "4096"])
+    expected = {"max_tokens": 4096, "keep_tokens": None, "dropout": "hidden", "compile": False, "pooling": "cls"}
+    assert config.as_dict()["ranker"]["init_args"]["encoder"] == expected
+    ranker = parser.instantiate(config).ranker
+    encoder = ranker.encoder if kind == "PairWiseBertRanker" else ranker.doc_tower.encoder
+    assert encoder.options == TextEncoder.Options(**expected)
