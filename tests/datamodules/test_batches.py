@@ -19,7 +19,7 @@ import yaml
 from ltr.batch import RankingBatch
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
 from ltr.datamodules import RankingDataModule
-from ltr.models.backbone import load_tokenizer
+from ltr.models.encoder.pretrained import load_tokenizer
 
 ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).with_name("batches.json")
