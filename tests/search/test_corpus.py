@@ -31,8 +31,8 @@ def made(backbone: str, folder, **options) -> tuple[DualEncoder, SearchedCorpus,
     torch.manual_seed(1)
     model = DualEncoder(backbone, doc_backbone=backbone, max_length=24, projection=8)
     tables = collection.queries, collection.corpus
-    stores = (TokenStore.open(*side) for side in zip(tables, model.text_format.tokenizers, strict=True))
-    return model, SearchedCorpus(*stores, model.text_format, **({"depth": 10} | options)), collection
+    stores = (TokenStore.open(*side) for side in zip(tables, model.reads.tokenizers, strict=True))
+    return model, SearchedCorpus(*stores, model.reads, **({"depth": 10} | options)), collection
 
 
 @pytest.fixture
