@@ -129,7 +129,7 @@ def main() -> None:
     console.print(f"seconds: ranking the test split; training took {fitted:.0f} s, the whole demo {total:.0f} s", highlight=False)
     console.print(f"\nThe run is in {RUN}: config.yaml, checkpoints, metrics.json, test.run, per_query.tsv", highlight=False)
     console.print(
-        f"Try next: .venv/bin/ltr fit --config {CONFIG} --seed_everything 1 --model.init_args.pooling cls", highlight=False
+        f"Try next: .venv/bin/ltr fit --config {CONFIG} --seed_everything 1 --model.ranker.encoder.pooling cls", highlight=False
     )
 
 
