@@ -1,6 +1,6 @@
 """Two ranks against one process: value and gradients of every loss over in-batch lists.
 
-``python tests/rank_gradients.py`` prints the table of docs/distributed.md; tests/test_gather.py asserts it.
+``python tests/rank_gradients.py`` prints the table of docs/distributed.md; tests/in_batch/test_gather.py asserts it.
 """
 
 import inspect
@@ -22,7 +22,7 @@ from ltr.similarity import cosine
 LOSSES = [
     c for c in (getattr(ltr.losses, name) for name in ltr.losses.__all__) if inspect.isclass(c) and issubclass(c, nn.Module)
 ]
-FORMS = {"queries": queries_against_all, "all": all_against_all}
+FORMS = {"OtherQueries": queries_against_all, "AllTexts": all_against_all}
 # The lists of each of two ranks, of six; the ranks' longest lists differ, but in the even split.
 SPLITS = {
     "3 + 2 lists": ([0, 1, 2], [3, 4]),
