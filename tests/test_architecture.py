@@ -193,7 +193,6 @@ def test_attributes_are_declared_and_not_guessed():
     assert guesses == []
 
 
-@LANDING
 def test_every_exception_is_still_needed():
     assert [name for name in FOREIGN if not (ROOT / name).exists() or "attr(" not in (ROOT / name).read_text()] == []
 
