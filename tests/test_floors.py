@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FLOORS = [
     {"errors", "trec"},
-    {"batch", "similarity"},
+    {"batch", "similarity", "gains"},
     {"losses", "margins", "in_batch", "gather", "metrics"},
     {"models", "data", "encoding", "exact_search", "index"},
     {"modules", "datamodules", "callbacks", "compare", "export"},
