@@ -18,7 +18,7 @@ from ltr.errors import InputError
 from ltr.in_batch import InBatch, OwnLists
 from ltr.losses import Loss
 from ltr.margins import Margin
-from ltr.metrics import RankingMetric
+from ltr.metrics import RankedLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
 from ltr.search.corpus import FoundLists, search_corpus
 
@@ -96,10 +96,7 @@ class RankerModule(LightningModule):
         self.lr = ranker.usual_lr if lr is None else lr
         self.weight_decay, self.warmup, self.decay = weight_decay, warmup, decay
         names = ["nDCG@10", "RR@10", "AP", "swapped_pairs"] if metrics is None else metrics
-        try:
-            self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in names)
-        except ValueError as error:
-            raise InputError(str(error), option="metrics") from None
+        self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in names)
         self.last_step: LastStep | None = None
         self._found: FoundLists | None = None
         with warnings.catch_warnings():
@@ -247,10 +244,10 @@ class RankerModule(LightningModule):
     def _measure(self, batch: RankingBatch) -> dict[str, Any]:
         """Count the batch. Returns its scores, lists and per-query values for callbacks that write them."""
         scores, batch = self.ranked(batch)
-        lists = (scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
+        lists = RankedLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
+        values = {metric.measure: metric.per_query(lists) for metric in self.metrics}
         for metric in self.metrics:
-            metric.update(*lists)
-        values = {metric.measure: metric.per_query(*lists) for metric in self.metrics}
+            metric.update(lists)
         return _outputs(scores, batch) | {"per_query": values}
 
     def on_validation_epoch_end(self) -> None:

@@ -10,11 +10,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ltr.batch import RankingBatch, ScoredLists
-from ltr.errors import InputError
-from ltr.losses._lists import relevant_and_not, two_labels
-from ltr.losses._pairs import pair_sums
-from ltr.losses.pairwise import hinge
 from ltr.datamodules import RankingDataModule
+from ltr.errors import InputError
+from ltr.losses.lists import relevant_and_not, two_labels
+from ltr.losses.pairs import hinge, pair_sums
 from ltr.module import LastStep, RankerModule
 
 log = logging.getLogger(__name__)
@@ -137,8 +136,9 @@ class Health(Callback):
     def _look(self, pl_module: RankerModule, seen: LastStep) -> None:
         """Log numbers of this step's batch, and check it for collapse."""
         scores, labels, mask = seen.lists.scores.float(), seen.lists.labels, seen.lists.mask
-        margin = _margin(getattr(pl_module, "loss", None), seen)
-        _, active_b, n_pairs_b = pair_sums(scores, labels, mask, 0.0 if margin is None else margin, hinge, exact="hinge")
+        margin = pl_module.loss.asked_margin(seen.margin)
+        lists = (scores, labels, mask, hinge, 0.0 if margin is None else margin)
+        active_b, n_pairs_b = (pair_sums(*lists, active=active)[1] for active in (True, False))
         relevant, irrelevant, _ = relevant_and_not(labels, mask)
         names = ("active", "positive_score", "negative_score", "spread", "gradient_norm")
         active = active_b.sum() / n_pairs_b.sum()
@@ -173,16 +173,6 @@ class Health(Callback):
 def reads_freely(loss: Tensor) -> bool:
     """Whether reading a tensor does not wait for a device."""
     return loss.device.type == "cpu"
-
-
-def _margin(loss: torch.nn.Module | None, seen: LastStep) -> float | Tensor | None:
-    """What the loss asks of a pair: the batch's margin or its own, times its factor; None if it has none."""
-    loss = getattr(loss, "current", loss)  # under a LossSchedule
-    if not getattr(loss, "takes_margin", True):
-        return None
-    own = None if getattr(loss, "soft", False) else getattr(loss, "margin", None)
-    margin = own if seen.margin is None else seen.margin
-    return margin * getattr(loss, "k", 1.0) if isinstance(margin, int | float | Tensor) else None
 
 
 def _spread(lists: ScoredLists) -> Tensor | None:

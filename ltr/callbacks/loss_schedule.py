@@ -183,7 +183,9 @@ def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
         if name not in known:
             raise _error(number, f"options.{name} is unknown: the options of {type(loss).__name__} are {_listed(known) or 'none'}")
         setattr(changed, name, value)
+    parts = {name: part for name, part in changed.named_children() if name in inspect.signature(type(loss)).parameters}
     try:
+        type(loss)(**_options(changed), **parts)  # its constructor checks them
         value = copy.deepcopy(changed)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
         if value.ndim or not value.isfinite():
             raise ValueError(f"it must give one finite number, got {value.tolist()}")
@@ -194,8 +196,8 @@ def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
 
 def _options(module: nn.Module) -> dict[str, Any]:
     """The constructor arguments that the module keeps as attributes."""
-    known = inspect.signature(type(module)).parameters
-    return {name: value for name, value in vars(module).items() if name in known}
+    held = vars(module)
+    return {name: held[name] for name in inspect.signature(type(module)).parameters if name in held}
 
 
 def _described(module: nn.Module | None) -> str:
