@@ -31,7 +31,6 @@ from harness.runs import Run, train_all
 
 from ltr.data.letor import FeatureSplit
 from ltr.datamodules import FeatureDataModule
-from ltr.datamodules.features import whole_list
 from ltr.metrics import RankingMetric
 
 TREES = 300
@@ -84,7 +83,7 @@ def measured(scores: np.ndarray, split: FeatureSplit, metrics: list[RankingMetri
         metric.reset()
     at = 0
     for query in range(len(split)):
-        one = whole_list(split, query)
+        one = split.whole(query)
         of_query = scores[at : at + len(one.labels)].astype(np.float32)
         at += len(of_query)
         lists = (of_query, one.labels, np.ones(len(one.labels), dtype=bool), one.doc_rows)

@@ -31,8 +31,8 @@ from lightning.pytorch import Trainer, seed_everything
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
-from ltr.data.collate import LabelledList
 from ltr.data.collection import Collection
+from ltr.data.query_lists import LabelledList
 from ltr.datamodules.pools import PoolDataModule
 from ltr.losses import BatchAllTripletLoss, BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.models.backbone import resolve

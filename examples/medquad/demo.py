@@ -24,7 +24,6 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
 from ltr.data.tokens import TokenStore
 from ltr.data.trec import read_run
-from ltr.datamodules.pools import labelled
 from ltr.metrics import RankingMetric
 from ltr.models.backbone import load_encoder, load_tokenizer
 from ltr.models.text_encoder import TextEncoder
@@ -42,7 +41,7 @@ def measure(collection: Collection, ranked: QueryLists) -> list[float]:
     metrics = [RankingMetric(name) for name in MEASURES]
     for query_row in judged.query_rows:
         doc_rows, scores = ranked.of(query_row)
-        one = labelled(query_row, np.asarray(doc_rows), judged)
+        one = judged.labelled(query_row, np.asarray(doc_rows))
         lists = (scores, one.labels, np.ones(len(scores), dtype=bool), doc_rows, one.ideal)
         lists = [torch.from_numpy(np.array(x)).unsqueeze(0) for x in lists]
         for metric in metrics:

@@ -1,38 +1,34 @@
 """Lists of rows → RankingBatch."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ltr.batch import RankingBatch
 from ltr.data.formats import ApartTexts, JoinedPairs
+from ltr.data.query_lists import LabelledList
 from ltr.data.tokens import TokenStore
 
 
-class LabelledList(NamedTuple):
-    """One query with some of its documents, by row.
+class Collator(ABC):
+    """Makes a batch of lists."""
 
-    Attributes:
-        query_row: the query.
-        doc_rows: ``[N]`` int64.
-        labels: ``[N]`` float32.
-        distances: ``[N]`` float32, or None.
-        ideal: ``[M]`` float32, see :class:`ltr.batch.RankingBatch`, or None.
-        judged_rows, judged_grades: ``[J]`` int64 and float32, all judgements of the query, or None.
-    """
+    @abstractmethod
+    def lengths(self, one: LabelledList) -> np.ndarray:
+        """The cost of scoring each document of a list, ``[N]``."""
 
-    query_row: int
-    doc_rows: np.ndarray
-    labels: np.ndarray
-    distances: np.ndarray | None = None
-    ideal: np.ndarray | None = None
-    judged_rows: np.ndarray | None = None
-    judged_grades: np.ndarray | None = None
+    def row_length(self, one: LabelledList) -> float:
+        """What training rows are sorted by, to share a batch with similar ones: the mean over the documents."""
+        return float(self.lengths(one).mean())
+
+    @abstractmethod
+    def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
+        """Pad the lists to one width, and add what the ranker reads of their documents."""
 
 
-class PairCollator:
+class PairCollator(Collator):
     """Joins each query with each document of its list.
 
     Args:
@@ -48,10 +44,6 @@ class PairCollator:
         query = self.queries.lengths(np.asarray([one.query_row]))
         return self.join.lengths(query, self.docs.lengths(one.doc_rows))
 
-    def row_length(self, one: LabelledList) -> float:
-        """Tokens of the mean pair: rows of similar pairs make chunks of similar length."""
-        return float(self.lengths(one).mean())
-
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
         """Pad the lists to one width and lay their joined pairs end to end."""
         query_rows = np.repeat([one.query_row for one in lists], [len(one.doc_rows) for one in lists]).astype(np.int64)
@@ -60,7 +52,7 @@ class PairCollator:
         return _without_content(lists)._replace(pairs=pairs)
 
 
-class TextCollator:
+class TextCollator(Collator):
     """Lays the texts of queries and of documents out apart.
 
     Args:
@@ -75,10 +67,6 @@ class TextCollator:
     def lengths(self, one: LabelledList) -> np.ndarray:
         """Tokens of each document of a list, ``[N]``."""
         return self.forms.docs.lengths(self.docs.lengths(one.doc_rows))
-
-    def row_length(self, one: LabelledList) -> float:
-        """Tokens of the mean document."""
-        return float(self.lengths(one).mean())
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
         """Pad the lists to one width; lay their queries end to end, and their documents."""
@@ -98,7 +86,7 @@ def text_collator(queries: TokenStore, docs: TokenStore, text_format: JoinedPair
     return kind(queries, docs, text_format)
 
 
-class FeatureCollator:
+class FeatureCollator(Collator):
     """Looks up the feature vectors of the documents.
 
     Args:
@@ -124,7 +112,7 @@ class FeatureCollator:
         return np.ones(len(one.doc_rows))
 
     def row_length(self, one: LabelledList) -> float:
-        """Documents of the list: such of one length pad each other least."""
+        """Documents of the list: lists of equal length need no padding."""
         return float(len(one.doc_rows))
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:

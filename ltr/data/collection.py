@@ -48,6 +48,22 @@ class Collection(NamedTuple):
             raise InputError(f"{self.source}: there are no judgements for the split {split!r}, only for {sorted(self.qrels)}")
         return self.qrels[split]
 
+    def learnable(self, split: str) -> QueryLists:
+        """Judgements of a split, with a relevant document for each query.
+
+        Raises:
+            InputError: if the collection has none, or a query has no relevant document.
+        """
+        judged = self.judgements(split)
+        without = judged.query_rows[judged.n_relevant() == 0]
+        if len(without):
+            raise InputError(
+                f"{self.source}: split {split!r}: {len(without)} of {len(judged.query_rows)} queries have no document with a "
+                f"grade above 0, first {self.queries.ids[without[0]]!r}; remove them from the split, there is nothing to "
+                "learn from"
+            )
+        return judged
+
     def pools(self, split: str, option: str) -> QueryLists:
         """Candidate pools of a split.
 
@@ -57,7 +73,8 @@ class Collection(NamedTuple):
         if split not in self.candidates:
             raise InputError(
                 f"{self.source}: there are no candidates for the split {split!r}; add candidates/{split}.trec, "
-                f"or set {option}: bm25{' and data.init_args.depth: 100' if option.endswith('.candidates') else ''}"
+                f"or set {option} to bm25{' and depth to 100' if option == 'candidates' else ''}",
+                option=option,
             )
         return self.candidates[split]
 
@@ -81,7 +98,7 @@ def open_collection(path: str) -> Collection:
     if where.is_file():
         return _from_texts(path, {"train": where})
     if not where.is_dir():
-        raise InputError(f"{path}: there is no such data folder or file (option data.init_args.path)")
+        raise InputError(f"{path}: there is no such data folder or file", option="path")
     if plain_or_gz(where, "corpus.jsonl"):
         return _from_folder(where)
     files = {split: file for split in SPLITS if (file := plain_or_gz(where, f"{split}.tsv"))}
@@ -105,7 +122,7 @@ def _from_folder(folder: Path) -> Collection:
         try:
             tables.append(TextTable.open(digest_of(file), _json_records(file), kind))
         except InputError as error:
-            raise error if str(file) in str(error) else InputError(f"{file}: {error}") from None
+            raise error if str(file) in error.message else InputError(f"{file}: {error.message}") from None
     corpus, queries = tables
     qrels, candidates = {}, {}
     for split in SPLITS:

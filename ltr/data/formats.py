@@ -32,8 +32,8 @@ class JoinedPairs:
         self.n_special = self._template.n_special
         if max_length < self.n_special + 2:
             raise InputError(
-                f"max_length must leave room for a query and a document beside {self.n_special} special tokens, got {max_length} "
-                "(option model.init_args.max_length)"
+                f"max_length must leave room for a query and a document beside {self.n_special} special tokens, got {max_length}",
+                option="max_length",
             )
 
     @property
@@ -74,7 +74,8 @@ class JoinedPairs:
             raise InputError(
                 f"query {queries.ids[longest]!r} has {lengths[longest]} tokens, but max_length {self.max_length} leaves "
                 f"{self.max_length - self.n_special - 1} beside {self.n_special} special tokens and a document; raise "
-                "model.init_args.max_length, or shorten the query"
+                "max_length, or shorten the query",
+                option="max_length",
             )
 
 
@@ -104,7 +105,8 @@ class SingleTexts:
         if max_length < self.n_special + len(self._prompt_ids) + 1:
             raise InputError(
                 f"max_length must leave room for a token of the text beside {len(self._prompt_ids)} of the prompt {prompt!r} and "
-                f"{self.n_special} special tokens, got {max_length} (option model.init_args.max_length)"
+                f"{self.n_special} special tokens, got {max_length}",
+                option="max_length",
             )
 
     def lengths(self, text_lengths: np.ndarray) -> np.ndarray:

@@ -67,7 +67,7 @@ def open_labelled_texts(path: str) -> LabelledTexts:
     elif where.is_dir():
         files = {split: file for split in SPLITS if (file := plain_or_gz(where, f"{split}.tsv"))}
     else:
-        raise InputError(f"{path}: there is no such data folder or file (option data.init_args.path)")
+        raise InputError(f"{path}: there is no such data folder or file", option="path")
     if not files:
         raise InputError(
             f"{path}: a folder of labelled texts must hold {{train,dev,test}}.tsv[.gz] with one text<TAB>label a line; found "

@@ -11,6 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ltr.data.files import cached, digest_of, new_array
+from ltr.data.query_lists import LabelledList
 from ltr.data.svmlight import place_of, read_rows
 from ltr.data.texts import Strings
 from ltr.errors import InputError
@@ -96,6 +97,11 @@ class FeatureSplit:
         stored = self.queries[query]
         return np.arange(self.offsets[stored], self.offsets[stored + 1])
 
+    def whole(self, query: int) -> LabelledList:
+        """A query with all its documents."""
+        rows = self.rows(query)
+        return LabelledList(query, rows, self.labels[rows])
+
     def __reduce__(self) -> tuple:
         return self._made_by
 
@@ -109,9 +115,7 @@ def hold_out(split: FeatureSplit, share: float) -> tuple[FeatureSplit, FeatureSp
         InputError: if the share is not between 0 and 1, or there are fewer than two queries.
     """
     if not 0 < share < 1:
-        raise InputError(
-            f"the share of queries to hold out must lie between 0 and 1, got {share} (option data.init_args.dev_share)"
-        )
+        raise InputError(f"the share of queries to hold out must lie between 0 and 1, got {share}", option="dev_share")
     if len(split) < 2:
         raise InputError(f"to hold out queries a split must have at least two, got {len(split)}; add a dev split")
     n_held = min(max(round(share * len(split)), 1), len(split) - 1)
@@ -137,7 +141,7 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
         InputError: if the folder or its files are missing, a split has two sources, or the fold is missing, unknown or needless.
     """
     if not path.is_dir():
-        raise InputError(f"{path}: there is no such data folder (option data.init_args.path)")
+        raise InputError(f"{path}: there is no such data folder", option="path")
     plan = path / "folds.json"
     if plan.is_file():
         folds = _read_plan(plan)
@@ -145,13 +149,13 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
         folds = {folder.name: folder for folder in path.glob("Fold[0-9]*") if folder.is_dir()}
     if not folds:
         if fold is not None:
-            raise InputError(f"{path}: there are no folds, got fold {fold}; leave out the option data.init_args.fold")
+            raise InputError(f"{path}: there are no folds, got fold {fold}; leave fold out", option="fold")
         return _splits_of(path)
     numbers = ", ".join(sorted(name.removeprefix("Fold") for name in folds))
     if fold is None:
-        raise InputError(f"{path}: choose one of the folds {numbers} (option data.init_args.fold)")
+        raise InputError(f"{path}: choose one of the folds {numbers}", option="fold")
     if f"Fold{fold}" not in folds:
-        raise InputError(f"{path}: there is no fold {fold}, only {numbers} (option data.init_args.fold)")
+        raise InputError(f"{path}: there is no fold {fold}, only {numbers}", option="fold")
     chosen = folds[f"Fold{fold}"]
     if isinstance(chosen, Path):
         return _splits_of(chosen)

@@ -45,7 +45,7 @@ class Normalisation:
         for step in steps:
             if step not in STATISTICS:
                 known = ", ".join(get_args(Step))
-                raise InputError(f"a step of data.init_args.normalise must be one of {known}, got {step!r}")
+                raise InputError(f"a step of normalise must be one of {known}, got {step!r}", option="normalise")
         self.steps = list(steps)
         self.n_features: int | None = None
         self._fitted: list[dict[str, np.ndarray]] = []  # by step, what STATISTICS names
@@ -112,8 +112,8 @@ class Normalisation:
         """
         if state["steps"] != self.steps:
             raise InputError(
-                f"the checkpoint was trained with the normalisation {state['steps']}, got {self.steps}; "
-                "set data.init_args.normalise as it was"
+                f"the checkpoint was trained with the normalisation {state['steps']}, got {self.steps}; set normalise as it was",
+                option="normalise",
             )
         self.n_features = state["n_features"]
         self._fitted = [{name: state[f"{i}.{name}"].numpy() for name in STATISTICS[step]} for i, step in enumerate(self.steps)]
@@ -179,6 +179,6 @@ def check_width(split: FeatureSplit, n_features: int) -> None:
     """
     if split.n_features > n_features:
         raise InputError(
-            f"the data has {split.n_features} features, the model {n_features}: set model.init_args.n_features to "
-            f"{split.n_features}"
+            f"the data has {split.n_features} features, the model {n_features}: set n_features to {split.n_features}",
+            option="n_features",
         )

@@ -1,10 +1,31 @@
-"""Documents by query: judgements, candidate pools and mined negatives share this one shape."""
+"""Documents by query: judgements, candidate pools and mined negatives share this one shape; and one list of it."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+
+class LabelledList(NamedTuple):
+    """One query with some of its documents, by row.
+
+    Attributes:
+        query_row: the query.
+        doc_rows: ``[N]`` int64.
+        labels: ``[N]`` float32.
+        distances: ``[N]`` float32, or None.
+        ideal: ``[M]`` float32, see :class:`ltr.batch.RankingBatch`, or None.
+        judged_rows, judged_grades: ``[J]`` int64 and float32, all judgements of the query, or None.
+    """
+
+    query_row: int
+    doc_rows: np.ndarray
+    labels: np.ndarray
+    distances: np.ndarray | None = None
+    ideal: np.ndarray | None = None
+    judged_rows: np.ndarray | None = None
+    judged_grades: np.ndarray | None = None
 
 
 class QueryLists(NamedTuple):
@@ -39,6 +60,17 @@ class QueryLists(NamedTuple):
             return self.doc_rows[:0], self.values[:0]
         part = slice(self.offsets[at], self.offsets[at + 1])
         return self.doc_rows[part], self.values[part]
+
+    def n_relevant(self) -> np.ndarray:
+        """``[Q]``: how many documents of each query have a value above 0."""
+        return np.add.reduceat((self.values > 0).astype(np.int64), self.offsets[:-1])
+
+    def labelled(self, query_row: int, doc_rows: np.ndarray) -> LabelledList:
+        """Label documents of a query, where the values are grades; 0 for a document that nobody judged."""
+        judged_rows, grades = self.of(query_row)
+        ideal = np.sort(grades[grades > 0])[::-1]
+        labels = grades_of(doc_rows, judged_rows, grades)
+        return LabelledList(int(query_row), doc_rows, labels, None, ideal, judged_rows, grades)
 
     def best_first(self) -> "QueryLists":
         """Sort the documents of each query by value, largest first; of equal ones the larger row comes first, as in trec_eval."""

@@ -154,7 +154,7 @@ def _read_line_by_line(block: bytes, first_feature: int, file: Path, line_number
         try:
             label, qid, pairs = _read_line(line.partition(b"#")[0], first_feature)
         except InputError as error:
-            raise InputError(f"{file}:{number}: {error}") from None
+            raise InputError(f"{file}:{number}: {error.message}", option=error.option) from None
         labels.append(label)
         qids.append(qid)
         counts.append(len(pairs))
@@ -191,7 +191,7 @@ def _read_line(line: bytes, first_feature: int) -> tuple[float, int, dict[int, f
         if not feature.is_integer():
             raise InputError(f"the number of a feature must be whole, got {_shown(token)}")
         if feature < first_feature:
-            hint = "; for a file numbered from 0 set first_feature: 0 (option data.init_args.first_feature)" * (feature == 0)
+            hint = "; for a file numbered from 0 set first_feature to 0" * (feature == 0)
             raise InputError(f"features are numbered from {first_feature}, got {_shown(token)}{hint}")
         if feature > LARGEST_FEATURE:
             raise InputError(

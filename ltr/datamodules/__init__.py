@@ -2,6 +2,7 @@
 
 from ltr.datamodules.features import FeatureDataModule
 from ltr.datamodules.groups import GroupDataModule
+from ltr.datamodules.labels import LabelDataModule
 from ltr.datamodules.lists import ListDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.ranking import RankingDataModule
@@ -10,6 +11,7 @@ from ltr.datamodules.triplets import TripletDataModule
 __all__ = [
     "FeatureDataModule",
     "GroupDataModule",
+    "LabelDataModule",
     "ListDataModule",
     "PoolDataModule",
     "RankingDataModule",

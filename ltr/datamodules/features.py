@@ -8,16 +8,16 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-from ltr.data.collate import FeatureCollator, LabelledList
+from ltr.data.collate import FeatureCollator
 from ltr.data.letor import FeatureSplit, find_splits, hold_out, read_letor
 from ltr.data.normalise import Normalisation, Step, check_width
+from ltr.data.plans import EvalBatches
+from ltr.data.rows import Keep, ListRows, with_two_grades
 from ltr.data.synthetic import synthetic_splits
-from ltr.datamodules.ranking import Buckets, PoolBatches, RankingDataModule, TrainBatches, at_least_one
+from ltr.datamodules.ranking import RankingDataModule, at_least, one_of
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
-
-LongLists = Literal["sample", "cut"]
 
 
 class FeatureDataModule(RankingDataModule):
@@ -36,9 +36,10 @@ class FeatureDataModule(RankingDataModule):
             query), see :class:`ltr.data.normalise.Normalisation`. What was fitted is kept in the checkpoint.
         first_feature: the number of the first feature, 1 in SVMlight, 0 in files of some other writers.
         batch_size: lists per step and process.
-        max_list_size: documents of a training list at most; None takes all.
-        long_lists: of a longer one, ``sample`` draws that many anew in each epoch: the relevant ones, and others as far as there
-            is room, at least one; ``cut`` deals out all its documents in each epoch anew, as several lists of about one size.
+        list_size: documents of a training list at most; None: no limit.
+        keep: what stays of a longer list, drawn anew in each epoch. ``relevant``: the relevant documents, best grades first, and
+            others as far as there is room, at least one document of another grade; ``any``: each document equally likely;
+            ``all``: every document, in several lists of about one size.
         bucket_window: batches among which lists are sorted by length to save padding; 1 turns that off.
         eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.RankingDataModule`.
 
@@ -57,8 +58,8 @@ class FeatureDataModule(RankingDataModule):
         normalise: list[Step] | None = None,
         first_feature: Literal[0, 1] = 1,
         batch_size: int = 16,
-        max_list_size: int | None = None,
-        long_lists: LongLists = "sample",
+        list_size: int | None = None,
+        keep: Keep = "relevant",
         bucket_window: int = 64,
         eval_batch_size: int = 64,
         num_workers: int = 0,
@@ -66,18 +67,13 @@ class FeatureDataModule(RankingDataModule):
         seed: int | None = None,
     ) -> None:
         super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed)
-        at_least_one(batch_size=batch_size, bucket_window=bucket_window)
-        if max_list_size is not None and max_list_size < 2:
-            raise InputError(
-                f"max_list_size must be at least 2, got {max_list_size}: one document has no order "
-                "(option data.init_args.max_list_size)"
-            )
-        for name, value, known in (("long_lists", long_lists, get_args(LongLists)), ("first_feature", first_feature, (0, 1))):
-            if value not in known:
-                raise InputError(f"{name} must be one of {known}, got {value!r} (option data.init_args.{name})")
+        at_least(1, batch_size=batch_size, bucket_window=bucket_window)
+        at_least(2, list_size=list_size)  # one document has no order
+        one_of(get_args(Keep), keep=keep)
+        one_of((0, 1), first_feature=first_feature)
         self.fold, self.dev_share, self.first_feature = fold, dev_share, first_feature
         self.batch_size, self.bucket_window = batch_size, bucket_window
-        self.max_list_size, self.long_lists = max_list_size, long_lists
+        self.list_size, self.keep = list_size, keep
         self.normalisation = Normalisation(normalise or [])
         self._splits: dict[str, FeatureSplit] = {}
         self.n_features: int | None = None
@@ -116,14 +112,13 @@ class FeatureDataModule(RankingDataModule):
             missing = self.n_features - train.n_features
             log.info("%s has %d features; the %d others of the model are 0", self.path, train.n_features, missing)
         if self.split("dev") is None:
-            log.info("%s has no dev split: training goes without validation (option data.init_args.dev_share)", self.path)
-        rows = FeatureRows(train, self.max_list_size, self.long_lists, self.seed)
-        if rows.n_orders == 0:
-            raise InputError(f"{self.path}: no training query has two documents of different grades; there is nothing to rank")
-        log.info("%s: %d of %d training queries have documents of different grades", self.path, rows.n_orders, len(train))
+            log.info("%s has no dev split: training goes without validation (dev_share holds one out)", self.path)
+        queries = np.arange(len(train))
+        n_orders = len(with_two_grades(train, queries, f"{self.path}: split 'train'"))
+        log.info("%s: %d of %d training queries have documents of different grades", self.path, n_orders, len(train))
+        rows = ListRows(train, queries, self.list_size, self.keep, self.seed)
         collator = FeatureCollator(self.normalisation.fit(train, self.n_features).apply(train))
-        where = self.rank, self.world_size
-        self.train = TrainBatches(Buckets(rows, collator, self.batch_size, self.seed, *where, self.bucket_window), collator)
+        self.train = self._buckets(rows, self.batch_size, self.bucket_window, collator)
 
     def split(self, name: str) -> FeatureSplit | None:
         """``train``, ``dev`` or ``test``, read when it is first asked for; None where the data has none."""
@@ -139,12 +134,12 @@ class FeatureDataModule(RankingDataModule):
         files = find_splits(Path(self.path), self.fold)
         if self.dev_share is not None and "train" in files and name in ("train", "dev"):
             if "dev" in files:
-                raise InputError(f"{self.path} has a dev split; leave out dev_share (option data.init_args.dev_share)")
+                raise InputError(f"{self.path} has a dev split; leave out dev_share", option="dev_share")
             train, dev = hold_out(read_letor(files["train"], self.first_feature), self.dev_share)
             return {"train": train, "dev": dev}
         return {name: read_letor(files[name], self.first_feature)} if name in files else {}
 
-    def pools(self, split: str) -> PoolBatches | None:
+    def pools(self, split: str) -> EvalBatches | None:
         """Made when asked for: a checkpoint may bring the normalisation after ``setup``, and then train is not read."""
         one = self.split(split)
         if one is None:
@@ -154,9 +149,9 @@ class FeatureDataModule(RankingDataModule):
             if fitted_on is None:
                 raise InputError(f"{self.path} has no train split to fit the normalisation on; name a checkpoint (--ckpt_path)")
             self.normalisation.fit(fitted_on, self.n_features)
-        lists = [whole_list(one, query) for query in range(len(one))]
+        lists = [one.whole(query) for query in range(len(one))]
         collator = FeatureCollator(self.normalisation.apply(one))
-        return PoolBatches(lists, self.eval_batch_size, collator, self.world_size)
+        return EvalBatches(lists, self.eval_batch_size, collator, self.world_size)
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
         return self.split(split).query_ids, self.split(split).doc_ids
@@ -169,7 +164,7 @@ class FeatureDataModule(RankingDataModule):
         """See :meth:`RankingDataModule.load_state_dict`; measured features are then normalised as when it was trained.
 
         Raises:
-            InputError: also if training goes on with other steps of normalisation, or other training data.
+            InputError: also if training resumes with other steps of normalisation, or other training data.
         """
         super().load_state_dict(state_dict)
         kept = state_dict.get("normalisation")
@@ -179,7 +174,8 @@ class FeatureDataModule(RankingDataModule):
             self.normalisation.load_state_dict(kept)
         elif not _close(kept, self.normalisation.state_dict()):
             raise InputError(
-                "the checkpoint normalised its features otherwise; go on with the same training data and data.init_args.normalise"
+                "the checkpoint normalised its features differently; resume with the same training data and the same normalise",
+                option="normalise",
             )
 
 
@@ -190,50 +186,3 @@ def _close(one: dict, other: dict) -> bool:
         return a.shape == b.shape and torch.allclose(a, b) if isinstance(a, torch.Tensor) else a == b
 
     return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
-
-
-class FeatureRows:
-    """The training lists of an epoch.
-
-    Args:
-        split: the training split.
-        max_list_size, long_lists: see :class:`FeatureDataModule`.
-        seed: of the drawing.
-
-    Attributes:
-        n_orders: queries with documents of different grades.
-    """
-
-    def __init__(self, split: FeatureSplit, max_list_size: int | None, long_lists: LongLists, seed: int) -> None:
-        self.split, self.max_list_size, self.long_lists, self.seed = split, max_list_size, long_lists, seed
-        lists = [whole_list(split, query) for query in range(len(split))]
-        cut = max_list_size is not None and long_lists == "cut"
-        self.n_parts = [-(-len(one.doc_rows) // max_list_size) if cut else 1 for one in lists]
-        self.queries = np.repeat(np.arange(len(split)), self.n_parts)
-        self.parts = np.concatenate([np.arange(n) for n in self.n_parts])
-        self.n_orders = sum(bool((one.labels != one.labels[0]).any()) for one in lists)
-
-    def __len__(self) -> int:
-        return len(self.queries)
-
-    def draw(self, epoch: int, row: int) -> LabelledList:
-        """The list of a row in an epoch: a pure function of (seed, epoch, row)."""
-        query, limit = int(self.queries[row]), self.max_list_size
-        one = whole_list(self.split, query)
-        if limit is None or len(one.doc_rows) <= limit:
-            return one
-        order = np.random.default_rng([self.seed, epoch, query]).permutation(len(one.doc_rows))
-        if self.long_lists == "cut":
-            kept = np.array_split(order, self.n_parts[query])[self.parts[row]]
-        else:
-            relevant = one.labels[order] > 0
-            others = order[~relevant]
-            first = order[relevant][: limit - min(1, len(others))]
-            kept = np.concatenate([first, others[: limit - len(first)]])
-        return one._replace(doc_rows=one.doc_rows[kept], labels=one.labels[kept])
-
-
-def whole_list(split: FeatureSplit, query: int) -> LabelledList:
-    """A query with all its documents."""
-    rows = split.rows(query)
-    return LabelledList(query, rows, split.labels[rows])

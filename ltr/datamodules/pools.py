@@ -1,4 +1,4 @@
-"""What is measured: the candidate pools of a split, or the search of the whole corpus; every query exactly once."""
+"""What is evaluated: the candidate pools of a split, or a search of the whole corpus; every query exactly once."""
 
 import logging
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 
 from ltr.data.bm25 import bm25_lists
-from ltr.data.collate import LabelledList, text_collator
+from ltr.data.collate import text_collator
 from ltr.data.collection import Collection, open_collection
 from ltr.data.formats import ApartTexts, JoinedPairs
+from ltr.data.plans import EvalBatches, ShareOfRank
 from ltr.data.query_lists import QueryLists
-from ltr.data.samplers import ShareOfRank
 from ltr.data.tokens import TokenStore
-from ltr.datamodules.ranking import PoolBatches, RankingDataModule, at_least_one
+from ltr.datamodules.ranking import RankingDataModule, at_least
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class PoolDataModule(RankingDataModule):
     def __init__(
         self,
         path: str,
-        candidates: Literal["candidates", "bm25", "corpus"] = "candidates",
+        candidates: Literal["candidates", "bm25", "corpus"] | None = "candidates",
         depth: int | None = None,
         eval_batch_size: int = 16,
         num_workers: int = 0,
@@ -45,20 +45,18 @@ class PoolDataModule(RankingDataModule):
         seed: int | None = None,
     ) -> None:
         super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed)
-        if candidates != "candidates" and depth is None:
-            raise InputError(
-                f"candidates {candidates!r} need a depth, the number of documents per query (option data.init_args.depth)"
-            )
-        at_least_one(depth=1 if depth is None else depth)
+        if candidates in ("bm25", "corpus") and depth is None:
+            raise InputError(f"candidates {candidates!r} need a depth, the number of documents per query", option="depth")
+        at_least(1, depth=depth)
         self.candidates, self.depth = candidates, depth
         self.collection: Collection | None = None
         self.text_format: JoinedPairs | ApartTexts | None = None
-        self._pools: dict[str, PoolBatches] = {}
+        self._pools: dict[str, EvalBatches] = {}
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
         return self.collection.queries.ids, self.collection.corpus.ids
 
-    def pools(self, split: str) -> PoolBatches | None:
+    def pools(self, split: str) -> EvalBatches | None:
         return self._pools.get(split)
 
     @property
@@ -99,10 +97,16 @@ class PoolDataModule(RankingDataModule):
             )
         if self.collection is not None and text_format is self.text_format:
             return
+        if self.needs_in_batch and isinstance(text_format, JoinedPairs):
+            raise InputError(
+                "a cross-encoder can't learn from groups: they hold relevant documents alone, with nothing to rank below them; "
+                "take TripletDataModule or ListDataModule, or a dual encoder"
+            )
         if self.searches_corpus and isinstance(text_format, JoinedPairs):
             raise InputError(
                 "only a dual encoder can search the corpus: a cross-encoder reads every document with every query; set "
-                "data.init_args.candidates to candidates or bm25"
+                "candidates to candidates or bm25",
+                option="candidates",
             )
         collection = self._open_collection()
         tables = collection.queries, collection.corpus
@@ -114,35 +118,22 @@ class PoolDataModule(RankingDataModule):
     def _open_collection(self) -> Collection:
         return open_collection(self.path)
 
-    def _pool_batches(self, split: str, judged_only: bool) -> PoolBatches:
+    def _pool_batches(self, split: str, judged_only: bool) -> EvalBatches:
         """The pools of the judged queries; or of all that have one, where there is nothing to be measured."""
         unjudged = QueryLists.from_rows([], [], [])
         judged = self.collection.judgements(split) if judged_only else self.collection.qrels.get(split, unjudged)
         asked = judged.query_rows if len(judged.query_rows) else np.arange(len(self.collection.queries))
         if self.searches_corpus:
             nothing = np.empty(0, dtype=np.int64)
-            lists = [labelled(query_row, nothing, judged) for query_row in asked]
-            return PoolBatches(lists, self.eval_batch_size, self.collator, self.world_size)
+            lists = [judged.labelled(query_row, nothing) for query_row in asked]
+            return EvalBatches(lists, self.eval_batch_size, self.collator, self.world_size)
         if self.candidates == "candidates":
-            pools = self.collection.pools(split, "data.init_args.candidates")
+            pools = self.collection.pools(split, "candidates")
         else:
             pools = bm25_lists(self.collection, asked, self.depth)
         query_rows = judged.query_rows if judged_only else pools.query_rows
-        lists = [labelled(query_row, pools.of(query_row)[0][: self.depth], judged) for query_row in query_rows]
+        lists = [judged.labelled(query_row, pools.of(query_row)[0][: self.depth]) for query_row in query_rows]
         missing = sum(len(one.doc_rows) == 0 for one in lists)
         if missing:
             log.warning("%d of %d %s queries have no candidates; they count as nothing found", missing, len(lists), split)
-        return PoolBatches(lists, self.eval_batch_size, self.collator, self.world_size)
-
-
-def labelled(query_row: int, doc_rows: np.ndarray, judged: QueryLists) -> LabelledList:
-    """A query's documents with their grades (0 where nobody judged), and the grades of all its relevant ones."""
-    judged_rows, grades = judged.of(query_row)
-    labels = np.zeros(len(doc_rows), dtype=np.float32)
-    order = np.argsort(judged_rows)
-    at = np.searchsorted(judged_rows, doc_rows, sorter=order).clip(max=max(0, len(order) - 1))
-    if len(order):
-        found = judged_rows[order[at]] == doc_rows
-        labels[found] = grades[order[at[found]]]
-    ideal = np.sort(grades[grades > 0])[::-1]
-    return LabelledList(int(query_row), doc_rows, labels, None, ideal, judged_rows, grades)
+        return EvalBatches(lists, self.eval_batch_size, self.collator, self.world_size)

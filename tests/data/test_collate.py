@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from ltr.batch import Texts
-from ltr.data.collate import FeatureCollator, LabelledList, PairCollator
+from ltr.data.collate import FeatureCollator, PairCollator
 from ltr.data.formats import JoinedPairs
+from ltr.data.query_lists import LabelledList
 from ltr.data.tokens import TokenStore
 from tests.conftest import wordpiece_tokenizer
 from tests.data.tokenizers import TEXTS, table_of

@@ -110,7 +110,7 @@ def test_broken_gzip_and_broken_utf8(folder):
 def test_missing_files_and_splits(folder):
     with pytest.raises(InputError, match="no judgements for the split 'test', only for"):
         open_collection(str(folder)).judgements("test")
-    with pytest.raises(InputError, match="no candidates for the split 'dev'; add candidates/dev.trec, or set x: bm25"):
+    with pytest.raises(InputError, match="no candidates for the split 'dev'; add candidates/dev.trec, or set x to bm25"):
         open_collection(str(folder)).pools("dev", "x")
     (folder / "queries.jsonl").unlink()
     with pytest.raises(InputError, match=r"queries.jsonl\[.gz\]: there is no such file"):

@@ -176,9 +176,9 @@ def test_a_fold_is_a_folder_or_an_entry_of_the_plan(tmp_path):
 PLAN = '{"Fold1": {"train": ["S1"]}, "Fold2": {"train": ["S2"]}}'
 LOST = {
     "no split": (["a.csv"], None, None, r"there must be files or folders named train, dev, vali, .* found \['a.csv'\]"),
-    "fold not chosen": (["Fold1/x", "Fold3/x"], None, None, r"choose one of the folds 1, 3 \(option data.init_args.fold\)"),
-    "no folds": (["train.txt"], None, 1, r"there are no folds, got fold 1; leave out the option data.init_args.fold"),
-    "fold unknown": (["Fold1/x"], None, 6, r"there is no fold 6, only 1 \(option data.init_args.fold\)"),
+    "fold not chosen": (["Fold1/x", "Fold3/x"], None, None, r"choose one of the folds 1, 3 \(option fold\)"),
+    "no folds": (["train.txt"], None, 1, r"there are no folds, got fold 1; leave fold out \(option fold\)"),
+    "fold unknown": (["Fold1/x"], None, 6, r"there is no fold 6, only 1 \(option fold\)"),
     "two files": (["train.txt", "train.txt.gz"], None, None, r"must be one source of train, got train.txt, train.txt.gz; keep"),
     "two names": (["dev.txt", "valid.txt"], None, None, r"must be one source of dev, got dev.txt, valid.txt; keep one"),
     "empty folder": (["train/x.csv"], None, None, r"train: the folder must hold files that end in .txt, .*; there are none"),
@@ -205,5 +205,5 @@ def test_what_cannot_be_found_is_named(tmp_path, case):
 
 
 def test_a_missing_data_folder(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere: there is no such data folder \(option data.init_args.path\)"):
+    with pytest.raises(InputError, match=r"nowhere: there is no such data folder \(option path\)"):
         find_splits(tmp_path / "nowhere")

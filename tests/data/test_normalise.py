@@ -131,17 +131,15 @@ def test_a_checkpoint_brings_the_statistics_back():
     assert again.apply(test).filename == n.apply(test).filename
     assert Normalisation(EVERY_STEP).fit(test, 5).apply(test).filename != n.apply(test).filename
     with pytest.raises(
-        InputError, match=r"trained with the normalisation \['z-score', .* got \[\]; set data.init_args.normalise"
+        InputError, match=r"trained with the normalisation \['z-score', .* got \[\]; set normalise as it was \(option normalise\)"
     ):
         Normalisation([]).load_state_dict(n.state_dict())
 
 
 def test_errors_name_the_option():
-    with pytest.raises(
-        InputError, match=r"data.init_args.normalise must be one of z-score, log1p, quantile, min-max, got 'zscore'"
-    ):
+    with pytest.raises(InputError, match=r"a step of normalise must be one of z-score, log1p, quantile, min-max, got 'zscore'"):
         Normalisation(["zscore"])
-    with pytest.raises(InputError, match="the data has 4 features, the model 3: set model.init_args.n_features to 4"):
+    with pytest.raises(InputError, match="the data has 4 features, the model 3: set n_features to 4"):
         Normalisation(["z-score"]).fit(random_split(0, "wide"), 3)
-    with pytest.raises(InputError, match="the data has 4 features, the model 2: set model.init_args.n_features"):
+    with pytest.raises(InputError, match="the data has 4 features, the model 2: set n_features to 4"):
         Normalisation().fit(split_of([[1, 2]], [1], "two"), 2).apply(random_split(0, "wide"))

@@ -103,7 +103,7 @@ BAD_LINES = {
     "1 qid:1 1:1e39": "the value of feature 1 must be a finite number .*, got '1e39'",
     "1 qid:1 1:1_0": "the value of feature 1 must be a finite number .*, got '1_0'",
     "1 qid:1 1.5:2": "the number of a feature must be whole, got '1.5:2'",
-    "1 qid:1 0:2": r"features are numbered from 1, got '0:2'; .* first_feature: 0 \(option data.init_args.first_feature\)",
+    "1 qid:1 0:2": r"features are numbered from 1, got '0:2'; for a file numbered from 0 set first_feature to 0",
     "1 qid:1 -1:2": "features are numbered from 1, got '-1:2'$",
     "1 qid:1 100001:2": "the number of a feature must be at most 100,000, as rows are stored dense",
     "1 qid:1 2:1 3:1 2:5": "feature 2 stands twice; keep one value of it",

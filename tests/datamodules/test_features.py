@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from ltr.data.letor import FeatureSplit
 from ltr.datamodules import FeatureDataModule
-from ltr.datamodules.features import FeatureRows, _close
-from ltr.datamodules.ranking import Buckets, TrainBatches
+from ltr.datamodules.features import _close
 from ltr.errors import InputError
 from tests.conftest import write_letor
 
@@ -21,13 +19,6 @@ def opened(path, stage="fit", **options) -> FeatureDataModule:
     data.prepare_data()
     data.setup(stage)
     return data
-
-
-def one_query(labels: list[float]) -> FeatureSplit:
-    """A split of one list; document d has the feature d."""
-    n = len(labels)
-    features = np.arange(n, dtype=np.float32)[:, None]
-    return FeatureSplit("one", features, np.asarray(labels, np.float32), np.asarray([0, n]), ["q"], [str(d) for d in range(n)])
 
 
 def test_a_batch_holds_the_file(letor_folder):
@@ -55,8 +46,8 @@ def test_a_batch_holds_the_file(letor_folder):
 
 
 def test_batches_are_a_pure_function_of_seed_epoch_and_step(letor_folder):
-    one, two = (opened(letor_folder, batch_size=4, max_list_size=4) for _ in range(2))
-    other_seed = opened(letor_folder, batch_size=4, max_list_size=4, seed=1)
+    one, two = (opened(letor_folder, batch_size=4, list_size=4) for _ in range(2))
+    other_seed = opened(letor_folder, batch_size=4, list_size=4, seed=1)
     keys = [(epoch, step) for epoch in range(2) for step in range(len(one.train))]
     forwards = {key: one.train[key] for key in keys}
     for key in reversed(keys):
@@ -67,7 +58,7 @@ def test_batches_are_a_pure_function_of_seed_epoch_and_step(letor_folder):
 
 
 def test_batches_do_not_depend_on_the_number_of_workers(letor_folder):
-    alone, helped = (opened(letor_folder, batch_size=4, max_list_size=4, num_workers=n) for n in (0, 2))
+    alone, helped = (opened(letor_folder, batch_size=4, list_size=4, num_workers=n) for n in (0, 2))
     for a, b in zip(alone.train_dataloader(), helped.train_dataloader(), strict=True):
         assert torch.equal(a.doc_rows, b.doc_rows) and torch.equal(a.features, b.features)
 
@@ -80,39 +71,8 @@ def test_lists_of_one_length_share_a_batch(letor_folder):
     assert padding(64) < padding(1) / 2
 
 
-def test_sampling_keeps_the_relevant_documents():
-    """Of 2 relevant and 8 others, 4 are drawn: both relevant ones, and two of the others, each as likely."""
-    rows = FeatureRows(one_query([0, 0, 1, 0, 0, 0, 2, 0, 0, 0]), 4, "sample", seed=0)
-    counts = np.zeros(10)
-    for epoch in range(400):
-        one = rows.draw(epoch, 0)
-        assert len(set(one.doc_rows.tolist())) == 4 and (one.labels == rows.split.labels[one.doc_rows]).all()
-        counts[one.doc_rows] += 1
-    assert counts[2] == counts[6] == 400
-    others = np.delete(counts, [2, 6])  # each expected 100 times, with a deviation of 9
-    assert others.min() > 60 and others.max() < 140
-
-
-def test_sampling_leaves_room_for_one_irrelevant_document():
-    rows = FeatureRows(one_query([1, 1, 1, 1, 1, 0]), 3, "sample", seed=0)
-    for epoch in range(20):
-        assert sorted(rows.draw(epoch, 0).labels.tolist()) == [0, 1, 1]
-    without = FeatureRows(one_query([1, 2, 1, 2]), 3, "sample", seed=0)
-    assert len(without.draw(0, 0).doc_rows) == 3
-
-
-def test_cut_lists_hold_every_document_once_an_epoch():
-    """10 documents in lists of at most 4: 4, 3 and 3 of them, dealt out anew in the next epoch."""
-    rows = FeatureRows(one_query([0] * 10), 4, "cut", seed=0)
-    assert len(rows) == 3
-    epochs = [[rows.draw(epoch, row).doc_rows.tolist() for row in range(3)] for epoch in range(2)]
-    for lists in epochs:
-        assert [len(one) for one in lists] == [4, 3, 3] and sorted(sum(lists, [])) == list(range(10))
-    assert epochs[0] != epochs[1]
-
-
 def test_measured_lists_are_whole_and_only_once_each(letor_folder):
-    data = opened(letor_folder, max_list_size=3, eval_batch_size=5)
+    data = opened(letor_folder, list_size=3, eval_batch_size=5)
     lists = [one for batch in data.pools("dev").batches for one in batch]
     assert sorted(one.query_row for one in lists) == list(range(24))
     assert sorted(np.concatenate([one.doc_rows for one in lists])) == list(range(len(data.split("dev").labels)))
@@ -137,7 +97,7 @@ def test_states_of_a_normalisation_are_compared_but_for_rounding(tmp_path, letor
 
 def test_the_synthetic_set_needs_no_files():
     """1,000 documents of one query in lists of at most 16: 63 of them, so 55 lists of 16 and 8 of 15."""
-    data = opened("synthetic", max_list_size=16, long_lists="cut", batch_size=1)
+    data = opened("synthetic", list_size=16, keep="all", batch_size=1)
     sizes = sorted(int(data.train[0, step].mask.sum()) for step in range(len(data.train)))
     assert sizes == [15] * 8 + [16] * 55 and data.n_features == 100
     assert [len(one.doc_rows) for batch in data.pools("dev").batches for one in batch] == [500]
@@ -181,17 +141,6 @@ def test_a_fold_and_the_first_feature_reach_the_reader(tmp_path):
     assert opened(tmp_path / "zero", first_feature=0).split("train").features.tolist() == [[5, 6], [0, 7]]
 
 
-def test_ranks_share_out_every_batch(letor_folder):
-    """Two ranks with batches of 2 see, together, what one rank sees with batches of 4; each list on one of them."""
-    rows = FeatureRows(opened(letor_folder).split("train"), None, "sample", seed=0)
-    collator = opened(letor_folder).train.collator
-    alone = TrainBatches(Buckets(rows, collator, 4, seed=0), collator)
-    ranks = [TrainBatches(Buckets(rows, collator, 2, seed=0, rank=rank, world_size=2), collator) for rank in range(2)]
-    for step in range(len(alone)):
-        parts = [set(one[0, step].query_rows.tolist()) for one in ranks]
-        assert not parts[0] & parts[1] and parts[0] | parts[1] == set(alone[0, step].query_rows.tolist())
-
-
 def test_the_data_module_knows_its_rank(letor_folder, monkeypatch):
     seen = []
     for rank in range(2):
@@ -214,21 +163,21 @@ def test_a_worker_gets_the_path_of_the_features_and_not_the_features(tmp_path):
 
 def test_there_must_be_something_to_rank(tmp_path):
     (tmp_path / "train.txt").write_text("0 qid:1 1:1\n0 qid:1 1:2\n1 qid:2 1:1\n")
-    with pytest.raises(InputError, match="no training query has two documents of different grades; there is nothing to rank"):
+    with pytest.raises(InputError, match="no query has two documents of different grades; there is nothing to rank"):
         opened(tmp_path)
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"max_list_size": 1}, "max_list_size must be at least 2, got 1"),
+        ({"list_size": 1}, "list_size must be at least 2, got 1"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"eval_batch_size": 0}, "eval_batch_size must be at least 1, got 0"),
-        ({"normalise": ["zscore"]}, "data.init_args.normalise"),
+        ({"normalise": ["zscore"]}, "a step of normalise must be one of z-score"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"num_workers": -1}, "num_workers must be at least 0, got -1"),
-        ({"long_lists": "drop"}, r"long_lists must be one of \('sample', 'cut'\), got 'drop'"),
-        ({"first_feature": 2}, r"first_feature must be one of \(0, 1\), got 2"),
+        ({"keep": "drop"}, "keep must be one of relevant, any, all, got 'drop'"),
+        ({"first_feature": 2}, "first_feature must be one of 0, 1, got 2"),
         ({"fold": 3}, "path 'synthetic' has no folds"),
     ],
 )

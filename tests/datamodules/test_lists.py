@@ -1,16 +1,13 @@
 """Graded lists: what they hold, and what long ones become."""
 
 import logging
-from collections import Counter
 
 import pytest
 import torch
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
-from ltr.data.query_lists import QueryLists
 from ltr.datamodules import ListDataModule
-from ltr.datamodules.lists import ListRows
 from ltr.errors import InputError
 from tests.conftest import wordpiece_tokenizer, write_collection
 
@@ -24,59 +21,8 @@ def opened(path, text_format=None, **options) -> ListDataModule:
 
 def batches(data, epoch) -> list:
     loader = data.train_dataloader()
-    loader.sampler.position = lambda: (epoch, 0)
+    loader.sampler.set_epoch(epoch)
     return list(loader)
-
-
-def rows_of(grades: dict[int, float], pool: list[int], list_size=None, relevant="all") -> ListRows:
-    """One query, number 3."""
-    judged = QueryLists.from_rows([3] * len(grades), grades.keys(), grades.values())
-    pools = QueryLists.from_rows([3] * len(pool), pool, [0.0] * len(pool))
-    return ListRows(judged, pools, list_size, relevant, seed=0, where="here")
-
-
-def drawn(rows: ListRows, epochs: int) -> list[dict[int, float]]:
-    lists = [rows.draw(epoch, 0) for epoch in range(epochs)]
-    assert all(len(set(one.doc_rows.tolist())) == len(one.doc_rows) for one in lists)
-    return [dict(zip(one.doc_rows.tolist(), one.labels.tolist(), strict=True)) for one in lists]
-
-
-def test_a_list_is_the_pool_and_the_judged_documents_beside_it():
-    rows = rows_of({9: 2, 4: 0, 7: 1}, pool=[5, 7, 6])
-    one = rows.draw(0, 0)
-    assert one.query_row == 3 and one.doc_rows.tolist() == [5, 7, 6, 9, 4] and one.labels.tolist() == [0, 1, 0, 2, 0]
-    assert one.judged_rows.tolist() == [9, 4, 7] and one.judged_grades.tolist() == [2, 0, 1] and one.ideal is None
-
-
-def test_the_relevant_documents_of_a_long_list_stay_and_others_are_drawn():
-    """2 relevant and 8 others in lists of 4: both relevant ones, best first, and each other in a quarter of the epochs."""
-    rows = rows_of({0: 1, 1: 3, 2: 0}, pool=list(range(2, 10)), list_size=4)
-    lists = drawn(rows, 400)
-    assert all(list(one)[:2] == [1, 0] and list(one.values()) == [3, 1, 0, 0] for one in lists)
-    counts = Counter(doc for one in lists for doc in one)
-    assert all(60 < counts[doc] < 140 for doc in range(2, 10))  # each expected 100 times, with a deviation of 9
-
-
-def test_of_too_many_relevant_documents_the_best_graded_stay():
-    """Grades 3, 2, 2, 1, 1 in lists of 4: 3, 2, 2 and either of the last two, never an irrelevant one."""
-    lists = drawn(rows_of({0: 1, 1: 2, 2: 3, 3: 2, 4: 1}, pool=[5, 6], list_size=4), 30)
-    assert all(list(one.values()) == [3, 2, 2, 1] for one in lists) and {list(one)[3] for one in lists} == {0, 4}
-
-
-@pytest.mark.parametrize("others, expected", [({}, [1, 1, 0]), ({9: 2}, [2, 1, 1])])
-def test_a_list_always_has_something_to_rank(others, expected):
-    """Five documents of grade 1 would fill a list of 3: one of another grade has the last place, if none is there already."""
-    lists = drawn(rows_of({doc: 1 for doc in range(5)} | others, pool=[5, 6, 7], list_size=3), 30)
-    assert all(list(one.values()) == expected for one in lists)
-    assert drawn(rows_of({0: 2, 1: 2, 2: 1, 3: 2}, pool=[2], list_size=2), 1)[0] in ({d: 2.0, 2: 1.0} for d in (0, 1, 3))
-
-
-def test_a_sample_favours_no_document():
-    """Of 10 documents 4 are drawn, each in two fifths of 500 epochs."""
-    lists = drawn(rows_of({0: 1, 1: 3}, pool=list(range(2, 10)), list_size=4, relevant="sample"), 500)
-    counts = Counter(doc for one in lists for doc in one)
-    assert all(150 < counts[doc] < 250 for doc in range(10)) and {len(one) for one in lists} == {4}  # 200, deviation 11
-    assert all(one[doc] == (1 if doc == 0 else 3 if doc == 1 else 0) for one in lists for doc in one)
 
 
 @pytest.mark.parametrize("candidates", ["candidates", "bm25"])
@@ -156,7 +102,7 @@ def test_without_unjudged_documents_no_pool_is_needed(tmp_path, caplog):
     (folder / "candidates/train.trec").unlink()
     qrels = folder / "qrels/train.tsv"
     qrels.write_text(qrels.read_text().replace("train-q2-d1\t0", "train-q2-d1\t1"))
-    with pytest.raises(InputError, match="no candidates for the split 'train'.*set data.init_args.candidates: bm25"):
+    with pytest.raises(InputError, match="no candidates for the split 'train'.*set candidates to bm25"):
         opened(folder)
     with caplog.at_level(logging.INFO, "ltr"):
         data = opened(folder, unjudged="skip")
@@ -174,8 +120,8 @@ def test_without_unjudged_documents_no_pool_is_needed(tmp_path, caplog):
     [
         ({"list_size": 1}, "list_size must be at least 2, got 1"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"unjudged": "drop"}, r"unjudged must be one of \('irrelevant', 'skip'\), got 'drop'"),
-        ({"relevant": "best"}, r"relevant must be one of \('all', 'sample'\), got 'best'"),
+        ({"unjudged": "drop"}, "unjudged must be one of irrelevant, skip, got 'drop'"),
+        ({"keep": "best"}, "keep must be one of relevant, any, all, got 'best'"),
     ],
 )
 def test_bad_options(options, message):

@@ -5,11 +5,7 @@ import torch
 from ltr.data.collection import open_collection
 from ltr.data.formats import JoinedPairs
 from ltr.data.negatives import MinedNegatives
-from ltr.data.query_lists import QueryLists
-from ltr.data.samplers import BucketedBatches, ShareOfRank, StepSampler
 from ltr.datamodules import TripletDataModule
-from ltr.datamodules.ranking import PoolBatches
-from ltr.datamodules.triplets import TripletRows
 from ltr.errors import InputError
 from tests.conftest import wordpiece_tokenizer, write_collection
 
@@ -24,7 +20,7 @@ def module(folder, **options):
 
 def batches(data, epoch):
     loader = data.train_dataloader()
-    loader.sampler.position = lambda: (epoch, 0)
+    loader.sampler.set_epoch(epoch)
     return list(loader)
 
 
@@ -82,37 +78,6 @@ def test_a_batch_does_not_depend_on_the_ones_before(collection_folder):
         assert all(torch.equal(a, b) for a, b in zip(flat(data.train[1, step]), in_order[step], strict=True))
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "world_size", "window"), [(103, 1, 5), (103, 2, 5), (103, 3, 1), (64, 4, 64), (5, 2, 4), (13, 2, 2)]
-)
-def test_ranks_share_the_rows_of_an_epoch(n_rows, world_size, window):
-    def plan(rank):
-        return BucketedBatches(n_rows, 4, lambda epoch, rows: rows % 17, seed=3, rank=rank, world_size=world_size, window=window)
-
-    ranks = [plan(rank) for rank in range(world_size)]
-    rows = [ranks[r].rows(2, step).tolist() for step in range(len(ranks[0])) for r in range(world_size)]
-    assert all(rows) and len({len(r) for r in ranks}) == 1
-    seen = sorted(row for part in rows for row in part)
-    assert len(seen) == len(set(seen)) and set(seen) <= set(range(n_rows))
-    assert n_rows - len(seen) < world_size  # only a rest too small for a row on every rank is left out
-
-
-def test_bucketing_puts_rows_of_similar_length_together():
-    lengths = np.random.default_rng(0).integers(1, 200, 4096)
-
-    def spread(window):
-        plan = BucketedBatches(4096, 16, lambda epoch, rows: lengths[rows], seed=0, window=window)
-        return np.mean([np.ptp(lengths[plan.rows(0, step)]) for step in range(len(plan))])
-
-    assert spread(64) < spread(1) / 10
-
-
-def test_sampler_starts_where_the_trainer_is():
-    assert list(StepSampler(4, lambda: (2, 1))) == [(2, 1), (2, 2), (2, 3)]
-    shares = [list(ShareOfRank(7, rank, 3)) for rank in range(3)]
-    assert sorted(sum(shares, [])) == list(range(7)) and [len(s) for s in shares] == [3, 2, 2]
-
-
 def test_fewer_documents_than_asked_make_a_shorter_row(tmp_path):
     folder = write_collection(tmp_path / "c", n_queries=6, n_docs=3)
     data = module(folder, positives=2, negatives_per_query=5)
@@ -167,26 +132,10 @@ def test_pools_hold_every_judged_query_with_all_its_grades(collection_folder):
         assert batch.ideal[:, 0].eq(1).all()  # whether or not the relevant document is among the two
 
 
-def test_rows_drawn_from_the_corpus_avoid_the_relevant_ones():
-    judged = QueryLists.from_rows([0] * 9, range(9), [1.0] * 9)
-    rows = TripletRows(judged, None, n_docs=11, positives=1, negatives_per_query=5, seed=0, where="here")
-    assert sorted(rows.draw(0, 0).doc_rows[1:].tolist()) == [9, 10]  # there are only two others
-
-
 @pytest.mark.parametrize("option", ["positives", "negatives_per_query", "batch_size", "bucket_window"])
 def test_an_option_below_one_is_refused(option):
     with pytest.raises(InputError, match=f"{option} must be at least 1, got 0"):
         TripletDataModule("x", **{option: 0})
-
-
-def test_every_rank_gets_an_evaluation_batch(collection_folder):
-    data = module(collection_folder)
-    lists = [one for batch in data.pools("dev").batches for one in batch]
-    for n, world_size in ((1, 2), (3, 2), (30, 4), (30, 1)):
-        pools = PoolBatches(lists[:n], 16, data.collator, world_size)
-        assert len(pools) >= world_size
-        rows = [pools[i].query_rows.tolist() for i in range(len(pools))]
-        assert sorted(sum(rows, [])) == sorted(one.query_row for one in lists[:n])
 
 
 def test_predict_ranks_queries_that_nobody_judged(tmp_path):
@@ -202,10 +151,10 @@ def test_predict_ranks_queries_that_nobody_judged(tmp_path):
 def test_pools_that_are_missing_name_the_option(tmp_path):
     folder = write_collection(tmp_path / "c", n_queries=5)
     (folder / "candidates/train.trec").unlink()
-    with pytest.raises(InputError, match="set data.init_args.negatives: bm25"):
+    with pytest.raises(InputError, match=r"set negatives to bm25 \(option negatives\)"):
         module(folder)
     (folder / "candidates/dev.trec").unlink()
-    with pytest.raises(InputError, match="set data.init_args.candidates: bm25"):
+    with pytest.raises(InputError, match=r"set candidates to bm25 and depth to 100 \(option candidates\)"):
         module(folder, negatives="bm25")
 
 

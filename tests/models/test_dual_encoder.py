@@ -24,7 +24,8 @@ from transformers import (
 )
 
 import ltr
-from ltr.data.collate import LabelledList, TextCollator
+from ltr.data.collate import TextCollator
+from ltr.data.query_lists import LabelledList
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models import DualEncoder

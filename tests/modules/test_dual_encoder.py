@@ -18,7 +18,7 @@ from ltr.batch import RankingBatch
 from ltr.data.collection import open_collection
 from ltr.data.formats import JoinedPairs
 from ltr.data.trec import read_run
-from ltr.datamodules import GroupDataModule, TripletDataModule
+from ltr.datamodules import GroupDataModule, LabelDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable
@@ -163,7 +163,7 @@ def test_texts_without_queries_want_one_tower_and_one_prompt(tmp_path, backbone)
     (tmp_path / "train.tsv").write_text("".join(f"w{i} w{i + 1}\t{'even' if i % 2 == 0 else 'odd'}\n" for i in range(12)))
     for options, message in (({"doc_backbone": backbone}, "train one tower"), ({"query_prompt": "w1 "}, "read with one prompt")):
         module = DualEncoderModule(backbone, SoftmaxLoss(), "all", max_length=24, **options)
-        data = GroupDataModule(str(tmp_path), groups=2, docs_per_group=2, source="labels")
+        data = LabelDataModule(str(tmp_path), groups=2, docs_per_group=2)
         with pytest.raises(InputError, match=message):
             trainer(tmp_path, max_steps=1).fit(module, data)
 
@@ -314,7 +314,7 @@ def test_labelled_texts_find_each_other(tmp_path, backbone):
                 file.write(f"{words} w{i % 2}\t{'even' if i % 2 == 0 else 'odd'}\n")
     torch.manual_seed(0)
     module = DualEncoderModule(backbone, BatchHardTripletLoss(margin=0.3), "all", similarity="euclidean", lr=0.01, max_length=24)
-    data = GroupDataModule(str(tmp_path), groups=2, docs_per_group=4, source="labels", candidates="corpus", depth=10)
+    data = LabelDataModule(str(tmp_path), groups=2, docs_per_group=4, candidates="corpus", depth=10)
     run = trainer(tmp_path, max_epochs=8)
     before = run.validate(module, data, verbose=False)[0]["val/AP"]
     run.fit(module, data)

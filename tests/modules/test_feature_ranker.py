@@ -133,7 +133,7 @@ def config(tmp_path, letor_folder):
         },
         "data": {
             "class_path": "ltr.datamodules.FeatureDataModule",
-            "init_args": {"path": str(letor_folder), "normalise": ["z-score"], "batch_size": 4, "max_list_size": 5},
+            "init_args": {"path": str(letor_folder), "normalise": ["z-score"], "batch_size": 4, "list_size": 5},
         },
         "trainer": {
             "max_epochs": 4,

@@ -1,0 +1,283 @@
+"""Which lists form a batch: a pure function of (seed, epoch, step) and of the process, so that a run can resume exactly.
+
+The plan lives in the sampler: the main process draws the lists of a batch, and the workers only collate them.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from torch import distributed
+from torch.utils.data import Dataset, DistributedSampler
+
+from ltr.batch import RankingBatch
+from ltr.data.collate import Collator
+from ltr.data.query_lists import LabelledList
+from ltr.data.rows import Groups, Rows
+from ltr.errors import InputError
+
+log = logging.getLogger(__name__)
+
+
+class Plan(ABC):
+    """Which lists form a batch.
+
+    Attributes:
+        n_rows: rows that an epoch draws from.
+        per_step: lists of a step, over all processes.
+    """
+
+    n_rows: int
+    per_step: int
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Steps of an epoch, the same in every process."""
+
+    @abstractmethod
+    def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
+        """The lists of this process at a step.
+
+        Args:
+            epoch, step: which.
+            together: whether all processes ask for the same step now, so that they may share the drawing.
+        """
+
+
+class Buckets(Plan):
+    """Visits every row once an epoch, with rows of similar length in a batch.
+
+    An epoch is a permutation of all rows, cut into windows of ``window`` global batches. The rows of a window are drawn, sorted
+    by length and cut into batches, and the batches are shuffled. The processes deal out each global batch row by row; a last,
+    smaller one is kept if it has a row for every process.
+
+    Args:
+        rows: what to draw from.
+        length: the length to sort by.
+        batch_size: rows per step and process.
+        seed: of the shuffling.
+        rank, world_size: this process, and how many there are.
+        window: global batches per window; 1 turns the sorting off.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        length: Callable[[LabelledList], float],
+        batch_size: int,
+        *,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        window: int = 64,
+    ) -> None:
+        self.rows, self.length, self.n_rows = rows, length, len(rows)
+        self.per_step = batch_size * world_size
+        rest = self.n_rows % self.per_step
+        self.n_used = self.n_rows - (rest if rest < world_size else 0)
+        self.seed, self.rank, self.world_size, self.window = seed, rank, world_size, window
+        self._permutation: tuple[int, np.ndarray] | None = None
+        self._window: tuple[tuple[int, int], list[list[LabelledList]]] | None = None
+
+    def __len__(self) -> int:
+        return -(-self.n_used // self.per_step)
+
+    def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
+        """See :class:`Plan`."""
+        number, at = divmod(step, self.window)
+        if self._window is None or self._window[0] != (epoch, number):  # steps come in order: the last window is kept
+            self._window = (epoch, number), self._batches(epoch, number, together)
+        return self._window[1][at]
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_permutation": None, "_window": None}  # a spawned worker needs neither
+
+    def _batches(self, epoch: int, number: int, together: bool) -> list[list[LabelledList]]:
+        """The batches of a window, of each the lists of this process."""
+        if self._permutation is None or self._permutation[0] != epoch:
+            self._permutation = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.n_rows)
+        size = self.per_step * self.window
+        rows = self._permutation[1][: self.n_used][number * size : (number + 1) * size]
+        own = slice(self.rank, None, self.world_size)
+        if self.window == 1:
+            return [[self.rows.draw(epoch, row) for row in rows[own]]]
+        drawn = self._drawn(epoch, rows, together)
+        order = np.argsort([length for length, _ in drawn], kind="stable")
+        batches = [order[at : at + self.per_step] for at in range(0, len(order), self.per_step)]
+        shuffled = np.random.default_rng([self.seed, epoch, number]).permutation(len(batches))
+        return [[drawn[row][1] for row in batches[at][own]] for at in shuffled]
+
+    def _drawn(self, epoch: int, rows: np.ndarray, together: bool) -> list[tuple[float, LabelledList]]:
+        """Length and list of each row. Processes that ask together draw a share each, and exchange them."""
+        share = together and self.world_size > 1 and distributed.is_initialized()
+        share = share and distributed.get_world_size() == self.world_size
+        own = rows[self.rank :: self.world_size] if share else rows
+        drawn = [(self.length(one), one) for one in (self.rows.draw(epoch, row) for row in own)]
+        if not share:
+            return drawn
+        parts: list[list] = [[] for _ in range(self.world_size)]
+        distributed.all_gather_object(parts, drawn)
+        return [parts[at % self.world_size][at // self.world_size] for at in range(len(rows))]
+
+
+class GroupPlan(Plan):
+    """Global batches of P groups, no two of one owner.
+
+    At every step the P owners with the most groups left give one each (ties at random). So batches are as full as they can be,
+    and a common label does not fill the end of an epoch alone. Full batches are then shuffled; smaller ones come last, and one
+    with fewer than two groups, or with none for some process, is left out. The processes deal out a global batch group by group;
+    it is the same whatever their number.
+
+    Args:
+        groups: what to draw from.
+        groups_per_batch: P, over all processes.
+        seed: of the shuffling.
+        rank, world_size: this process, and how many there are.
+        where: the split, for errors.
+
+    Attributes:
+        n_used: groups of an epoch that are in a batch.
+
+    Raises:
+        InputError: for fewer groups in a batch than processes, or too few queries or labels for a batch.
+    """
+
+    def __init__(
+        self, groups: Groups, groups_per_batch: int, seed: int, rank: int = 0, world_size: int = 1, *, where: str = "train"
+    ) -> None:
+        if groups_per_batch < world_size:
+            raise InputError(
+                f"groups must be at least the number of processes, {world_size}, got {groups_per_batch}: each needs one of every "
+                "batch",
+                option="groups",
+            )
+        self.groups, self.per_step, self.seed = groups, groups_per_batch, seed
+        self.rank, self.world_size = rank, world_size
+        self.n_rows = len(groups.owners)
+        _, self._firsts, self._counts = np.unique(groups.owners, return_index=True, return_counts=True)
+        batches = self._batches(0)  # chance decides only among owners with equally many left: every epoch has these sizes
+        self._n_steps, self.n_used = len(batches), sum(map(len, batches))
+        self._kept: tuple[int, list[np.ndarray]] | None = None
+        if not batches:
+            raise InputError(
+                f"{where}: a batch needs at least {max(2, world_size)} queries, to be told from each other, and one for every "
+                f"process; got {self.n_rows}"
+            )
+        if left_out := self.n_rows - self.n_used:
+            log.info(
+                "%s: %d of %d groups find none to share a batch with; other ones in each epoch", where, left_out, self.n_rows
+            )
+
+    def __len__(self) -> int:
+        return self._n_steps
+
+    def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
+        """See :class:`Plan`."""
+        if self._kept is None or self._kept[0] != epoch:
+            self._kept = epoch, self._batches(epoch)
+        return [self.groups.draw(epoch, group) for group in self._kept[1][step][self.rank :: self.world_size]]
+
+    def _batches(self, epoch: int) -> list[np.ndarray]:
+        """The groups of each global batch."""
+        rng = np.random.default_rng([self.seed, epoch])
+        ties = iter(rng.random(self.n_rows).tolist())
+        # The next group of every owner, the owner with the most groups left on top.
+        heap = [(-left, next(ties), first) for left, first in zip(self._counts.tolist(), self._firsts.tolist(), strict=True)]
+        heapify(heap)
+        batches = []
+        while heap and heap[0][0] < -1:
+            taken = [heappop(heap) for _ in range(min(self.per_step, len(heap)))]
+            batches.append(rng.permutation([group for _, _, group in taken]))  # or rank 0 would always get the common labels
+            for minus_left, _, group in taken:
+                if minus_left < -1:
+                    heappush(heap, (minus_left + 1, next(ties), group + 1))
+        last = rng.permutation([group for _, _, group in heap])  # one of each owner, as queries have from the beginning
+        batches += [last[at : at + self.per_step] for at in range(0, len(last), self.per_step)]
+        n_full = sum(len(batch) == self.per_step for batch in batches)
+        smaller = [batch for batch in batches[n_full:] if len(batch) >= max(2, self.world_size)]
+        return [batches[at] for at in rng.permutation(n_full)] + smaller
+
+
+class PlanSampler(DistributedSampler):
+    """Draws the batches of an epoch, from the first one that the trainer has not consumed yet.
+
+    To Lightning it is a ``DistributedSampler``: it knows its rank, so it must not be replaced by one that does not.
+
+    Args:
+        plan: which lists form a batch.
+        position: says (epoch, first step); None: all of the epoch that ``set_epoch`` says.
+    """
+
+    def __init__(self, plan: Plan, position: Callable[[], tuple[int, int]] | None = None) -> None:
+        self.plan, self.position, self.epoch = plan, position, 0
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __iter__(self) -> Iterator[list[LabelledList]]:
+        epoch, first = (self.epoch, 0) if self.position is None else self.position()
+        return (self.plan.lists(epoch, step, together=True) for step in range(first, len(self.plan)))
+
+
+class ShareOfRank(DistributedSampler):
+    """Every world_size-th of n batches, unpadded: each is evaluated exactly once, whatever the number of processes."""
+
+    def __init__(self, n_batches: int, rank: int, world_size: int) -> None:
+        self.batches = range(rank, n_batches, world_size)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.batches)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Does nothing: an evaluation is the same in every epoch."""
+
+
+class TrainBatches(Dataset):
+    """Training batches, collated from the lists of a :class:`PlanSampler`, or drawn here: ``batches[epoch, step]``.
+
+    Args:
+        plan: which lists form a batch.
+        collator: makes the batch.
+    """
+
+    def __init__(self, plan: Plan, collator: Collator) -> None:
+        self.plan, self.collator = plan, collator
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __getitem__(self, key: list[LabelledList] | tuple[int, int] | int) -> RankingBatch:
+        if isinstance(key, int):  # with overfit_batches, Lightning's own sampler numbers the batches
+            key = 0, key
+        return self.collator(self.plan.lists(*key) if isinstance(key, tuple) else key)
+
+
+class EvalBatches(Dataset):
+    """Lists to evaluate, in fixed batches. Every process gets one, an empty one if there are fewer lists than processes.
+
+    Args:
+        lists: one per query.
+        batch_size: lists per batch at most.
+        collator: makes the batch.
+        world_size: processes that share the batches.
+    """
+
+    def __init__(self, lists: list[LabelledList], batch_size: int, collator: Collator, world_size: int = 1) -> None:
+        # Lists of similar cost in a batch; batches shuffled, so that limit_val_batches does not pick the longest lists.
+        lists = sorted(lists, key=lambda one: int(collator.lengths(one).sum()))
+        size = max(1, min(batch_size, len(lists) // world_size))
+        batches = [lists[at : at + size] for at in range(0, len(lists), size)]
+        self.batches = [batches[i] for i in np.random.default_rng(0).permutation(len(batches))]
+        self.batches += [[]] * (world_size - len(batches))
+        self.collator = collator
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, number: int) -> RankingBatch:
+        return self.collator(self.batches[number])

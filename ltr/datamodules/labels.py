@@ -1,0 +1,123 @@
+"""P×K batches of labelled texts: texts of one label, ranked against those of the other labels of the batch."""
+
+import logging
+from collections.abc import Sequence
+from typing import Literal
+
+from ltr.data.collate import TextCollator
+from ltr.data.collection import Collection
+from ltr.data.labelled_texts import LabelledTexts, open_labelled_texts
+from ltr.data.plans import GroupPlan, TrainBatches
+from ltr.data.rows import LabelGroups
+from ltr.data.tokens import TokenStore
+from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.ranking import RankingDataModule, at_least
+from ltr.errors import InputError
+
+log = logging.getLogger(__name__)
+
+
+class LabelDataModule(PoolDataModule):
+    """One row is one group: texts of one label, without a query. For dual encoders that rank all texts of a batch.
+
+    An epoch visits every text about once, in groups that are drawn anew. A batch never holds two groups of one label, see
+    :class:`ltr.data.plans.GroupPlan`. It is a pure function of (seed, epoch, step, rank): the same with any number of workers,
+    and after a resume.
+
+    Labelled texts are evaluated by search (``candidates: corpus``): every dev (test) text is a query, and should find the others
+    of its label among the other texts of its split.
+
+    Args:
+        path: labelled texts, see :func:`ltr.data.labelled_texts.open_labelled_texts`.
+        groups: P, groups per step over all processes; the last batches of an epoch may have fewer.
+        docs_per_group: K, texts of a group, at least 2; the last group of a label may have fewer.
+        candidates: ``corpus`` evaluates by search; None: there is no evaluation.
+        depth, eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.PoolDataModule`.
+
+    Attributes:
+        needs_in_batch: True, as groups hold relevant texts alone.
+        collection: the texts of the split that is evaluated, or of the first split if none is.
+        texts: open after ``setup``.
+
+    Raises:
+        InputError: at ``setup``, for fewer than two labels, more groups than labels, fewer groups than processes, or a
+            cross-encoder.
+    """
+
+    needs_in_batch = True
+
+    def __init__(
+        self,
+        path: str,
+        groups: int = 32,
+        docs_per_group: int = 4,
+        candidates: Literal["corpus"] | None = None,
+        depth: int | None = None,
+        eval_batch_size: int = 16,
+        num_workers: int = 0,
+        persistent_workers: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(path, candidates, depth, eval_batch_size, num_workers, persistent_workers, seed)
+        at_least(2, groups=groups, docs_per_group=docs_per_group)  # texts are relevant to each other
+        self.groups, self.docs_per_group = groups, docs_per_group
+        self.texts: LabelledTexts | None = None
+        self._evaluated = "dev"
+
+    def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
+        """See :class:`ltr.datamodules.RankingDataModule`; a training group is named by its label."""
+        return (self.texts.names, self.texts.tables["train"].ids) if split == "train" else super().names(split)
+
+    def prepare_data(self) -> None:
+        """See :meth:`PoolDataModule.prepare_data`."""
+        self._choose_split("fit" if self.trainer is None else self.trainer.state.fn)
+        super().prepare_data()
+        for table in self.texts.tables.values():
+            for tokenizer in self.text_format.tokenizers:
+                TokenStore.open(table, tokenizer)
+
+    def setup(self, stage: str) -> None:
+        """See :meth:`PoolDataModule.setup`; ``fit`` also draws up the groups."""
+        self._choose_split(stage)
+        if self.candidates is not None:
+            super().setup(stage)
+        elif stage == "fit":
+            RankingDataModule.setup(self, stage)
+            self._open_texts()
+            log.info("%s: labelled texts are evaluated by search alone (candidates: corpus): there is no validation", self.path)
+        else:
+            raise InputError(
+                f"{self.path}: labelled texts have no candidates; to evaluate, set candidates to corpus and depth to 100, which "
+                "searches all texts of the split",
+                option="candidates",
+            )
+        if stage == "fit":
+            self._setup_training()
+
+    def _choose_split(self, stage: str) -> None:
+        """Each split is a collection of its own: open the one that the stage evaluates."""
+        self._evaluated = "dev" if stage in ("fit", "validate") else "test"
+        self.collection = None
+
+    def _setup_training(self) -> None:
+        where = f"{self.path}: split 'train'"
+        if "train" not in self.texts.tables:
+            raise InputError(f"{self.path}: there is no train.tsv[.gz]; 'ltr fit' needs it")
+        groups = LabelGroups(self.texts.labels["train"], self.docs_per_group, self.seed, where=where)
+        if self.groups > groups.n_labels:
+            raise InputError(
+                f"{where}: groups must be at most {groups.n_labels}, the labels with two texts or more, got {self.groups}: no "
+                "two groups of a batch share a label",
+                option="groups",
+            )
+        docs = TokenStore.open(self.texts.tables["train"], self.text_format.docs.tokenizer)
+        plan = GroupPlan(groups, self.groups, self.seed, self.rank, self.world_size, where=where)
+        self.train = TrainBatches(plan, TextCollator(None, docs, self.text_format))
+
+    def _open_collection(self) -> Collection:
+        self.texts = open_labelled_texts(self.path)
+        asked = self.trainer is not None and self.trainer.state.fn in ("validate", "test", "predict")
+        if asked and self._evaluated not in self.texts.tables:
+            raise InputError(f"{self.path}: there is no {self._evaluated}.tsv[.gz] to evaluate, only {sorted(self.texts.tables)}")
+        evaluated = self.candidates is not None and self._evaluated in self.texts.tables
+        return self.texts.collection(self._evaluated if evaluated else next(iter(self.texts.tables)))

@@ -1,0 +1,64 @@
+"""Which batches a trainer sees: by the data module, by its loader alone, limited, or the same ones again."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from ltr.batch import RankingBatch
+from ltr.datamodules import FeatureDataModule
+
+
+class Seen(LightningModule):
+    """Learns nothing, and keeps the documents of every batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.docs: list[list] = []
+
+    def training_step(self, batch: RankingBatch, batch_idx: int) -> torch.Tensor:
+        self.docs.append(batch.doc_rows.tolist())
+        return self.weight * 0
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters())
+
+
+def data_of(folder, workers: int = 0) -> FeatureDataModule:
+    return FeatureDataModule(str(folder), seed=0, batch_size=4, list_size=4, bucket_window=4, num_workers=workers)
+
+
+def expected(folder, epoch: int, steps: range) -> list[list]:
+    data = data_of(folder)
+    data.setup("fit")
+    return [data.train[epoch, step].doc_rows.tolist() for step in steps]
+
+
+def trained(tmp_path, **options) -> tuple[Trainer, Seen]:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    limits = {"accelerator": "cpu", "max_epochs": 2, "limit_val_batches": 0}
+    return Trainer(default_root_dir=tmp_path, **quiet, **limits | options), Seen()
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*persistent_workers")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_alone_gives_other_batches_in_each_epoch_too(tmp_path, letor_folder, workers):
+    """24 queries in batches of 4 are 6 steps."""
+    data = data_of(letor_folder, workers)
+    data.setup("fit")
+    trainer, module = trained(tmp_path)
+    trainer.fit(module, train_dataloaders=data.train_dataloader())
+    epochs = [expected(letor_folder, epoch, range(6)) for epoch in range(2)]
+    assert module.docs == epochs[0] + epochs[1] and epochs[0] != epochs[1]
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.parametrize("kind", ["limit_train_batches", "overfit_batches"])
+def test_a_limited_epoch_has_its_first_batches_and_overfitting_repeats_them(tmp_path, letor_folder, kind):
+    trainer, module = trained(tmp_path, **{kind: 3})
+    module.model = SimpleNamespace(n_features=5)
+    trainer.fit(module, datamodule=data_of(letor_folder))
+    second = 0 if kind == "overfit_batches" else 1
+    assert module.docs == expected(letor_folder, 0, range(3)) + expected(letor_folder, second, range(3))
