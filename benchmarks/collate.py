@@ -42,7 +42,7 @@ def main() -> None:
         for _ in range(rounds):
             rows = {"negatives": "bm25", "negatives_per_query": negatives, "batch_size": batch_size}
             data = TripletDataModule(folder, **rows, candidates="bm25", depth=20)  # a fresh one has drawn nothing yet
-            data.text_format = JoinedPairs(tokenizer, 64 if options.tiny else 256)
+            data.reads = JoinedPairs(tokenizer, 64 if options.tiny else 256)
             data.setup("fit")
             steps = 1 if options.tiny else min(len(data.train_dataloader()), STEPS)
             lists, seconds = drawn(data, steps)

@@ -36,7 +36,7 @@ def prepare(setting: Setting) -> tuple[float, str]:
     from ltr.models.encoder.pretrained import load_tokenizer
 
     data = triplets(setting)
-    data.text_format = JoinedPairs(load_tokenizer(setting.backbone), setting.max_length)
+    data.reads = JoinedPairs(load_tokenizer(setting.backbone), setting.max_length)
     data.setup("fit")
     lists = [data.train.plan.rows.draw(0, row) for row in range(data.train.plan.n_rows)]
     lengths = np.concatenate([data.collator.lengths(one) for one in lists])

@@ -161,6 +161,9 @@ class FeatureVectors(NamedTuple):
     n_features: int
 
 
+Reads = JoinedPairs | ApartTexts | FeatureVectors  # what a ranker reads of each list
+
+
 class _Spans(NamedTuple):
     """One span of token ids of each of S texts.
 

@@ -3,6 +3,7 @@
 import logging
 from typing import Literal, get_args
 
+from ltr.data.formats import Reads
 from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.rows import GradedLists, Keep, ListRows, with_two_grades
@@ -33,7 +34,7 @@ class ListDataModule(PoolDataModule):
             ``all``: every document, in several lists of about one size.
         batch_size: lists per step and process.
         bucket_window: batches among which rows are sorted by length to save padding; 1 turns that off.
-        candidates, depth, eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.PoolDataModule`.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.PoolDataModule`.
 
     Raises:
         InputError: at ``setup``, if there is nothing to rank, or no pool.
@@ -49,12 +50,14 @@ class ListDataModule(PoolDataModule):
         bucket_window: int = 64,
         candidates: Literal["candidates", "bm25", "corpus"] = "candidates",
         depth: int | None = None,
+        index: str = "Flat",
         eval_batch_size: int = 16,
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
+        reads: Reads | None = None,
     ) -> None:
-        super().__init__(path, candidates, depth, eval_batch_size, num_workers, persistent_workers, seed)
+        super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, batch_size=batch_size, bucket_window=bucket_window)
         at_least(2, list_size=list_size)  # one document has no order
         one_of(get_args(Unjudged), unjudged=unjudged)

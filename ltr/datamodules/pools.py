@@ -9,12 +9,13 @@ import numpy as np
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collate import text_collator
 from ltr.data.collection import Collection, open_collection
-from ltr.data.formats import ApartTexts, JoinedPairs
-from ltr.data.plans import EvalBatches, ShareOfRank
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs, Reads
+from ltr.data.plans import EvalBatches
 from ltr.data.query_lists import QueryLists
 from ltr.data.tokens import TokenStore
 from ltr.datamodules.ranking import RankingDataModule, at_least
 from ltr.errors import InputError
+from ltr.search.corpus import SearchedCorpus
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +28,11 @@ class PoolDataModule(RankingDataModule):
         candidates: the pools to re-rank: the source's own (``candidates``), or BM25's best of the whole corpus (``bm25``); or
             ``corpus``: a dual encoder searches all of it.
         depth: documents of a pool at most, best first; None takes all (``bm25`` and ``corpus`` need a number).
-        eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.RankingDataModule`.
+        index: how the corpus is searched, a faiss factory string; ``Flat`` is exact.
+        eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.RankingDataModule`.
 
     Attributes:
         collection: open after ``setup``.
-        text_format: how texts become model input; taken from the module, or to be set before ``setup`` where there is no trainer.
     """
 
     def __init__(
@@ -39,18 +40,19 @@ class PoolDataModule(RankingDataModule):
         path: str,
         candidates: Literal["candidates", "bm25", "corpus"] | None = "candidates",
         depth: int | None = None,
+        index: str = "Flat",
         eval_batch_size: int = 16,
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
+        reads: Reads | None = None,
     ) -> None:
-        super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed)
+        super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed, reads)
         if candidates in ("bm25", "corpus") and depth is None:
             raise InputError(f"candidates {candidates!r} need a depth, the number of documents per query", option="depth")
         at_least(1, depth=depth)
-        self.candidates, self.depth = candidates, depth
+        self.candidates, self.depth, self.index = candidates, depth, index
         self.collection: Collection | None = None
-        self.text_format: JoinedPairs | ApartTexts | None = None
         self._pools: dict[str, EvalBatches] = {}
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
@@ -60,15 +62,20 @@ class PoolDataModule(RankingDataModule):
         return self._pools.get(split)
 
     @property
+    def conventions(self) -> dict[str, str | int | None]:
+        return {"candidates": self.candidates, "depth": self.depth}
+
+    @property
     def searches_corpus(self) -> bool:
-        """Whether the lists to be measured come from a search of the corpus, which the module does."""
+        """Whether the lists to evaluate come from a search of the corpus, which the module does."""
         return self.candidates == "corpus"
 
-    def query_rows_of_rank(self, split: str) -> np.ndarray:
-        """``[Q]`` int64: the queries of a split that this rank measures."""
-        batches = self.pools(split)
-        share = ShareOfRank(len(batches), self.rank, self.world_size)
-        return np.asarray([one.query_row for number in share for one in batches.batches[number]], dtype=np.int64)
+    @property
+    def corpus(self) -> SearchedCorpus | None:
+        if not self.searches_corpus:
+            return None
+        own_texts = self.collection.queries.key == self.collection.corpus.key
+        return SearchedCorpus(self.collator.queries, self.collator.docs, self.reads, self.depth, self.index, own_texts)
 
     def prepare_data(self) -> None:
         """Read, check and tokenise once, in one process: the others find it all on disk."""
@@ -86,23 +93,20 @@ class PoolDataModule(RankingDataModule):
         self._pools[split] = self._pool_batches(split, judged_only=stage != "predict")
 
     def _open_texts(self) -> None:
-        if self.trainer is None:
-            text_format = self.text_format
-        else:
-            text_format = getattr(self.trainer.lightning_module, "text_format", None)
-        if text_format is None:
+        if not isinstance(self.reads, JoinedPairs | ApartTexts):
+            reader = "a feature ranker" if isinstance(self.reads, FeatureVectors) else "nothing"
             raise InputError(
-                f"{type(self).__name__} serves texts and needs a module that reads them, with a text_format; without a trainer, "
-                "set text_format before setup, for instance to JoinedPairs(tokenizer, 128)"
+                f"{type(self).__name__} serves texts and must know how its ranker reads them, got the layout of {reader}; take a "
+                "ranker of texts, and in Python give reads=ranker.reads"
             )
-        if self.collection is not None and text_format is self.text_format:
+        if self.collection is not None:
             return
-        if self.needs_in_batch and isinstance(text_format, JoinedPairs):
+        if self.needs_in_batch and isinstance(self.reads, JoinedPairs):
             raise InputError(
                 "a cross-encoder can't learn from groups: they hold relevant documents alone, with nothing to rank below them; "
                 "take TripletDataModule or ListDataModule, or a dual encoder"
             )
-        if self.searches_corpus and isinstance(text_format, JoinedPairs):
+        if self.searches_corpus and isinstance(self.reads, JoinedPairs):
             raise InputError(
                 "only a dual encoder can search the corpus: a cross-encoder reads every document with every query; set "
                 "candidates to candidates or bm25",
@@ -110,10 +114,10 @@ class PoolDataModule(RankingDataModule):
             )
         collection = self._open_collection()
         tables = collection.queries, collection.corpus
-        queries, docs = (TokenStore.open(*side) for side in zip(tables, text_format.tokenizers, strict=True))
-        text_format.check_queries(collection.queries, queries)
-        self.collator = text_collator(queries, docs, text_format)
-        self.collection, self.text_format = collection, text_format
+        queries, docs = (TokenStore.open(*side) for side in zip(tables, self.reads.tokenizers, strict=True))
+        self.reads.check_queries(collection.queries, queries)
+        self.collator = text_collator(queries, docs, self.reads)
+        self.collection = collection
 
     def _open_collection(self) -> Collection:
         return open_collection(self.path)

@@ -88,6 +88,12 @@ class _Longer(InBatch):
 
     def _embedded(self, encoder: DualEncoder, batch: RankingBatch) -> LongerLists:
         queries, docs = encoder.embed(batch)
+        prompts = [form.prompt for form in encoder.reads]
+        if queries is None and prompts[0] != prompts[1]:
+            raise InputError(
+                f"texts without queries are read with one prompt, but the ranker has two, {prompts[0]!r} and {prompts[1]!r}; set "
+                "query_prompt and doc_prompt to the same"
+            )
         keys = torch.zeros_like(batch.doc_rows).masked_scatter(batch.mask, batch.docs.keys())
         own = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, batch.judged_rows, keys)
         return self.longer_lists(gathered(Embedded(queries, docs, *own)))

@@ -19,7 +19,7 @@ def apart() -> ApartTexts:
 
 def opened(path, stage="fit", kind=GroupDataModule, **options) -> GroupDataModule | LabelDataModule:
     data = kind(str(path), **{"groups": 4, "docs_per_group": 2, "seed": 0, "eval_batch_size": 7} | options)
-    data.text_format = apart()
+    data.reads = apart()
     data.prepare_data()
     data.setup(stage)
     return data
@@ -152,8 +152,8 @@ def test_a_split_that_is_not_measured_is_not_looked_at(labelled):
     """No two dev texts share a label, so nothing could be found there; ``test`` does not ask for it."""
     (labelled / "dev.tsv").write_text("one\ta\ntwo\tb\n")
     data = LabelDataModule(str(labelled), 2, 2, candidates="corpus", depth=4, seed=0)
-    module = SimpleNamespace(text_format=apart())
-    data.trainer = SimpleNamespace(state=SimpleNamespace(fn="test"), lightning_module=module, global_rank=0, world_size=1)
+    data.reads = apart()
+    data.trainer = SimpleNamespace(state=SimpleNamespace(fn="test"), global_rank=0, world_size=1)
     data.prepare_data()
     data.setup("test")
     assert len(data.pools("test").batches) == 1
@@ -196,7 +196,7 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path, collection_folder, labe
         opened(labelled, kind=LabelDataModule, groups=2)
     for path, kind in ((collection_folder, GroupDataModule), (labelled, LabelDataModule)):
         data = kind(str(path), groups=2)
-        data.text_format = JoinedPairs(wordpiece_tokenizer(), 24)
+        data.reads = JoinedPairs(wordpiece_tokenizer(), 24)
         with pytest.raises(InputError, match="a cross-encoder can't learn from groups"):
             data.setup("fit")
 

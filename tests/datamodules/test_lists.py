@@ -12,9 +12,9 @@ from ltr.errors import InputError
 from tests.conftest import wordpiece_tokenizer, write_collection
 
 
-def opened(path, text_format=None, **options) -> ListDataModule:
+def opened(path, reads=None, **options) -> ListDataModule:
     data = ListDataModule(str(path), **{"batch_size": 4, "seed": 0} | options)
-    data.text_format = text_format or JoinedPairs(wordpiece_tokenizer(), 24)
+    data.reads = reads or JoinedPairs(wordpiece_tokenizer(), 24)
     data.setup("fit")
     return data
 
