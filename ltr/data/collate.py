@@ -80,10 +80,10 @@ class TextCollator(Collator):
         )
 
 
-def text_collator(queries: TokenStore, docs: TokenStore, text_format: JoinedPairs | ApartTexts) -> PairCollator | TextCollator:
+def text_collator(queries: TokenStore, docs: TokenStore, reads: JoinedPairs | ApartTexts) -> PairCollator | TextCollator:
     """What lays texts out as a format says."""
-    kind = PairCollator if isinstance(text_format, JoinedPairs) else TextCollator
-    return kind(queries, docs, text_format)
+    kind = PairCollator if isinstance(reads, JoinedPairs) else TextCollator
+    return kind(queries, docs, reads)
 
 
 class FeatureCollator(Collator):

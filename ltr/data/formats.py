@@ -151,6 +151,16 @@ class ApartTexts(NamedTuple):
         """Every query will do: one that is too long is cut, as a document is."""
 
 
+class FeatureVectors(NamedTuple):
+    """Documents as feature vectors.
+
+    Attributes:
+        n_features: numbers that describe a document.
+    """
+
+    n_features: int
+
+
 class _Spans(NamedTuple):
     """One span of token ids of each of S texts.
 

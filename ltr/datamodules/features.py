@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ltr.data.collate import FeatureCollator
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.letor import FeatureSplit, find_splits, hold_out, read_letor
 from ltr.data.normalise import Normalisation, Step, check_width
 from ltr.data.plans import EvalBatches
@@ -41,10 +42,10 @@ class FeatureDataModule(RankingDataModule):
             others as far as there is room, at least one document of another grade; ``any``: each document equally likely;
             ``all``: every document, in several lists of about one size.
         bucket_window: batches among which lists are sorted by length to save padding; 1 turns that off.
-        eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.RankingDataModule`.
+        eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.RankingDataModule`.
 
     Attributes:
-        n_features: taken from the module; without a trainer the most that a split has, or what was set before ``setup``.
+        n_features: after ``setup``: those that the ranker reads; without ``reads`` the most that a split has.
 
     Raises:
         InputError: for a broken file, one with more features than the model, or training queries without anything to rank.
@@ -65,8 +66,9 @@ class FeatureDataModule(RankingDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
+        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
     ) -> None:
-        super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed)
+        super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, batch_size=batch_size, bucket_window=bucket_window)
         at_least(2, list_size=list_size)  # one document has no order
         one_of(get_args(Keep), keep=keep)
@@ -90,13 +92,12 @@ class FeatureDataModule(RankingDataModule):
         if self.split(needed[0]) is None:
             raise InputError(f"{self.path} has no {needed[0]!r} split; 'ltr {stage.lower()}' needs it")
         opened = [split for name in needed if (split := self.split(name)) is not None]
-        if self.trainer is not None:
-            self.n_features = getattr(self.trainer.lightning_module.model, "n_features", None)
-            if self.n_features is None:
-                module = type(self.trainer.lightning_module).__name__
-                raise InputError(f"{type(self).__name__} serves features and needs a module that reads them, got {module}")
-        elif self.n_features is None:
+        if self.reads is None:
             self.n_features = max(split.n_features for split in opened)
+        elif isinstance(self.reads, FeatureVectors):
+            self.n_features = self.reads.n_features
+        else:
+            raise InputError("FeatureDataModule serves feature vectors, got a ranker that reads texts; choose a FeatureRanker")
         for split in opened:  # before training, not after it
             check_width(split, self.n_features)
         if stage == "fit":

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.plans import GroupPlan, TrainBatches
 from ltr.data.rows import QueryGroups
 from ltr.datamodules.pools import PoolDataModule
@@ -18,7 +19,8 @@ class GroupDataModule(PoolDataModule):
         path: a collection, see :func:`ltr.data.collection.open_collection`.
         groups: P, groups per step over all processes; the last batches of an epoch may have fewer.
         docs_per_group: K, documents of a group; a query with fewer relevant ones gives those it has.
-        candidates, depth, eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.PoolDataModule`.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see
+            :class:`ltr.datamodules.PoolDataModule`.
 
     Attributes:
         needs_in_batch: True, as groups hold relevant documents alone.
@@ -37,12 +39,14 @@ class GroupDataModule(PoolDataModule):
         docs_per_group: int = 4,
         candidates: Literal["candidates", "bm25", "corpus"] = "candidates",
         depth: int | None = None,
+        index: str = "Flat",
         eval_batch_size: int = 16,
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
+        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
     ) -> None:
-        super().__init__(path, candidates, depth, eval_batch_size, num_workers, persistent_workers, seed)
+        super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, docs_per_group=docs_per_group)
         at_least(2, groups=groups)  # one group has nothing to be told from
         self.groups, self.docs_per_group = groups, docs_per_group

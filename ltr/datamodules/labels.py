@@ -6,6 +6,7 @@ from typing import Literal
 
 from ltr.data.collate import TextCollator
 from ltr.data.collection import Collection
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.labelled_texts import LabelledTexts, open_labelled_texts
 from ltr.data.plans import GroupPlan, TrainBatches
 from ltr.data.rows import LabelGroups
@@ -32,7 +33,7 @@ class LabelDataModule(PoolDataModule):
         groups: P, groups per step over all processes; the last batches of an epoch may have fewer.
         docs_per_group: K, texts of a group, at least 2; the last group of a label may have fewer.
         candidates: ``corpus`` evaluates by search; None: there is no evaluation.
-        depth, eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.PoolDataModule`.
+        depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.PoolDataModule`.
 
     Attributes:
         needs_in_batch: True, as groups hold relevant texts alone.
@@ -53,12 +54,14 @@ class LabelDataModule(PoolDataModule):
         docs_per_group: int = 4,
         candidates: Literal["corpus"] | None = None,
         depth: int | None = None,
+        index: str = "Flat",
         eval_batch_size: int = 16,
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
+        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
     ) -> None:
-        super().__init__(path, candidates, depth, eval_batch_size, num_workers, persistent_workers, seed)
+        super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(2, groups=groups, docs_per_group=docs_per_group)  # texts are relevant to each other
         self.groups, self.docs_per_group = groups, docs_per_group
         self.texts: LabelledTexts | None = None
@@ -73,7 +76,7 @@ class LabelDataModule(PoolDataModule):
         self._choose_split("fit" if self.trainer is None else self.trainer.state.fn)
         super().prepare_data()
         for table in self.texts.tables.values():
-            for tokenizer in self.text_format.tokenizers:
+            for tokenizer in self._text_form().tokenizers:
                 TokenStore.open(table, tokenizer)
 
     def setup(self, stage: str) -> None:
@@ -110,9 +113,10 @@ class LabelDataModule(PoolDataModule):
                 "two groups of a batch share a label",
                 option="groups",
             )
-        docs = TokenStore.open(self.texts.tables["train"], self.text_format.docs.tokenizer)
+        assert isinstance(self.reads, ApartTexts), "a cross-encoder is refused"
+        docs = TokenStore.open(self.texts.tables["train"], self.reads.docs.tokenizer)
         plan = GroupPlan(groups, self.groups, self.seed, self.rank, self.world_size, where=where)
-        self.train = TrainBatches(plan, TextCollator(None, docs, self.text_format))
+        self.train = TrainBatches(plan, TextCollator(None, docs, self.reads))
 
     def _open_collection(self) -> Collection:
         self.texts = open_labelled_texts(self.path)

@@ -4,6 +4,7 @@ import logging
 from typing import Literal, get_args
 
 from ltr.data.bm25 import bm25_lists
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.query_lists import QueryLists
 from ltr.data.rows import GradedLists, Keep, ListRows, with_two_grades
 from ltr.datamodules.pools import PoolDataModule
@@ -33,7 +34,8 @@ class ListDataModule(PoolDataModule):
             ``all``: every document, in several lists of about one size.
         batch_size: lists per step and process.
         bucket_window: batches among which rows are sorted by length to save padding; 1 turns that off.
-        candidates, depth, eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.PoolDataModule`.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see
+            :class:`ltr.datamodules.PoolDataModule`.
 
     Raises:
         InputError: at ``setup``, if there is nothing to rank, or no pool.
@@ -49,12 +51,14 @@ class ListDataModule(PoolDataModule):
         bucket_window: int = 64,
         candidates: Literal["candidates", "bm25", "corpus"] = "candidates",
         depth: int | None = None,
+        index: str = "Flat",
         eval_batch_size: int = 16,
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
+        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
     ) -> None:
-        super().__init__(path, candidates, depth, eval_batch_size, num_workers, persistent_workers, seed)
+        super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, batch_size=batch_size, bucket_window=bucket_window)
         at_least(2, list_size=list_size)  # one document has no order
         one_of(get_args(Unjudged), unjudged=unjudged)
@@ -79,6 +83,6 @@ class ListDataModule(PoolDataModule):
         """Documents beside the judged ones; None for none."""
         if self.unjudged == "skip":
             return None
-        if self.candidates == "candidates" or (self.searches_corpus and "train" in self.collection.candidates):
+        if self.candidates == "candidates" or (self.candidates == "corpus" and "train" in self.collection.candidates):
             return self.collection.pools("train", "candidates").first(self.depth)
         return bm25_lists(self.collection, self.collection.judgements("train").query_rows, self.depth)

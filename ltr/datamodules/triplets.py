@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from ltr.data.bm25 import bm25_lists
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.negatives import MinedNegatives
 from ltr.data.query_lists import QueryLists
 from ltr.data.rows import TripletRows
@@ -27,7 +28,8 @@ class TripletDataModule(PoolDataModule):
             folder has, and 100 of ``bm25``.
         batch_size: rows per step and process.
         bucket_window: batches among which rows are sorted by length to save padding; 1 turns that off.
-        candidates, depth, eval_batch_size, num_workers, persistent_workers, seed: see :class:`ltr.datamodules.PoolDataModule`.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see
+            :class:`ltr.datamodules.PoolDataModule`.
 
     Raises:
         InputError: at ``setup``, for a training query without a relevant document.
@@ -44,12 +46,14 @@ class TripletDataModule(PoolDataModule):
         bucket_window: int = 64,
         candidates: Literal["candidates", "bm25", "corpus"] = "candidates",
         depth: int | None = None,
+        index: str = "Flat",
         eval_batch_size: int = 16,
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
+        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
     ) -> None:
-        super().__init__(path, candidates, depth, eval_batch_size, num_workers, persistent_workers, seed)
+        super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, positives=positives, negatives_per_query=negatives_per_query)
         at_least(1, negatives_depth=negatives_depth, batch_size=batch_size, bucket_window=bucket_window)
         self.negatives, self.positives, self.negatives_per_query = negatives, positives, negatives_per_query

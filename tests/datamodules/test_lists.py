@@ -12,9 +12,9 @@ from ltr.errors import InputError
 from tests.conftest import wordpiece_tokenizer, write_collection
 
 
-def opened(path, text_format=None, **options) -> ListDataModule:
-    data = ListDataModule(str(path), **{"batch_size": 4, "seed": 0} | options)
-    data.text_format = text_format or JoinedPairs(wordpiece_tokenizer(), 24)
+def opened(path, reads=None, **options) -> ListDataModule:
+    reads = reads or JoinedPairs(wordpiece_tokenizer(), 24)
+    data = ListDataModule(str(path), **{"batch_size": 4, "seed": 0, "reads": reads} | options)
     data.setup("fit")
     return data
 

@@ -12,8 +12,7 @@ from tests.conftest import wordpiece_tokenizer, write_collection
 
 def module(folder, **options):
     options = {"batch_size": 4, "negatives_per_query": 3, "eval_batch_size": 7} | options
-    data = TripletDataModule(str(folder), **options)
-    data.text_format = JoinedPairs(wordpiece_tokenizer(), 24)
+    data = TripletDataModule(str(folder), **options, reads=JoinedPairs(wordpiece_tokenizer(), 24))
     data.setup("fit")
     return data
 
@@ -47,7 +46,7 @@ def test_a_row_is_a_query_with_its_relevant_document_and_others(collection_folde
 
 def test_the_tokens_of_a_batch_are_those_of_its_rows(collection_folder):
     data = module(collection_folder)
-    tokenizer, collection = data.text_format.tokenizer, data.collection
+    tokenizer, collection = data.reads.tokenizer, data.collection
     batch = batches(data, 1)[2]
     ids = batch.pairs.ids.split(batch.pairs.lengths.tolist())
     pairs = [(q, d) for q, docs in zip(batch.query_rows.tolist(), batch.doc_rows.tolist(), strict=True) for d in docs]
