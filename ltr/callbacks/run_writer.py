@@ -119,7 +119,7 @@ class RunWriter(Callback):
         data: RankingDataModule = trainer.datamodule
         return numbers | {
             "conventions": {metric.measure: metric.convention for metric in pl_module.metrics},
-            **data.conventions,
+            **data.conventions(),
             "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
             "seconds": round(time.perf_counter() - self._started, 3),
         }

@@ -161,9 +161,6 @@ class FeatureVectors(NamedTuple):
     n_features: int
 
 
-Reads = JoinedPairs | ApartTexts | FeatureVectors  # what a ranker reads of each list
-
-
 class _Spans(NamedTuple):
     """One span of token ids of each of S texts.
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ltr.data.collate import FeatureCollator
-from ltr.data.formats import FeatureVectors, Reads
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.letor import FeatureSplit, find_splits, hold_out, read_letor
 from ltr.data.normalise import Normalisation, Step, check_width
 from ltr.data.plans import EvalBatches
@@ -45,10 +45,10 @@ class FeatureDataModule(RankingDataModule):
         eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.RankingDataModule`.
 
     Attributes:
-        n_features: of ``reads``; without ``reads`` the most that a split has.
+        n_features: after ``setup``: those that the ranker reads; without ``reads`` the most that a split has.
 
     Raises:
-        InputError: for a broken file, one with more features than the ranker reads, or training queries without anything to rank.
+        InputError: for a broken file, one with more features than the model, or training queries without anything to rank.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FeatureDataModule(RankingDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: Reads | None = None,
+        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
     ) -> None:
         super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, batch_size=batch_size, bucket_window=bucket_window)
@@ -92,9 +92,12 @@ class FeatureDataModule(RankingDataModule):
         if self.split(needed[0]) is None:
             raise InputError(f"{self.path} has no {needed[0]!r} split; 'ltr {stage.lower()}' needs it")
         opened = [split for name in needed if (split := self.split(name)) is not None]
-        if not isinstance(self.reads, FeatureVectors | None):
-            raise InputError(f"{type(self).__name__} serves feature vectors, and the ranker reads texts; take a FeatureRanker")
-        self.n_features = max(split.n_features for split in opened) if self.reads is None else self.reads.n_features
+        if self.reads is None:
+            self.n_features = max(split.n_features for split in opened)
+        elif isinstance(self.reads, FeatureVectors):
+            self.n_features = self.reads.n_features
+        else:
+            raise InputError("FeatureDataModule serves feature vectors, got a ranker that reads texts; choose a FeatureRanker")
         for split in opened:  # before training, not after it
             check_width(split, self.n_features)
         if stage == "fit":

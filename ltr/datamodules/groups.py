@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ltr.data.formats import Reads
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.plans import GroupPlan, TrainBatches
 from ltr.data.rows import QueryGroups
 from ltr.datamodules.pools import PoolDataModule
@@ -19,7 +19,8 @@ class GroupDataModule(PoolDataModule):
         path: a collection, see :func:`ltr.data.collection.open_collection`.
         groups: P, groups per step over all processes; the last batches of an epoch may have fewer.
         docs_per_group: K, documents of a group; a query with fewer relevant ones gives those it has.
-        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.PoolDataModule`.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see
+            :class:`ltr.datamodules.PoolDataModule`.
 
     Attributes:
         needs_in_batch: True, as groups hold relevant documents alone.
@@ -43,7 +44,7 @@ class GroupDataModule(PoolDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: Reads | None = None,
+        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
     ) -> None:
         super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, docs_per_group=docs_per_group)

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Sequence
 from typing import Literal
 
-from ltr.data.formats import Reads
 from ltr.data.collate import TextCollator
 from ltr.data.collection import Collection
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.labelled_texts import LabelledTexts, open_labelled_texts
 from ltr.data.plans import GroupPlan, TrainBatches
 from ltr.data.rows import LabelGroups
@@ -59,7 +59,7 @@ class LabelDataModule(PoolDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: Reads | None = None,
+        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
     ) -> None:
         super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(2, groups=groups, docs_per_group=docs_per_group)  # texts are relevant to each other
@@ -76,7 +76,7 @@ class LabelDataModule(PoolDataModule):
         self._choose_split("fit" if self.trainer is None else self.trainer.state.fn)
         super().prepare_data()
         for table in self.texts.tables.values():
-            for tokenizer in self.reads.tokenizers:
+            for tokenizer in self._text_form().tokenizers:
                 TokenStore.open(table, tokenizer)
 
     def setup(self, stage: str) -> None:
@@ -113,6 +113,7 @@ class LabelDataModule(PoolDataModule):
                 "two groups of a batch share a label",
                 option="groups",
             )
+        assert isinstance(self.reads, ApartTexts), "a cross-encoder is refused"
         docs = TokenStore.open(self.texts.tables["train"], self.reads.docs.tokenizer)
         plan = GroupPlan(groups, self.groups, self.seed, self.rank, self.world_size, where=where)
         self.train = TrainBatches(plan, TextCollator(None, docs, self.reads))

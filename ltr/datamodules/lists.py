@@ -3,8 +3,8 @@
 import logging
 from typing import Literal, get_args
 
-from ltr.data.formats import Reads
 from ltr.data.bm25 import bm25_lists
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.query_lists import QueryLists
 from ltr.data.rows import GradedLists, Keep, ListRows, with_two_grades
 from ltr.datamodules.pools import PoolDataModule
@@ -34,7 +34,8 @@ class ListDataModule(PoolDataModule):
             ``all``: every document, in several lists of about one size.
         batch_size: lists per step and process.
         bucket_window: batches among which rows are sorted by length to save padding; 1 turns that off.
-        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.PoolDataModule`.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see
+            :class:`ltr.datamodules.PoolDataModule`.
 
     Raises:
         InputError: at ``setup``, if there is nothing to rank, or no pool.
@@ -55,7 +56,7 @@ class ListDataModule(PoolDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: Reads | None = None,
+        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
     ) -> None:
         super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, batch_size=batch_size, bucket_window=bucket_window)
@@ -82,6 +83,6 @@ class ListDataModule(PoolDataModule):
         """Documents beside the judged ones; None for none."""
         if self.unjudged == "skip":
             return None
-        if self.candidates == "candidates" or (self.searches_corpus and "train" in self.collection.candidates):
+        if self.candidates == "candidates" or (self.candidates == "corpus" and "train" in self.collection.candidates):
             return self.collection.pools("train", "candidates").first(self.depth)
         return bm25_lists(self.collection, self.collection.judgements("train").query_rows, self.depth)

@@ -9,7 +9,7 @@ import numpy as np
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collate import text_collator
 from ltr.data.collection import Collection, open_collection
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs, Reads
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.plans import EvalBatches
 from ltr.data.query_lists import QueryLists
 from ltr.data.tokens import TokenStore
@@ -28,11 +28,13 @@ class PoolDataModule(RankingDataModule):
         candidates: the pools to re-rank: the source's own (``candidates``), or BM25's best of the whole corpus (``bm25``); or
             ``corpus``: a dual encoder searches all of it.
         depth: documents of a pool at most, best first; None takes all (``bm25`` and ``corpus`` need a number).
-        index: how the corpus is searched, a faiss factory string; ``Flat`` is exact.
+        index: a faiss factory string for ``corpus``; ``Flat`` is exact, ``IVF4096,Flat`` or ``HNSW32`` are faster on millions of
+            documents. See :class:`ltr.search.index.DenseIndex`.
         eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.RankingDataModule`.
 
     Attributes:
         collection: open after ``setup``.
+        collator: makes batches, after ``setup``.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class PoolDataModule(RankingDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: Reads | None = None,
+        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
     ) -> None:
         super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed, reads)
         if candidates in ("bm25", "corpus") and depth is None:
@@ -61,21 +63,10 @@ class PoolDataModule(RankingDataModule):
     def pools(self, split: str) -> EvalBatches | None:
         return self._pools.get(split)
 
-    @property
-    def conventions(self) -> dict[str, str | int | None]:
-        return {"candidates": self.candidates, "depth": self.depth}
-
-    @property
-    def searches_corpus(self) -> bool:
-        """Whether the lists to evaluate come from a search of the corpus, which the module does."""
-        return self.candidates == "corpus"
-
-    @property
-    def corpus(self) -> SearchedCorpus | None:
-        if not self.searches_corpus:
-            return None
-        own_texts = self.collection.queries.key == self.collection.corpus.key
-        return SearchedCorpus(self.collator.queries, self.collator.docs, self.reads, self.depth, self.index, own_texts)
+    def conventions(self) -> dict[str, object]:
+        """See :class:`ltr.datamodules.RankingDataModule`."""
+        index = {"index": self.index} if self.candidates == "corpus" else {}
+        return {"candidates": self.candidates, "depth": self.depth} | index
 
     def prepare_data(self) -> None:
         """Read, check and tokenise once, in one process: the others find it all on disk."""
@@ -93,41 +84,48 @@ class PoolDataModule(RankingDataModule):
         self._pools[split] = self._pool_batches(split, judged_only=stage != "predict")
 
     def _open_texts(self) -> None:
-        if not isinstance(self.reads, JoinedPairs | ApartTexts):
-            reader = "a feature ranker" if isinstance(self.reads, FeatureVectors) else "nothing"
-            raise InputError(
-                f"{type(self).__name__} serves texts and must know how its ranker reads them, got the layout of {reader}; take a "
-                "ranker of texts, and in Python give reads=ranker.reads"
-            )
         if self.collection is not None:
             return
-        if self.needs_in_batch and isinstance(self.reads, JoinedPairs):
+        reads, collection = self._text_form(), self._open_collection()
+        tables = collection.queries, collection.corpus
+        queries, docs = (TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True))
+        reads.check_queries(collection.queries, queries)
+        self.collection, self.collator = collection, text_collator(queries, docs, reads)
+        if self.candidates == "corpus":
+            own_texts = collection.queries.key == collection.corpus.key
+            self.corpus = SearchedCorpus(queries, docs, reads, self.depth, self.index, own_texts)
+
+    def _text_form(self) -> JoinedPairs | ApartTexts:
+        """What the ranker reads, checked."""
+        reads, name = self.reads, type(self).__name__
+        if not isinstance(reads, JoinedPairs | ApartTexts):
+            came = "nothing" if reads is None else "a ranker of feature vectors"
+            raise InputError(
+                f"{name} serves texts and must know how the ranker reads them, got {came}; pass reads=ranker.reads of a text "
+                "ranker, or reads=JoinedPairs(tokenizer, 128)"
+            )
+        if isinstance(reads, JoinedPairs) and self.needs_in_batch:
             raise InputError(
                 "a cross-encoder can't learn from groups: they hold relevant documents alone, with nothing to rank below them; "
                 "take TripletDataModule or ListDataModule, or a dual encoder"
             )
-        if self.searches_corpus and isinstance(self.reads, JoinedPairs):
+        if isinstance(reads, JoinedPairs) and self.candidates == "corpus":
             raise InputError(
                 "only a dual encoder can search the corpus: a cross-encoder reads every document with every query; set "
                 "candidates to candidates or bm25",
                 option="candidates",
             )
-        collection = self._open_collection()
-        tables = collection.queries, collection.corpus
-        queries, docs = (TokenStore.open(*side) for side in zip(tables, self.reads.tokenizers, strict=True))
-        self.reads.check_queries(collection.queries, queries)
-        self.collator = text_collator(queries, docs, self.reads)
-        self.collection = collection
+        return reads
 
     def _open_collection(self) -> Collection:
         return open_collection(self.path)
 
     def _pool_batches(self, split: str, judged_only: bool) -> EvalBatches:
-        """The pools of the judged queries; or of all that have one, where there is nothing to be measured."""
+        """The pools of the judged queries; or of all that have one, where there is nothing to measure."""
         unjudged = QueryLists.from_rows([], [], [])
         judged = self.collection.judgements(split) if judged_only else self.collection.qrels.get(split, unjudged)
         asked = judged.query_rows if len(judged.query_rows) else np.arange(len(self.collection.queries))
-        if self.searches_corpus:
+        if self.candidates == "corpus":
             nothing = np.empty(0, dtype=np.int64)
             lists = [judged.labelled(query_row, nothing) for query_row in asked]
             return EvalBatches(lists, self.eval_batch_size, self.collator, self.world_size)

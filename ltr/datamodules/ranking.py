@@ -10,7 +10,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ltr.data.collate import Collator
-from ltr.data.formats import Reads
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.plans import Buckets, EvalBatches, PlanSampler, ShareOfRank, TrainBatches
 from ltr.data.rows import Rows
 from ltr.errors import InputError
@@ -26,13 +26,12 @@ class RankingDataModule(LightningDataModule):
         num_workers: processes that collate batches; 0: the trainer's own does.
         persistent_workers: keep those processes from epoch to epoch.
         seed: of all sampling; None takes that of ``seed_everything``.
-        reads: what the ranker reads, its ``reads``. The command line sets it.
+        reads: how a batch is laid out: what the ranker reads, its ``reads``. The command line sets it.
 
     Attributes:
         train: the training batches, after ``setup("fit")``.
         needs_in_batch: whether lists hold relevant documents alone, so that they must be ranked against those of other lists.
-        corpus: what the module must search, after ``setup``, if the lists to evaluate come from a search; else None.
-        conventions: what of the data a published number must name.
+        corpus: the corpus to search for the documents of evaluated lists, after ``setup``; None where lists bring them.
 
     Raises:
         InputError: for a size below 1, or a number of workers or a seed below 0.
@@ -40,7 +39,6 @@ class RankingDataModule(LightningDataModule):
 
     needs_in_batch: bool = False
     corpus: SearchedCorpus | None = None
-    conventions: dict[str, str | int | None] = {}
 
     def __init__(
         self,
@@ -49,11 +47,10 @@ class RankingDataModule(LightningDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: Reads | None = None,
+        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
     ) -> None:
         super().__init__()
-        self.reads = reads
-        self.path, self.eval_batch_size = path, eval_batch_size
+        self.path, self.eval_batch_size, self.reads = path, eval_batch_size, reads
         self.num_workers, self.persistent_workers = num_workers, persistent_workers and num_workers > 0
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
         at_least(1, eval_batch_size=eval_batch_size)
@@ -79,15 +76,19 @@ class RankingDataModule(LightningDataModule):
     def pools(self, split: str) -> EvalBatches | None:
         """The lists of a split to evaluate, or None where there are none."""
 
-    def query_rows_of_rank(self, split: str) -> np.ndarray:
-        """``[Q]`` int64: the queries of a split that this process evaluates."""
-        batches = self.pools(split)
-        share = ShareOfRank(len(batches), self.rank, self.world_size)
-        return np.asarray([one.query_row for number in share for one in batches.batches[number]], dtype=np.int64)
-
     @abstractmethod
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
         """The ids of queries and of documents by row, as run files name them."""
+
+    def query_rows_of_rank(self, split: str) -> np.ndarray:
+        """``[Q]`` int64: the queries of a split that this process evaluates."""
+        batches = self.pools(split)
+        share = ShareOfRank(0 if batches is None else len(batches), self.rank, self.world_size)
+        return np.asarray([one.query_row for number in share for one in batches.batches[number]], dtype=np.int64)
+
+    def conventions(self) -> dict[str, object]:
+        """What a report must say of the evaluated lists."""
+        return {}
 
     # Training
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
-from ltr.data.formats import Reads
 from ltr.data.bm25 import bm25_lists
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.negatives import MinedNegatives
 from ltr.data.query_lists import QueryLists
 from ltr.data.rows import TripletRows
@@ -28,7 +28,8 @@ class TripletDataModule(PoolDataModule):
             folder has, and 100 of ``bm25``.
         batch_size: rows per step and process.
         bucket_window: batches among which rows are sorted by length to save padding; 1 turns that off.
-        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.PoolDataModule`.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see
+            :class:`ltr.datamodules.PoolDataModule`.
 
     Raises:
         InputError: at ``setup``, for a training query without a relevant document.
@@ -50,7 +51,7 @@ class TripletDataModule(PoolDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: Reads | None = None,
+        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
     ) -> None:
         super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, positives=positives, negatives_per_query=negatives_per_query)

@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs, Reads, SingleTexts
+from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs, SingleTexts
 from ltr.datamodules import RankingDataModule
 from ltr.models.encoder.pretrained import load_tokenizer
 
@@ -37,7 +37,7 @@ CONFIGS = {
 }
 
 
-def reads(name: str) -> Reads:
+def reads(name: str) -> JoinedPairs | ApartTexts | FeatureVectors:
     """What the ranker of a configuration reads."""
     if name.startswith("features"):
         return FeatureVectors(CONFIGS[name])
@@ -51,11 +51,11 @@ def opened(name: str, seed: int, rank: int, world_size: int) -> RankingDataModul
     """The data module of a configuration under a trainer of this rank."""
     config = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text())["data"]
     package, kind = config["class_path"].rsplit(".", 1)
-    options = config["init_args"] | {"seed": seed}
+    options = config["init_args"] | {"seed": seed, "reads": reads(name)}
     options.pop("normalise", None)  # the last bits of normalised features differ between machines
     if options["path"] != "synthetic":
         options["path"] = str(ROOT / options["path"])
-    data = getattr(importlib.import_module(package), kind)(**options, reads=reads(name))
+    data = getattr(importlib.import_module(package), kind)(**options)
     data.trainer = SimpleNamespace(
         global_rank=rank,
         world_size=world_size,

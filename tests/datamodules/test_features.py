@@ -115,8 +115,7 @@ def test_a_dev_split_is_held_out_where_there_is_none(tmp_path, letor_folder, cap
     with pytest.raises(InputError, match="has a dev split; leave out dev_share"):
         opened(letor_folder, dev_share=0.25)
     with caplog.at_level(logging.INFO, "ltr"):
-        data = FeatureDataModule(str(folder), seed=0)
-        data.reads = FeatureVectors(7)
+        data = FeatureDataModule(str(folder), seed=0, reads=FeatureVectors(7))
         data.setup("fit")
         assert data.val_dataloader() == []
     assert "training goes without validation" in caplog.text

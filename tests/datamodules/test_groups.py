@@ -18,8 +18,8 @@ def apart() -> ApartTexts:
 
 
 def opened(path, stage="fit", kind=GroupDataModule, **options) -> GroupDataModule | LabelDataModule:
-    data = kind(str(path), **{"groups": 4, "docs_per_group": 2, "seed": 0, "eval_batch_size": 7} | options)
-    data.reads = apart()
+    usual = {"groups": 4, "docs_per_group": 2, "seed": 0, "eval_batch_size": 7, "reads": apart()}
+    data = kind(str(path), **usual | options)
     data.prepare_data()
     data.setup(stage)
     return data
@@ -132,6 +132,7 @@ def test_the_data_module_knows_its_rank(labelled, monkeypatch):
 def test_labelled_texts_are_queries_against_the_others_of_their_split(labelled, caplog):
     data = opened(labelled, kind=LabelDataModule, candidates="corpus", depth=4)
     assert data.collection.queries.key == data.collection.corpus.key and len(data.collection.corpus) == 15
+    assert data.corpus.own_texts and len(data.corpus.queries) == len(data.corpus.docs) == 15 and data.corpus.depth == 4
     lists = [one for batch in data.pools("dev").batches for one in batch]
     assert sorted(one.query_row for one in lists) == list(range(15))
     assert all(len(one.judged_rows) == 4 and one.query_row not in one.judged_rows for one in lists)
@@ -151,8 +152,7 @@ def test_labelled_texts_are_queries_against_the_others_of_their_split(labelled, 
 def test_a_split_that_is_not_measured_is_not_looked_at(labelled):
     """No two dev texts share a label, so nothing could be found there; ``test`` does not ask for it."""
     (labelled / "dev.tsv").write_text("one\ta\ntwo\tb\n")
-    data = LabelDataModule(str(labelled), 2, 2, candidates="corpus", depth=4, seed=0)
-    data.reads = apart()
+    data = LabelDataModule(str(labelled), 2, 2, candidates="corpus", depth=4, seed=0, reads=apart())
     data.trainer = SimpleNamespace(state=SimpleNamespace(fn="test"), global_rank=0, world_size=1)
     data.prepare_data()
     data.setup("test")
@@ -195,8 +195,7 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path, collection_folder, labe
     with pytest.raises(InputError, match="there is no train.tsv"):
         opened(labelled, kind=LabelDataModule, groups=2)
     for path, kind in ((collection_folder, GroupDataModule), (labelled, LabelDataModule)):
-        data = kind(str(path), groups=2)
-        data.reads = JoinedPairs(wordpiece_tokenizer(), 24)
+        data = kind(str(path), groups=2, reads=JoinedPairs(wordpiece_tokenizer(), 24))
         with pytest.raises(InputError, match="a cross-encoder can't learn from groups"):
             data.setup("fit")
 

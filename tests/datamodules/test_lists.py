@@ -13,8 +13,8 @@ from tests.conftest import wordpiece_tokenizer, write_collection
 
 
 def opened(path, reads=None, **options) -> ListDataModule:
-    data = ListDataModule(str(path), **{"batch_size": 4, "seed": 0} | options)
-    data.reads = reads or JoinedPairs(wordpiece_tokenizer(), 24)
+    reads = reads or JoinedPairs(wordpiece_tokenizer(), 24)
+    data = ListDataModule(str(path), **{"batch_size": 4, "seed": 0, "reads": reads} | options)
     data.setup("fit")
     return data
 

@@ -12,8 +12,7 @@ from tests.conftest import wordpiece_tokenizer, write_collection
 
 def module(folder, **options):
     options = {"batch_size": 4, "negatives_per_query": 3, "eval_batch_size": 7} | options
-    data = TripletDataModule(str(folder), **options)
-    data.reads = JoinedPairs(wordpiece_tokenizer(), 24)
+    data = TripletDataModule(str(folder), **options, reads=JoinedPairs(wordpiece_tokenizer(), 24))
     data.setup("fit")
     return data
 
