@@ -13,10 +13,10 @@ import torch
 from harness.machine import described, resident
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 from lightning.pytorch import Callback, Trainer
+from ltr.modules import DualEncoderModule
 
 from ltr.datamodules import GroupDataModule
 from ltr.losses import SoftmaxLoss
-from ltr.modules import DualEncoderModule
 
 
 class Timer(Callback):

@@ -28,6 +28,7 @@ from harness.machine import described
 from harness.options import MEDQUAD, add_backbone, add_data, parser
 from harness.sides import check_lengths
 from lightning.pytorch import Trainer, seed_everything
+from ltr.modules import DualEncoderModule
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
@@ -36,7 +37,6 @@ from ltr.data.query_lists import LabelledList
 from ltr.datamodules.pools import PoolDataModule
 from ltr.losses import BatchAllTripletLoss, BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.models.encoder.pretrained import resolve
-from ltr.modules import DualEncoderModule
 
 LR, WARM_UP, DECAY, MARGIN, SCALE = 5e-5, 0.1, 0.01, 0.3, 20.0
 NEEDS = ("datasets", "accelerate")

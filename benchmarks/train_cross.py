@@ -66,8 +66,9 @@ def save_pairs(setting: Setting, data: "TripletDataModule", lists: list, lengths
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
     """The module and the data module as a configuration would name them."""
-    from ltr.losses import RankNetLoss
     from ltr.modules import CrossEncoderModule
+
+    from ltr.losses import RankNetLoss
 
     module = CrossEncoderModule(setting.backbone, RankNetLoss(), setting.max_length)
     meter.watch(module.model.encoder.model)

@@ -55,9 +55,10 @@ def save_texts(setting: Setting, texts: dict[str, list[str]], lengths: list[np.n
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
     """DualEncoderModule on groups of a query and one of its documents, drawn anew in every epoch."""
+    from ltr.modules import DualEncoderModule
+
     from ltr.datamodules import GroupDataModule
     from ltr.losses import SoftmaxLoss
-    from ltr.modules import DualEncoderModule
 
     sizes = {"max_length": setting.max_length, "keep_tokens": 0 if setting.cached else setting.keep_tokens}
     module = DualEncoderModule(setting.backbone, SoftmaxLoss(), temperature=0.05, lr=5e-5, **sizes)

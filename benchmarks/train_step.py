@@ -11,11 +11,11 @@ from itertools import islice
 import torch
 from harness.machine import allocator, described
 from harness.options import MEDQUAD, add_backbone, add_data, parser
+from ltr.modules import CrossEncoderModule
 from torch import nn
 
 from ltr.datamodules import TripletDataModule
 from ltr.losses import SoftmaxLoss
-from ltr.modules import CrossEncoderModule
 
 STEPS, WARM_UP = 4, 2
 

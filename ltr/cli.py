@@ -24,11 +24,11 @@ from lightning.pytorch.utilities import rank_zero_only
 
 import ltr.models
 from ltr.callbacks import LastCheckpoint, RunWriter
+from ltr.data.files import write_whole
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.metrics import LOWER_IS_BETTER
 from ltr.module import RankerModule
-from ltr.data.files import write_whole
 
 log = logging.getLogger(__name__)
 

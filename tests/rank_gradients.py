@@ -13,8 +13,8 @@ from torch.multiprocessing import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import ltr.losses
-from ltr.in_batch.gather import gathered
 from ltr.in_batch.embedded import Embedded
+from ltr.in_batch.gather import gathered
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 from ltr.similarity import cosine
 

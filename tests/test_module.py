@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch import seed_everything
 from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup
 
 from ltr.data.formats import JoinedPairs

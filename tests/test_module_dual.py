@@ -9,21 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from torch import nn
 from transformers import BertConfig, BertModel
 
 from ltr.__main__ import main
-from ltr.batch import RankingBatch
 from ltr.data.collection import open_collection
 from ltr.data.formats import JoinedPairs
+from ltr.data.trec import read_run
 from ltr.datamodules import GroupDataModule, LabelDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.in_batch import AllTexts, OtherQueries
 from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable
 from ltr.module import RankerModule
-from ltr.data.trec import read_run
 from tests.conftest import wordpiece_tokenizer, write_collection
 from tests.rankers import cross_encoder, data_for, dual_encoder, first_batch, trainer
 from tests.test_cli import metrics, write_config
@@ -122,7 +120,9 @@ def test_options_that_contradict_each_other_are_refused(tmp_path, backbone, coll
         cross_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries())
     module = dual_encoder(backbone, SoftmaxLoss())
     with pytest.raises(InputError, match="groups of GroupDataModule hold relevant documents only"):
-        trainer(tmp_path, max_steps=1).fit(module, data_for(module, GroupDataModule, collection_folder, groups=4, docs_per_group=1))
+        trainer(tmp_path, max_steps=1).fit(
+            module, data_for(module, GroupDataModule, collection_folder, groups=4, docs_per_group=1)
+        )
     joined = JoinedPairs(wordpiece_tokenizer(), 24)
     data = TripletDataModule(str(collection_folder), candidates="corpus", depth=5, reads=joined)
     with pytest.raises(InputError, match="only a dual encoder can search the corpus"):
@@ -132,9 +132,14 @@ def test_options_that_contradict_each_other_are_refused(tmp_path, backbone, coll
 def test_a_search_that_cannot_be_is_refused_before_training(tmp_path, backbone, collection_folder):
     groups = {"groups": 4, "docs_per_group": 1, "candidates": "corpus", "depth": 10}
     module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(), metrics=["nDCG@10"])
-    for index, message in (("Foo", "faiss can build"), ("IVF4096,Flat", "the 4096 clusters .* can't be more than the 720 documents")):
+    for index, message in (
+        ("Foo", "faiss can build"),
+        ("IVF4096,Flat", "the 4096 clusters .* can't be more than the 720 documents"),
+    ):
         with pytest.raises(InputError, match=rf"{message}.*option index"):
-            trainer(tmp_path, max_steps=1).fit(module, data_for(module, GroupDataModule, collection_folder, index=index, **groups))
+            trainer(tmp_path, max_steps=1).fit(
+                module, data_for(module, GroupDataModule, collection_folder, index=index, **groups)
+            )
     module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(), metrics=["nDCG@10", "R@100"])
     with pytest.raises(InputError, match="got a depth of 10 for R@100.*option depth"):
         trainer(tmp_path, max_steps=1).fit(module, data_for(module, GroupDataModule, collection_folder, **groups))
@@ -190,11 +195,10 @@ def test_a_guide_with_another_tokenizer_is_refused(backbone):
 
 @pytest.mark.parametrize("option", ["backbone", "doc_backbone", "guide"])
 def test_a_model_that_cannot_be_loaded_is_named_by_its_option(backbone, option):
+    in_batch = OtherQueries(guide="no/where/at-all") if option == "guide" else None
+    options = {"backbone": backbone} | ({} if in_batch else {option: "no/where/at-all"})
     with pytest.raises(InputError, match=rf"'no/where/at-all' can't be loaded: .*\(option {option}\)"):
-        if option == "guide":
-            dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(guide="no/where/at-all"))
-        else:
-            dual_encoder(**{"backbone": backbone, "loss": SoftmaxLoss()} | {option: "no/where/at-all"})
+        dual_encoder(loss=SoftmaxLoss(), in_batch=in_batch, **options)
 
 
 def test_a_guide_must_have_positions_for_the_texts_of_the_model(tmp_path, backbone):
@@ -210,9 +214,7 @@ def test_a_guide_must_have_positions_for_the_texts_of_the_model(tmp_path, backbo
 
 def test_a_learnt_temperature_moves_at_a_rate_of_its_own(tmp_path, backbone, collection_folder):
     """Adam moves it by about the rate a step at most: at the encoder's 1e-5 that would be 1e-4 in 10 steps."""
-    module = dual_encoder(
-        backbone, SoftmaxLoss(), in_batch=OtherQueries(), temperature=0.05, learn_temperature=True, lr=1e-5
-    )
+    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(), temperature=0.05, learn_temperature=True, lr=1e-5)
     run = trainer(tmp_path, max_steps=10, max_epochs=10)
     run.fit(module, data_for(module, GroupDataModule, collection_folder, groups=8, docs_per_group=1))
     assert 5e-4 < abs(module.ranker.log_temperature.item() - math.log(0.05)) < 1e-2

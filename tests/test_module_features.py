@@ -9,13 +9,13 @@ import yaml
 
 from ltr import losses
 from ltr.__main__ import main
+from ltr.data.trec import read_run
 from ltr.datamodules import FeatureDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import ListNetLoss, RankNetLoss
 from ltr.margins import Learnable
 from ltr.metrics import RankingMetric
 from ltr.models.feature_ranker import PRESETS
-from ltr.data.trec import read_run
 from tests.conftest import write_letor
 from tests.rankers import batches, cross_encoder, data_for, feature_ranker, trainer
 

@@ -145,9 +145,7 @@ class _StagedLoss(Loss):
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
         return self.current.asked_margin(margin)
 
-    def forward(
-        self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         return self.current(scores, labels, mask, margin)
 
 
@@ -181,7 +179,9 @@ def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
     changed, known = copy.deepcopy(loss), _options(loss)
     for name, value in options.items():
         if name not in known:
-            raise _error(number, f"options.{name} is unknown: the options of {type(loss).__name__} are {_listed(known) or 'none'}")
+            raise _error(
+                number, f"options.{name} is unknown: the options of {type(loss).__name__} are {_listed(known) or 'none'}"
+            )
         setattr(changed, name, value)
     parts = {name: part for name, part in changed.named_children() if name in inspect.signature(type(loss)).parameters}
     try:

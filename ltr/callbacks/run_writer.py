@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer
 
-from ltr.datamodules import RankingDataModule
-from ltr.module import RankerModule
 from ltr.data.files import write_whole
 from ltr.data.trec import Ranked, write_run
+from ltr.datamodules import RankingDataModule
+from ltr.module import RankerModule
 
 
 class RunWriter(Callback):

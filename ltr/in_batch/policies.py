@@ -70,7 +70,7 @@ class _Longer(InBatch):
         """
         if not isinstance(ranker, DualEncoder):
             raise InputError(
-                f"{type(self).__name__} ranks embeddings and needs a DualEncoder, got {type(ranker).__name__}; leave out in_batch",
+                f"{type(self).__name__} ranks embeddings and needs a DualEncoder, got {type(ranker).__name__}; remove in_batch",
                 option="in_batch",
             )
         if self.guide is not None and not self._guide:

@@ -153,7 +153,8 @@ ACTIVE = {
 def test_numbers_by_hand(fit, case):
     """All rows share four texts, at (3, 0), (-3, 0) and twice (0, 3), of length 3; their centre is (0, 1.5).
 
-    Squares of their distances to it: 11.25, 11.25, 2.25 and 2.25, on average 6.75. Relevant: 0.9, 0.6 and 0.1; not: 0.95, 0, 0.5 and 0.2.
+    Squares of their distances to it: 11.25, 11.25, 2.25 and 2.25, on average 6.75.
+    Relevant: 0.9, 0.6 and 0.1; not: 0.95, 0, 0.5 and 0.2.
     """
     loss, margin, active = ACTIVE[case]
     texts = torch.tensor([[[3.0, 0.0], [-3.0, 0.0], [0.0, 3.0], [0.0, 3.0]]])

@@ -172,7 +172,10 @@ def test_changes_are_checked(message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ([{"options": {"sigma": 2.0}}], r"changes\[0\]: options.sigma is unknown: the options of MarginRankingLoss are margin=1.0"),
+        (
+            [{"options": {"sigma": 2.0}}],
+            r"changes\[0\]: options.sigma is unknown: the options of MarginRankingLoss are margin=1.0",
+        ),
         ([{"options": {"margin": "hard"}}], r"changes\[0\]: MarginRankingLoss can't be computed with margin=hard: "),
         (
             [{"margin": FromDistance()}, {"loss": RankNetLoss()}],
@@ -223,7 +226,10 @@ def test_a_bad_change_is_one_line_and_exit_code_2(tmp_path, backbone, collection
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     for change, message in (
         ({"loss": LOSS}, "changes[0]: give exactly one of epoch and step, got none (option trainer.callbacks"),
-        ({"epoch": 1, "options": {"sigma": 1.0}}, "changes[0]: options.sigma is unknown: the options of MarginRankingLoss are margin=1.0"),
+        (
+            {"epoch": 1, "options": {"sigma": 1.0}},
+            "changes[0]: options.sigma is unknown: the options of MarginRankingLoss are margin=1.0",
+        ),
         ({"epoch": 1, "los": LOSS}, "'los.class_path' is not accepted"),
     ):
         config = scheduled(tmp_path, backbone, collection_folder, [change])

@@ -5,8 +5,8 @@ import torch
 from torch import distributed
 from torch.multiprocessing import spawn
 
-from ltr.in_batch.gather import gathered
 from ltr.in_batch.embedded import Embedded
+from ltr.in_batch.gather import gathered
 from tests.rank_gradients import FORMS, LOSSES, SPLITS, differences
 
 
