@@ -5,17 +5,15 @@ What is said of a loss stands in its docstring, and what a figure shows in loss_
 
 import inspect
 import re
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from loss_figures import caption, svg
-from torch import nn
 
 import ltr.losses
+from ltr.losses import LOSSES, Loss
 
 DOCS = Path(__file__).parent
-CLASSES = {name: c for name in ltr.losses.__all__ if inspect.isclass(c := getattr(ltr.losses, name)) and issubclass(c, nn.Module)}
 # From the first choices to the special ones; a file not named here comes last.
 FILES = ("pairwise", "triplet", "lambdarank", "listwise", "list_mle", "approximate", "pointwise", "distillation", "combine")
 MATH = ".. math::"
@@ -78,38 +76,20 @@ def options(args: str) -> dict[str, str]:
     return {name: _line(text) for name, text in zip(entries[::2], entries[1::2], strict=True)}
 
 
-def described(cls: type[nn.Module]) -> dict[str, str]:
-    """The parts of a class's docstring, and those of its function's that it does not have itself.
-
-    The description is the function's, for the first class that holds it; another one's is its own, with the function's formulas.
-    """
-    own, function = sections(cls.__doc__), function_of(cls)
-    if function is None:
-        return own
-    its = sections(function.__doc__)
-    if cls is holder(function.__name__):
-        return its | own | {"": its[""]}
-    return its | own | {"": "\n\n".join([own[""], *(block for block in blocks(its[""]) if block.startswith(MATH))])}
-
-
-def function_of(cls: type[nn.Module]) -> Callable | None:
-    """The function that a class's docstring begins with, or None."""
-    named = re.match(r":func:`(\w+)`", inspect.cleandoc(cls.__doc__))
-    return named and getattr(ltr.losses, named[1])
+def described(cls: type[Loss]) -> dict[str, str]:
+    """The parts of a class's docstring; an option that it leaves to :class:`Loss` is described there."""
+    parts = sections(cls.__doc__)
+    missing = [name for name in inspect.signature(cls).parameters if name not in options(parts.get("Args", ""))]
+    shared = options(sections(Loss.__doc__)["Args"])
+    return parts | {"Args": "\n".join([parts.get("Args", ""), *(f"{name}: {shared[name]}" for name in missing)]).strip()}
 
 
 @cache
-def by_file() -> dict[str, list[type[nn.Module]]]:
+def by_file() -> dict[str, list[type[Loss]]]:
     """The exported classes by the file that they stand in, in the order of their definition."""
     order = {name: i for i, name in enumerate(FILES)}
-    files = sorted({_file(c) for c in CLASSES.values()}, key=lambda name: (order.get(name, len(order)), name))
-    return {f: sorted((c for c in CLASSES.values() if _file(c) == f), key=_first_line) for f in files}
-
-
-def holder(name: str) -> type[nn.Module] | None:
-    """The class of this name, or the first one that holds the function of this name."""
-    classes = [cls for group in by_file().values() for cls in group]
-    return next((c for c in classes if name == c.__name__ or name == getattr(function_of(c), "__name__", None)), None)
+    files = sorted({_file(c) for c in LOSSES.values()}, key=lambda name: (order.get(name, len(order)), name))
+    return {f: sorted((c for c in LOSSES.values() if _file(c) == f), key=_first_line) for f in files}
 
 
 def blocks(text: str) -> list[str]:
@@ -123,7 +103,7 @@ def markdown(text: str) -> str:
         return f"```math\n{inspect.cleandoc(text.removeprefix(MATH))}\n```"
 
     def link(name: re.Match) -> str:
-        cls = holder(name[1].split(".")[-1])
+        cls = LOSSES.get(name[1].split(".")[-1])
         return f"[`{name[1].removeprefix('ltr.losses.')}`](#{cls.__name__.lower()})" if cls else f"`{name[1]}`"
 
     marks = re.split(r"(:math:`[^`]*`|``[^`]*``)", _line(text))
@@ -149,12 +129,12 @@ def table() -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def section(cls: type[nn.Module]) -> str:
+def section(cls: type[Loss]) -> str:
     """Formula, options, figure and source of a class."""
     name, parts = cls.__name__, described(cls)
     defaults = inspect.signature(cls).parameters
     listed = [f"* `{o}` (`{defaults[o].default}`): {markdown(text)}" for o, text in options(parts["Args"]).items()]
-    listed.append(f"* A margin of the batch is {'used' if getattr(cls(), 'takes_margin', True) else 'not used'}.")
+    listed.append(f"* A margin of the batch is {'used' if cls().takes_margin else 'not used'}.")
     figure = f"![{name}: value and gradient](figures/{name}.svg)\n\n*{caption(name)}*"
     texts = [
         f"### {name}",
@@ -180,9 +160,9 @@ def main() -> None:
     (DOCS / "losses.md").write_text(page(), encoding="utf-8")
     (DOCS / "figures").mkdir(exist_ok=True)
     for old in (DOCS / "figures").glob("*.svg"):
-        if old.stem not in CLASSES:
+        if old.stem not in LOSSES:
             old.unlink()
-    for name in CLASSES:
+    for name in LOSSES:
         (DOCS / f"figures/{name}.svg").write_text(svg(name), encoding="utf-8")
 
 
@@ -190,11 +170,11 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _file(cls: type[nn.Module]) -> str:
+def _file(cls: type[Loss]) -> str:
     return cls.__module__.removeprefix("ltr.losses.")
 
 
-def _first_line(cls: type[nn.Module]) -> int:
+def _first_line(cls: type[Loss]) -> int:
     return inspect.getsourcelines(cls)[1]
 
 

@@ -53,6 +53,8 @@ def by(
 
 THREE_NEGATIVES = {"labels": (1, 0, 0, 0), "others": (-2, 0, 2)}
 TWO_RELEVANT = {"labels": (1, 0, 1, 0, 0), "others": (3, 1, -1, -3)}
+# A loss that is not named below shows its defaults.
+DEFAULTS = [Curve({}, **THREE_NEGATIVES)]
 BY_PLACE = [Curve({}, labels, (2, 0, -2)) for labels in ((3, 2, 1, 0), (2, 3, 1, 0), (1, 3, 2, 0))]
 FIGURES: dict[str, list[Curve]] = {
     "MarginRankingLoss": [*by("margin", 0.5, 1.0, 2.0), Curve({"margin": 1.0, "squared": True})],
@@ -80,6 +82,11 @@ FIGURES: dict[str, list[Curve]] = {
 }
 
 
+def shown_of(name: str) -> list[Curve]:
+    """The curves of a figure."""
+    return FIGURES.get(name, DEFAULTS)
+
+
 def value_and_gradient(loss: nn.Module, curve: Curve, gaps: Sequence[float] = GAPS) -> tuple[np.ndarray, np.ndarray]:
     """The loss at each score of the moving document, and its derivative by that score."""
     moving = torch.tensor(np.asarray(gaps), dtype=torch.float64, requires_grad=True)
@@ -94,7 +101,7 @@ def value_and_gradient(loss: nn.Module, curve: Curve, gaps: Sequence[float] = GA
 
 def curves(name: str) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """A legend, the values and the gradients of each curve of a figure."""
-    shown, found = FIGURES[name], []
+    shown, found = shown_of(name), []
     shared = _shared(shown)
     for curve in shown:
         words = [f"{key} = {_text(value)}" for key, value in curve.options.items() if key not in shared]
@@ -106,7 +113,7 @@ def curves(name: str) -> list[tuple[str, np.ndarray, np.ndarray]]:
 
 def caption(name: str) -> str:
     """In words: the list of a figure, and the options that its curves share."""
-    shown = FIGURES[name]
+    shown = shown_of(name)
     same_labels, others = len({c.labels for c in shown}) == 1, shown[0].others
     stay = "the other's stays" if same_labels and len(others) == 1 else "the others' stay"
     where = ", ".join(dict.fromkeys(map(_text, others)))
@@ -123,7 +130,7 @@ def draw(name: str) -> Figure:
             for legend, value, (colour, dashes) in zip(legends, values, LINES, strict=False):
                 panel.plot(GAPS, value, color=colour, linestyle=dashes, linewidth=1.8, label=legend)
             panel.set_title(title, loc="left", fontsize=9)
-            panel.set_xlabel("s⁺ − s⁻" if len(FIGURES[name][0].others) == 1 else "s⁺")
+            panel.set_xlabel("s⁺ − s⁻" if len(shown_of(name)[0].others) == 1 else "s⁺")
             panel.set_xlim(-5, 5)
             panel.set_ylim(*_limits(values))
             panel.axvline(0, color=FAINT, linewidth=0.8, zorder=0)

@@ -4,38 +4,31 @@ Letters of shapes: b row (one query), i the more relevant document of a pair, j 
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ltr.batch import ScoredLists
 from ltr.errors import InputError
 from ltr.similarity import euclidean
 
 
-class MarginInputs(NamedTuple):
-    """What a margin may depend on.
+class Margin(nn.Module):
+    """A margin policy: from the lists of a batch to margins in units of score.
 
-    Attributes:
-        labels: ``[B, N]`` float.
-        mask: ``[B, N]`` bool.
-        distances: ``[B, N]`` float, distance of each document to its query in the index that mined it, or None.
-        embeddings: ``[B, N, H]`` float, the documents' representations, finite at the padding; ``[1, N, H]`` where all rows have
-            the same; or None. A policy that reads them says ``wants_embeddings = True``.
-        scores: ``[B, N]`` float without gradient, the current scores, or None.
-        gathered: whether these are the lists of all ranks, the same on each.
+    What it says of padding, and of pairs that are none, is not used.
     """
 
-    labels: Tensor
-    mask: Tensor
-    distances: Tensor | None = None
-    embeddings: Tensor | None = None
-    scores: Tensor | None = None
-    gathered: bool = False
+    wants_embeddings: bool = False  # whether it reads them
+    wants_distances: bool = False  # whether it cannot do without them
+
+    def forward(self, lists: ScoredLists) -> Tensor:
+        """Margins ``[B, N]`` (per less relevant document) or ``[B, N, N]`` (per pair, more relevant document first)."""
+        raise NotImplementedError
 
 
-class Constant(nn.Module):
+class Constant(Margin):
     r"""The same margin for every pair: :math:`m_{ij} = v`.
 
     Args:
@@ -50,14 +43,14 @@ class Constant(nn.Module):
 
     def __init__(self, value: float = 1.0) -> None:
         super().__init__()
-        _require(0 <= value < math.inf, "Constant: value must be finite and at least 0", value)
+        _require(0 <= value < math.inf, "Constant: value must be finite and at least 0", value=value)
         self.value = value
 
-    def forward(self, inputs: MarginInputs) -> Tensor:
-        return torch.full_like(inputs.labels, self.value)
+    def forward(self, lists: ScoredLists) -> Tensor:
+        return torch.full_like(lists.labels, self.value)
 
 
-class LabelGap(nn.Module):
+class LabelGap(Margin):
     r"""A margin per pair that grows with the gap of the grades: :math:`m_{ij} = s \cdot \max(0,\; y_i - y_j)`.
 
     Args:
@@ -72,15 +65,15 @@ class LabelGap(nn.Module):
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
-        _require(0 < scale < math.inf, "LabelGap: scale must be finite and above 0", scale)
+        _require(0 < scale < math.inf, "LabelGap: scale must be finite and above 0", scale=scale)
         self.scale = scale
 
-    def forward(self, inputs: MarginInputs) -> Tensor:
-        y_gap_bij = inputs.labels.unsqueeze(2) - inputs.labels.unsqueeze(1)
+    def forward(self, lists: ScoredLists) -> Tensor:
+        y_gap_bij = lists.labels.unsqueeze(2) - lists.labels.unsqueeze(1)
         return self.scale * y_gap_bij.clamp(min=0)
 
 
-class FromDistance(nn.Module):
+class FromDistance(Margin):
     r"""A margin per negative, from its distance in the index: :math:`m_j = \min(k\, d_j^{\,p}, \text{cap})`.
 
     A far (easy) negative is asked to stay further away. The distances come from the index, so the margin carries no gradient.
@@ -95,39 +88,42 @@ class FromDistance(nn.Module):
 
     Raises:
         InputError: if k, power or cap is not above 0.
-        ValueError: for a batch without distances.
+        InputError: for a batch without distances.
     """
 
     wants_distances = True
 
     def __init__(self, k: float = 1.0, power: float = 1.0, cap: float | None = None) -> None:
         super().__init__()
-        _require(0 < k < math.inf and 0 < power < math.inf, "FromDistance: k and power must be finite and above 0", k, power)
-        _require(cap is None or cap > 0, "FromDistance: cap must be above 0, or none", cap)
+        _require(
+            0 < k < math.inf and 0 < power < math.inf, "FromDistance: k and power must be finite and above 0", k=k, power=power
+        )
+        _require(cap is None or cap > 0, "FromDistance: cap must be above 0, or none", cap=cap)
         self.k, self.power, self.cap = k, power, cap
 
-    def forward(self, inputs: MarginInputs) -> Tensor:
-        if inputs.distances is None:
-            raise ValueError(
-                "FromDistance needs a batch with distances, got none; set data.init_args.negatives to a folder of mined "
-                "negatives, or take another margin"
+    def forward(self, lists: ScoredLists) -> Tensor:
+        if lists.distances is None:
+            raise InputError(
+                "FromDistance needs a batch with distances, got none; set negatives of the data to a folder of mined "
+                "negatives, or take another margin",
+                option="margin",
             )
-        margin = self.k * inputs.distances.detach().clamp(min=0) ** self.power
+        margin = self.k * lists.distances.detach().clamp(min=0) ** self.power
         return margin if self.cap is None else margin.clamp(max=self.cap)
 
 
-class NormalSample(nn.Module):
+class NormalSample(Margin):
     r"""Margins drawn anew for every batch, the larger ones for the easier negatives of a list.
 
     .. math::
         m_j = \mathrm{clamp}\bigl(z_{(r_j)},\; \text{low},\; \text{high}\bigr), \qquad z \sim \mathcal{N}(\mu, \sigma^2)
 
     The list's n less relevant documents get n draws :math:`z_{(1)} \le \dots \le z_{(n)}`, and :math:`r_j` is the rank of
-    document j from the hardest to the easiest: by distance in the index, or by score where the batch brings no distances. What
-    stands at padding and at most relevant documents means nothing.
+    document j from the hardest to the easiest: by distance in the index, or by score where the batch brings no distances. The
+    margins of padding and of the most relevant documents are not used.
 
-    The draws are a function of the seed, the batches counted so far and the rank of the process (but for lists that all ranks
-    share), so a resumed run draws what the interrupted one would have drawn; the count lies in the checkpoint.
+    The draws are a function of the seed, the batches counted so far and, unless all processes share their lists, the process's
+    rank. The count is in the checkpoint, so a resumed run draws the same margins.
 
     Args:
         mean: in units of score.
@@ -141,43 +137,39 @@ class NormalSample(nn.Module):
 
     Raises:
         InputError: if not 0 ≤ low ≤ high, if mean is not finite, or if std or seed is below 0.
-        ValueError: for a batch with neither distances nor scores.
     """
 
     def __init__(self, mean: float = 0.3, std: float = 0.1, low: float = 1e-4, high: float = 0.5, seed: int = 0) -> None:
         super().__init__()
-        _require(0 <= low <= high < math.inf, "NormalSample: low and high must be finite, with 0 <= low <= high", low, high)
-        _require(math.isfinite(mean), "NormalSample: mean must be finite", mean)
-        _require(0 <= std < math.inf, "NormalSample: std must be finite and at least 0", std)
-        _require(seed >= 0, "NormalSample: seed must be at least 0", seed)
+        _require(
+            0 <= low <= high < math.inf, "NormalSample: low and high must be finite, with 0 <= low <= high", low=low, high=high
+        )
+        _require(math.isfinite(mean), "NormalSample: mean must be finite", mean=mean)
+        _require(0 <= std < math.inf, "NormalSample: std must be finite and at least 0", std=std)
+        _require(seed >= 0, "NormalSample: seed must be at least 0", seed=seed)
         self.mean, self.std, self.low, self.high, self.seed = mean, std, low, high, seed
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
 
-    def forward(self, inputs: MarginInputs) -> Tensor:
-        labels, mask = inputs.labels, inputs.mask
-        if inputs.distances is not None:
-            ease = inputs.distances
-        elif inputs.scores is not None:
-            ease = -inputs.scores
-        else:
-            raise ValueError("NormalSample needs distances or scores to tell easy negatives from hard ones, got neither")
+    def forward(self, lists: ScoredLists) -> Tensor:
+        labels, mask = lists.labels, lists.mask
+        ease = -lists.scores.detach() if lists.distances is None else lists.distances
         best_b = labels.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
         negative = mask & (labels < best_b)
-        # Beyond the n negatives of a row everything is infinite, the draws and the documents: it is matched with itself.
+        # Pad draws and distances with +inf beyond the row's n negatives, so padding sorts last in both.
         unused = torch.arange(labels.shape[1], device=labels.device) >= negative.sum(dim=1, keepdim=True)
-        draws = self._draw(labels, inputs.gathered).masked_fill(unused, torch.inf).sort(dim=1).values
+        draws = self._draw(labels, lists.shared).masked_fill(unused, torch.inf).sort(dim=1).values
         rank = ease.masked_fill(~negative, torch.inf).argsort(dim=1).argsort(dim=1)
         return draws.gather(1, rank).clamp(self.low, self.high)
 
-    def _draw(self, like: Tensor, gathered: bool) -> Tensor:
+    def _draw(self, like: Tensor, shared: bool) -> Tensor:
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        rank = torch.distributed.get_rank() if distributed and not gathered else 0
+        rank = torch.distributed.get_rank() if distributed and not shared else 0
         generator = np.random.default_rng([self.seed, int(self.batches), rank])
         self.batches += 1
         return torch.from_numpy(generator.normal(self.mean, self.std, like.shape)).to(like)
 
 
-class Learnable(nn.Module):
+class Learnable(Margin):
     r"""A margin per pair, learnt with the ranker, from the distance of the two representations.
 
     .. math::
@@ -198,15 +190,15 @@ class Learnable(nn.Module):
 
     Raises:
         InputError: if k is not above 0, or not 0 < floor < cap.
-        ValueError: for a batch without embeddings.
+        InputError: for a batch without embeddings.
     """
 
     wants_embeddings = True
 
     def __init__(self, k: float = 0.1, cap: float = 1.0, floor: float = 0.1) -> None:
         super().__init__()
-        _require(0 < k < math.inf, "Learnable: k must be finite and above 0", k)
-        _require(0 < floor < cap, "Learnable: floor and cap must be 0 < floor < cap", floor, cap)
+        _require(0 < k < math.inf, "Learnable: k must be finite and above 0", k=k)
+        _require(0 < floor < cap, "Learnable: floor and cap must be 0 < floor < cap", floor=floor, cap=cap)
         self.k_start, self.cap, self.floor = k, cap, floor
         self.theta = nn.Parameter(torch.zeros(()))
 
@@ -215,21 +207,23 @@ class Learnable(nn.Module):
         """The factor as it stands."""
         return self.k_start * torch.exp2(self.theta.tanh())
 
-    def forward(self, inputs: MarginInputs) -> Tensor:
-        h = inputs.embeddings
+    def forward(self, lists: ScoredLists) -> Tensor:
+        h = lists.embeddings
         if h is None:
-            raise ValueError("Learnable needs the documents' embeddings [B, N, H], got none; take a model that gives them")
-        if len(h) == len(inputs.mask):
-            h = h.masked_fill(~inputs.mask.unsqueeze(2), 0.0)
+            raise InputError(
+                "Learnable needs the documents' embeddings [B, N, H], got none; take a model that gives them", option="margin"
+            )
+        if len(h) == len(lists.mask):
+            h = h.masked_fill(~lists.mask.unsqueeze(2), 0.0)
         # Else all rows share their documents, and their distances: H numbers a document for each row would fill the memory.
         margin = (self.k * -euclidean(h, h)).clamp(self.floor, self.cap)
-        return margin.expand(len(inputs.mask), -1, -1)
+        return margin.expand(len(lists.mask), -1, -1)
 
 
-class Annealed(nn.Module):
+class Annealed(Margin):
     r"""Another policy's margin, grown linearly: :math:`m_{ij} \cdot \min(1,\; t / T)`, t the batches counted so far.
 
-    Early on, when every pair is wrong, a small margin asks for the order alone. The count lies in the checkpoint.
+    Early on, when every pair is wrong, a small margin asks for the order alone. The count is in the checkpoint.
 
     Args:
         margin: the policy.
@@ -242,28 +236,26 @@ class Annealed(nn.Module):
         InputError: if steps is below 1.
     """
 
-    def __init__(self, margin: nn.Module, steps: int) -> None:
+    def __init__(self, margin: Margin, steps: int) -> None:
         super().__init__()
-        _require(steps >= 1, "Annealed: steps must be at least 1", steps)
+        _require(steps >= 1, "Annealed: steps must be at least 1", steps=steps)
         self.margin, self.steps = margin, steps
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
 
     @property
     def wants_embeddings(self) -> bool:
-        """Whether the policy reads them."""
-        return getattr(self.margin, "wants_embeddings", False)
+        return self.margin.wants_embeddings
 
     @property
     def wants_distances(self) -> bool:
-        """Whether the policy can't do without them."""
-        return getattr(self.margin, "wants_distances", False)
+        return self.margin.wants_distances
 
-    def forward(self, inputs: MarginInputs) -> Tensor:
+    def forward(self, lists: ScoredLists) -> Tensor:
         share = (self.batches / self.steps).clamp(max=1.0)
         self.batches += 1
-        return share * self.margin(inputs)
+        return share * self.margin(lists)
 
 
-def _require(holds: bool, rule: str, *came: float | None) -> None:
+def _require(holds: bool, rule: str, **came: float | None) -> None:
     if not holds:
-        raise InputError(f"{rule}, got {', '.join(map(str, came))} (init_args of the margin)")
+        raise InputError(f"{rule}, got {', '.join(map(str, came.values()))}", option=next(iter(came)))

@@ -2,34 +2,87 @@
 
 Letters of shapes: b row (one query), n rank or column, i and j columns, m column of ``ideal``.
 
-Shared by all measures:
-    scores: ``[B, N]``, compared as float32 (trec_eval stores them so); labels: ``[B, N]`` grades, 0 for unjudged;
-    mask: ``[B, N]`` bool, True for a ranked document; ties: ``[B, N]``, of equal scores the larger one of these comes first
-    (trec_eval: the later document id), None keeps the order of the columns; ideal: ``[B, M]``, the grades of every relevant
-    document of the query, 0 as padding, None where the list holds them all.
-    A query with nothing to find gives NaN: :class:`RankingMetric` says what becomes of it.
+A query with nothing to find gives NaN: :class:`RankingMetric` says what becomes of it.
 """
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torchmetrics import Metric
 
-from ltr.losses._pairs import count_swapped
+from ltr.errors import InputError
+from ltr.gains import exp_gain
+from ltr.losses.pairs import find_uppers, hinge, pair_sums
 
 Empty = Literal["skip", "zero", "one"]
 
 
-def _grades_by_rank(scores: Tensor, labels: Tensor, mask: Tensor, ties: Tensor | None) -> Tensor:
-    """Grades in the order of the ranking, best rank first; 0 at the padding, which comes last."""
-    order = torch.arange(scores.shape[1], device=scores.device).expand(scores.shape)
-    for key in (ties, scores.float(), mask.int()):  # stable sorts from the least important key to the most
-        if key is not None:
-            order = order.gather(1, key.gather(1, order).argsort(dim=1, descending=True, stable=True))
-    return labels.float().masked_fill(~mask, 0.0).gather(1, order)
+class RankedLists:
+    """Lists to be measured: what the measures share is computed once, when the first of them asks.
+
+    Args:
+        scores: ``[B, N]``, compared as float32 (trec_eval stores them so).
+        labels: ``[B, N]`` grades, 0 for unjudged; by rank a grade below 0 counts as 0 (trec_eval).
+        mask: ``[B, N]`` bool, True for a ranked document; None means no padding.
+        ties: ``[B, N]``, of equal scores the larger one of these comes first (trec_eval: the later document id); None keeps the
+            order of the columns.
+        ideal: ``[B, M]``, the grades of every relevant document of the query, 0 as padding; None where the list holds them all.
+
+    Raises:
+        ValueError: for shapes that differ, or a score that is NaN (the model has diverged).
+    """
+
+    def __init__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        ties: Tensor | None = None,
+        ideal: Tensor | None = None,
+    ) -> None:
+        mask = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
+        if scores.ndim != 2 or scores.shape != labels.shape or scores.shape != mask.shape:
+            raise ValueError(
+                "scores, labels and mask must share one shape [B, N], got "
+                f"{tuple(scores.shape)}, {tuple(labels.shape)} and {tuple(mask.shape)}"
+            )
+        if (scores.isnan() & mask).any():
+            raise ValueError("scores must be numbers to be ranked, got NaN; the model has diverged: lower its learning rate")
+        if not scores.shape[1]:  # lists without documents are lists of padding
+            scores, labels, mask = (F.pad(t, (0, 1)) for t in (scores, labels, mask))
+            ties = None
+        self.scores, self.labels, self.mask, self.ties, self._ideal = scores.float(), labels, mask, ties, ideal
+
+    @cached_property
+    def grades(self) -> Tensor:
+        """``[B, N]``: the grades in the order of the ranking, best rank first; 0 at the padding, which comes last."""
+        order = torch.arange(self.scores.shape[1], device=self.scores.device).expand(self.scores.shape)
+        for key in (self.ties, self.scores, self.mask.int()):  # stable sorts from the least important key to the most
+            if key is not None:
+                order = order.gather(1, key.gather(1, order).argsort(dim=1, descending=True, stable=True))
+        return self.labels.float().clamp(min=0).masked_fill(~self.mask, 0.0).gather(1, order)
+
+    @cached_property
+    def ideal(self) -> Tensor:
+        """``[B, M]``: the grades of all relevant documents, largest first."""
+        ideal = self.labels.masked_fill(~self.mask, 0) if self._ideal is None else self._ideal
+        return ideal.float().clamp(min=0).sort(dim=1, descending=True).values
+
+    @cached_property
+    def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """``[B]`` each: the pairs with y_i > y_j, how many of them have s_j > s_i, and how many are tied in score."""
+        # A hinge of margin 0 costs something where s_j > s_i; with the scores negated, where s_i > s_j.
+        labels = self.labels.to(self.scores.dtype)
+        n_pairs_b = find_uppers(labels, self.mask).n_pairs()
+        swapped_b, right_b = (
+            pair_sums(scores.detach(), labels, self.mask, hinge, active=True)[1] for scores in (self.scores, -self.scores)
+        )
+        return n_pairs_b, swapped_b, n_pairs_b - swapped_b - right_b
 
 
 def _discounted(gains_bn: Tensor) -> Tensor:
@@ -38,7 +91,7 @@ def _discounted(gains_bn: Tensor) -> Tensor:
 
 
 def _gain(grades: Tensor, gain: Literal["linear", "exp"]) -> Tensor:
-    return grades if gain == "linear" else torch.exp2(grades) - 1
+    return grades if gain == "linear" else exp_gain(grades)
 
 
 def _nan_where(empty_b: Tensor, value_b: Tensor) -> Tensor:
@@ -101,10 +154,7 @@ def expected_reciprocal_rank(grades_bn: Tensor, ideal_bm: Tensor, k: int | None 
         Chapelle et al. (2009), Expected reciprocal rank for graded relevance.
     """
     if grades_bn.numel() and grades_bn.max() > max_grade:
-        raise ValueError(
-            f"ERR needs grades up to max_grade={max_grade:g}, got {grades_bn.max():g}; raise it "
-            "(option model.init_args.max_grade)"
-        )
+        raise InputError(f"ERR needs grades up to max_grade={max_grade:g}, got {grades_bn.max():g}; raise it", option="max_grade")
     satisfied_bn = _gain(grades_bn[:, :k], "exp") / 2.0**max_grade
     ranks_n = torch.arange(1, satisfied_bn.shape[1] + 1, device=grades_bn.device)
     still_reading_bn = torch.cumprod(1 - satisfied_bn, dim=1).roll(1, dims=1)
@@ -116,16 +166,15 @@ def _none(ideal_bm: Tensor) -> Tensor:
     return ~(ideal_bm > 0).any(dim=1)
 
 
-def swapped_pairs(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+def swapped_pairs(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
     """Number of pairs of the list with different labels that stand in the wrong order; a tie of scores counts one half.
 
     Lower is better. Counted exactly, by sorting where a list is long. NaN for a list without two different labels.
     """
-    n_pairs_b, swapped_b, tied_b = count_swapped(scores.float(), labels, mask)
-    return _nan_where(n_pairs_b == 0, swapped_b + tied_b / 2)
+    return _swapped(RankedLists(scores, labels, mask))
 
 
-def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
     """Kendall's rank correlation τ-b of scores and labels within the list, from −1 to 1; 0 where all scores are equal.
 
     NaN for a list without two different labels.
@@ -133,12 +182,26 @@ def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
     References:
         Kendall (1945), The treatment of ties in ranking problems.
     """
-    n_pairs_b, swapped_b, tied_b = count_swapped(scores.float(), labels, mask)
+    return _tau(RankedLists(scores, labels, mask))
+
+
+def _swapped(lists: RankedLists) -> Tensor:
+    n_pairs_b, swapped_b, tied_b = lists.pairs
+    # A number of pairs beyond 2^24 is not exact in float32.
+    return _nan_where(n_pairs_b == 0, (2 * swapped_b + tied_b).to(_exact()) / 2)
+
+
+def _tau(lists: RankedLists) -> Tensor:
+    n_pairs_b, swapped_b, tied_b = lists.pairs
     concordant_b = n_pairs_b - swapped_b - tied_b
-    n_by_score_b = _pairs_with_two_scores(scores.float(), mask)
+    n_by_score_b = _pairs_with_two_scores(lists.scores, lists.mask)
     # Two roots, not the root of a product: that overflows for lists of some 10,000 documents.
     tau_b = (concordant_b - swapped_b) / n_pairs_b.sqrt().clamp(min=1) / n_by_score_b.sqrt().clamp(min=1)
     return _nan_where(n_pairs_b == 0, tau_b)
+
+
+def _exact() -> torch.dtype:
+    return torch.float32 if torch.backends.mps.is_available() else torch.float64  # Apple's GPUs have no float64
 
 
 def _pairs_with_two_scores(scores: Tensor, mask: Tensor) -> Tensor:
@@ -160,7 +223,7 @@ _BY_RANK: dict[str, Callable[..., Tensor]] = {
     "ERR": expected_reciprocal_rank,
 }
 LOWER_IS_BETTER = ("swapped_pairs",)
-_BY_PAIR: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"swapped_pairs": swapped_pairs, "tau": kendall_tau}
+_BY_PAIR: dict[str, Callable[[RankedLists], Tensor]] = {"swapped_pairs": _swapped, "tau": _tau}
 
 
 class RankingMetric(Metric):
@@ -190,17 +253,16 @@ class RankingMetric(Metric):
         name, _, cut = measure.partition("@")
         known = name in _BY_PAIR or name in _BY_RANK
         if not known or (cut and (name in _BY_PAIR or not cut.isdigit() or int(cut) < 1)) or (name == "P" and not cut):
-            raise ValueError(
+            raise InputError(
                 f"a measure must be one of {', '.join(_BY_RANK)} with or without @k (P needs one), or "
-                f"{', '.join(_BY_PAIR)}; got {measure!r}"
+                f"{', '.join(_BY_PAIR)}; got {measure!r}",
+                option="metrics",
             )
         if empty not in ("skip", "zero", "one"):
-            raise ValueError(f"empty must be 'skip', 'zero' or 'one', got {empty!r}")
+            raise InputError(f"empty must be 'skip', 'zero' or 'one', got {empty!r}", option="empty")
         self.measure, self.name, self.k = measure, name, int(cut) if cut else None
         self.empty, self.max_grade = empty, max_grade
-        # Apple's GPUs have no float64.
-        dtype = torch.float32 if torch.backends.mps.is_available() else torch.float64
-        self.add_state("total", torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
+        self.add_state("total", torch.zeros((), dtype=_exact()), dist_reduce_fx="sum")
         self.add_state("queries", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     @property
@@ -213,46 +275,37 @@ class RankingMetric(Metric):
 
     def per_query(
         self,
-        scores: Tensor,
-        labels: Tensor,
+        scores: Tensor | RankedLists,
+        labels: Tensor | None = None,
         mask: Tensor | None = None,
         ties: Tensor | None = None,
         ideal: Tensor | None = None,
     ) -> Tensor:
         """One value per query, ``[B]``, without touching the running mean; NaN for a query that is left out.
 
-        Raises:
-            ValueError: for shapes that differ, or a score that is NaN (the model has diverged).
+        Args:
+            scores, labels, mask, ties, ideal: as :class:`RankedLists` takes them; or such lists alone. Several metrics given the
+                same lists rank them once.
         """
-        mask = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
-        if scores.ndim != 2 or scores.shape != labels.shape or scores.shape != mask.shape:
-            raise ValueError(
-                "scores, labels and mask must share one shape [B, N], got "
-                f"{tuple(scores.shape)}, {tuple(labels.shape)} and {tuple(mask.shape)}"
-            )
-        if (scores.isnan() & mask).any():
-            raise ValueError("scores must be numbers to be ranked, got NaN; the model has diverged: lower its learning rate")
+        lists = scores if isinstance(scores, RankedLists) else RankedLists(scores, labels, mask, ties, ideal)
         if self.name in _BY_PAIR:
-            value_b = _BY_PAIR[self.name](scores, labels, mask)
+            value_b = _BY_PAIR[self.name](lists)
         else:
-            grades_bn = _grades_by_rank(scores, labels, mask, ties)
-            ideal_bm = labels.masked_fill(~mask, 0) if ideal is None else ideal
-            ideal_bm = ideal_bm.float().sort(dim=1, descending=True).values
             options = {"max_grade": self.max_grade} if self.name == "ERR" else {}
-            value_b = _BY_RANK[self.name](grades_bn, ideal_bm, self.k, **options)
+            value_b = _BY_RANK[self.name](lists.grades, lists.ideal, self.k, **options)
         if self.empty == "skip":
             return value_b
         return value_b.nan_to_num(nan=0.0 if self.empty == "zero" else 1.0)
 
     def update(
         self,
-        scores: Tensor,
-        labels: Tensor,
+        scores: Tensor | RankedLists,
+        labels: Tensor | None = None,
         mask: Tensor | None = None,
         ties: Tensor | None = None,
         ideal: Tensor | None = None,
     ) -> None:
-        """Count B more queries; see :meth:`per_query`."""
+        """Count B more queries; arguments as in :meth:`per_query`."""
         value_b = self.per_query(scores, labels, mask, ties, ideal)
         counted_b = ~value_b.isnan()
         self.total = self.total + value_b[counted_b].sum(dtype=self.total.dtype)

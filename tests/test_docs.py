@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch import nn
 
-import ltr.losses
+from ltr.losses import LOSSES
 
 DOCS = Path(__file__).parents[1] / "docs"
-CLASSES = [c for c in vars(ltr.losses).values() if inspect.isclass(c) and issubclass(c, nn.Module)]
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +29,11 @@ def test_the_page_is_what_the_docstrings_say(build):
     assert (DOCS / "losses.md").read_text(encoding="utf-8") == build.page(), "a docstring has changed: run `make docs`"
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", LOSSES.values(), ids=lambda cls: cls.__name__)
 def test_every_loss_has_a_row_a_section_and_a_figure(build, cls):
     parts, page = build.described(cls), (DOCS / "losses.md").read_text(encoding="utf-8")
     for part in ("Use", "Cost", "References"):
-        assert parts[part].strip(), f"{cls.__name__} and its function have no {part}:"
+        assert parts[part].strip(), f"{cls.__name__} has no {part}:"
     assert len(re.findall(rf"^\| \[{cls.__name__}\]\(#{cls.__name__.lower()}\) \|", page, re.MULTILINE)) == 1
     (section,) = re.findall(rf"^### {cls.__name__}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
     assert "```math\n" in section or "$`" in section
@@ -54,9 +52,8 @@ def test_every_link_leads_somewhere_and_no_mark_of_a_docstring_is_left():
 
 
 def test_there_are_no_figures_of_losses_that_are_no_more(figures):
-    names = {cls.__name__ for cls in CLASSES}
-    assert set(figures.FIGURES) == names
-    assert {path.stem for path in (DOCS / "figures").iterdir()} == names
+    assert figures.FIGURES.keys() <= LOSSES.keys()
+    assert {path.stem for path in (DOCS / "figures").iterdir()} == LOSSES.keys()
 
 
 # Value and gradient of the moving document at gap x, the other's score being 0.
@@ -97,7 +94,8 @@ def test_the_figures_show_the_losses_as_they_are_now(figures):
         paths = re.findall(r'<path d="([^"]*)"[^>]*stroke-width: 1\.8', text)
         return [np.array(re.findall(r"-?\d+\.?\d*", path), dtype=float) for path in paths]
 
-    for name, shown in figures.FIGURES.items():
+    for name in LOSSES:
+        shown = figures.shown_of(name)
         old, new = (drawn(text) for text in ((DOCS / f"figures/{name}.svg").read_text(encoding="utf-8"), figures.svg(name)))
         assert len(old) == len(new) >= 2 * len(shown)
         for before, after in zip(old, new, strict=True):

@@ -6,23 +6,25 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ltr.__main__ import main
+from ltr.batch import ScoredLists
 from ltr.data.collection import open_collection
 from ltr.data.negatives import MinedNegatives
 from ltr.errors import InputError
-from ltr.losses import margin_ranking_loss
-from ltr.margins import Annealed, Constant, FromDistance, LabelGap, Learnable, MarginInputs, NormalSample
+from ltr.losses import MarginRankingLoss
+from ltr.margins import Annealed, Constant, FromDistance, LabelGap, Learnable, NormalSample
 from tests.test_cli import write_config
 
 
-def inputs(labels, mask=None, **others) -> MarginInputs:
-    labels = torch.tensor(labels)
-    return MarginInputs(labels, torch.ones_like(labels).bool() if mask is None else torch.tensor(mask), **others)
+def lists_of(labels, mask=None, **others) -> ScoredLists:
+    """Lists with scores of 0."""
+    labels = torch.as_tensor(labels)
+    mask = torch.ones_like(labels).bool() if mask is None else torch.as_tensor(mask)
+    return ScoredLists(torch.zeros_like(labels), labels, mask, **others)
 
 
-def one_list(h: torch.Tensor) -> MarginInputs:
+def one_list(h: torch.Tensor) -> ScoredLists:
     """Representations ``[B, N, H]`` without padding."""
-    labels = torch.zeros(h.shape[:2])
-    return MarginInputs(labels, labels == 0, embeddings=h)
+    return lists_of(torch.zeros(h.shape[:2]), embeddings=h)
 
 
 def plain_distances(h: torch.Tensor) -> torch.Tensor:
@@ -33,24 +35,24 @@ def plain_distances(h: torch.Tensor) -> torch.Tensor:
 
 
 def test_constant():
-    assert Constant(0.25)(inputs([[1.0, 0.0]])).tolist() == [[0.25, 0.25]]
+    assert Constant(0.25)(lists_of([[1.0, 0.0]])).tolist() == [[0.25, 0.25]]
 
 
 def test_label_gap_by_hand():
     """y = (2, 0, 1) and half a unit of score per grade; rows are the more relevant documents."""
-    assert LabelGap(0.5)(inputs([[2.0, 0.0, 1.0]])).tolist() == [[[0.0, 1.0, 0.5], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0]]]
+    assert LabelGap(0.5)(lists_of([[2.0, 0.0, 1.0]])).tolist() == [[[0.0, 1.0, 0.5], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0]]]
 
 
 def test_from_distance_by_hand():
     margin = FromDistance(k=0.5, power=0.5, cap=1.2)(
-        inputs([[0.0, 0.0, 0.0]], distances=torch.tensor([[4.0, 9.0, 0.0]], requires_grad=True))
+        lists_of([[0.0, 0.0, 0.0]], distances=torch.tensor([[4.0, 9.0, 0.0]], requires_grad=True))
     )
     assert margin.tolist() == [[1.0, pytest.approx(1.2), 0.0]] and not margin.requires_grad
 
 
 def test_normal_sample_gives_the_easier_negative_the_larger_draw():
     """Negatives at distances 5, 2 and 9 have ranks 1, 0 and 2 among the first three draws of the row; the last is padding."""
-    given = inputs([[1.0, 0.0, 0.0, 0.0, 0.0]], [[True] * 4 + [False]], distances=torch.tensor([[0.0, 5.0, 2.0, 9.0, 7.0]]))
+    given = lists_of([[1.0, 0.0, 0.0, 0.0, 0.0]], [[True] * 4 + [False]], distances=torch.tensor([[0.0, 5.0, 2.0, 9.0, 7.0]]))
     margin = NormalSample(mean=1.0, std=0.1, low=0.0, high=2.0, seed=7)(given)
     draws = sorted(np.random.default_rng([7, 0, 0]).normal(1.0, 0.1, (1, 5))[0, :3])
     assert margin[0, 1:4].tolist() == pytest.approx([draws[1], draws[0], draws[2]])
@@ -71,7 +73,7 @@ def test_learnable_by_hand():
 def test_annealed_by_hand():
     """4 batches from 0 to 2: 0, 0.5, 1, 1.5, and 2 from there on."""
     policy = Annealed(Constant(2.0), steps=4)
-    assert [policy(inputs([[1.0]])).item() for _ in range(6)] == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0]
+    assert [policy(lists_of([[1.0]])).item() for _ in range(6)] == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0]
 
 
 # Laws
@@ -82,10 +84,11 @@ def lists():
     torch.manual_seed(0)
     labels = torch.randint(0, 3, (40, 9)).float()
     mask = torch.rand(40, 9) < 0.8
-    return MarginInputs(labels, mask, distances=torch.rand(40, 9), scores=torch.randn(40, 9))
+    distances, scores = torch.rand(40, 9), torch.randn(40, 9)
+    return ScoredLists(scores, labels, mask, distances)
 
 
-def negatives(given: MarginInputs) -> torch.Tensor:
+def negatives(given: ScoredLists) -> torch.Tensor:
     best = torch.where(given.mask, given.labels, -1.0).amax(dim=1, keepdim=True)
     return given.mask & (given.labels < best)
 
@@ -102,6 +105,13 @@ def test_normal_sample_orders_each_list(lists, by):
         assert (in_order.diff() >= 0).all()
 
 
+def test_no_gradient_reaches_scores_or_distances_through_a_margin_of_them(lists):
+    given = lists._replace(scores=lists.scores.requires_grad_(), distances=lists.distances.clone().requires_grad_())
+    for policy in (NormalSample(), FromDistance(), Annealed(NormalSample(), steps=3)):
+        assert not policy(given).requires_grad
+    assert not NormalSample()(given._replace(distances=None)).requires_grad
+
+
 def test_normal_sample_heeds_neither_padding_nor_order(lists):
     expected = NormalSample()(lists)
     real = negatives(lists)
@@ -109,13 +119,13 @@ def test_normal_sample_heeds_neither_padding_nor_order(lists):
     other = torch.where(lists.mask, lists.labels, 9.0)
     assert torch.equal(NormalSample()(lists._replace(distances=noise, labels=other))[real], expected[real])
     order = torch.randperm(9)
-    moved = MarginInputs(*(x[:, order] if isinstance(x, torch.Tensor) else x for x in lists))
+    moved = ScoredLists(*(x[:, order] if isinstance(x, torch.Tensor) else x for x in lists))
     assert torch.equal(NormalSample()(moved)[real[:, order]], expected[:, order][real[:, order]])
 
 
 def test_normal_sample_has_its_distribution():
     """20,000 draws: the mean within 5 standard errors; rows, batches, seeds and ranks draw apart."""
-    given = inputs([[1.0] + [0.0] * 20] * 1000, distances=torch.rand(1000, 21))
+    given = lists_of([[1.0] + [0.0] * 20] * 1000, distances=torch.rand(1000, 21))
     policy = NormalSample(mean=0.3, std=0.05, low=0.0, high=1.0)
     first = policy(given)[:, 1:]
     assert abs(first.mean() - 0.3) < 5 * 0.05 / math.sqrt(20_000) and abs(first.std() - 0.05) < 0.002
@@ -130,7 +140,7 @@ def test_ranks_draw_apart_unless_they_share_their_lists(lists, monkeypatch):
     assert torch.equal(NormalSample()(lists), alone)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
     assert not torch.equal(NormalSample()(lists), alone)
-    assert torch.equal(NormalSample()(lists._replace(gathered=True)), alone)
+    assert torch.equal(NormalSample()(lists._replace(shared=True)), alone)
 
 
 def test_normal_sample_leaves_the_global_random_state_alone(lists):
@@ -176,7 +186,7 @@ def test_learnable_is_quiet_where_there_is_no_distance(floor):
     h.requires_grad_()
     labels = torch.zeros(1, 4)
     policy = Learnable(floor=floor, cap=1e9)
-    margin = policy(MarginInputs(labels, torch.tensor([[True, True, True, False]]), embeddings=h))
+    margin = policy(lists_of(labels, torch.tensor([[True, True, True, False]]), embeddings=h))
     assert torch.isfinite(margin).all() and (margin[0, :3, :3] == floor).all()
     margin[0, :3, :3].sum().backward()
     assert (h.grad == 0).all() and policy.theta.grad == 0
@@ -222,7 +232,7 @@ def test_a_learnt_margin_shrinks_to_its_bounds_and_no_further(learnt):
         margin = policy(one_list(h))
         assert margin.min() >= 0.05 and policy.k >= 0.1
         optimizer.zero_grad()
-        margin_ranking_loss(torch.zeros(3, 5), labels, margin=margin).backward()
+        MarginRankingLoss()(torch.zeros(3, 5), labels, margin=margin).backward()
         optimizer.step()
     end = policy(one_list(h))[pair_bij]
     if learnt == "k":
@@ -269,10 +279,10 @@ def test_options_are_checked(message):
         BAD[message]()
 
 
-@pytest.mark.parametrize("policy", [FromDistance(), NormalSample(), Learnable()], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize("policy", [FromDistance(), Learnable()], ids=lambda p: type(p).__name__)
 def test_a_policy_says_what_it_misses(policy):
-    with pytest.raises(ValueError, match=f"{type(policy).__name__} needs .*got (none|neither)"):
-        policy(inputs([[1.0, 0.0]]))
+    with pytest.raises(ValueError, match=f"{type(policy).__name__} needs .*got none"):
+        policy(lists_of([[1.0, 0.0]]))
 
 
 # In a configuration
@@ -313,7 +323,7 @@ def test_rows_that_share_their_documents_share_their_learnt_margins():
     """[1, N, H] gives what N documents repeated in each of three rows give."""
     torch.manual_seed(0)
     shared, labels, mask = torch.randn(1, 5, 8), torch.zeros(3, 5), torch.ones(3, 5, dtype=torch.bool)
-    margin = Learnable()(MarginInputs(labels, mask, embeddings=shared))
-    repeated = Learnable()(MarginInputs(labels, mask, embeddings=shared.expand(3, -1, -1).clone()))
+    margin = Learnable()(lists_of(labels, mask, embeddings=shared))
+    repeated = Learnable()(lists_of(labels, mask, embeddings=shared.expand(3, -1, -1).clone()))
     assert margin.shape == (3, 5, 5)
     torch.testing.assert_close(margin, repeated)

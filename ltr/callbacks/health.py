@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ltr.batch import RankingBatch
 from ltr.errors import InputError
-from ltr.losses._lists import relevant_and_not, two_labels
-from ltr.losses._pairs import pair_sums
-from ltr.losses.pairwise import hinge
+from ltr.losses.lists import relevant_and_not, two_labels
+from ltr.losses.pairs import hinge, pair_sums
 from ltr.modules.last_step import LastStep
 
 log = logging.getLogger(__name__)
@@ -36,8 +35,8 @@ class Health(Callback):
     Logged every n optimiser steps, of that step's batch (of rank 0, as ever):
 
     * ``health/active``: share of the pairs that still violate their margin, :math:`s_i - s_j < m_{ij}` with :math:`y_i > y_j`.
-      The margin is the policy's, or else what the loss holds as ``margin``, times its ``k`` if it has one; for a loss without a
-      margin it is 0, and pairs in the wrong order are active;
+      The margin is what the loss asks for (:meth:`ltr.losses.Loss.asked_margin`); for a loss that asks for none it is 0, so
+      pairs in the wrong order are active;
     * ``health/positive_score``, ``health/negative_score``: mean scores of documents with a label above 0, and of the others;
     * ``health/spread``: :math:`\sqrt{\mathrm{mean} \lVert e - \bar e \rVert^2} / \mathrm{mean} \lVert e \rVert` of the texts'
       embeddings, if the module gives any: about 1 if they point everywhere, 0 if all are equal;
@@ -138,8 +137,9 @@ class Health(Callback):
     def _look(self, pl_module: LightningModule, seen: LastStep) -> None:
         """At the batch of this step."""
         scores, labels, mask = seen.scores.float(), seen.labels, seen.mask
-        margin = _margin(getattr(pl_module, "loss", None), seen)
-        _, active_b, n_pairs_b = pair_sums(scores, labels, mask, 0.0 if margin is None else margin, hinge, exact="hinge")
+        margin = pl_module.loss.asked_margin(seen.margin)
+        lists = (scores, labels, mask, hinge, 0.0 if margin is None else margin)
+        active_b, n_pairs_b = (pair_sums(*lists, active=active)[1] for active in (True, False))
         relevant, irrelevant, _ = relevant_and_not(labels, mask)
         names = ("active", "positive_score", "negative_score", "spread", "gradient_norm")
         active = active_b.sum() / n_pairs_b.sum()
@@ -174,16 +174,6 @@ class Health(Callback):
 def reads_freely(loss: Tensor) -> bool:
     """Whether a look at a tensor waits for no device."""
     return loss.device.type == "cpu"
-
-
-def _margin(loss: torch.nn.Module | None, seen: LastStep) -> float | Tensor | None:
-    """What the loss asks of a pair: the batch's margin or its own, times its factor; None if it has none."""
-    loss = getattr(loss, "current", loss)  # under a LossSchedule
-    if not getattr(loss, "takes_margin", True):
-        return None
-    own = None if getattr(loss, "soft", False) else getattr(loss, "margin", None)
-    margin = own if seen.margin is None else seen.margin
-    return margin * getattr(loss, "k", 1.0) if isinstance(margin, int | float | Tensor) else None
 
 
 def _spread(embeddings: Tensor | None) -> Tensor | None:

@@ -10,9 +10,10 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 
-from ltr.batch import RankingBatch
+from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
-from ltr.margins import MarginInputs
+from ltr.losses import Loss
+from ltr.margins import Margin
 from ltr.modules import RankerModule
 
 log = logging.getLogger(__name__)
@@ -32,8 +33,8 @@ class LossChange:
 
     epoch: int | None = None
     step: int | None = None
-    loss: nn.Module | None = None
-    margin: nn.Module | None = None
+    loss: Loss | None = None
+    margin: Margin | None = None
     options: dict[str, bool | int | float | str] | None = None
 
     def due(self, epoch: int, step: int) -> bool:
@@ -139,32 +140,45 @@ class _Staged(nn.Module):
         return None if place is None else self.stages[place]
 
 
-class _StagedLoss(_Staged):
-    def __init__(self, stages: list[nn.Module], changes: list[LossChange]) -> None:
+class _StagedLoss(_Staged, Loss):
+    def __init__(self, stages: list[Loss], changes: list[LossChange]) -> None:
         super().__init__(stages)
         self.changes = changes
+
+    @property
+    def takes_margin(self) -> bool:
+        return self.current.takes_margin
+
+    def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
+        return self.current.asked_margin(margin)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         return self.current(scores, labels, mask, margin)
 
 
-class _StagedMargin(_Staged):
+class _StagedMargin(_Staged, Margin):
     @property
     def wants_embeddings(self) -> bool:
-        return getattr(self.current, "wants_embeddings", False)
+        return self.current is not None and self.current.wants_embeddings
 
-    def forward(self, inputs: MarginInputs) -> Tensor | None:
-        return None if self.current is None else self.current(inputs)
+    @property
+    def wants_distances(self) -> bool:
+        return self.current is not None and self.current.wants_distances
+
+    def forward(self, lists: ScoredLists) -> Tensor | None:
+        return None if self.current is None else self.current(lists)
 
 
-def _with_options(loss: nn.Module, options: dict[str, Any], number: int) -> nn.Module:
+def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
     """A copy of the loss with other options, tried on one list: a bad value shows now, not in the middle of the run."""
     changed, known = copy.deepcopy(loss), _options(loss)
     for name, value in options.items():
         if name not in known:
             raise _error(number, f"options.{name}: the options of {type(loss).__name__} are {_listed(known) or 'none'}")
         setattr(changed, name, value)
+    parts = {name: part for name, part in changed.named_children() if name in inspect.signature(type(loss)).parameters}
     try:
+        type(loss)(**_options(changed), **parts)  # its constructor checks them
         value = copy.deepcopy(changed)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
         if value.ndim or not value.isfinite():
             raise ValueError(f"it must give one finite number, got {value.tolist()}")
@@ -175,8 +189,8 @@ def _with_options(loss: nn.Module, options: dict[str, Any], number: int) -> nn.M
 
 def _options(module: nn.Module) -> dict[str, Any]:
     """What its constructor was given and it holds."""
-    known = inspect.signature(type(module)).parameters
-    return {name: value for name, value in vars(module).items() if name in known}
+    held = vars(module)
+    return {name: held[name] for name in inspect.signature(type(module)).parameters if name in held}
 
 
 def _described(module: nn.Module | None) -> str:

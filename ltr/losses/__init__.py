@@ -1,87 +1,37 @@
-"""Ranking losses: functions of one labelled score matrix, ``loss(scores, labels, mask, margin) -> scalar``."""
+# ruff: noqa: F401, F403, F405
+"""Ranking losses: functions of one labelled score matrix, ``loss(scores, labels, mask, margin) -> scalar``.
 
-from ltr.losses.approximate import (
-    ApproxMRRLoss,
-    ApproxNDCGLoss,
-    NeuralNDCGLoss,
-    approx_mrr_loss,
-    approx_ndcg_loss,
-    neural_ndcg_loss,
-)
-from ltr.losses.combine import WeightedSum
-from ltr.losses.distillation import KLDivergenceLoss, MarginMSELoss, kl_divergence_loss, margin_mse_loss
-from ltr.losses.lambdarank import LambdaLoss, LambdaRankLoss, lambda_loss, lambdarank_loss
-from ltr.losses.list_mle import ListMLELoss, PositionAwareListMLELoss, list_mle_loss, position_aware_list_mle_loss
-from ltr.losses.listwise import (
-    ListNetLoss,
-    MeanInequalityLoss,
-    SoftmaxLoss,
-    listnet_loss,
-    mean_inequality_loss,
-    softmax_loss,
-)
-from ltr.losses.pairwise import (
-    AdaptiveMarginRankingLoss,
-    AdaptiveRankNetLoss,
-    MarginRankingLoss,
-    RankNetLoss,
-    adaptive_ranknet_loss,
-    chain_probability,
-    margin_ranking_loss,
-    ranknet_loss,
-)
-from ltr.losses.pointwise import BCELoss, MSELoss, bce_loss, mse_loss
-from ltr.losses.triplet import (
-    BatchAllTripletLoss,
-    BatchHardTripletLoss,
-    BatchSemiHardTripletLoss,
-    batch_all_triplet_loss,
-    batch_hard_triplet_loss,
-    batch_semi_hard_triplet_loss,
-)
+Every subclass of :class:`Loss` in a file of this folder is exported here: a new loss needs its own file only. The files are found
+when the package is imported; a list of names would be a second place to edit, and to forget. Type checkers, which run nothing,
+read the imports below instead; a file that is missing among them works all the same.
+"""
 
-__all__ = [
-    "AdaptiveMarginRankingLoss",
-    "AdaptiveRankNetLoss",
-    "ApproxMRRLoss",
-    "ApproxNDCGLoss",
-    "BCELoss",
-    "BatchAllTripletLoss",
-    "BatchHardTripletLoss",
-    "BatchSemiHardTripletLoss",
-    "KLDivergenceLoss",
-    "LambdaLoss",
-    "LambdaRankLoss",
-    "ListMLELoss",
-    "ListNetLoss",
-    "MSELoss",
-    "MarginMSELoss",
-    "MarginRankingLoss",
-    "MeanInequalityLoss",
-    "NeuralNDCGLoss",
-    "PositionAwareListMLELoss",
-    "RankNetLoss",
-    "SoftmaxLoss",
-    "WeightedSum",
-    "adaptive_ranknet_loss",
-    "approx_mrr_loss",
-    "approx_ndcg_loss",
-    "batch_all_triplet_loss",
-    "batch_hard_triplet_loss",
-    "batch_semi_hard_triplet_loss",
-    "bce_loss",
-    "chain_probability",
-    "kl_divergence_loss",
-    "lambda_loss",
-    "lambdarank_loss",
-    "list_mle_loss",
-    "listnet_loss",
-    "margin_mse_loss",
-    "margin_ranking_loss",
-    "mean_inequality_loss",
-    "mse_loss",
-    "neural_ndcg_loss",
-    "position_aware_list_mle_loss",
-    "ranknet_loss",
-    "softmax_loss",
-]
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING
+
+from ltr.losses.loss import Loss
+from ltr.losses.pairwise import chain_probability
+
+if TYPE_CHECKING:
+    from ltr.losses.approximate import *
+    from ltr.losses.combine import *
+    from ltr.losses.distillation import *
+    from ltr.losses.lambdarank import *
+    from ltr.losses.list_mle import *
+    from ltr.losses.listwise import *
+    from ltr.losses.pairwise import *
+    from ltr.losses.pointwise import *
+    from ltr.losses.triplet import *
+
+# Every loss by its name.
+LOSSES: dict[str, type[Loss]] = {}
+for _file in sorted(found.name for found in pkgutil.iter_modules(__path__)):
+    _module = importlib.import_module(f"{__name__}.{_file}")
+    for _class in vars(_module).values():
+        _is_loss = isinstance(_class, type) and issubclass(_class, Loss) and _class is not Loss
+        if _is_loss and _class.__module__ == _module.__name__:  # defined there, not imported
+            LOSSES[_class.__name__] = _class
+globals().update(LOSSES)
+
+__all__ = ["LOSSES", "Loss", "chain_probability", *sorted(LOSSES)]

@@ -4,25 +4,20 @@ Letters of shapes: b row (one query), i and j documents, r rank.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ltr.losses._blocks import sum_in_blocks
-from ltr.losses._lists import Reduction, check_lists, reduce_lists, relevant_and_not, two_labels
-from ltr.losses._ranked import best_dcg, discount, exp_gain
-from ltr.losses._uppers import pack
+from ltr.gains import exp_gain
+from ltr.losses.lists import check_lists, relevant_and_not, two_labels
+from ltr.losses.loss import Loss, Reduction, check_positive
+from ltr.losses.pairs.blocks import sum_in_blocks
+from ltr.losses.pairs.uppers import pack
+from ltr.losses.ranked import best_dcg, discount
 
 # Rounds of Sinkhorn's row and column scaling; NeuralSort's rows sum to 1 already, and its columns nearly do.
 SINKHORN_ROUNDS = 10
 
 
-def approx_ndcg_loss(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None = None,
-    *,
-    temperature: float = 0.1,
-    reduction: Reduction = "mean",
-) -> Tensor:
+class ApproxNDCGLoss(Loss):
     r"""1 − nDCG with each rank replaced by a smooth count of the documents above.
 
     .. math::
@@ -30,20 +25,10 @@ def approx_ndcg_loss(
         \pi_i = 1 + \sum_{j \ne i} \frac{1}{1 + e^{(s_i - s_j) / \tau}}
 
     Args:
-        scores: ``[B, N]`` float, higher is better; one row is one query.
-        labels: ``[B, N]`` float, relevance grades.
-        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
         temperature: in units of score; towards 0 the ranks become exact, and their gradient vanishes.
-        reduction: ``mean`` is over the rows that have two different labels.
-
-    Returns:
-        A scalar, or ``[B]`` for ``reduction="none"``; a row whose labels are all equal gives 0.
-
-    Raises:
-        ValueError: if the shapes of scores, labels and mask differ.
 
     Use:
-        To train for nDCG itself with many lists; set the temperature to the size of a typical gap of scores.
+        To train for nDCG itself with many lists; set the self.temperature to the size of a typical gap of scores.
 
     Cost:
         O(P·N) time for P documents with a grade above 0, O(N · block) memory.
@@ -53,35 +38,35 @@ def approx_ndcg_loss(
         et al. (2019), Revisiting approximate metric optimization in the age of deep neural networks.
 
     Example:
-        >>> import torch
-        >>> approx_ndcg_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # both at rank 1.5: 1 - 1 / log2(2.5)
+        >>> ApproxNDCGLoss()(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # both at rank 1.5: 1 - 1 / log2(2.5)
         tensor(0.2435)
     """
-    scores, labels, mask = check_lists(scores, labels, mask)
-    gains = exp_gain(labels)
-    has_signal_b = two_labels(gains, mask)
-    columns, real = pack((gains > 0) & mask)
-    gain_p = gains.gather(1, columns).masked_fill(~real, 0.0)
 
-    def block(span: slice, docs: list[Tensor], lists: list[Tensor]) -> tuple[Tensor, Tensor]:
-        above_ij = torch.sigmoid((lists[0].unsqueeze(1) - docs[0].unsqueeze(2)) / temperature)
-        rank_i = 0.5 + above_ij.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=2)  # a document counts itself as one half
-        dcg_b = (gain_p[:, span] / torch.log2(1 + rank_i)).sum(dim=1)
-        return dcg_b, torch.zeros_like(dcg_b)
+    def __init__(self, temperature: float = 0.1, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        check_positive("temperature", temperature)
+        self.temperature = temperature
 
-    dcg_b, _ = sum_in_blocks(block, [scores.gather(1, columns)], [scores])
-    value_b = 1 - dcg_b / best_dcg(gains)
-    return reduce_lists(value_b.masked_fill(~has_signal_b, 0.0), has_signal_b, reduction)
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        scores, labels, mask = check_lists(scores, labels, mask)
+        gains = exp_gain(labels)
+        has_signal_b = two_labels(gains, mask)
+        columns, real = pack(~(gains <= 0) & mask)  # a NaN among them, to let it out
+        gain_p = gains.gather(1, columns).masked_fill(~real, 0.0)
+
+        def block(span: slice, docs: list[Tensor], lists: list[Tensor]) -> tuple[Tensor, Tensor]:
+            above_ij = torch.sigmoid((lists[0].unsqueeze(1) - docs[0].unsqueeze(2)) / self.temperature)
+            # A document counts itself as one half.
+            rank_i = 0.5 + above_ij.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=2)
+            dcg_b = (gain_p[:, span] / torch.log2(1 + rank_i)).sum(dim=1)
+            return dcg_b, torch.zeros_like(dcg_b)
+
+        dcg_b, _ = sum_in_blocks(block, [scores.gather(1, columns)], [scores])
+        value_b = 1 - dcg_b / best_dcg(gains)
+        return self.reduce(value_b.masked_fill(~has_signal_b, 0.0), has_signal_b)
 
 
-def approx_mrr_loss(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None = None,
-    *,
-    temperature: float = 0.1,
-    reduction: Reduction = "mean",
-) -> Tensor:
+class ApproxMRRLoss(Loss):
     r"""1 − reciprocal rank of the first relevant document, its rank a smooth count of the irrelevant documents above it.
 
     .. math::
@@ -91,17 +76,7 @@ def approx_mrr_loss(
     Only the best relevant document counts, as in the metric; another one does not push it down.
 
     Args:
-        scores: ``[B, N]`` float, higher is better; one row is one query.
-        labels: ``[B, N]`` float; above 0 means relevant.
-        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
         temperature: in units of score; towards 0 the value becomes the metric's.
-        reduction: ``mean`` is over the rows that have a relevant and an irrelevant document.
-
-    Returns:
-        A scalar, or ``[B]`` for ``reduction="none"``; a row all relevant or all irrelevant gives 0.
-
-    Raises:
-        ValueError: if the shapes of scores, labels and mask differ.
 
     Use:
         Questions with one answer, judged by MRR.
@@ -113,26 +88,25 @@ def approx_mrr_loss(
         After Qin, Liu & Li (2010), A general approximation framework for direct optimization of information retrieval measures.
 
     Example:
-        >>> import torch
-        >>> approx_mrr_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # rank 1.5
+        >>> ApproxMRRLoss()(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # rank 1.5
         tensor(0.3333)
     """
-    scores, labels, mask = check_lists(scores, labels, mask)
-    relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
-    # A row without a relevant document keeps its zeros: the maximum of nothing would be -inf.
-    best_b = scores.masked_fill(~relevant & has_signal_b.unsqueeze(1), -torch.inf).amax(dim=1, keepdim=True)
-    above = torch.sigmoid((scores - best_b) / temperature).masked_fill(~irrelevant, 0.0).sum(dim=1)
-    return reduce_lists((1 - 1 / (1 + above)).masked_fill(~has_signal_b, 0.0), has_signal_b, reduction)
+
+    def __init__(self, temperature: float = 0.1, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        check_positive("temperature", temperature)
+        self.temperature = temperature
+
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        scores, labels, mask = check_lists(scores, labels, mask)
+        relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
+        # A row without a relevant document keeps its zeros: the maximum of nothing would be -inf.
+        best_b = scores.masked_fill(~relevant & has_signal_b.unsqueeze(1), -torch.inf).amax(dim=1, keepdim=True)
+        above = torch.sigmoid((scores - best_b) / self.temperature).masked_fill(~irrelevant, 0.0).sum(dim=1)
+        return self.reduce((1 - 1 / (1 + above)).masked_fill(~has_signal_b, 0.0), has_signal_b)
 
 
-def neural_ndcg_loss(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None = None,
-    *,
-    temperature: float = 1.0,
-    reduction: Reduction = "mean",
-) -> Tensor:
+class NeuralNDCGLoss(Loss):
     r"""1 − nDCG of the gains after a differentiable sort.
 
     .. math::
@@ -143,17 +117,7 @@ def neural_ndcg_loss(
     counts twice.
 
     Args:
-        scores: ``[B, N]`` float, higher is better; one row is one query.
-        labels: ``[B, N]`` float, relevance grades.
-        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
         temperature: in units of score; towards 0 the sort becomes exact.
-        reduction: ``mean`` is over the rows that have two different labels.
-
-    Returns:
-        A scalar, or ``[B]`` for ``reduction="none"``; a row whose labels are all equal gives 0.
-
-    Raises:
-        ValueError: if the shapes of scores, labels and mask differ.
 
     Use:
         Lists of up to some hundred documents judged by nDCG, where ApproxNDCG's counts are too coarse.
@@ -166,81 +130,34 @@ def neural_ndcg_loss(
         sorting; Grover et al. (2019), Stochastic optimization of sorting networks via continuous relaxations.
 
     Example:
-        >>> import torch
-        >>> neural_ndcg_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # P = 1/2: 1 - (1 + 1 / log2(3)) / 2
+        >>> NeuralNDCGLoss()(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # P = 1/2: 1 - (1 + 1 / log2(3)) / 2
         tensor(0.1845)
     """
-    scores, labels, mask = check_lists(scores, labels, mask)
-    gains = exp_gain(labels)
-    has_signal_b = two_labels(gains, mask)
-    n_docs = scores.shape[1]
-    ranks_r = torch.arange(1, n_docs + 1, device=scores.device, dtype=scores.dtype)
-    n_b = mask.sum(dim=1, keepdim=True)
-    real_rj = (ranks_r <= n_b).unsqueeze(2) & mask.unsqueeze(1)
-    distance_j = (scores.unsqueeze(2) - scores.unsqueeze(1)).abs().masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=2)
-    slope_r = n_b + 1 - 2 * ranks_r
-    log_p = (slope_r.unsqueeze(2) * scores.unsqueeze(1) - distance_j.unsqueeze(1)) / temperature
-    log_p = log_p.masked_fill(~real_rj, 0.0)
-    for _ in range(SINKHORN_ROUNDS):
-        for dim in (2, 1):
-            # Rows and columns of padding have nothing to sum; they stay 0 and are left out of every other sum.
-            empty = ~real_rj.any(dim=dim, keepdim=True)
-            total = torch.logsumexp(log_p.masked_fill(~real_rj & ~empty, -torch.inf), dim=dim, keepdim=True)
-            log_p = (log_p - total).masked_fill(~real_rj, 0.0)
-    gain_r = (log_p.exp().masked_fill(~real_rj, 0.0) * gains.unsqueeze(1)).sum(dim=2)
-    value_b = 1 - (gain_r * discount(gains)).sum(dim=1) / best_dcg(gains)
-    return reduce_lists(value_b.masked_fill(~has_signal_b, 0.0), has_signal_b, reduction)
-
-
-class ApproxNDCGLoss(nn.Module):
-    """:func:`approx_ndcg_loss` with its options held.
-
-    Args:
-        temperature: in units of score.
-        reduction: over rows.
-    """
-
-    takes_margin = False
-
-    def __init__(self, temperature: float = 0.1, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        self.temperature, self.reduction = temperature, reduction
-
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        return approx_ndcg_loss(scores, labels, mask, temperature=self.temperature, reduction=self.reduction)
-
-
-class ApproxMRRLoss(nn.Module):
-    """:func:`approx_mrr_loss` with its options held.
-
-    Args:
-        temperature: in units of score.
-        reduction: over rows.
-    """
-
-    takes_margin = False
-
-    def __init__(self, temperature: float = 0.1, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        self.temperature, self.reduction = temperature, reduction
-
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        return approx_mrr_loss(scores, labels, mask, temperature=self.temperature, reduction=self.reduction)
-
-
-class NeuralNDCGLoss(nn.Module):
-    """:func:`neural_ndcg_loss` with its options held.
-
-    Args:
-        temperature: in units of score.
-        reduction: over rows.
-    """
-
-    takes_margin = False
 
     def __init__(self, temperature: float = 1.0, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        self.temperature, self.reduction = temperature, reduction
+        super().__init__(reduction)
+        check_positive("temperature", temperature)
+        self.temperature = temperature
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        return neural_ndcg_loss(scores, labels, mask, temperature=self.temperature, reduction=self.reduction)
+        scores, labels, mask = check_lists(scores, labels, mask)
+        gains = exp_gain(labels)
+        has_signal_b = two_labels(gains, mask)
+        n_docs = scores.shape[1]
+        ranks_r = torch.arange(1, n_docs + 1, device=scores.device, dtype=scores.dtype)
+        n_b = mask.sum(dim=1, keepdim=True)
+        real_rj = (ranks_r <= n_b).unsqueeze(2) & mask.unsqueeze(1)
+        gap_ij = (scores.unsqueeze(2) - scores.unsqueeze(1)).abs()
+        distance_j = gap_ij.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=2)
+        slope_r = n_b + 1 - 2 * ranks_r
+        log_p = (slope_r.unsqueeze(2) * scores.unsqueeze(1) - distance_j.unsqueeze(1)) / self.temperature
+        log_p = log_p.masked_fill(~real_rj, 0.0)
+        for _ in range(SINKHORN_ROUNDS):
+            for dim in (2, 1):
+                # Rows and columns of padding have nothing to sum; they stay 0 and are left out of every other sum.
+                empty = ~real_rj.any(dim=dim, keepdim=True)
+                total = torch.logsumexp(log_p.masked_fill(~real_rj & ~empty, -torch.inf), dim=dim, keepdim=True)
+                log_p = (log_p - total).masked_fill(~real_rj, 0.0)
+        gain_r = (log_p.exp().masked_fill(~real_rj, 0.0) * gains.unsqueeze(1)).sum(dim=2)
+        value_b = 1 - (gain_r * discount(gains)).sum(dim=1) / best_dcg(gains)
+        return self.reduce(value_b.masked_fill(~has_signal_b, 0.0), has_signal_b)

@@ -1,15 +1,18 @@
 """Several losses at once."""
 
 from collections.abc import Sequence
+from functools import reduce
 
+import torch
 from torch import Tensor, nn
 
 from ltr.errors import InputError
 from ltr.losses.listwise import SoftmaxLoss
+from ltr.losses.loss import Loss
 from ltr.losses.pairwise import MarginRankingLoss
 
 
-class WeightedSum(nn.Module):
+class WeightedSum(Loss):
     r"""A weighted sum of losses over the same lists: :math:`\sum_k w_k\, \ell_k(s, y)`.
 
     A margin of the batch goes to the losses that take one. Each loss keeps its own reduction.
@@ -19,7 +22,7 @@ class WeightedSum(nn.Module):
         weights: one number each; None is 1 for all.
 
     Raises:
-        ValueError: if there is no loss, or not one weight for each.
+        InputError: if there is no loss, or not one weight for each.
 
     Use:
         To keep a second objective in sight, for instance a margin beside a distribution, or distillation beside labels.
@@ -31,24 +34,36 @@ class WeightedSum(nn.Module):
         Those of the losses.
 
     Example:
-        >>> import torch
         >>> from ltr.losses import MSELoss, RankNetLoss
         >>> loss = WeightedSum([RankNetLoss(), MSELoss()], [1.0, 0.5])
         >>> loss(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))  # log 2 + 0.5 * 0.5
         tensor(0.9431)
     """
 
-    def __init__(self, losses: list[nn.Module] | None = None, weights: list[float] | None = None) -> None:
+    def __init__(self, losses: list[Loss] | None = None, weights: list[float] | None = None) -> None:
         super().__init__()
         losses = [SoftmaxLoss(), MarginRankingLoss()] if losses is None else losses
         self.weights: Sequence[float] = [1.0] * len(losses) if weights is None else weights
         if not losses or len(self.weights) != len(losses):
             raise InputError(
-                f"losses must not be empty and weights must be one for each, got {len(losses)} and {len(self.weights)}"
+                f"losses must not be empty and weights must be one for each, got {len(losses)} and {len(self.weights)}",
+                option="weights",
             )
         self.losses = nn.ModuleList(losses)
-        self.takes_margin = any(getattr(loss, "takes_margin", True) for loss in losses)
+        self.takes_margin = any(loss.takes_margin for loss in losses)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         values = [loss(scores, labels, mask, margin) for loss in self.losses]
         return sum(weight * value for weight, value in zip(self.weights, values, strict=True))
+
+    def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
+        """The largest that one of the losses with a weight above 0 asks for, pair by pair."""
+        pairs = zip(self.losses, self.weights, strict=True)
+        asked = [m for loss, weight in pairs if weight > 0 and (m := loss.asked_margin(margin)) is not None]
+        like = next((m for m in asked if isinstance(m, Tensor)), None)
+        if like is None:
+            return max(asked, default=None)
+        tensors = [torch.as_tensor(m).to(like) for m in asked]
+        if any(t.ndim == 3 for t in tensors):  # [B, N] is per less relevant document: the last of three dimensions
+            tensors = [t.unsqueeze(1) if t.ndim == 2 else t for t in tensors]
+        return reduce(torch.maximum, tensors)

@@ -1,8 +1,7 @@
-"""Pairwise logistic losses weighted by what a swap of two documents does to a ranking metric.
+"""Pairwise losses weighted by what a swap of two documents does to a ranking metric.
 
-The weights come from the ranking by the current scores: a fresh stable sort of the detached scores, highest first. No gradient
-passes through them. Letters of shapes: b row (one query), r rank, i upper rank (above) and j lower rank of a pair, n_r a vector
-over ranks.
+The weights come from the ranking by the current scores, sorted anew at every call; they carry no gradient. Letters of shapes:
+b row (one query), r rank, i upper rank (above) and j lower rank of a pair, n_r a vector over ranks.
 """
 
 import math
@@ -10,62 +9,53 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from ltr.errors import InputError
-from ltr.losses._blocks import sum_in_blocks
-from ltr.losses._lists import Reduction, check_choice, check_lists, reduce_lists, relevant_and_not, two_labels
-from ltr.losses._ranked import METRICS, Ranked, SwapMetric, best_dcg, discount, exp_gain, of_i, of_j, rank_lists, swap_weights
+from ltr.gains import exp_gain
+from ltr.losses.lists import check_lists, relevant_and_not, two_labels
+from ltr.losses.loss import Loss, Reduction, check_choice, check_positive
+from ltr.losses.pairs.blocks import sum_in_blocks
+from ltr.losses.pairs.choose import partners
+from ltr.losses.ranked import (
+    Ranked,
+    SwapMetric,
+    best_dcg,
+    discount,
+    of_i,
+    of_j,
+    rank_lists,
+    ranked_margins,
+    swap_weights,
+)
 
 Scheme = Literal["ndcg1", "ndcg2", "ndcg2++"]
-SCHEMES = ("ndcg1", "ndcg2", "ndcg2++")
-
-# weights(span of i) -> the weight of a pair in all, and the part of it by which j should come above i: [B, I, J] each, where j
-# runs from the first i of the span to the last rank; right where j is below i, any number elsewhere.
-Weights = Callable[[slice], tuple[Tensor, Tensor]]
+PairCost = Literal["logistic", "hinge", "squared hinge"]
+ChosenPairs = Literal["all", "hardest", "semi-hard", "adjacent"]
 
 
-def lambdarank_loss(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None = None,
-    *,
-    metric: SwapMetric = "ndcg",
-    k: int | None = None,
-    sigma: float = 1.0,
-    normalize: bool = False,
-    max_grade: float = 4.0,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    r"""Logistic pair loss, each pair weighted by how much its swap changes a metric.
+class LambdaRankLoss(Loss):
+    r"""Pair loss, each pair weighted by how much its swap changes a metric.
 
     .. math::
-        \ell(s, y) = \sum_{y_i > y_j} |\Delta Z_{ij}| \, \frac{1}{\sigma} \log\bigl(1 + e^{-\sigma (s_i - s_j)}\bigr), \qquad
-        -\frac{\partial \ell}{\partial s_i} = \sum_j \lambda_{ij} - \sum_j \lambda_{ji}, \quad
-        \lambda_{ij} = \frac{|\Delta Z_{ij}|}{1 + e^{\sigma (s_i - s_j)}}
+        \ell(s, y) = \sum_{(i, j) \in P} |\Delta Z_{ij}| \; \phi(s_i - s_j - m_{ij}), \qquad
+        \phi(x) = \frac{1}{\sigma} \log\bigl(1 + e^{-\sigma x}\bigr), \quad P \subseteq \{(i, j) : y_i > y_j\}
 
     :math:`\Delta Z_{ij}` is the metric after swapping i and j in the present ranking, minus the metric before: nDCG with gain
     :math:`2^y - 1`; ERR with :math:`R = (2^y - 1) / 2^{y_{max}}`; reciprocal rank, average precision and precision with relevance
-    :math:`y > 0`.
+    :math:`y > 0`. As published the cost :math:`\phi` is ``logistic``, without a margin, over all pairs; ``hinge`` is
+    :math:`\max(0, -x)`, ``squared hinge`` its square. A row in which no swap changes the metric gives 0.
 
     Args:
-        scores: ``[B, N]`` float, higher is better; one row is one query.
-        labels: ``[B, N]`` float, relevance grades.
-        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
         metric: ``ndcg``, ``err``, ``mrr``, ``ap`` or ``precision``.
         k: ranks that the metric counts; None counts all. ``precision`` needs one.
-        sigma: steepness, in 1 / units of score.
+        sigma: steepness of the logistic cost, in 1 / units of score.
         normalize: divide a row's sum by the sum of its weights, so that every row weighs the same.
         max_grade: the largest grade of the scale; only ``err`` uses it.
-        reduction: ``mean`` is over the rows in which the metric can change.
-
-    Returns:
-        A scalar, or ``[B]`` for ``reduction="none"``; a row in which no swap changes the metric gives 0.
-
-    Raises:
-        ValueError: if the shapes of scores, labels and mask differ, for an unknown option, for ``precision`` without k, or a
-            grade above ``max_grade`` with ``err``.
+        cost: ``logistic``, ``hinge`` or ``squared hinge``.
+        margin: in units of score; used where the batch brings none.
+        pairs: ``all``, ``hardest``, ``semi-hard`` or ``adjacent``, as in :class:`ltr.losses.MarginRankingLoss`.
 
     Use:
         To train for one metric, the top of the list above all. Start from a trained ranker, or take it from the start with graded
@@ -79,46 +69,86 @@ def lambdarank_loss(
         LambdaMART: an overview.
 
     Example:
-        >>> import torch
         >>> scores, labels = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]])
-        >>> lambdarank_loss(scores, labels)  # (1 - 1 / log2(3)) * log 2
+        >>> LambdaRankLoss()(scores, labels)  # (1 - 1 / log2(3)) * log 2
         tensor(0.2558)
     """
-    check_choice("metric", metric, METRICS)
-    _check_cut(metric, k)
-    scores, labels, mask = check_lists(scores, labels, mask)
-    ranked = rank_lists(scores, labels, mask)
-    delta = swap_weights(ranked, metric, k, max_grade)
 
-    def weights(span: slice) -> tuple[Tensor, Tensor]:
-        gap_ij = of_i(ranked.labels, span) - of_j(ranked.labels, span)
-        delta_ij = delta(span)
-        sign_ij = gap_ij.sign_()
-        return delta_ij * sign_ij.abs(), delta_ij * sign_ij.clamp_(max=0).neg_()
+    takes_margin = True
 
-    sum_b, weight_b = _weighted_sums(ranked, weights, k, sigma)
-    if normalize:
-        sum_b = sum_b / weight_b.where(weight_b > 0, 1.0)
-    if metric in ("ndcg", "err"):
-        has_signal_b = two_labels(exp_gain(labels), mask)
-    else:
-        has_signal_b = relevant_and_not(labels, mask)[2]
-        if metric == "precision":
-            has_signal_b &= mask.sum(dim=1) > k
-    return reduce_lists(sum_b / sigma, has_signal_b, reduction)
+    def __init__(
+        self,
+        metric: SwapMetric = "ndcg",
+        k: int | None = None,
+        sigma: float = 1.0,
+        normalize: bool = False,
+        max_grade: float = 4.0,
+        cost: PairCost = "logistic",
+        margin: float = 0.0,
+        pairs: ChosenPairs = "all",
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.metric, self.k, self.sigma, self.normalize, self.max_grade = metric, k, sigma, normalize, max_grade
+        self.cost, self.margin, self.pairs = cost, margin, pairs
+        self._check()
+
+    def _check(self) -> None:
+        check_choice("metric", self.metric, SwapMetric)
+        check_choice("cost", self.cost, PairCost)
+        check_choice("pairs", self.pairs, ChosenPairs)
+        check_positive("sigma", self.sigma)
+        check_cut(self.k)
+        if self.metric == "precision" and self.k is None:
+            raise InputError("metric='precision' needs k, the ranks that it counts; got None", option="k")
+
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        self._check()
+        scores, labels, mask = check_lists(scores, labels, mask)
+        margin = self.asked_margin(margin)
+        ranked = rank_lists(scores, labels, mask, margin)
+        delta, real_r = swap_weights(ranked, self.metric, self.k, self.max_grade), ranked.real.to(scores.dtype)
+        chosen = None if self.pairs == "all" else partners(ranked.scores, ranked.labels, ranked.real, self.pairs)
+
+        def block(span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+            with torch.no_grad():
+                # 1 where the upper document is the more relevant one, -1 where the lower one is, 0 where there is no pair.
+                sign_ij = (of_i(ranked.labels, span) - of_j(ranked.labels, span)).sign_().triu_(1) * of_j(real_r, span)
+                if chosen is not None:
+                    key_r, known_r = chosen
+                    upper_wins = of_i(key_r, span) == of_j(known_r, span)
+                    sign_ij *= torch.where(sign_ij > 0, upper_wins, of_j(key_r, span) == of_i(known_r, span))
+                weight_ij = delta(span) * sign_ij.abs()
+            gap_ij = sign_ij * (docs[0].unsqueeze(2) - of_j(lists[0], span))
+            if isinstance(margin, Tensor):
+                upper, lower = ranked_margins(docs[1:], lists[1:], span)
+                gap_ij = gap_ij - torch.where(sign_ij > 0, upper, lower).masked_fill(sign_ij == 0, 0.0)
+            elif margin:
+                gap_ij = gap_ij - margin
+            return (weight_ij * self._phi(gap_ij)).sum(dim=(1, 2)), weight_ij.sum(dim=(1, 2))
+
+        sum_b, weight_b = sum_in_blocks(block, *ranked.cut(self.k))
+        if self.normalize:
+            sum_b = sum_b / weight_b.where(weight_b > 0, 1.0)
+        return self.reduce(sum_b, self._can_change(labels, mask))
+
+    def asked_margin(self, margin: Tensor | None) -> float | Tensor:
+        return self.margin if margin is None else margin
+
+    def _phi(self, x: Tensor) -> Tensor:
+        if self.cost == "logistic":
+            return F.logsigmoid(self.sigma * x) / -self.sigma
+        return F.relu(-x) if self.cost == "hinge" else F.relu(-x).square()
+
+    def _can_change(self, labels: Tensor, mask: Tensor) -> Tensor:
+        """``[B]`` bool: whether some order of the list has another value of the metric."""
+        if self.metric in ("ndcg", "err"):
+            return two_labels(exp_gain(labels), mask)
+        has_both_b = relevant_and_not(labels, mask)[2]
+        return has_both_b & (mask.sum(dim=1) > self.k) if self.metric == "precision" else has_both_b
 
 
-def lambda_loss(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None = None,
-    *,
-    scheme: Scheme = "ndcg2++",
-    mu: float = 10.0,
-    k: int | None = None,
-    sigma: float = 1.0,
-    reduction: Reduction = "mean",
-) -> Tensor:
+class LambdaLoss(Loss):
     r"""Bounds of nDCG as weighted logistic pair losses.
 
     .. math::
@@ -139,20 +169,10 @@ def lambda_loss(
     :math:`|\Delta \mathrm{nDCG}|`.
 
     Args:
-        scores: ``[B, N]`` float, higher is better; one row is one query.
-        labels: ``[B, N]`` float, relevance grades.
-        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
         scheme: ``ndcg1``, ``ndcg2`` or ``ndcg2++``.
         mu: weight of ndcg2 inside ndcg2++.
         k: only pairs with a document among the first k ranks count, and max DCG is that of k ranks; None counts all.
         sigma: steepness, in 1 / units of score.
-        reduction: ``mean`` is over the rows that have two different labels.
-
-    Returns:
-        A scalar, or ``[B]`` for ``reduction="none"``; a row whose labels are all equal gives 0.
-
-    Raises:
-        ValueError: if the shapes of scores, labels and mask differ, or for an unknown option.
 
     Use:
         Graded lists judged by nDCG: LambdaRank's idea with a bound behind it; ndcg2++ is the one to try first.
@@ -164,109 +184,10 @@ def lambda_loss(
         Wang et al. (2018), The LambdaLoss framework for ranking metric optimization.
 
     Example:
-        >>> import torch
-        >>> lambda_loss(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]), scheme="ndcg2")  # (1 - 1 / log2(3)) * 1
+        >>> loss = LambdaLoss(scheme="ndcg2")
+        >>> loss(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))  # (1 - 1 / log2(3)) * 1
         tensor(0.3691)
     """
-    check_choice("scheme", scheme, SCHEMES)
-    _check_cut(scheme, k)
-    scores, labels, real = check_lists(scores, labels, mask)
-    ranked = rank_lists(scores, labels, real)
-    gain_r = exp_gain(ranked.labels)
-    gain_r = gain_r / best_dcg(gain_r, k).unsqueeze(1)
-    inverse_d = discount(scores)
-    # 1 / D at each distance of ranks, 0 excluded: no pair has it.
-    by_distance = torch.cat([torch.zeros_like(inverse_d[:1]), (inverse_d[:-1] - inverse_d[1:]).abs()])
-    ranks = torch.arange(len(inverse_d), device=scores.device)
-
-    def weights(span: slice) -> tuple[Tensor, Tensor]:
-        gain_i, gain_j = of_i(gain_r, span), of_j(gain_r, span)
-        if scheme == "ndcg1":
-            above_ij, below_ij = gain_i * of_i(inverse_d, span), gain_j * of_j(inverse_d, span)
-            return above_ij + below_ij, below_ij + torch.zeros_like(above_ij)
-        weight_ij = by_distance[(of_j(ranks, span) - of_i(ranks, span)).abs()]
-        if scheme == "ndcg2++":
-            weight_ij = (of_i(inverse_d, span) - of_j(inverse_d, span)).abs() + mu * weight_ij
-        signed_ij = (gain_i - gain_j).mul_(weight_ij)
-        return signed_ij.abs(), signed_ij.neg_().clamp_(min=0)
-
-    sum_b, _ = _weighted_sums(ranked, weights, k, sigma)
-    has_signal_b = two_labels(exp_gain(labels), mask if mask is None else real)
-    return reduce_lists((sum_b / math.log(2)).masked_fill(~has_signal_b, 0.0), has_signal_b, reduction)
-
-
-def _check_cut(what: str, k: int | None) -> None:
-    if k is not None and k < 1:
-        raise InputError(f"k must be at least 1, or None for all ranks, got {k}")
-    if what == "precision" and k is None:
-        raise InputError("metric='precision' needs k, the ranks that it counts; got None")
-
-
-def _weighted_sums(ranked: Ranked, weights: Weights, k: int | None, sigma: float) -> tuple[Tensor, Tensor]:
-    """``[B]`` each: Σ w · log(1 + e^(−σ (s_winner − s_loser))) over the pairs of ranks i < j with i in the top k, and Σ w."""
-    scores, real = sigma * ranked.scores, ranked.real.to(ranked.scores.dtype)
-
-    def block(span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        x_ij = docs[0].unsqueeze(2) - of_j(lists[0], span)
-        with torch.no_grad():
-            # As numbers, to multiply with: on a CPU an operation on bools takes several times as long. Padding comes last, so a
-            # real j is enough.
-            pair_ij = x_ij.new_ones(x_ij.shape[1:]).triu_(1) * of_j(real, span)
-            both_ij, below_ij = (w.mul_(pair_ij) for w in weights(span))
-        # log(1 + e^x) = log(1 + e^−x) + x: one logarithm for both directions.
-        value_ij = below_ij * x_ij - both_ij * F.logsigmoid(x_ij)
-        return value_ij.sum(dim=(1, 2)), both_ij.sum(dim=(1, 2))
-
-    top = scores.shape[1] if k is None else min(k, scores.shape[1])
-    return sum_in_blocks(block, [scores[:, :top]], [scores])
-
-
-class LambdaRankLoss(nn.Module):
-    """:func:`lambdarank_loss` with its options held.
-
-    Args:
-        metric: ``ndcg``, ``err``, ``mrr``, ``ap`` or ``precision``.
-        k: ranks that the metric counts; None counts all.
-        sigma: steepness, in 1 / units of score.
-        normalize: whether every row weighs the same.
-        max_grade: the largest grade of the scale; only ``err`` uses it.
-        reduction: over rows.
-    """
-
-    takes_margin = False
-
-    def __init__(
-        self,
-        metric: SwapMetric = "ndcg",
-        k: int | None = None,
-        sigma: float = 1.0,
-        normalize: bool = False,
-        max_grade: float = 4.0,
-        reduction: Reduction = "mean",
-    ) -> None:
-        super().__init__()
-        check_choice("metric", metric, METRICS)
-        _check_cut(metric, k)
-        self.metric, self.k, self.sigma, self.normalize = metric, k, sigma, normalize
-        self.max_grade, self.reduction = max_grade, reduction
-
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        options = {"metric": self.metric, "k": self.k, "sigma": self.sigma, "normalize": self.normalize}
-        return lambdarank_loss(scores, labels, mask, max_grade=self.max_grade, reduction=self.reduction, **options)
-
-
-class LambdaLoss(nn.Module):
-    """:func:`lambda_loss` with its options held.
-
-    Args:
-        scheme: ``ndcg1``, ``ndcg2`` or ``ndcg2++``.
-        mu: weight of ndcg2 inside ndcg2++.
-        k: only pairs with a document among the first k ranks count; None counts all.
-        sigma: steepness, in 1 / units of score.
-        reduction: over rows.
-    """
-
-    takes_margin = False
 
     def __init__(
         self,
@@ -276,11 +197,62 @@ class LambdaLoss(nn.Module):
         sigma: float = 1.0,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__()
-        check_choice("scheme", scheme, SCHEMES)
-        _check_cut(scheme, k)
-        self.scheme, self.mu, self.k, self.sigma, self.reduction = scheme, mu, k, sigma, reduction
+        super().__init__(reduction)
+        check_choice("scheme", scheme, Scheme)
+        check_cut(k)
+        check_positive("sigma", sigma)
+        self.scheme, self.mu, self.k, self.sigma = scheme, mu, k, sigma
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        options = {"scheme": self.scheme, "mu": self.mu, "k": self.k, "sigma": self.sigma}
-        return lambda_loss(scores, labels, mask, reduction=self.reduction, **options)
+        scores, labels, real = check_lists(scores, labels, mask)
+        ranked = rank_lists(self.sigma * scores, labels, real)
+        weights, real_r = self._weights(ranked), ranked.real.to(scores.dtype)
+
+        def block(span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+            x_ij = docs[0].unsqueeze(2) - of_j(lists[0], span)
+            with torch.no_grad():
+                # As numbers, to multiply with: on a CPU an operation on bools takes several times as long as one on floats.
+                # Padding comes last, so a real j is enough.
+                pair_ij = x_ij.new_ones(x_ij.shape[1:]).triu_(1) * of_j(real_r, span)
+                both_ij, below_ij = (w.mul_(pair_ij) for w in weights(span))
+            # log(1 + e^x) = log(1 + e^-x) + x: one logarithm for both directions.
+            value_ij = below_ij * x_ij - both_ij * F.logsigmoid(x_ij)
+            value_b = value_ij.sum(dim=(1, 2))
+            return value_b, torch.zeros_like(value_b)
+
+        sum_b, _ = sum_in_blocks(block, *ranked.cut(self.k))
+        has_signal_b = two_labels(exp_gain(labels), mask if mask is None else real)
+        return self.reduce((sum_b / math.log(2)).masked_fill(~has_signal_b, 0.0), has_signal_b)
+
+    def _weights(self, ranked: Ranked) -> Callable[[slice], tuple[Tensor, Tensor]]:
+        """The weight of each pair of ranks of a span in all, and the part of it by which j should come above i."""
+        check_choice("scheme", self.scheme, Scheme)
+        gain_r = exp_gain(ranked.labels)
+        gain_r = gain_r / best_dcg(gain_r, self.k).unsqueeze(1)
+        inverse_d = discount(gain_r)
+        # 1 / D at each distance of ranks, 0 excluded: no pair has it.
+        by_distance = torch.cat([torch.zeros_like(inverse_d[:1]), (inverse_d[:-1] - inverse_d[1:]).abs()])
+        ranks = torch.arange(len(inverse_d), device=gain_r.device)
+
+        def weights(span: slice) -> tuple[Tensor, Tensor]:
+            gain_i, gain_j = of_i(gain_r, span), of_j(gain_r, span)
+            if self.scheme == "ndcg1":
+                above_ij, below_ij = gain_i * of_i(inverse_d, span), gain_j * of_j(inverse_d, span)
+                return above_ij + below_ij, below_ij + torch.zeros_like(above_ij)
+            weight_ij = by_distance[(of_j(ranks, span) - of_i(ranks, span)).abs()]
+            if self.scheme == "ndcg2++":
+                weight_ij = (of_i(inverse_d, span) - of_j(inverse_d, span)).abs() + self.mu * weight_ij
+            signed_ij = (gain_i - gain_j).mul_(weight_ij)
+            return signed_ij.abs(), signed_ij.neg_().clamp_(min=0)
+
+        return weights
+
+
+def check_cut(k: int | None) -> None:
+    """Refuse a cut below rank 1.
+
+    Raises:
+        InputError: with what came.
+    """
+    if k is not None and k < 1:
+        raise InputError(f"k must be at least 1, or None for all ranks, got {k}", option="k")

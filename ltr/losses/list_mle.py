@@ -1,32 +1,20 @@
 """Listwise losses by the likelihood of an order: how probable it is that the list is drawn as its labels sort it."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ltr.losses._lists import Reduction, reduce_lists
-from ltr.losses._plackett_luce import PlackettLuce, sort_by_label
+from ltr.losses.loss import Loss
+from ltr.losses.plackett_luce import PlackettLuce, sort_by_label
 
 
-def list_mle_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
+class ListMLELoss(Loss):
     r"""Negative log likelihood of the labels' order, drawn document by document without replacement (Plackett–Luce).
 
     .. math::
         \ell(s, y) = -\sum_i \log \frac{e^{s_i}}{e^{s_i} + \sum_{j : y_j < y_i} e^{s_j}}
 
     Documents with equal labels do not compete: each meets those below it. For labels that all differ this is the likelihood as
-    published; for ties that one takes any order, and with it the order of the columns would count.
-
-    Args:
-        scores: ``[B, N]`` float, higher is better; one row is one query.
-        labels: ``[B, N]`` float, relevance grades; only their order within a row matters.
-        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
-        reduction: ``mean`` is over the rows that have two different labels.
-
-    Returns:
-        A scalar, or ``[B]`` for ``reduction="none"``; a row whose labels are all equal gives 0.
-
-    Raises:
-        ValueError: if the shapes of scores, labels and mask differ.
+    published; with ties that one takes any order, so the order of the columns would count.
 
     Use:
         Labels that are a whole order (or many grades) and should be reproduced all the way down.
@@ -38,18 +26,17 @@ def list_mle_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *,
         Xia et al. (2008), Listwise approach to learning to rank: theory and algorithm.
 
     Example:
-        >>> import torch
-        >>> list_mle_loss(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2
+        >>> ListMLELoss()(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2
         tensor(1.7918)
     """
-    scores, order, n_below, competes = sort_by_label(scores, labels, mask)
-    value_b = PlackettLuce.apply(scores, order, n_below, competes.to(scores.dtype))
-    return reduce_lists(value_b, competes.any(dim=1), reduction)
+
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        scores, order, n_below, competes = sort_by_label(scores, labels, mask)
+        value_b = PlackettLuce.apply(scores, order, n_below, competes.to(scores.dtype))
+        return self.reduce(value_b, competes.any(dim=1))
 
 
-def position_aware_list_mle_loss(
-    scores: Tensor, labels: Tensor, mask: Tensor | None = None, *, reduction: Reduction = "mean"
-) -> Tensor:
+class PositionAwareListMLELoss(Loss):
     r"""ListMLE that weighs the top of the list more.
 
     .. math::
@@ -59,18 +46,6 @@ def position_aware_list_mle_loss(
     where :math:`r_i` is the position of i in the order of the labels, n the documents of the list. The weights are as published
     (:math:`2^{n-r} - 1`), divided by the largest, which would overflow from some hundred documents on. Documents with equal
     labels share the mean weight of their positions.
-
-    Args:
-        scores: ``[B, N]`` float, higher is better; one row is one query.
-        labels: ``[B, N]`` float, relevance grades; only their order within a row matters.
-        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
-        reduction: ``mean`` is over the rows that have two different labels.
-
-    Returns:
-        A scalar, or ``[B]`` for ``reduction="none"``; a row whose labels are all equal gives 0.
-
-    Raises:
-        ValueError: if the shapes of scores, labels and mask differ.
 
     Use:
         As ListMLE, where only the first few positions matter: the weight about halves with every position.
@@ -82,50 +57,17 @@ def position_aware_list_mle_loss(
         Lan et al. (2014), Position-aware ListMLE: a sequential learning process for ranking.
 
     Example:
-        >>> import torch
-        >>> position_aware_list_mle_loss(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2 / 3
+        >>> PositionAwareListMLELoss()(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2 / 3
         tensor(1.3297)
     """
-    scores, order, n_below, competes = sort_by_label(scores, labels, mask)
-    n_up_to = torch.searchsorted(n_below, n_below, right=True)
-    n_docs = (n_below < n_below.shape[1]).sum(dim=1, keepdim=True).clamp(min=2).to(scores.dtype)
-    # The positions of a tie are n − n_up_to + 1 … n − n_below; the mean of 2^(1 − r) over them, less 2^(1 − n).
-    n_tied = (n_up_to - n_below).to(scores.dtype)
-    mean_power = torch.exp2(1 + n_up_to - n_docs) * (1 - torch.exp2(-n_tied)) / n_tied
-    alpha = ((mean_power - torch.exp2(1 - n_docs)) / (1 - torch.exp2(1 - n_docs))).clamp(min=0)
-    value_b = PlackettLuce.apply(scores, order, n_below, torch.where(competes, alpha, 0.0))
-    return reduce_lists(value_b, competes.any(dim=1), reduction)
-
-
-class ListMLELoss(nn.Module):
-    """:func:`list_mle_loss` with its reduction held.
-
-    Args:
-        reduction: over rows.
-    """
-
-    takes_margin = False
-
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        self.reduction = reduction
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        return list_mle_loss(scores, labels, mask, reduction=self.reduction)
-
-
-class PositionAwareListMLELoss(nn.Module):
-    """:func:`position_aware_list_mle_loss` with its reduction held.
-
-    Args:
-        reduction: over rows.
-    """
-
-    takes_margin = False
-
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        self.reduction = reduction
-
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        return position_aware_list_mle_loss(scores, labels, mask, reduction=self.reduction)
+        scores, order, n_below, competes = sort_by_label(scores, labels, mask)
+        n_up_to = torch.searchsorted(n_below, n_below, right=True)
+        n_docs = (n_below < n_below.shape[1]).sum(dim=1, keepdim=True).clamp(min=2).to(scores.dtype)
+        # The positions of a tie are n − n_up_to + 1 … n − n_below; the mean of 2^(1 − r) over them, less 2^(1 − n).
+        n_tied = (n_up_to - n_below).to(scores.dtype)
+        mean_power = torch.exp2(1 + n_up_to - n_docs) * (1 - torch.exp2(-n_tied)) / n_tied
+        alpha = ((mean_power - torch.exp2(1 - n_docs)) / (1 - torch.exp2(1 - n_docs))).clamp(min=0)
+        value_b = PlackettLuce.apply(scores, order, n_below, torch.where(competes, alpha, 0.0))
+        return self.reduce(value_b, competes.any(dim=1))

@@ -3,30 +3,17 @@
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.losses._lists import (
-    Reduction,
-    check_choice,
-    check_lists,
-    check_shapes,
-    masked_log_softmax,
-    reduce_lists,
-    relevant_and_not,
-    two_labels,
-)
+from ltr.losses.lists import check_lists, check_shapes, masked_log_softmax, relevant_and_not, two_labels
+from ltr.losses.loss import Loss, Reduction, check_choice, check_positive
+
+Positives = Literal["out", "in"]
+Kind = Literal["ce", "kl"]
 
 
-def softmax_loss(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None = None,
-    *,
-    temperature: float = 1.0,
-    positives: Literal["out", "in"] = "out",
-    reduction: Reduction = "mean",
-) -> Tensor:
+class SoftmaxLoss(Loss):
     r"""Cross entropy of each relevant document against its list, mean over the relevant.
 
     .. math::
@@ -39,21 +26,11 @@ def softmax_loss(
     the softmax cross entropy over the list (InfoNCE, where the list is the batch).
 
     Args:
-        scores: ``[B, N]`` float, higher is better; one row is one query.
-        labels: ``[B, N]`` float; above 0 means relevant.
-        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
         temperature: in units of score; smaller puts more weight on the hardest documents.
-        positives: whether other relevant documents are in or out of the denominator.
-        reduction: ``mean`` is over the rows that have a relevant and an irrelevant document.
-
-    Returns:
-        A scalar, or ``[B]`` for ``reduction="none"``; a row all relevant or all irrelevant gives 0.
-
-    Raises:
-        ValueError: if the shapes of scores, labels and mask differ, or for an unknown option.
+        positives: whether other relevant documents are ``in`` or ``out`` of the denominator.
 
     Use:
-        The first choice for one relevant document and sampled or in-batch negatives; a low temperature looks at the hardest.
+        The first choice for one relevant document and sampled or in-batch negatives; a low self.temperature looks at the hardest.
 
     Cost:
         O(N) time and memory.
@@ -63,35 +40,34 @@ def softmax_loss(
         Supervised contrastive learning, for several positives.
 
     Example:
-        >>> import torch
-        >>> softmax_loss(torch.tensor([[1.0, 1.0, 1.0]]), torch.tensor([[1.0, 0.0, 0.0]]))  # log 3
+        >>> SoftmaxLoss()(torch.tensor([[1.0, 1.0, 1.0]]), torch.tensor([[1.0, 0.0, 0.0]]))  # log 3
         tensor(1.0986)
     """
-    check_choice("positives", positives, ("out", "in"))
-    scores, labels, mask = check_lists(scores, labels, mask)
-    # Less the highest of the row, which changes nothing: a log-sum-exp of large scores would lose the digits of their gaps.
-    scores = (scores - scores.detach().amax(dim=1, keepdim=True)) / temperature
-    relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
-    # A row without an irrelevant document would give log 0 = -inf, and NaN in the backward pass: it keeps its zeros instead.
-    learns = has_signal_b.unsqueeze(1)
-    if positives == "out":
-        competitors = scores.masked_fill(~irrelevant & learns, -torch.inf)
-        cost = -F.logsigmoid(scores - torch.logsumexp(competitors, dim=1, keepdim=True))
-    else:
-        cost = torch.logsumexp(scores.masked_fill(~mask & learns, -torch.inf), dim=1, keepdim=True) - scores
-    cost = cost.masked_fill(~(relevant & learns), 0.0)
-    return reduce_lists(cost.sum(dim=1) / relevant.sum(dim=1).clamp(min=1), has_signal_b, reduction)
+
+    def __init__(self, temperature: float = 1.0, positives: Positives = "out", reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        check_positive("temperature", temperature)
+        check_choice("positives", positives, Positives)
+        self.temperature, self.positives = temperature, positives
+
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        scores, labels, mask = check_lists(scores, labels, mask)
+        # Less the highest of the row: a log-sum-exp of large scores would lose the digits of their gaps.
+        scores = (scores - scores.detach().amax(dim=1, keepdim=True)) / self.temperature
+        relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
+        # A row that teaches nothing keeps its zeros: log 0 = -inf would be NaN in the backward pass.
+        learns = has_signal_b.unsqueeze(1)
+        check_choice("positives", self.positives, Positives)
+        if self.positives == "out":
+            competitors = scores.masked_fill(~irrelevant & learns, -torch.inf)
+            cost = -F.logsigmoid(scores - torch.logsumexp(competitors, dim=1, keepdim=True))
+        else:
+            cost = torch.logsumexp(scores.masked_fill(~mask & learns, -torch.inf), dim=1, keepdim=True) - scores
+        cost = cost.masked_fill(~(relevant & learns), 0.0)
+        return self.reduce(cost.sum(dim=1) / relevant.sum(dim=1).clamp(min=1), has_signal_b)
 
 
-def listnet_loss(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None = None,
-    *,
-    kind: Literal["ce", "kl"] = "ce",
-    temperature: float = 1.0,
-    reduction: Reduction = "mean",
-) -> Tensor:
+class ListNetLoss(Loss):
     r"""Cross entropy between the top-one probabilities of the labels and of the scores.
 
     .. math::
@@ -101,18 +77,8 @@ def listnet_loss(
     and a value that is 0 when the distributions agree.
 
     Args:
-        scores: ``[B, N]`` float, higher is better; one row is one query.
-        labels: ``[B, N]`` float, relevance grades.
-        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
         kind: ``ce`` (as published) or ``kl``.
         temperature: in units of score.
-        reduction: ``mean`` is over the rows that have two different labels.
-
-    Returns:
-        A scalar, or ``[B]`` for ``reduction="none"``; a row whose labels are all equal gives 0.
-
-    Raises:
-        ValueError: if the shapes of scores, labels and mask differ, or for an unknown option.
 
     Use:
         Graded lists, also long ones: every document teaches at once. Grades as they are give a flat target; scale them to sharpen
@@ -125,23 +91,31 @@ def listnet_loss(
         Cao et al. (2007), Learning to rank: from pairwise approach to listwise approach.
 
     Example:
-        >>> import torch
-        >>> listnet_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # log 2, whatever the labels
+        >>> ListNetLoss()(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # log 2, whatever the labels
         tensor(0.6931)
     """
-    check_choice("kind", kind, ("ce", "kl"))
-    scores, labels, real = check_shapes(scores, labels, mask)
-    has_signal_b = two_labels(labels, mask if mask is None else real)
-    if mask is not None:  # finite, since -inf times a probability of 0 would be NaN
-        scores, labels = scores.masked_fill(~real, -1e30), labels.masked_fill(~real, -1e30)
-    target = labels.softmax(dim=1)
-    cost_b = F.cross_entropy(scores if temperature == 1 else scores / temperature, target, reduction="none")
-    if kind == "kl":
-        cost_b = cost_b - torch.special.entr(target).sum(dim=1)
-    return reduce_lists(cost_b.masked_fill(~has_signal_b, 0.0), has_signal_b, reduction)
+
+    def __init__(self, kind: Kind = "ce", temperature: float = 1.0, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        check_choice("kind", kind, Kind)
+        check_positive("temperature", temperature)
+        self.kind, self.temperature = kind, temperature
+
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        check_choice("kind", self.kind, Kind)
+        scores, labels, mask = check_shapes(scores, labels, mask)
+        has_signal_b = two_labels(labels, mask)
+        if mask is not None:  # finite, since -inf times a probability of 0 would be NaN
+            scores, labels = scores.masked_fill(~mask, -1e30), labels.masked_fill(~mask, -1e30)
+        target = labels.softmax(dim=1)
+        logits = scores if self.temperature == 1 else scores / self.temperature
+        cost_b = F.cross_entropy(logits, target, reduction="none")
+        if self.kind == "kl":
+            cost_b = cost_b - torch.special.entr(target).sum(dim=1)
+        return self.reduce(cost_b.masked_fill(~has_signal_b, 0.0), has_signal_b)
 
 
-def mean_inequality_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
+class MeanInequalityLoss(Loss):
     r"""How far the n relevant documents of a list are from sharing all the probability evenly.
 
     With :math:`p = \mathrm{softmax}(s)` over the list, the inequality of arithmetic and geometric means gives
@@ -153,18 +127,6 @@ def mean_inequality_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = N
     with equality when the relevant documents share all the mass evenly. n differs from row to row. With one relevant
     document it is the softmax cross entropy.
 
-    Args:
-        scores: ``[B, N]`` float, higher is better; one row is one query.
-        labels: ``[B, N]`` float; above 0 means relevant.
-        mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
-        reduction: ``mean`` is over the rows that have a relevant and an irrelevant document.
-
-    Returns:
-        A scalar, or ``[B]`` for ``reduction="none"``; a row all relevant or all irrelevant gives 0.
-
-    Raises:
-        ValueError: if the shapes of scores, labels and mask differ.
-
     Use:
         Several relevant documents that should come out equal: it pulls the relevant ones together as well as up.
 
@@ -175,73 +137,15 @@ def mean_inequality_loss(scores: Tensor, labels: Tensor, mask: Tensor | None = N
         This project; the bound is the inequality of arithmetic and geometric means.
 
     Example:
-        >>> import torch
         >>> scores = torch.tensor([[3.0, 4.3, 5.3, 0.5, 0.25, 0.25, 1.0]])
-        >>> mean_inequality_loss(scores, torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]))
+        >>> MeanInequalityLoss()(scores, torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]))
         tensor(1.2261)
     """
-    scores, labels, mask = check_shapes(scores, labels, mask)
-    relevant, _, has_signal_b = relevant_and_not(labels, mask)
-    log_p = masked_log_softmax(scores, mask).masked_fill(~(relevant & has_signal_b.unsqueeze(1)), 0.0)
-    n_b = relevant.sum(dim=1).clamp(min=1).to(scores.dtype)
-    bound_b = torch.where(has_signal_b, n_b * n_b.log(), 0.0)
-    return reduce_lists(-bound_b - log_p.sum(dim=1), has_signal_b, reduction)
-
-
-class SoftmaxLoss(nn.Module):
-    """:func:`softmax_loss` with its options held.
-
-    Args:
-        temperature: in units of score.
-        positives: whether other relevant documents are ``in`` or ``out`` of the denominator.
-        reduction: over rows.
-    """
-
-    takes_margin = False
-
-    def __init__(self, temperature: float = 1.0, positives: Literal["out", "in"] = "out", reduction: Reduction = "mean") -> None:
-        super().__init__()
-        check_choice("positives", positives, ("out", "in"))
-        self.temperature, self.positives, self.reduction = temperature, positives, reduction
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        options = {"temperature": self.temperature, "positives": self.positives, "reduction": self.reduction}
-        return softmax_loss(scores, labels, mask, **options)
-
-
-class ListNetLoss(nn.Module):
-    """:func:`listnet_loss` with its options held.
-
-    Args:
-        kind: ``ce`` or ``kl``.
-        temperature: in units of score.
-        reduction: over rows.
-    """
-
-    takes_margin = False
-
-    def __init__(self, kind: Literal["ce", "kl"] = "ce", temperature: float = 1.0, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        check_choice("kind", kind, ("ce", "kl"))
-        self.kind, self.temperature, self.reduction = kind, temperature, reduction
-
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        options = {"kind": self.kind, "temperature": self.temperature, "reduction": self.reduction}
-        return listnet_loss(scores, labels, mask, **options)
-
-
-class MeanInequalityLoss(nn.Module):
-    """:func:`mean_inequality_loss` with its reduction held.
-
-    Args:
-        reduction: over rows.
-    """
-
-    takes_margin = False
-
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        self.reduction = reduction
-
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        return mean_inequality_loss(scores, labels, mask, reduction=self.reduction)
+        scores, labels, mask = check_lists(scores, labels, mask)
+        relevant, _, has_signal_b = relevant_and_not(labels, mask)
+        log_p = masked_log_softmax(scores, mask).masked_fill(~(relevant & has_signal_b.unsqueeze(1)), 0.0)
+        n_b = relevant.sum(dim=1).clamp(min=1).to(scores.dtype)
+        bound_b = torch.where(has_signal_b, n_b * n_b.log(), 0.0)
+        return self.reduce(-bound_b - log_p.sum(dim=1), has_signal_b)

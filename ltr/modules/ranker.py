@@ -12,10 +12,11 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from ltr.batch import RankingBatch
+from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
-from ltr.margins import MarginInputs
-from ltr.metrics import RankingMetric
+from ltr.losses import Loss
+from ltr.margins import Margin
+from ltr.metrics import RankedLists, RankingMetric
 from ltr.modules.last_step import LastStep
 
 log = logging.getLogger(__name__)
@@ -75,8 +76,8 @@ class RankerModule(LightningModule):
     def __init__(
         self,
         model: nn.Module,
-        loss: nn.Module,
-        margin: nn.Module | None = None,
+        loss: Loss,
+        margin: Margin | None = None,
         lr: float = 2e-5,
         weight_decay: float = 0.01,
         warmup: float = 0.1,
@@ -93,12 +94,9 @@ class RankerModule(LightningModule):
             raise InputError(f"warmup is a share of all steps, from 0 to 1, got {warmup} (option model.init_args.warmup)")
         self.lr, self.weight_decay, self.warmup, self.decay = lr, weight_decay, warmup, decay
         names = ["nDCG@10", "RR@10", "AP", "swapped_pairs"] if metrics is None else metrics
-        try:
-            self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in names)
-        except ValueError as error:
-            raise InputError(f"option model.init_args.metrics: {error}") from None
+        self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in names)
 
-    def check_margin(self, loss: nn.Module, margin: nn.Module | None) -> None:
+    def check_margin(self, loss: Loss, margin: Margin | None) -> None:
         """Whether the loss can use the margin, and the model can give what the margin reads.
 
         Raises:
@@ -106,9 +104,9 @@ class RankerModule(LightningModule):
         """
         if margin is None:
             return
-        if not getattr(loss, "takes_margin", True):
+        if not loss.takes_margin:
             raise InputError(f"{type(loss).__name__} has no margin, got {type(margin).__name__}; remove model.init_args.margin")
-        if getattr(margin, "wants_embeddings", False) and not getattr(self.model, "gives_embeddings", False):
+        if margin.wants_embeddings and not getattr(self.model, "gives_embeddings", False):
             raise InputError(
                 f"{type(margin).__name__} needs a model that gives embeddings, got {type(self.model).__name__} without (a ready "
                 "cross-encoder's own head hides them); take a backbone without a head, or another margin"
@@ -150,7 +148,7 @@ class RankerModule(LightningModule):
     @property
     def wants_embeddings(self) -> bool:
         """Whether the margin reads them."""
-        return getattr(self.margin, "wants_embeddings", False)
+        return self.margin is not None and self.margin.wants_embeddings
 
     def scored(self, batch: RankingBatch) -> Scored:
         """The lists of a training batch with their scores."""
@@ -162,7 +160,7 @@ class RankerModule(LightningModule):
         scores, labels, mask, distances, embeddings, texts, gathered = self.scored(batch)
         margin = None
         if self.margin is not None:
-            margin = self.margin(MarginInputs(labels, mask, distances, embeddings, scores.detach(), gathered))
+            margin = self.margin(ScoredLists(scores, labels, mask, distances, embeddings, gathered))
         loss = self.loss(scores, labels, mask, margin)
         seen = (scores, labels, mask, margin, texts, loss)
         self.last_step = LastStep(*(x.detach() if isinstance(x, Tensor) else x for x in seen))
@@ -221,10 +219,10 @@ class RankerModule(LightningModule):
     def _measure(self, batch: RankingBatch) -> dict[str, Any]:
         """Count the batch; return its scores, lists and per-query values for whoever writes them."""
         scores, batch = self.ranked(batch)
-        lists = (scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
+        lists = RankedLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
+        values = {metric.measure: metric.per_query(lists) for metric in self.metrics}
         for metric in self.metrics:
-            metric.update(*lists)
-        values = {metric.measure: metric.per_query(*lists) for metric in self.metrics}
+            metric.update(lists)
         return _listed(scores, batch) | {"per_query": values}
 
     def on_validation_epoch_end(self) -> None:

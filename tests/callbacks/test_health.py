@@ -15,7 +15,17 @@ from torch.utils.data import DataLoader
 from ltr.batch import RankingBatch
 from ltr.callbacks import Health
 from ltr.errors import InputError
-from ltr.losses import AdaptiveMarginRankingLoss, BatchHardTripletLoss, MarginRankingLoss, RankNetLoss
+from ltr.losses import (
+    AdaptiveMarginRankingLoss,
+    AdaptiveRankNetLoss,
+    BatchHardTripletLoss,
+    KLDivergenceLoss,
+    LambdaRankLoss,
+    Loss,
+    MarginRankingLoss,
+    RankNetLoss,
+    WeightedSum,
+)
 from ltr.modules.last_step import LastStep
 from ltr.similarity import euclidean
 from tests.modules.test_ranker import trainer
@@ -96,6 +106,23 @@ ACTIVE = {
     # 1 where the last column is the less relevant one, with 0.9 and 0.6; 0 for the others.
     "a margin per document": (MarginRankingLoss(), torch.tensor([[0.0, 0.0, 0.0, 1.0]]).expand(2, 4), 6 / 7),
     "a smooth hinge has none": (BatchHardTripletLoss(soft=True), None, 4 / 7),
+    "but takes the batch's 0.35": (BatchHardTripletLoss(soft=True), torch.full((2, 4), 0.35), 5 / 7),
+    "a shift of 0.5 times the batch's 0.7": (AdaptiveRankNetLoss(k=0.5), torch.full((2, 4), 0.7), 5 / 7),
+    "a scale asks for no gap": (AdaptiveRankNetLoss(k=0.5, mode="scale"), torch.full((2, 4), 0.7), 4 / 7),
+    "LambdaRank's own 0.35": (LambdaRankLoss(margin=0.35), None, 5 / 7),
+    "a teacher's gaps are no margin": (KLDivergenceLoss(), None, 4 / 7),
+    "the larger of a sum's margins, of those that weigh": (
+        WeightedSum([RankNetLoss(), *map(MarginRankingLoss, (0.35, 0.7, 9.0))], [1.0, 1.0, 1.0, 0.0]),
+        None,
+        6 / 7,
+    ),
+    "a sum without margins": (WeightedSum([RankNetLoss(), KLDivergenceLoss()]), None, 4 / 7),
+    # 0.4 for the first three columns, and 2 for the last one's gaps of 0.9 and 0.6.
+    "a sum of a number and one per document": (
+        WeightedSum([LambdaRankLoss(margin=0.1), AdaptiveMarginRankingLoss(k=2.0)]),
+        torch.tensor([[0.2, 0.2, 0.2, 1.0]]).expand(2, 4),
+        7 / 7,
+    ),
 }
 
 
@@ -211,8 +238,8 @@ def test_a_dead_hinge_is_told_when_its_patience_ends(fit):
 def test_a_loss_without_a_gradient_is_dead(fit):
     """The loss is 1 + 0 · scores."""
 
-    class Flat(nn.Module):
-        def forward(self, scores, labels, mask, margin):
+    class Flat(Loss):
+        def forward(self, scores, labels, mask=None, margin=None):
             return 1.0 + 0.0 * scores.sum()
 
     _, said = fit(Toy(Flat()), batches(3), Health(patience=2))
@@ -305,10 +332,10 @@ def _fit_rank(rank, store, folder):
     torch.save((run.global_step, sorted(health._warned)), f"{folder}/{rank}")
 
 
-class Constant(nn.Module):
+class Constant(Loss):
     """A loss that always teaches the same."""
 
-    def forward(self, scores, labels, mask, margin):
+    def forward(self, scores, labels, mask=None, margin=None):
         return 1.0 + scores.sum()
 
 

@@ -63,7 +63,7 @@ def test_the_loss_changes_at_its_epoch_and_says_so(fit, caplog):
         _, run = fit([LossChange(epoch=1, loss=Told("second", margin=0.5))])
     assert [name for name, _ in calls] == ["own"] * 4 + ["second"] * 4
     said = [r.getMessage() for r in caplog.records if r.name == "ltr.callbacks.loss_schedule"]
-    assert said == ["step 4, epoch 1: loss is now Told(margin=0.5, name=second)"]
+    assert said == ["step 4, epoch 1: loss is now Told(name=second, margin=0.5)"]
     assert run.callback_metrics["train/loss_stage"] == 1
 
 

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from ltr.losses import ApproxMRRLoss, ApproxNDCGLoss, NeuralNDCGLoss, approx_mrr_loss, approx_ndcg_loss, neural_ndcg_loss
-from ltr.losses._ranked import best_dcg
+from ltr.losses import ApproxMRRLoss, ApproxNDCGLoss, NeuralNDCGLoss
+from ltr.losses.ranked import best_dcg
 from ltr.metrics import RankingMetric
 
 
@@ -27,16 +27,14 @@ def test_neural_ndcg_by_hand():
     assert NeuralNDCGLoss()(*lists).item() == pytest.approx(1 - (0.75 + 0.25 / math.log2(3)))
 
 
-@pytest.mark.parametrize(
-    "loss, measure", [(approx_ndcg_loss, "nDCG_exp"), (neural_ndcg_loss, "nDCG_exp"), (approx_mrr_loss, "RR")]
-)
+@pytest.mark.parametrize("loss, measure", [(ApproxNDCGLoss, "nDCG_exp"), (NeuralNDCGLoss, "nDCG_exp"), (ApproxMRRLoss, "RR")])
 def test_a_low_temperature_gives_the_metric(loss, measure):
     torch.manual_seed(0)
     scores, labels = torch.randn(20, 8, dtype=torch.float64), torch.randint(0, 4, (20, 8)).double()
     mask = torch.arange(8) < torch.randint(3, 9, (20, 1))
     labels[:, 0], labels[:, 1] = 1.0, 0.0
     expected = RankingMetric(measure).per_query(scores, labels, mask).double()
-    ours = 1 - loss(scores, labels, mask, temperature=1e-4, reduction="none")
+    ours = 1 - loss(temperature=1e-4, reduction="none")(scores, labels, mask)
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
 
 
@@ -54,7 +52,7 @@ def test_neural_ndcg_equals_a_plain_loop():
     gains = [2**grade - 1 for grade in y]
     found = sum(sum(x * g for x, g in zip(row, gains, strict=True)) / math.log2(1 + r) for r, row in enumerate(p, start=1))
     lists = torch.tensor([s], dtype=torch.float64), torch.tensor([y], dtype=torch.float64)
-    assert neural_ndcg_loss(*lists, temperature=tau).item() == pytest.approx(1 - found / (3 + 1 / math.log2(3)), rel=1e-9)
+    assert NeuralNDCGLoss(temperature=tau)(*lists).item() == pytest.approx(1 - found / (3 + 1 / math.log2(3)), rel=1e-9)
 
 
 def test_every_rank_holds_one_document_after_the_soft_sort():
@@ -64,7 +62,7 @@ def test_every_rank_holds_one_document_after_the_soft_sort():
     labels = torch.ones(1, 6, dtype=torch.float64)
     almost = labels.clone()
     almost[0, 0] = 1 + 1e-9  # all equal would be left out: nothing to learn
-    assert neural_ndcg_loss(scores, almost).item() == pytest.approx(0.0, abs=1e-3)
+    assert NeuralNDCGLoss()(scores, almost).item() == pytest.approx(0.0, abs=1e-3)
 
 
 def test_best_dcg_by_hand():

@@ -14,8 +14,9 @@ from ltr.losses import (
     MarginMSELoss,
     MarginRankingLoss,
     RankNetLoss,
-    _blocks,
 )
+from ltr.losses.pairs import SHORT, blocks, sorting_pays
+from ltr.losses.pairs.uppers import find_uppers
 
 LOGISTIC = torch.ops.aten.log_sigmoid_forward.default
 
@@ -62,7 +63,7 @@ LONG = 3000  # 9 million pairs
     ],
 )
 def test_pairs_are_never_in_memory_at_once(loss):
-    assert watch(loss, LONG).largest <= _blocks.BLOCK["cpu"] < LONG**2 / 50
+    assert watch(loss, LONG).largest <= blocks.BLOCK["cpu"] < LONG**2 / 50
 
 
 @pytest.mark.parametrize(
@@ -89,17 +90,21 @@ def test_ranknet_computes_only_pairs_of_a_relevant_document():
 
 
 def test_the_switch_is_by_size():
-    assert not _blocks.sorting_pays(24, 1) and _blocks.sorting_pays(25, 1)
-    assert not _blocks.sorting_pays(48, 2) and _blocks.sorting_pays(49, 2)
-    assert max(_blocks.BLOCK.values()) <= 2**24  # what is counted in float32 within a part is exact
-    spans = _blocks.spans(10, _blocks.BLOCK["cpu"] // 2, torch.device("cpu"))
+    def uppers(n_uppers: int, levels: int):
+        labels = torch.cat([torch.zeros(1), 1 + torch.arange(n_uppers) % levels]).float().unsqueeze(0)
+        return find_uppers(labels, torch.ones_like(labels, dtype=torch.bool))
+
+    assert not sorting_pays(uppers(24, 1)) and sorting_pays(uppers(25, 1))
+    assert not sorting_pays(uppers(48, 2)) and sorting_pays(uppers(49, 2))
+    assert SHORT <= 2**24  # what is counted in float32 is exact
+    spans = blocks.spans(10, blocks.BLOCK["cpu"] // 2, torch.device("cpu"))
     assert [(s.start, s.stop) for s in spans] == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
 
 
 @pytest.mark.parametrize("block", [1 << 17, 64])
 def test_ranknet_is_one_pass_through_the_model_with_the_gradient_of_one_per_pair(block, monkeypatch):
     """Burges' factorised form: the gradients of all pairs add up to one factor per document, and one backward pass."""
-    monkeypatch.setitem(_blocks.BLOCK, "cpu", block)
+    monkeypatch.setitem(blocks.BLOCK, "cpu", block)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1)).double()
     features, labels = torch.randn(12, 6).double().requires_grad_(), torch.randint(0, 4, (12,)).double()

@@ -1,13 +1,15 @@
 """Laws that every loss exported by ``ltr.losses`` keeps: with its defaults and other options, for short lists and long ones."""
 
 import inspect
+import typing
 
 import pytest
 import torch
-from torch import nn
 
 import ltr.losses
+from ltr.errors import InputError
 from ltr.losses import (
+    LOSSES,
     AdaptiveMarginRankingLoss,
     AdaptiveRankNetLoss,
     BatchAllTripletLoss,
@@ -15,14 +17,16 @@ from ltr.losses import (
     LambdaLoss,
     LambdaRankLoss,
     ListNetLoss,
+    Loss,
     MarginRankingLoss,
     RankNetLoss,
     SoftmaxLoss,
     WeightedSum,
-    _blocks,
+    pairs,
 )
+from ltr.losses.pairs import blocks
 
-EVERY_CLASS = [c for _, c in sorted(vars(ltr.losses).items()) if inspect.isclass(c) and issubclass(c, nn.Module)]
+EVERY_CLASS = list(LOSSES.values())
 PAIRS = ("hardest", "semi-hard", "adjacent", "mean")
 OPTIONS = [
     *[(MarginRankingLoss, {"pairs": pairs}) for pairs in PAIRS],
@@ -40,6 +44,9 @@ OPTIONS = [
     (LambdaRankLoss, {"metric": "precision", "k": 1}),
     *[(LambdaRankLoss, {"metric": metric}) for metric in ("err", "mrr", "ap")],
     (LambdaRankLoss, {"normalize": True}),
+    (LambdaRankLoss, {"metric": "ap", "cost": "hinge", "margin": 0.7}),
+    *[(LambdaRankLoss, {"metric": "ndcg", "pairs": choice, "margin": 0.3}) for choice in PAIRS[:3]],
+    (LambdaRankLoss, {"cost": "squared hinge", "pairs": "hardest", "margin": 0.7}),
     (LambdaLoss, {"scheme": "ndcg1"}),
     (LambdaLoss, {"scheme": "ndcg2", "k": 2}),
     (SoftmaxLoss, {"positives": "in", "temperature": 0.5}),
@@ -65,9 +72,9 @@ OVER_THE_BATCH = ("BatchAllTripletLoss", "BatchAllTripletLoss(average=all)")
 
 
 def take_long_forms(monkeypatch):
-    monkeypatch.setitem(_blocks.BLOCK, "cpu", 16)
-    monkeypatch.setattr(_blocks, "DENSE_UPPERS", 0)
-    monkeypatch.setattr(_blocks, "SHORT", 0)
+    monkeypatch.setitem(blocks.BLOCK, "cpu", 16)
+    monkeypatch.setattr(pairs, "DENSE_UPPERS", 0)
+    monkeypatch.setattr(pairs, "SHORT", 0)
 
 
 @pytest.fixture(params=["short lists", "long lists"])
@@ -99,7 +106,9 @@ def test_the_contract_finds_the_losses():
     tables += "BatchHardTripletLoss BatchSemiHardTripletLoss LambdaRankLoss LambdaLoss SoftmaxLoss ListNetLoss ListMLELoss "
     tables += "PositionAwareListMLELoss MeanInequalityLoss ApproxNDCGLoss ApproxMRRLoss NeuralNDCGLoss MarginMSELoss "
     tables += "KLDivergenceLoss WeightedSum"
-    assert {c.__name__ for c in EVERY_CLASS} == set(tables.split())
+    assert LOSSES.keys() >= set(tables.split())
+    for name, loss in LOSSES.items():
+        assert issubclass(loss, Loss) and loss is getattr(ltr.losses, name) and name in ltr.losses.__all__
 
 
 @EVERY_LOSS
@@ -274,9 +283,18 @@ def test_the_value_is_float32_or_better_and_the_gradient_of_the_scores_type(loss
 @EVERY_LOSS
 @pytest.mark.parametrize("place", range(7))
 def test_a_nan_that_comes_in_goes_out(loss, lists, place, size):
+    """From a score or a label, with a mask or without."""
     scores, labels, mask = lists
-    broken = torch.where(torch.arange(35).view(5, 7) == place, torch.nan, scores)
-    assert loss()(broken, labels, mask).isnan()
+    broken = torch.arange(35).view(5, 7) == place
+    for some_mask in (mask, None):
+        assert loss()(torch.where(broken, torch.nan, scores), labels, some_mask).isnan()
+        assert loss()(scores, torch.where(broken, torch.nan, labels), some_mask).isnan()
+
+
+@EVERY_LOSS
+def test_a_nan_label_comes_out_of_a_list_that_would_teach_nothing(loss, size):
+    scores = torch.tensor([[1.0, 2.0, 3.0]])
+    assert loss()(scores, torch.tensor([[0.0, torch.nan, 0.0]])).isnan()
 
 
 @except_for("BCELoss")
@@ -339,51 +357,58 @@ def test_wrong_shapes_are_refused(loss):
 
 @EVERY_LOSS
 def test_a_loss_says_whether_it_takes_a_margin(loss, lists):
-    """Those that do not ignore it; those that do answer another value for a larger one (the soft batch-hard included)."""
+    """Those that do not ignore it; those that do have another value for a larger one (the soft batch-hard included)."""
     scores, labels, mask = lists
     small, large = (loss()(scores, labels, mask, torch.full_like(labels, m)) for m in (0.5, 5.0))
-    assert (small != large) == getattr(loss(), "takes_margin", True)
+    assert (small != large) == loss().takes_margin
 
 
-# A value that is not the default, for every option of every loss.
-ANOTHER = {
-    "average": "all",
-    "k": 2,
-    "kind": "kl",
-    "margin": 0.3,
-    "max_grade": 3.0,
-    "metric": "err",
-    "mode": "scale",
-    "mu": 2.0,
-    "normalize": True,
-    "pairs": "mean",
-    "pos_weight": 3.0,
-    "positives": "in",
-    "reduction": "none",
-    "scheme": "ndcg2",
-    "sigma": 1.7,
-    "soft": True,
-    "squared": True,
-    "targets": "soft",
-    "temperature": 0.6,
-}
+@EVERY_LOSS
+def test_a_hinge_is_0_from_the_gap_on_that_the_loss_asks_for(loss):
+    """A loss that asks for no gap says None; a hinge is 0 where every gap is what it asks for, and above 0 a little below it."""
+    made, labels = loss(), torch.tensor([[1.0, 0.0, 0.0]])
+    given = torch.tensor([[0.0, 1.5, 0.75]])
+    asked = made.asked_margin(given)
+    if not made.takes_margin:
+        assert asked is None and made.asked_margin(None) is None
+    elif isinstance(made, MarginRankingLoss) and not getattr(made, "soft", False):
+        gap = torch.as_tensor(asked)
+        for gaps, active in ((gap, False), (gap - 0.01, True)):
+            scores = torch.tensor([[5.0, 5.0, 5.0]]) - gaps * (labels == 0)
+            assert (made(scores, labels, None, given) > 1e-5) == active
 
 
-FUNCTIONS = {name.replace("_", ""): name for name in ltr.losses.__all__ if name.islower()}
+def other_values(parameter):
+    """Values of an option that are not its default."""
+    default, choices = parameter.default, typing.get_args(parameter.annotation)
+    if typing.get_origin(parameter.annotation) is typing.Literal:
+        return [choice for choice in choices if choice != default]
+    if isinstance(default, bool):
+        return [not default]
+    return [2 if default is None else 0.7 * default + 0.2]
 
 
-@pytest.mark.parametrize("loss", [c for c in EVERY_CLASS if c not in (AdaptiveMarginRankingLoss, WeightedSum)])
-def test_a_class_hands_every_option_to_its_function(loss, lists):
-    """Each option alone changes the value to that of the function beside the class; both have the same defaults."""
-    scores, labels, mask = lists
-    function = getattr(ltr.losses, FUNCTIONS[loss.__name__.lower()])
-    default = loss()(scores, labels, mask)
-    torch.testing.assert_close(default, function(scores, labels, mask))
-    for name in inspect.signature(loss).parameters:
-        first = {"metric": "err"} if name == "max_grade" else {}
-        value = loss(**first, **{name: ANOTHER[name]})(scores, labels, mask)
-        torch.testing.assert_close(value, function(scores, labels, mask, **first, **{name: ANOTHER[name]}))
-        assert value.shape != default.shape or value != default, name
+@pytest.mark.parametrize("loss", [c for c in EVERY_CLASS if c is not WeightedSum])
+def test_every_option_alone_changes_the_value(loss, lists):
+    """So none of them is lost on the way; what each does stands in the tests by hand."""
+    for name, parameter in inspect.signature(loss).parameters.items():
+        for value in other_values(parameter):
+            first = {"max_grade": {"metric": "err"}}.get(name, {}) | ({"k": 2} if value == "precision" else {})
+            default, changed = loss(**first)(*lists), loss(**first, **{name: value})(*lists)
+            if name == "reduction" and isinstance(default, torch.Tensor) and issubclass(loss, BatchAllTripletLoss):
+                continue  # a mean over the batch is the sum of its rows' shares
+            assert changed.shape != default.shape or changed != default, (name, value)
+
+
+@pytest.mark.parametrize("option", ["temperature", "sigma"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_what_would_give_nan_is_refused_before_training(option, value):
+    losses = [c for c in EVERY_CLASS if option in inspect.signature(c).parameters]
+    assert len(losses) >= 4
+    for loss in losses:
+        with pytest.raises(InputError, match=f"{option} must be finite and above 0, got") as refused:
+            loss(**{option: value})
+        assert refused.value.option == option
 
 
 @EVERY_LOSS

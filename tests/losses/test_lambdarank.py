@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ltr import metrics
-from ltr.losses import LambdaLoss, LambdaRankLoss, lambda_loss, lambdarank_loss
-from ltr.losses._ranked import rank_lists, swap_weights
+from ltr.losses import LambdaLoss, LambdaRankLoss
+from ltr.losses.ranked import rank_lists, swap_weights
 
 # A metric of grades by rank; ltr.metrics is measured against trec_eval and plain loops in its own tests.
 METRICS = {
@@ -55,7 +55,7 @@ def test_the_gradient_is_the_sum_of_lambdas(metric):
     for seed in range(6):
         scores, labels = random_list(seed)
         scores.requires_grad_()
-        lambdarank_loss(scores, labels, metric=metric, k=k, sigma=sigma).backward()
+        LambdaRankLoss(metric=metric, k=k, sigma=sigma)(scores, labels).backward()
         order = scores[0].argsort(descending=True).tolist()
         grades = labels[:, order]
         before, expected = METRICS[metric](grades, k), torch.zeros(9, dtype=torch.float64)
@@ -108,7 +108,7 @@ def test_bad_options_are_refused():
     with pytest.raises(ValueError, match="k must be at least 1"):
         LambdaRankLoss(k=0)
     with pytest.raises(ValueError, match="grades up to max_grade=4, got 5"):
-        lambdarank_loss(torch.zeros(1, 2), torch.tensor([[5.0, 0.0]]), metric="err")
+        LambdaRankLoss(metric="err")(torch.zeros(1, 2), torch.tensor([[5.0, 0.0]]))
     with pytest.raises(ValueError, match="scheme must be"):
         LambdaLoss("ndcg3")
 
@@ -125,7 +125,7 @@ def test_weights_follow_the_scores_of_every_call():
 
 def test_ties_of_scores_keep_the_order_of_the_columns():
     """All scores equal: the relevant document, last of three, stands at rank 3."""
-    value = lambdarank_loss(torch.zeros(1, 3), torch.tensor([[0.0, 0.0, 1.0]])).item()
+    value = LambdaRankLoss()(torch.zeros(1, 3), torch.tensor([[0.0, 0.0, 1.0]])).item()
     assert value == pytest.approx(((1 - 0.5) + (1 / math.log2(3) - 0.5)) * math.log(2))
 
 
@@ -164,4 +164,4 @@ def test_lambdarank_is_lambda_loss_with_the_swap_as_its_weight():
     """ndcg2++ with mu 0 has |delta nDCG| as its weight: log2 instead of log is the factor between them."""
     for seed in range(4):
         lists = random_list(seed)
-        torch.testing.assert_close(lambda_loss(*lists, mu=0.0) * math.log(2), lambdarank_loss(*lists))
+        torch.testing.assert_close(LambdaLoss(mu=0.0)(*lists) * math.log(2), LambdaRankLoss()(*lists))

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from ltr.losses import ListMLELoss, PositionAwareListMLELoss, _plackett_luce, list_mle_loss, position_aware_list_mle_loss
+from ltr.losses import ListMLELoss, PositionAwareListMLELoss
 
 
 def test_list_mle_by_hand():
@@ -20,8 +20,8 @@ def test_ties_of_labels_do_not_compete_in_list_mle_by_hand():
     """
     lists = torch.tensor([[math.log(2), 0.0, math.log(3)]]), torch.tensor([[1.0, 1.0, 0.0]])
     expected = math.log(2.5) + math.log(4)
-    assert list_mle_loss(*lists).item() == pytest.approx(expected)
-    assert position_aware_list_mle_loss(*lists).item() == pytest.approx(2 / 3 * expected)
+    assert ListMLELoss()(*lists).item() == pytest.approx(expected)
+    assert PositionAwareListMLELoss()(*lists).item() == pytest.approx(2 / 3 * expected)
 
 
 def test_list_mle_equals_a_plain_loop():
@@ -30,13 +30,13 @@ def test_list_mle_equals_a_plain_loop():
         scores, labels = torch.randn(1, n, generator=generator).double(), torch.randperm(n, generator=generator).double()
         s = [scores[0, i].item() for i in labels.argsort(descending=True)]
         terms = [-s[r] + math.log(sum(math.exp(x) for x in s[r:])) for r in range(n)]
-        assert list_mle_loss(scores, labels.unsqueeze(0)).item() == pytest.approx(sum(terms), rel=1e-12)
+        assert ListMLELoss()(scores, labels.unsqueeze(0)).item() == pytest.approx(sum(terms), rel=1e-12)
         alpha = [(2 ** (n - r) - 1) / (2 ** (n - 1) - 1) for r in range(1, n + 1)]  # Python's integers do not overflow
         expected = sum(a * t for a, t in zip(alpha, terms, strict=True))
-        assert position_aware_list_mle_loss(scores, labels.unsqueeze(0)).item() == pytest.approx(expected, rel=1e-12)
+        assert PositionAwareListMLELoss()(scores, labels.unsqueeze(0)).item() == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("loss", [list_mle_loss, position_aware_list_mle_loss])
+@pytest.mark.parametrize("loss", [ListMLELoss, PositionAwareListMLELoss])
 def test_scores_near_and_far_take_forms_of_one_value_and_gradient(loss, monkeypatch):
     """Running sums in float64, or of logarithms: the same numbers; and far apart, where float64 would overflow, still exact."""
     generator = torch.Generator().manual_seed(0)
@@ -45,8 +45,8 @@ def test_scores_near_and_far_take_forms_of_one_value_and_gradient(loss, monkeypa
     mask = torch.rand(20, 12, generator=generator) < 0.8
     found = []
     for far in (1e9, 0.0):
-        monkeypatch.setattr(_plackett_luce, "FAR", far)
-        value = loss(scores, labels, mask, reduction="none")
+        monkeypatch.setattr("ltr.losses.plackett_luce.FAR", far)
+        value = loss(reduction="none")(scores, labels, mask)
         found.append((value, *torch.autograd.grad(value.sum(), scores)))
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-12, atol=1e-12)
@@ -55,7 +55,7 @@ def test_scores_near_and_far_take_forms_of_one_value_and_gradient(loss, monkeypa
 def test_list_mle_of_scores_that_lie_far_apart():
     """s = (-1e4, 0, 1e4), y = (2, 1, 0): 2e4 for the first, against the last; 1e4 for the second; gradients -1, -1, and 2."""
     scores = torch.tensor([[-1e4, 0.0, 1e4]], requires_grad=True)
-    value = list_mle_loss(scores, torch.tensor([[2.0, 1.0, 0.0]]))
+    value = ListMLELoss()(scores, torch.tensor([[2.0, 1.0, 0.0]]))
     value.backward()
     assert value.item() == 3e4 and scores.grad.tolist() == [[-1.0, -1.0, 2.0]]
 
@@ -63,6 +63,6 @@ def test_list_mle_of_scores_that_lie_far_apart():
 def test_list_mle_far_from_zero():
     """Scores around 800, whose exponentials overflow, and around -800: one loss, since only gaps count."""
     scores, labels = torch.tensor([[2.0, 0.0, 1.0]]).double(), torch.tensor([[2.0, 1.0, 0.0]]).double()
-    expected = list_mle_loss(scores, labels)
+    expected = ListMLELoss()(scores, labels)
     for far in (800.0, -800.0):
-        torch.testing.assert_close(list_mle_loss(scores + far, labels), expected)
+        torch.testing.assert_close(ListMLELoss()(scores + far, labels), expected)

@@ -4,17 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ltr.losses import (
-    ListMLELoss,
-    ListNetLoss,
-    MeanInequalityLoss,
-    PositionAwareListMLELoss,
-    RankNetLoss,
-    SoftmaxLoss,
-    listnet_loss,
-    mean_inequality_loss,
-    softmax_loss,
-)
+from ltr.losses import ListMLELoss, ListNetLoss, MeanInequalityLoss, PositionAwareListMLELoss, RankNetLoss, SoftmaxLoss
 
 
 def test_one_relevant_document_is_softmax_cross_entropy():
@@ -23,10 +13,10 @@ def test_one_relevant_document_is_softmax_cross_entropy():
     scores = torch.randn(6, 5, dtype=torch.float64)
     labels = F.one_hot(torch.arange(6) % 5, 5).double()
     expected = F.cross_entropy(scores, torch.arange(6) % 5)
-    torch.testing.assert_close(softmax_loss(scores, labels), expected)
-    torch.testing.assert_close(softmax_loss(scores, labels, positives="in"), expected)
-    torch.testing.assert_close(mean_inequality_loss(scores, labels), expected)
-    torch.testing.assert_close(softmax_loss(scores, labels, temperature=0.2), F.cross_entropy(scores / 0.2, torch.arange(6) % 5))
+    torch.testing.assert_close(SoftmaxLoss()(scores, labels), expected)
+    torch.testing.assert_close(SoftmaxLoss(positives="in")(scores, labels), expected)
+    torch.testing.assert_close(MeanInequalityLoss()(scores, labels), expected)
+    torch.testing.assert_close(SoftmaxLoss(temperature=0.2)(scores, labels), F.cross_entropy(scores / 0.2, torch.arange(6) % 5))
 
 
 def test_relevant_documents_do_not_compete_unless_asked_by_hand():
@@ -35,13 +25,13 @@ def test_relevant_documents_do_not_compete_unless_asked_by_hand():
     assert SoftmaxLoss()(*lists).item() == pytest.approx((math.log(2) + math.log(1.5)) / 2)
     assert SoftmaxLoss(positives="in")(*lists).item() == pytest.approx((math.log(4) + math.log(2)) / 2)
     with pytest.raises(ValueError, match="positives must be 'out' or 'in'"):
-        softmax_loss(*lists, positives="maybe")
+        SoftmaxLoss(positives="maybe")(*lists)
 
 
 def test_a_lower_temperature_looks_at_the_hardest_negative():
     """At temperature -> 0 only the best negative counts: gap 1 to it, so the loss tends to 0 from above."""
     scores, labels = torch.tensor([[2.0, 1.0, -5.0]]), torch.tensor([[1.0, 0.0, 0.0]])
-    assert softmax_loss(scores, labels, temperature=0.1).item() == pytest.approx(math.log1p(math.exp(-10)), rel=1e-3)
+    assert SoftmaxLoss(temperature=0.1)(scores, labels).item() == pytest.approx(math.log1p(math.exp(-10)), rel=1e-3)
 
 
 def test_listnet_is_cross_entropy_with_the_label_distribution():
@@ -49,8 +39,8 @@ def test_listnet_is_cross_entropy_with_the_label_distribution():
     torch.manual_seed(0)
     scores, labels = torch.randn(4, 6, dtype=torch.float64), torch.randint(0, 4, (4, 6)).double()
     expected = F.cross_entropy(scores, labels.softmax(dim=1))
-    torch.testing.assert_close(listnet_loss(scores, labels), expected)
-    torch.testing.assert_close(listnet_loss(scores, labels, temperature=2.0), F.cross_entropy(scores / 2, labels.softmax(dim=1)))
+    torch.testing.assert_close(ListNetLoss()(scores, labels), expected)
+    torch.testing.assert_close(ListNetLoss(temperature=2.0)(scores, labels), F.cross_entropy(scores / 2, labels.softmax(dim=1)))
 
 
 def test_listnet_by_hand():
@@ -61,14 +51,14 @@ def test_listnet_by_hand():
     assert ListNetLoss("kl")(*lists).item() == pytest.approx(math.log(2) - entropy)
     assert ListNetLoss("kl")(lists[1], lists[1]).item() == pytest.approx(0.0, abs=1e-7)
     with pytest.raises(ValueError, match="kind must be 'ce' or 'kl'"):
-        listnet_loss(*lists, kind="js")
+        ListNetLoss(kind="js")(*lists)
 
 
 def test_both_kinds_of_listnet_have_one_gradient():
     torch.manual_seed(0)
     scores = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
     labels, mask = torch.randint(0, 4, (4, 6)).double(), torch.arange(6) < torch.tensor([[6], [3], [4], [2]])
-    gradients = [torch.autograd.grad(listnet_loss(scores, labels, mask, kind=k), scores)[0] for k in ("ce", "kl")]
+    gradients = [torch.autograd.grad(ListNetLoss(kind=k)(scores, labels, mask), scores)[0] for k in ("ce", "kl")]
     torch.testing.assert_close(*gradients)
 
 
@@ -82,14 +72,14 @@ def test_mean_inequality_by_its_value_check():
 def test_mean_inequality_is_zero_just_where_the_relevant_share_all_the_mass_evenly():
     """Two relevant: (60, 60, -60) shares evenly: 0. (61, 60, -60): -2 log 2 - log p1 - log p2 with p = (e, 1) / (1 + e)."""
     labels = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
-    assert mean_inequality_loss(torch.tensor([[60.0, 60.0, -60.0]], dtype=torch.float64), labels).item() == pytest.approx(
+    assert MeanInequalityLoss()(torch.tensor([[60.0, 60.0, -60.0]], dtype=torch.float64), labels).item() == pytest.approx(
         0, abs=1e-12
     )
-    uneven = mean_inequality_loss(torch.tensor([[61.0, 60.0, -60.0]], dtype=torch.float64), labels).item()
+    uneven = MeanInequalityLoss()(torch.tensor([[61.0, 60.0, -60.0]], dtype=torch.float64), labels).item()
     assert uneven == pytest.approx(-2 * math.log(2) - 1 + 2 * math.log(1 + math.e))
     torch.manual_seed(0)
     many = torch.randn(200, 6, dtype=torch.float64) * 3
-    assert mean_inequality_loss(many, torch.randint(0, 2, (200, 6)).double(), reduction="none").min() >= 0
+    assert MeanInequalityLoss(reduction="none")(many, torch.randint(0, 2, (200, 6)).double()).min() >= 0
 
 
 def test_a_list_of_two_makes_ranknet_and_list_mle_one_softplus():
@@ -105,5 +95,5 @@ def test_large_scores_lose_no_digits_of_their_gaps(positives):
     """Around 1e4 in float32, gaps of 1/128 are exact; the loss of the gaps alone is the oracle."""
     gaps = torch.arange(24).view(1, 24) / 128
     labels = (torch.arange(24) % 5 == 0).float().view(1, 24)
-    expected = softmax_loss(gaps.double(), labels.double(), positives=positives)
-    torch.testing.assert_close(softmax_loss(1e4 + gaps, labels, positives=positives).double(), expected, rtol=1e-6, atol=0)
+    expected = SoftmaxLoss(positives=positives)(gaps.double(), labels.double())
+    torch.testing.assert_close(SoftmaxLoss(positives=positives)(1e4 + gaps, labels).double(), expected, rtol=1e-6, atol=0)

@@ -24,8 +24,6 @@ from ltr.losses import (
     MarginRankingLoss,
     RankNetLoss,
     SoftmaxLoss,
-    list_mle_loss,
-    ranknet_loss,
 )
 from ltr.similarity import cosine, dot, euclidean
 
@@ -135,7 +133,7 @@ def test_ranknet_is_rank_pairwise_of_xgboost(lists):
     n_pairs_b = torch.tensor([s.shape[1] for s, _ in graded_pairs(*lists)]).double()
 
     def sum_over_pairs(s: Tensor) -> Tensor:
-        return ranknet_loss(s, labels, mask, reduction="none") @ n_pairs_b
+        return RankNetLoss(reduction="none")(s, labels, mask) @ n_pairs_b
 
     gradient, curvature = xgboost_derivatives("rank:pairwise", *lists)
     assert_same_as_xgboost(torch.autograd.grad(sum_over_pairs(scores), scores)[0], gradient)
@@ -396,6 +394,6 @@ def test_listmle_gives_the_orders_of_a_list_a_probability():
     """Plackett-Luce by its law: exp(-loss) over all 24 orders of 4 documents sums to 1, and it is no uniform 1 / 24."""
     scores = torch.randn(1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).expand(24, 4)
     orders = torch.tensor(list(itertools.permutations(range(4)))).double()
-    probability = (-list_mle_loss(scores, orders, reduction="none")).exp()
+    probability = (-ListMLELoss(reduction="none")(scores, orders)).exp()
     assert probability.sum().item() == pytest.approx(1.0)
     assert probability.max() > 2 * probability.min() > 0

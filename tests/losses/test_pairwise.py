@@ -4,17 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ltr.losses import (
-    AdaptiveMarginRankingLoss,
-    AdaptiveRankNetLoss,
-    MarginRankingLoss,
-    RankNetLoss,
-    _blocks,
-    adaptive_ranknet_loss,
-    chain_probability,
-    margin_ranking_loss,
-    ranknet_loss,
-)
+from ltr.losses import AdaptiveMarginRankingLoss, AdaptiveRankNetLoss, MarginRankingLoss, RankNetLoss, chain_probability
 
 
 def softplus(x):
@@ -28,7 +18,7 @@ def sigmoid(x):
 def test_hinge_by_hand():
     """One list, s = (1, 3), y = (1, 0), margin 1: max(0, 1 - (1 - 3)) = 3; squared 9."""
     lists = torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 0.0]])
-    assert margin_ranking_loss(*lists, margin=1.0).item() == 3.0
+    assert MarginRankingLoss(margin=1.0)(*lists).item() == 3.0
     assert MarginRankingLoss(squared=True)(*lists).item() == 9.0
 
 
@@ -38,7 +28,7 @@ def test_hinge_of_a_graded_list_by_hand():
     Gradient: pair 0>2 is active: -1/3 on 0, +1/3 on 2; 1>2 too; 0>1 just meets its margin and is not.
     """
     scores = torch.tensor([[2.0, 1.0, 1.5]], requires_grad=True)
-    loss = margin_ranking_loss(scores, torch.tensor([[2.0, 1.0, 0.0]]))
+    loss = MarginRankingLoss()(scores, torch.tensor([[2.0, 1.0, 0.0]]))
     loss.backward()
     assert loss.item() == pytest.approx(2 / 3)
     assert scores.grad[0].tolist() == pytest.approx([-1 / 3, -1 / 3, 2 / 3])
@@ -90,7 +80,7 @@ def test_hardest_and_semi_hard_equal_a_plain_loop_over_pairs():
             for m, name in ((margin[b : b + 1], "negative"), (per_pair[b : b + 1], "pair")):
                 gap = [(m[0, i, j] if name == "pair" else m[0, j]).item() - (s[i] - s[j]) for i, j in chosen]
                 expected = sum(max(0.0, g) for g in gap) / max(1, len(chosen))
-                assert margin_ranking_loss(*row, margin=m, pairs=choice).item() == pytest.approx(expected), (b, choice, name)
+                assert MarginRankingLoss(pairs=choice)(*row, margin=m).item() == pytest.approx(expected), (b, choice, name)
 
 
 def test_the_mean_of_margins_per_pair_by_hand():
@@ -98,7 +88,7 @@ def test_the_mean_of_margins_per_pair_by_hand():
     margin = torch.full((1, 3, 3), 99.0)
     margin[0, 0, 1:] = torch.tensor([1.0, 3.0])
     lists = torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]])
-    assert margin_ranking_loss(*lists, margin=margin, pairs="mean").item() == 2.5
+    assert MarginRankingLoss(pairs="mean")(*lists, margin=margin).item() == 2.5
 
 
 def test_triplet_loss_is_margin_ranking_over_negated_distances():
@@ -106,7 +96,7 @@ def test_triplet_loss_is_margin_ranking_over_negated_distances():
     a, p, n = torch.randn(3, 4, 8)
     scores = -torch.stack([(a - p).norm(dim=1), (a - n).norm(dim=1)], dim=1)
     labels = torch.tensor([[1.0, 0.0]]).expand(4, 2)
-    ours = margin_ranking_loss(scores, labels, margin=0.5)
+    ours = MarginRankingLoss(margin=0.5)(scores, labels)
     torch.testing.assert_close(ours, nn.TripletMarginLoss(margin=0.5, eps=0)(a, p, n))
 
 
@@ -146,7 +136,7 @@ def test_adaptive_margin_by_hand():
 def test_ranknet_by_hand():
     """sigma 2, gap 0.5: log(1 + exp(-1)); its gradient on the relevant score is -2 / (1 + e)."""
     scores = torch.tensor([[1.5, 1.0]], requires_grad=True)
-    loss = ranknet_loss(scores, torch.tensor([[1.0, 0.0]]), sigma=2.0)
+    loss = RankNetLoss(sigma=2.0)(scores, torch.tensor([[1.0, 0.0]]))
     loss.backward()
     assert loss.item() == pytest.approx(math.log(1 + math.exp(-1)))
     assert scores.grad[0].tolist() == pytest.approx([-2 / (1 + math.e), 2 / (1 + math.e)])
@@ -179,7 +169,7 @@ def test_adaptive_ranknet_without_margin_is_ranknet():
     torch.manual_seed(0)
     lists = torch.randn(4, 6, dtype=torch.float64), torch.randint(0, 3, (4, 6)).double()
     for mode in ("shift", "scale"):
-        torch.testing.assert_close(adaptive_ranknet_loss(*lists, margin=0.0, mode=mode), ranknet_loss(*lists))
+        torch.testing.assert_close(AdaptiveRankNetLoss(margin=0.0, mode=mode)(*lists), RankNetLoss()(*lists))
 
 
 def test_ranknet_is_binary_cross_entropy_on_the_gap():
@@ -194,14 +184,14 @@ def test_sigma_is_a_factor_on_the_scores():
     scores, labels = torch.randn(4, 6, dtype=torch.float64), torch.randint(0, 3, (4, 6)).double()
     for pairs in ("all", "hardest", "mean"):
         torch.testing.assert_close(
-            ranknet_loss(scores, labels, sigma=2.5, pairs=pairs), ranknet_loss(2.5 * scores, labels, pairs=pairs)
+            RankNetLoss(sigma=2.5, pairs=pairs)(scores, labels), RankNetLoss(pairs=pairs)(2.5 * scores, labels)
         )
 
 
 def test_ranknet_falls_when_sigma_rises_over_a_right_order():
     scores, labels = torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 0.0]])
-    assert ranknet_loss(scores, labels, sigma=2.0) < ranknet_loss(scores, labels, sigma=1.0)
-    assert ranknet_loss(scores.flip(1), labels, sigma=2.0) > ranknet_loss(scores.flip(1), labels, sigma=1.0)
+    assert RankNetLoss(sigma=2.0)(scores, labels) < RankNetLoss(sigma=1.0)(scores, labels)
+    assert RankNetLoss(sigma=2.0)(scores.flip(1), labels) > RankNetLoss(sigma=1.0)(scores.flip(1), labels)
 
 
 def test_the_chain_of_probabilities():
@@ -219,11 +209,11 @@ def test_reductions():
     """Rows cost 3, 0 (nothing to learn) and 1: none, their sum 4, their mean over the two that count 2."""
     scores = torch.tensor([[1.0, 3.0], [1.0, 1.0], [1.0, 1.0]])
     labels = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
-    assert margin_ranking_loss(scores, labels, reduction="none").tolist() == [3.0, 0.0, 1.0]
+    assert MarginRankingLoss(reduction="none")(scores, labels).tolist() == [3.0, 0.0, 1.0]
     assert MarginRankingLoss(reduction="sum")(scores, labels).item() == 4.0
-    assert margin_ranking_loss(scores, labels).item() == 2.0
+    assert MarginRankingLoss()(scores, labels).item() == 2.0
     with pytest.raises(ValueError, match="reduction must be"):
-        margin_ranking_loss(scores, labels, reduction="max")
+        MarginRankingLoss(reduction="max")(scores, labels)
     with pytest.raises(ValueError, match="pairs must be 'all', 'hardest', 'semi-hard', 'adjacent' or 'mean', got 'some'"):
         MarginRankingLoss(pairs="some")
 
@@ -240,7 +230,7 @@ def test_a_margin_where_no_pair_stands_may_be_anything(loss, pairs, rubbish, mon
     pair = (labels.unsqueeze(2) > labels.unsqueeze(1)) & mask.unsqueeze(2) & mask.unsqueeze(1)
     per_negative, per_pair = torch.rand(3, 8, generator=generator).double(), torch.rand(3, 8, 8, generator=generator).double()
     for short in (1 << 15, 0):
-        monkeypatch.setattr(_blocks, "SHORT", short)
+        monkeypatch.setattr("ltr.losses.pairs.SHORT", short)
         for clean, used in ((per_negative, pair.any(dim=1)), (per_pair, pair)):
             found = []
             for margin in (clean, torch.where(used, clean, rubbish)):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ltr.losses import BCELoss, MSELoss, bce_loss
+from ltr.losses import BCELoss, MSELoss
 
 
 def test_bce_by_hand():
@@ -29,7 +29,7 @@ def test_bce_is_that_of_torch_over_the_documents_of_each_list():
     expected = [
         F.binary_cross_entropy_with_logits(s[m], y[m], pos_weight=weight) for s, y, m in zip(scores, labels, mask, strict=True)
     ]
-    torch.testing.assert_close(bce_loss(scores, labels, mask, pos_weight=3.0), torch.stack(expected).mean())
+    torch.testing.assert_close(BCELoss(pos_weight=3.0)(scores, labels, mask), torch.stack(expected).mean())
 
 
 def test_without_a_relevant_document_there_is_still_something_to_learn():

@@ -1,15 +1,7 @@
 import pytest
 import torch
 
-from ltr.losses import (
-    BatchAllTripletLoss,
-    BatchHardTripletLoss,
-    BatchSemiHardTripletLoss,
-    batch_all_triplet_loss,
-    batch_hard_triplet_loss,
-    batch_semi_hard_triplet_loss,
-    margin_ranking_loss,
-)
+from ltr.losses import BatchAllTripletLoss, BatchHardTripletLoss, BatchSemiHardTripletLoss, MarginRankingLoss
 
 # Two anchors with margin 1. The first: positives at -1 and -2, negatives at -1.5 and -9; hinges 0.5, 0, 1.5, 0. The second: one
 # positive at -1, negatives at -5, -1.25, -0.5; hinges 0, 0.75, 1.5.
@@ -29,18 +21,18 @@ def test_batch_all_by_hand():
 def test_batch_all_gradient_by_hand():
     """Of the four active triplets: first row p=0 n=2, p=1 n=2; second row p=0 with n=2 and n=3; each 1/4."""
     scores = SCORES.clone().requires_grad_()
-    batch_all_triplet_loss(scores, LABELS).backward()
+    BatchAllTripletLoss()(scores, LABELS).backward()
     assert (scores.grad * 4).tolist() == [[-1.0, -1.0, 2.0, 0.0], [-2.0, 0.0, 1.0, 1.0]]
 
 
 def test_a_triplet_that_just_meets_its_margin_is_not_active():
     """Gaps 1 and 0.5 under margin 1: only the second counts, so the mean over the active is 0.5."""
     scores, labels = torch.tensor([[2.0, 1.0, 1.5]]), torch.tensor([[1.0, 0.0, 0.0]])
-    assert batch_all_triplet_loss(scores, labels).item() == 0.5
+    assert BatchAllTripletLoss()(scores, labels).item() == 0.5
 
 
 def test_shares_of_rows_sum_up_to_the_mean_of_the_batch():
-    shares = batch_all_triplet_loss(SCORES, LABELS, reduction="none")
+    shares = BatchAllTripletLoss(reduction="none")(SCORES, LABELS)
     assert shares.tolist() == [2 / 4, 2.25 / 4]
 
 
@@ -49,16 +41,16 @@ def test_batch_hard_by_hand():
     assert BatchHardTripletLoss()(SCORES, LABELS).item() == 1.5
     soft = torch.nn.functional.softplus(torch.tensor(0.5)).item()
     assert BatchHardTripletLoss(soft=True)(SCORES, LABELS).item() == pytest.approx(soft)
-    assert batch_hard_triplet_loss(SCORES, LABELS, soft=True).item() == pytest.approx(soft)
+    assert BatchHardTripletLoss(soft=True)(SCORES, LABELS).item() == pytest.approx(soft)
 
 
 def test_batch_semi_hard_by_hand():
     """First row: p=-1: the best below it is -1.5: 0.5; p=-2: -9: 0. Second row: p=-1: -1.25: 0.75. Mean (0.25 + 0.75) / 2."""
     assert BatchSemiHardTripletLoss()(SCORES, LABELS).item() == 0.5
     # No negative is below the positive: the easiest, -0.5, is taken: 1 - (-1 + 0.5) = 1.5.
-    assert batch_semi_hard_triplet_loss(torch.tensor([[-1.0, -0.5, -0.25]]), torch.tensor([[1.0, 0.0, 0.0]])).item() == 1.5
+    assert BatchSemiHardTripletLoss()(torch.tensor([[-1.0, -0.5, -0.25]]), torch.tensor([[1.0, 0.0, 0.0]])).item() == 1.5
     # A negative just as far as the positive is not semi-hard: -2 is taken, 1 - (-1 + 2) = 0.
-    assert batch_semi_hard_triplet_loss(torch.tensor([[-1.0, -1.0, -2.0]]), torch.tensor([[1.0, 0.0, 0.0]])).item() == 0.0
+    assert BatchSemiHardTripletLoss()(torch.tensor([[-1.0, -1.0, -2.0]]), torch.tensor([[1.0, 0.0, 0.0]])).item() == 0.0
 
 
 def test_batch_hard_is_at_least_batch_all_for_every_anchor():
@@ -66,8 +58,8 @@ def test_batch_hard_is_at_least_batch_all_for_every_anchor():
     scores = torch.randn(30, 30, dtype=torch.float64)
     labels = (torch.arange(30).unsqueeze(1) // 5 == torch.arange(30) // 5).double()
     mask = ~torch.eye(30, dtype=torch.bool)
-    hard = batch_hard_triplet_loss(scores, labels, mask, reduction="none")
-    row = margin_ranking_loss(scores, labels, mask, reduction="none")
+    hard = BatchHardTripletLoss(reduction="none")(scores, labels, mask)
+    row = MarginRankingLoss(reduction="none")(scores, labels, mask)
     assert (hard >= row).all() and (hard > row).any()
 
 
@@ -81,7 +73,7 @@ def test_batch_all_equals_a_cube_of_triplets():
         valid = (same & other).unsqueeze(2) & ~same.unsqueeze(1)
         cube = cube * valid
         for average, expected in (("active", cube.sum() / (cube > 0).sum()), ("all", cube.sum() / valid.sum())):
-            ours = batch_all_triplet_loss(scores, same.double(), other, average=average)
+            ours = BatchAllTripletLoss(average=average)(scores, same.double(), other)
             torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
             gradients = [torch.autograd.grad(x, scores, retain_graph=True)[0] for x in (ours, expected)]
             torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)

@@ -21,7 +21,7 @@ from tests.conftest import write_letor
 from tests.modules.test_ranker import trainer
 
 NOT_OF_GRADES = ("KLDivergenceLoss", "MarginMSELoss", "WeightedSum")  # the labels of the first two are a teacher's scores
-LOSSES = [name for name in losses.__all__ if name[0].isupper() and name not in NOT_OF_GRADES]
+LOSSES = [name for name in losses.LOSSES if name not in NOT_OF_GRADES]
 
 
 def fitted(tmp_path, data, module, **options):

@@ -1,9 +1,9 @@
-"""Exact sums over all pairs of a list by sorting instead of looking at each pair: O(N log N) time and O(N) memory per row.
+"""Hinges, and their exact sums over all pairs of a list by sorting: O(N log N) time and O(N) memory per row and grade.
 
 A pair (i, j) with y_i > y_j costs something when ``u_j > s_i``, where ``u_j = s_j + m_j``. The scores of one level of more
 relevant documents are sorted; one ``searchsorted`` tells for each less relevant document how many of them it violates, a
 histogram of the answers tells the same from the other side, and these counts are the gradient of the hinge. Several grades go
-level by level. Letters of shapes: b row (one query), p packed upper document (:class:`ltr.losses._uppers.Uppers`), w upper
+level by level. Letters of shapes: b row (one query), p packed upper document (:class:`ltr.losses.pairs.uppers.Uppers`), w upper
 document of one level.
 """
 
@@ -14,8 +14,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.losses._blocks import first_derivative_only
-from ltr.losses._uppers import Uppers
+from ltr.losses.pairs.blocks import refuse_second_derivative
+from ltr.losses.pairs.uppers import Uppers
+
+
+def hinge(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor) -> Tensor:
+    """max(0, m - (s_i - s_j)), in the order in which sorting compares: both forms then agree at the kink to the last bit."""
+    return F.relu((s_j + m_ij) - s_i)
+
+
+def squared_hinge(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor) -> Tensor:
+    """The square of :func:`hinge`."""
+    return hinge(s_i, s_j, y_i, y_j, m_ij).square()
 
 
 class Level(NamedTuple):
@@ -96,8 +106,8 @@ class _HingeSums(torch.autograd.Function):
         return sum_b, active_b
 
     @staticmethod
-    @first_derivative_only
     def backward(ctx, gradient_b: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
         gradient, of_margin = ctx.saved_tensors
         if of_margin is not None:
             of_margin = (of_margin * gradient_b.unsqueeze(1)).sum_to_size(ctx.margin_shape)
@@ -139,8 +149,9 @@ def _after(buckets: Tensor) -> Tensor:
     return buckets[:, 1:].flip(1).cumsum(dim=1).flip(1)
 
 
-def semi_hard_columns(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers) -> Tensor:
-    """:func:`ltr.losses._pairs.semi_hard_columns` by sorting the documents below each level."""
+@torch.no_grad()
+def semi_hard_by_sorting(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers) -> Tensor:
+    """:func:`ltr.losses.pairs.choose.semi_hard_columns` by sorting the documents below each level."""
     found = torch.zeros_like(uppers.columns)
     begin_b = torch.zeros(len(mask), 1, dtype=torch.int64, device=mask.device)
     for level in levels_of(labels, mask, uppers):
@@ -151,19 +162,3 @@ def semi_hard_columns(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppe
         found = found.scatter_add(1, place, chosen.masked_fill(~level.real, 0))
         begin_b = begin_b + level.real.sum(dim=1, keepdim=True)
     return found
-
-
-def swapped_counts(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers) -> tuple[Tensor, Tensor]:
-    """``[B]`` int64 each: how many pairs stand in the wrong order (s_j > s_i though y_i > y_j), and how many are tied in
-    score.
-    """
-    swapped_b = torch.zeros(len(mask), dtype=torch.int64, device=mask.device)
-    tied_b = torch.zeros_like(swapped_b)
-    for level in levels_of(labels, mask, uppers):
-        upper_w = scores.gather(1, level.columns).masked_fill(~level.real, torch.inf).sort(dim=1).values
-        below, up_to = (torch.searchsorted(upper_w, scores, right=right) for right in (False, True))
-        # Infinite scores meet the padding of the uppers, which no document ties with.
-        up_to = torch.minimum(up_to, level.real.sum(dim=1, keepdim=True))
-        swapped_b = swapped_b + below.masked_fill(~level.lower, 0).sum(dim=1)
-        tied_b = tied_b + (up_to - below).masked_fill(~level.lower, 0).sum(dim=1)
-    return swapped_b, tied_b

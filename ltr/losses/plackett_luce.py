@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.losses._blocks import first_derivative_only
-from ltr.losses._lists import check_lists
+from ltr.losses.lists import check_lists
+from ltr.losses.pairs.blocks import refuse_second_derivative
 
 # Units of score over which float64 keeps the digits of a sum of exponentials: e^-600 is far from its smallest number.
 FAR = 600.0
@@ -48,8 +48,8 @@ class PlackettLuce(torch.autograd.Function):
         return value_b.to(scores.dtype)
 
     @staticmethod
-    @first_derivative_only
     def backward(ctx, gradient_b: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
         (gradient,) = ctx.saved_tensors
         return gradient_b.unsqueeze(1) * gradient, None, None, None
 

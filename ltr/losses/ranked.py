@@ -3,16 +3,17 @@
 Letters of shapes: b row (one query), r rank, i a rank and j a lower one (further down) of a pair.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ltr.gains import exp_gain
+from ltr.losses.lists import check_margin, clean_margin
+
 SwapMetric = Literal["ndcg", "err", "mrr", "ap", "precision"]
-METRICS = ("ndcg", "err", "mrr", "ap", "precision")
 
 # delta(span of i) -> |ΔZ| of swapping ranks i and j, [B, I, J], where j runs from the first i of the span to the last rank; right
 # where j is below i, anything elsewhere.
@@ -26,22 +27,45 @@ class Ranked(NamedTuple):
         scores: ``[B, R]`` with their gradient.
         labels: ``[B, R]``; 0 at the padding.
         real: ``[B, R]`` bool, False at the padding, which comes last.
+        margin: ``[B, R]`` (of the less relevant document) or ``[B, R, R]`` (per pair), or None.
     """
 
     scores: Tensor
     labels: Tensor
     real: Tensor
+    margin: Tensor | None = None
+
+    def cut(self, k: int | None) -> tuple[list[Tensor], list[Tensor]]:
+        """What :func:`ltr.losses.pairs.blocks.sum_in_blocks` takes for the pairs with a document among the first k ranks."""
+        docs, lists, m = [self.scores[:, :k]], [self.scores], self.margin
+        if m is not None and m.ndim == 3:
+            docs += [m[:, :k], m.transpose(1, 2)[:, :k]]
+        elif m is not None:
+            docs.append(m[:, :k])
+            lists.append(m)
+        return docs, lists
 
 
-def rank_lists(scores: Tensor, labels: Tensor, mask: Tensor) -> Ranked:
-    """Sort by the present scores: highest first, stable, anew at every call."""
+def rank_lists(scores: Tensor, labels: Tensor, mask: Tensor, margin: float | Tensor | None = None) -> Ranked:
+    """Sort by the current scores: highest first, stable, anew at every call."""
     order = scores.detach().masked_fill(~mask, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    return Ranked(scores.gather(1, order), labels.gather(1, order), mask.gather(1, order))
+    if isinstance(margin, Tensor):
+        margin = clean_margin(check_margin(margin, scores), labels, mask)
+        if margin.ndim == 3:
+            margin = margin.gather(1, order.unsqueeze(2).expand_as(margin))
+            margin = margin.gather(2, order.unsqueeze(1).expand_as(margin))
+        else:
+            margin = margin.expand_as(scores).gather(1, order)
+    else:
+        margin = None
+    return Ranked(scores.gather(1, order), labels.gather(1, order), mask.gather(1, order), margin)
 
 
-def exp_gain(labels: Tensor) -> Tensor:
-    """2^y − 1; a grade below 0 gains nothing, as 0."""
-    return torch.expm1(labels.clamp(min=0) * math.log(2))
+def ranked_margins(docs: Sequence[Tensor], lists: Sequence[Tensor], span: slice) -> tuple[Tensor, Tensor]:
+    """The margins of a block, where the upper document of a pair is the more relevant one, and where the lower one is."""
+    if lists:  # of the less relevant document
+        return of_j(lists[0], span), docs[0].unsqueeze(2)
+    return docs[0][:, :, span.start :], docs[1][:, :, span.start :]
 
 
 def discount(like: Tensor, k: int | None = None) -> Tensor:

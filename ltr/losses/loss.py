@@ -1,0 +1,87 @@
+"""The base of every loss: what a loss takes, what it gives, and how its rows become one number."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ltr.errors import InputError
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+class Loss(nn.Module):
+    r"""A ranking loss is a function of one labelled score matrix: :math:`\ell(s, y)` for each list, then a mean over the lists.
+
+    A row is a query (or an anchor), a column a document of its list. What stands at padding changes neither value nor gradient.
+    A row with nothing to learn gives 0 and a zero gradient, and does not dilute the mean. Values are float32 or better. A NaN
+    among the scores or labels gives NaN.
+
+    A loss of your own is a subclass that constructs without arguments. In a file of ``ltr/losses`` it needs no other line: the
+    package, the documentation and the tests that hold for every loss find it.
+
+    Args:
+        reduction: ``mean`` over the rows with something to learn, ``sum`` over all rows, or ``none``: one value per row.
+    """
+
+    takes_margin: bool = False
+
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        check_choice("reduction", reduction, Reduction)
+        self.reduction = reduction
+
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        """Value of the loss.
+
+        Args:
+            scores: ``[B, N]`` float, higher is better.
+            labels: ``[B, N]``, relevance grades, or the scores of a teacher; they get no gradient.
+            mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
+            margin: in units of score, used instead of the loss's own: ``[B, 1]`` (per row), ``[B, N]`` (per less relevant
+                document) or ``[B, N, N]`` (per pair, more relevant document first). Ignored if ``takes_margin`` is False.
+
+        Returns:
+            A scalar, or ``[B]`` for ``reduction="none"``.
+
+        Raises:
+            ValueError: if the shapes of scores, labels and mask differ, or the margin has none of the three shapes.
+        """
+        raise NotImplementedError
+
+    def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
+        """The gap ``s_i - s_j`` that the loss asks of a pair, in units of score; None if it asks for none.
+
+        Args:
+            margin: what the batch brings, as in :meth:`forward`.
+        """
+        return None
+
+    def reduce(self, value_b: Tensor, has_signal_b: Tensor) -> Tensor:
+        """Reduce one value per row; ``has_signal_b`` is not 0 (not False) for the rows with something to learn."""
+        check_choice("reduction", self.reduction, Reduction)
+        if self.reduction == "none":
+            return value_b
+        if self.reduction == "sum":
+            return value_b.sum()
+        return value_b.sum() / has_signal_b.count_nonzero().clamp(min=1)
+
+
+def check_choice(option: str, value: str, choices: object) -> None:
+    """Refuse a value that is none of those of a ``Literal``.
+
+    Raises:
+        InputError: with the choices, and what came.
+    """
+    if value not in choices.__args__:
+        *others, last = choices.__args__
+        raise InputError(f"{option} must be {', '.join(map(repr, others))} or {last!r}, got {value!r}", option=option)
+
+
+def check_positive(option: str, value: float) -> None:
+    """Refuse a number that is not finite and above 0.
+
+    Raises:
+        InputError: with what came.
+    """
+    if not 0 < value < float("inf"):
+        raise InputError(f"{option} must be finite and above 0, got {value}", option=option)
