@@ -20,6 +20,7 @@ from harness.machine import allocator, described
 from harness.options import parser
 from harness.turns import SECONDS, Case, Side, Work, measure
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 ST, PML, ALLRANK = PEERS = ("sentence-transformers", "pytorch-metric-learning", "allRank")
 ST_LOSSES = "sentence_transformers.sentence_transformer.losses"
@@ -98,6 +99,18 @@ def plain_hinge(loss: str, n_lists: int, n_docs: int) -> Work:
     return scores, mean_over_pairs
 
 
+def plain_ranknet(loss: str, n_lists: int, n_docs: int) -> Work:
+    """RankNet as one would write it down, over all N² pairs of each list."""
+    scores, labels = lists(n_lists, n_docs)
+
+    def mean_over_pairs() -> Tensor:
+        pairs = labels[:, :, None] > labels[:, None, :]
+        costs = -logsigmoid(scores[:, :, None] - scores[:, None, :]) * pairs
+        return (costs.sum(dim=(1, 2)) / pairs.sum(dim=(1, 2)).clamp(min=1)).mean()
+
+    return scores, mean_over_pairs
+
+
 def triplet_cases() -> Iterator[Case]:
     """Triplet losses over P x K batches."""
     for kind, loss in (("batch-all", "BatchAllTripletLoss"), ("semi-hard", "BatchSemiHardTripletLoss")):
@@ -125,6 +138,8 @@ def list_cases() -> Iterator[Case]:
     ):
         for shape in shapes:
             sides = {"ltr": Side(our_lists, ours, shape), ALLRANK: Side(allrank_lists, theirs, shape)}
+            if name == "RankNet":
+                sides["plain O(N²)"] = Side(plain_ranknet, "", shape)
             yield Case(f"{name}, {shape[0]} lists of {shape[1]}", sides)
     hinge = {"ltr": Side(our_lists, "MarginRankingLoss", (1, 10_000)), "plain O(N²)": Side(plain_hinge, "", (1, 10_000))}
     yield Case("margin ranking, 1 list of 10000", hinge)

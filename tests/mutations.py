@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-EVERY_TEST = ("tests/losses", "tests/test_similarity.py")
+EVERY_TEST = ("tests/losses", "tests/test_similarity.py", "tests/test_metrics.py")
 CRASHES = (AttributeError, ImportError, IndexError, KeyError, NameError, SyntaxError, TypeError)
 # Imported once, before the processes fork: each fault then costs its tests and not their imports. Never the package itself.
 PRELOAD = ["pytest", "torch"]

@@ -6,8 +6,9 @@ import pytest
 import pytrec_eval
 import torch
 from scipy import stats
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from ltr.metrics import RankingMetric
+from ltr.metrics import RankedLists, RankingMetric, kendall_tau, swapped_pairs
 
 TREC = {
     "nDCG@10": "ndcg_cut_10",
@@ -159,3 +160,65 @@ def test_a_nan_score_is_refused():
 def test_a_grade_above_the_scale_is_refused_by_err():
     with pytest.raises(ValueError, match="max_grade"):
         RankingMetric("ERR", max_grade=2).update(torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 0.0]]))
+
+
+class Sorts(TorchDispatchMode):
+    """Counts the sorts, by the tensor's width."""
+
+    def __init__(self):
+        super().__init__()
+        self.widths = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.overloadpacket in (torch.ops.aten.sort, torch.ops.aten.argsort):
+            self.widths.append(args[0].shape[1])
+        return function(*args, **(kwargs or {}))
+
+
+def sorts_of(measures):
+    scores, labels, mask, ties, ideal = random_lists(0)
+    metrics = [RankingMetric(measure) for measure in measures]
+    with Sorts() as seen:
+        lists = RankedLists(scores, labels, mask, ties, ideal)
+        for metric in metrics:
+            metric.per_query(lists)
+            metric.update(lists)
+    return len(seen.widths)
+
+
+def test_a_list_is_ranked_once_whatever_the_number_of_metrics():
+    """By rank: ties, scores, padding, and the ideal order. Pairs: one sort of the labels, here of short lists."""
+    by_rank = ["nDCG@10", "RR@10", "AP", "P@5", "R@5", "Success@1", "nDCG_exp@10", "ERR@10"]
+    assert sorts_of(by_rank[:1]) == sorts_of(by_rank) == 4
+    assert sorts_of(["swapped_pairs"]) == sorts_of(["swapped_pairs"] * 3) == 1
+    assert sorts_of([*by_rank, "swapped_pairs"]) == 5
+
+
+def test_lists_without_documents_have_nothing_to_find_in_them():
+    """No columns: 0 where the query has relevant documents elsewhere, else left out."""
+    nothing, ideal = torch.zeros(2, 0), torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    for measure in ("nDCG@10", "nDCG_exp", "RR", "AP", "P@5", "R@5", "Success@1", "ERR"):
+        values = RankingMetric(measure).per_query(nothing, nothing, nothing.bool(), None, ideal)
+        assert values[0] == 0 and values[1].isnan(), measure
+    for measure in ("swapped_pairs", "tau"):
+        assert RankingMetric(measure).per_query(nothing, nothing).isnan().all()
+
+
+def test_grades_below_zero_count_as_zero_by_rank_and_as_grades_in_pairs():
+    """As trec_eval: nDCG of grades (-2, 1) in this order is that of (0, 1); but 0 above -2 is a pair."""
+    scores, labels = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[-2.0, 1.0, 0.0]])
+    for measure in ("nDCG", "nDCG_exp", "AP", "RR", "ERR", "R@2"):
+        metric = RankingMetric(measure)
+        assert metric.per_query(scores, labels) == metric.per_query(scores, labels.clamp(min=0)), measure
+    assert swapped_pairs(scores, labels).tolist() == [2.0] and kendall_tau(scores, labels).item() == pytest.approx(-1 / 3)
+
+
+def test_swapped_pairs_are_exact_beyond_what_float32_counts():
+    """5,000 relevant documents below 4,999 others, and one tie among them: 5,000 · 4,999 − 1/2."""
+    n = 5000
+    labels = (torch.arange(2 * n - 1) < n).float().view(1, -1)
+    scores = 1 - labels
+    scores[0, 0] = 2.0
+    scores[0, -1] = 2.0
+    # The first relevant one, at 2, stands above 4,998 others and ties with the last; the other 4,999 stand below all.
+    assert RankingMetric("swapped_pairs").per_query(scores, labels).item() == (n - 1) * (n - 1) + 0.5

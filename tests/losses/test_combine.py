@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ltr.losses import MarginRankingLoss, RankNetLoss, SoftmaxLoss, WeightedSum
+from ltr.losses import AdaptiveMarginRankingLoss, MarginRankingLoss, RankNetLoss, SoftmaxLoss, WeightedSum
 
 
 def test_a_weighted_sum_by_hand():
@@ -24,3 +24,26 @@ def test_losses_and_weights_must_match():
         WeightedSum([RankNetLoss()], [1.0, 2.0])
     with pytest.raises(ValueError, match="must not be empty"):
         WeightedSum([])
+
+
+def test_the_margin_asked_for_is_the_largest_of_the_losses_that_weigh():
+    """Pair by pair, rows the more relevant documents; a number, one per less relevant document, and one per pair."""
+    per_document, per_pair = torch.tensor([[0.0, 0.3]]), torch.tensor([[[0.0, 0.1], [0.2, 0.6]]])
+    both = WeightedSum([RankNetLoss(), MarginRankingLoss(0.5), AdaptiveMarginRankingLoss(k=2.0)], [1.0, 0.0, 1.0])
+    assert both.asked_margin(None) == 2.0
+    torch.testing.assert_close(both.asked_margin(per_document), torch.tensor([[0.0, 0.6]]))
+    two = WeightedSum([MarginRankingLoss(), AdaptiveMarginRankingLoss(k=2.0)])
+    torch.testing.assert_close(two.asked_margin(per_pair), 2 * per_pair)
+    assert WeightedSum([RankNetLoss(), SoftmaxLoss()]).asked_margin(None) is None
+    assert WeightedSum([MarginRankingLoss(0.5), MarginRankingLoss(9.0)], [1.0, 0.0]).asked_margin(None) == 0.5
+
+
+def test_margins_per_document_and_per_pair_meet_in_a_sum():
+    """A loss of one's own may ask for a margin per pair: [B, N] then is of the last of three dimensions."""
+
+    class PerPair(MarginRankingLoss):
+        def asked_margin(self, margin):
+            return torch.tensor([[[0.0, 0.1], [0.2, 0.6]]])
+
+    found = WeightedSum([PerPair(), MarginRankingLoss()]).asked_margin(torch.tensor([[0.15, 0.3]]))
+    torch.testing.assert_close(found, torch.tensor([[[0.15, 0.3], [0.2, 0.6]]]))

@@ -5,6 +5,7 @@ import torch
 
 from ltr import metrics
 from ltr.losses import LambdaLoss, LambdaRankLoss
+from ltr.losses.pairs import blocks
 from ltr.losses.ranked import rank_lists, swap_weights
 
 # A metric of grades by rank; ltr.metrics is measured against trec_eval and plain loops in its own tests.
@@ -165,3 +166,81 @@ def test_lambdarank_is_lambda_loss_with_the_swap_as_its_weight():
     for seed in range(4):
         lists = random_list(seed)
         torch.testing.assert_close(LambdaLoss(mu=0.0)(*lists) * math.log(2), LambdaRankLoss()(*lists))
+
+
+COSTS = {
+    "logistic": lambda x, sigma: math.log1p(math.exp(-sigma * x)) / sigma,
+    "hinge": lambda x, sigma: max(0.0, -x),
+    "squared hinge": lambda x, sigma: max(0.0, -x) ** 2,
+}
+
+
+def pairs_of(s, y, choice):
+    every = [(i, j) for i in range(9) for j in range(9) if y[i] > y[j]]
+    below = {i: [j for k, j in every if k == i] for i, _ in every}
+    if choice == "hardest":
+        return [min(every, key=lambda p: s[p[0]] - s[p[1]])]
+    if choice == "adjacent":
+        return [(i, j) for i, j in every if y[j] == max(y[k] for k in below[i])]
+    if choice == "semi-hard":
+        worse = {i: [j for j in js if s[j] < s[i]] for i, js in below.items()}
+        return [(i, max(w, key=lambda j: s[j]) if (w := worse[i]) else min(js, key=lambda j: s[j])) for i, js in below.items()]
+    return every
+
+
+@pytest.mark.parametrize("margins", ["none", "own", "per row", "per negative", "per pair"])
+@pytest.mark.parametrize("choice", ["all", "hardest", "semi-hard", "adjacent"])
+@pytest.mark.parametrize("cost", COSTS)
+def test_weights_costs_margins_and_pairs_compose(cost, choice, margins, monkeypatch):
+    """Brute force: each metric's weight by swapping two ranks, times the cost of the gap less the margin, over chosen pairs."""
+    shapes = {"none": None, "own": None, "per row": (1, 1), "per negative": (1, 9), "per pair": (1, 9, 9)}
+    for seed, metric in enumerate(METRICS):
+        for k in (None, 4):
+            if metric == "precision" and k is None:
+                continue
+            scores, labels = random_list(seed)
+            scores.requires_grad_()
+            shape = shapes[margins]
+            margin = None if shape is None else torch.rand(shape, generator=torch.Generator().manual_seed(seed)).double()
+            s, y = scores[0].tolist(), labels[0].tolist()
+            order = sorted(range(9), key=lambda d: -s[d])
+            grades, total = labels[:, order], 0.0
+            for i, j in pairs_of(s, y, choice):
+                swap = swapped(grades, order.index(i), order.index(j))
+                weight = (METRICS[metric](swap, k) - METRICS[metric](grades, k)).abs().item()
+                m = {"none": 0.0, "own": 0.6}.get(margins)
+                if m is None:
+                    m = (margin[0, i, j] if margins == "per pair" else margin[0].expand(9)[j]).item()
+                total += weight * COSTS[cost](s[i] - s[j] - m, 1.7)
+            loss = LambdaRankLoss(metric, k, sigma=1.7, cost=cost, pairs=choice, margin=0.6 if margins == "own" else 0.0)
+            value = loss(scores, labels, None, margin)
+            assert value.item() == pytest.approx(total, abs=1e-6), (metric, k)
+            monkeypatch.setitem(blocks.BLOCK, "cpu", 16)
+            longer = loss(scores, labels, None, margin)
+            gradients = [torch.autograd.grad(x, scores)[0] for x in (value, longer)]
+            monkeypatch.undo()
+            torch.testing.assert_close(longer, value)
+            torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (3, 6), (3, 6, 6)])
+@pytest.mark.parametrize("cost", ["logistic", "squared hinge"])
+def test_the_gradient_reaches_a_learnt_margin(cost, shape):
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randn(3, 6, generator=generator, dtype=torch.float64, requires_grad=True)
+    margin = torch.rand(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([[2.0, 1.0, 0.0, 0.0, 1.0, 3.0]]).double().expand(3, 6)
+    loss = LambdaRankLoss(cost=cost)
+    assert torch.autograd.gradcheck(lambda s, m: loss(s, labels, None, m), (scores, margin))
+
+
+def test_a_margin_of_lambdarank_where_no_pair_stands_may_be_anything():
+    scores, labels = torch.tensor([[1.0, 2.0, 0.5]], requires_grad=True), torch.tensor([[1.0, 0.0, 5.0]])
+    mask = torch.tensor([[True, True, False]])
+    clean = torch.tensor([[0.0, 0.3, 0.0]])
+    for margin in (torch.tensor([[torch.nan, 0.3, torch.inf]]), torch.full((1, 3, 3), torch.nan)):
+        if margin.ndim == 3:
+            margin[0, 0, 1] = 0.3
+        value, expected = (LambdaRankLoss()(scores, labels, mask, m) for m in (margin, clean))
+        torch.testing.assert_close(value, expected)
+        torch.testing.assert_close(*(torch.autograd.grad(x, scores)[0] for x in (value, expected)))
