@@ -308,8 +308,8 @@ def test_every_policy_is_named_in_a_configuration(margin, tmp_path, backbone, co
     ids = np.tile(np.arange(4), (len(collection.queries), 1))
     MinedNegatives(ids, ids.astype(np.float32), {"seed": 0}).save(tmp_path / "negatives", collection)
     changes = {
-        "model.init_args.loss": {"class_path": "ltr.losses.MarginRankingLoss"},
-        "model.init_args.margin": margin,
+        "model.loss": {"class_path": "ltr.losses.MarginRankingLoss"},
+        "model.margin": margin,
         "data.init_args.negatives": str(tmp_path / "negatives"),
     }
     config = write_config(tmp_path, backbone, collection_folder, **changes)
