@@ -98,7 +98,7 @@ class ModelHelp(argparse.Action):
         help = "Show the options of the model, and of a ranker if one is named, and exit."
         super().__init__(option_strings, dest, nargs="?", metavar="RANKER", default=argparse.SUPPRESS, help=help)
 
-    def __call__(self, parser: argparse.ArgumentParser, _: Any, value: str | None, option: str | None = None) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, value: Any, option: str | None = None) -> None:
         shown = jsonargparse.ArgumentParser(add_help=False, usage="ltr COMMAND --config FILE [--model.OPTION VALUE …]")
         name = (value or "").rpartition(".")[2]
         if value is not None and name not in ltr.models.__all__:
@@ -115,20 +115,19 @@ class RunConfig(SaveConfigCallback):
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            config = self.config.clone()
+            config, folder = self.config.clone(), Path(trainer.default_root_dir)
             # What belongs to this run and not to its configuration: a copy of the file elsewhere must not write here.
             config.ckpt_path = None
             for callback in (config.best, config.last):
-                if Path(callback.dirpath) == Path(trainer.default_root_dir) / CHECKPOINTS:
+                if Path(callback.dirpath) == folder / CHECKPOINTS:
                     callback.dirpath = None
-            path = Path(trainer.default_root_dir) / "config.yaml"
-            write_whole(path, [self.parser.dump(config, skip_unset=False)])
+            write_whole(folder / "config.yaml", [self.parser.dump(config, skip_unset=False)])
 
 
 class RankerCLI(LightningCLI):
     """LightningCLI with a run folder: ``runs/<experiment>/seed=<n>`` unless ``--trainer.default_root_dir`` names another."""
 
-    def parse_arguments(self, parser: LightningArgumentParser, args: list[str]) -> None:
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = parser.parse_args(args)
 
     def instantiate_classes(self) -> None:
@@ -157,16 +156,9 @@ class RankerCLI(LightningCLI):
             "model", "data.init_args.reads", compute_fn=lambda module: module.ranker.reads, apply_on="instantiate"
         )
         parser.add_lightning_class_args(ModelCheckpoint, "best")
-        parser.set_defaults(
-            {
-                "best.monitor": "val/nDCG@10",
-                "best.mode": "max",
-                "best.filename": "best",
-                "best.auto_insert_metric_name": False,
-                "best.enable_version_counter": False,
-                "best.save_on_train_epoch_end": False,
-            }
-        )
+        parser.set_defaults({"best.monitor": "val/nDCG@10", "best.mode": "max", "best.filename": "best"})
+        off = ("auto_insert_metric_name", "enable_version_counter", "save_on_train_epoch_end")
+        parser.set_defaults({f"best.{option}": False for option in off})
         parser.add_lightning_class_args(LastCheckpoint, "last")
         parser.add_argument(
             "--wandb",
@@ -180,12 +172,10 @@ class RankerCLI(LightningCLI):
         folder = Path(config.trainer.default_root_dir or _run_folder(config))
         config.trainer.default_root_dir = str(folder)
         _start_log(folder / "train.log")
-        config.best.dirpath = config.best.dirpath or str(folder / CHECKPOINTS)
-        config.last.dirpath = config.last.dirpath or str(folder / CHECKPOINTS)
-        written = {
-            "best": Path(config.best.dirpath) / f"{config.best.filename}.ckpt",
-            "last": Path(config.last.dirpath) / "last.ckpt",
-        }
+        for callback in (config.best, config.last):
+            callback.dirpath = callback.dirpath or str(folder / CHECKPOINTS)
+        best = Path(config.best.dirpath) / f"{config.best.filename}.ckpt"
+        written = {"best": best, "last": Path(config.last.dirpath) / "last.ckpt"}
         present = any(file.is_file() for file in written.values())
         if config.ckpt_path in written:
             found = written[config.ckpt_path]
@@ -194,17 +184,18 @@ class RankerCLI(LightningCLI):
             config.ckpt_path = str(found)
         if config.ckpt_path:
             _check_checkpoint(config.ckpt_path)
-        elif self.subcommand == "fit" and present and rank_zero_only.rank == 0:
-            raise InputError(
-                f"{folder} already holds a run; go on with it (--ckpt_path last), choose another folder "
-                "(--trainer.default_root_dir), or remove it"
-            )
-        elif self.subcommand != "fit" and present:
+        elif self.subcommand == "fit":
+            if present and _is_rank_0():
+                raise InputError(
+                    f"{folder} already holds a run; go on with it (--ckpt_path last), choose another folder "
+                    "(--trainer.default_root_dir), or remove it"
+                )
+        elif present:
             raise InputError(
                 f"{folder} holds trained weights; say which to take (--ckpt_path best or last), or choose another folder "
                 "(--trainer.default_root_dir) for those that the model starts from"
             )
-        elif self.subcommand != "fit":
+        else:
             log.warning("no --ckpt_path: the weights that the model starts from are used, not trained ones")
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -212,20 +203,19 @@ class RankerCLI(LightningCLI):
         folder = Path(config.trainer.default_root_dir)
         if config.trainer.logger in (None, True):
             kwargs["logger"] = _loggers(folder, config.wandb)
-        callbacks = config.trainer.callbacks or []
-        own = [RunWriter()] + ([LearningRateMonitor()] if kwargs.get("logger") and self.subcommand == "fit" else [])
-        return super().instantiate_trainer(callbacks=[*callbacks, *own], **kwargs)
+        callbacks = [*(config.trainer.callbacks or []), RunWriter()]
+        if kwargs.get("logger") and self.subcommand == "fit":
+            callbacks.append(LearningRateMonitor())
+        return super().instantiate_trainer(callbacks=callbacks, **kwargs)
 
     def before_fit(self) -> None:
-        known = [f"val/{metric.measure}" for metric in self.model.metrics]
-        monitor = self.config.fit.best.monitor
-        if known and monitor is not None and monitor.startswith("val/") and monitor not in known:
-            raise InputError(f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}")
-        mode = "min" if monitor in [f"val/{name}" for name in LOWER_IS_BETTER] else "max"
-        if monitor in known and self.config.fit.best.mode != mode:
-            raise InputError(
-                f"best.mode must be {mode!r} for {monitor}, got {self.config.fit.best.mode!r}; else the worst is kept"
-            )
+        known = [f"val/{metric.measure}" for metric in self.model.measures]
+        best = self.config.fit.best
+        if known and best.monitor is not None and best.monitor.startswith("val/") and best.monitor not in known:
+            raise InputError(f"best.monitor must be one of the measures {', '.join(known)}, got {best.monitor!r}")
+        mode = "min" if best.monitor in [f"val/{name}" for name in LOWER_IS_BETTER] else "max"
+        if best.monitor in known and best.mode != mode:
+            raise InputError(f"best.mode must be {mode!r} for {best.monitor}, got {best.mode!r}; else the worst is kept")
 
     def _parse_ckpt_path(self) -> None:
         """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is an error, not a wish."""
@@ -240,14 +230,11 @@ def _path_of(option: str, config: jsonargparse.Namespace) -> str:
 
 def _run_folder(config: jsonargparse.Namespace) -> Path:
     """``runs/<experiment>/seed=<n>``: the experiment is named by the last --config, as a path below ``experiments``."""
-    files = [Path(str(path)) for path in config.config or []]
-    experiment = Path("unnamed")
-    if files:
-        last = Path(os.path.relpath(files[-1]))
-        parts = last.with_suffix("").parts
-        below = parts[parts.index("experiments") + 1 :] if "experiments" in parts else (last.stem,)
-        experiment = Path(*below)
-    return Path("runs") / experiment / f"seed={config.seed_everything}"
+    parts: tuple[str, ...] = ("unnamed",)
+    if config.config:
+        parts = Path(os.path.relpath(str(config.config[-1]))).with_suffix("").parts
+        parts = parts[parts.index("experiments") + 1 :] if "experiments" in parts else parts[-1:]
+    return Path("runs", *parts, f"seed={config.seed_everything}")
 
 
 def _check_checkpoint(path: str) -> None:
@@ -277,16 +264,20 @@ def _loggers(folder: Path, wandb_project: str | None) -> list[Logger]:
 
 def _has_wandb_key() -> bool:
     """Whether ``wandb login`` was run here, or the environment holds a key."""
-    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
     try:
         return "WANDB_API_KEY" in os.environ or netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
 
 
+def _is_rank_0() -> bool:
+    return rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it without declaring it
+
+
 def _start_log(path: Path) -> None:
     """Messages of the project and warnings go to the terminal, and these and Lightning's to a file; rank 0 speaks for all."""
-    if rank_zero_only.rank != 0:
+    if not _is_rank_0():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     file, terminal = logging.FileHandler(path, encoding="utf-8"), logging.StreamHandler()

@@ -4,12 +4,14 @@ import logging
 import math
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
@@ -127,6 +129,11 @@ class RankerModule(LightningModule):
                 option="margin",
             )
 
+    @property
+    def measures(self) -> list[RankingMetric]:
+        """The metrics, in order."""
+        return [metric for metric in self.metrics if isinstance(metric, RankingMetric)]
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Under the command line the settings are class paths, and ``load_from_checkpoint`` rebuilds the module. Modules that
         # were built in Python are left out, so a checkpoint always loads with ``weights_only=True``; pass them again.
@@ -146,7 +153,7 @@ class RankerModule(LightningModule):
                 f"precision must be 32-true, 16-mixed or bf16-mixed, got {precision}; scores and losses stay in float32",
                 option="trainer.precision",
             )
-        data = self._data()
+        data = data_of(self.trainer)
         if data is None:
             return
         if stage == "fit" and data.needs_in_batch and not self.in_batch.ranks_groups:
@@ -156,12 +163,7 @@ class RankerModule(LightningModule):
                 option="in_batch",
             )
         if data.corpus is not None and isinstance(self.ranker, DualEncoder):
-            data.corpus.check(self.ranker.dim, {metric.measure: metric.k for metric in self.metrics})
-
-    def _data(self) -> RankingDataModule | None:
-        """The data module, or None where the trainer was given plain loaders."""
-        data = self.trainer.datamodule
-        return data if isinstance(data, RankingDataModule) else None
+            data.corpus.check(self.ranker.dim, {metric.measure: metric.k for metric in self.measures})
 
     # Training
 
@@ -174,15 +176,15 @@ class RankerModule(LightningModule):
         lists = self.in_batch(self.ranker, batch)
         margin = None if self.margin is None else self.margin(lists)
         loss = self.loss(lists.scores, lists.labels, lists.mask, margin)
-        seen = ScoredLists(*(x.detach() if isinstance(x, Tensor) else x for x in lists))
-        self.last_step = LastStep(seen, None if margin is None else margin.detach(), loss.detach())
+        seen = {name: x.detach() for name, x in lists._asdict().items() if isinstance(x, Tensor)}
+        self.last_step = LastStep(lists._replace(**seen), None if margin is None else margin.detach(), loss.detach())
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch.labels))
         padding = self.ranker.padding_share(batch)
         if padding is not None:
             self.log("train/padding", padding, batch_size=len(batch.labels))
         return loss
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         learnt = [p for p in self.parameters() if p.requires_grad]
         groups = [
             {"params": [p for p in learnt if p.ndim > 1], "weight_decay": self.weight_decay},
@@ -216,15 +218,16 @@ class RankerModule(LightningModule):
 
     def _search_corpus(self, split: str) -> None:
         """Search the corpus for the queries of this rank, where the data asks for it."""
-        self._found, data = None, self._data()
+        self._found, data = None, data_of(self.trainer)
         if data is None or data.corpus is None or self.trainer.sanity_checking:
             return
+        assert isinstance(self.ranker, DualEncoder), "only texts that are read apart can be searched"
         self._found = search_corpus(
             self.ranker,
             data.corpus,
             data.query_rows_of_rank(split),
             Path(self.trainer.default_root_dir),
-            trial=bool(self.trainer.fast_dev_run),
+            trial=is_trial(self.trainer),
             precision=self.trainer.precision_plugin.forward_context(),
         )
 
@@ -233,22 +236,19 @@ class RankerModule(LightningModule):
         return (self.ranker(batch), batch) if self._found is None else self._found.of(batch)
 
     def validation_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
-        return self._measure(batch)
-
-    def test_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
-        return self._measure(batch)
-
-    def predict_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
-        return _outputs(*self.ranked(batch))
-
-    def _measure(self, batch: RankingBatch) -> dict[str, Any]:
         """Count the batch. Returns its scores, lists and per-query values for callbacks that write them."""
         scores, batch = self.ranked(batch)
         lists = RankedLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
-        values = {metric.measure: metric.per_query(lists) for metric in self.metrics}
-        for metric in self.metrics:
+        values = {metric.measure: metric.per_query(lists) for metric in self.measures}
+        for metric in self.measures:
             metric.update(lists)
         return _outputs(scores, batch) | {"per_query": values}
+
+    def test_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
+        return self.validation_step(batch, batch_idx)
+
+    def predict_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
+        return _outputs(*self.ranked(batch))
 
     def on_validation_epoch_end(self) -> None:
         self._log_metrics("val")
@@ -257,14 +257,25 @@ class RankerModule(LightningModule):
         self._log_metrics("test")
 
     def _log_metrics(self, stage: str) -> None:
-        for metric in self.metrics:
-            value, is_first = metric.compute().float(), metric is self.metrics[0]
-            # compute() has added up the queries of all ranks, so the value is the same on each.
-            self.log(f"{stage}/{metric.measure}", value, prog_bar=is_first, rank_zero_only=False)
+        for number, metric in enumerate(self.measures):
+            # compute() adds up the queries of all ranks, so the value is the same on each.
+            value = metric.compute().float()
+            self.log(f"{stage}/{metric.measure}", value, prog_bar=number == 0, rank_zero_only=False)
             metric.reset()
 
 
-def _rate_factor(total: float, warmup: float, decay: bool) -> Any:
+def data_of(trainer: Trainer) -> RankingDataModule | None:
+    """The data module of a run, or None where the trainer was given plain loaders."""
+    data = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it without declaring it
+    return data if isinstance(data, RankingDataModule) else None
+
+
+def is_trial(trainer: Trainer) -> bool:
+    """Whether the results of a run mean nothing: it only tries whether everything works (``trainer.fast_dev_run``)."""
+    return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]  # Lightning sets it without declaring it
+
+
+def _rate_factor(total: float, warmup: float, decay: bool) -> Callable[[int], float]:
     """Share of the peak learning rate by step."""
     # Warm-up ends before the last step, so that a run of a single step still learns.
     rising = min(math.ceil(warmup * total), total - 1) if math.isfinite(total) else 0

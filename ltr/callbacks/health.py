@@ -3,18 +3,17 @@
 import logging
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ltr.batch import RankingBatch, ScoredLists
-from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.losses.lists import relevant_and_not, two_labels
 from ltr.losses.pairs import hinge, pair_sums
-from ltr.module import LastStep, RankerModule
+from ltr.module import LastStep, RankerModule, data_of
 
 log = logging.getLogger(__name__)
 
@@ -89,17 +88,18 @@ class Health(Callback):
 
     # Seeing
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: RankerModule, batch: RankingBatch, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         self._step, self._gradient_norm = trainer.global_step, None
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: RankerModule, optimizer: torch.optim.Optimizer) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
         gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
         self._gradient_norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: RankerModule, outputs: object, batch: RankingBatch, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: RankingBatch, batch_idx: int
     ) -> None:
-        seen: LastStep = pl_module.last_step
+        assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
+        seen = pl_module.last_step
         self._window.append(_Seen(self._step, batch.query_rows, seen.loss, self._gradient_norm))
         due = self._gradient_norm is not None and trainer.global_step % self.every_n_steps == 0
         if due or reads_freely(seen.loss):
@@ -117,6 +117,7 @@ class Health(Callback):
         window, self._window = self._window, []
         values = _values([x for one in window for x in (one.loss, one.gradient_norm)])
         for one, loss, norm in zip(window, values[::2], values[1::2], strict=True):
+            assert loss is not None
             bad_gradient = norm is not None and not math.isfinite(norm) and trainer.precision != "16-mixed"
             if not math.isfinite(loss) or bad_gradient:
                 self._warn(
@@ -153,11 +154,8 @@ class Health(Callback):
                 told += f", mean margin {torch.as_tensor(margin).float().mean().item():.4g}"
             if "spread" in found:
                 told += f", spread of the embeddings {found['spread']:.4g}"
-            what = (
-                "all scores of each list are equal"
-                if equal
-                else f"the embeddings are closer than {self.collapse} of their length"
-            )
+            close = f"the embeddings are closer than {self.collapse} of their length"
+            what = "all scores of each list are equal" if equal else close
             self._warn(
                 "collapse",
                 f"step {self._step}: the model has collapsed: {what} ({told}). It can't recover: start again with a lower "
@@ -205,8 +203,7 @@ def _values(tensors: Sequence[Tensor | None]) -> list[float | None]:
 
 def _named(trainer: Trainer, query_rows: Tensor) -> str:
     """The queries by their ids, or by row where the trainer was given plain loaders."""
-    rows, data = query_rows.tolist(), trainer.datamodule
-    known = isinstance(data, RankingDataModule)
-    told = [data.names("train")[0][row] for row in rows] if known else rows
+    rows, data = query_rows.tolist(), data_of(trainer)
+    told = rows if data is None else [data.names("train")[0][row] for row in rows]
     more = "" if len(told) <= NAMED else f" and {len(told) - NAMED} more"
-    return f"{'queries' if known else 'query rows'} {', '.join(map(str, told[:NAMED]))}{more}"
+    return f"{'query rows' if data is None else 'queries'} {', '.join(map(str, told[:NAMED]))}{more}"

@@ -6,11 +6,13 @@ import signal
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from ltr.errors import InputError
+from ltr.module import is_trial
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ class LastCheckpoint(Checkpoint):
         self._interrupted = False
         self._steps_before = 0
         self._between_steps = True
-        self._previous_handler = None
+        self._previous_handler: Any = None  # of Ctrl-C: a function or a number
 
     @property
     def path(self) -> Path:
@@ -59,33 +61,29 @@ class LastCheckpoint(Checkpoint):
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        print(
-            "\nCtrl-C: finishing this step (and its validation, if one is due), then saving last.ckpt; once more to stop at once",
-            flush=True,
-        )
+        then = "finishing this step (and its validation, if one is due), then saving last.ckpt; once more to stop at once"
+        print(f"\nCtrl-C: {then}", flush=True)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._restore_handler()
+        self.teardown()
         if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero and self.path.is_file():
             log.warning("interrupted; the same command with '--ckpt_path last' resumes from %s", self.path)
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._restore_handler()
-
-    def _restore_handler(self) -> None:
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
         if self._previous_handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._previous_handler)
             self._previous_handler = None
 
     # Saving
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         self._steps_before = trainer.global_step
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs, batch, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self._between_steps = trainer.global_step != self._steps_before  # else gradients are being accumulated
-        epoch = trainer.fit_loop.epoch_loop
-        if not self._between_steps or epoch._should_check_val_fx(trainer.fit_loop._data_fetcher):
+        epoch, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
+        assert fetcher is not None, "a batch has been fetched"
+        if not self._between_steps or epoch._should_check_val_fx(fetcher):
             return
         ends = epoch.batch_progress.is_last_batch or trainer.should_stop or trainer.global_step == trainer.max_steps
         if self._interrupted:
@@ -104,7 +102,7 @@ class LastCheckpoint(Checkpoint):
 
     def _save(self, trainer: Trainer, alone: bool = False) -> None:
         """Write a temporary file beside ``last.ckpt`` and rename it. Lightning's own may be on another disk, and be copied."""
-        if trainer.fast_dev_run:
+        if is_trial(trainer):
             return
         temporary = self.path.with_name(".last.ckpt.tmp")
         if alone:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
@@ -39,7 +39,7 @@ class LossChange:
 
     def due(self, epoch: int, step: int) -> bool:
         """Whether the change applies at this moment."""
-        return epoch >= self.epoch if self.epoch is not None else step >= self.step
+        return (self.epoch is not None and epoch >= self.epoch) or (self.step is not None and step >= self.step)
 
 
 class LossSchedule(Callback):
@@ -87,7 +87,8 @@ class LossSchedule(Callback):
         """The number of the last change that is due, counted from 1; 0 before the first."""
         return max((number for number, change in enumerate(self.changes, 1) if change.due(epoch, step)), default=0)
 
-    def setup(self, trainer: Trainer, pl_module: RankerModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        assert isinstance(pl_module, RankerModule)
         if isinstance(pl_module.loss, _StagedLoss):
             if pl_module.loss.changes is self.changes:
                 return
@@ -106,41 +107,35 @@ class LossSchedule(Callback):
         if margins[-1] is not None:
             pl_module.margin = _StagedMargin(margins)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: RankerModule, batch: RankingBatch, batch_idx: int) -> None:
-        loss, margin = pl_module.loss, pl_module.margin
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: RankingBatch, batch_idx: int) -> None:
+        loss, margin, policy = pl_module.loss, pl_module.margin, ""
+        assert isinstance(loss, _StagedLoss)
         stage = self.stage(trainer.current_epoch, trainer.global_step)
         if stage != loss.active:
-            loss.active = stage
-            policy = ""
-            if margin is not None:
-                margin.active = stage
+            loss.enter(stage)
+            if isinstance(margin, _StagedMargin):
+                margin.enter(stage)
                 policy = f", margin policy {_described(margin.current)}"
             now = f"step {trainer.global_step}, epoch {trainer.current_epoch}"
             log.info("%s: loss is now %s%s", now, _described(loss.current), policy)
         pl_module.log("train/loss_stage", float(stage))
 
 
-def _distinct(stages: list[nn.Module | None]) -> tuple[nn.ModuleList, list[int | None]]:
-    """Each module once, and its place for each stage; None where a stage has none."""
-    distinct = list(dict.fromkeys(one for one in stages if one is not None))
-    return nn.ModuleList(distinct), [None if one is None else distinct.index(one) for one in stages]
-
-
 class _StagedLoss(Loss):
     """The loss of the active stage."""
 
-    def __init__(self, stages: list[Loss], changes: list[LossChange]) -> None:
+    def __init__(self, by_stage: list[Loss], changes: list[LossChange]) -> None:
         super().__init__()
-        self.stages, self.places = _distinct(stages)
-        self.changes, self.active = changes, 0
+        self.stages = nn.ModuleList(dict.fromkeys(by_stage))  # each loss once
+        self.by_stage, self.changes = tuple(by_stage), changes
+        self.enter(0)
+
+    def enter(self, stage: int) -> None:
+        self.active, self.takes_margin = stage, self.by_stage[stage].takes_margin
 
     @property
     def current(self) -> Loss:
-        return self.stages[self.places[self.active]]
-
-    @property
-    def takes_margin(self) -> bool:
-        return self.current.takes_margin
+        return self.by_stage[self.active]
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
         return self.current.asked_margin(margin)
@@ -152,25 +147,22 @@ class _StagedLoss(Loss):
 class _StagedMargin(Margin):
     """The margin policy of the active stage; None where the stage has none."""
 
-    def __init__(self, stages: list[Margin | None]) -> None:
+    def __init__(self, by_stage: list[Margin | None]) -> None:
         super().__init__()
-        self.stages, self.places = _distinct(stages)
-        self.active = 0
+        self.stages = nn.ModuleList(dict.fromkeys(margin for margin in by_stage if margin is not None))
+        self.by_stage = tuple(by_stage)
+        self.enter(0)
+
+    def enter(self, stage: int) -> None:
+        self.active, margin = stage, self.by_stage[stage]
+        self.wants_embeddings = margin is not None and margin.wants_embeddings
+        self.wants_distances = margin is not None and margin.wants_distances
 
     @property
     def current(self) -> Margin | None:
-        place = self.places[self.active]
-        return None if place is None else self.stages[place]
+        return self.by_stage[self.active]
 
-    @property
-    def wants_embeddings(self) -> bool:
-        return self.current is not None and self.current.wants_embeddings
-
-    @property
-    def wants_distances(self) -> bool:
-        return self.current is not None and self.current.wants_distances
-
-    def forward(self, lists: ScoredLists) -> Tensor | None:
+    def forward(self, lists: ScoredLists) -> Tensor | None:  # type: ignore[override]  # as a module without a policy
         return None if self.current is None else self.current(lists)
 
 
@@ -179,13 +171,13 @@ def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
     changed, known = copy.deepcopy(loss), _options(loss)
     for name, value in options.items():
         if name not in known:
-            raise _error(
-                number, f"options.{name} is unknown: the options of {type(loss).__name__} are {_listed(known) or 'none'}"
-            )
+            has = f"the options of {type(loss).__name__} are {_listed(known) or 'none'}"
+            raise _error(number, f"options.{name} is unknown: {has}")
         setattr(changed, name, value)
-    parts = {name: part for name, part in changed.named_children() if name in inspect.signature(type(loss)).parameters}
+    parts: dict[str, Any] = dict(changed.named_children())
+    asked = _options(changed) | {name: parts[name] for name in inspect.signature(type(loss)).parameters if name in parts}
     try:
-        type(loss)(**_options(changed), **parts)  # its constructor checks them
+        type(loss)(**asked)  # its constructor checks them
         value = copy.deepcopy(changed)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
         if value.ndim or not value.isfinite():
             raise ValueError(f"it must give one finite number, got {value.tolist()}")

@@ -103,7 +103,7 @@ def write_whole(path: str | Path, lines: Iterable[str]) -> None:
 
 
 def folder_once(path: Path, build: Callable[[Path], None]) -> Path:
-    """Return ``path``; if it is missing, let ``build`` fill a temporary folder beside it and rename that when it is complete.
+    """Return ``path``; if it is missing, :func:`write_folder` makes it.
 
     A killed build leaves only its temporary folder, which the next build removes. Of two processes the second waits, then
     finds the folder of the first.
@@ -116,22 +116,28 @@ def folder_once(path: Path, build: Callable[[Path], None]) -> Path:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.parent / f".{path.name}.lock"):
-        if path.is_dir():
-            return path
-        for dead in path.parent.glob(f".{path.name}.tmp-*"):  # the lock is ours, so its maker is gone
-            shutil.rmtree(dead, ignore_errors=True)
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.tmp-"))
-        try:
-            build(temporary)
-            for file in temporary.iterdir():
+        if not path.is_dir():
+            for dead in path.parent.glob(f".{path.name}.tmp-*"):  # the lock is ours, so its maker is gone
+                shutil.rmtree(dead, ignore_errors=True)
+            write_folder(path, build)
+    return path
+
+
+def write_folder(path: Path, build: Callable[[Path], None]) -> None:
+    """Let ``build`` fill a temporary folder beside ``path``, and rename that when it is complete. A failure leaves no folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.tmp-"))
+    try:
+        build(temporary)
+        for file in temporary.rglob("*"):
+            if file.is_file():
                 with open(file, "rb") as handle:
                     os.fsync(handle.fileno())
-            temporary.chmod(0o755)
-            os.rename(temporary, path)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-    return path
+        temporary.chmod(0o755)
+        os.rename(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def new_array(file: Path, dtype: np.typing.DTypeLike, shape: tuple[int, ...]) -> np.memmap:

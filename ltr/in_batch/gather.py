@@ -1,12 +1,13 @@
 """Embeddings of all processes in every process, with the gradient that one process would have."""
 
-import math
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from ltr.in_batch.embedded import Embedded
+from ltr.search.ranks import rank, world_size
 
 
 def gathered(lists: Embedded) -> Embedded:
@@ -50,39 +51,28 @@ def gathered(lists: Embedded) -> Embedded:
         Three collectives: sizes, floats, integers. Every rank then computes the whole score matrix and its loss, in the time and
         memory of one process; only the work of the encoder is shared.
     """
-    if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
+    if world_size() == 1:
         return lists
     sizes = _sizes(lists)
-    n_lists, n_docs, n_judged = sizes[:, :3].amax(dim=0).tolist()
+    n_lists, n_docs, n_judged = sizes.amax(dim=0).tolist()
+    shapes = {"queries": (n_lists,), "query_rows": (n_lists,), "judged_rows": (n_lists, n_judged)}
+    padded = {
+        name: _padded(tensor, shapes.get(name, (n_lists, n_docs)), fill=-1 if name == "judged_rows" else 0)
+        for name, tensor in lists._asdict().items()
+        if tensor is not None
+    }
+    floats = {name: tensor for name, tensor in padded.items() if tensor.is_floating_point()}
+    integers = {name: tensor for name, tensor in padded.items() if name not in floats}
     per_rank = sizes[:, 0].tolist()
-    floats = [(lists.docs, (n_docs, lists.docs.shape[-1]), 0), (lists.labels, (n_docs,), 0)]
-    integers = [(lists.query_rows, (), 0), (lists.doc_rows, (n_docs,), 0), (lists.mask.long(), (n_docs,), 0)]
-    if lists.queries is not None:
-        floats.append((lists.queries, lists.queries.shape[1:], 0))
-    if lists.judged_rows is not None:
-        integers.append((lists.judged_rows, (n_judged,), -1))
-    if lists.doc_keys is not None:
-        integers.append((lists.doc_keys, (n_docs,), 0))
-    docs, labels, *queries = _of_all(floats, n_lists, per_rank)
-    query_rows, doc_rows, mask, *others = _of_all(integers, n_lists, per_rank)
-    return Embedded(
-        queries=queries[0] if queries else None,
-        docs=docs,
-        labels=labels.detach(),
-        mask=mask.bool(),
-        query_rows=query_rows,
-        doc_rows=doc_rows,
-        judged_rows=None if lists.judged_rows is None else others.pop(0),
-        doc_keys=None if lists.doc_keys is None else others.pop(0),
-    )
+    found = _of_all(floats, per_rank) | _of_all(integers, per_rank)
+    return lists._replace(**found | {"labels": found["labels"].detach()})
 
 
 def _sizes(lists: Embedded) -> Tensor:
     """``[W, 3]`` int64: B, N and J of each rank; J is −1 without ``judged_rows``."""
     n_judged = -1 if lists.judged_rows is None else lists.judged_rows.shape[1]
     own = [*lists.mask.shape, n_judged, lists.queries is not None, lists.doc_keys is not None, lists.docs.shape[-1]]
-    sizes = _all_gather(torch.tensor([own], device=lists.docs.device))
-    sizes = sizes.squeeze(1).cpu()
+    sizes = _all_gather(torch.tensor(own, device=lists.docs.device)).cpu()
     alike = torch.cat([sizes[:, 2:3] >= 0, sizes[:, 3:]], dim=1)
     if (alike != alike[0]).any():
         raise ValueError(
@@ -93,42 +83,33 @@ def _sizes(lists: Embedded) -> Tensor:
     return sizes[:, :3]
 
 
-def _of_all(parts: list[tuple[Tensor, tuple[int, ...], int]], n_lists: int, per_rank: list[int]) -> list[Tensor]:
-    """Tensors of all ranks, the lists end to end, by one collective.
-
-    Args:
-        parts: each a tensor ``[B, …]``, the shape of a row after padding, and the value to pad with.
-        n_lists: the largest B.
-        per_rank: B of each rank.
-    """
-    sent = torch.cat([_padded(tensor, (n_lists, *shape), fill).flatten(1) for tensor, shape, fill in parts], dim=1)
-    rows = torch.cat([part[:n] for part, n in zip(_Gather.apply(sent), per_rank, strict=True)])
-    widths = [math.prod(shape) for _, shape, _ in parts]
-    return [
-        row.reshape(len(row), *shape).to(tensor.dtype)
-        for row, (tensor, shape, _) in zip(rows.split(widths, dim=1), parts, strict=True)
-    ]
+def _padded(tensor: Tensor, sizes: tuple[int, ...], fill: int = 0) -> Tensor:
+    """With these sizes in the first dimensions."""
+    missing = [0] * (tensor.ndim - len(sizes)) + [n - tensor.shape[dim] for dim, n in reversed([*enumerate(sizes)])]
+    return F.pad(tensor, [amount for n in missing for amount in (0, n)], value=fill)
 
 
-def _padded(tensor: Tensor, shape: tuple[int, ...], fill: int) -> Tensor:
-    if tensor.ndim == 1:
-        tensor, shape = tensor.unsqueeze(1), (*shape, 1)
-    missing = [n - size for n, size in zip(shape, tensor.shape, strict=True)]
-    return F.pad(tensor, [amount for n in reversed(missing) for amount in (0, n)], value=fill)
+def _of_all(parts: dict[str, Tensor], per_rank: list[int]) -> dict[str, Tensor]:
+    """The lists of all ranks end to end, ``per_rank`` of each, by one collective. All ranks must send the same shapes."""
+    flat = [tensor.unsqueeze(-1).flatten(1) for tensor in parts.values()]
+    ranks = _Gather.apply(torch.cat(flat, dim=1))
+    rows = torch.cat([part[:n] for part, n in zip(ranks, per_rank, strict=True)])
+    each = zip(parts.items(), rows.split([tensor.shape[1] for tensor in flat], dim=1), strict=True)
+    return {name: row.reshape(len(row), *tensor.shape[1:]).to(tensor.dtype) for (name, tensor), row in each}
 
 
 def _all_gather(own: Tensor) -> Tensor:
     """``[W, …]``: the tensors of all ranks, which must have one shape; without gradient."""
-    whole = own.new_empty(distributed.get_world_size(), *own.shape)
+    whole = own.new_empty(world_size(), *own.shape)
     distributed.all_gather(list(whole), own.contiguous())
     return whole
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, own: Tensor) -> Tensor:
+    def forward(ctx: Any, own: Tensor) -> Tensor:
         return _all_gather(own)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> Tensor:
-        return gradient[distributed.get_rank()] * distributed.get_world_size()
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient[rank()] * world_size()

@@ -63,20 +63,16 @@ class _Longer(InBatch):
         self._guide: tuple[DualEncoder, ...] = ()
 
     def attach(self, ranker: Ranker) -> None:
-        """See :meth:`InBatch.attach`; also loads the guide.
-
-        Raises:
-            InputError: for a ranker that is no dual encoder, or a guide that can't be loaded or has another tokenizer.
-        """
+        """See :meth:`InBatch.attach`; also loads the guide."""
         if not isinstance(ranker, DualEncoder):
-            raise InputError(
-                f"{type(self).__name__} ranks embeddings and needs a DualEncoder, got {type(ranker).__name__}; remove in_batch",
-                option="in_batch",
-            )
+            name, got = type(self).__name__, type(ranker).__name__
+            message = f"{name} ranks embeddings and needs a DualEncoder, got {got}; remove in_batch"
+            raise InputError(message, option="in_batch")
         if self.guide is not None and not self._guide:
             self._guide = (load_guide(self.guide, ranker),)
 
-    def forward(self, ranker: DualEncoder, batch: RankingBatch) -> ScoredLists:
+    def forward(self, ranker: Ranker, batch: RankingBatch) -> ScoredLists:
+        assert isinstance(ranker, DualEncoder), "attach has checked it"
         lists = self._embedded(ranker, batch)
         scores, mask = ranker.score(lists.rows, lists.columns), lists.mask
         for guide in self._guide:
@@ -94,6 +90,7 @@ class _Longer(InBatch):
                 f"texts without queries are read with one prompt, but the ranker has two, {prompts[0]!r} and {prompts[1]!r}; set "
                 "query_prompt and doc_prompt to the same"
             )
+        assert batch.docs is not None, "embed has read them"
         keys = torch.zeros_like(batch.doc_rows).masked_scatter(batch.mask, batch.docs.keys())
         own = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, batch.judged_rows, keys)
         return self.longer_lists(gathered(Embedded(queries, docs, *own)))

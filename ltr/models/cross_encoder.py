@@ -55,7 +55,9 @@ class PairWiseBertRanker(Ranker):
     def forward(self, positive_inputs: RankingBatch) -> Tensor: ...
     @overload
     def forward(self, positive_inputs: Inputs | None, negative_inputs: Inputs | None) -> tuple[Tensor | None, Tensor | None]: ...
-    def forward(self, positive_inputs=None, negative_inputs=None):
+    def forward(
+        self, positive_inputs: RankingBatch | Inputs | None = None, negative_inputs: Inputs | None = None
+    ) -> Tensor | tuple[Tensor | None, Tensor | None]:
         """Score lists, or positive and negative pairs as the papers write it, with one encoder pass for both sides.
 
         Args:
@@ -68,16 +70,13 @@ class PairWiseBertRanker(Ranker):
             is None.
         """
         if isinstance(positive_inputs, RankingBatch):
-            return in_lists(self.score(positive_inputs.pairs), positive_inputs.mask)
+            return in_lists(self.score(_pairs(positive_inputs)), positive_inputs.mask)
         sides = [side for side in (positive_inputs, negative_inputs) if side is not None]
         if not sides:
             return None, None
-        logits = self.score(_ragged(sides))
-        n_positive = 0 if positive_inputs is None else len(positive_inputs["input_ids"])
-        return (
-            None if positive_inputs is None else logits[:n_positive],
-            None if negative_inputs is None else logits[n_positive:],
-        )
+        logits = iter(self.score(_ragged(sides)).split([len(side["input_ids"]) for side in sides]))
+        positive = None if positive_inputs is None else next(logits)
+        return positive, None if negative_inputs is None else next(logits)
 
     def score(self, texts: Texts) -> Tensor:
         """Logits ``[S]`` float32 of joined pairs."""
@@ -88,17 +87,21 @@ class PairWiseBertRanker(Ranker):
 
         Both are float32, and 0 at the padding. Only where ``gives_embeddings``: a ready cross-encoder's own head hides them.
         """
-        pooled = self.encoder(batch.pairs)
+        pooled = self.encoder(_pairs(batch))
         return in_lists(self._head(pooled), batch.mask), in_lists(pooled, batch.mask)
 
     def padding_share(self, batch: RankingBatch) -> float:
-        """Share of padding among the tokens that the encoder reads of a batch."""
-        return self.encoder.padding_share(batch.pairs)
+        return self.encoder.padding_share(_pairs(batch))
 
     def _head(self, pooled: Tensor) -> Tensor:
         # Not under autocast: scores rounded to bfloat16 would tie, and document ids would then decide the order.
         with torch.autocast(pooled.device.type, enabled=False):
             return self.head(self.dropout(pooled)).squeeze(1)
+
+
+def _pairs(batch: RankingBatch) -> Texts:
+    assert batch.pairs is not None, "the data lays out what the ranker reads"
+    return batch.pairs
 
 
 def _ragged(sides: list[Inputs]) -> Texts:

@@ -1,9 +1,6 @@
 """Dual encoder: queries and documents are read apart, and the similarity of their embeddings is the score."""
 
 import math
-import os
-import shutil
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
@@ -12,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, Texts
+from ltr.data.files import write_folder
 from ltr.data.formats import ApartTexts
 from ltr.errors import InputError
 from ltr.models.encoder.text_encoder import TextEncoder
@@ -76,7 +74,10 @@ class DualEncoder(Ranker):
         if similarity not in SIMILARITIES:
             known = ", ".join(SIMILARITIES)
             raise InputError(f"similarity must be one of {known}, got {similarity!r}", option="similarity")
-        _check_temperature(temperature, learn_temperature)
+        lowest = LOWEST_TEMPERATURE if learn_temperature else 0
+        if not 0 < temperature < math.inf or temperature < lowest:
+            bound = f"at least {lowest} where it is learnt" if learn_temperature else "above 0"
+            raise InputError(f"temperature must be {bound}, got {temperature}", option="temperature")
         self.similarity, self._temperature = similarity, temperature
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None
 
@@ -87,11 +88,9 @@ class DualEncoder(Ranker):
         self.towers = nn.ModuleList([Tower(modules, projection, normalise, encoder) for modules in sides])
         self.dim = self.query_tower.dim
         if self.doc_tower.dim != self.dim:
-            raise InputError(
-                f"both towers must give embeddings of one size, got {self.dim} and {self.doc_tower.dim} dimensions; set a "
-                "projection",
-                option="projection",
-            )
+            sizes = f"{self.dim} and {self.doc_tower.dim}"
+            message = f"both towers must give embeddings of one size, got {sizes} dimensions; set a projection"
+            raise InputError(message, option="projection")
         query_prompt = loaded.query_prompt if query_prompt is None else query_prompt
         doc_prompt = docs.doc_prompt if doc_prompt is None else doc_prompt
         self.reads = ApartTexts(
@@ -103,12 +102,17 @@ class DualEncoder(Ranker):
     @property
     def query_tower(self) -> Tower:
         """The tower of the queries."""
-        return self.towers[0]
+        return self._tower(0)
 
     @property
     def doc_tower(self) -> Tower:
         """The tower of the documents: the same object where the tower is shared."""
-        return self.towers[-1]
+        return self._tower(-1)
+
+    def _tower(self, place: int) -> Tower:
+        tower = self.towers[place]
+        assert isinstance(tower, Tower)
+        return tower
 
     @property
     def temperature(self) -> float | Tensor:
@@ -139,19 +143,19 @@ class DualEncoder(Ranker):
         if self.training and self.log_temperature is not None:
             # As CLIP does between steps. Below the bound there would be no gradient to bring it back.
             self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
-        queries = None
-        if batch.queries is None:
-            if len(self.towers) > 1:
-                raise InputError(
-                    "groups of texts without queries train one tower, and the model has two; leave out doc_backbone",
-                    option="doc_backbone",
-                )
-            docs = self.doc_tower(batch.docs)
-        elif len(self.towers) == 1:
+        queries, one_tower = None, len(self.towers) == 1
+        assert batch.docs is not None, "the data lays out what the ranker reads"
+        if batch.queries is None and not one_tower:
+            raise InputError(
+                "groups of texts without queries train one tower, and the model has two; leave out doc_backbone",
+                option="doc_backbone",
+            )
+        if batch.queries is not None and one_tower:
             both = self.query_tower(_end_to_end(batch.queries, batch.docs))
             queries, docs = both.split([len(batch.queries.lengths), len(batch.docs.lengths)])
         else:
-            queries, docs = self.query_tower(batch.queries), self.doc_tower(batch.docs)
+            queries = None if batch.queries is None else self.query_tower(batch.queries)
+            docs = self.doc_tower(batch.docs)
         return queries, in_lists(docs, batch.mask)
 
     def score(self, queries: Tensor, docs: Tensor) -> Tensor:
@@ -179,34 +183,22 @@ class DualEncoder(Ranker):
         folder = Path(folder)
         if folder.exists():
             raise InputError(f"the folder of a saved model must not exist yet, got {str(folder)!r}; remove it, or take another")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.tmp-"))
-        try:
-            with quiet(), ExitStack() as stack:
-                forms = zip(self.towers, self.reads, strict=False)  # both forms of a shared tower have one length
-                sides = [stack.enter_context(tower.as_saved(form.max_length)) for tower, form in forms]
-                SentenceTransformer(
-                    modules=sides[0] if len(sides) == 1 else [Router.for_query_document(*sides)],
-                    device=str(next(self.parameters()).device),
-                    # Without the model's default prompt: it would replace an empty one.
-                    prompts={"query": self.reads.queries.prompt, "document": self.reads.docs.prompt},
-                    similarity_fn_name=self.similarity.removeprefix("squared_"),
-                ).save(str(partial), create_model_card=False)  # a card would run the model, and leave it in eval mode
-            partial.chmod(0o755)  # only its owner may read a temporary folder
-            os.rename(partial, folder)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+        with quiet(), ExitStack() as stack:
+            forms = zip((self.query_tower, self.doc_tower), self.reads, strict=True)
+            # Both forms of a shared tower have one length.
+            sides = [stack.enter_context(tower.as_saved(form.max_length)) for tower, form in [*forms][: len(self.towers)]]
+            model = SentenceTransformer(
+                modules=sides[0] if len(sides) == 1 else [Router.for_query_document(*sides)],
+                device=str(next(self.parameters()).device),
+                # Without the model's default prompt: it would replace an empty one.
+                prompts={"query": self.reads.queries.prompt, "document": self.reads.docs.prompt},
+                similarity_fn_name=self.similarity.removeprefix("squared_"),
+            )
+            # Without a card: it would run the model, and leave it in eval mode.
+            write_folder(folder, lambda partial: model.save(str(partial), create_model_card=False))
 
 
-def _check_temperature(temperature: float, learnt: bool) -> None:
-    lowest = LOWEST_TEMPERATURE if learnt else 0
-    if not (math.isfinite(temperature) and temperature > 0 and temperature >= lowest):
-        bound = f"at least {lowest} where it is learnt" if learnt else "above 0"
-        raise InputError(f"temperature must be {bound}, got {temperature}", option="temperature")
-
-
-def _end_to_end(first: Texts, second: Texts) -> Texts:
-    """The texts of both, as one tokenizer made them."""
-    types = None if first.type_ids is None else torch.cat([first.type_ids, second.type_ids])
-    return Texts(torch.cat([first.ids, second.ids]), torch.cat([first.lengths, second.lengths]), types)
+def _end_to_end(*parts: Texts) -> Texts:
+    """The texts of all parts, as one tokenizer made them."""
+    ids, lengths, types = zip(*parts, strict=True)
+    return Texts(torch.cat(ids), torch.cat(lengths), None if types[0] is None else torch.cat(types))

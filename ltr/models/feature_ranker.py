@@ -1,6 +1,6 @@
 """Feature ranker: a network over the feature vectors of a list's documents."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -84,16 +84,17 @@ class FeatureRanker(Ranker):
         super().__init__()
         if preset not in PRESETS:
             raise InputError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}", option="preset")
-        asked = {"hidden": hidden, "activation": activation, "layer_norm": layer_norm, "dropout": dropout}
-        asked |= {"residual_blocks": residual_blocks, "attention_blocks": attention_blocks, "heads": heads}
-        network = PRESETS[preset]._replace(**{name: value for name, value in asked.items() if value is not None})
+        asked = (hidden, activation, layer_norm, dropout, residual_blocks, attention_blocks, heads)
+        sizes: list[Any] = [own if new is None else new for own, new in zip(PRESETS[preset], asked, strict=True)]
+        network = Network(*sizes)
         _check(n_features, network)
         self.reads = FeatureVectors(n_features)
         act, p = ACTIVATIONS[network.activation], network.dropout
-        width, layers = n_features, []
+        width = n_features
+        layers: list[nn.Module] = []
         for size in network.hidden:
-            layers += [nn.Linear(width, size)] + ([nn.LayerNorm(size)] if network.layer_norm else [])
-            layers += [act(), nn.Dropout(p)]
+            norm = [nn.LayerNorm(size)] if network.layer_norm else []
+            layers += [nn.Linear(width, size), *norm, act(), nn.Dropout(p)]
             width = size
         layers += [_Residual(width, act(), p) for _ in range(network.residual_blocks)]
         self.layers = nn.Sequential(*layers)
@@ -105,21 +106,19 @@ class FeatureRanker(Ranker):
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]``, and what the head reads, ``[B, N, H]``: both float32, and 0 at the padding."""
-        mask = batch.mask
-        hidden = self.layers(batch.features[mask])  # real documents only: padding costs no time and draws no dropout
+        mask, features = batch.mask, batch.features
+        assert features is not None, "the data lays out what the ranker reads"
+        hidden = self.layers(features[mask])  # real documents only: padding costs no time and draws no dropout
         if self.attention and len(hidden):  # torch's attention refuses a batch without a document, which a rank may get
-            hidden = self._attended(hidden, mask)
+            lists = in_lists(hidden, mask)
+            for block in self.attention:
+                lists = block(lists, src_key_padding_mask=~mask)
+            hidden = lists[mask]
         # Not under autocast: scores rounded to bfloat16 would tie, and document ids would then decide the order.
         with torch.autocast(hidden.device.type, enabled=False):
             hidden = hidden.float()
             scores = self.head(hidden).squeeze(1)
         return in_lists(scores, mask), in_lists(hidden, mask)
-
-    def _attended(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        lists = in_lists(hidden, mask)
-        for block in self.attention:
-            lists = block(lists, src_key_padding_mask=~mask)
-        return lists[mask]
 
 
 class _Residual(nn.Module):

@@ -24,15 +24,10 @@ ADVISED, ENOUGH = 39, 256  # vectors per centroid that faiss's k-means asks for,
 
 
 class FaissIndex:
-    """An index of faiss that holds its documents, searched on the GPU where faiss supports that.
-
-    Args:
-        index: faiss's own object.
-        factory: the factory string that made it.
-    """
+    """An index of faiss that holds its documents, searched on the GPU where faiss supports that."""
 
     def __init__(self, index: Any, factory: str) -> None:
-        self.index, self.factory = index, factory
+        self.index = index
         self.shape: tuple[int, int] = (index.ntotal, index.d)
         self._on_gpu = _on_gpu(index, factory)
 
@@ -42,16 +37,16 @@ class FaissIndex:
     ) -> "FaissIndex":
         """Train an index on a sample of the documents and add all of them; see :meth:`ltr.search.index.DenseIndex.build`."""
         index = empty_index(factory, docs.shape, squared=squared)
-        clusters = faiss.try_extract_index_ivf(index)
+        clusters, space = faiss.try_extract_index_ivf(index), faiss.ParameterSpace()
         try:
             if not index.is_trained:
                 index.train(prepare(docs[_sample(index, factory, len(docs), seed)]))
             for span in spans(len(docs), DOCS):
                 index.add(prepare(docs[span]))
             if clusters is not None:
-                faiss.ParameterSpace().set_index_parameter(index, "nprobe", probes or round(clusters.nlist**0.5))
+                space.set_index_parameter(index, "nprobe", probes or round(clusters.nlist**0.5))
             elif "HNSW" in factory:
-                faiss.ParameterSpace().set_index_parameter(index, "efSearch", probes or 64)
+                space.set_index_parameter(index, "efSearch", probes or 64)
         except RuntimeError as error:
             raise _cannot_build(factory, docs.shape, error) from None
         return cls(index, factory)
@@ -59,10 +54,7 @@ class FaissIndex:
     def search(self, queries: np.ndarray, k: int, squared: bool) -> tuple[Tensor, Tensor]:
         """Scores and rows of the best documents that the index finds, ``[Q, k]`` each; −inf and −1 where it finds fewer.
 
-        Args:
-            queries: ``[Q, H]``, prepared as the documents were.
-            k: documents per query.
-            squared: whether the index answers squared distances, where smaller is better.
+        ``queries`` are prepared as the documents were; ``squared``: the index answers squared distances, smaller is better.
         """
         index = self.index if self._on_gpu is None or k > GPU_MOST else self._on_gpu
         scores, rows = (torch.from_numpy(x) for x in index.search(queries, k))

@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,6 @@ from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
 from ltr.search.approximate import empty_index
-from ltr.search.embeddings import Similarity
 from ltr.search.encode import encode, encode_batches
 from ltr.search.index import DenseIndex
 from ltr.search.ranks import barrier, by_rank_0, world_size
@@ -68,12 +67,10 @@ class SearchedCorpus:
                 empty_index(self.index, (len(self.docs), dim), squared=True)
             except InputError as error:
                 raise InputError(error.message, option="index") from None
-        deeper = [name for name, k in cutoffs.items() if k is not None and k > self.depth]
+        deeper = ", ".join(name for name, k in cutoffs.items() if k is not None and k > self.depth)
         if deeper:
-            raise InputError(
-                f"the search must go as deep as the metrics look, got a depth of {self.depth} for {', '.join(deeper)}; raise it",
-                option="depth",
-            )
+            message = f"the search must go as deep as the metrics look, got a depth of {self.depth} for {deeper}; raise it"
+            raise InputError(message, option="depth")
 
 
 class FoundLists(NamedTuple):
@@ -95,13 +92,12 @@ class FoundLists(NamedTuple):
         at = np.searchsorted(self.query_rows, rows)
         assert (self.query_rows[at] == rows).all(), "every query of the batch was searched for"
         assert batch.judged_rows is not None and batch.judged_grades is not None, "text batches carry all judgements"
-        device, doc_rows = batch.query_rows.device, self.doc_rows[at]
+        doc_rows = self.doc_rows[at]
         judged = zip(doc_rows, batch.judged_rows.cpu().numpy(), batch.judged_grades.cpu().numpy(), strict=True)
-        labels = np.array([grades_of(*one) for one in judged], dtype=np.float32).reshape(doc_rows.shape)
-        found = torch.from_numpy(doc_rows).to(device)
+        grades = np.array([grades_of(*one) for one in judged], dtype=np.float32).reshape(doc_rows.shape)
+        found, labels, scores = (torch.from_numpy(x).to(batch.mask.device) for x in (doc_rows, grades, self.scores[at]))
         mask = found >= 0
-        scores = torch.from_numpy(self.scores[at]).to(device).masked_fill(~mask, 0.0)
-        return scores, batch._replace(doc_rows=found.clamp(min=0), mask=mask, labels=torch.from_numpy(labels).to(device))
+        return scores.masked_fill(~mask, 0.0), batch._replace(doc_rows=found.clamp(min=0), mask=mask, labels=labels)
 
 
 def search_corpus(
@@ -140,45 +136,34 @@ def search_corpus(
             queries = np.empty((len(query_rows), model.dim), np.float32)
             for places, found in encode_batches(model.query_tower, corpus.queries, corpus.reads.queries, query_rows):
                 queries[places] = found
-        index = _shared_index(docs, model.similarity, factory, shared / "index")
-        # A text would always find itself first, which says nothing.
+        if factory == "Flat" or world_size() == 1:
+            index = DenseIndex.build(docs, model.similarity, factory)
+        else:  # building one of faiss takes long, so rank 0 alone does it
+            by_rank_0(lambda: DenseIndex.build(docs, model.similarity, factory).save(shared / "index"))
+            index = DenseIndex.open(shared / "index")
         scores, doc_rows = index.search(queries, min(corpus.depth + corpus.own_texts, n_docs))
-        if corpus.own_texts:
-            scores, doc_rows = _without_itself(query_rows, scores, doc_rows)
         barrier()  # others may still read the map
+    if corpus.own_texts:  # a text would always find itself first, which says nothing
+        scores, doc_rows = _without_itself(query_rows, scores, doc_rows)
     return FoundLists(query_rows, scores, doc_rows)
 
 
 @contextmanager
 def _shared_folder(root: Path) -> Iterator[Path]:
     """A new folder ``corpus-*`` for all processes, removed at the end; those that killed searches left are removed first."""
-    locks = []  # rank 0's: as long as it is held, a search is alive
+    with ExitStack() as at_end:  # does something at rank 0 only
 
-    def make() -> Path:
-        root.mkdir(parents=True, exist_ok=True)
-        for left in root.glob("corpus-*/lock"):
-            with suppress(Timeout), FileLock(left, timeout=0):
-                shutil.rmtree(left.parent, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(dir=root, prefix="corpus-"))
-        locks.append(FileLock(folder / "lock"))
-        locks[0].acquire()
-        return folder
+        def make() -> Path:
+            root.mkdir(parents=True, exist_ok=True)
+            for left in root.glob("corpus-*/lock"):
+                with suppress(Timeout), FileLock(left, timeout=0):
+                    shutil.rmtree(left.parent, ignore_errors=True)
+            folder = Path(tempfile.mkdtemp(dir=root, prefix="corpus-"))
+            at_end.enter_context(FileLock(folder / "lock"))  # as long as it is held, a search is alive
+            at_end.callback(shutil.rmtree, folder, ignore_errors=True)
+            return folder
 
-    folder = by_rank_0(make)
-    try:
-        yield folder
-    finally:
-        for lock in locks:
-            shutil.rmtree(folder, ignore_errors=True)
-            lock.release()
-
-
-def _shared_index(docs: np.ndarray, similarity: Similarity, factory: str, folder: Path) -> DenseIndex:
-    """The same index in every process. Building one of faiss takes long, so rank 0 alone does it."""
-    if factory == "Flat" or world_size() == 1:
-        return DenseIndex.build(docs, similarity, factory)
-    by_rank_0(lambda: DenseIndex.build(docs, similarity, factory).save(folder))
-    return DenseIndex.open(folder)
+        yield by_rank_0(make)
 
 
 def _without_itself(query_rows: np.ndarray, scores: np.ndarray, doc_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

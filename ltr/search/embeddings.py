@@ -42,11 +42,7 @@ def checked_mean(embeddings: np.ndarray, name: str) -> np.ndarray:
 def prepared(embeddings: np.ndarray, similarity: Similarity, centre: np.ndarray | None) -> np.ndarray:
     """A copy whose inner products (or squared distances, where there is a centre) are the scores.
 
-    Args:
-        embeddings: ``[D, H]``.
-        similarity: how a query and a document are compared; ``cosine`` needs embeddings of length 1.
-        centre: ``[H]``, subtracted from every embedding. This changes no distance, but keeps digits where all embeddings lie
-            close together.
+    Subtracting the ``centre`` ``[H]`` changes no distance, but keeps digits where all embeddings lie close together.
     """
     embeddings = np.array(embeddings, dtype=np.float32, order="C")
     if similarity == "cosine":

@@ -68,9 +68,7 @@ def encode_batches(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Embed texts batch by batch, longest first.
 
-    Args:
-        encoder, store, form, rows: as :func:`encode` takes them.
-        rank, world_size: which share of the texts: every ``world_size``-th by length, so that shares take equal time.
+    Of several ranks each takes every ``world_size``-th text by length, so that shares take equal time.
 
     Yields:
         Places in ``rows`` ``[n]``, and the embeddings of those texts ``[n, H]`` float32.

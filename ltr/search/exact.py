@@ -27,7 +27,7 @@ def search_exactly(docs: np.ndarray, queries: np.ndarray, k: int, prepare: Prepa
         docs: ``[D, H]``, may be a memory map: it is read once, in spans.
         queries: ``[Q, H]``.
         k: documents per query.
-        prepare: makes a copy of embeddings whose inner products or distances are the scores.
+        prepare: see :func:`ltr.search.embeddings.prepared`.
         squared: whether the score is minus the squared distance, else the inner product.
 
     Returns:

@@ -42,12 +42,10 @@ class DenseIndex:
     def __init__(
         self, docs: np.ndarray | FaissIndex, similarity: Similarity, factory: str, probes: int | None, centre: np.ndarray | None
     ) -> None:
-        self.similarity: Similarity = similarity
-        self.factory, self.probes = factory, probes
+        self.similarity, self.factory, self.probes = similarity, factory, probes
         self.count, self.dimension = docs.shape
-        self._docs = docs  # [D, H] for Flat
+        self._docs, self._centre = docs, centre  # [D, H] for Flat; [H], None unless distances are compared
         self._prepare = partial(prepared, similarity=similarity, centre=centre)
-        self._centre = centre  # [H]; None unless distances are compared
 
     def __len__(self) -> int:
         return self.count
@@ -78,10 +76,10 @@ class DenseIndex:
             raise InputError(f"probes must be at least 1, and with an IVF or HNSW index, got {probes} with {factory!r}")
         mean = checked_mean(embeddings, "embeddings")
         centre = mean if similarity.endswith("euclidean") else None
-        if factory == "Flat":
-            return cls(embeddings, similarity, factory, None, centre)
-        prepare, squared = partial(prepared, similarity=similarity, centre=centre), centre is not None
-        docs = FaissIndex.build(embeddings, prepare, factory, squared=squared, probes=probes, seed=seed)
+        docs: np.ndarray | FaissIndex = embeddings
+        if factory != "Flat":
+            prepare, squared = partial(prepared, similarity=similarity, centre=centre), centre is not None
+            docs = FaissIndex.build(embeddings, prepare, factory, squared=squared, probes=probes, seed=seed)
         return cls(docs, similarity, factory, probes, centre)
 
     # Searching
@@ -154,11 +152,9 @@ class DenseIndex:
             manifest = json.loads((folder / "manifest.json").read_text())
             similarity, factory = manifest["similarity"], manifest["factory"]
             centre = np.load(folder / "centre.npy") if similarity.endswith("euclidean") else None
-            docs: np.ndarray | FaissIndex
-            if factory == "Flat":
-                docs = np.load(folder / "embeddings.npy", mmap_mode="r")
-            else:
-                docs = FaissIndex.open(folder / "index.faiss", factory)
+            flat = factory == "Flat"
+            file = folder / ("embeddings.npy" if flat else "index.faiss")
+            docs = np.load(file, mmap_mode="r") if flat else FaissIndex.open(file, factory)
             index = cls(docs, similarity, factory, manifest["probes"], centre)
             said, found = (manifest["count"], manifest["dimension"]), (index.count, index.dimension)
         except InputError:

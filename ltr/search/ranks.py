@@ -1,7 +1,7 @@
 """The processes of a run working together, by ``torch.distributed``; a single process needs nothing of it."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
@@ -36,13 +36,13 @@ def by_rank_0(make: Callable[[], T]) -> T:
     """
     if world_size() == 1:
         return make()
-    outcome: list = [None, None]  # what it returned, what it raised
+    outcome: list[Any] = [None]
     if rank() == 0:
         try:
-            outcome[0] = make()
+            outcome = [make()]
         except (InputError, OSError) as error:
-            outcome[1] = error
+            outcome = [error]
     distributed.broadcast_object_list(outcome)
-    if outcome[1] is not None:
-        raise outcome[1]
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
     return outcome[0]

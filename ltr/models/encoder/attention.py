@@ -54,8 +54,8 @@ def _attention(
     attends to tokens nearer than this. ``others`` are for other implementations.
     """
     if packed_layout is not None:
-        qkv = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-        return _block_diagonal(*qkv, packed_layout, scaling, dropout, sliding_window).unsqueeze(0), None
+        q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
+        return _block_diagonal(q, k, v, packed_layout, scaling, dropout, sliding_window).unsqueeze(0), None
     if attention_mask is None:
         attention_mask = _window(query.shape[2], sliding_window, query.device)
     return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **others)
@@ -70,7 +70,9 @@ def _block_diagonal(
         longest = layout.groups[-1][1]
         window = (-1, -1) if sliding_window is None else (sliding_window - 1, sliding_window - 1)
         ends = layout.offsets, layout.offsets, longest, longest
-        return varlen_attn(query, key, value, *ends, scale=scaling, window_size=window)
+        output = varlen_attn(query, key, value, *ends, scale=scaling, window_size=window)
+        assert isinstance(output, Tensor), "auxiliary outputs come only when asked for"
+        return output
     # Many small kernels cost a GPU more than some padding does; for a CPU it is the other way round.
     attend = _padded if query.is_cuda else _by_length
     return attend(query, key, value, layout, scaling, p, sliding_window)
@@ -83,8 +85,8 @@ def _by_length(
     outputs = []
     sizes = [n_texts * length for n_texts, length in layout.groups]
     for group, *qkv in zip(layout.groups, *(x.split(sizes) for x in (query, key, value)), strict=True):
-        output = _attend(*(x.unflatten(0, group).transpose(1, 2) for x in qkv), scaling, p, sliding_window)
-        outputs.append(output.transpose(1, 2).flatten(0, 1))
+        q, k, v = (x.unflatten(0, group).transpose(1, 2) for x in qkv)
+        outputs.append(_attend(q, k, v, scaling, p, sliding_window).transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
 
 
@@ -111,8 +113,8 @@ def _padded(
     window = _window(longest, sliding_window, query.device)
     if window is not None:  # padding attends to itself: a row that sees nothing would be NaN, and make every gradient NaN
         mask = (mask & window) | torch.eye(longest, dtype=torch.bool, device=query.device)
-    qkv = (x[token].transpose(1, 2) for x in (query, key, value))
-    output = F.scaled_dot_product_attention(*qkv, attn_mask=mask, dropout_p=p, scale=scaling)
+    q, k, v = (x[token].transpose(1, 2) for x in (query, key, value))
+    output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p, scale=scaling)
     text = torch.arange(len(lengths), device=query.device).repeat_interleave(lengths, output_size=len(query))
     return output.transpose(1, 2)[text, torch.arange(len(query), device=query.device) - offsets[text]]
 

@@ -58,14 +58,13 @@ def padded_chunks(texts: Texts, max_tokens: int, pad_id: int) -> Iterator[Chunk]
     """Chunks of at most ``max_tokens`` tokens, padding counted, or of a single text, padded at the right with ``pad_id``."""
     order = texts.lengths.argsort(stable=True)
     lengths = texts.lengths[order]
-    ids, types = (x if x is None else x.split(texts.lengths.tolist()) for x in (texts.ids, texts.type_ids))
+    sizes = texts.lengths.tolist()
+    ids, types = texts.ids.split(sizes), None if texts.type_ids is None else texts.type_ids.split(sizes)
     for begin, end in cuts(lengths.tolist(), max_tokens, padded=True):
         rows = order[begin:end].tolist()
         real = torch.arange(int(lengths[end - 1]), device=lengths.device) < lengths[begin:end].unsqueeze(1)
-        inputs = {
-            "input_ids": pad_sequence([ids[row] for row in rows], batch_first=True, padding_value=pad_id),
-            "attention_mask": real.long(),
-        }
+        input_ids = pad_sequence([ids[row] for row in rows], batch_first=True, padding_value=pad_id)
+        inputs = {"input_ids": input_ids, "attention_mask": real.long()}
         if types is not None:
             inputs["token_type_ids"] = pad_sequence([types[row] for row in rows], batch_first=True)
         yield Chunk(order[begin:end], lengths[begin:end], inputs)

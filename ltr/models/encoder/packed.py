@@ -5,62 +5,67 @@ Shapes: T tokens of the C texts of a chunk, H the hidden size.
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder.attention import NAME
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks
-from ltr.models.encoder.pooling import pool
+from ltr.models.encoder.pooling import Pooling, pool
 
 log = logging.getLogger(__name__)
 
 TOLERANCE = 1e-3  # relative error of outputs that should agree: rounding makes 1e-5, a wrong attention 5e-3
 
 
-def hidden_states(encoder: nn.Module, chunk: Chunk) -> Tensor:
+def hidden_states(encoder: PreTrainedModel, chunk: Chunk) -> Tensor:
     """The encoder's last layer ``[T, H]`` of a chunk's texts, end to end. For packed ones see :func:`enable_packing`."""
     hidden = encoder(**chunk.inputs).last_hidden_state
     return hidden[chunk.inputs["attention_mask"].bool()] if "attention_mask" in chunk.inputs else hidden.squeeze(0)
 
 
-def logits(classifier: nn.Module, chunk: Chunk) -> Tensor:
+def logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
     """Scores ``[C]`` float32 of a ready cross-encoder's own head. For packed texts see :func:`enable_packing`.
 
     Such a head reads the first token of a row (ModernBERT's may read the mean), or what the pooler makes of it. So the base model
     hands it a row of one token for each packed text.
     """
 
-    def one_row_per_text(base: nn.Module, _: tuple, output: Any) -> Any:
-        how = getattr(base.config, "classifier_pooling", "cls")
+    def one_row_per_text(base: PreTrainedModel, _: tuple, output: Any) -> Any:
+        how: Pooling = getattr(base.config, "classifier_pooling", "cls")
         pooled = pool(output.last_hidden_state.squeeze(0), chunk.lengths, how)
         output.last_hidden_state = pooled.to(output.last_hidden_state.dtype).unsqueeze(1)
         if output.get("pooler_output") is not None:
             output.pooler_output = base.pooler(output.last_hidden_state)
         return output
 
-    if "packed_layout" not in chunk.inputs:
+    with ExitStack() as stack:
+        if "packed_layout" in chunk.inputs:
+            hook = classifier.base_model.register_forward_hook(one_row_per_text)
+            stack.callback(hook.remove)
         return classifier(**chunk.inputs).logits[:, 0].float()
-    hook = classifier.base_model.register_forward_hook(one_row_per_text)
-    try:
-        return classifier(**chunk.inputs).logits[:, 0].float()
-    finally:
-        hook.remove()
+
+
+def position_embeddings(encoder: nn.Module) -> nn.Embedding | None:
+    """The table of learnt positions. None where positions are computed."""
+    for name, module in encoder.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return module
+    return None
 
 
 def first_position(encoder: nn.Module) -> int:
     """The position of a text's first token: RoBERTa and its kin count from behind the padding index."""
-    for name, module in encoder.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            return 0 if module.padding_idx is None else module.padding_idx + 1
-    return 0
+    positions = position_embeddings(encoder)
+    return 0 if positions is None or positions.padding_idx is None else positions.padding_idx + 1
 
 
-def enable_packing(encoder: nn.Module) -> bool:
+def enable_packing(encoder: PreTrainedModel) -> bool:
     """Prepare an encoder, or a ready cross-encoder, to read packed texts. It still reads padded ones as before.
 
     A trial decides: two texts must give the same outputs packed as padded. An encoder that fails is left unchanged.
@@ -117,7 +122,7 @@ def _difference(expected: list[Tensor], found: list[Tensor]) -> float:
 
 
 @torch.no_grad()
-def _trial(encoder: nn.Module, how: Literal["alone", "padded", "packed"]) -> list[Tensor]:
+def _trial(encoder: PreTrainedModel, how: Literal["alone", "padded", "packed"]) -> list[Tensor]:
     """Hidden states (and logits) of two short texts, one of them longer than the window of local attention."""
     config, base = encoder.config, encoder.base_model
     device = base.get_input_embeddings().weight.device

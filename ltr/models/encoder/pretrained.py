@@ -6,12 +6,18 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from ltr.errors import InputError
 from ltr.models.encoder.dropout import EncoderDropout, leave_out_dropout, use_dropout
-from ltr.models.encoder.packed import first_position
+from ltr.models.encoder.packed import first_position, position_embeddings
 
 PACKAGE = "package:"
 # What loading raises where a model is absent, of another kind, or damaged.
@@ -34,10 +40,10 @@ def resolve(backbone: str) -> str:
     if spec is None or not spec.submodule_search_locations:
         raise InputError(f"backbone {backbone!r}: the package {name!r} is not installed: pip install {name.replace('_', '-')}")
     root = Path(next(iter(spec.submodule_search_locations)))
-    found = next((p.parent for p in (root / "config.json", *sorted(root.glob("*/config.json"))) if p.is_file()), None)
-    if found is None:
-        raise InputError(f"backbone {backbone!r}: the package holds no config.json, so no model")
-    return str(found)
+    for config in (root / "config.json", *sorted(root.glob("*/config.json"))):
+        if config.is_file():
+            return str(config.parent)
+    raise InputError(f"backbone {backbone!r}: the package holds no config.json, so no model")
 
 
 def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
@@ -55,11 +61,7 @@ def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: str, option: str = "backbone") -> None:
-    """Refuse the tokenizer that transformers makes up for a folder without one: every word is unknown to it.
-
-    Raises:
-        InputError: if it knows special tokens only.
-    """
+    """Refuse the tokenizer that transformers makes up for a folder without one: it knows special tokens only."""
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         raise InputError(
             f"backbone {backbone!r} has no tokenizer, or one without words; save the tokenizer into the same folder: "
@@ -68,7 +70,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: str, option: s
         )
 
 
-def load_encoder(backbone: str, dropout: EncoderDropout = "hidden") -> tuple[nn.Module, bool]:
+def load_encoder(backbone: str, dropout: EncoderDropout = "hidden") -> tuple[PreTrainedModel, bool]:
     """An encoder in float32, and whether it has a head of its own (a ready cross-encoder with one score).
 
     Weights stored in half precision become float32: training updates them in float32, under ``trainer.precision`` too. A pooler
@@ -100,12 +102,12 @@ def load_encoder(backbone: str, dropout: EncoderDropout = "hidden") -> tuple[nn.
     return encoder, has_own_head
 
 
-def max_positions(encoder: nn.Module) -> int | None:
+def max_positions(encoder: PreTrainedModel) -> int | None:
     """The longest sequence that the encoder has positions for. None if it has no limit."""
-    for name, module in encoder.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            return module.num_embeddings - first_position(encoder)
-    return getattr(encoder.config, "max_position_embeddings", None)
+    positions = position_embeddings(encoder)
+    if positions is None:
+        return getattr(encoder.config, "max_position_embeddings", None)
+    return positions.num_embeddings - first_position(encoder)
 
 
 def check_max_length(max_length: int, positions: int | None, backbone: str) -> None:
@@ -120,7 +122,7 @@ def cannot_load(backbone: str, error: Exception, option: str = "backbone") -> In
     """The error for the user when a backbone cannot be loaded."""
     if isinstance(error, InputError):
         return InputError(error.message, option=error.option or option)
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return InputError(
         f"backbone {backbone!r} can't be loaded: {reason} Give a hub id, a folder with config.json, or package:NAME",
         option=option,

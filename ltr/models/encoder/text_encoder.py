@@ -11,6 +11,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
 from ltr.batch import Texts
 from ltr.errors import InputError
@@ -82,7 +83,7 @@ class TextEncoder(nn.Module):
                 if value not in choices:
                     raise InputError(f"{option} must be one of {', '.join(map(str, choices))}, got {value!r}", option=option)
 
-    def __init__(self, model: nn.Module, pad_id: int | None = None, options: Options = Options()) -> None:
+    def __init__(self, model: PreTrainedModel, pad_id: int | None = None, options: Options = Options()) -> None:
         super().__init__()
         if model.config.pad_token_id is None:
             model.config.pad_token_id = pad_id
@@ -91,7 +92,8 @@ class TextEncoder(nn.Module):
         self.reads_packed = enable_packing(model)
         self.first_position = first_position(model)
         if options.compile:
-            for layer in _layers(model):
+            # The layers, the longest list, are all alike: compiling each on its own compiles one.
+            for layer in max((m for m in model.modules() if isinstance(m, nn.ModuleList)), key=len):
                 layer.compile(dynamic=True)  # a deep copy of this module is not compiled
 
     def forward(self, texts: Texts) -> Tensor:
@@ -107,7 +109,7 @@ class TextEncoder(nn.Module):
         return self._read(texts, partial(logits, self.model))
 
     def padding_share(self, texts: Texts) -> float:
-        """Share of padding among the tokens that the encoder reads of these texts."""
+        """See :meth:`ltr.models.Ranker.padding_share`."""
         return 0.0 if self.reads_packed else padding_share(texts.lengths.tolist(), self._chunk_tokens(texts))
 
     def _read(self, texts: Texts, read: Callable[[Chunk], Tensor], *size: int) -> Tensor:
@@ -121,9 +123,7 @@ class TextEncoder(nn.Module):
         return torch.cat(outputs)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
 
     def _recomputed(self, chunks: Sequence[Chunk]) -> int:
-        """How many of the first chunks are computed again. The backward pass begins with the last ones, so those are kept, the
-        very last one always: dropping its activations would save nothing.
-        """
+        """How many of the first chunks are computed again: the backward pass begins with the last, which is always kept."""
         if self.options.keep_tokens is None or not torch.is_grad_enabled():
             return 0
         kept = accumulate(chunk.inputs["input_ids"].numel() for chunk in reversed(chunks))
@@ -148,8 +148,3 @@ def _read_alone(read: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:
     if _trim is not None and chunk.rows.device.type == "cpu":
         _trim(0)
     return read(chunk)
-
-
-def _layers(model: nn.Module) -> nn.ModuleList:
-    """The encoder's layers. They are all alike, so compiling each on its own compiles one."""
-    return max((m for m in model.modules() if isinstance(m, nn.ModuleList)), key=len)

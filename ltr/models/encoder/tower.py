@@ -1,11 +1,11 @@
 """A tower of a dual encoder: the modules of a sentence-transformers model around a :class:`TextEncoder`."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 import transformers
@@ -22,6 +22,7 @@ from ltr.models.encoder.text_encoder import TextEncoder
 # Importing sentence_transformers takes some ten seconds, and ``import ltr.models`` must not: it is imported inside functions.
 
 NO_LIMIT = 10**9  # a tokenizer that knows no longest text says 10^30
+Modules = list[Any]  # of sentence-transformers: modules that each have attributes of their own
 
 
 class Loaded(NamedTuple):
@@ -33,8 +34,8 @@ class Loaded(NamedTuple):
         query_prompt, doc_prompt: the model's prompts.
     """
 
-    query: list[nn.Module]
-    doc: list[nn.Module]
+    query: Modules
+    doc: Modules
     query_prompt: str
     doc_prompt: str
 
@@ -72,7 +73,8 @@ def load_modules(backbone: str, option: str = "backbone") -> Loaded:
             names = ", ".join(routes)
             raise InputError(f"a router must have the routes query and document, got {names} in {backbone!r}", option=option)
         query, doc = ([*routes[route], *query[1:]] for route in ("query", "document"))
-        if _parameters(query) & _parameters(doc):
+        weights = ({id(weight) for module in side for weight in module.parameters()} for side in (query, doc))
+        if set.intersection(*weights):
             raise InputError(
                 f"backbone {backbone!r}: its routes share weights, but two towers can't; take another backbone", option=option
             )
@@ -100,7 +102,7 @@ class Tower(nn.Module):
 
     def __init__(
         self,
-        modules: Sequence[nn.Module],
+        modules: Modules,
         projection: int | None = None,
         normalise: bool | None = None,
         options: TextEncoder.Options = TextEncoder.Options(),
@@ -131,11 +133,7 @@ class Tower(nn.Module):
         return _through(self.head, self.encoder(texts))
 
     def form(self, prompt: str, max_length: int | None, backbone: str) -> SingleTexts:
-        """How the texts of this tower are laid out. ``max_length`` of None: as in the model; ``backbone`` names it in errors.
-
-        Raises:
-            InputError: for a prompt that the model leaves out of its pooling, or more tokens than it has positions.
-        """
+        """How the texts of this tower are laid out. ``max_length`` of None: as in the model; ``backbone`` names it in errors."""
         transformer, pooled = self._in_front
         if prompt and not pooled.include_prompt:
             raise InputError(
@@ -152,12 +150,8 @@ class Tower(nn.Module):
         return SingleTexts(self.tokenizer, max_length, prompt)
 
     @contextmanager
-    def as_saved(self, max_length: int) -> Iterator[list[nn.Module]]:
-        """The modules of this tower as sentence-transformers shall save them: the encoder's config has its own dropout again.
-
-        Args:
-            max_length: tokens that the saved model reads of a text.
-        """
+    def as_saved(self, max_length: int) -> Iterator[Modules]:
+        """The modules of this tower as sentence-transformers shall save them: the encoder's config has its own dropout again."""
         transformer, _ = self._in_front
         before, transformer.max_seq_length = transformer.max_seq_length, max_length
         transformer.config.update(self._left_out)
@@ -171,28 +165,24 @@ class Tower(nn.Module):
 @contextmanager
 def quiet() -> Iterator[None]:
     """No progress bars of transformers, and no messages of sentence-transformers below errors."""
-    bars, log = transformers.utils.logging.is_progress_bar_enabled(), logging.getLogger("sentence_transformers")
-    level = log.level
-    transformers.utils.logging.disable_progress_bar()
+    bars, log = transformers.utils.logging, logging.getLogger("sentence_transformers")
+    shown, level = bars.is_progress_bar_enabled(), log.level
+    bars.disable_progress_bar()
     log.setLevel(logging.ERROR)
     try:
         yield
     finally:
         log.setLevel(level)
-        if bars:
-            transformers.utils.logging.enable_progress_bar()
+        if shown:
+            bars.enable_progress_bar()
 
 
-def _prompt(model: nn.Module, *names: str) -> str:
+def _prompt(model: Any, *names: str) -> str:
     """The first of these prompts that is not empty, else the model's default."""
     return next((found for name in (*names, model.default_prompt_name) if (found := model.prompts.get(name))), "")
 
 
-def _parameters(modules: list[nn.Module]) -> set[int]:
-    return {id(parameter) for module in modules for parameter in module.parameters()}
-
-
-def _checked(modules: Sequence[nn.Module]) -> Sequence[nn.Module]:
+def _checked(modules: Modules) -> Modules:
     from sentence_transformers.sentence_transformer.modules import Pooling, Router, Transformer
 
     fits = len(modules) > 1 and isinstance(modules[0], Transformer) and isinstance(modules[1], Pooling)
@@ -202,19 +192,18 @@ def _checked(modules: Sequence[nn.Module]) -> Sequence[nn.Module]:
     return modules
 
 
-def _leave_out_dropout(transformer: nn.Module, dropout: EncoderDropout) -> dict[str, float]:
+def _leave_out_dropout(transformer: Any, dropout: EncoderDropout) -> dict[str, float]:
     """Build the encoder again with the same weights: its layers have read the config when they were built."""
     left_out = leave_out_dropout(transformer.config, dropout)
     if left_out:
-        weights, config = transformer.model.state_dict(), transformer.config
+        settings = {"config": transformer.config, "state_dict": transformer.model.state_dict(), "dtype": torch.float32}
         with quiet():
-            rebuilt = type(transformer.model).from_pretrained(None, config=config, state_dict=weights, dtype=torch.float32)
-        transformer.model = rebuilt
+            transformer.model = type(transformer.model).from_pretrained(None, **settings)
     use_dropout(transformer.model, dropout)
     return left_out
 
 
-def _head(modules: list[nn.Module], width: int, projection: int | None, normalise: bool | None) -> list[nn.Module]:
+def _head(modules: Modules, width: int, projection: int | None, normalise: bool | None) -> Modules:
     """The modules behind the pooling, with the projection and the normalisation that are asked for."""
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
@@ -223,12 +212,12 @@ def _head(modules: list[nn.Module], width: int, projection: int | None, normalis
         if projection < 1:
             raise InputError(f"projection must be at least 1, got {projection}", option="projection")
         modules.append(Dense(_width(modules, width), projection, activation_function=nn.Identity()))
-    if normalise is None:
-        return modules + last
-    return modules + (last or [Normalize()]) if normalise else modules
+    if normalise is not None:
+        last = [Normalize()] if normalise else []
+    return modules + last
 
 
-def _through(head: Sequence[nn.Module], pooled: Tensor) -> Tensor:
+def _through(head: Iterable[nn.Module], pooled: Tensor) -> Tensor:
     # Not under autocast: embeddings rounded to bfloat16 would make scores that tie.
     with torch.autocast(pooled.device.type, enabled=False):
         features = {"sentence_embedding": pooled}
@@ -237,7 +226,7 @@ def _through(head: Sequence[nn.Module], pooled: Tensor) -> Tensor:
     return features["sentence_embedding"]
 
 
-def _width(head: Sequence[nn.Module], width: int) -> int:
+def _width(head: Iterable[nn.Module], width: int) -> int:
     """The number of dimensions that a head makes of ``width``."""
     try:
         return _through(head, torch.zeros(0, width)).shape[1]
