@@ -14,8 +14,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/architecture.md").read_text()
 FILES = sorted((ROOT / "ltr").rglob("*.py"))
-MOVING = {"modules": 6, "gather": 5}  # rooms that are about to be replaced, and their floor until then
-LANDING = pytest.mark.xfail(strict=True, reason="rooms of the old plan are still there; remove the mark with the last of them")
 
 # Files that may ask whether an object has an attribute, because the object is not ours.
 FOREIGN = {
@@ -36,7 +34,7 @@ def floors() -> dict[str, tuple[int, set[str]]]:
     for floor, names, packages in re.findall(r"^\| (\d) \| ([^|]+) \|([^|]*)\|$", PAGE, flags=re.MULTILINE):
         allowed = allowed | {package.strip() for package in packages.split(",")}
         rooms |= {name.strip(" `"): (int(floor), allowed) for name in names.split(",")}
-    return rooms | {room: (floor, next(p for f, p in rooms.values() if f == floor)) for room, floor in MOVING.items()}
+    return rooms
 
 
 def room_of(file: Path, root: Path = ROOT) -> str:
@@ -138,7 +136,6 @@ def test_an_import_in_a_function_or_for_type_checkers_makes_no_circle(tmp_path):
     assert circle(tmp_path) == []
 
 
-@LANDING
 def test_the_page_shows_the_tree():
     """Every file and folder of ltr/, and the folders inside those."""
     block = re.search(r"```\nltr/\n(.*?)```", PAGE, flags=re.DOTALL).group(1)
@@ -151,7 +148,6 @@ def test_the_page_shows_the_tree():
     assert shown == {file.name for file in package.glob("*.py")} - {"__init__.py"} | folders
 
 
-@LANDING
 def test_the_page_names_files_that_exist():
     named = set(re.findall(r"`((?:ltr|tests)/[\w/.]+)`", PAGE))
     assert named and [name for name in named if not (ROOT / name).exists()] == []
@@ -162,7 +158,6 @@ def test_no_file_is_longer_than_350_lines():
     assert {name: n for name, n in lengths.items() if n > 350} == {}
 
 
-@LANDING
 def test_no_function_is_longer_than_60_lines():
     lengths = {
         f"{file.relative_to(ROOT)}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
@@ -173,12 +168,10 @@ def test_no_function_is_longer_than_60_lines():
     assert {name: n for name, n in lengths.items() if n > 60} == {}
 
 
-@LANDING
 def test_the_package_has_at_most_10400_lines():
     assert sum(len(file.read_text().splitlines()) for file in FILES) <= 10_400
 
 
-@LANDING
 def test_attributes_are_declared_and_not_guessed():
     """No ``getattr`` or ``hasattr`` with a name in quotes, but for objects of others."""
     guesses = [
