@@ -13,10 +13,13 @@ import torch
 from harness.machine import described, resident
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 from lightning.pytorch import Callback, Trainer
-from ltr.modules import DualEncoderModule
 
 from ltr.datamodules import GroupDataModule
+from ltr.in_batch import OtherQueries
 from ltr.losses import SoftmaxLoss
+from ltr.models import DualEncoder
+from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.module import RankerModule
 
 
 class Timer(Callback):
@@ -44,9 +47,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
-    sizes = {"max_length": options.max_length, "max_tokens": options.max_tokens, "keep_tokens": None if options.keep else 0}
-    module = DualEncoderModule(options.backbone, SoftmaxLoss(), temperature=0.05, **sizes)
-    data = GroupDataModule(options.data, groups=options.batch, docs_per_group=1, candidates="corpus", depth=10)
+    encoder = TextEncoder.Options(max_tokens=options.max_tokens, keep_tokens=None if options.keep else 0)
+    ranker = DualEncoder(options.backbone, temperature=0.05, max_length=options.max_length, encoder=encoder)
+    module = RankerModule(ranker, SoftmaxLoss(), in_batch=OtherQueries())
+    searched = {"candidates": "corpus", "depth": 10, "reads": ranker.reads}
+    data = GroupDataModule(options.data, groups=options.batch, docs_per_group=1, **searched)
     timer = Timer()
     trainer = Trainer(
         max_steps=1,
@@ -60,7 +65,7 @@ def main() -> None:
     )
     trainer.fit(module, data)
     peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident("VmHWM")
-    scores = module.last_step.scores.shape
+    scores = module.last_step.lists.scores.shape
     assert scores == (options.batch, options.batch)
     how = "all activations kept" if options.keep else "recomputed"
     print(

@@ -189,8 +189,8 @@ def main() -> None:
     if not re.fullmatch(r"nDCG_exp@\d+", measure):
         made.error(f"best.monitor must be val/nDCG_exp@k, which the trees use too, got {first['best']['monitor']}")
     folds = folds_of(first)[: 1 if options.tiny else None]
-    init = first["model"]["init_args"]
-    metrics = [RankingMetric(name, max_grade=init.get("max_grade", 4.0)) for name in init["metrics"]]
+    model = first["model"]
+    metrics = [RankingMetric(name, max_grade=model.get("max_grade", 4.0)) for name in model["metrics"]]
     measures = [metric.measure for metric in metrics]
 
     short = ("--trainer.max_epochs", "1") if options.tiny else ()

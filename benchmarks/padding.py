@@ -45,8 +45,8 @@ def main() -> None:
     print(described(), "\n")
     print("| data | max_length | buckets | padding, whole batches | padding, chunks |\n" + "| --- " * 5 + "|")
     for (path, negatives, max_length), window in product(cases, (1, 64)):
-        data = TripletDataModule(path, negatives, negatives_per_query=3, bucket_window=window, depth=20, candidates="bm25")
-        data.reads = JoinedPairs(tokenizer, max_length)
+        pools = {"candidates": "bm25", "depth": 20, "reads": JoinedPairs(tokenizer, max_length)}
+        data = TripletDataModule(path, negatives, negatives_per_query=3, bucket_window=window, **pools)
         data.setup("fit")
         whole, chunks = shares(data, steps=1 if options.tiny else None)
         print(f"| {path} | {max_length} | {'yes' if window > 1 else 'no'} | {whole:.1%} | {chunks:.1%} |", flush=True)

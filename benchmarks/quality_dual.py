@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,15 +28,18 @@ from harness.machine import described
 from harness.options import MEDQUAD, add_backbone, add_data, parser
 from harness.sides import check_lengths
 from lightning.pytorch import Trainer, seed_everything
-from ltr.modules import DualEncoderModule
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
 from ltr.data.collection import Collection
 from ltr.data.query_lists import LabelledList
 from ltr.datamodules.pools import PoolDataModule
-from ltr.losses import BatchAllTripletLoss, BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
+from ltr.in_batch import AllTexts, InBatch, OtherQueries, OwnLists
+from ltr.losses import BatchAllTripletLoss, BatchHardTripletLoss, Loss, MarginRankingLoss, SoftmaxLoss
+from ltr.models import DualEncoder
 from ltr.models.encoder.pretrained import resolve
+from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.module import RankerModule
 
 LR, WARM_UP, DECAY, MARGIN, SCALE = 5e-5, 0.1, 0.01, 0.3, 20.0
 NEEDS = ("datasets", "accelerate")
@@ -44,11 +47,22 @@ MEASURES = ["nDCG@10", "RR@10", "AP", "R@100"]
 
 
 class Recipe(NamedTuple):
-    """One loss on both sides; ``own``: each row has a negative of its own."""
+    """One loss on both sides.
 
-    options: dict
+    Attributes:
+        loss: ours.
+        in_batch: what a row is ranked against.
+        ranker: options of the dual encoder.
+        theirs: makes the loss of sentence-transformers for a model.
+        columns: what sentence-transformers reads: ``pairs``, ``triplets`` or ``labels``.
+        own: whether each row has a negative of its own.
+    """
+
+    loss: Loss
+    in_batch: type[InBatch]
+    ranker: dict[str, Any]
     theirs: Callable[[nn.Module], nn.Module]
-    columns: str  # that sentence-transformers reads: pairs, triplets or labels
+    columns: Literal["pairs", "triplets", "labels"]
     own: bool = False
 
 
@@ -67,25 +81,31 @@ def recipes() -> dict[str, Recipe]:
     def cosine_distance(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return 1 - pairwise_cos_sim(x, y)
 
-    triplets = {"in_batch": "all", "similarity": "euclidean"}
+    triplets = AllTexts, {"similarity": "euclidean"}
     return {
         "in-batch softmax": Recipe(
-            {"loss": SoftmaxLoss(), "temperature": 1 / SCALE},
+            SoftmaxLoss(),
+            OtherQueries,
+            {"temperature": 1 / SCALE},
             lambda model: losses.MultipleNegativesRankingLoss(model, scale=SCALE),
             "pairs",
         ),
         "batch-all": Recipe(
-            triplets | {"loss": BatchAllTripletLoss(margin=MARGIN)},
+            BatchAllTripletLoss(margin=MARGIN),
+            *triplets,
             lambda model: losses.BatchAllTripletLoss(model, margin=MARGIN),
             "labels",
         ),
         "batch-hard": Recipe(
-            triplets | {"loss": BatchHardTripletLoss(margin=MARGIN)},
+            BatchHardTripletLoss(margin=MARGIN),
+            *triplets,
             lambda model: losses.BatchHardTripletLoss(model, margin=MARGIN),
             "labels",
         ),
         "margin ranking": Recipe(
-            {"loss": MarginRankingLoss(margin=MARGIN), "in_batch": None},
+            MarginRankingLoss(margin=MARGIN),
+            OwnLists,
+            {},
             lambda model: losses.TripletLoss(model, distance_metric=cosine_distance, triplet_margin=MARGIN),
             "triplets",
             own=True,
@@ -132,13 +152,14 @@ class InOrder(Sampler):
 
 def train_ours(
     recipe: Recipe, epoch: list[list[LabelledList]], data: PoolDataModule, options: Namespace, seed: int
-) -> DualEncoderModule:
+) -> RankerModule:
     """The module under Lightning's Trainer, with these batches."""
     seed_everything(seed, verbose=False)
+    encoder = TextEncoder.Options(dropout="none" if options.exact else "own")
+    ranker = DualEncoder(options.backbone, max_length=options.max_length, encoder=encoder, **recipe.ranker)
     rates = {"lr": LR, "warmup": WARM_UP, "weight_decay": DECAY}
-    own = {"max_length": options.max_length, "encoder_dropout": "none" if options.exact else "own", "metrics": MEASURES}
-    module = DualEncoderModule(options.backbone, **recipe.options, **rates, **own)
-    data.trainer, data.text_format = None, module.text_format
+    module = RankerModule(ranker, recipe.loss, in_batch=recipe.in_batch(), **rates, metrics=MEASURES)
+    data.trainer = None  # of the last test
     data.setup("test")
     loader = DataLoader(epoch, batch_size=None, collate_fn=data.collator)
     _trainer(max_epochs=1).fit(module, loader)
@@ -161,8 +182,8 @@ def train_theirs(
     docs = [[data.collection.corpus.texts[row] for row in one.doc_rows] for one in rows]
     doc_rows = np.concatenate([one.doc_rows for one in rows])
     for form, store, texts, at in [
-        (data.text_format.queries, data.collator.queries, queries, [one.query_row for one in rows]),
-        (data.text_format.docs, data.collator.docs, [text for found in docs for text in found], doc_rows),
+        (data.collator.forms.queries, data.collator.queries, queries, [one.query_row for one in rows]),
+        (data.collator.forms.docs, data.collator.docs, [text for found in docs for text in found], doc_rows),
     ]:
         check_lengths(model, texts, form.lengths(store.lengths(np.asarray(at))))
     if recipe.columns == "labels":
@@ -195,7 +216,7 @@ def train_theirs(
     return str(folder / "model")
 
 
-def measure(module: DualEncoderModule, data: PoolDataModule) -> list[float]:
+def measure(module: RankerModule, data: PoolDataModule) -> list[float]:
     """On the test split."""
     found = _trainer().test(module, data, verbose=False)[0]
     return [found[f"test/{name}"] for name in MEASURES]
@@ -238,13 +259,13 @@ def main() -> None:
 
 def compare(options: Namespace, chosen: dict[str, Recipe]) -> None:
     """Train both sides under every seed, and print the rows; without the peer's modules, ours alone."""
+    ranker = DualEncoder(options.backbone, max_length=options.max_length)
+    untrained = RankerModule(ranker, SoftmaxLoss(), metrics=MEASURES)
     pools = {
-        target: PoolDataModule(options.data, target, 100 if target == "corpus" else None, eval_batch_size=32)
+        target: PoolDataModule(options.data, target, 100 if target == "corpus" else None, eval_batch_size=32, reads=ranker.reads)
         for target in options.candidates
     }
     data = next(iter(pools.values()))
-    own = {"max_length": options.max_length, "metrics": MEASURES}
-    untrained = DualEncoderModule(options.backbone, SoftmaxLoss(), **own)
     print(f"| test queries search | loss | side | {' | '.join(MEASURES)} |\n|{' --- |' * (len(MEASURES) + 3)}")
     for target, pool in pools.items():
         print(f"| {target} | none | untrained | {_spread([np.asarray(measure(untrained, pool))])} |", flush=True)
@@ -258,7 +279,8 @@ def compare(options: Namespace, chosen: dict[str, Recipe]) -> None:
         if not absent:
             with tempfile.TemporaryDirectory() as folder:
                 saved = train_theirs(recipe, epoch, data, options, seed, Path(folder))
-                theirs = DualEncoderModule(saved, SoftmaxLoss(), similarity=recipe.options.get("similarity", "cosine"), **own)
+                ranker = DualEncoder(saved, max_length=options.max_length, **recipe.ranker)
+                theirs = RankerModule(ranker, SoftmaxLoss(), metrics=MEASURES)
         for target, pool in pools.items():
             pair = Pair(*(None if module is None else np.asarray(measure(module, pool)) for module in (ours, theirs)))
             found[target, name].append(pair)

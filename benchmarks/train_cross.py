@@ -1,7 +1,7 @@
 """How fast does a cross-encoder train, ltr against sentence-transformers?  python benchmarks/train_cross.py
 
 16 queries with a relevant document and a random one each: 32 pairs a step, the same pairs on both sides. Each
-side trains with its own trainer and data loader, dropout and AdamW as by default: ltr's CrossEncoderModule
+side trains with its own trainer and data loader, dropout and AdamW as by default: ltr's PairWiseBertRanker
 under RankNet, and a CrossEncoderTrainer under binary cross-entropy. harness/compare.py says what is measured,
 and how.
 
@@ -16,18 +16,19 @@ from harness.meter import Meter
 from harness.sides import Setting, Side, check_lengths, fit, load_options, tokenising, train
 
 if TYPE_CHECKING:
+    from ltr.data.formats import JoinedPairs
     from ltr.datamodules import TripletDataModule
 
 CHECKED = 512  # pairs
 NEEDS = ("datasets", "accelerate")
 
 
-def triplets(setting: Setting) -> "TripletDataModule":
+def triplets(setting: Setting, reads: "JoinedPairs") -> "TripletDataModule":
     """A relevant document and a random one for each query."""
     from ltr.datamodules import TripletDataModule
 
     options = {"negatives": "random", "negatives_per_query": 1, "batch_size": setting.batch, "seed": 0}
-    return TripletDataModule(setting.data, **options, candidates="bm25", depth=1)
+    return TripletDataModule(setting.data, **options, candidates="bm25", depth=1, reads=reads)
 
 
 def prepare(setting: Setting) -> tuple[float, str]:
@@ -35,8 +36,7 @@ def prepare(setting: Setting) -> tuple[float, str]:
     from ltr.data.formats import JoinedPairs
     from ltr.models.encoder.pretrained import load_tokenizer
 
-    data = triplets(setting)
-    data.reads = JoinedPairs(load_tokenizer(setting.backbone), setting.max_length)
+    data = triplets(setting, JoinedPairs(load_tokenizer(setting.backbone), setting.max_length))
     data.setup("fit")
     lists = [data.train.plan.rows.draw(0, row) for row in range(data.train.plan.n_rows)]
     lengths = np.concatenate([data.collator.lengths(one) for one in lists])
@@ -66,13 +66,13 @@ def save_pairs(setting: Setting, data: "TripletDataModule", lists: list, lengths
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
     """The module and the data module as a configuration would name them."""
-    from ltr.modules import CrossEncoderModule
-
     from ltr.losses import RankNetLoss
+    from ltr.models import PairWiseBertRanker
+    from ltr.module import RankerModule
 
-    module = CrossEncoderModule(setting.backbone, RankNetLoss(), setting.max_length)
-    meter.watch(module.model.encoder.model)
-    fit(module, triplets(setting), meter, setting, side)
+    ranker = PairWiseBertRanker(setting.backbone, setting.max_length)
+    meter.watch(ranker.encoder.model)
+    fit(RankerModule(ranker, RankNetLoss()), triplets(setting, ranker.reads), meter, setting, side)
 
 
 def theirs(meter: Meter, setting: Setting, side: Side) -> None:

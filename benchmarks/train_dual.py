@@ -2,7 +2,7 @@
 
 64 queries with a relevant document each, and the other documents of the batch as negatives: softmax over 20 ·
 cosine. Each side trains with its own trainer and data loader, dropout and AdamW as by default: ltr's
-DualEncoderModule reads all texts of a batch in one pass, a SentenceTransformerTrainer has
+DualEncoder reads all texts of a batch in one pass, a SentenceTransformerTrainer has
 MultipleNegativesRankingLoss. ``--cached --batch 1024`` takes batches that don't fit the memory at once: ltr
 recomputes chunks in the backward pass, sentence-transformers has CachedMultipleNegativesRankingLoss.
 harness/compare.py says what is measured, and how.
@@ -54,17 +54,21 @@ def save_texts(setting: Setting, texts: dict[str, list[str]], lengths: list[np.n
 
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
-    """DualEncoderModule on groups of a query and one of its documents, drawn anew in every epoch."""
-    from ltr.modules import DualEncoderModule
-
+    """The softmax over groups of a query and one of its documents, drawn anew in every epoch."""
     from ltr.datamodules import GroupDataModule
+    from ltr.in_batch import OtherQueries
     from ltr.losses import SoftmaxLoss
+    from ltr.models import DualEncoder
+    from ltr.models.encoder.text_encoder import TextEncoder
+    from ltr.module import RankerModule
 
-    sizes = {"max_length": setting.max_length, "keep_tokens": 0 if setting.cached else setting.keep_tokens}
-    module = DualEncoderModule(setting.backbone, SoftmaxLoss(), temperature=0.05, lr=5e-5, **sizes)
-    meter.watch(module.model.query_tower.encoder.model)
+    encoder = TextEncoder.Options(keep_tokens=0 if setting.cached else setting.keep_tokens)
+    ranker = DualEncoder(setting.backbone, temperature=0.05, max_length=setting.max_length, encoder=encoder)
+    meter.watch(ranker.query_tower.encoder.model)
+    module = RankerModule(ranker, SoftmaxLoss(), in_batch=OtherQueries(), lr=5e-5)
     # No list is measured here, so that none is looked for: medquad-liveqa has pools for its test split alone.
-    data = GroupDataModule(setting.data, groups=setting.batch, docs_per_group=1, candidates="corpus", depth=10)
+    searched = {"candidates": "corpus", "depth": 10, "reads": ranker.reads}
+    data = GroupDataModule(setting.data, groups=setting.batch, docs_per_group=1, **searched)
     fit(module, data, meter, setting, side)
 
 

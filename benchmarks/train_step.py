@@ -7,42 +7,42 @@ step by step, over the same batches. Medians of real tokens per second.
 import statistics
 import time
 from itertools import islice
+from typing import Any
 
 import torch
 from harness.machine import allocator, described
 from harness.options import MEDQUAD, add_backbone, add_data, parser
-from ltr.modules import CrossEncoderModule
 from torch import nn
 
 from ltr.datamodules import TripletDataModule
 from ltr.losses import SoftmaxLoss
+from ltr.models import PairWiseBertRanker
+from ltr.models.encoder.text_encoder import TextEncoder
 
 STEPS, WARM_UP = 4, 2
 
 
 VARIANTS = {
-    "dropout as the model has it, padded chunks": {"encoder_dropout": "own", "padded": True},
+    "dropout as the model has it, padded chunks": {"dropout": "own", "padded": True},
     "no attention dropout, padded chunks": {"torchs_mask": True, "padded": True},
     "no attention dropout, packed": {"torchs_mask": True},
     "the cheap mask for hidden dropout (the default)": {},
     "chunks of 8,192 tokens": {"max_tokens": 8192},
     "compile": {"compile": True},
     "chunks but the last one recomputed": {"keep_tokens": 0},
-    "no dropout in the encoder": {"encoder_dropout": "none"},
+    "no dropout in the encoder": {"dropout": "none"},
 }
 
 
-def built(
-    backbone: str, max_length: int, padded: bool = False, torchs_mask: bool = False, **options: object
-) -> CrossEncoderModule:
-    """A module with these options, perhaps with padded texts, or with torch's dropout for the cheap one."""
-    module = CrossEncoderModule(backbone, SoftmaxLoss(), max_length, **options)
-    module.model.encoder.reads_packed = not padded
+def built(backbone: str, max_length: int, padded: bool = False, torchs_mask: bool = False, **options: Any) -> PairWiseBertRanker:
+    """A ranker with these options, perhaps with padded texts, or with torch's dropout for the cheap one."""
+    ranker = PairWiseBertRanker(backbone, max_length, encoder=TextEncoder.Options(**options))
+    ranker.encoder.reads_packed = not padded
     if torchs_mask:
-        for name, child in list(module.named_modules()):
+        for name, child in list(ranker.named_modules()):
             if isinstance(child, nn.Dropout):
-                module.set_submodule(name, nn.Dropout(child.p))
-    return module
+                ranker.set_submodule(name, nn.Dropout(child.p))
+    return ranker
 
 
 def main() -> None:
@@ -53,16 +53,17 @@ def main() -> None:
     options = made.parse_args()
     steps, rows, max_length = (1, 2, 64) if options.tiny else (STEPS, 8, 256)
     variants = {name: kind for name, kind in VARIANTS.items() if not (options.tiny and "compile" in kind)}  # it takes a minute
-    modules = {name: built(options.backbone, max_length, **kind) for name, kind in variants.items()}
-    data = TripletDataModule(options.data, negatives="bm25", negatives_per_query=3, candidates="bm25", depth=20, batch_size=rows)
-    data.text_format = next(iter(modules.values())).text_format
+    rankers = {name: built(options.backbone, max_length, **kind) for name, kind in variants.items()}
+    lists = {"negatives": "bm25", "negatives_per_query": 3, "batch_size": rows, "candidates": "bm25", "depth": 20}
+    data = TripletDataModule(options.data, **lists, reads=next(iter(rankers.values())).reads)
     data.setup("fit")
-    optimizers = {name: torch.optim.AdamW(module.parameters(), lr=1e-5, fused=True) for name, module in modules.items()}
+    loss = SoftmaxLoss()
+    optimizers = {name: torch.optim.AdamW(ranker.parameters(), lr=1e-5, fused=True) for name, ranker in rankers.items()}
     speeds: dict[str, list[float]] = {name: [] for name in variants}
     for step, batch in enumerate(islice(data.train_dataloader(), steps + WARM_UP)):
-        for name, module in modules.items():
+        for name, ranker in rankers.items():
             start = time.perf_counter()
-            module.loss(module(batch), batch.labels, batch.mask).backward()
+            loss(ranker(batch), batch.labels, batch.mask).backward()
             optimizers[name].step()
             optimizers[name].zero_grad()
             if step >= WARM_UP:

@@ -55,7 +55,7 @@ def made(tmp_path, backbone, collection_folder, letor_folder):
 def server():
     """Processes are forked from one that has imported what is slow to import, and has done nothing with it."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["ltr.cli", "ltr.datamodules", "ltr.modules", "sentence_transformers"])
+    context.set_forkserver_preload(["ltr.cli", "ltr.datamodules", "ltr.module", "sentence_transformers"])
     return context
 
 

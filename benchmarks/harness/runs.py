@@ -66,7 +66,7 @@ def train_all(runs: Sequence[Run], jobs: int | None = None) -> None:
             train(run)
         return
     context = get_context("forkserver")
-    context.set_forkserver_preload(["ltr.cli", "ltr.datamodules", "ltr.modules"])
+    context.set_forkserver_preload(["ltr.cli", "ltr.datamodules", "ltr.module"])
     with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=context) as pool:
         for number, future in enumerate(as_completed([pool.submit(train, run) for run in runs]), 1):
             print(f"{number}/{len(runs)} {future.result()}", end="\r", flush=True)
