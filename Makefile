@@ -35,8 +35,9 @@ lint: env  ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: env  ## Rebuild docs/losses.md and its figures
+docs: env  ## Rebuild docs/losses.md, its figures, and the outputs of the notebooks
 	OMP_NUM_THREADS=1 $(BIN)/python docs/build_losses.py
+	OMP_NUM_THREADS=1 $(BIN)/python notebooks/run.py
 
 data:  ## Link the development data sets as data/ (DATA=folder)
 	@test -d $(DATA) || { echo "make data: there is no folder $(DATA); say DATA=folder"; exit 2; }
