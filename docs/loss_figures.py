@@ -157,8 +157,8 @@ def svg(name: str) -> str:
 
 def _limits(values: Sequence[np.ndarray]) -> tuple[float, float]:
     """From the lowest to the highest, unless one curve leaves the others flat: it leaves the panel instead."""
-    *_, second, largest = sorted(np.abs(value).max() for value in values)
-    reach = min(largest, 6 * second)
+    reaches = sorted(np.abs(value).max() for value in values)
+    reach = min(reaches[-1], 6 * reaches[-2]) if len(reaches) > 1 else reaches[0]
     low, high = max(-reach, min(map(np.min, values))), min(reach, max(map(np.max, values)))
     return low - 0.05 * (high - low), high + 0.05 * (high - low)
 
