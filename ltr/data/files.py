@@ -55,10 +55,8 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         try:
             line = raw.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise InputError(
-                f"{path}:{number}: text must be UTF-8, got byte 0x{raw[error.start]:02x} at column {error.start + 1}; "
-                "save the file as UTF-8"
-            ) from None
+            came = f"byte 0x{raw[error.start]:02x} at column {error.start + 1}"
+            raise InputError(f"{path}:{number}: text must be UTF-8, got {came}; save the file as UTF-8") from None
         if line.strip():
             yield number, line
 
@@ -107,10 +105,6 @@ def folder_once(path: Path, build: Callable[[Path], None]) -> Path:
 
     A killed build leaves only its temporary folder, which the next build removes. Of two processes the second waits, then
     finds the folder of the first.
-
-    Args:
-        path: the folder to return.
-        build: called with an empty folder to fill.
     """
     if path.is_dir():
         return path
@@ -141,11 +135,7 @@ def write_folder(path: Path, build: Callable[[Path], None]) -> None:
 
 
 def new_array(file: Path, dtype: np.typing.DTypeLike, shape: tuple[int, ...]) -> np.memmap:
-    """A new ``.npy`` file of zeros, mapped into memory for writing, with its disk space reserved.
-
-    Raises:
-        OSError: if the folder is missing or the disk has no room.
-    """
+    """A new ``.npy`` file of zeros, mapped into memory for writing, with its disk space reserved by :func:`take_room`."""
     array = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
     take_room(file)
     return array
@@ -187,7 +177,7 @@ def cached(kind: str, content: str | bytes, build: Callable[[Path], None]) -> Pa
     Args:
         kind: sub-folder of the cache.
         content: everything that the result depends on, with the version of its format; its hash names the folder.
-        build: called with an empty folder to fill, see :func:`folder_once`.
+        build: see :func:`write_folder`.
     """
     key = hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()[:32]
     return folder_once(cache_root() / kind / key, build)

@@ -59,8 +59,7 @@ class FeatureSplit:
         query_ids: Sequence[str],
         doc_ids: Sequence[str],
     ) -> None:
-        self.key = key
-        self.features, self.labels, self.offsets = features, labels, offsets
+        self.key, self.features, self.labels, self.offsets = key, features, labels, offsets
         self.query_ids, self.doc_ids = query_ids, doc_ids
         self.queries = np.arange(len(offsets) - 1)
         self._made_by = FeatureSplit, (key, features, labels, offsets, query_ids, doc_ids)
@@ -112,7 +111,7 @@ def hold_out(split: FeatureSplit, share: float) -> tuple[FeatureSplit, FeatureSp
     The draw does not depend on the seed of a run, so runs of different seeds are measured on the same queries.
 
     Raises:
-        InputError: if the share is not between 0 and 1, or there are fewer than two queries.
+        InputError: for a share that is not between 0 and 1, or fewer than two queries.
     """
     if not 0 < share < 1:
         raise InputError(f"the share of queries to hold out must lie between 0 and 1, got {share}", option="dev_share")
@@ -143,10 +142,8 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
     if not path.is_dir():
         raise InputError(f"{path}: there is no such data folder", option="path")
     plan = path / "folds.json"
-    if plan.is_file():
-        folds = _read_plan(plan)
-    else:
-        folds = {folder.name: folder for folder in path.glob("Fold[0-9]*") if folder.is_dir()}
+    folders = {folder.name: folder for folder in path.glob("Fold[0-9]*") if folder.is_dir()}
+    folds = _read_plan(plan) if plan.is_file() else folders
     if not folds:
         if fold is not None:
             raise InputError(f"{path}: there are no folds, got fold {fold}; leave fold out", option="fold")
@@ -159,11 +156,8 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
     chosen = folds[f"Fold{fold}"]
     if isinstance(chosen, Path):
         return _splits_of(chosen)
-    splits = {}
-    for split, names in NAMES.items():
-        if stems := [stem for name in names for stem in chosen.get(name, [])]:
-            splits[split] = [_part(plan, stem) for stem in stems]
-    return splits
+    stems = {split: [stem for name in names for stem in chosen.get(name, [])] for split, names in NAMES.items()}
+    return {split: [_part(plan, stem) for stem in of_split] for split, of_split in stems.items() if of_split}
 
 
 def _splits_of(folder: Path) -> dict[str, list[Path]]:
@@ -239,9 +233,8 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
         InputError: ``file:line`` of what is no row; of a row without a document id where others have one, or with one that
             stands twice in its query; for a split without a row or a feature.
     """
-    for file in files:
-        if not file.is_file():
-            raise InputError(f"{file}: there is no such file")
+    if missing := [file for file in files if not file.is_file()]:
+        raise InputError(f"{missing[0]}: there is no such file")
     content = f"letor-1 {first_feature} {' '.join(digest_of(file) + file.suffix * (file.suffix == '.gz') for file in files)}"
     return FeatureSplit.open(cached("letor", content, lambda folder: _build(folder, files, first_feature)))
 
@@ -299,9 +292,10 @@ def _queries(qids: np.ndarray, files: Sequence[Path]) -> tuple[list[bytes], np.n
 def _sorted_ids(order: np.ndarray, offsets: np.ndarray, ids: Path, lengths: np.ndarray, files: Sequence[Path]) -> Iterator[bytes]:
     """Sort the rows of each query, in place in ``order``, by their document ids; these come out in the new order."""
     if (lengths == 0).any():
+        without, first = place_of(files, int(np.argmin(lengths))), place_of(files, int(np.argmax(lengths > 0)))
         raise InputError(
-            f"{place_of(files, int(np.argmin(lengths)))}: the row has no '#docid = …' in its comment, but others of the split "
-            f"have one, first {place_of(files, int(np.argmax(lengths > 0)))}; give every row its id, or none"
+            f"{without}: the row has no '#docid = …' in its comment, but others of the split have one, first {first}; give every "
+            "row its id, or none"
         )
     ends = np.cumsum(lengths, dtype=np.int64)
     with open(ids, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
@@ -311,10 +305,8 @@ def _sorted_ids(order: np.ndarray, offsets: np.ndarray, ids: Path, lengths: np.n
             named = sorted((text[begin:end], row) for begin, end, row in spans)
             for (name, row), (next_name, next_row) in pairwise(named):
                 if name == next_name:
-                    raise InputError(
-                        f"{place_of(files, next_row)}: document {name.decode()!r} stands twice in its query, "
-                        f"first at {place_of(files, row)}"
-                    )
+                    again, first = place_of(files, next_row), place_of(files, row)
+                    raise InputError(f"{again}: document {name.decode()!r} stands twice in its query, first at {first}")
             order[start:stop] = [row for _, row in named]
             yield from (name for name, _ in named)
 

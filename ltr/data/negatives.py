@@ -57,17 +57,14 @@ class MinedNegatives(NamedTuple):
                 f"{folder}: negatives must be 'candidates', 'bm25', 'random' or a folder with ids.npy, distances.npy and "
                 f"manifest.json ({error})"
             ) from None
-        expected = (collection.corpus.key, collection.queries.key)
-        if (manifest.get("corpus"), manifest.get("queries")) != expected:
+        if (manifest.get("corpus"), manifest.get("queries")) != (collection.corpus.key, collection.queries.key):
             raise InputError(f"{folder}: these negatives were mined from another collection than {collection.source}; mine again")
         if ids.shape != distances.shape or len(ids) != len(collection.queries):
-            raise InputError(
-                f"{folder}: ids and distances must be [Q={len(collection.queries)}, K], got {ids.shape} and {distances.shape}"
-            )
-        if ids.size and not (ids.min() >= -1 and ids.max() < len(collection.corpus)):
-            raise InputError(
-                f"{folder}: ids must be -1 or rows of {len(collection.corpus)} documents, got {ids.min()} to {ids.max()}"
-            )
+            expected = f"[Q={len(collection.queries)}, K]"
+            raise InputError(f"{folder}: ids and distances must be {expected}, got {ids.shape} and {distances.shape}")
+        n_docs = len(collection.corpus)
+        if ids.size and not (ids.min() >= -1 and ids.max() < n_docs):
+            raise InputError(f"{folder}: ids must be -1 or rows of {n_docs} documents, got {ids.min()} to {ids.max()}")
         return cls(ids, distances, manifest)
 
     def lists(self) -> QueryLists:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -42,10 +42,9 @@ class Normalisation:
     """
 
     def __init__(self, steps: Sequence[Step] = ()) -> None:
-        for step in steps:
-            if step not in STATISTICS:
-                known = ", ".join(get_args(Step))
-                raise InputError(f"a step of normalise must be one of {known}, got {step!r}", option="normalise")
+        if unknown := [step for step in steps if step not in STATISTICS]:
+            known = ", ".join(STATISTICS)
+            raise InputError(f"a step of normalise must be one of {known}, got {unknown[0]!r}", option="normalise")
         self.steps = list(steps)
         self.n_features: int | None = None
         self._fitted: list[dict[str, np.ndarray]] = []  # by step, what STATISTICS names
@@ -72,14 +71,9 @@ class Normalisation:
         """
         check_width(split, n_features)
         self.n_features, self._fitted = n_features, []
+        measures = {"z-score": self._moments, "quantile": self._knots}
         for step in self.steps:
-            if step == "z-score":
-                fitted = self._moments(split)
-            elif step == "quantile":
-                fitted = self._knots(split)
-            else:
-                fitted = {}
-            self._fitted.append(fitted)
+            self._fitted.append(measures[step](split) if step in measures else {})
         return self
 
     def apply(self, split: FeatureSplit) -> np.ndarray:
@@ -172,11 +166,7 @@ def _applied(step: str, fitted: dict[str, np.ndarray], x: np.ndarray, starts: np
 
 
 def check_width(split: FeatureSplit, n_features: int) -> None:
-    """Whether the model has room for all features of a split.
-
-    Raises:
-        InputError: if not.
-    """
+    """Raise an InputError if a split has more features than the model."""
     if split.n_features > n_features:
         raise InputError(
             f"the data has {split.n_features} features, the model {n_features}: set n_features to {split.n_features}",

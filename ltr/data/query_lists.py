@@ -102,13 +102,10 @@ class QueryLists(NamedTuple):
 def grades_of(doc_rows: np.ndarray, judged_rows: np.ndarray, grades: np.ndarray) -> np.ndarray:
     """``[K]`` float32: the grades of a query's documents, 0 where nobody judged one.
 
+    Documents are given by row, ``doc_rows [K]`` and ``judged_rows [J]`` int64, in any order.
+
     >>> grades_of(np.array([7, 3, 9]), judged_rows=np.array([9, 7]), grades=np.array([1.0, 2.0]))
     array([2., 0., 1.], dtype=float32)
-
-    Args:
-        doc_rows: ``[K]`` int64.
-        judged_rows: ``[J]`` int64, in any order.
-        grades: ``[J]``, of the judged documents.
     """
     found = np.zeros(len(doc_rows), dtype=np.float32)
     if len(judged_rows):

@@ -28,17 +28,15 @@ class Rows(Protocol):
 class TripletRows:
     """One row per query: some of its relevant documents, and others to rank below them.
 
+    Queries without negatives are left out; ``query_rows``, ``[R]`` int64, has the query of each row.
+
     Args:
         judged: judgements of the split; every query has a relevant document.
         negatives: documents to draw negatives from, by query; None draws from the whole corpus.
         n_docs: documents of the corpus.
         positives, negatives_per_query: how many to draw.
-        seed: of the drawing.
         have_distances: whether the values of ``negatives`` are distances, which then travel with the documents.
         where: the split, for errors.
-
-    Attributes:
-        query_rows: ``[R]`` int64, the query of each row; queries without negatives are left out.
 
     Raises:
         InputError: if no query has negatives.
@@ -61,10 +59,8 @@ class TripletRows:
         self.have_distances = have_distances
         rows = [row for row in judged.query_rows if negatives is None or len(self._others(row)[0])]
         if not rows:
-            raise InputError(
-                f"{where}: no query has a document to rank below its relevant ones; choose another source of negatives",
-                option="negatives",
-            )
+            text = f"{where}: no query has a document to rank below its relevant ones; choose another source of negatives"
+            raise InputError(text, option="negatives")
         if left_out := len(judged.query_rows) - len(rows):
             log.info("%s: %d of %d queries have no negatives and are left out", where, left_out, len(judged.query_rows))
         self.query_rows = np.asarray(rows)
@@ -80,7 +76,7 @@ class TripletRows:
         return doc_rows[kept], values[kept]
 
     def draw(self, epoch: int, row: int) -> LabelledList:
-        """See :class:`Rows`; relevant documents come first."""
+        """Relevant documents come first."""
         query_row = int(self.query_rows[row])
         rng = np.random.default_rng([self.seed, epoch, query_row])
         judged_rows, grades = self.judged.of(query_row)
@@ -127,18 +123,12 @@ class ListSource(Protocol):
 
 
 class GradedLists(NamedTuple):
-    """A query's candidates with their grades, then its other judged documents.
-
-    Attributes:
-        judged: judgements of the split.
-        pools: candidates by query, grade 0 where nobody judged one; None: only judged documents.
-    """
+    """A query's candidates (none without ``pools``), of grade 0 where nobody judged one, then its other judged documents."""
 
     judged: QueryLists
     pools: QueryLists | None
 
     def whole(self, query: int) -> LabelledList:
-        """See :class:`ListSource`."""
         judged_rows, _ = self.judged.of(query)
         pool = judged_rows[:0] if self.pools is None else self.pools.of(query)[0]
         doc_rows = np.concatenate([pool, judged_rows[~np.isin(judged_rows, pool)]])
@@ -146,17 +136,9 @@ class GradedLists(NamedTuple):
 
 
 class ListRows:
-    """One row per query with its whole list, or with what :func:`cut_list` makes of a longer one.
+    """One row per query (with ``keep`` ``all`` several) with its whole list, or with what :func:`cut_list` makes of a longer one.
 
-    Args:
-        source: the whole lists.
-        queries: ``[Q]`` int64, the queries to rank.
-        list_size: documents of a row at most; None: no limit.
-        keep: what stays of a longer list, see :func:`cut_list`. With ``all`` a query has several rows.
-        seed: of the drawing.
-
-    Attributes:
-        query_rows: ``[R]`` int64, the query of each row.
+    ``queries``, ``[Q]`` int64, are the queries to rank; ``query_rows``, ``[R]`` int64, has the query of each row.
     """
 
     def __init__(self, source: ListSource, queries: np.ndarray, list_size: int | None, keep: Keep, seed: int) -> None:
@@ -171,7 +153,6 @@ class ListRows:
         return len(self.query_rows)
 
     def draw(self, epoch: int, row: int) -> LabelledList:
-        """See :class:`Rows`."""
         query = int(self.query_rows[row])
         one = self.source.whole(query)
         if self.list_size is None or len(one.doc_rows) <= self.list_size:
@@ -187,12 +168,7 @@ def cut_list(labels: np.ndarray, size: int, keep: Keep, rng: np.random.Generator
     Args:
         labels: ``[N]``, the grades of the documents.
         size: documents of a list at most.
-        keep: ``relevant``: the relevant documents, best grades first, and others as far as there is room, at least one document
-            of another grade; ``any``: each document equally likely; ``all``: every document, in several lists of about one size.
-        rng: draws.
-
-    Returns:
-        The places of one list; of ⌈N / size⌉ lists for ``all``.
+        keep: see :class:`ltr.datamodules.ListDataModule`; ``all`` gives ⌈N / size⌉ lists, another one.
     """
     order = rng.permutation(len(labels))
     if keep == "all":
@@ -221,27 +197,16 @@ def with_two_grades(source: ListSource, queries: np.ndarray, where: str) -> np.n
 
 
 class Groups(Protocol):
-    """The groups of an epoch.
+    """The groups of an epoch."""
 
-    Attributes:
-        owners: ``[G]`` int64, ascending: the query or the label that each group belongs to.
-    """
-
-    owners: np.ndarray
+    owners: np.ndarray  # [G] int64, ascending: the query or the label that each group belongs to
 
     def draw(self, epoch: int, group: int) -> LabelledList:
         """The documents of a group in an epoch: a pure function of (seed, epoch, group)."""
 
 
 class QueryGroups:
-    """One group per query: documents drawn from its relevant ones, without repeats, anew in each epoch.
-
-    Args:
-        judged: judgements of the split; every query has a relevant document.
-        docs_per_group: documents of a group; a query with fewer relevant ones gives those it has.
-        seed: of the drawing.
-        where: the split, for the log.
-    """
+    """One group per query: ``docs_per_group`` (or all) of its relevant documents, drawn without repeats, anew in each epoch."""
 
     def __init__(self, judged: QueryLists, docs_per_group: int, seed: int, *, where: str) -> None:
         self.judged, self.docs_per_group, self.seed = judged, docs_per_group, seed
@@ -249,7 +214,6 @@ class QueryGroups:
         _log_small(where, judged.n_relevant(), docs_per_group)
 
     def draw(self, epoch: int, group: int) -> LabelledList:
-        """See :class:`Groups`."""
         query_row = int(self.owners[group])
         judged_rows, grades = self.judged.of(query_row)
         relevant = np.flatnonzero(grades > 0)
@@ -267,7 +231,6 @@ class LabelGroups:
     Args:
         labels: ``[R]`` int64, the number of each text's label.
         docs_per_group: texts of a group, at least 2; the last one of a label may have fewer.
-        seed: of the shuffles.
         where: the split, for errors.
 
     Attributes:
@@ -301,7 +264,6 @@ class LabelGroups:
         _log_small(where, self._stops - self._starts, docs_per_group)
 
     def draw(self, epoch: int, group: int) -> LabelledList:
-        """See :class:`Groups`."""
         if self._order is None or self._order[0] != epoch:
             shuffled = np.random.default_rng([self.seed, epoch, 1]).permutation(len(self.labels))
             self._order = epoch, shuffled[np.argsort(self.labels[shuffled], kind="stable")]

@@ -64,7 +64,6 @@ class PoolDataModule(RankingDataModule):
         return self._pools.get(split)
 
     def conventions(self) -> dict[str, object]:
-        """See :class:`ltr.datamodules.RankingDataModule`."""
         index = {"index": self.index} if self.candidates == "corpus" else {}
         return {"candidates": self.candidates, "depth": self.depth} | index
 
@@ -73,7 +72,6 @@ class PoolDataModule(RankingDataModule):
         self._open_texts()
 
     def setup(self, stage: str) -> None:
-        """Open the collection and the split that a stage (``fit``, ``validate``, ``test``, ``predict``) needs."""
         super().setup(stage)
         self._open_texts()
         split = {"fit": "dev", "validate": "dev", "test": "test", "predict": "test"}[stage]

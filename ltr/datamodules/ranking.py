@@ -20,6 +20,8 @@ from ltr.search.corpus import SearchedCorpus
 class RankingDataModule(LightningDataModule):
     """Serves lists to ``validate`` (dev), ``test`` and ``predict`` (test), and ``train`` to ``fit``; its children make them.
 
+    A training batch is a pure function of (seed, epoch, step, rank): the same with any number of workers, and after a resume.
+
     Args:
         path: where the data lies.
         eval_batch_size: queries per evaluation step.
@@ -111,8 +113,7 @@ class RankingDataModule(LightningDataModule):
         """Resume from a checkpoint, if the trainer fits.
 
         Raises:
-            InputError: if the epochs of the checkpoint had another number of steps, or steps of another size: its position then
-                means nothing here.
+            InputError: if its epochs had another number of steps, or steps of another size: its position then means nothing here.
         """
         if self.trainer.state.fn != "fit" or "steps" not in state_dict:
             return
@@ -178,22 +179,14 @@ class RankingDataModule(LightningDataModule):
 
 
 def at_least(least: int, **options: int | None) -> None:
-    """Check options that count something; None is allowed.
-
-    Raises:
-        InputError: for one that is smaller.
-    """
+    """Raise an InputError for an option that is smaller; None is allowed."""
     for name, value in options.items():
         if value is not None and value < least:
             raise InputError(f"{name} must be at least {least}, got {value}", option=name)
 
 
 def one_of(known: Sequence[object], **options: object) -> None:
-    """Check options with a closed choice.
-
-    Raises:
-        InputError: for another value.
-    """
+    """Raise an InputError for an option that has another value."""
     for name, value in options.items():
         if value not in known:
             raise InputError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}", option=name)
