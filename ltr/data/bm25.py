@@ -28,13 +28,11 @@ def terms(text: str) -> list[str]:
 def bm25_lists(collection: Collection, query_rows: np.ndarray, depth: int) -> QueryLists:
     """The best documents of the whole corpus for each query, best first, kept on disk.
 
+    Scores are those of Lucene's variant with k1 0.9 and b 0.4, without stop words or stemming.
+
     Args:
-        collection: what to search.
         query_rows: ``[Q]`` ascending.
         depth: documents per query at most; those that share no term with the query are left out.
-
-    Returns:
-        Lists with BM25 scores (Lucene's variant, k1 0.9, b 0.4, no stop words, no stemming).
     """
     rows = np.ascontiguousarray(query_rows, dtype=np.int64)
     content = f"bm25-1 {collection.corpus.key} {collection.queries.key} {hashlib.sha256(rows.tobytes()).hexdigest()} {depth}"

@@ -29,23 +29,16 @@ class Collator(ABC):
 
 
 class PairCollator(Collator):
-    """Joins each query with each document of its list.
-
-    Args:
-        queries, docs: their tokens.
-        join: how a pair is joined.
-    """
+    """Joins each query with each document of its list."""
 
     def __init__(self, queries: TokenStore, docs: TokenStore, join: JoinedPairs) -> None:
         self.queries, self.docs, self.join = queries, docs, join
 
     def lengths(self, one: LabelledList) -> np.ndarray:
-        """Tokens of each joined pair of a list, ``[N]``."""
         query = self.queries.lengths(np.asarray([one.query_row]))
         return self.join.lengths(query, self.docs.lengths(one.doc_rows))
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
-        """Pad the lists to one width and lay their joined pairs end to end."""
         query_rows = np.repeat([one.query_row for one in lists], [len(one.doc_rows) for one in lists]).astype(np.int64)
         doc_rows = np.concatenate([np.empty(0, dtype=np.int64), *(one.doc_rows for one in lists)])
         pairs = self.join.texts(self.queries, query_rows, self.docs, doc_rows)
@@ -53,23 +46,15 @@ class PairCollator(Collator):
 
 
 class TextCollator(Collator):
-    """Lays the texts of queries and of documents out apart.
-
-    Args:
-        queries: their tokens; None where lists have no query, as the groups of labelled texts.
-        docs: their tokens.
-        forms: how they are laid out.
-    """
+    """Lays queries and documents out apart; ``queries`` is None where lists have no query, as the groups of labelled texts."""
 
     def __init__(self, queries: TokenStore | None, docs: TokenStore, forms: ApartTexts) -> None:
         self.queries, self.docs, self.forms = queries, docs, forms
 
     def lengths(self, one: LabelledList) -> np.ndarray:
-        """Tokens of each document of a list, ``[N]``."""
         return self.forms.docs.lengths(self.docs.lengths(one.doc_rows))
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
-        """Pad the lists to one width; lay their queries end to end, and their documents."""
         batch = _without_content(lists)
         doc_rows = np.concatenate([np.empty(0, dtype=np.int64), *(one.doc_rows for one in lists)])
         return batch._replace(
@@ -80,18 +65,8 @@ class TextCollator(Collator):
         )
 
 
-def text_collator(queries: TokenStore, docs: TokenStore, reads: JoinedPairs | ApartTexts) -> PairCollator | TextCollator:
-    """What lays texts out as a format says."""
-    kind = PairCollator if isinstance(reads, JoinedPairs) else TextCollator
-    return kind(queries, docs, reads)
-
-
 class FeatureCollator(Collator):
-    """Looks up the feature vectors of the documents.
-
-    Args:
-        features: ``[R, F]`` float32, the vector of each document by row.
-    """
+    """Looks up the feature vectors of the documents in ``features``, ``[R, F]`` float32 by row."""
 
     def __init__(self, features: np.ndarray) -> None:
         self.features = features
@@ -108,15 +83,12 @@ class FeatureCollator(Collator):
         return FeatureCollator, (self.features,)
 
     def lengths(self, one: LabelledList) -> np.ndarray:
-        """Each document costs the same, ``[N]``."""
         return np.ones(len(one.doc_rows))
 
     def row_length(self, one: LabelledList) -> float:
-        """Documents of the list: lists of equal length need no padding."""
-        return float(len(one.doc_rows))
+        return float(len(one.doc_rows))  # lists of equal length need no padding
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
-        """Pad the lists to one width."""
         batch = _without_content(lists)
         features = np.zeros((*batch.mask.shape, self.features.shape[1]), dtype=np.float32)
         for row, one in enumerate(lists):

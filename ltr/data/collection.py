@@ -5,6 +5,7 @@ import json
 import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 from ltr.data import trec
 from ltr.data.files import cached, digest_of, numbered_lines, plain_or_gz
 from ltr.data.query_lists import QueryLists
-from ltr.data.texts import Record, TextTable, id_of
+from ltr.data.texts import Record, TextTable, first_of_each, id_of
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -22,60 +23,37 @@ SPLITS = ("train", "dev", "test")
 
 
 class Collection(NamedTuple):
-    """What a ranker is trained and measured on. Rows number documents and queries; strings stay on disk.
+    """What a ranker is trained and measured on. Rows number documents and queries; strings stay on disk."""
 
-    Attributes:
-        source: where it came from, for errors.
-        corpus: the documents; a title is part of the text.
-        queries: the queries.
-        qrels: judgements by split; grade 0 is a judgement too.
-        candidates: fixed pools by split, best first; empty where the source has none.
-    """
-
-    source: str
-    corpus: TextTable
+    source: str  # where it came from, for errors
+    corpus: TextTable  # a title is part of the text
     queries: TextTable
-    qrels: dict[str, QueryLists]
-    candidates: dict[str, QueryLists]
+    qrels: dict[str, QueryLists]  # judgements by split; grade 0 is a judgement too
+    candidates: dict[str, QueryLists]  # fixed pools by split, best first; empty where the source has none
 
     def judgements(self, split: str) -> QueryLists:
-        """Judgements of a split.
-
-        Raises:
-            InputError: if the collection has none.
-        """
+        """Judgements of a split; an InputError if there are none."""
         if split not in self.qrels:
             raise InputError(f"{self.source}: there are no judgements for the split {split!r}, only for {sorted(self.qrels)}")
         return self.qrels[split]
 
     def learnable(self, split: str) -> QueryLists:
-        """Judgements of a split, with a relevant document for each query.
-
-        Raises:
-            InputError: if the collection has none, or a query has no relevant document.
-        """
+        """Judgements of a split, with a relevant document for each query; an InputError if there are none, or one lacks it."""
         judged = self.judgements(split)
         without = judged.query_rows[judged.n_relevant() == 0]
         if len(without):
             raise InputError(
                 f"{self.source}: split {split!r}: {len(without)} of {len(judged.query_rows)} queries have no document with a "
-                f"grade above 0, first {self.queries.ids[without[0]]!r}; remove them from the split, there is nothing to "
-                "learn from"
+                f"grade above 0, first {self.queries.ids[without[0]]!r}; remove them, there is nothing to learn from"
             )
         return judged
 
     def pools(self, split: str, option: str) -> QueryLists:
-        """Candidate pools of a split.
-
-        Raises:
-            InputError: if the collection has none; it names the option that asked for them.
-        """
+        """Candidate pools of a split; an InputError if there are none, which names the option that asked for them."""
         if split not in self.candidates:
-            raise InputError(
-                f"{self.source}: there are no candidates for the split {split!r}; add candidates/{split}.trec, "
-                f"or set {option} to bm25{' and depth to 100' if option == 'candidates' else ''}",
-                option=option,
-            )
+            hint = f"or set {option} to bm25{' and depth to 100' if option == 'candidates' else ''}"
+            text = f"{self.source}: there are no candidates for the split {split!r}; add candidates/{split}.trec, {hint}"
+            raise InputError(text, option=option)
         return self.candidates[split]
 
 
@@ -94,23 +72,25 @@ def open_collection(path: str) -> Collection:
     """
     if path.startswith("ir_datasets:"):
         return _from_ir_datasets(path.removeprefix("ir_datasets:"))
+    if plain_or_gz(Path(path), "corpus.jsonl"):
+        return _from_folder(Path(path))
+    expected = (
+        "a data folder must hold corpus.jsonl[.gz], queries.jsonl[.gz] and qrels/, or text triples {train,dev,test}.tsv[.gz]"
+    )
+    return _from_texts(path, files_of_lines(path, expected))
+
+
+def files_of_lines(path: str, expected: str) -> dict[str, Path]:
+    """A file as ``train``, or the files ``{train,dev,test}.tsv[.gz]`` of a folder by split; an InputError if there are none."""
     where = Path(path)
     if where.is_file():
-        return _from_texts(path, {"train": where})
+        return {"train": where}
     if not where.is_dir():
         raise InputError(f"{path}: there is no such data folder or file", option="path")
-    if plain_or_gz(where, "corpus.jsonl"):
-        return _from_folder(where)
     files = {split: file for split in SPLITS if (file := plain_or_gz(where, f"{split}.tsv"))}
     if not files:
-        raise InputError(
-            f"{path}: a data folder must hold corpus.jsonl[.gz], queries.jsonl[.gz] and qrels/, or text triples "
-            f"{{train,dev,test}}.tsv[.gz]; found {sorted(p.name for p in where.iterdir())[:8]}"
-        )
-    return _from_texts(path, files)
-
-
-# BEIR layout
+        raise InputError(f"{path}: {expected}; found {sorted(p.name for p in where.iterdir())[:8]}")
+    return files
 
 
 def _from_folder(folder: Path) -> Collection:
@@ -127,9 +107,13 @@ def _from_folder(folder: Path) -> Collection:
     qrels, candidates = {}, {}
     for split in SPLITS:
         if file := plain_or_gz(folder / "qrels", f"{split}.tsv"):
-            qrels[split] = _judgements(file, queries, corpus)
+            qrels[split] = _checked_once(
+                file, queries, corpus, lambda file=file: _lists(file, "judgement", queries, corpus, trec.read_qrels(file))
+            )
         if file := plain_or_gz(folder / "candidates", f"{split}.trec"):
-            candidates[split] = _pool(file, queries, corpus)
+            candidates[split] = _checked_once(
+                file, queries, corpus, lambda file=file: _lists(file, "line", queries, corpus, trec.read_run(file)).best_first()
+            )
     if not qrels:
         raise InputError(f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv")
     return Collection(str(folder), corpus, queries, qrels, candidates)
@@ -150,29 +134,19 @@ def _json_records(file: Path) -> Iterator[Record]:
         yield Record(id_, f"{title} {text}".strip(), where)
 
 
-def _judgements(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
-    lines = ((n, j.query, j.doc, float(j.grade)) for n, j in trec.read_qrels(file))
-    return _checked_once(file, queries, corpus, lambda: _lists(file, "judgement", queries, corpus, lines))
-
-
-def _pool(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
-    lines = ((n, r.query, r.doc, r.score) for n, r in trec.read_run(file))
-    return _checked_once(file, queries, corpus, lambda: _lists(file, "line", queries, corpus, lines).best_first())
-
-
 def _checked_once(file: Path, queries: TextTable, corpus: TextTable, read: Callable[[], QueryLists]) -> QueryLists:
-    """The lists of a file, kept as arrays under the content of all three: checked once, then mapped in no time by every rank."""
+    """The lists of a file, kept as arrays under the content of all three: checked once, then mapped by every rank."""
     content = f"lists-1 {digest_of(file)} {queries.key} {corpus.key}"
     return QueryLists.load(cached("lists", content, lambda folder: read().save(folder)))
 
 
 def _lists(
-    file: Path, kind: str, queries: TextTable, corpus: TextTable, lines: Iterable[tuple[int, str, str, float]]
+    file: Path, kind: str, queries: TextTable, corpus: TextTable, lines: Iterable[tuple[int, tuple[str, str, float]]]
 ) -> QueryLists:
-    """Lines (number, query, doc, value) as rows, every id and pair checked."""
+    """Numbered lines (query, doc, value) as rows, every id and pair checked."""
     numbers, query_rows, doc_rows, values = array("q"), array("q"), array("q"), array("f")
     last_query, query_row = "", None
-    for number, query, doc, value in lines:
+    for number, (query, doc, value) in lines:
         if query != last_query or query_row is None:
             last_query, query_row = query, queries.row(query)
         doc_row = corpus.row(doc)
@@ -190,31 +164,21 @@ def _lists(
     same = (np.diff(np.asarray(query_rows)[order]) == 0) & (np.diff(np.asarray(doc_rows)[order]) == 0)
     if same.any():
         first, second = order[np.flatnonzero(same)[0]], order[np.flatnonzero(same)[0] + 1]
-        query, doc = queries.ids[query_rows[second]], corpus.ids[doc_rows[second]]
-        raise InputError(
-            f"{file}:{numbers[second]}: a second {kind} for query {query!r} and document {doc!r}, first in line {numbers[first]}"
-        )
+        pair = f"query {queries.ids[query_rows[second]]!r} and document {corpus.ids[doc_rows[second]]!r}"
+        raise InputError(f"{file}:{numbers[second]}: a second {kind} for {pair}, first in line {numbers[first]}")
     return QueryLists.from_rows(query_rows, doc_rows, values)
-
-
-# Plain text triples and pairs
 
 
 def _from_texts(source: str, files: dict[str, Path]) -> Collection:
     content = hashlib.sha256("".join(f"{split} {digest_of(file)} " for split, file in files.items()).encode()).hexdigest()
 
-    def records(column: Callable[[list[str]], list[str]], letter: str) -> Iterator[Record]:
-        seen = set()
+    def records(columns: slice, letter: str) -> Iterator[Record]:
         for file in files.values():
             for number, parts in _triples(file):
-                for text in column(parts):
-                    id_ = id_of(letter, text)
-                    if id_ not in seen:
-                        seen.add(id_)
-                        yield Record(id_, text, f"{file}:{number}")
+                yield from (Record(id_of(letter, text), text, f"{file}:{number}") for text in parts[columns])
 
-    corpus = TextTable.open(content, records(lambda parts: parts[1:], "d"), "document")
-    queries = TextTable.open(content, records(lambda parts: parts[:1], "q"), "query")
+    corpus = TextTable.open(content, first_of_each(records(slice(1, None), "d")), "document")
+    queries = TextTable.open(content, first_of_each(records(slice(1), "q")), "query")
     qrels, candidates = {}, {}
     for split, file in files.items():
         qrels[split] = _checked_once(file, queries, corpus, lambda file=file: _triple_grades(file, queries, corpus))
@@ -245,9 +209,6 @@ def _triples(file: Path) -> Iterator[tuple[int, list[str]]]:
         yield number, parts
 
 
-# ir_datasets
-
-
 def _from_ir_datasets(name: str) -> Collection:
     try:
         import ir_datasets
@@ -255,10 +216,8 @@ def _from_ir_datasets(name: str) -> Collection:
         raise InputError(f"ir_datasets:{name} needs the package ir_datasets: pip install ir_datasets") from None
     parts = {}
     for split in SPLITS:
-        try:
+        with suppress(KeyError):
             parts[split] = ir_datasets.load(f"{name}/{split}")
-        except KeyError:
-            continue
     try:
         whole = ir_datasets.load(name)
     except KeyError:
@@ -281,23 +240,17 @@ def _from_ir_datasets(name: str) -> Collection:
             log.warning("ir_datasets:%s: %d documents have no text and are left out", name, empty)
 
     corpus = TextTable.open(content, all_docs(), "document")
-
-    def all_queries() -> Iterator[Record]:
-        seen = set()
-        for part in parts.values():
-            for query in part.queries_iter():
-                if query.query_id not in seen:
-                    seen.add(query.query_id)
-                    yield Record(query.query_id, query.default_text(), f"ir_datasets:{name} {query.query_id}")
-
-    queries = TextTable.open(content, all_queries(), "query")
+    all_queries = (
+        Record(query.query_id, query.default_text(), f"ir_datasets:{name} {query.query_id}")
+        for part in parts.values()
+        for query in part.queries_iter()
+    )
+    queries = TextTable.open(content, first_of_each(all_queries), "query")
     qrels = {}
     for split, part in parts.items():
-        judged = [(n, j.query_id, j.doc_id, max(0.0, float(j.relevance))) for n, j in enumerate(part.qrels_iter(), start=1)]
-        lines = [line for line in judged if corpus.row(line[2]) is not None]
-        if len(lines) < len(judged):
-            log.warning(
-                "ir_datasets:%s/%s: %d judgements of absent documents are left out", name, split, len(judged) - len(lines)
-            )
+        judged = [(n, (j.query_id, j.doc_id, max(0.0, float(j.relevance)))) for n, j in enumerate(part.qrels_iter(), start=1)]
+        lines = [(n, line) for n, line in judged if corpus.row(line[1]) is not None]
+        if absent := len(judged) - len(lines):
+            log.warning("ir_datasets:%s/%s: %d judgements of absent documents are left out", name, split, absent)
         qrels[split] = _lists(Path(f"ir_datasets:{name}/{split} qrels"), "judgement", queries, corpus, lines)
     return Collection(f"ir_datasets:{name}", corpus, queries, qrels, {})

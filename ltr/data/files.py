@@ -14,8 +14,6 @@ from filelock import FileLock
 
 from ltr.errors import InputError
 
-# Reading
-
 
 def plain_or_gz(folder: Path, name: str) -> Path | None:
     """``folder/name`` or ``folder/name.gz``, whichever is a file; None if neither is."""
@@ -48,27 +46,20 @@ def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Lines of a text file (plain or ``.gz``) with their numbers from 1; empty lines are left out.
 
-    Raises:
-        InputError: as :func:`blocks`; also ``file:line`` of a byte that is not UTF-8.
+    Errors are those of :func:`blocks`, and ``file:line`` of a byte that is not UTF-8.
     """
     for number, raw in blocks(Path(path), size=0):
         try:
             line = raw.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise InputError(
-                f"{path}:{number}: text must be UTF-8, got byte 0x{raw[error.start]:02x} at column {error.start + 1}; "
-                "save the file as UTF-8"
-            ) from None
+            came = f"byte 0x{raw[error.start]:02x} at column {error.start + 1}"
+            raise InputError(f"{path}:{number}: text must be UTF-8, got {came}; save the file as UTF-8") from None
         if line.strip():
             yield number, line
 
 
 def encoded(text: str, where: str) -> bytes:
-    r"""The text as UTF-8.
-
-    Raises:
-        InputError: beginning with ``where``, for half a surrogate pair, which JSON can spell (``"\ud800"``) but UTF-8 cannot.
-    """
+    r"""The text as UTF-8; an InputError for half a surrogate pair, which JSON can spell (``"\ud800"``) but UTF-8 cannot."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -80,9 +71,6 @@ def digest_of(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# Writing
 
 
 def write_whole(path: str | Path, lines: Iterable[str]) -> None:
@@ -107,10 +95,6 @@ def folder_once(path: Path, build: Callable[[Path], None]) -> Path:
 
     A killed build leaves only its temporary folder, which the next build removes. Of two processes the second waits, then
     finds the folder of the first.
-
-    Args:
-        path: the folder to return.
-        build: called with an empty folder to fill.
     """
     if path.is_dir():
         return path
@@ -141,36 +125,21 @@ def write_folder(path: Path, build: Callable[[Path], None]) -> None:
 
 
 def new_array(file: Path, dtype: np.typing.DTypeLike, shape: tuple[int, ...]) -> np.memmap:
-    """A new ``.npy`` file of zeros, mapped into memory for writing, with its disk space reserved.
-
-    Raises:
-        OSError: if the folder is missing or the disk has no room.
-    """
+    """A new ``.npy`` file of zeros, mapped into memory for writing, with its disk space reserved by :func:`take_room`."""
     array = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
     take_room(file)
     return array
 
 
 def take_room(file: Path) -> None:
-    """Reserve the disk space of a new memory map: on a full disk, a later write to the map would kill the process silently.
-
-    Raises:
-        OSError: if the disk has no room.
-    """
+    """Reserve the disk space of a new memory map: on a full disk, a later write to the map would kill the process silently."""
     if hasattr(os, "posix_fallocate"):  # Linux
         with open(file, "r+b") as opened:
             os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
 
 
-# The cache
-
-
 def cache_root() -> Path:
-    """Where derived data lies: ``$LTR_CACHE``, else ``ltr`` in the user's cache folder. It may be deleted at any time.
-
-    Raises:
-        InputError: if neither the environment nor the system names a folder.
-    """
+    """Where derived data lies: ``$LTR_CACHE``, else ``ltr`` in the user's cache folder. It may be deleted at any time."""
     if own := os.environ.get("LTR_CACHE"):
         return Path(own)
     if users := os.environ.get("XDG_CACHE_HOME"):
@@ -187,7 +156,7 @@ def cached(kind: str, content: str | bytes, build: Callable[[Path], None]) -> Pa
     Args:
         kind: sub-folder of the cache.
         content: everything that the result depends on, with the version of its format; its hash names the folder.
-        build: called with an empty folder to fill, see :func:`folder_once`.
+        build: see :func:`write_folder`.
     """
     key = hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()[:32]
     return folder_once(cache_root() / kind / key, build)

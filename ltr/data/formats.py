@@ -31,10 +31,8 @@ class JoinedPairs:
         self._cut_left = tokenizer.truncation_side == "left"
         self.n_special = self._template.n_special
         if max_length < self.n_special + 2:
-            raise InputError(
-                f"max_length must leave room for a query and a document beside {self.n_special} special tokens, got {max_length}",
-                option="max_length",
-            )
+            needed = f"a query and a document beside {self.n_special} special tokens"
+            raise InputError(f"max_length must leave room for {needed}, got {max_length}", option="max_length")
 
     @property
     def tokenizers(self) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
@@ -46,12 +44,7 @@ class JoinedPairs:
         return np.minimum(query_lengths + doc_lengths + self.n_special, self.max_length)
 
     def texts(self, queries: TokenStore, query_rows: np.ndarray, docs: TokenStore, doc_rows: np.ndarray) -> Texts:
-        """Join each query with the document beside it.
-
-        Args:
-            queries, docs: their tokens.
-            query_rows, doc_rows: ``[S]`` int64; each query must fit, see :meth:`check_queries`.
-        """
+        """Join each query with the document beside it (rows ``[S]`` int64); each query must fit, see :meth:`check_queries`."""
         n_query, n_doc = queries.lengths(query_rows), docs.lengths(doc_rows)
         n_doc = self.lengths(n_query, n_doc) - self.n_special - n_query
         assert (n_doc >= 0).all(), "the longest query is checked when the data is set up"
@@ -63,18 +56,13 @@ class JoinedPairs:
         )
 
     def check_queries(self, queries: TextTable, tokens: TokenStore) -> None:
-        """Every query must fit beside at least one token of a document.
-
-        Raises:
-            InputError: naming the longest query.
-        """
-        lengths = tokens.lengths(np.arange(len(tokens)))
+        """Every query must fit beside at least one token of a document: else an InputError names the longest."""
+        lengths, room = tokens.lengths(np.arange(len(tokens))), self.max_length - self.n_special - 1
         longest = int(lengths.argmax())
-        if lengths[longest] > self.max_length - self.n_special - 1:
+        if lengths[longest] > room:
             raise InputError(
-                f"query {queries.ids[longest]!r} has {lengths[longest]} tokens, but max_length {self.max_length} leaves "
-                f"{self.max_length - self.n_special - 1} beside {self.n_special} special tokens and a document; raise "
-                "max_length, or shorten the query",
+                f"query {queries.ids[longest]!r} has {lengths[longest]} tokens, but max_length {self.max_length} leaves {room} "
+                f"beside {self.n_special} special tokens and a document; raise max_length, or shorten the query",
                 option="max_length",
             )
 
@@ -103,23 +91,16 @@ class SingleTexts:
         self._prompt_ids = tokenizer(prompt, add_special_tokens=False, truncation=False)["input_ids"]
         self.n_special = self._template.n_special
         if max_length < self.n_special + len(self._prompt_ids) + 1:
-            raise InputError(
-                f"max_length must leave room for a token of the text beside {len(self._prompt_ids)} of the prompt {prompt!r} and "
-                f"{self.n_special} special tokens, got {max_length}",
-                option="max_length",
-            )
+            taken = f"{len(self._prompt_ids)} of the prompt {prompt!r} and {self.n_special} special tokens"
+            text = f"max_length must leave room for a token of the text beside {taken}, got {max_length}"
+            raise InputError(text, option="max_length")
 
     def lengths(self, text_lengths: np.ndarray) -> np.ndarray:
         """Tokens of each text with its prompt and special tokens."""
         return np.minimum(text_lengths + len(self._prompt_ids) + self.n_special, self.max_length)
 
     def texts(self, store: TokenStore, rows: np.ndarray) -> Texts:
-        """These texts.
-
-        Args:
-            store: their tokens.
-            rows: ``[S]`` int64.
-        """
+        """The texts of these rows, ``[S]`` int64."""
         n_text = store.lengths(rows)
         n_both = self.lengths(n_text) - self.n_special
         n_text = np.minimum(n_text, n_both) if self._cut_left else n_both - len(self._prompt_ids)
@@ -132,12 +113,7 @@ class SingleTexts:
 
 
 class ApartTexts(NamedTuple):
-    """Queries and documents laid out apart, each as its tower reads them.
-
-    Attributes:
-        queries: the form of a query.
-        docs: the form of a document.
-    """
+    """Queries and documents laid out apart, each in the form that its tower reads."""
 
     queries: SingleTexts
     docs: SingleTexts
@@ -152,48 +128,28 @@ class ApartTexts(NamedTuple):
 
 
 class FeatureVectors(NamedTuple):
-    """Documents as feature vectors.
-
-    Attributes:
-        n_features: numbers that describe a document.
-    """
+    """Documents as feature vectors, of ``n_features`` numbers each."""
 
     n_features: int
 
 
 class _Spans(NamedTuple):
-    """One span of token ids of each of S texts.
-
-    Attributes:
-        views: S buffers.
-        lengths: ``[S]`` int64, tokens of each.
-    """
+    """One span of token ids of each of S texts: S buffers, and the tokens of each, ``[S]`` int64."""
 
     views: Sequence[memoryview | bytes]
     lengths: np.ndarray
 
 
 class _Part(NamedTuple):
-    """A stretch of what a tokenizer makes of a text or of a pair.
+    """A stretch of what a tokenizer makes of a text or of a pair: its tokens have one type."""
 
-    Attributes:
-        slot: 0 where the text stands, or the first of a pair, 1 where the second stands, None for special tokens.
-        type: of its tokens.
-        ids: of its tokens.
-    """
-
-    slot: int | None
+    slot: int | None  # 0 where the text stands, or the first of a pair, 1 where the second stands, None for special tokens
     type: int
     ids: list[int]
 
 
 class _Template:
-    """Which special tokens stand where, and which part has which type, read off what the tokenizer makes of an example.
-
-    Args:
-        tokenizer: a fast tokenizer.
-        example: one text, or two for a pair, none of them empty.
-    """
+    """Which special tokens stand where, and which part has which type: read off an example, one text, or two for a pair."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *example: str) -> None:
         encoding = tokenizer(*example, truncation=False)
@@ -202,25 +158,19 @@ class _Template:
         self.has_types = "token_type_ids" in tokenizer.model_input_names
         self.n_special = slots.count(None)
         if not set(range(len(example))) <= set(slots):
-            raise InputError(
-                f"the tokenizer must know {example[0]!r}, by which its special tokens are found, got no token for it"
-            )
+            raise InputError(f"the tokenizer must know {example[0]!r}, to find its special tokens, got no token for it")
         self._parts = [
             _Part(slot, type_id, [token for _, _, token in tokens])
             for (slot, type_id), tokens in groupby(zip(slots, types, ids, strict=True), key=lambda token: token[:2])
         ]
 
     def filled(self, *slots: Sequence[_Spans], dtype: np.dtype) -> Texts:
-        """Put spans of token ids where the example had its texts, and lay all end to end.
-
-        Args:
-            slots: the spans that stand in the place of each text of the example, one after the other.
-            dtype: of the ids in the spans.
-        """
+        """Put spans of token ids where the example had its texts, one after the other, and lay all end to end."""
         n_texts = len(slots[0][0].lengths)
         spans, types = [], []
         for part in self._parts:
-            filling = slots[part.slot] if part.slot is not None else [_constant(part.ids, n_texts, dtype)]
+            constant = _Spans([np.asarray(part.ids, dtype=dtype).tobytes()] * n_texts, np.full(n_texts, len(part.ids)))
+            filling = [constant] if part.slot is None else slots[part.slot]
             spans += filling
             types += [part.type] * len(filling)
         buffers = [b""] * (n_texts * len(spans))
@@ -234,7 +184,3 @@ class _Template:
             lengths=torch.from_numpy(lengths.sum(axis=1)),
             type_ids=torch.from_numpy(np.repeat(np.tile(types, n_texts), lengths.ravel())) if self.has_types else None,
         )
-
-
-def _constant(ids: list[int], n_texts: int, dtype: np.dtype) -> _Spans:
-    return _Spans([np.asarray(ids, dtype=dtype).tobytes()] * n_texts, np.full(n_texts, len(ids)))

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.collection import SPLITS, Collection
-from ltr.data.files import cached, digest_of, numbered_lines, plain_or_gz
+from ltr.data.collection import Collection, files_of_lines
+from ltr.data.files import cached, digest_of, numbered_lines
 from ltr.data.query_lists import QueryLists
-from ltr.data.texts import Record, Strings, TextTable, id_of
+from ltr.data.texts import Record, Strings, TextTable, first_of_each, id_of
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -19,26 +19,16 @@ MOST_PAIRS = 100_000_000  # of texts with one label, to be measured: 1.2 GB on d
 
 
 class LabelledTexts(NamedTuple):
-    """Texts with a label each, by split. Rows number the texts of one split; strings stay on disk.
+    """Texts with a label each, by split. Rows number the texts of one split; strings stay on disk."""
 
-    Attributes:
-        source: where they came from, for errors.
-        tables: the texts of each split.
-        labels: ``[R]`` int64 for each split, the number of each text's label.
-        names: the labels by number.
-    """
-
-    source: str
-    tables: dict[str, TextTable]
-    labels: dict[str, np.ndarray]
-    names: Sequence[str]
+    source: str  # where they came from, for errors
+    tables: dict[str, TextTable]  # the texts of each split
+    labels: dict[str, np.ndarray]  # [R] int64 for each split, the number of each text's label
+    names: Sequence[str]  # the labels by number
 
     def collection(self, split: str) -> Collection:
         """The texts of a split as queries and as documents; judged, but for ``train``: those of one label are relevant to
-        each other, and a text has no judgement of itself.
-
-        Raises:
-            InputError: if there is nothing to be found, no label having two texts, or far too much.
+        each other, and a text has no judgement of itself. An InputError if no label has two texts, or too many have.
         """
         table, qrels = self.tables[split], {}
         if split != "train":
@@ -61,24 +51,15 @@ def open_labelled_texts(path: str) -> LabelledTexts:
         InputError: one line with ``file:line`` for a missing column, an empty text or label, a text with two labels in one split
             or in two, broken gzip or UTF-8; for missing files.
     """
-    where = Path(path)
-    if where.is_file():
-        files = {"train": where}
-    elif where.is_dir():
-        files = {split: file for split in SPLITS if (file := plain_or_gz(where, f"{split}.tsv"))}
-    else:
-        raise InputError(f"{path}: there is no such data folder or file", option="path")
-    if not files:
-        raise InputError(
-            f"{path}: a folder of labelled texts must hold {{train,dev,test}}.tsv[.gz] with one text<TAB>label a line; found "
-            f"{sorted(p.name for p in where.iterdir())[:8]}"
-        )
+    expected = "a folder of labelled texts must hold {train,dev,test}.tsv[.gz] with one text<TAB>label a line"
+    files = files_of_lines(path, expected)
     digests = {split: digest_of(file) for split, file in files.items()}
-    content = f"labels-1 {' '.join(f'{split} {digest}' for split, digest in digests.items())}"
+    content = " ".join(["labels-1", *map(" ".join, digests.items())])
     folder = cached("labels", content, lambda folder: _write_labels(folder, files))
     tables, labels = {}, {}
     for split, file in files.items():
-        tables[split] = TextTable.open(f"labelled-1 {digests[split]}", _records(file), "text")
+        records = (Record(id_of("t", text), text, where) for where, text, _ in _lines(file))
+        tables[split] = TextTable.open(f"labelled-1 {digests[split]}", first_of_each(records), "text")
         labels[split] = np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r"))
     return LabelledTexts(path, tables, labels, Strings(folder, "names"))
 
@@ -93,15 +74,6 @@ def _lines(file: Path) -> Iterator[tuple[str, str, str]]:
         if not text or not label:
             raise InputError(f"{where}: the {'label' if text else 'text'} is empty: {line[:60]!r}")
         yield where, text, label
-
-
-def _records(file: Path) -> Iterator[Record]:
-    seen = set()
-    for where, text, _ in _lines(file):
-        id_ = id_of("t", text)
-        if id_ not in seen:
-            seen.add(id_)
-            yield Record(id_, text, where)
 
 
 def _write_labels(folder: Path, files: dict[str, Path]) -> None:
@@ -141,8 +113,7 @@ def _same_label(labels: np.ndarray, where: str) -> QueryLists:
         raise InputError(f"{where}: no two texts have the same label; there is nothing to be found")
     if n_pairs > MOST_PAIRS:
         raise InputError(
-            f"{where}: {n_pairs} pairs of texts share a label, more than the {MOST_PAIRS} that can be measured; take a part of "
-            "its texts"
+            f"{where}: {n_pairs} pairs of texts share a label, at most {MOST_PAIRS} can be measured; take fewer texts"
         )
     query_rows = np.flatnonzero(counts[labels] > 1)
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -42,18 +42,12 @@ class Normalisation:
     """
 
     def __init__(self, steps: Sequence[Step] = ()) -> None:
-        for step in steps:
-            if step not in STATISTICS:
-                known = ", ".join(get_args(Step))
-                raise InputError(f"a step of normalise must be one of {known}, got {step!r}", option="normalise")
+        if unknown := [step for step in steps if step not in STATISTICS]:
+            known = ", ".join(STATISTICS)
+            raise InputError(f"a step of normalise must be one of {known}, got {unknown[0]!r}", option="normalise")
         self.steps = list(steps)
         self.n_features: int | None = None
         self._fitted: list[dict[str, np.ndarray]] = []  # by step, what STATISTICS names
-
-    @property
-    def fitted(self) -> bool:
-        """Whether :meth:`apply` can be called."""
-        return self.n_features is not None
 
     @property
     def learns(self) -> bool:
@@ -61,34 +55,17 @@ class Normalisation:
         return any(STATISTICS[step] for step in self.steps)
 
     def fit(self, split: FeatureSplit, n_features: int) -> "Normalisation":
-        """Take the statistics from the rows of a split's queries.
-
-        Args:
-            split: the training split.
-            n_features: of the model; those that the split does not have are 0 in every row.
-
-        Raises:
-            InputError: if the split has more features.
-        """
+        """Take the statistics from the rows of a split's queries; features of the model that the split does not have are 0."""
         check_width(split, n_features)
         self.n_features, self._fitted = n_features, []
+        measures = {"z-score": self._moments, "quantile": self._knots}
         for step in self.steps:
-            if step == "z-score":
-                fitted = self._moments(split)
-            elif step == "quantile":
-                fitted = self._knots(split)
-            else:
-                fitted = {}
-            self._fitted.append(fitted)
+            self._fitted.append(measures[step](split) if step in measures else {})
         return self
 
     def apply(self, split: FeatureSplit) -> np.ndarray:
-        """``[R, n_features]`` float32, one row for each row of ``split.features``; made once, then memory-mapped.
-
-        Raises:
-            InputError: if the split has more features than those fitted.
-        """
-        assert self.fitted, "fit or load_state_dict comes first"
+        """``[R, n_features]`` float32, one row for each row of ``split.features``; made once, then memory-mapped."""
+        assert self.n_features is not None, "fit or load_state_dict comes first"
         check_width(split, self.n_features)
         if not self.steps and split.n_features == self.n_features:
             return split.features
@@ -105,16 +82,12 @@ class Normalisation:
         return {"steps": list(self.steps), "n_features": self.n_features, **statistics}
 
     def load_state_dict(self, state: dict[str, torch.Tensor | list[str] | int | None]) -> None:
-        """Take the statistics from a checkpoint.
-
-        Raises:
-            InputError: if its steps are others.
-        """
+        """Take the statistics from a checkpoint; an InputError if its steps are others."""
         if state["steps"] != self.steps:
-            raise InputError(
-                f"the checkpoint was trained with the normalisation {state['steps']}, got {self.steps}; set normalise as it was",
-                option="normalise",
+            text = (
+                f"the checkpoint was trained with the normalisation {state['steps']}, got {self.steps}; set normalise as it was"
             )
+            raise InputError(text, option="normalise")
         self.n_features = state["n_features"]
         self._fitted = [{name: state[f"{i}.{name}"].numpy() for name in STATISTICS[step]} for i, step in enumerate(self.steps)]
 
@@ -172,13 +145,7 @@ def _applied(step: str, fitted: dict[str, np.ndarray], x: np.ndarray, starts: np
 
 
 def check_width(split: FeatureSplit, n_features: int) -> None:
-    """Whether the model has room for all features of a split.
-
-    Raises:
-        InputError: if not.
-    """
+    """Raise an InputError if a split has more features than the model."""
     if split.n_features > n_features:
-        raise InputError(
-            f"the data has {split.n_features} features, the model {n_features}: set n_features to {split.n_features}",
-            option="n_features",
-        )
+        text = f"the data has {split.n_features} features, the model {n_features}: set n_features to {split.n_features}"
+        raise InputError(text, option="n_features")

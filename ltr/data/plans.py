@@ -20,17 +20,14 @@ from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
+Length = Callable[[LabelledList], float]
+
 
 class Plan(ABC):
-    """Which lists form a batch.
+    """Which lists form a batch of this process, ``rank`` of ``world_size``."""
 
-    Attributes:
-        n_rows: rows that an epoch draws from.
-        per_step: lists of a step, over all processes.
-    """
-
-    n_rows: int
-    per_step: int
+    n_rows: int  # rows that an epoch draws from
+    per_step: int  # lists of a step, over all processes
 
     @abstractmethod
     def __len__(self) -> int:
@@ -38,12 +35,7 @@ class Plan(ABC):
 
     @abstractmethod
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
-        """The lists of this process at a step.
-
-        Args:
-            epoch, step: which.
-            together: whether all processes ask for the same step now, so that they may share the drawing.
-        """
+        """The lists of this process at a step; ``together``: all processes ask for it now, so they may share the drawing."""
 
 
 class Buckets(Plan):
@@ -54,24 +46,13 @@ class Buckets(Plan):
     smaller one is kept if it has a row for every process.
 
     Args:
-        rows: what to draw from.
         length: the length to sort by.
         batch_size: rows per step and process.
-        seed: of the shuffling.
-        rank, world_size: this process, and how many there are.
         window: global batches per window; 1 turns the sorting off.
     """
 
     def __init__(
-        self,
-        rows: Rows,
-        length: Callable[[LabelledList], float],
-        batch_size: int,
-        *,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-        window: int = 64,
+        self, rows: Rows, length: Length, batch_size: int, *, seed: int, rank: int = 0, world_size: int = 1, window: int = 64
     ) -> None:
         self.rows, self.length, self.n_rows = rows, length, len(rows)
         self.per_step = batch_size * world_size
@@ -85,7 +66,6 @@ class Buckets(Plan):
         return -(-self.n_used // self.per_step)
 
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
-        """See :class:`Plan`."""
         number, at = divmod(step, self.window)
         if self._window is None or self._window[0] != (epoch, number):  # steps come in order: the last window is kept
             self._window = (epoch, number), self._batches(epoch, number, together)
@@ -111,8 +91,7 @@ class Buckets(Plan):
 
     def _drawn(self, epoch: int, rows: np.ndarray, together: bool) -> list[tuple[float, LabelledList]]:
         """Length and list of each row. Processes that ask together draw a share each, and exchange them."""
-        share = together and self.world_size > 1 and distributed.is_initialized()
-        share = share and distributed.get_world_size() == self.world_size
+        share = together and distributed.is_initialized() and distributed.get_world_size() == self.world_size > 1
         own = rows[self.rank :: self.world_size] if share else rows
         drawn = [(self.length(one), one) for one in (self.rows.draw(epoch, row) for row in own)]
         if not share:
@@ -123,58 +102,37 @@ class Buckets(Plan):
 
 
 class GroupPlan(Plan):
-    """Global batches of P groups, no two of one owner.
+    """Global batches of P groups (``groups_per_batch``, over all processes), no two of one owner.
 
     At every step the P owners with the most groups left give one each (ties at random). So batches are as full as they can be,
     and a common label does not fill the end of an epoch alone. Full batches are then shuffled; smaller ones come last, and one
     with fewer than two groups, or with none for some process, is left out. The processes deal out a global batch group by group;
-    it is the same whatever their number.
-
-    Args:
-        groups: what to draw from.
-        groups_per_batch: P, over all processes.
-        seed: of the shuffling.
-        rank, world_size: this process, and how many there are.
-        where: the split, for errors.
-
-    Attributes:
-        n_used: groups of an epoch that are in a batch.
-
-    Raises:
-        InputError: for fewer groups in a batch than processes, or too few queries or labels for a batch.
+    it is the same whatever their number. A batch with fewer groups than processes, or an epoch without one, is an InputError.
     """
 
     def __init__(
         self, groups: Groups, groups_per_batch: int, seed: int, rank: int = 0, world_size: int = 1, *, where: str = "train"
     ) -> None:
         if groups_per_batch < world_size:
-            raise InputError(
-                f"groups must be at least the number of processes, {world_size}, got {groups_per_batch}: each needs one of every "
-                "batch",
-                option="groups",
-            )
-        self.groups, self.per_step, self.seed = groups, groups_per_batch, seed
-        self.rank, self.world_size = rank, world_size
+            least = f"at least the number of processes, {world_size}"
+            raise InputError(f"groups must be {least}, got {groups_per_batch}: each needs one of every batch", option="groups")
+        self.groups, self.per_step, self.seed, self.rank, self.world_size = groups, groups_per_batch, seed, rank, world_size
         self.n_rows = len(groups.owners)
         _, self._firsts, self._counts = np.unique(groups.owners, return_index=True, return_counts=True)
         batches = self._batches(0)  # chance decides only among owners with equally many left: every epoch has these sizes
         self._n_steps, self.n_used = len(batches), sum(map(len, batches))
         self._kept: tuple[int, list[np.ndarray]] | None = None
         if not batches:
-            raise InputError(
-                f"{where}: a batch needs at least {max(2, world_size)} queries, to be told from each other, and one for every "
-                f"process; got {self.n_rows}"
-            )
+            least = f"at least {max(2, world_size)} queries, to be told from each other, and one for every process"
+            raise InputError(f"{where}: a batch needs {least}; got {self.n_rows}")
         if left_out := self.n_rows - self.n_used:
-            log.info(
-                "%s: %d of %d groups find none to share a batch with; other ones in each epoch", where, left_out, self.n_rows
-            )
+            text = "%s: %d of %d groups find none to share a batch with; other ones in each epoch"
+            log.info(text, where, left_out, self.n_rows)
 
     def __len__(self) -> int:
         return self._n_steps
 
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
-        """See :class:`Plan`."""
         if self._kept is None or self._kept[0] != epoch:
             self._kept = epoch, self._batches(epoch)
         return [self.groups.draw(epoch, group) for group in self._kept[1][step][self.rank :: self.world_size]]
@@ -204,10 +162,7 @@ class PlanSampler(DistributedSampler):
     """Draws the batches of an epoch, from the first one that the trainer has not consumed yet.
 
     To Lightning it is a ``DistributedSampler``: it knows its rank, so it must not be replaced by one that does not.
-
-    Args:
-        plan: which lists form a batch.
-        position: says (epoch, first step); None: all of the epoch that ``set_epoch`` says.
+    ``position`` says (epoch, first step); without, it is all of the epoch that ``set_epoch`` says.
     """
 
     def __init__(self, plan: Plan, position: Callable[[], tuple[int, int]] | None = None) -> None:
@@ -238,12 +193,7 @@ class ShareOfRank(DistributedSampler):
 
 
 class TrainBatches(Dataset):
-    """Training batches, collated from the lists of a :class:`PlanSampler`, or drawn here: ``batches[epoch, step]``.
-
-    Args:
-        plan: which lists form a batch.
-        collator: makes the batch.
-    """
+    """Training batches, collated from the lists of a :class:`PlanSampler`, or drawn here: ``batches[epoch, step]``."""
 
     def __init__(self, plan: Plan, collator: Collator) -> None:
         self.plan, self.collator = plan, collator
@@ -258,14 +208,7 @@ class TrainBatches(Dataset):
 
 
 class EvalBatches(Dataset):
-    """Lists to evaluate, in fixed batches. Every process gets one, an empty one if there are fewer lists than processes.
-
-    Args:
-        lists: one per query.
-        batch_size: lists per batch at most.
-        collator: makes the batch.
-        world_size: processes that share the batches.
-    """
+    """Lists to evaluate, in fixed batches. Every process gets one, an empty one if there are fewer lists than processes."""
 
     def __init__(self, lists: list[LabelledList], batch_size: int, collator: Collator, world_size: int = 1) -> None:
         # Lists of similar cost in a batch; batches shuffled, so that limit_val_batches does not pick the longest lists.

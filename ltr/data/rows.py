@@ -1,6 +1,7 @@
 """The rows of a training epoch: each is a list of documents, drawn anew in every epoch."""
 
 import logging
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -22,51 +23,31 @@ class Rows(Protocol):
         """The list of a row in an epoch: a pure function of (seed, epoch, row)."""
 
 
-# Triplets
-
-
+@dataclass(eq=False)
 class TripletRows:
     """One row per query: some of its relevant documents, and others to rank below them.
 
-    Args:
-        judged: judgements of the split; every query has a relevant document.
-        negatives: documents to draw negatives from, by query; None draws from the whole corpus.
-        n_docs: documents of the corpus.
-        positives, negatives_per_query: how many to draw.
-        seed: of the drawing.
-        have_distances: whether the values of ``negatives`` are distances, which then travel with the documents.
-        where: the split, for errors.
-
-    Attributes:
-        query_rows: ``[R]`` int64, the query of each row; queries without negatives are left out.
-
-    Raises:
-        InputError: if no query has negatives.
+    ``query_rows``, ``[R]`` int64, has the query of each row; queries without negatives are left out; an InputError if all are.
     """
 
-    def __init__(
-        self,
-        judged: QueryLists,
-        negatives: QueryLists | None,
-        n_docs: int,
-        positives: int,
-        negatives_per_query: int,
-        seed: int,
-        *,
-        have_distances: bool = False,
-        where: str,
-    ) -> None:
-        self.judged, self.negatives, self.n_docs = judged, negatives, n_docs
-        self.positives, self.negatives_per_query, self.seed = positives, negatives_per_query, seed
-        self.have_distances = have_distances
-        rows = [row for row in judged.query_rows if negatives is None or len(self._others(row)[0])]
+    judged: QueryLists  # every query has a relevant document
+    negatives: QueryLists | None  # documents to draw negatives from, by query; None draws from the whole corpus
+    n_docs: int  # of the corpus
+    positives: int  # how many to draw
+    negatives_per_query: int
+    seed: int
+    _: KW_ONLY
+    have_distances: bool = False  # whether the values of the negatives are distances, which then travel with the documents
+    where: str  # the split, for errors
+
+    def __post_init__(self) -> None:
+        queries = self.judged.query_rows
+        rows = [row for row in queries if self.negatives is None or len(self._others(row)[0])]
         if not rows:
-            raise InputError(
-                f"{where}: no query has a document to rank below its relevant ones; choose another source of negatives",
-                option="negatives",
-            )
-        if left_out := len(judged.query_rows) - len(rows):
-            log.info("%s: %d of %d queries have no negatives and are left out", where, left_out, len(judged.query_rows))
+            text = f"{self.where}: no query has a document to rank below its relevant ones; choose another source of negatives"
+            raise InputError(text, option="negatives")
+        if left_out := len(queries) - len(rows):
+            log.info("%s: %d of %d queries have no negatives and are left out", self.where, left_out, len(queries))
         self.query_rows = np.asarray(rows)
 
     def __len__(self) -> int:
@@ -80,7 +61,7 @@ class TripletRows:
         return doc_rows[kept], values[kept]
 
     def draw(self, epoch: int, row: int) -> LabelledList:
-        """See :class:`Rows`; relevant documents come first."""
+        """Relevant documents come first."""
         query_row = int(self.query_rows[row])
         rng = np.random.default_rng([self.seed, epoch, query_row])
         judged_rows, grades = self.judged.of(query_row)
@@ -93,17 +74,11 @@ class TripletRows:
             others, values = self._others(query_row)
             chosen = rng.choice(len(others), min(self.negatives_per_query, len(others)), replace=False)
             negative = others[chosen]
-            if self.have_distances:
-                # No loss asks for a margin of a relevant document.
+            if self.have_distances:  # no loss asks for a margin of a relevant document
                 distances = np.concatenate([np.zeros(len(positive), np.float32), values[chosen]])
-        return LabelledList(
-            query_row,
-            np.concatenate([judged_rows[positive], negative]),
-            np.concatenate([grades[positive], np.zeros(len(negative), np.float32)]),
-            distances,
-            judged_rows=judged_rows,
-            judged_grades=grades,
-        )
+        doc_rows = np.concatenate([judged_rows[positive], negative])
+        labels = np.concatenate([grades[positive], np.zeros(len(negative), np.float32)])
+        return LabelledList(query_row, doc_rows, labels, distances, judged_rows=judged_rows, judged_grades=grades)
 
 
 def _draw_outside(rng: np.random.Generator, n: int, forbidden: np.ndarray, count: int) -> np.ndarray:
@@ -116,9 +91,6 @@ def _draw_outside(rng: np.random.Generator, n: int, forbidden: np.ndarray, count
     return np.asarray(list(drawn)[:count], dtype=np.int64)
 
 
-# Whole lists, and what long ones become
-
-
 class ListSource(Protocol):
     """Lists by query."""
 
@@ -127,18 +99,12 @@ class ListSource(Protocol):
 
 
 class GradedLists(NamedTuple):
-    """A query's candidates with their grades, then its other judged documents.
-
-    Attributes:
-        judged: judgements of the split.
-        pools: candidates by query, grade 0 where nobody judged one; None: only judged documents.
-    """
+    """A query's candidates (none without ``pools``), of grade 0 where nobody judged one, then its other judged documents."""
 
     judged: QueryLists
     pools: QueryLists | None
 
     def whole(self, query: int) -> LabelledList:
-        """See :class:`ListSource`."""
         judged_rows, _ = self.judged.of(query)
         pool = judged_rows[:0] if self.pools is None else self.pools.of(query)[0]
         doc_rows = np.concatenate([pool, judged_rows[~np.isin(judged_rows, pool)]])
@@ -146,17 +112,9 @@ class GradedLists(NamedTuple):
 
 
 class ListRows:
-    """One row per query with its whole list, or with what :func:`cut_list` makes of a longer one.
+    """One row per query (with ``keep`` ``all`` several) with its whole list, or with what :func:`cut_list` makes of a longer one.
 
-    Args:
-        source: the whole lists.
-        queries: ``[Q]`` int64, the queries to rank.
-        list_size: documents of a row at most; None: no limit.
-        keep: what stays of a longer list, see :func:`cut_list`. With ``all`` a query has several rows.
-        seed: of the drawing.
-
-    Attributes:
-        query_rows: ``[R]`` int64, the query of each row.
+    ``queries``, ``[Q]`` int64, are the queries to rank; ``query_rows``, ``[R]`` int64, has the query of each row.
     """
 
     def __init__(self, source: ListSource, queries: np.ndarray, list_size: int | None, keep: Keep, seed: int) -> None:
@@ -171,7 +129,6 @@ class ListRows:
         return len(self.query_rows)
 
     def draw(self, epoch: int, row: int) -> LabelledList:
-        """See :class:`Rows`."""
         query = int(self.query_rows[row])
         one = self.source.whole(query)
         if self.list_size is None or len(one.doc_rows) <= self.list_size:
@@ -187,12 +144,7 @@ def cut_list(labels: np.ndarray, size: int, keep: Keep, rng: np.random.Generator
     Args:
         labels: ``[N]``, the grades of the documents.
         size: documents of a list at most.
-        keep: ``relevant``: the relevant documents, best grades first, and others as far as there is room, at least one document
-            of another grade; ``any``: each document equally likely; ``all``: every document, in several lists of about one size.
-        rng: draws.
-
-    Returns:
-        The places of one list; of ⌈N / size⌉ lists for ``all``.
+        keep: see :class:`ltr.datamodules.ListDataModule`; ``all`` gives ⌈N / size⌉ lists, another one.
     """
     order = rng.permutation(len(labels))
     if keep == "all":
@@ -206,42 +158,24 @@ def cut_list(labels: np.ndarray, size: int, keep: Keep, rng: np.random.Generator
 
 
 def with_two_grades(source: ListSource, queries: np.ndarray, where: str) -> np.ndarray:
-    """The queries whose documents differ in grade; a loss learns nothing from the others.
-
-    Raises:
-        InputError: if there are none.
-    """
+    """The queries whose documents differ in grade; a loss learns nothing from the others. An InputError if there are none."""
     kept = np.asarray([query for query in queries if np.ptp(source.whole(query).labels) > 0], dtype=np.int64)
     if not len(kept):
         raise InputError(f"{where}: no query has two documents of different grades; there is nothing to rank")
     return kept
 
 
-# Groups
-
-
 class Groups(Protocol):
-    """The groups of an epoch.
+    """The groups of an epoch."""
 
-    Attributes:
-        owners: ``[G]`` int64, ascending: the query or the label that each group belongs to.
-    """
-
-    owners: np.ndarray
+    owners: np.ndarray  # [G] int64, ascending: the query or the label that each group belongs to
 
     def draw(self, epoch: int, group: int) -> LabelledList:
         """The documents of a group in an epoch: a pure function of (seed, epoch, group)."""
 
 
 class QueryGroups:
-    """One group per query: documents drawn from its relevant ones, without repeats, anew in each epoch.
-
-    Args:
-        judged: judgements of the split; every query has a relevant document.
-        docs_per_group: documents of a group; a query with fewer relevant ones gives those it has.
-        seed: of the drawing.
-        where: the split, for the log.
-    """
+    """One group per query: ``docs_per_group`` (or all) of its relevant documents, drawn without repeats, anew in each epoch."""
 
     def __init__(self, judged: QueryLists, docs_per_group: int, seed: int, *, where: str) -> None:
         self.judged, self.docs_per_group, self.seed = judged, docs_per_group, seed
@@ -249,7 +183,6 @@ class QueryGroups:
         _log_small(where, judged.n_relevant(), docs_per_group)
 
     def draw(self, epoch: int, group: int) -> LabelledList:
-        """See :class:`Groups`."""
         query_row = int(self.owners[group])
         judged_rows, grades = self.judged.of(query_row)
         relevant = np.flatnonzero(grades > 0)
@@ -262,19 +195,11 @@ class LabelGroups:
     """The texts of each label, shuffled anew in each epoch and cut into groups.
 
     The query of a list is the label's number, and every text is relevant. A text that is left over alone is skipped in this
-    epoch; in the next it is another one.
+    epoch; in the next it is another one. ``n_labels`` labels have two texts or more; fewer than two such are an InputError.
 
     Args:
         labels: ``[R]`` int64, the number of each text's label.
         docs_per_group: texts of a group, at least 2; the last one of a label may have fewer.
-        seed: of the shuffles.
-        where: the split, for errors.
-
-    Attributes:
-        n_labels: labels with two texts or more.
-
-    Raises:
-        InputError: if fewer than two labels have two texts.
     """
 
     def __init__(self, labels: np.ndarray, docs_per_group: int, seed: int, *, where: str) -> None:
@@ -282,26 +207,20 @@ class LabelGroups:
         counts = np.bincount(labels)
         single, self.n_labels = int((counts == 1).sum()), int((counts > 1).sum())
         if self.n_labels < 2:
-            raise InputError(
-                f"{where}: at least two labels must have two texts or more, got {self.n_labels} of {(counts > 0).sum()} labels; "
-                "groups are told from groups of other labels"
-            )
-        n_full, rest = np.divmod(counts, docs_per_group)
-        n_groups = n_full + (rest > 1)
-        self.owners = np.repeat(np.arange(len(counts)), n_groups)
-        within = np.arange(len(self.owners)) - np.repeat(np.cumsum(n_groups) - n_groups, n_groups)
-        ends = np.cumsum(counts)
-        self._starts = (ends - counts)[self.owners] + within * docs_per_group  # of each group, in texts sorted by label
-        self._stops = np.minimum(self._starts + docs_per_group, ends[self.owners])
+            came = f"{self.n_labels} of {(counts > 0).sum()} labels; groups are told from groups of other labels"
+            raise InputError(f"{where}: at least two labels must have two texts or more, got {came}")
+        ends = np.cumsum(counts).tolist()  # of each label, in texts sorted by label; a text alone makes no group
+        starts = [(i, at) for i, end in enumerate(ends) for at in range(end - counts[i], end - 1, docs_per_group)]
+        self.owners, self._starts = np.asarray(starts, dtype=np.int64).T
+        self._stops = np.minimum(self._starts + docs_per_group, np.asarray(ends)[self.owners])
         self._order: tuple[int, np.ndarray] | None = None
         if single:
             log.info("%s: %d of %d labels have one text only and are left out", where, single, single + self.n_labels)
-        if alone := int(((rest == 1) & (n_full > 0)).sum()):
+        if alone := int(((counts > 1) & (counts % docs_per_group == 1)).sum()):
             log.info("%s: %d of %d texts are left over alone, other ones in each epoch", where, alone, len(labels))
         _log_small(where, self._stops - self._starts, docs_per_group)
 
     def draw(self, epoch: int, group: int) -> LabelledList:
-        """See :class:`Groups`."""
         if self._order is None or self._order[0] != epoch:
             shuffled = np.random.default_rng([self.seed, epoch, 1]).permutation(len(self.labels))
             self._order = epoch, shuffled[np.argsort(self.labels[shuffled], kind="stable")]

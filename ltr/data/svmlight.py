@@ -25,23 +25,14 @@ _ONE_A_LINE = bytes.maketrans(b" \t\r:", b"\n\n\n\n")
 
 
 class Rows(NamedTuple):
-    """Some rows of a file, in its order.
+    """Some rows of a file, in its order."""
 
-    Attributes:
-        labels: ``[R]`` float32; what is below 0 counts as 0, as in qrels.
-        qids: ``[R]`` int64.
-        counts: ``[R]`` int64; how many features a row names.
-        columns: ``[sum of counts]`` int32; feature number minus the first one.
-        values: ``[sum of counts]`` float32.
-        doc_ids: ``[R]``; what the comment says after ``docid =``, empty where it says nothing.
-    """
-
-    labels: np.ndarray
-    qids: np.ndarray
-    counts: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-    doc_ids: list[bytes]
+    labels: np.ndarray  # [R] float32; what is below 0 counts as 0, as in qrels
+    qids: np.ndarray  # [R] int64
+    counts: np.ndarray  # [R] int64; how many features a row names
+    columns: np.ndarray  # [sum of counts] int32; feature number minus the first one
+    values: np.ndarray  # [sum of counts] float32
+    doc_ids: list[bytes]  # [R]; what the comment says after "docid =", empty where it says nothing
 
 
 def read_rows(file: Path, first_feature: int) -> Iterator[Rows]:
@@ -56,9 +47,7 @@ def read_rows(file: Path, first_feature: int) -> Iterator[Rows]:
             a document id that is not UTF-8; a broken gzip stream; a missing file.
     """
     for line_number, block in blocks(file, BLOCK_BYTES):
-        found = _read_at_once(block, first_feature)
-        if found is None:
-            found = _read_line_by_line(block, first_feature, file, line_number)
+        found = _read_at_once(block, first_feature) or _read_line_by_line(block, first_feature, file, line_number)
         doc_ids = [b""] * len(found.labels)
         if b"docid" in block:
             doc_ids = [_doc_id(line, file, number) for number, line in _numbered_rows(block, line_number)]
@@ -112,8 +101,7 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
     counts = np.diff(firsts, append=len(starts)) - 1  # of the tokens with a colon
     n_rows = len(firsts)
     if n_rows == 0:
-        empty = np.empty(0)
-        return _rows(empty, empty, empty, empty, empty)
+        return _rows(*[np.empty(0)] * 5)
     if counts.min() < 1:
         return None
     colons = np.flatnonzero(chars == ord(":"))
@@ -154,7 +142,7 @@ def _read_line_by_line(block: bytes, first_feature: int, file: Path, line_number
         try:
             label, qid, pairs = _read_line(line.partition(b"#")[0], first_feature)
         except InputError as error:
-            raise InputError(f"{file}:{number}: {error.message}", option=error.option) from None
+            raise InputError(f"{file}:{number}: {error.message}") from None
         labels.append(label)
         qids.append(qid)
         counts.append(len(pairs))
@@ -164,14 +152,9 @@ def _read_line_by_line(block: bytes, first_feature: int, file: Path, line_number
 
 
 def _rows(labels: np.ndarray, qids: np.ndarray, counts: np.ndarray, columns: np.ndarray, values: np.ndarray) -> Rows:
-    return Rows(
-        np.maximum(labels, 0).astype(np.float32),
-        qids.astype(np.int64),
-        counts.astype(np.int64),
-        columns.astype(np.int32),
-        values.astype(np.float32),
-        [],
-    )
+    arrays = np.maximum(labels, 0), qids, counts, columns, values
+    types = np.float32, np.int64, np.int64, np.int32, np.float32
+    return Rows(*(array.astype(dtype) for array, dtype in zip(arrays, types, strict=True)), doc_ids=[])
 
 
 def _read_line(line: bytes, first_feature: int) -> tuple[float, int, dict[int, float]]:
@@ -194,10 +177,8 @@ def _read_line(line: bytes, first_feature: int) -> tuple[float, int, dict[int, f
             hint = "; for a file numbered from 0 set first_feature to 0" * (feature == 0)
             raise InputError(f"features are numbered from {first_feature}, got {_shown(token)}{hint}")
         if feature > LARGEST_FEATURE:
-            raise InputError(
-                f"the number of a feature must be at most {LARGEST_FEATURE:,}, as rows are stored dense, got {_shown(token)}; "
-                "number the features without gaps"
-            )
+            most = f"at most {LARGEST_FEATURE:,}, as rows are stored dense"
+            raise InputError(f"the number of a feature must be {most}, got {_shown(token)}; number the features without gaps")
         if feature in pairs:
             raise InputError(f"feature {int(feature)} stands twice; keep one value of it")
         pairs[int(feature)] = _number(value, f"the value of feature {int(feature)}")

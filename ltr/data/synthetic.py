@@ -28,12 +28,6 @@ def synthetic_splits(seed: int) -> dict[str, FeatureSplit]:
     for name, n_rows in N_ROWS.items():
         features = generator.standard_normal((n_rows, N_FEATURES))
         grades = np.digitize(features @ w + generator.standard_normal(n_rows), GRADE_BORDERS)
-        splits[name] = FeatureSplit(
-            f"synthetic-1-{seed}-{name}",
-            features.astype(np.float32),
-            grades.astype(np.float32),
-            np.array([0, n_rows]),
-            ["1"],
-            RowNames(n_rows),
-        )
+        arrays = features.astype(np.float32), grades.astype(np.float32), np.array([0, n_rows])
+        splits[name] = FeatureSplit(f"synthetic-1-{seed}-{name}", *arrays, ["1"], RowNames(n_rows))
     return splits

@@ -2,7 +2,9 @@
 
 import hashlib
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,23 +42,17 @@ class Strings(Sequence[str]):
             n_bytes = sum(map(len, blobs))
         offsets = array("q", [0])
         with open(folder / f"{name}.npy", "wb") as file:  # written through, not mapped: a large corpus must not fill the memory
-            header = {"descr": "|u1", "fortran_order": False, "shape": (n_bytes,)}
-            np.lib.format.write_array_header_1_0(file, header)
+            np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (n_bytes,)})
             for blob in blobs:
                 offsets.append(offsets[-1] + file.write(blob))
         np.save(folder / f"{name}.offsets.npy", np.frombuffer(offsets, dtype=np.int64))
 
 
 class TextTable:
-    """Texts by row, sorted by their ids as bytes: so a row number orders documents as their ids do.
-
-    Args:
-        folder: a folder that :meth:`open` wrote.
-    """
+    """Texts by row, sorted by their ids as bytes: so a row number orders documents as their ids do."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.key = folder.name
+        self.folder, self.key = folder, folder.name
         self.ids, self.texts = Strings(folder, "ids"), Strings(folder, "texts")
 
     def __len__(self) -> int:
@@ -64,14 +60,8 @@ class TextTable:
 
     def row(self, id_: str) -> int | None:
         """The row of an id, or None."""
-        low, high = 0, len(self.ids)
-        while low < high:
-            middle = (low + high) // 2
-            if self.ids[middle] < id_:
-                low = middle + 1
-            else:
-                high = middle
-        return low if low < len(self.ids) and self.ids[low] == id_ else None
+        at = bisect_left(self.ids, id_)
+        return at if at < len(self.ids) and self.ids[at] == id_ else None
 
     @classmethod
     def open(cls, content: str, records: Iterator[Record], kind: str) -> "TextTable":
@@ -80,10 +70,7 @@ class TextTable:
         Args:
             content: names the content; another content must have another name.
             records: the texts in any order; only read if the table must be written.
-            kind: ``document`` or ``query``, for the errors.
-
-        Raises:
-            InputError: for an empty id or text, an id that stands twice, or no text at all; it names the place.
+            kind: ``document``, ``query`` or ``text``, for errors: an empty or repeated id, an empty text, or no text at all.
         """
         return cls(cached("texts", f"texts-1 {kind} {content}", lambda folder: _write_table(folder, records, kind)))
 
@@ -105,7 +92,7 @@ def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
     if not ids:
         raise InputError(f"there is no {kind} at all; at least one is needed")
     order = sorted(range(len(ids)), key=ids.__getitem__)  # code points sort as their UTF-8 bytes do; equal ids keep their order
-    for first, second in zip(order, order[1:], strict=False):
+    for first, second in pairwise(order):
         if ids[first] == ids[second]:
             raise InputError(f"{places[second]}: {kind} id {ids[second]!r} stands twice, first at {places[first]}")
     with open(unsorted, "rb") as file:
@@ -118,6 +105,15 @@ def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
         Strings.write(folder, "texts", blobs(), offsets[-1])
     Strings.write(folder, "ids", [ids[row].encode("utf-8") for row in order])
     unsorted.unlink()
+
+
+def first_of_each(records: Iterable[Record]) -> Iterator[Record]:
+    """The records without those whose id has come before."""
+    seen = set()
+    for record in records:
+        if record.id not in seen:
+            seen.add(record.id)
+            yield record
 
 
 def id_of(letter: str, text: str) -> str:

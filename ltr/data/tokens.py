@@ -20,17 +20,13 @@ BATCH = 4096  # texts handed to the tokenizer at once; it spreads them over the 
 
 
 class TokenStore:
-    """Token ids of every text of a table, without special tokens, end to end in a memory-mapped array.
-
-    Args:
-        folder: a folder that :meth:`open` wrote.
-    """
+    """Token ids of every text of a table, without special tokens, end to end in a memory-mapped array."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         # As plain arrays: every slice of an np.memmap costs microseconds.
         self._ids, self._offsets = (np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ("ids", "offsets"))
-        self._buffer = memoryview(self._ids)
+        self._buffer, self.dtype = memoryview(self._ids), self._ids.dtype
 
     def __reduce__(self) -> tuple:
         return TokenStore, (self.folder,)  # a worker started by spawn maps the files again, instead of a copy of them
@@ -42,28 +38,16 @@ class TokenStore:
         """Token ids of one text."""
         return self._ids[self._offsets[row] : self._offsets[row + 1]]
 
-    @property
-    def dtype(self) -> np.dtype:
-        """Of the ids on disk."""
-        return self._ids.dtype
-
     def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """Tokens of each of these texts.
-
-        Raises:
-            IndexError: if there is no such text.
-        """
+        """Tokens of each of these texts; an IndexError if there is no such text."""
         if len(rows) and rows.min() < 0:  # a search's sign for "none", and not the last text
             raise IndexError(f"rows must be between 0 and {len(self) - 1}, got {rows.min()}")
         return self._offsets[rows + 1] - self._offsets[rows]
 
     def views(self, rows: np.ndarray, counts: np.ndarray, *, last: bool = False) -> list[memoryview]:
-        """The first tokens of each of these texts (the last ones instead if asked), as views of the file: nothing is copied.
+        """The first (or last) ``counts`` tokens of each of these texts, as views of the file: nothing is copied.
 
-        Args:
-            rows: ``[S]`` int64.
-            counts: ``[S]`` int64, how many tokens; at most :meth:`lengths`.
-            last: take them from the end of the text.
+        Both arrays are ``[S]`` int64, and a count is at most that of :meth:`lengths`.
         """
         starts = self._offsets[rows + 1] - counts if last else self._offsets[rows]
         return [self._buffer[start:stop] for start, stop in zip(starts.tolist(), (starts + counts).tolist(), strict=True)]
@@ -72,11 +56,8 @@ class TokenStore:
     def open(cls, table: TextTable, tokenizer: PreTrainedTokenizerBase) -> "TokenStore":
         """Open the store of these texts under this tokenizer; tokenise them first where it is not there.
 
-        The store is keyed by the content of the texts and all settings of the tokenizer. It is written whole or not at all,
-        and by one process where several want it.
-
-        Raises:
-            InputError: for a tokenizer without a fast (Rust) backend.
+        The store is keyed by the content of the texts and all settings of the tokenizer, which must have a fast (Rust) backend.
+        It is written whole or not at all, and by one process where several want it.
         """
         backend = _plain(tokenizer)
         content = f"tokens-1 {table.key} {backend.to_str()}"
@@ -101,12 +82,8 @@ def _tokenise(folder: Path, table: TextTable, backend: Tokenizer) -> None:
     raw = folder / "raw"
     with open(raw, "wb") as file:
         for first in track(range(0, len(table), BATCH), "tokenising", f"batches of {BATCH} texts"):
-            rows = range(first, min(first + BATCH, len(table)))
-            for row, encoding in zip(
-                rows,
-                backend.encode_batch_fast([table.texts[row] for row in rows], add_special_tokens=False),
-                strict=True,
-            ):
+            texts = [table.texts[row] for row in range(first, min(first + BATCH, len(table)))]
+            for row, encoding in enumerate(backend.encode_batch_fast(texts, add_special_tokens=False), start=first):
                 ids = np.asarray(encoding.ids, dtype=dtype)
                 lengths[row] = len(ids)
                 file.write(ids.tobytes())

@@ -1,6 +1,7 @@
 """Judgements (qrels) and ranked lists (runs) as text files, the formats that trec_eval reads."""
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,15 +40,10 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
         parts = line.split("\t") if line.count("\t") == 2 else line.split()
         if number == 1 and tuple(parts) == BEIR_HEADER:
             continue
-        if len(parts) == 4:
-            query, _, doc, grade = parts
-        elif len(parts) == 3:
-            query, doc, grade = parts
-        else:
-            raise InputError(
-                f"{path}:{number}: expected 4 columns (query, 0, doc, grade) or 3 (query-id, corpus-id, score), "
-                f"got {len(parts)}: {line[:80]!r}"
-            )
+        if len(parts) not in (3, 4):
+            columns = "4 columns (query, 0, doc, grade) or 3 (query-id, corpus-id, score)"
+            raise InputError(f"{path}:{number}: expected {columns}, got {len(parts)}: {line[:80]!r}")
+        query, (doc, grade) = parts[0], parts[-2:]
         try:
             yield number, Judgement(query, doc, max(0, int(grade)))
         except ValueError:
@@ -63,9 +59,8 @@ def read_run(path: str | Path) -> Iterator[tuple[int, Ranked]]:
     for number, line in numbered_lines(path):
         parts = line.split()
         if len(parts) != 6:
-            raise InputError(
-                f"{path}:{number}: expected 6 columns (query, Q0, doc, rank, score, tag), got {len(parts)}: {line[:80]!r}"
-            )
+            columns = "6 columns (query, Q0, doc, rank, score, tag)"
+            raise InputError(f"{path}:{number}: expected {columns}, got {len(parts)}: {line[:80]!r}")
         try:
             score = float(parts[4])
         except ValueError:
@@ -78,15 +73,13 @@ def read_run(path: str | Path) -> Iterator[tuple[int, Ranked]]:
 def write_run(path: str | Path, ranked: Iterable[Ranked], tag: str) -> None:
     """Write a run file whole or not at all. Lines of one query must be adjacent, best first.
 
-    Scores are written with 9 significant digits, enough to read a float32 back exactly.
+    Scores have 9 significant digits, enough to read a float32 back exactly.
     """
     tag = "-".join(tag.split()) or "ltr"
 
     def lines() -> Iterator[str]:
-        rank, last = 0, None
-        for query, doc, score in ranked:
-            rank = rank + 1 if query == last else 1
-            last = query
-            yield f"{query} Q0 {doc} {rank} {score:.9g} {tag}\n"
+        for query, docs in groupby(ranked, key=lambda line: line.query):
+            for rank, (_, doc, score) in enumerate(docs, start=1):
+                yield f"{query} Q0 {doc} {rank} {score:.9g} {tag}\n"
 
     write_whole(path, lines())

@@ -24,8 +24,7 @@ log = logging.getLogger(__name__)
 class FeatureDataModule(RankingDataModule):
     """One row is one query with the feature vectors of its documents.
 
-    Lists of similar length share a batch, and are padded to its longest. An epoch visits every training query once. A batch is a
-    pure function of (seed, epoch, step, rank): the same with any number of workers, and after a resume. Measured lists are whole.
+    Lists of similar length share a batch. An epoch visits every training query once. Measured lists are whole.
 
     Args:
         path: a folder of LETOR or SVMlight files, see :func:`ltr.data.letor.find_splits`; or ``synthetic``: 1,000, 500 and 500
@@ -37,11 +36,7 @@ class FeatureDataModule(RankingDataModule):
             query), see :class:`ltr.data.normalise.Normalisation`. What was fitted is kept in the checkpoint.
         first_feature: the number of the first feature, 1 in SVMlight, 0 in files of some other writers.
         batch_size: lists per step and process.
-        list_size: documents of a training list at most; None: no limit.
-        keep: what stays of a longer list, drawn anew in each epoch. ``relevant``: the relevant documents, best grades first, and
-            others as far as there is room, at least one document of another grade; ``any``: each document equally likely;
-            ``all``: every document, in several lists of about one size.
-        bucket_window: batches among which lists are sorted by length to save padding; 1 turns that off.
+        list_size, keep, bucket_window: see :class:`ltr.datamodules.ListDataModule`.
         eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.RankingDataModule`.
 
     Attributes:
@@ -74,19 +69,16 @@ class FeatureDataModule(RankingDataModule):
         one_of(get_args(Keep), keep=keep)
         one_of((0, 1), first_feature=first_feature)
         self.fold, self.dev_share, self.first_feature = fold, dev_share, first_feature
-        self.batch_size, self.bucket_window = batch_size, bucket_window
-        self.list_size, self.keep = list_size, keep
+        self.batch_size, self.bucket_window, self.list_size, self.keep = batch_size, bucket_window, list_size, keep
         self.normalisation = Normalisation(normalise or [])
         self._splits: dict[str, FeatureSplit] = {}
         self.n_features: int | None = None
 
     def prepare_data(self) -> None:
-        """Read and check what the stage needs once, in one process: the others find it all on disk."""
         for name in self._needed("fit" if self.trainer is None else self.trainer.state.fn):
             self.split(name)
 
     def setup(self, stage: str) -> None:
-        """Open the splits that a stage needs; ``fit`` also fits the normalisation and draws up the training rows."""
         super().setup(stage)
         needed = self._needed(stage)
         if self.split(needed[0]) is None:
@@ -110,8 +102,8 @@ class FeatureDataModule(RankingDataModule):
     def _setup_training(self) -> None:
         train = self.split("train")
         if train.n_features < self.n_features:
-            missing = self.n_features - train.n_features
-            log.info("%s has %d features; the %d others of the model are 0", self.path, train.n_features, missing)
+            others = self.n_features - train.n_features
+            log.info("%s has %d features; the %d others of the model are 0", self.path, train.n_features, others)
         if self.split("dev") is None:
             log.info("%s has no dev split: training goes without validation (dev_share holds one out)", self.path)
         queries = np.arange(len(train))
@@ -158,15 +150,10 @@ class FeatureDataModule(RankingDataModule):
         return self.split(split).query_ids, self.split(split).doc_ids
 
     def state_dict(self) -> dict:
-        """See :meth:`RankingDataModule.state_dict`, and what normalises the features."""
         return super().state_dict() | {"normalisation": self.normalisation.state_dict()}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """See :meth:`RankingDataModule.load_state_dict`; measured features are then normalised as when it was trained.
-
-        Raises:
-            InputError: also if training resumes with other steps of normalisation, or other training data.
-        """
+        """Resume with the same normalisation, or normalise measured features as in training."""
         super().load_state_dict(state_dict)
         kept = state_dict.get("normalisation")
         if kept is None:
@@ -174,10 +161,8 @@ class FeatureDataModule(RankingDataModule):
         if self.trainer.state.fn != "fit":
             self.normalisation.load_state_dict(kept)
         elif not _close(kept, self.normalisation.state_dict()):
-            raise InputError(
-                "the checkpoint normalised its features differently; resume with the same training data and the same normalise",
-                option="normalise",
-            )
+            text = "the checkpoint normalised its features differently; resume with the same training data and the same normalise"
+            raise InputError(text, option="normalise")
 
 
 def _close(one: dict, other: dict) -> bool:

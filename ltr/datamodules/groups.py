@@ -12,25 +12,19 @@ from ltr.datamodules.ranking import at_least
 class GroupDataModule(PoolDataModule):
     """One row is one group: a query with some of its relevant documents. For dual encoders.
 
-    An epoch visits every training query once, with documents drawn anew; see :class:`ltr.data.plans.GroupPlan`. A batch is a
-    pure function of (seed, epoch, step, rank): the same with any number of workers, and after a resume.
+    An epoch visits every training query once, with documents drawn anew; see :class:`ltr.data.plans.GroupPlan`.
 
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`.
         groups: P, groups per step over all processes; the last batches of an epoch may have fewer.
         docs_per_group: K, documents of a group; a query with fewer relevant ones gives those it has.
-        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see
-            :class:`ltr.datamodules.PoolDataModule`.
-
-    Attributes:
-        needs_in_batch: True, as groups hold relevant documents alone.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`PoolDataModule`.
 
     Raises:
-        InputError: at ``setup``, for a training query without a relevant document, fewer groups than processes, or a
-            cross-encoder.
+        InputError: at ``setup``, for a query without a relevant document, fewer groups than processes, or a cross-encoder.
     """
 
-    needs_in_batch = True
+    needs_in_batch = True  # groups hold relevant documents alone
 
     def __init__(
         self,
@@ -52,7 +46,6 @@ class GroupDataModule(PoolDataModule):
         self.groups, self.docs_per_group = groups, docs_per_group
 
     def setup(self, stage: str) -> None:
-        """See :meth:`PoolDataModule.setup`; ``fit`` also draws up the groups."""
         super().setup(stage)
         if stage == "fit":
             where = f"{self.path}: split 'train'"

@@ -22,8 +22,7 @@ class LabelDataModule(PoolDataModule):
     """One row is one group: texts of one label, without a query. For dual encoders that rank all texts of a batch.
 
     An epoch visits every text about once, in groups that are drawn anew. A batch never holds two groups of one label, see
-    :class:`ltr.data.plans.GroupPlan`. It is a pure function of (seed, epoch, step, rank): the same with any number of workers,
-    and after a resume.
+    :class:`ltr.data.plans.GroupPlan`.
 
     Labelled texts are evaluated by search (``candidates: corpus``): every dev (test) text is a query, and should find the others
     of its label among the other texts of its split.
@@ -36,16 +35,14 @@ class LabelDataModule(PoolDataModule):
         depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.PoolDataModule`.
 
     Attributes:
-        needs_in_batch: True, as groups hold relevant texts alone.
         collection: the texts of the split that is evaluated, or of the first split if none is.
         texts: open after ``setup``.
 
     Raises:
-        InputError: at ``setup``, for fewer than two labels, more groups than labels, fewer groups than processes, or a
-            cross-encoder.
+        InputError: at ``setup``, for fewer than two labels, more groups than labels or fewer than processes, or a cross-encoder.
     """
 
-    needs_in_batch = True
+    needs_in_batch = True  # groups hold relevant texts alone
 
     def __init__(
         self,
@@ -68,11 +65,10 @@ class LabelDataModule(PoolDataModule):
         self._evaluated = "dev"
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
-        """See :class:`ltr.datamodules.RankingDataModule`; a training group is named by its label."""
+        """A training group is named by its label."""
         return (self.texts.names, self.texts.tables["train"].ids) if split == "train" else super().names(split)
 
     def prepare_data(self) -> None:
-        """See :meth:`PoolDataModule.prepare_data`."""
         self._choose_split("fit" if self.trainer is None else self.trainer.state.fn)
         super().prepare_data()
         for table in self.texts.tables.values():
@@ -80,7 +76,6 @@ class LabelDataModule(PoolDataModule):
                 TokenStore.open(table, tokenizer)
 
     def setup(self, stage: str) -> None:
-        """See :meth:`PoolDataModule.setup`; ``fit`` also draws up the groups."""
         self._choose_split(stage)
         if self.candidates is not None:
             super().setup(stage)
@@ -89,11 +84,8 @@ class LabelDataModule(PoolDataModule):
             self._open_texts()
             log.info("%s: labelled texts are evaluated by search alone (candidates: corpus): there is no validation", self.path)
         else:
-            raise InputError(
-                f"{self.path}: labelled texts have no candidates; to evaluate, set candidates to corpus and depth to 100, which "
-                "searches all texts of the split",
-                option="candidates",
-            )
+            text = f"{self.path}: labelled texts have no candidates; to evaluate, set candidates to corpus and depth to 100"
+            raise InputError(text, option="candidates")
         if stage == "fit":
             self._setup_training()
 
@@ -108,11 +100,9 @@ class LabelDataModule(PoolDataModule):
             raise InputError(f"{self.path}: there is no train.tsv[.gz]; 'ltr fit' needs it")
         groups = LabelGroups(self.texts.labels["train"], self.docs_per_group, self.seed, where=where)
         if self.groups > groups.n_labels:
-            raise InputError(
-                f"{where}: groups must be at most {groups.n_labels}, the labels with two texts or more, got {self.groups}: no "
-                "two groups of a batch share a label",
-                option="groups",
-            )
+            most = f"at most {groups.n_labels}, the labels with two texts or more"
+            text = f"{where}: groups must be {most}, got {self.groups}: no two groups of a batch share a label"
+            raise InputError(text, option="groups")
         assert isinstance(self.reads, ApartTexts), "a cross-encoder is refused"
         docs = TokenStore.open(self.texts.tables["train"], self.reads.docs.tokenizer)
         plan = GroupPlan(groups, self.groups, self.seed, self.rank, self.world_size, where=where)

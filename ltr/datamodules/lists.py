@@ -21,8 +21,7 @@ class ListDataModule(PoolDataModule):
     The pools are those of evaluation, and as deep: the source's own, or BM25's best of the whole corpus. Where evaluation
     searches the corpus, they are the source's own if it has any for ``train``, else BM25's.
 
-    An epoch visits every training query once; lists without two grades are left out. A batch is a pure function of (seed,
-    epoch, step, rank): the same with any number of workers, and after a resume.
+    An epoch visits every training query once; lists without two grades are left out.
 
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`.
@@ -34,8 +33,7 @@ class ListDataModule(PoolDataModule):
             ``all``: every document, in several lists of about one size.
         batch_size: lists per step and process.
         bucket_window: batches among which rows are sorted by length to save padding; 1 turns that off.
-        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see
-            :class:`ltr.datamodules.PoolDataModule`.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`PoolDataModule`.
 
     Raises:
         InputError: at ``setup``, if there is nothing to rank, or no pool.
@@ -67,7 +65,6 @@ class ListDataModule(PoolDataModule):
         self.batch_size, self.bucket_window = batch_size, bucket_window
 
     def setup(self, stage: str) -> None:
-        """See :meth:`PoolDataModule.setup`; ``fit`` also draws up the training rows."""
         super().setup(stage)
         if stage == "fit":
             judged, where = self.collection.judgements("train"), f"{self.path}: split 'train'"

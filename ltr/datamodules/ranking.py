@@ -20,6 +20,8 @@ from ltr.search.corpus import SearchedCorpus
 class RankingDataModule(LightningDataModule):
     """Serves lists to ``validate`` (dev), ``test`` and ``predict`` (test), and ``train`` to ``fit``; its children make them.
 
+    A training batch is a pure function of (seed, epoch, step, rank): the same with any number of workers, and after a resume.
+
     Args:
         path: where the data lies.
         eval_batch_size: queries per evaluation step.
@@ -90,14 +92,10 @@ class RankingDataModule(LightningDataModule):
         """What a report must say of the evaluated lists."""
         return {}
 
-    # Training
-
     def train_dataloader(self) -> DataLoader:
         if len(self.train) == 0:
-            raise InputError(
-                f"{self.path}: split 'train' must have a row to learn from for each of the {self.world_size} processes, "
-                f"got {self.train.plan.n_rows} in all"
-            )
+            least = f"a row to learn from for each of the {self.world_size} processes"
+            raise InputError(f"{self.path}: split 'train' must have {least}, got {self.train.plan.n_rows} in all")
         # Without a trainer nobody knows the position: the sampler then starts the epoch that Lightning's set_epoch says.
         return self._loader(self.train, PlanSampler(self.train.plan, None if self.trainer is None else self._position))
 
@@ -108,25 +106,17 @@ class RankingDataModule(LightningDataModule):
         return {"consumed": self._consumed(), "steps": self._steps(), "per_step": self.train.plan.per_step}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Resume from a checkpoint, if the trainer fits.
-
-        Raises:
-            InputError: if the epochs of the checkpoint had another number of steps, or steps of another size: its position then
-                means nothing here.
-        """
+        """Resume from a checkpoint, if the trainer fits; its position means nothing where epochs or steps have another size."""
         if self.trainer.state.fn != "fit" or "steps" not in state_dict:
             return
         if state_dict["steps"] != self._steps():
-            raise InputError(
-                f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._steps()}; "
-                "resume with the same data, batch_size, devices and limit_train_batches"
-            )
+            came = f"epochs of {state_dict['steps']} steps, here they have {self._steps()}"
+            hint = "resume with the same data, batch_size, devices and limit_train_batches"
+            raise InputError(f"the checkpoint comes from {came}; {hint}")
         per_step = self.train.plan.per_step
         if state_dict.get("per_step", per_step) != per_step:
-            raise InputError(
-                f"the checkpoint comes from steps of {state_dict['per_step']} lists, here they have {per_step}; resume with the "
-                "same batch_size and devices, or the same groups"
-            )
+            came = f"steps of {state_dict['per_step']} lists, here they have {per_step}"
+            raise InputError(f"the checkpoint comes from {came}; resume with the same batch_size and devices, or the same groups")
         self._restored = state_dict["consumed"]
 
     def _consumed(self) -> int:
@@ -149,8 +139,6 @@ class RankingDataModule(LightningDataModule):
         """Batches of rows of similar length."""
         where = {"seed": self.seed, "rank": self.rank, "world_size": self.world_size}
         return TrainBatches(Buckets(rows, collator.row_length, batch_size, window=bucket_window, **where), collator)
-
-    # Evaluation
 
     def val_dataloader(self) -> DataLoader | list:
         return self._eval_loader("dev")
@@ -178,22 +166,14 @@ class RankingDataModule(LightningDataModule):
 
 
 def at_least(least: int, **options: int | None) -> None:
-    """Check options that count something; None is allowed.
-
-    Raises:
-        InputError: for one that is smaller.
-    """
+    """Raise an InputError for an option that is smaller; None is allowed."""
     for name, value in options.items():
         if value is not None and value < least:
             raise InputError(f"{name} must be at least {least}, got {value}", option=name)
 
 
 def one_of(known: Sequence[object], **options: object) -> None:
-    """Check options with a closed choice.
-
-    Raises:
-        InputError: for another value.
-    """
+    """Raise an InputError for an option that has another value."""
     for name, value in options.items():
         if value not in known:
             raise InputError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}", option=name)

@@ -16,7 +16,6 @@ class TripletDataModule(PoolDataModule):
     """One row is one query with ``positives`` relevant documents and ``negatives_per_query`` others.
 
     An epoch visits every training query once, with documents drawn anew, without repeats; a query with fewer has a shorter row.
-    A batch is a pure function of (seed, epoch, step, rank): the same with any number of workers, and after a resume.
 
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`.
@@ -27,9 +26,8 @@ class TripletDataModule(PoolDataModule):
         negatives_depth: draw from this many documents of a source at most, best first; None takes all that ``candidates`` or a
             folder has, and 100 of ``bm25``.
         batch_size: rows per step and process.
-        bucket_window: batches among which rows are sorted by length to save padding; 1 turns that off.
-        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see
-            :class:`ltr.datamodules.PoolDataModule`.
+        bucket_window: see :class:`ltr.datamodules.ListDataModule`.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`PoolDataModule`.
 
     Raises:
         InputError: at ``setup``, for a training query without a relevant document.
@@ -60,20 +58,12 @@ class TripletDataModule(PoolDataModule):
         self.negatives_depth, self.batch_size, self.bucket_window = negatives_depth, batch_size, bucket_window
 
     def setup(self, stage: str) -> None:
-        """See :meth:`PoolDataModule.setup`; ``fit`` also draws up the training rows."""
         super().setup(stage)
         if stage == "fit":
             negatives, have_distances = self._negative_source()
-            rows = TripletRows(
-                self.collection.learnable("train"),
-                negatives,
-                len(self.collection.corpus),
-                self.positives,
-                self.negatives_per_query,
-                self.seed,
-                have_distances=have_distances,
-                where=f"{self.path}: split 'train'",
-            )
+            judged, n_docs = self.collection.learnable("train"), len(self.collection.corpus)
+            drawn, where = (self.positives, self.negatives_per_query, self.seed), f"{self.path}: split 'train'"
+            rows = TripletRows(judged, negatives, n_docs, *drawn, have_distances=have_distances, where=where)
             self.train = self._buckets(rows, self.batch_size, self.bucket_window, self.collator)
 
     def _negative_source(self) -> tuple[QueryLists | None, bool]:
