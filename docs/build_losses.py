@@ -62,11 +62,10 @@ def sections(doc: str) -> dict[str, str]:
     """The parts of a docstring by their names; what comes before the first one is ``""``."""
     parts, name = {"": []}, ""
     for line in inspect.cleandoc(doc).splitlines():
-        if line.removesuffix(":") in SECTIONS and line.endswith(":"):
-            name = line.removesuffix(":")
+        if begins := re.fullmatch(rf"({'|'.join(SECTIONS)}):(?: (.*))?", line):
+            name, line = begins[1], "    " + (begins[2] or "")
             parts[name] = []
-        else:
-            parts[name].append(line)
+        parts[name].append(line)
     return {name: inspect.cleandoc("\n".join(lines)) if name else "\n".join(lines).strip() for name, lines in parts.items()}
 
 

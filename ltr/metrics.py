@@ -101,14 +101,13 @@ def _nan_where(empty_b: Tensor, value_b: Tensor) -> Tensor:
 def ndcg(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None, gain: Literal["linear", "exp"] = "linear") -> Tensor:
     r"""Normalised discounted cumulative gain: :math:`\sum_{r \le k} g(y_r) / \log_2(r + 1)` over that of the best order.
 
+    References: Järvelin & Kekäläinen (2002), Cumulated gain-based evaluation of IR techniques.
+
     Args:
         grades_bn: ``[B, N]`` grades by rank.
         ideal_bm: ``[B, M]`` grades of all relevant documents, largest first.
         k: ranks counted; None counts all.
         gain: ``linear``: the grade (trec_eval); ``exp``: 2^grade − 1 (LETOR).
-
-    References:
-        Järvelin & Kekäläinen (2002), Cumulated gain-based evaluation of IR techniques.
     """
     best_b = _discounted(_gain(ideal_bm[:, :k], gain))
     return _nan_where(best_b == 0, _discounted(_gain(grades_bn[:, :k], gain)) / best_b.clamp(min=1e-30))
@@ -150,8 +149,7 @@ def expected_reciprocal_rank(grades_bn: Tensor, ideal_bm: Tensor, k: int | None 
 
     .. math:: \sum_{r \le k} \frac{1}{r} R_r \prod_{i < r} (1 - R_i), \qquad R = (2^y - 1) / 2^{y_{max}}
 
-    References:
-        Chapelle et al. (2009), Expected reciprocal rank for graded relevance.
+    References: Chapelle et al. (2009), Expected reciprocal rank for graded relevance.
     """
     if grades_bn.numel() and grades_bn.max() > max_grade:
         raise InputError(f"ERR needs grades up to max_grade={max_grade:g}, got {grades_bn.max():g}; raise it", option="max_grade")
@@ -179,8 +177,7 @@ def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> T
 
     NaN for a list without two different labels.
 
-    References:
-        Kendall (1945), The treatment of ties in ranking problems.
+    References: Kendall (1945), The treatment of ties in ranking problems.
     """
     return _tau(RankedLists(scores, labels, mask))
 

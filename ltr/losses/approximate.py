@@ -24,18 +24,13 @@ class ApproxNDCGLoss(Loss):
         \ell(s, y) = 1 - \frac{1}{\max \mathrm{DCG}} \sum_i \frac{2^{y_i} - 1}{\log_2(1 + \pi_i)}, \qquad
         \pi_i = 1 + \sum_{j \ne i} \frac{1}{1 + e^{(s_i - s_j) / \tau}}
 
+    Use: To train for nDCG itself with many lists; set the temperature to the size of a typical gap of scores.
+    Cost: O(P·N) time for P documents with a grade above 0, O(N · block) memory.
+    References: Qin, Liu & Li (2010), A general approximation framework for direct optimization of information retrieval measures;
+        Bruch et al. (2019), Revisiting approximate metric optimization in the age of deep neural networks.
+
     Args:
         temperature: in units of score; towards 0 the ranks become exact, and their gradient vanishes.
-
-    Use:
-        To train for nDCG itself with many lists; set the self.temperature to the size of a typical gap of scores.
-
-    Cost:
-        O(P·N) time for P documents with a grade above 0, O(N · block) memory.
-
-    References:
-        Qin, Liu & Li (2010), A general approximation framework for direct optimization of information retrieval measures; Bruch
-        et al. (2019), Revisiting approximate metric optimization in the age of deep neural networks.
 
     Example:
         >>> ApproxNDCGLoss()(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # both at rank 1.5: 1 - 1 / log2(2.5)
@@ -75,17 +70,13 @@ class ApproxMRRLoss(Loss):
 
     Only the best relevant document counts, as in the metric; another one does not push it down.
 
+    Use: Questions with one answer, judged by MRR.
+    Cost: O(N) time and memory.
+    References: After Qin, Liu & Li (2010), A general approximation framework for direct optimization of information retrieval
+        measures.
+
     Args:
         temperature: in units of score; towards 0 the value becomes the metric's.
-
-    Use:
-        Questions with one answer, judged by MRR.
-
-    Cost:
-        O(N) time and memory.
-
-    References:
-        After Qin, Liu & Li (2010), A general approximation framework for direct optimization of information retrieval measures.
 
     Example:
         >>> ApproxMRRLoss()(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # rank 1.5
@@ -116,18 +107,13 @@ class NeuralNDCGLoss(Loss):
     P is NeuralSort's relaxed permutation, scaled by Sinkhorn's algorithm so that rows and columns sum to 1: no document's gain
     counts twice.
 
+    Use: Lists of up to some hundred documents judged by nDCG, where ApproxNDCG's counts are too coarse.
+    Cost: O(N²) time and memory, some twenty passes.
+    References: Pobrotyn & Białobrzeski (2021), NeuralNDCG: direct optimisation of a ranking metric via differentiable relaxation
+        of sorting; Grover et al. (2019), Stochastic optimization of sorting networks via continuous relaxations.
+
     Args:
         temperature: in units of score; towards 0 the sort becomes exact.
-
-    Use:
-        Lists of up to some hundred documents judged by nDCG, where ApproxNDCG's counts are too coarse.
-
-    Cost:
-        O(N²) time and memory, some twenty passes.
-
-    References:
-        Pobrotyn & Białobrzeski (2021), NeuralNDCG: direct optimisation of a ranking metric via differentiable relaxation of
-        sorting; Grover et al. (2019), Stochastic optimization of sorting networks via continuous relaxations.
 
     Example:
         >>> NeuralNDCGLoss()(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # P = 1/2: 1 - (1 + 1 / log2(3)) / 2

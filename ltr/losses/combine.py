@@ -17,21 +17,16 @@ class WeightedSum(Loss):
 
     A margin of the batch goes to the losses that take one. Each loss keeps its own reduction.
 
+    Use: To keep a second objective in sight, for instance a margin beside a distribution, or distillation beside labels.
+    Cost: The sum of theirs.
+    References: Those of the losses.
+
     Args:
         losses: the losses; None is :class:`ltr.losses.SoftmaxLoss` and :class:`ltr.losses.MarginRankingLoss`, order and gap.
         weights: one number each; None is 1 for all.
 
     Raises:
         InputError: if there is no loss, or not one weight for each.
-
-    Use:
-        To keep a second objective in sight, for instance a margin beside a distribution, or distillation beside labels.
-
-    Cost:
-        The sum of theirs.
-
-    References:
-        Those of the losses.
 
     Example:
         >>> from ltr.losses import MSELoss, RankNetLoss

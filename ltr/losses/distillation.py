@@ -14,14 +14,10 @@ class MarginMSELoss(Loss):
         \ell(s, t) = \frac{1}{|P|} \sum_{(i, j) \in P} \bigl((s_i - s_j) - (t_i - t_j)\bigr)^2,
         \qquad P = \{(i, j) : t_i > t_j\}
 
-    Use:
-        A teacher's scores in the units of the student's (a cross-encoder teaching a dual encoder).
-
-    Cost:
-        O(P·N) time, O(N · block) memory.
-
-    References:
-        Hofstätter et al. (2020), Improving efficient neural ranking models with cross-architecture knowledge distillation.
+    Use: A teacher's scores in the units of the student's (a cross-encoder teaching a dual encoder).
+    Cost: O(P·N) time, O(N · block) memory.
+    References: Hofstätter et al. (2020), Improving efficient neural ranking models with cross-architecture knowledge
+        distillation.
 
     Example:
         >>> import torch
@@ -46,17 +42,12 @@ class KLDivergenceLoss(Loss):
     The factor :math:`\tau^2` keeps the size of the gradient when the temperature changes. A list needs two documents that the
     teacher tells apart.
 
+    Use: A teacher whose scores have another scale, or where only the share of each document in its list counts.
+    Cost: O(N) time and memory.
+    References: Hinton, Vinyals & Dean (2015), Distilling the knowledge in a neural network.
+
     Args:
         temperature: in units of score, for both.
-
-    Use:
-        A teacher whose scores have another scale, or where only the share of each document in its list counts.
-
-    Cost:
-        O(N) time and memory.
-
-    References:
-        Hinton, Vinyals & Dean (2015), Distilling the knowledge in a neural network.
 
     Example:
         >>> import torch

@@ -47,6 +47,12 @@ class LambdaRankLoss(Loss):
     :math:`y > 0`. As published the cost :math:`\phi` is ``logistic``, without a margin, over all pairs; ``hinge`` is
     :math:`\max(0, -x)`, ``squared hinge`` its square. A row in which no swap changes the metric gives 0.
 
+    Use: To train for one metric, the top of the list above all. Start from a trained ranker, or take it from the start with
+        graded lists.
+    Cost: O(N log N + k·N) time, O(N · block) memory: only pairs with a document in the top k are touched.
+    References: Burges, Ragno & Le (2006), Learning to rank with nonsmooth cost functions; Burges (2010), From RankNet to
+        LambdaRank to LambdaMART: an overview.
+
     Args:
         metric: ``ndcg``, ``err``, ``mrr``, ``ap`` or ``precision``.
         k: ranks that the metric counts; None counts all. ``precision`` needs one.
@@ -56,17 +62,6 @@ class LambdaRankLoss(Loss):
         cost: ``logistic``, ``hinge`` or ``squared hinge``.
         margin: in units of score; used where the batch brings none.
         pairs: ``all``, ``hardest``, ``semi-hard`` or ``adjacent``, as in :class:`ltr.losses.MarginRankingLoss`.
-
-    Use:
-        To train for one metric, the top of the list above all. Start from a trained ranker, or take it from the start with graded
-        lists.
-
-    Cost:
-        O(N log N + k·N) time, O(N · block) memory: only pairs with a document in the top k are touched.
-
-    References:
-        Burges, Ragno & Le (2006), Learning to rank with nonsmooth cost functions; Burges (2010), From RankNet to LambdaRank to
-        LambdaMART: an overview.
 
     Example:
         >>> scores, labels = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]])
@@ -168,20 +163,15 @@ class LambdaLoss(Loss):
     where :math:`D_{|i-j|}` is the discount at the distance of the two ranks. :math:`\rho_{ij} |G_i - G_j|` is LambdaRank's
     :math:`|\Delta \mathrm{nDCG}|`.
 
+    Use: Graded lists judged by nDCG: LambdaRank's idea with a bound behind it; ndcg2++ is the one to try first.
+    Cost: O(N log N + k·N) time, O(N · block) memory.
+    References: Wang et al. (2018), The LambdaLoss framework for ranking metric optimization.
+
     Args:
         scheme: ``ndcg1``, ``ndcg2`` or ``ndcg2++``.
         mu: weight of ndcg2 inside ndcg2++.
         k: only pairs with a document among the first k ranks count, and max DCG is that of k ranks; None counts all.
         sigma: steepness, in 1 / units of score.
-
-    Use:
-        Graded lists judged by nDCG: LambdaRank's idea with a bound behind it; ndcg2++ is the one to try first.
-
-    Cost:
-        O(N log N + k·N) time, O(N · block) memory.
-
-    References:
-        Wang et al. (2018), The LambdaLoss framework for ranking metric optimization.
 
     Example:
         >>> loss = LambdaLoss(scheme="ndcg2")

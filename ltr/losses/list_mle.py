@@ -16,14 +16,9 @@ class ListMLELoss(Loss):
     Documents with equal labels do not compete: each meets those below it. For labels that all differ this is the likelihood as
     published; with ties that one takes any order, so the order of the columns would count.
 
-    Use:
-        Labels that are a whole order (or many grades) and should be reproduced all the way down.
-
-    Cost:
-        O(N log N) time, O(N) memory.
-
-    References:
-        Xia et al. (2008), Listwise approach to learning to rank: theory and algorithm.
+    Use: Labels that are a whole order (or many grades) and should be reproduced all the way down.
+    Cost: O(N log N) time, O(N) memory.
+    References: Xia et al. (2008), Listwise approach to learning to rank: theory and algorithm.
 
     Example:
         >>> ListMLELoss()(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2
@@ -47,14 +42,9 @@ class PositionAwareListMLELoss(Loss):
     (:math:`2^{n-r} - 1`), divided by the largest, which would overflow from some hundred documents on. Documents with equal
     labels share the mean weight of their positions.
 
-    Use:
-        As ListMLE, where only the first few positions matter: the weight about halves with every position.
-
-    Cost:
-        O(N log N) time, O(N) memory.
-
-    References:
-        Lan et al. (2014), Position-aware ListMLE: a sequential learning process for ranking.
+    Use: As ListMLE, where only the first few positions matter: the weight about halves with every position.
+    Cost: O(N log N) time, O(N) memory.
+    References: Lan et al. (2014), Position-aware ListMLE: a sequential learning process for ranking.
 
     Example:
         >>> PositionAwareListMLELoss()(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2 / 3

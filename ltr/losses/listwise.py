@@ -25,19 +25,15 @@ class SoftmaxLoss(Loss):
     other. With ``"in"`` they are all other documents of the list, so relevant ones do. With one relevant document both are
     the softmax cross entropy over the list (InfoNCE, where the list is the batch).
 
+    Use: The first choice for one relevant document and sampled or in-batch negatives; a low temperature looks at the
+        hardest.
+    Cost: O(N) time and memory.
+    References: van den Oord, Li & Vinyals (2018), Representation learning with contrastive predictive coding; Khosla et al.
+        (2020), Supervised contrastive learning, for several positives.
+
     Args:
         temperature: in units of score; smaller puts more weight on the hardest documents.
         positives: whether other relevant documents are ``in`` or ``out`` of the denominator.
-
-    Use:
-        The first choice for one relevant document and sampled or in-batch negatives; a low self.temperature looks at the hardest.
-
-    Cost:
-        O(N) time and memory.
-
-    References:
-        van den Oord, Li & Vinyals (2018), Representation learning with contrastive predictive coding; Khosla et al. (2020),
-        Supervised contrastive learning, for several positives.
 
     Example:
         >>> SoftmaxLoss()(torch.tensor([[1.0, 1.0, 1.0]]), torch.tensor([[1.0, 0.0, 0.0]]))  # log 3
@@ -76,19 +72,14 @@ class ListNetLoss(Loss):
     Scores are divided by the temperature, labels are not. ``kl`` subtracts the entropy of :math:`P(y)`: the same gradient,
     and a value that is 0 when the distributions agree.
 
+    Use: Graded lists, also long ones: every document teaches at once. Grades as they are give a flat target; scale them to
+        sharpen it.
+    Cost: O(N) time and memory.
+    References: Cao et al. (2007), Learning to rank: from pairwise approach to listwise approach.
+
     Args:
         kind: ``ce`` (as published) or ``kl``.
         temperature: in units of score.
-
-    Use:
-        Graded lists, also long ones: every document teaches at once. Grades as they are give a flat target; scale them to sharpen
-        it.
-
-    Cost:
-        O(N) time and memory.
-
-    References:
-        Cao et al. (2007), Learning to rank: from pairwise approach to listwise approach.
 
     Example:
         >>> ListNetLoss()(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # log 2, whatever the labels
@@ -127,14 +118,9 @@ class MeanInequalityLoss(Loss):
     with equality when the relevant documents share all the mass evenly. n differs from row to row. With one relevant
     document it is the softmax cross entropy.
 
-    Use:
-        Several relevant documents that should come out equal: it pulls the relevant ones together as well as up.
-
-    Cost:
-        O(N) time and memory.
-
-    References:
-        This project; the bound is the inequality of arithmetic and geometric means.
+    Use: Several relevant documents that should come out equal: it pulls the relevant ones together as well as up.
+    Cost: O(N) time and memory.
+    References: This project; the bound is the inequality of arithmetic and geometric means.
 
     Example:
         >>> scores = torch.tensor([[3.0, 4.3, 5.3, 0.5, 0.25, 0.25, 1.0]])

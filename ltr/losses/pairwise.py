@@ -27,20 +27,15 @@ class MarginRankingLoss(Loss):
     highest :math:`s_j < s_i`, or the lowest :math:`s_j` where there is none; ``adjacent``: neighbours in the order of the labels
     only; ``mean``: each i against the mean of :math:`s_j + m_{ij}` over its less relevant documents.
 
+    Use: When a fixed or given gap is enough: pairs beyond their margin teach nothing more. The margin has the scores' unit.
+    Cost: O(N log N) time and O(N) memory per row and grade (exact, by sorting); as many grades as documents, or a margin per
+        pair: O(P·N) time in blocks.
+    References: Herbrich, Graepel & Obermayer (2000), Large margin rank boundaries for ordinal regression.
+
     Args:
         margin: in units of score; used where the batch brings none.
         pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``.
         squared: whether the hinge is squared.
-
-    Use:
-        When a fixed or given gap is enough: pairs beyond their margin teach nothing more. The margin has the scores' unit.
-
-    Cost:
-        O(N log N) time and O(N) memory per row and grade (exact, by sorting); as many grades as documents, or a margin per pair:
-        O(P·N) time in blocks.
-
-    References:
-        Herbrich, Graepel & Obermayer (2000), Large margin rank boundaries for ordinal regression.
 
     Example:
         >>> MarginRankingLoss(margin=1.0)(torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 0.0]]))
@@ -69,20 +64,15 @@ class AdaptiveMarginRankingLoss(MarginRankingLoss):
         \ell(s, y) = \frac{1}{|P|} \sum_{(i, j) \in P} \max\bigl(0,\; k\,m_{ij} - (s_i - s_j)\bigr),
         \qquad P \subseteq \{(i, j) : y_i > y_j\}
 
+    Use: With mined negatives whose distances tell how far apart they should stay; pairs beyond their margin teach nothing more.
+    Cost: O(N log N) time and O(N) memory per row and grade (exact, by sorting); as many grades as documents, or a margin per
+        pair: O(P·N) time in blocks.
+    References: Herbrich, Graepel & Obermayer (2000), Large margin rank boundaries for ordinal regression.
+
     Args:
         k: factor on the margins of the batch, for instance distances in the index that mined the negatives.
         pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``, as in :class:`MarginRankingLoss`.
         margin: used, times ``k``, where the batch brings none.
-
-    Use:
-        With mined negatives whose distances tell how far apart they should stay; pairs beyond their margin teach nothing more.
-
-    Cost:
-        O(N log N) time and O(N) memory per row and grade (exact, by sorting); as many grades as documents, or a margin per pair:
-        O(P·N) time in blocks.
-
-    References:
-        Herbrich, Graepel & Obermayer (2000), Large margin rank boundaries for ordinal regression.
 
     Example:
         >>> margin = torch.tensor([[0.0, 3.0]])  # 0.5 * 3 - (1 - 0.5)
@@ -109,19 +99,14 @@ class RankNetLoss(Loss):
     :math:`1 / (1 + e^{-\sigma (y_i - y_j)})` (``soft``: labels are grades or a teacher's scores in the units of the student's,
     and the gap of the labels is the gap to reach).
 
+    Use: The first choice among pairwise losses: no margin to set, and badly ordered pairs pull with a bounded force.
+    Cost: O(P·N) time, O(N · block) memory; the gradient is one factor per document (Burges' factorised form).
+    References: Burges et al. (2005), Learning to rank using gradient descent.
+
     Args:
         sigma: steepness, in 1 / units of score.
         pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``, as in :class:`MarginRankingLoss`.
         targets: ``hard`` or ``soft``.
-
-    Use:
-        The first choice among pairwise losses: no margin to set, and badly ordered pairs pull with a bounded force.
-
-    Cost:
-        O(P·N) time, O(N · block) memory; the gradient is one factor per document (Burges' factorised form).
-
-    References:
-        Burges et al. (2005), Learning to rank using gradient descent.
 
     Example:
         >>> RankNetLoss()(torch.tensor([[2.0, 2.0]]), torch.tensor([[1.0, 0.0]]))  # log 2
@@ -154,6 +139,11 @@ class AdaptiveRankNetLoss(RankNetLoss):
 
     in :class:`RankNetLoss`: ``shift`` asks for :math:`s_i - s_j > k\,m_{ij}`; ``scale`` makes the logistic steeper.
 
+    Use: With mined negatives whose distances tell how far apart they should stay (:class:`ltr.margins.FromDistance`).
+    Cost: O(P·N) time, O(N · block) memory.
+    References: Burges et al. (2005), Learning to rank using gradient descent, with the margin of :class:`MarginRankingLoss`
+        inside.
+
     Args:
         sigma: steepness, in 1 / units of score.
         k: factor on the margins; times a margin in units of score (``shift``) or without unit (``scale``).
@@ -161,15 +151,6 @@ class AdaptiveRankNetLoss(RankNetLoss):
         pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``, as in :class:`MarginRankingLoss`.
         targets: ``hard`` or ``soft``, as in :class:`RankNetLoss`.
         margin: used, times ``k``, where the batch brings none.
-
-    Use:
-        With mined negatives whose distances tell how far apart they should stay (:class:`ltr.margins.FromDistance`).
-
-    Cost:
-        O(P·N) time, O(N · block) memory.
-
-    References:
-        Burges et al. (2005), Learning to rank using gradient descent, with the margin of :class:`MarginRankingLoss` inside.
 
     Example:
         >>> loss = AdaptiveRankNetLoss(margin=2.0)
@@ -220,15 +201,14 @@ def chain_probability(p_ik: Tensor, p_kj: Tensor) -> Tensor:
     The logits add up: :math:`\sigma(s_i - s_j) = \sigma(s_i - s_k) + \sigma(s_k - s_j)`. So neighbours in the order of the labels
     determine all pairs (``pairs="adjacent"``).
 
+    References: Burges et al. (2005), Learning to rank using gradient descent, section 4.
+
     Args:
         p_ik: probabilities in (0, 1), any shape.
         p_kj: the same shape.
 
     Returns:
         The same shape.
-
-    References:
-        Burges et al. (2005), Learning to rank using gradient descent, section 4.
 
     Example:
         >>> chain_probability(torch.tensor(0.75), torch.tensor(0.75))  # odds 3 times 3: 9 to 1

@@ -16,18 +16,13 @@ class BCELoss(Loss):
 
     A grade of 1 or more is relevant, 0 is not, and what lies between is a probability. A row without documents gives 0.
 
+    Use: When scores should be read as probabilities, or queries have few judged documents; weaker than list losses for order
+        alone.
+    Cost: O(N) time and memory.
+    References: Nogueira & Cho (2019), Passage re-ranking with BERT.
+
     Args:
         pos_weight: weight w of the relevant documents, for instance irrelevant ones per relevant one.
-
-    Use:
-        When scores should be read as probabilities, or queries have few judged documents; weaker than list losses for order
-        alone.
-
-    Cost:
-        O(N) time and memory.
-
-    References:
-        Nogueira & Cho (2019), Passage re-ranking with BERT.
 
     Example:
         >>> import torch
@@ -55,14 +50,9 @@ class MSELoss(Loss):
 
     Labels are grades or a teacher's scores, in units of score. A row without documents gives 0.
 
-    Use:
-        When the scores themselves should be grades, comparable over queries.
-
-    Cost:
-        O(N) time and memory.
-
-    References:
-        Cossock & Zhang (2006), Subset ranking using regression.
+    Use: When the scores themselves should be grades, comparable over queries.
+    Cost: O(N) time and memory.
+    References: Cossock & Zhang (2006), Subset ranking using regression.
 
     Example:
         >>> import torch

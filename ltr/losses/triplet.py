@@ -29,18 +29,13 @@ class BatchAllTripletLoss(MarginRankingLoss):
     :class:`ltr.losses.MarginRankingLoss`. With ``active`` and ``all`` the mean is over the batch, and a row's value is its share
     of it: the reductions ``mean`` and ``sum`` are the same.
 
+    Use: The start of a metric-learning run: every triplet teaches, and the mean over active ones keeps its force as they get few.
+    Cost: O(B·N log N) time, O(B·N) memory: exact, by sorting; never a ``[B, B, B]`` tensor.
+    References: Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person re-identification (batch all, L≠0).
+
     Args:
         margin: in units of score; used where the batch brings none.
         average: over the ``active`` triplets of the whole batch (as published), over ``all`` of them, or by ``row``.
-
-    Use:
-        The start of a metric-learning run: every triplet teaches, and the mean over active ones keeps its force as they get few.
-
-    Cost:
-        O(B·N log N) time, O(B·N) memory: exact, by sorting; never a ``[B, B, B]`` tensor.
-
-    References:
-        Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person re-identification (batch all, L≠0).
 
     Example:
         >>> scores = torch.tensor([[0.0, -1.0, -1.5, -9.0]])  # the anchor, a positive, two negatives: hinges 0.5 and 0
@@ -72,18 +67,14 @@ class BatchHardTripletLoss(MarginRankingLoss):
 
     ``soft`` replaces the hinge by :math:`\log(1 + e^{x})` and needs no margin. Several grades: the pair with the least gap.
 
+    Use: After a warm-up with another loss, on clean labels: one wrong label is the hardest text of many anchors.
+    Cost: O(B·N) time and memory, and a sort of the positives of each anchor.
+    References: Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person re-identification (batch hard, soft
+        margin).
+
     Args:
         margin: in units of score; used where the batch brings none. Not used with ``soft``.
         soft: whether the hinge is smooth.
-
-    Use:
-        After a warm-up with another loss, on clean labels: one wrong label is the hardest text of many anchors.
-
-    Cost:
-        O(B·N) time and memory, and a sort of the positives of each anchor.
-
-    References:
-        Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person re-identification (batch hard, soft margin).
 
     Example:
         >>> scores, labels = torch.tensor([[-1.0, -2.0, -1.5, -9.0]]), torch.tensor([[1.0, 1.0, 0.0, 0.0]])
@@ -119,17 +110,12 @@ class BatchSemiHardTripletLoss(MarginRankingLoss):
     Where no negative is worse than the positive, the easiest one is taken. Each anchor counts once, however many positives it
     has.
 
+    Use: Large batches with noisy labels: it looks past the very hardest negatives, which are often mislabelled.
+    Cost: O(B·N log N) time, O(B·N) memory; few positives: O(P·B·N).
+    References: Schroff, Kalenichenko & Philbin (2015), FaceNet: a unified embedding for face recognition and clustering.
+
     Args:
         margin: in units of score; used where the batch brings none.
-
-    Use:
-        Large batches with noisy labels: it looks past the very hardest negatives, which are often mislabelled.
-
-    Cost:
-        O(B·N log N) time, O(B·N) memory; few positives: O(P·B·N).
-
-    References:
-        Schroff, Kalenichenko & Philbin (2015), FaceNet: a unified embedding for face recognition and clustering.
 
     Example:
         >>> scores, labels = torch.tensor([[-1.0, -0.5, -1.2, -9.0]]), torch.tensor([[1.0, 0.0, 0.0, 0.0]])
