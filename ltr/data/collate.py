@@ -65,12 +65,6 @@ class TextCollator(Collator):
         )
 
 
-def text_collator(queries: TokenStore, docs: TokenStore, reads: JoinedPairs | ApartTexts) -> PairCollator | TextCollator:
-    """What lays texts out as a format says."""
-    kind = PairCollator if isinstance(reads, JoinedPairs) else TextCollator
-    return kind(queries, docs, reads)
-
-
 class FeatureCollator(Collator):
     """Looks up the feature vectors of the documents in ``features``, ``[R, F]`` float32 by row."""
 

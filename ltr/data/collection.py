@@ -23,38 +23,22 @@ SPLITS = ("train", "dev", "test")
 
 
 class Collection(NamedTuple):
-    """What a ranker is trained and measured on. Rows number documents and queries; strings stay on disk.
+    """What a ranker is trained and measured on. Rows number documents and queries; strings stay on disk."""
 
-    Attributes:
-        source: where it came from, for errors.
-        corpus: the documents; a title is part of the text.
-        queries: the queries.
-        qrels: judgements by split; grade 0 is a judgement too.
-        candidates: fixed pools by split, best first; empty where the source has none.
-    """
-
-    source: str
-    corpus: TextTable
+    source: str  # where it came from, for errors
+    corpus: TextTable  # a title is part of the text
     queries: TextTable
-    qrels: dict[str, QueryLists]
-    candidates: dict[str, QueryLists]
+    qrels: dict[str, QueryLists]  # judgements by split; grade 0 is a judgement too
+    candidates: dict[str, QueryLists]  # fixed pools by split, best first; empty where the source has none
 
     def judgements(self, split: str) -> QueryLists:
-        """Judgements of a split.
-
-        Raises:
-            InputError: if the collection has none.
-        """
+        """Judgements of a split; an InputError if there are none."""
         if split not in self.qrels:
             raise InputError(f"{self.source}: there are no judgements for the split {split!r}, only for {sorted(self.qrels)}")
         return self.qrels[split]
 
     def learnable(self, split: str) -> QueryLists:
-        """Judgements of a split, with a relevant document for each query.
-
-        Raises:
-            InputError: if the collection has none, or a query has no relevant document.
-        """
+        """Judgements of a split, with a relevant document for each query; an InputError if there are none, or one lacks it."""
         judged = self.judgements(split)
         without = judged.query_rows[judged.n_relevant() == 0]
         if len(without):
@@ -65,17 +49,11 @@ class Collection(NamedTuple):
         return judged
 
     def pools(self, split: str, option: str) -> QueryLists:
-        """Candidate pools of a split.
-
-        Raises:
-            InputError: if the collection has none; it names the option that asked for them.
-        """
+        """Candidate pools of a split; an InputError if there are none, which names the option that asked for them."""
         if split not in self.candidates:
-            raise InputError(
-                f"{self.source}: there are no candidates for the split {split!r}; add candidates/{split}.trec, "
-                f"or set {option} to bm25{' and depth to 100' if option == 'candidates' else ''}",
-                option=option,
-            )
+            hint = f"or set {option} to bm25{' and depth to 100' if option == 'candidates' else ''}"
+            text = f"{self.source}: there are no candidates for the split {split!r}; add candidates/{split}.trec, {hint}"
+            raise InputError(text, option=option)
         return self.candidates[split]
 
 
@@ -103,11 +81,7 @@ def open_collection(path: str) -> Collection:
 
 
 def files_of_lines(path: str, expected: str) -> dict[str, Path]:
-    """A file as ``train``, or the files ``{train,dev,test}.tsv[.gz]`` of a folder by split.
-
-    Raises:
-        InputError: if there are none; it begins with what is ``expected``.
-    """
+    """A file as ``train``, or the files ``{train,dev,test}.tsv[.gz]`` of a folder by split; an InputError if there are none."""
     where = Path(path)
     if where.is_file():
         return {"train": where}
@@ -117,9 +91,6 @@ def files_of_lines(path: str, expected: str) -> dict[str, Path]:
     if not files:
         raise InputError(f"{path}: {expected}; found {sorted(p.name for p in where.iterdir())[:8]}")
     return files
-
-
-# BEIR layout
 
 
 def _from_folder(folder: Path) -> Collection:
@@ -193,14 +164,9 @@ def _lists(
     same = (np.diff(np.asarray(query_rows)[order]) == 0) & (np.diff(np.asarray(doc_rows)[order]) == 0)
     if same.any():
         first, second = order[np.flatnonzero(same)[0]], order[np.flatnonzero(same)[0] + 1]
-        query, doc = queries.ids[query_rows[second]], corpus.ids[doc_rows[second]]
-        raise InputError(
-            f"{file}:{numbers[second]}: a second {kind} for query {query!r} and document {doc!r}, first in line {numbers[first]}"
-        )
+        pair = f"query {queries.ids[query_rows[second]]!r} and document {corpus.ids[doc_rows[second]]!r}"
+        raise InputError(f"{file}:{numbers[second]}: a second {kind} for {pair}, first in line {numbers[first]}")
     return QueryLists.from_rows(query_rows, doc_rows, values)
-
-
-# Plain text triples and pairs
 
 
 def _from_texts(source: str, files: dict[str, Path]) -> Collection:
@@ -243,9 +209,6 @@ def _triples(file: Path) -> Iterator[tuple[int, list[str]]]:
         yield number, parts
 
 
-# ir_datasets
-
-
 def _from_ir_datasets(name: str) -> Collection:
     try:
         import ir_datasets
@@ -277,7 +240,6 @@ def _from_ir_datasets(name: str) -> Collection:
             log.warning("ir_datasets:%s: %d documents have no text and are left out", name, empty)
 
     corpus = TextTable.open(content, all_docs(), "document")
-
     all_queries = (
         Record(query.query_id, query.default_text(), f"ir_datasets:{name} {query.query_id}")
         for part in parts.values()

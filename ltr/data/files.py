@@ -14,8 +14,6 @@ from filelock import FileLock
 
 from ltr.errors import InputError
 
-# Reading
-
 
 def plain_or_gz(folder: Path, name: str) -> Path | None:
     """``folder/name`` or ``folder/name.gz``, whichever is a file; None if neither is."""
@@ -48,8 +46,7 @@ def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Lines of a text file (plain or ``.gz``) with their numbers from 1; empty lines are left out.
 
-    Raises:
-        InputError: as :func:`blocks`; also ``file:line`` of a byte that is not UTF-8.
+    Errors are those of :func:`blocks`, and ``file:line`` of a byte that is not UTF-8.
     """
     for number, raw in blocks(Path(path), size=0):
         try:
@@ -62,11 +59,7 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def encoded(text: str, where: str) -> bytes:
-    r"""The text as UTF-8.
-
-    Raises:
-        InputError: beginning with ``where``, for half a surrogate pair, which JSON can spell (``"\ud800"``) but UTF-8 cannot.
-    """
+    r"""The text as UTF-8; an InputError for half a surrogate pair, which JSON can spell (``"\ud800"``) but UTF-8 cannot."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -78,9 +71,6 @@ def digest_of(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# Writing
 
 
 def write_whole(path: str | Path, lines: Iterable[str]) -> None:
@@ -142,25 +132,14 @@ def new_array(file: Path, dtype: np.typing.DTypeLike, shape: tuple[int, ...]) ->
 
 
 def take_room(file: Path) -> None:
-    """Reserve the disk space of a new memory map: on a full disk, a later write to the map would kill the process silently.
-
-    Raises:
-        OSError: if the disk has no room.
-    """
+    """Reserve the disk space of a new memory map: on a full disk, a later write to the map would kill the process silently."""
     if hasattr(os, "posix_fallocate"):  # Linux
         with open(file, "r+b") as opened:
             os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
 
 
-# The cache
-
-
 def cache_root() -> Path:
-    """Where derived data lies: ``$LTR_CACHE``, else ``ltr`` in the user's cache folder. It may be deleted at any time.
-
-    Raises:
-        InputError: if neither the environment nor the system names a folder.
-    """
+    """Where derived data lies: ``$LTR_CACHE``, else ``ltr`` in the user's cache folder. It may be deleted at any time."""
     if own := os.environ.get("LTR_CACHE"):
         return Path(own)
     if users := os.environ.get("XDG_CACHE_HOME"):

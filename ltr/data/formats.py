@@ -31,10 +31,8 @@ class JoinedPairs:
         self._cut_left = tokenizer.truncation_side == "left"
         self.n_special = self._template.n_special
         if max_length < self.n_special + 2:
-            raise InputError(
-                f"max_length must leave room for a query and a document beside {self.n_special} special tokens, got {max_length}",
-                option="max_length",
-            )
+            needed = f"a query and a document beside {self.n_special} special tokens"
+            raise InputError(f"max_length must leave room for {needed}, got {max_length}", option="max_length")
 
     @property
     def tokenizers(self) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
@@ -58,11 +56,7 @@ class JoinedPairs:
         )
 
     def check_queries(self, queries: TextTable, tokens: TokenStore) -> None:
-        """Every query must fit beside at least one token of a document.
-
-        Raises:
-            InputError: naming the longest query.
-        """
+        """Every query must fit beside at least one token of a document: else an InputError names the longest."""
         lengths, room = tokens.lengths(np.arange(len(tokens))), self.max_length - self.n_special - 1
         longest = int(lengths.argmax())
         if lengths[longest] > room:
@@ -97,11 +91,9 @@ class SingleTexts:
         self._prompt_ids = tokenizer(prompt, add_special_tokens=False, truncation=False)["input_ids"]
         self.n_special = self._template.n_special
         if max_length < self.n_special + len(self._prompt_ids) + 1:
-            raise InputError(
-                f"max_length must leave room for a token of the text beside {len(self._prompt_ids)} of the prompt {prompt!r} and "
-                f"{self.n_special} special tokens, got {max_length}",
-                option="max_length",
-            )
+            taken = f"{len(self._prompt_ids)} of the prompt {prompt!r} and {self.n_special} special tokens"
+            text = f"max_length must leave room for a token of the text beside {taken}, got {max_length}"
+            raise InputError(text, option="max_length")
 
     def lengths(self, text_lengths: np.ndarray) -> np.ndarray:
         """Tokens of each text with its prompt and special tokens."""

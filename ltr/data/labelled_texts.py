@@ -19,26 +19,16 @@ MOST_PAIRS = 100_000_000  # of texts with one label, to be measured: 1.2 GB on d
 
 
 class LabelledTexts(NamedTuple):
-    """Texts with a label each, by split. Rows number the texts of one split; strings stay on disk.
+    """Texts with a label each, by split. Rows number the texts of one split; strings stay on disk."""
 
-    Attributes:
-        source: where they came from, for errors.
-        tables: the texts of each split.
-        labels: ``[R]`` int64 for each split, the number of each text's label.
-        names: the labels by number.
-    """
-
-    source: str
-    tables: dict[str, TextTable]
-    labels: dict[str, np.ndarray]
-    names: Sequence[str]
+    source: str  # where they came from, for errors
+    tables: dict[str, TextTable]  # the texts of each split
+    labels: dict[str, np.ndarray]  # [R] int64 for each split, the number of each text's label
+    names: Sequence[str]  # the labels by number
 
     def collection(self, split: str) -> Collection:
         """The texts of a split as queries and as documents; judged, but for ``train``: those of one label are relevant to
-        each other, and a text has no judgement of itself.
-
-        Raises:
-            InputError: if there is nothing to be found, no label having two texts, or far too much.
+        each other, and a text has no judgement of itself. An InputError if no label has two texts, or too many have.
         """
         table, qrels = self.tables[split], {}
         if split != "train":
@@ -64,7 +54,7 @@ def open_labelled_texts(path: str) -> LabelledTexts:
     expected = "a folder of labelled texts must hold {train,dev,test}.tsv[.gz] with one text<TAB>label a line"
     files = files_of_lines(path, expected)
     digests = {split: digest_of(file) for split, file in files.items()}
-    content = f"labels-1 {' '.join(f'{split} {digest}' for split, digest in digests.items())}"
+    content = " ".join(["labels-1", *map(" ".join, digests.items())])
     folder = cached("labels", content, lambda folder: _write_labels(folder, files))
     tables, labels = {}, {}
     for split, file in files.items():
@@ -123,7 +113,7 @@ def _same_label(labels: np.ndarray, where: str) -> QueryLists:
         raise InputError(f"{where}: no two texts have the same label; there is nothing to be found")
     if n_pairs > MOST_PAIRS:
         raise InputError(
-            f"{where}: {n_pairs} pairs of texts share a label, more than the {MOST_PAIRS} that can be measured; take fewer texts"
+            f"{where}: {n_pairs} pairs of texts share a label, more than the {MOST_PAIRS} to be measured; take fewer"
         )
     query_rows = np.flatnonzero(counts[labels] > 1)
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])

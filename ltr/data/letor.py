@@ -4,6 +4,7 @@ import json
 import logging
 import mmap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
@@ -19,7 +20,9 @@ from ltr.errors import InputError
 log = logging.getLogger(__name__)
 
 NAMES = {"train": ("train",), "dev": ("dev", "vali", "valid", "validation"), "test": ("test",)}
-SUFFIXES = tuple(f".{kind}{packed}" for kind in ("txt", "svm", "svmlight", "libsvm", "letor") for packed in ("", ".gz"))
+KINDS = (".txt", ".svm", ".svmlight", ".libsvm", ".letor")
+ENDS = f"{', '.join(KINDS)} (+ .gz)"
+SUFFIXES = tuple(kind + packed for kind in KINDS for packed in ("", ".gz"))
 
 
 class RowNames(Sequence[str]):
@@ -37,32 +40,24 @@ class RowNames(Sequence[str]):
         return str(row).zfill(len(str(self._n_rows - 1)))
 
 
+@dataclass(eq=False)
 class FeatureSplit:
     """Queries with labelled documents, each a vector of features; the rows of one query stand together.
 
-    Attributes:
-        key: names the stored rows; splits made by :meth:`only` share it.
-        features: ``[R, F]`` float32.
-        labels: ``[R]`` float32, 0 or more.
-        offsets: ``[S + 1]`` int64; the rows of stored query s stand from ``offsets[s]`` to ``offsets[s + 1]``.
-        queries: ``[Q]`` int64; the stored queries that this split has, by default all.
-        query_ids: ``[Q]``.
-        doc_ids: ``[R]``; within a query they ascend as bytes, so a row number orders documents as their ids do.
+    ``queries``, ``[Q]`` int64, are the stored queries that this split has, by default all.
     """
 
-    def __init__(
-        self,
-        key: str,
-        features: np.ndarray,
-        labels: np.ndarray,
-        offsets: np.ndarray,
-        query_ids: Sequence[str],
-        doc_ids: Sequence[str],
-    ) -> None:
-        self.key, self.features, self.labels, self.offsets = key, features, labels, offsets
-        self.query_ids, self.doc_ids = query_ids, doc_ids
-        self.queries = np.arange(len(offsets) - 1)
-        self._made_by = FeatureSplit, (key, features, labels, offsets, query_ids, doc_ids)
+    key: str  # names the stored rows; splits made by `only` share it
+    features: np.ndarray  # [R, F] float32
+    labels: np.ndarray  # [R] float32, 0 or more
+    offsets: np.ndarray  # [S + 1] int64; the rows of stored query s stand from offsets[s] to offsets[s + 1]
+    query_ids: Sequence[str]  # [Q]
+    doc_ids: Sequence[str]  # [R]; within a query they ascend as bytes, so a row number orders documents as their ids do
+
+    def __post_init__(self) -> None:
+        self.queries = np.arange(len(self.offsets) - 1)
+        arrays = self.features, self.labels, self.offsets
+        self._made_by: tuple = FeatureSplit, (self.key, *arrays, self.query_ids, self.doc_ids)
 
     @classmethod
     def open(cls, folder: Path) -> "FeatureSplit":
@@ -85,7 +80,6 @@ class FeatureSplit:
 
     @property
     def n_features(self) -> int:
-        """F."""
         return self.features.shape[1]
 
     def __len__(self) -> int:
@@ -106,13 +100,7 @@ class FeatureSplit:
 
 
 def hold_out(split: FeatureSplit, share: float) -> tuple[FeatureSplit, FeatureSplit]:
-    """Divide the queries of a split at random: the rest, and about ``share`` of them, at least one on either side.
-
-    The draw does not depend on the seed of a run, so runs of different seeds are measured on the same queries.
-
-    Raises:
-        InputError: for a share that is not between 0 and 1, or fewer than two queries.
-    """
+    """Divide the queries of a split at random, the same under every seed: the rest, and about ``share``, at least one of each."""
     if not 0 < share < 1:
         raise InputError(f"the share of queries to hold out must lie between 0 and 1, got {share}", option="dev_share")
     if len(split) < 2:
@@ -120,9 +108,6 @@ def hold_out(split: FeatureSplit, share: float) -> tuple[FeatureSplit, FeatureSp
     n_held = min(max(round(share * len(split)), 1), len(split) - 1)
     shuffled = np.random.default_rng(0).permutation(len(split))
     return split.only(np.sort(shuffled[n_held:])), split.only(np.sort(shuffled[:n_held]))
-
-
-# Which files make a split
 
 
 def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
@@ -149,10 +134,9 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
             raise InputError(f"{path}: there are no folds, got fold {fold}; leave fold out", option="fold")
         return _splits_of(path)
     numbers = ", ".join(sorted(name.removeprefix("Fold") for name in folds))
-    if fold is None:
-        raise InputError(f"{path}: choose one of the folds {numbers}", option="fold")
     if f"Fold{fold}" not in folds:
-        raise InputError(f"{path}: there is no fold {fold}, only {numbers}", option="fold")
+        text = f"choose one of the folds {numbers}" if fold is None else f"there is no fold {fold}, only {numbers}"
+        raise InputError(f"{path}: {text}", option="fold")
     chosen = folds[f"Fold{fold}"]
     if isinstance(chosen, Path):
         return _splits_of(chosen)
@@ -169,23 +153,17 @@ def _splits_of(folder: Path) -> dict[str, list[Path]]:
         for source in sources:
             inside = sorted(file for file in source.iterdir() if file.name.endswith(SUFFIXES)) if source.is_dir() else [source]
             if not inside:
-                raise InputError(f"{source}: the folder must hold files that end in {_ends()}; there are none")
+                raise InputError(f"{source}: the folder must hold files that end in {ENDS}; there are none")
             splits[split] = inside
     if not splits:
         names = ", ".join(name for names in NAMES.values() for name in names)
-        raise InputError(
-            f"{folder}: there must be files or folders named {names} (files end in {_ends()}), folders Fold1, Fold2 … of such, "
-            f"or folds.json; found {sorted(p.name for p in folder.iterdir())[:8]}"
-        )
+        known = f"files or folders named {names} (files end in {ENDS}), folders Fold1, Fold2 … of such, or folds.json"
+        raise InputError(f"{folder}: there must be {known}; found {sorted(p.name for p in folder.iterdir())[:8]}")
     return splits
 
 
 def _ending(folder: Path, stem: str) -> list[Path]:
     return [file for suffix in SUFFIXES if (file := folder / f"{stem}{suffix}").is_file()]
-
-
-def _ends() -> str:
-    return ", ".join(suffix for suffix in SUFFIXES if not suffix.endswith(".gz")) + " (+ .gz)"
 
 
 def _read_plan(plan: Path) -> dict[str, dict[str, list[str]]]:
@@ -197,9 +175,8 @@ def _read_plan(plan: Path) -> dict[str, dict[str, list[str]]]:
     for name, splits in folds.items() if isinstance(folds, dict) and folds else [("", folds)]:
         named = isinstance(splits, dict) and splits and splits.keys() <= known
         if not (named and all(isinstance(stems, list) and stems for stems in splits.values())):
-            raise InputError(
-                f'{plan}: expected {{"Fold1": {{"train": ["S1", …], "vali": […], "test": […]}}, …}}, got {name!r}: {splits!r}'
-            )
+            known = '{"Fold1": {"train": ["S1", …], "vali": […], "test": […]}, …}'
+            raise InputError(f"{plan}: expected {known}, got {name!r}: {splits!r}")
         stems = [stem for of_split in splits.values() for stem in of_split]
         if twice := [stem for stem in stems if stems.count(stem) > 1]:
             raise InputError(f"{plan}: a part must stand once in a fold, got {twice[0]!r} twice in {name}")
@@ -210,11 +187,8 @@ def _part(plan: Path, stem: str) -> Path:
     files = _ending(plan.parent, stem)
     if len(files) != 1:
         came = ", ".join(file.name for file in files) or "none"
-        raise InputError(f"{plan}: there must be one file {stem} with the end {_ends()}, got {came}")
+        raise InputError(f"{plan}: there must be one file {stem} with the end {ENDS}, got {came}")
     return files[0]
-
-
-# From text to arrays
 
 
 def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
@@ -293,10 +267,8 @@ def _sorted_ids(order: np.ndarray, offsets: np.ndarray, ids: Path, lengths: np.n
     """Sort the rows of each query, in place in ``order``, by their document ids; these come out in the new order."""
     if (lengths == 0).any():
         without, first = place_of(files, int(np.argmin(lengths))), place_of(files, int(np.argmax(lengths > 0)))
-        raise InputError(
-            f"{without}: the row has no '#docid = …' in its comment, but others of the split have one, first {first}; give every "
-            "row its id, or none"
-        )
+        others = f"others of the split have one, first {first}; give every row its id, or none"
+        raise InputError(f"{without}: the row has no '#docid = …' in its comment, but {others}")
     ends = np.cumsum(lengths, dtype=np.int64)
     with open(ids, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         for start, stop in zip(offsets[:-1], offsets[1:], strict=True):

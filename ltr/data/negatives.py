@@ -13,24 +13,14 @@ from ltr.errors import InputError
 
 
 class MinedNegatives(NamedTuple):
-    """For every query of a collection its hardest documents.
+    """For every query of a collection its hardest documents."""
 
-    Attributes:
-        ids: ``[Q, K]`` int64, rows of documents, hardest first; −1 where a query has fewer (or none).
-        distances: ``[Q, K]`` float32, distance of each to the query, in units of the index.
-        manifest: how they were mined.
-    """
-
-    ids: np.ndarray
-    distances: np.ndarray
-    manifest: dict
+    ids: np.ndarray  # [Q, K] int64, rows of documents, hardest first; -1 where a query has fewer (or none)
+    distances: np.ndarray  # [Q, K] float32, distance of each to the query, in units of the index
+    manifest: dict  # how they were mined
 
     def save(self, folder: Path, collection: Collection) -> None:
-        """Write ``ids.npy``, ``distances.npy`` and ``manifest.json``, whole or not at all.
-
-        Raises:
-            InputError: if the folder is there already: negatives are never mended, the next ones get the next number.
-        """
+        """Write ``ids.npy``, ``distances.npy`` and ``manifest.json``, whole or not at all, to a folder that must be new."""
         if folder.exists():
             raise InputError(f"{folder}: there are negatives already; write the new ones to another folder")
         manifest = self.manifest | {"corpus": collection.corpus.key, "queries": collection.queries.key}
@@ -44,19 +34,13 @@ class MinedNegatives(NamedTuple):
 
     @classmethod
     def open(cls, folder: Path, collection: Collection) -> "MinedNegatives":
-        """Map a folder of negatives.
-
-        Raises:
-            InputError: if it is not one, or was mined from another collection.
-        """
+        """Map a folder of negatives; an InputError if it is not one, or was mined from another collection."""
         try:
             manifest = json.loads((folder / "manifest.json").read_text())
             ids, distances = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("ids", "distances"))
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"{folder}: negatives must be 'candidates', 'bm25', 'random' or a folder with ids.npy, distances.npy and "
-                f"manifest.json ({error})"
-            ) from None
+            known = "'candidates', 'bm25', 'random' or a folder with ids.npy, distances.npy and manifest.json"
+            raise InputError(f"{folder}: negatives must be {known} ({error})") from None
         if (manifest.get("corpus"), manifest.get("queries")) != (collection.corpus.key, collection.queries.key):
             raise InputError(f"{folder}: these negatives were mined from another collection than {collection.source}; mine again")
         if ids.shape != distances.shape or len(ids) != len(collection.queries):

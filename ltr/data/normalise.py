@@ -50,25 +50,12 @@ class Normalisation:
         self._fitted: list[dict[str, np.ndarray]] = []  # by step, what STATISTICS names
 
     @property
-    def fitted(self) -> bool:
-        """Whether :meth:`apply` can be called."""
-        return self.n_features is not None
-
-    @property
     def learns(self) -> bool:
         """Whether a step takes statistics: else any split will do to fit."""
         return any(STATISTICS[step] for step in self.steps)
 
     def fit(self, split: FeatureSplit, n_features: int) -> "Normalisation":
-        """Take the statistics from the rows of a split's queries.
-
-        Args:
-            split: the training split.
-            n_features: of the model; those that the split does not have are 0 in every row.
-
-        Raises:
-            InputError: if the split has more features.
-        """
+        """Take the statistics from the rows of a split's queries; features of the model that the split does not have are 0."""
         check_width(split, n_features)
         self.n_features, self._fitted = n_features, []
         measures = {"z-score": self._moments, "quantile": self._knots}
@@ -77,12 +64,8 @@ class Normalisation:
         return self
 
     def apply(self, split: FeatureSplit) -> np.ndarray:
-        """``[R, n_features]`` float32, one row for each row of ``split.features``; made once, then memory-mapped.
-
-        Raises:
-            InputError: if the split has more features than those fitted.
-        """
-        assert self.fitted, "fit or load_state_dict comes first"
+        """``[R, n_features]`` float32, one row for each row of ``split.features``; made once, then memory-mapped."""
+        assert self.n_features is not None, "fit or load_state_dict comes first"
         check_width(split, self.n_features)
         if not self.steps and split.n_features == self.n_features:
             return split.features
@@ -99,16 +82,12 @@ class Normalisation:
         return {"steps": list(self.steps), "n_features": self.n_features, **statistics}
 
     def load_state_dict(self, state: dict[str, torch.Tensor | list[str] | int | None]) -> None:
-        """Take the statistics from a checkpoint.
-
-        Raises:
-            InputError: if its steps are others.
-        """
+        """Take the statistics from a checkpoint; an InputError if its steps are others."""
         if state["steps"] != self.steps:
-            raise InputError(
-                f"the checkpoint was trained with the normalisation {state['steps']}, got {self.steps}; set normalise as it was",
-                option="normalise",
+            text = (
+                f"the checkpoint was trained with the normalisation {state['steps']}, got {self.steps}; set normalise as it was"
             )
+            raise InputError(text, option="normalise")
         self.n_features = state["n_features"]
         self._fitted = [{name: state[f"{i}.{name}"].numpy() for name in STATISTICS[step]} for i, step in enumerate(self.steps)]
 
@@ -168,7 +147,5 @@ def _applied(step: str, fitted: dict[str, np.ndarray], x: np.ndarray, starts: np
 def check_width(split: FeatureSplit, n_features: int) -> None:
     """Raise an InputError if a split has more features than the model."""
     if split.n_features > n_features:
-        raise InputError(
-            f"the data has {split.n_features} features, the model {n_features}: set n_features to {split.n_features}",
-            option="n_features",
-        )
+        text = f"the data has {split.n_features} features, the model {n_features}: set n_features to {split.n_features}"
+        raise InputError(text, option="n_features")

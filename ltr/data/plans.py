@@ -20,12 +20,11 @@ from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
+Length = Callable[[LabelledList], float]
+
 
 class Plan(ABC):
-    """Which lists form a batch.
-
-    A plan knows its process (``rank`` of ``world_size``), and shuffles by ``seed``.
-    """
+    """Which lists form a batch of this process, ``rank`` of ``world_size``."""
 
     n_rows: int  # rows that an epoch draws from
     per_step: int  # lists of a step, over all processes
@@ -53,15 +52,7 @@ class Buckets(Plan):
     """
 
     def __init__(
-        self,
-        rows: Rows,
-        length: Callable[[LabelledList], float],
-        batch_size: int,
-        *,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-        window: int = 64,
+        self, rows: Rows, length: Length, batch_size: int, *, seed: int, rank: int = 0, world_size: int = 1, window: int = 64
     ) -> None:
         self.rows, self.length, self.n_rows = rows, length, len(rows)
         self.per_step = batch_size * world_size
@@ -111,19 +102,12 @@ class Buckets(Plan):
 
 
 class GroupPlan(Plan):
-    """Global batches of P groups, no two of one owner.
+    """Global batches of P groups (``groups_per_batch``, over all processes), no two of one owner.
 
     At every step the P owners with the most groups left give one each (ties at random). So batches are as full as they can be,
     and a common label does not fill the end of an epoch alone. Full batches are then shuffled; smaller ones come last, and one
     with fewer than two groups, or with none for some process, is left out. The processes deal out a global batch group by group;
-    it is the same whatever their number.
-
-    Args:
-        groups_per_batch: P, over all processes.
-        where: the split, for errors.
-
-    Raises:
-        InputError: for fewer groups in a batch than processes, or too few queries or labels for a batch.
+    it is the same whatever their number. A batch with fewer groups than processes, or an epoch without one, is an InputError.
     """
 
     def __init__(
@@ -132,18 +116,15 @@ class GroupPlan(Plan):
         if groups_per_batch < world_size:
             least = f"at least the number of processes, {world_size}"
             raise InputError(f"groups must be {least}, got {groups_per_batch}: each needs one of every batch", option="groups")
-        self.groups, self.per_step, self.seed = groups, groups_per_batch, seed
-        self.rank, self.world_size = rank, world_size
+        self.groups, self.per_step, self.seed, self.rank, self.world_size = groups, groups_per_batch, seed, rank, world_size
         self.n_rows = len(groups.owners)
         _, self._firsts, self._counts = np.unique(groups.owners, return_index=True, return_counts=True)
         batches = self._batches(0)  # chance decides only among owners with equally many left: every epoch has these sizes
         self._n_steps, self.n_used = len(batches), sum(map(len, batches))
         self._kept: tuple[int, list[np.ndarray]] | None = None
         if not batches:
-            raise InputError(
-                f"{where}: a batch needs at least {max(2, world_size)} queries, to be told from each other, and one for every "
-                f"process; got {self.n_rows}"
-            )
+            least = f"at least {max(2, world_size)} queries, to be told from each other, and one for every process"
+            raise InputError(f"{where}: a batch needs {least}; got {self.n_rows}")
         if left_out := self.n_rows - self.n_used:
             text = "%s: %d of %d groups find none to share a batch with; other ones in each epoch"
             log.info(text, where, left_out, self.n_rows)

@@ -8,40 +8,24 @@ import numpy as np
 
 
 class LabelledList(NamedTuple):
-    """One query with some of its documents, by row.
-
-    Attributes:
-        query_row: the query.
-        doc_rows: ``[N]`` int64.
-        labels: ``[N]`` float32.
-        distances: ``[N]`` float32, or None.
-        ideal: ``[M]`` float32, see :class:`ltr.batch.RankingBatch`, or None.
-        judged_rows, judged_grades: ``[J]`` int64 and float32, all judgements of the query, or None.
-    """
+    """One query with some of its documents, by row."""
 
     query_row: int
-    doc_rows: np.ndarray
-    labels: np.ndarray
-    distances: np.ndarray | None = None
-    ideal: np.ndarray | None = None
-    judged_rows: np.ndarray | None = None
-    judged_grades: np.ndarray | None = None
+    doc_rows: np.ndarray  # [N] int64
+    labels: np.ndarray  # [N] float32
+    distances: np.ndarray | None = None  # [N] float32
+    ideal: np.ndarray | None = None  # [M] float32, see RankingBatch
+    judged_rows: np.ndarray | None = None  # [J] int64, all judged documents of the query
+    judged_grades: np.ndarray | None = None  # [J] float32
 
 
 class QueryLists(NamedTuple):
-    """For each of Q queries some documents with a value, end to end (compressed sparse rows).
+    """For each of Q queries some documents with a value, end to end (compressed sparse rows)."""
 
-    Attributes:
-        query_rows: ``[Q]`` int64, ascending.
-        offsets: ``[Q + 1]`` int64; the documents of query i stand from ``offsets[i]`` to ``offsets[i + 1]``.
-        doc_rows: ``[R]`` int64.
-        values: ``[R]`` float32: a grade, a score or a distance.
-    """
-
-    query_rows: np.ndarray
-    offsets: np.ndarray
-    doc_rows: np.ndarray
-    values: np.ndarray
+    query_rows: np.ndarray  # [Q] int64, ascending
+    offsets: np.ndarray  # [Q + 1] int64; the documents of query i stand from offsets[i] to offsets[i + 1]
+    doc_rows: np.ndarray  # [R] int64
+    values: np.ndarray  # [R] float32: a grade, a score or a distance
 
     @classmethod
     def from_rows(cls, query_rows: Iterable[int], doc_rows: Iterable[int], values: Iterable[float]) -> "QueryLists":

@@ -1,6 +1,7 @@
 """The rows of a training epoch: each is a list of documents, drawn anew in every epoch."""
 
 import logging
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -22,47 +23,31 @@ class Rows(Protocol):
         """The list of a row in an epoch: a pure function of (seed, epoch, row)."""
 
 
-# Triplets
-
-
+@dataclass(eq=False)
 class TripletRows:
     """One row per query: some of its relevant documents, and others to rank below them.
 
-    Queries without negatives are left out; ``query_rows``, ``[R]`` int64, has the query of each row.
-
-    Args:
-        judged: judgements of the split; every query has a relevant document.
-        negatives: documents to draw negatives from, by query; None draws from the whole corpus.
-        n_docs: documents of the corpus.
-        positives, negatives_per_query: how many to draw.
-        have_distances: whether the values of ``negatives`` are distances, which then travel with the documents.
-        where: the split, for errors.
-
-    Raises:
-        InputError: if no query has negatives.
+    ``query_rows``, ``[R]`` int64, has the query of each row; queries without negatives are left out; an InputError if all are.
     """
 
-    def __init__(
-        self,
-        judged: QueryLists,
-        negatives: QueryLists | None,
-        n_docs: int,
-        positives: int,
-        negatives_per_query: int,
-        seed: int,
-        *,
-        have_distances: bool = False,
-        where: str,
-    ) -> None:
-        self.judged, self.negatives, self.n_docs = judged, negatives, n_docs
-        self.positives, self.negatives_per_query, self.seed = positives, negatives_per_query, seed
-        self.have_distances = have_distances
-        rows = [row for row in judged.query_rows if negatives is None or len(self._others(row)[0])]
+    judged: QueryLists  # every query has a relevant document
+    negatives: QueryLists | None  # documents to draw negatives from, by query; None draws from the whole corpus
+    n_docs: int  # of the corpus
+    positives: int  # how many to draw
+    negatives_per_query: int
+    seed: int
+    _: KW_ONLY
+    have_distances: bool = False  # whether the values of the negatives are distances, which then travel with the documents
+    where: str  # the split, for errors
+
+    def __post_init__(self) -> None:
+        queries = self.judged.query_rows
+        rows = [row for row in queries if self.negatives is None or len(self._others(row)[0])]
         if not rows:
-            text = f"{where}: no query has a document to rank below its relevant ones; choose another source of negatives"
+            text = f"{self.where}: no query has a document to rank below its relevant ones; choose another source of negatives"
             raise InputError(text, option="negatives")
-        if left_out := len(judged.query_rows) - len(rows):
-            log.info("%s: %d of %d queries have no negatives and are left out", where, left_out, len(judged.query_rows))
+        if left_out := len(queries) - len(rows):
+            log.info("%s: %d of %d queries have no negatives and are left out", self.where, left_out, len(queries))
         self.query_rows = np.asarray(rows)
 
     def __len__(self) -> int:
@@ -89,17 +74,11 @@ class TripletRows:
             others, values = self._others(query_row)
             chosen = rng.choice(len(others), min(self.negatives_per_query, len(others)), replace=False)
             negative = others[chosen]
-            if self.have_distances:
-                # No loss asks for a margin of a relevant document.
+            if self.have_distances:  # no loss asks for a margin of a relevant document
                 distances = np.concatenate([np.zeros(len(positive), np.float32), values[chosen]])
-        return LabelledList(
-            query_row,
-            np.concatenate([judged_rows[positive], negative]),
-            np.concatenate([grades[positive], np.zeros(len(negative), np.float32)]),
-            distances,
-            judged_rows=judged_rows,
-            judged_grades=grades,
-        )
+        doc_rows = np.concatenate([judged_rows[positive], negative])
+        labels = np.concatenate([grades[positive], np.zeros(len(negative), np.float32)])
+        return LabelledList(query_row, doc_rows, labels, distances, judged_rows=judged_rows, judged_grades=grades)
 
 
 def _draw_outside(rng: np.random.Generator, n: int, forbidden: np.ndarray, count: int) -> np.ndarray:
@@ -110,9 +89,6 @@ def _draw_outside(rng: np.random.Generator, n: int, forbidden: np.ndarray, count
     while len(drawn) < count:
         drawn.update((d, None) for d in rng.integers(n, size=2 * count).tolist() if d not in closed)
     return np.asarray(list(drawn)[:count], dtype=np.int64)
-
-
-# Whole lists, and what long ones become
 
 
 class ListSource(Protocol):
@@ -182,18 +158,11 @@ def cut_list(labels: np.ndarray, size: int, keep: Keep, rng: np.random.Generator
 
 
 def with_two_grades(source: ListSource, queries: np.ndarray, where: str) -> np.ndarray:
-    """The queries whose documents differ in grade; a loss learns nothing from the others.
-
-    Raises:
-        InputError: if there are none.
-    """
+    """The queries whose documents differ in grade; a loss learns nothing from the others. An InputError if there are none."""
     kept = np.asarray([query for query in queries if np.ptp(source.whole(query).labels) > 0], dtype=np.int64)
     if not len(kept):
         raise InputError(f"{where}: no query has two documents of different grades; there is nothing to rank")
     return kept
-
-
-# Groups
 
 
 class Groups(Protocol):
@@ -226,18 +195,11 @@ class LabelGroups:
     """The texts of each label, shuffled anew in each epoch and cut into groups.
 
     The query of a list is the label's number, and every text is relevant. A text that is left over alone is skipped in this
-    epoch; in the next it is another one.
+    epoch; in the next it is another one. ``n_labels`` labels have two texts or more; fewer than two such are an InputError.
 
     Args:
         labels: ``[R]`` int64, the number of each text's label.
         docs_per_group: texts of a group, at least 2; the last one of a label may have fewer.
-        where: the split, for errors.
-
-    Attributes:
-        n_labels: labels with two texts or more.
-
-    Raises:
-        InputError: if fewer than two labels have two texts.
     """
 
     def __init__(self, labels: np.ndarray, docs_per_group: int, seed: int, *, where: str) -> None:
@@ -245,21 +207,16 @@ class LabelGroups:
         counts = np.bincount(labels)
         single, self.n_labels = int((counts == 1).sum()), int((counts > 1).sum())
         if self.n_labels < 2:
-            raise InputError(
-                f"{where}: at least two labels must have two texts or more, got {self.n_labels} of {(counts > 0).sum()} labels; "
-                "groups are told from groups of other labels"
-            )
-        n_full, rest = np.divmod(counts, docs_per_group)
-        n_groups = n_full + (rest > 1)
-        self.owners = np.repeat(np.arange(len(counts)), n_groups)
-        within = np.arange(len(self.owners)) - np.repeat(np.cumsum(n_groups) - n_groups, n_groups)
-        ends = np.cumsum(counts)
-        self._starts = (ends - counts)[self.owners] + within * docs_per_group  # of each group, in texts sorted by label
-        self._stops = np.minimum(self._starts + docs_per_group, ends[self.owners])
+            came = f"{self.n_labels} of {(counts > 0).sum()} labels; groups are told from groups of other labels"
+            raise InputError(f"{where}: at least two labels must have two texts or more, got {came}")
+        ends = np.cumsum(counts).tolist()  # of each label, in texts sorted by label; a text alone makes no group
+        starts = [(i, at) for i, end in enumerate(ends) for at in range(end - counts[i], end - 1, docs_per_group)]
+        self.owners, self._starts = np.asarray(starts, dtype=np.int64).T
+        self._stops = np.minimum(self._starts + docs_per_group, np.asarray(ends)[self.owners])
         self._order: tuple[int, np.ndarray] | None = None
         if single:
             log.info("%s: %d of %d labels have one text only and are left out", where, single, single + self.n_labels)
-        if alone := int(((rest == 1) & (n_full > 0)).sum()):
+        if alone := int(((counts > 1) & (counts % docs_per_group == 1)).sum()):
             log.info("%s: %d of %d texts are left over alone, other ones in each epoch", where, alone, len(labels))
         _log_small(where, self._stops - self._starts, docs_per_group)
 

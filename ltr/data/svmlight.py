@@ -25,23 +25,14 @@ _ONE_A_LINE = bytes.maketrans(b" \t\r:", b"\n\n\n\n")
 
 
 class Rows(NamedTuple):
-    """Some rows of a file, in its order.
+    """Some rows of a file, in its order."""
 
-    Attributes:
-        labels: ``[R]`` float32; what is below 0 counts as 0, as in qrels.
-        qids: ``[R]`` int64.
-        counts: ``[R]`` int64; how many features a row names.
-        columns: ``[sum of counts]`` int32; feature number minus the first one.
-        values: ``[sum of counts]`` float32.
-        doc_ids: ``[R]``; what the comment says after ``docid =``, empty where it says nothing.
-    """
-
-    labels: np.ndarray
-    qids: np.ndarray
-    counts: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-    doc_ids: list[bytes]
+    labels: np.ndarray  # [R] float32; what is below 0 counts as 0, as in qrels
+    qids: np.ndarray  # [R] int64
+    counts: np.ndarray  # [R] int64; how many features a row names
+    columns: np.ndarray  # [sum of counts] int32; feature number minus the first one
+    values: np.ndarray  # [sum of counts] float32
+    doc_ids: list[bytes]  # [R]; what the comment says after "docid =", empty where it says nothing
 
 
 def read_rows(file: Path, first_feature: int) -> Iterator[Rows]:
@@ -151,7 +142,7 @@ def _read_line_by_line(block: bytes, first_feature: int, file: Path, line_number
         try:
             label, qid, pairs = _read_line(line.partition(b"#")[0], first_feature)
         except InputError as error:
-            raise InputError(f"{file}:{number}: {error.message}", option=error.option) from None
+            raise InputError(f"{file}:{number}: {error.message}") from None
         labels.append(label)
         qids.append(qid)
         counts.append(len(pairs))

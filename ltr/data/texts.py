@@ -70,10 +70,7 @@ class TextTable:
         Args:
             content: names the content; another content must have another name.
             records: the texts in any order; only read if the table must be written.
-            kind: ``document`` or ``query``, for the errors.
-
-        Raises:
-            InputError: for an empty id or text, an id that stands twice, or no text at all; it names the place.
+            kind: ``document``, ``query`` or ``text``, for errors: an empty or repeated id, an empty text, or no text at all.
         """
         return cls(cached("texts", f"texts-1 {kind} {content}", lambda folder: _write_table(folder, records, kind)))
 

@@ -39,11 +39,7 @@ class TokenStore:
         return self._ids[self._offsets[row] : self._offsets[row + 1]]
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """Tokens of each of these texts.
-
-        Raises:
-            IndexError: if there is no such text.
-        """
+        """Tokens of each of these texts; an IndexError if there is no such text."""
         if len(rows) and rows.min() < 0:  # a search's sign for "none", and not the last text
             raise IndexError(f"rows must be between 0 and {len(self) - 1}, got {rows.min()}")
         return self._offsets[rows + 1] - self._offsets[rows]
@@ -60,11 +56,8 @@ class TokenStore:
     def open(cls, table: TextTable, tokenizer: PreTrainedTokenizerBase) -> "TokenStore":
         """Open the store of these texts under this tokenizer; tokenise them first where it is not there.
 
-        The store is keyed by the content of the texts and all settings of the tokenizer. It is written whole or not at all,
-        and by one process where several want it.
-
-        Raises:
-            InputError: for a tokenizer without a fast (Rust) backend.
+        The store is keyed by the content of the texts and all settings of the tokenizer, which must have a fast (Rust) backend.
+        It is written whole or not at all, and by one process where several want it.
         """
         backend = _plain(tokenizer)
         content = f"tokens-1 {table.key} {backend.to_str()}"

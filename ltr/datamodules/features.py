@@ -24,8 +24,7 @@ log = logging.getLogger(__name__)
 class FeatureDataModule(RankingDataModule):
     """One row is one query with the feature vectors of its documents.
 
-    Lists of similar length share a batch, padded to its longest. An epoch visits every training query once. Measured lists are
-    whole.
+    Lists of similar length share a batch. An epoch visits every training query once. Measured lists are whole.
 
     Args:
         path: a folder of LETOR or SVMlight files, see :func:`ltr.data.letor.find_splits`; or ``synthetic``: 1,000, 500 and 500
@@ -154,11 +153,7 @@ class FeatureDataModule(RankingDataModule):
         return super().state_dict() | {"normalisation": self.normalisation.state_dict()}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Resume, or normalise measured features as in training.
-
-        Raises:
-            InputError: also if training resumes with other steps of normalisation, or other training data.
-        """
+        """Resume with the same normalisation, or normalise measured features as in training."""
         super().load_state_dict(state_dict)
         kept = state_dict.get("normalisation")
         if kept is None:
@@ -166,10 +161,8 @@ class FeatureDataModule(RankingDataModule):
         if self.trainer.state.fn != "fit":
             self.normalisation.load_state_dict(kept)
         elif not _close(kept, self.normalisation.state_dict()):
-            raise InputError(
-                "the checkpoint normalised its features differently; resume with the same training data and the same normalise",
-                option="normalise",
-            )
+            text = "the checkpoint normalised its features differently; resume with the same training data and the same normalise"
+            raise InputError(text, option="normalise")
 
 
 def _close(one: dict, other: dict) -> bool:

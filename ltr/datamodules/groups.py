@@ -18,8 +18,7 @@ class GroupDataModule(PoolDataModule):
         path: a collection, see :func:`ltr.data.collection.open_collection`.
         groups: P, groups per step over all processes; the last batches of an epoch may have fewer.
         docs_per_group: K, documents of a group; a query with fewer relevant ones gives those it has.
-        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see
-            :class:`ltr.datamodules.PoolDataModule`.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`PoolDataModule`.
 
     Raises:
         InputError: at ``setup``, for a query without a relevant document, fewer groups than processes, or a cross-encoder.

@@ -84,11 +84,8 @@ class LabelDataModule(PoolDataModule):
             self._open_texts()
             log.info("%s: labelled texts are evaluated by search alone (candidates: corpus): there is no validation", self.path)
         else:
-            raise InputError(
-                f"{self.path}: labelled texts have no candidates; to evaluate, set candidates to corpus and depth to 100, which "
-                "searches all texts of the split",
-                option="candidates",
-            )
+            text = f"{self.path}: labelled texts have no candidates; to evaluate, set candidates to corpus and depth to 100"
+            raise InputError(text, option="candidates")
         if stage == "fit":
             self._setup_training()
 
@@ -103,11 +100,9 @@ class LabelDataModule(PoolDataModule):
             raise InputError(f"{self.path}: there is no train.tsv[.gz]; 'ltr fit' needs it")
         groups = LabelGroups(self.texts.labels["train"], self.docs_per_group, self.seed, where=where)
         if self.groups > groups.n_labels:
-            raise InputError(
-                f"{where}: groups must be at most {groups.n_labels}, the labels with two texts or more, got {self.groups}: no "
-                "two groups of a batch share a label",
-                option="groups",
-            )
+            most = f"at most {groups.n_labels}, the labels with two texts or more"
+            text = f"{where}: groups must be {most}, got {self.groups}: no two groups of a batch share a label"
+            raise InputError(text, option="groups")
         assert isinstance(self.reads, ApartTexts), "a cross-encoder is refused"
         docs = TokenStore.open(self.texts.tables["train"], self.reads.docs.tokenizer)
         plan = GroupPlan(groups, self.groups, self.seed, self.rank, self.world_size, where=where)

@@ -33,8 +33,7 @@ class ListDataModule(PoolDataModule):
             ``all``: every document, in several lists of about one size.
         batch_size: lists per step and process.
         bucket_window: batches among which rows are sorted by length to save padding; 1 turns that off.
-        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see
-            :class:`ltr.datamodules.PoolDataModule`.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`PoolDataModule`.
 
     Raises:
         InputError: at ``setup``, if there is nothing to rank, or no pool.

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from ltr.data.bm25 import bm25_lists
-from ltr.data.collate import text_collator
+from ltr.data.collate import PairCollator, TextCollator
 from ltr.data.collection import Collection, open_collection
 from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.plans import EvalBatches
@@ -88,7 +88,8 @@ class PoolDataModule(RankingDataModule):
         tables = collection.queries, collection.corpus
         queries, docs = (TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True))
         reads.check_queries(collection.queries, queries)
-        self.collection, self.collator = collection, text_collator(queries, docs, reads)
+        collator = PairCollator if isinstance(reads, JoinedPairs) else TextCollator
+        self.collection, self.collator = collection, collator(queries, docs, reads)
         if self.candidates == "corpus":
             own_texts = collection.queries.key == collection.corpus.key
             self.corpus = SearchedCorpus(queries, docs, reads, self.depth, self.index, own_texts)
@@ -98,21 +99,14 @@ class PoolDataModule(RankingDataModule):
         reads, name = self.reads, type(self).__name__
         if not isinstance(reads, JoinedPairs | ApartTexts):
             came = "nothing" if reads is None else "a ranker of feature vectors"
-            raise InputError(
-                f"{name} serves texts and must know how the ranker reads them, got {came}; pass reads=ranker.reads of a text "
-                "ranker, or reads=JoinedPairs(tokenizer, 128)"
-            )
+            hint = "pass reads=ranker.reads of a text ranker, or reads=JoinedPairs(tokenizer, 128)"
+            raise InputError(f"{name} serves texts and must know how the ranker reads them, got {came}; {hint}")
         if isinstance(reads, JoinedPairs) and self.needs_in_batch:
-            raise InputError(
-                "a cross-encoder can't learn from groups: they hold relevant documents alone, with nothing to rank below them; "
-                "take TripletDataModule or ListDataModule, or a dual encoder"
-            )
+            hint = "take TripletDataModule or ListDataModule, or a dual encoder"
+            raise InputError(f"a cross-encoder can't learn from groups: they hold relevant documents alone; {hint}")
         if isinstance(reads, JoinedPairs) and self.candidates == "corpus":
-            raise InputError(
-                "only a dual encoder can search the corpus: a cross-encoder reads every document with every query; set "
-                "candidates to candidates or bm25",
-                option="candidates",
-            )
+            text = "only a dual encoder can search the corpus: a cross-encoder reads pairs; set candidates to candidates or bm25"
+            raise InputError(text, option="candidates")
         return reads
 
     def _open_collection(self) -> Collection:
@@ -133,7 +127,6 @@ class PoolDataModule(RankingDataModule):
             pools = bm25_lists(self.collection, asked, self.depth)
         query_rows = judged.query_rows if judged_only else pools.query_rows
         lists = [judged.labelled(query_row, pools.of(query_row)[0][: self.depth]) for query_row in query_rows]
-        missing = sum(len(one.doc_rows) == 0 for one in lists)
-        if missing:
+        if missing := sum(len(one.doc_rows) == 0 for one in lists):
             log.warning("%d of %d %s queries have no candidates; they count as nothing found", missing, len(lists), split)
         return EvalBatches(lists, self.eval_batch_size, self.collator, self.world_size)

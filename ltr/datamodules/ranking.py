@@ -92,14 +92,10 @@ class RankingDataModule(LightningDataModule):
         """What a report must say of the evaluated lists."""
         return {}
 
-    # Training
-
     def train_dataloader(self) -> DataLoader:
         if len(self.train) == 0:
-            raise InputError(
-                f"{self.path}: split 'train' must have a row to learn from for each of the {self.world_size} processes, "
-                f"got {self.train.plan.n_rows} in all"
-            )
+            least = f"a row to learn from for each of the {self.world_size} processes"
+            raise InputError(f"{self.path}: split 'train' must have {least}, got {self.train.plan.n_rows} in all")
         # Without a trainer nobody knows the position: the sampler then starts the epoch that Lightning's set_epoch says.
         return self._loader(self.train, PlanSampler(self.train.plan, None if self.trainer is None else self._position))
 
@@ -110,24 +106,17 @@ class RankingDataModule(LightningDataModule):
         return {"consumed": self._consumed(), "steps": self._steps(), "per_step": self.train.plan.per_step}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Resume from a checkpoint, if the trainer fits.
-
-        Raises:
-            InputError: if its epochs had another number of steps, or steps of another size: its position then means nothing here.
-        """
+        """Resume from a checkpoint, if the trainer fits; its position means nothing where epochs or steps have another size."""
         if self.trainer.state.fn != "fit" or "steps" not in state_dict:
             return
         if state_dict["steps"] != self._steps():
-            raise InputError(
-                f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._steps()}; "
-                "resume with the same data, batch_size, devices and limit_train_batches"
-            )
+            came = f"epochs of {state_dict['steps']} steps, here they have {self._steps()}"
+            hint = "resume with the same data, batch_size, devices and limit_train_batches"
+            raise InputError(f"the checkpoint comes from {came}; {hint}")
         per_step = self.train.plan.per_step
         if state_dict.get("per_step", per_step) != per_step:
-            raise InputError(
-                f"the checkpoint comes from steps of {state_dict['per_step']} lists, here they have {per_step}; resume with the "
-                "same batch_size and devices, or the same groups"
-            )
+            came = f"steps of {state_dict['per_step']} lists, here they have {per_step}"
+            raise InputError(f"the checkpoint comes from {came}; resume with the same batch_size and devices, or the same groups")
         self._restored = state_dict["consumed"]
 
     def _consumed(self) -> int:
@@ -150,8 +139,6 @@ class RankingDataModule(LightningDataModule):
         """Batches of rows of similar length."""
         where = {"seed": self.seed, "rank": self.rank, "world_size": self.world_size}
         return TrainBatches(Buckets(rows, collator.row_length, batch_size, window=bucket_window, **where), collator)
-
-    # Evaluation
 
     def val_dataloader(self) -> DataLoader | list:
         return self._eval_loader("dev")

@@ -26,9 +26,8 @@ class TripletDataModule(PoolDataModule):
         negatives_depth: draw from this many documents of a source at most, best first; None takes all that ``candidates`` or a
             folder has, and 100 of ``bm25``.
         batch_size: rows per step and process.
-        bucket_window: batches among which rows are sorted by length to save padding; 1 turns that off.
-        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see
-            :class:`ltr.datamodules.PoolDataModule`.
+        bucket_window: see :class:`ltr.datamodules.ListDataModule`.
+        candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`PoolDataModule`.
 
     Raises:
         InputError: at ``setup``, for a training query without a relevant document.
