@@ -6,6 +6,7 @@ import netrc
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,7 +147,7 @@ class RankerCLI(LightningCLI):
         except Exception as error:
             ours = _input_error(error)
             if ours is not None and ours.option is not None:
-                ours.option = _path_of(ours.option, self.config[self.subcommand])
+                ours.option = _path_of(ours, self.config[self.subcommand])
             raise
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -221,11 +222,17 @@ class RankerCLI(LightningCLI):
         """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is an error, not a wish."""
 
 
-def _path_of(option: str, config: jsonargparse.Namespace) -> str:
-    """The path of an option as the command line takes it, or the option itself where several have its name."""
-    paths = (path.replace(".init_args", "") for path in config.as_flat().__dict__)
-    found = {path for path in paths if path == option or path.endswith(f".{option}")}
-    return found.pop() if len(found) == 1 else option
+def _path_of(error: InputError, config: jsonargparse.Namespace) -> str | None:
+    """The path of the error's option as the command line takes it, or the option itself where its place is not certain."""
+    keys = {key.replace(".init_args", ""): value for key, value in vars(config.as_flat()).items()}
+    paths = {".".join(parts[:end]) for parts in (key.split(".") for key in keys) for end in range(1, len(parts) + 1)}
+    found = [path for path in paths if path == error.option or path.endswith(f".{error.option}")]
+    if len(found) > 1:  # the one whose class has raised the error
+        raisers = {type(frame.f_locals.get("self")).__name__ for frame, _ in traceback.walk_tb(error.__traceback__)}
+        classes = keys | {"model.class_path": RankerModule.__name__}
+        owners = [str(classes.get(f"{path.rpartition('.')[0]}.class_path")) for path in found]
+        found = [path for path, owner in zip(found, owners, strict=True) if owner.rpartition(".")[2] in raisers]
+    return found[0] if len(found) == 1 else error.option
 
 
 def _run_folder(config: jsonargparse.Namespace) -> Path:

@@ -204,7 +204,23 @@ BAD = {
         {"model.margin": {"class_path": "ltr.margins.FromDistance"}},
         "SoftmaxLoss has no margin",
     ),
-    "bm25 without depth": ([], {"data.init_args.candidates": "bm25"}, "need a depth"),
+    "bm25 without depth": ([], {"data.init_args.candidates": "bm25"}, "documents per query (option data.depth)"),
+    "an option that two parts have": (
+        ["--model.ranker", "DualEncoder", "--model.ranker.temperature", "0", "--model.loss.temperature", "1.5"],
+        {},
+        "temperature must be above 0, got 0.0 (option model.ranker.temperature)",
+    ),
+    "the same one of the other part": (
+        ["--model.ranker", "DualEncoder", "--model.loss.temperature", "0"],
+        {},
+        "temperature must be finite and above 0, got 0.0 (option model.loss.temperature)",
+    ),
+    "a part with the name of an option": (
+        ["--model.ranker", "DualEncoder", "--model.in_batch", "OtherQueries"]
+        + ["--model.loss", "MarginRankingLoss", "--model.margin", "FromDistance"],
+        {},
+        "or take another margin (option model.margin)",
+    ),
     "missing checkpoint": (["--ckpt_path", "nowhere.ckpt"], {}, "nowhere.ckpt: there is no such file"),
     "no last checkpoint": (["--ckpt_path", "last"], {}, "there is no"),
     "best is the worst": ([], {"best.monitor": "val/swapped_pairs"}, "best.mode must be 'min' for val/swapped_pairs"),

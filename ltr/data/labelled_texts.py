@@ -113,7 +113,7 @@ def _same_label(labels: np.ndarray, where: str) -> QueryLists:
         raise InputError(f"{where}: no two texts have the same label; there is nothing to be found")
     if n_pairs > MOST_PAIRS:
         raise InputError(
-            f"{where}: {n_pairs} pairs of texts share a label, at most {MOST_PAIRS} can be measured; take fewer texts"
+            f"{where}: {n_pairs} pairs of texts share a label, more than the {MOST_PAIRS} to be measured; take fewer"
         )
     query_rows = np.flatnonzero(counts[labels] > 1)
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
