@@ -14,11 +14,7 @@ def check_lists(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Te
 
 
 def check_shapes(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The scores in float32 or better, the labels like them and without gradient, and the mask.
-
-    Raises:
-        ValueError: if scores, labels and mask do not share one shape ``[B, N]``, or the scores are integers.
-    """
+    """The scores in float32 or better, the labels like them and without gradient, and the mask; other shapes are refused."""
     shape = scores.shape
     if scores.ndim != 2 or shape != labels.shape or (mask is not None and shape != mask.shape):
         raise ValueError(
@@ -50,11 +46,7 @@ def let_nan_out(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def check_margin(margin: float | Tensor, scores: Tensor) -> Tensor:
-    """The margin as a tensor like the scores: ``[B, 1]``, ``[B, N]`` (per less relevant document) or ``[B, N, N]`` (per pair).
-
-    Raises:
-        ValueError: for any other shape.
-    """
+    """The margin as a tensor like the scores: ``[B, 1]``, ``[B, N]`` (per less relevant document) or ``[B, N, N]`` (per pair)."""
     rows, columns = scores.shape
     margin = torch.as_tensor(margin, dtype=scores.dtype, device=scores.device)
     if margin.ndim == 0:
