@@ -107,8 +107,10 @@ class NormalSample(Margin):
     rank. The count is in the checkpoint, so a resumed run draws the same margins. They have no gradient.
 
     Args:
-        mean, std: in units of score; std at least 0.
-        low, high: bounds, in units of score, with 0 ≤ low ≤ high.
+        mean: in units of score.
+        std: at least 0, in units of score.
+        low: lower bound, at least 0, in units of score.
+        high: upper bound, at least ``low``, in units of score.
         seed: of the draws, at least 0.
     """
 
@@ -131,16 +133,14 @@ class NormalSample(Margin):
         negative = mask & (labels < best_b)
         # Pad draws and distances with +inf beyond the row's n negatives, so padding sorts last in both.
         unused = torch.arange(labels.shape[1], device=labels.device) >= negative.sum(dim=1, keepdim=True)
-        draws = self._draw(labels, lists.shared).masked_fill(unused, torch.inf).sort(dim=1).values
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        process = torch.distributed.get_rank() if distributed and not lists.shared else 0
+        generator = np.random.default_rng([self.seed, int(self.batches), process])
+        self.batches += 1
+        draws = torch.from_numpy(generator.normal(self.mean, self.std, labels.shape)).to(labels)
+        draws = draws.masked_fill(unused, torch.inf).sort(dim=1).values
         rank = ease.masked_fill(~negative, torch.inf).argsort(dim=1).argsort(dim=1)
         return draws.gather(1, rank).clamp(self.low, self.high)
-
-    def _draw(self, like: Tensor, shared: bool) -> Tensor:
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        rank = torch.distributed.get_rank() if distributed and not shared else 0
-        generator = np.random.default_rng([self.seed, int(self.batches), rank])
-        self.batches += 1
-        return torch.from_numpy(generator.normal(self.mean, self.std, like.shape)).to(like)
 
 
 class Learnable(Margin):
@@ -158,7 +158,8 @@ class Learnable(Margin):
 
     Args:
         k: where the factor starts, above 0, in units of score per unit of distance.
-        cap, floor: bounds of the margin, in units of score, with 0 < floor < cap.
+        cap: upper bound of the margin, in units of score.
+        floor: lower bound of the margin, above 0 and below ``cap``, in units of score.
 
     Raises:
         InputError: for a batch without embeddings.

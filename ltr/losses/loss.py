@@ -31,7 +31,7 @@ class Loss(nn.Module):
         self.reduction = reduction
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        """Value of the loss.
+        """Value of the loss: a scalar, or ``[B]`` for ``reduction="none"``.
 
         Args:
             scores: ``[B, N]`` float, higher is better.
@@ -39,9 +39,6 @@ class Loss(nn.Module):
             mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
             margin: in units of score, used instead of the loss's own: ``[B, 1]`` (per row), ``[B, N]`` (per less relevant
                 document) or ``[B, N, N]`` (per pair, more relevant document first). Ignored if ``takes_margin`` is False.
-
-        Returns:
-            A scalar, or ``[B]`` for ``reduction="none"``.
 
         Raises:
             ValueError: if the shapes of scores, labels and mask differ, or the margin has none of the three shapes.

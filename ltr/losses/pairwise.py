@@ -138,8 +138,7 @@ class AdaptiveRankNetLoss(RankNetLoss):
 
     Use: With mined negatives whose distances tell how far apart they should stay (:class:`ltr.margins.FromDistance`).
     Cost: O(P·N) time, O(N · block) memory.
-    References: Burges et al. (2005), Learning to rank using gradient descent, with the margin of :class:`MarginRankingLoss`
-        inside.
+    References: Burges et al. (2005), Learning to rank using gradient descent, with a margin inside.
 
     Args:
         sigma: steepness, in 1 / units of score.
