@@ -25,10 +25,7 @@ class Texts(NamedTuple):
     def keys(self) -> Tensor:
         r"""``[S]`` int64: equal for texts of equal ids, and for others with a probability of about :math:`2^{-64}` a pair.
 
-        .. math::
-            k_s = \sum_t (x_{st} + 1)\, w_t \bmod 2^{64}
-
-        with odd numbers :math:`w_t` that are the same in every process.
+        They are :math:`\sum_t (x_{st} + 1)\, w_t \bmod 2^{64}`, with odd numbers :math:`w_t` that are the same in every process.
         """
         device = self.ids.device
         longest = int(self.lengths.max()) if len(self.lengths) else 0

@@ -17,7 +17,7 @@ from ltr.similarity import euclidean
 class Margin(nn.Module):
     """A margin policy: from the lists of a batch to margins in units of score.
 
-    What it says of padding, and of pairs that are none, is not used.
+    What it says of padding, and of pairs that are none, is not used. Raises ``InputError`` for an option out of its bounds.
     """
 
     wants_embeddings: bool = False  # whether it reads them
@@ -32,13 +32,7 @@ class Constant(Margin):
     r"""The same margin for every pair: :math:`m_{ij} = v`.
 
     Args:
-        value: in units of score.
-
-    Returns:
-        ``[B, N]``.
-
-    Raises:
-        InputError: if value is below 0 or not finite.
+        value: at least 0, in units of score.
     """
 
     def __init__(self, value: float = 1.0) -> None:
@@ -53,14 +47,10 @@ class Constant(Margin):
 class LabelGap(Margin):
     r"""A margin per pair that grows with the gap of the grades: :math:`m_{ij} = s \cdot \max(0,\; y_i - y_j)`.
 
+    It is ``[B, N, N]``: with in-batch lists rows × columns² numbers.
+
     Args:
-        scale: units of score per grade.
-
-    Returns:
-        ``[B, N, N]``: with in-batch lists rows × columns² numbers.
-
-    Raises:
-        InputError: if scale is not above 0, or not finite.
+        scale: above 0, units of score per grade.
     """
 
     def __init__(self, scale: float = 1.0) -> None:
@@ -69,8 +59,7 @@ class LabelGap(Margin):
         self.scale = scale
 
     def forward(self, lists: ScoredLists) -> Tensor:
-        y_gap_bij = lists.labels.unsqueeze(2) - lists.labels.unsqueeze(1)
-        return self.scale * y_gap_bij.clamp(min=0)
+        return self.scale * (lists.labels.unsqueeze(2) - lists.labels.unsqueeze(1)).clamp(min=0)
 
 
 class FromDistance(Margin):
@@ -79,15 +68,11 @@ class FromDistance(Margin):
     A far (easy) negative is asked to stay further away. The distances come from the index, so the margin carries no gradient.
 
     Args:
-        k: factor; in units of score for a distance of 1.
-        power: 1 for ``k·d``, 0.5 for ``k·√d``, 2 for ``k·d²``.
-        cap: upper bound, in units of score; None for no bound.
-
-    Returns:
-        ``[B, N]``.
+        k: factor above 0; in units of score for a distance of 1.
+        power: above 0: 1 for ``k·d``, 0.5 for ``k·√d``, 2 for ``k·d²``.
+        cap: upper bound above 0, in units of score; None for no bound.
 
     Raises:
-        InputError: if k, power or cap is not above 0.
         InputError: for a batch without distances.
     """
 
@@ -95,19 +80,15 @@ class FromDistance(Margin):
 
     def __init__(self, k: float = 1.0, power: float = 1.0, cap: float | None = None) -> None:
         super().__init__()
-        _require(
-            0 < k < math.inf and 0 < power < math.inf, "FromDistance: k and power must be finite and above 0", k=k, power=power
-        )
+        possible = 0 < k < math.inf and 0 < power < math.inf
+        _require(possible, "FromDistance: k and power must be finite and above 0", k=k, power=power)
         _require(cap is None or cap > 0, "FromDistance: cap must be above 0, or none", cap=cap)
         self.k, self.power, self.cap = k, power, cap
 
     def forward(self, lists: ScoredLists) -> Tensor:
         if lists.distances is None:
-            raise InputError(
-                "FromDistance needs a batch with distances, got none; set negatives of the data to a folder of mined "
-                "negatives, or take another margin",
-                option="margin",
-            )
+            hint = "set negatives of the data to a folder of mined negatives, or take another margin"
+            raise InputError(f"FromDistance needs a batch with distances, got none; {hint}", option="margin")
         margin = self.k * lists.distances.detach().clamp(min=0) ** self.power
         return margin if self.cap is None else margin.clamp(max=self.cap)
 
@@ -123,27 +104,22 @@ class NormalSample(Margin):
     margins of padding and of the most relevant documents are not used.
 
     The draws are a function of the seed, the batches counted so far and, unless all processes share their lists, the process's
-    rank. The count is in the checkpoint, so a resumed run draws the same margins.
+    rank. The count is in the checkpoint, so a resumed run draws the same margins. They have no gradient.
 
     Args:
         mean: in units of score.
-        std: in units of score.
-        low: lower bound, in units of score.
-        high: upper bound, in units of score.
-        seed: of the draws.
-
-    Returns:
-        ``[B, N]`` without gradient.
-
-    Raises:
-        InputError: if not 0 ≤ low ≤ high, if mean is not finite, or if std or seed is below 0.
+        std: at least 0, in units of score.
+        low: lower bound, at least 0, in units of score.
+        high: upper bound, at least ``low``, in units of score.
+        seed: of the draws, at least 0.
     """
+
+    batches: Tensor
 
     def __init__(self, mean: float = 0.3, std: float = 0.1, low: float = 1e-4, high: float = 0.5, seed: int = 0) -> None:
         super().__init__()
-        _require(
-            0 <= low <= high < math.inf, "NormalSample: low and high must be finite, with 0 <= low <= high", low=low, high=high
-        )
+        bounds = "NormalSample: low and high must be finite, with 0 <= low <= high"
+        _require(0 <= low <= high < math.inf, bounds, low=low, high=high)
         _require(math.isfinite(mean), "NormalSample: mean must be finite", mean=mean)
         _require(0 <= std < math.inf, "NormalSample: std must be finite and at least 0", std=std)
         _require(seed >= 0, "NormalSample: seed must be at least 0", seed=seed)
@@ -157,16 +133,14 @@ class NormalSample(Margin):
         negative = mask & (labels < best_b)
         # Pad draws and distances with +inf beyond the row's n negatives, so padding sorts last in both.
         unused = torch.arange(labels.shape[1], device=labels.device) >= negative.sum(dim=1, keepdim=True)
-        draws = self._draw(labels, lists.shared).masked_fill(unused, torch.inf).sort(dim=1).values
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        process = torch.distributed.get_rank() if distributed and not lists.shared else 0
+        generator = np.random.default_rng([self.seed, int(self.batches), process])
+        self.batches += 1
+        draws = torch.from_numpy(generator.normal(self.mean, self.std, labels.shape)).to(labels)
+        draws = draws.masked_fill(unused, torch.inf).sort(dim=1).values
         rank = ease.masked_fill(~negative, torch.inf).argsort(dim=1).argsort(dim=1)
         return draws.gather(1, rank).clamp(self.low, self.high)
-
-    def _draw(self, like: Tensor, shared: bool) -> Tensor:
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        rank = torch.distributed.get_rank() if distributed and not shared else 0
-        generator = np.random.default_rng([self.seed, int(self.batches), rank])
-        self.batches += 1
-        return torch.from_numpy(generator.normal(self.mean, self.std, like.shape)).to(like)
 
 
 class Learnable(Margin):
@@ -180,16 +154,14 @@ class Learnable(Margin):
     distances would shrink to 0 to please the loss, and nothing would be ranked. Hence two bounds: k stays within
     :math:`[k_0 / 2,\; 2 k_0]`, and a margin never falls below the floor, where its gradient is cut (as it is above the cap).
 
-    Args:
-        k: where the factor starts, in units of score per unit of distance.
-        cap: upper bound of the margin, in units of score.
-        floor: lower bound of the margin, in units of score.
+    It is ``[B, N, N]``, float32 or better, and its gradient takes as much memory: with in-batch lists rows × columns² numbers.
 
-    Returns:
-        ``[B, N, N]`` float32 or better; its gradient takes as much memory, with in-batch lists rows × columns² numbers.
+    Args:
+        k: where the factor starts, above 0, in units of score per unit of distance.
+        cap: upper bound of the margin, in units of score.
+        floor: lower bound of the margin, above 0 and below ``cap``, in units of score.
 
     Raises:
-        InputError: if k is not above 0, or not 0 < floor < cap.
         InputError: for a batch without embeddings.
     """
 
@@ -210,9 +182,8 @@ class Learnable(Margin):
     def forward(self, lists: ScoredLists) -> Tensor:
         h = lists.embeddings
         if h is None:
-            raise InputError(
-                "Learnable needs the documents' embeddings [B, N, H], got none; take a model that gives them", option="margin"
-            )
+            hint = "take a model that gives them"
+            raise InputError(f"Learnable needs the documents' embeddings [B, N, H], got none; {hint}", option="margin")
         if len(h) == len(lists.mask):
             h = h.masked_fill(~lists.mask.unsqueeze(2), 0.0)
         # Else all rows share their documents, and their distances: H numbers a document for each row would fill the memory.
@@ -227,28 +198,17 @@ class Annealed(Margin):
 
     Args:
         margin: the policy.
-        steps: T, batches until the margin is whole; the first one has 0.
-
-    Returns:
-        What the policy returns, scaled.
-
-    Raises:
-        InputError: if steps is below 1.
+        steps: T, batches until the margin is whole, at least 1; the first one has 0.
     """
+
+    batches: Tensor
 
     def __init__(self, margin: Margin, steps: int) -> None:
         super().__init__()
         _require(steps >= 1, "Annealed: steps must be at least 1", steps=steps)
         self.margin, self.steps = margin, steps
+        self.wants_embeddings, self.wants_distances = margin.wants_embeddings, margin.wants_distances
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
-
-    @property
-    def wants_embeddings(self) -> bool:
-        return self.margin.wants_embeddings
-
-    @property
-    def wants_distances(self) -> bool:
-        return self.margin.wants_distances
 
     def forward(self, lists: ScoredLists) -> Tensor:
         share = (self.batches / self.steps).clamp(max=1.0)

@@ -1,22 +1,22 @@
 """Ranking metrics over padded lists, one value per query, as trec_eval and LETOR count them.
 
-Letters of shapes: b row (one query), n rank or column, i and j columns, m column of ``ideal``.
-
-A query with nothing to find gives NaN: :class:`RankingMetric` says what becomes of it.
+Letters of shapes: b row (one query), n rank or column, m column of ``ideal``. Measures by rank take the grades by rank, those of
+all relevant documents, largest first, and k, the ranks counted (None counts all). A query with nothing to find gives NaN:
+:class:`RankingMetric` says what becomes of it.
 """
 
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torchmetrics import Metric
 
 from ltr.errors import InputError
 from ltr.gains import exp_gain
+from ltr.losses.lists import check_shapes
 from ltr.losses.pairs import find_uppers, hinge, pair_sums
 
 Empty = Literal["skip", "zero", "one"]
@@ -38,25 +38,13 @@ class RankedLists:
     """
 
     def __init__(
-        self,
-        scores: Tensor,
-        labels: Tensor,
-        mask: Tensor | None = None,
-        ties: Tensor | None = None,
-        ideal: Tensor | None = None,
+        self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, ties: Tensor | None = None, ideal: Tensor | None = None
     ) -> None:
-        mask = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
-        if scores.ndim != 2 or scores.shape != labels.shape or scores.shape != mask.shape:
-            raise ValueError(
-                "scores, labels and mask must share one shape [B, N], got "
-                f"{tuple(scores.shape)}, {tuple(labels.shape)} and {tuple(mask.shape)}"
-            )
-        if (scores.isnan() & mask).any():
+        self.scores, self.labels, mask = check_shapes(scores.float(), labels, mask)
+        self.mask = torch.ones_like(self.labels, dtype=torch.bool) if mask is None else mask
+        if (self.scores.isnan() & self.mask).any():
             raise ValueError("scores must be numbers to be ranked, got NaN; the model has diverged: lower its learning rate")
-        if not scores.shape[1]:  # lists without documents are lists of padding
-            scores, labels, mask = (F.pad(t, (0, 1)) for t in (scores, labels, mask))
-            ties = None
-        self.scores, self.labels, self.mask, self.ties, self._ideal = scores.float(), labels, mask, ties, ideal
+        self.ties, self._ideal = ties if scores.shape[1] else None, ideal
 
     @cached_property
     def grades(self) -> Tensor:
@@ -65,7 +53,7 @@ class RankedLists:
         for key in (self.ties, self.scores, self.mask.int()):  # stable sorts from the least important key to the most
             if key is not None:
                 order = order.gather(1, key.gather(1, order).argsort(dim=1, descending=True, stable=True))
-        return self.labels.float().clamp(min=0).masked_fill(~self.mask, 0.0).gather(1, order)
+        return self.labels.clamp(min=0).masked_fill(~self.mask, 0.0).gather(1, order)
 
     @cached_property
     def ideal(self) -> Tensor:
@@ -77,25 +65,25 @@ class RankedLists:
     def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
         """``[B]`` each: the pairs with y_i > y_j, how many of them have s_j > s_i, and how many are tied in score."""
         # A hinge of margin 0 costs something where s_j > s_i; with the scores negated, where s_i > s_j.
-        labels = self.labels.to(self.scores.dtype)
-        n_pairs_b = find_uppers(labels, self.mask).n_pairs()
-        swapped_b, right_b = (
-            pair_sums(scores.detach(), labels, self.mask, hinge, active=True)[1] for scores in (self.scores, -self.scores)
-        )
+        n_pairs_b, scores = find_uppers(self.labels, self.mask).n_pairs(), self.scores.detach()
+        swapped_b, right_b = (pair_sums(s, self.labels, self.mask, hinge, active=True)[1] for s in (scores, -scores))
         return n_pairs_b, swapped_b, n_pairs_b - swapped_b - right_b
 
 
+def _ranks(by_rank_bn: Tensor) -> Tensor:
+    return torch.arange(1, by_rank_bn.shape[1] + 1, device=by_rank_bn.device)
+
+
+def _relevant(grades_bn: Tensor, k: int | None) -> Tensor:
+    return (grades_bn[:, :k] > 0).float()
+
+
 def _discounted(gains_bn: Tensor) -> Tensor:
-    ranks_n = torch.arange(1, gains_bn.shape[1] + 1, device=gains_bn.device)
-    return (gains_bn / torch.log2(ranks_n + 1.0)).sum(dim=1)
+    return (gains_bn / torch.log2(_ranks(gains_bn) + 1.0)).sum(dim=1)
 
 
-def _gain(grades: Tensor, gain: Literal["linear", "exp"]) -> Tensor:
-    return grades if gain == "linear" else exp_gain(grades)
-
-
-def _nan_where(empty_b: Tensor, value_b: Tensor) -> Tensor:
-    return value_b.masked_fill(empty_b, math.nan)
+def _or_nan(value_b: Tensor, ideal_bm: Tensor) -> Tensor:
+    return value_b.masked_fill(~(ideal_bm > 0).any(dim=1), math.nan)
 
 
 def ndcg(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None, gain: Literal["linear", "exp"] = "linear") -> Tensor:
@@ -104,44 +92,38 @@ def ndcg(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None, gain: Litera
     References: Järvelin & Kekäläinen (2002), Cumulated gain-based evaluation of IR techniques.
 
     Args:
-        grades_bn: ``[B, N]`` grades by rank.
-        ideal_bm: ``[B, M]`` grades of all relevant documents, largest first.
-        k: ranks counted; None counts all.
         gain: ``linear``: the grade (trec_eval); ``exp``: 2^grade − 1 (LETOR).
     """
-    best_b = _discounted(_gain(ideal_bm[:, :k], gain))
-    return _nan_where(best_b == 0, _discounted(_gain(grades_bn[:, :k], gain)) / best_b.clamp(min=1e-30))
+    gains_bn, best_bm = (grades[:, :k] if gain == "linear" else exp_gain(grades[:, :k]) for grades in (grades_bn, ideal_bm))
+    return _or_nan(_discounted(gains_bn) / _discounted(best_bm).clamp(min=1e-30), ideal_bm)
 
 
 def reciprocal_rank(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None) -> Tensor:
     """1 / rank of the first relevant document, 0 if there is none among the first k."""
-    relevant_bn = (grades_bn[:, :k] > 0).float()
-    ranks_n = torch.arange(1, relevant_bn.shape[1] + 1, device=grades_bn.device)
-    return _nan_where(_none(ideal_bm), (relevant_bn / ranks_n).amax(dim=1))
+    relevant_bn = _relevant(grades_bn, k)
+    return _or_nan((relevant_bn / _ranks(relevant_bn)).amax(dim=1), ideal_bm)
 
 
 def average_precision(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None) -> Tensor:
     """Mean over all relevant documents of the precision at their rank; those not among the first k count 0."""
-    relevant_bn = (grades_bn[:, :k] > 0).float()
-    ranks_n = torch.arange(1, relevant_bn.shape[1] + 1, device=grades_bn.device)
-    hits_b = (relevant_bn * relevant_bn.cumsum(dim=1) / ranks_n).sum(dim=1)
-    return _nan_where(_none(ideal_bm), hits_b / (ideal_bm > 0).sum(dim=1).clamp(min=1))
+    relevant_bn = _relevant(grades_bn, k)
+    hits_b = (relevant_bn * relevant_bn.cumsum(dim=1) / _ranks(relevant_bn)).sum(dim=1)
+    return _or_nan(hits_b / (ideal_bm > 0).sum(dim=1).clamp(min=1), ideal_bm)
 
 
 def precision(grades_bn: Tensor, ideal_bm: Tensor, k: int) -> Tensor:
     """Share of relevant documents among the first k; ranks that a short list lacks count as irrelevant."""
-    return _nan_where(_none(ideal_bm), (grades_bn[:, :k] > 0).float().sum(dim=1) / k)
+    return _or_nan(_relevant(grades_bn, k).sum(dim=1) / k, ideal_bm)
 
 
 def recall(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None) -> Tensor:
     """Share of all relevant documents that stand among the first k."""
-    found_b = (grades_bn[:, :k] > 0).float().sum(dim=1)
-    return _nan_where(_none(ideal_bm), found_b / (ideal_bm > 0).sum(dim=1).clamp(min=1))
+    return _or_nan(_relevant(grades_bn, k).sum(dim=1) / (ideal_bm > 0).sum(dim=1).clamp(min=1), ideal_bm)
 
 
 def success(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None) -> Tensor:
     """1 if a relevant document stands among the first k."""
-    return _nan_where(_none(ideal_bm), (grades_bn[:, :k] > 0).any(dim=1).float())
+    return _or_nan(_relevant(grades_bn, k).amax(dim=1), ideal_bm)
 
 
 def expected_reciprocal_rank(grades_bn: Tensor, ideal_bm: Tensor, k: int | None = None, max_grade: float = 4.0) -> Tensor:
@@ -153,15 +135,10 @@ def expected_reciprocal_rank(grades_bn: Tensor, ideal_bm: Tensor, k: int | None 
     """
     if grades_bn.numel() and grades_bn.max() > max_grade:
         raise InputError(f"ERR needs grades up to max_grade={max_grade:g}, got {grades_bn.max():g}; raise it", option="max_grade")
-    satisfied_bn = _gain(grades_bn[:, :k], "exp") / 2.0**max_grade
-    ranks_n = torch.arange(1, satisfied_bn.shape[1] + 1, device=grades_bn.device)
+    satisfied_bn = exp_gain(grades_bn[:, :k]) / 2.0**max_grade
     still_reading_bn = torch.cumprod(1 - satisfied_bn, dim=1).roll(1, dims=1)
     still_reading_bn[:, :1] = 1.0
-    return _nan_where(_none(ideal_bm), (satisfied_bn * still_reading_bn / ranks_n).sum(dim=1))
-
-
-def _none(ideal_bm: Tensor) -> Tensor:
-    return ~(ideal_bm > 0).any(dim=1)
+    return _or_nan((satisfied_bn * still_reading_bn / _ranks(satisfied_bn)).sum(dim=1), ideal_bm)
 
 
 def swapped_pairs(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -185,7 +162,7 @@ def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> T
 def _swapped(lists: RankedLists) -> Tensor:
     n_pairs_b, swapped_b, tied_b = lists.pairs
     # A number of pairs beyond 2^24 is not exact in float32.
-    return _nan_where(n_pairs_b == 0, (2 * swapped_b + tied_b).to(_exact()) / 2)
+    return ((2 * swapped_b + tied_b).to(_exact()) / 2).masked_fill(n_pairs_b == 0, math.nan)
 
 
 def _tau(lists: RankedLists) -> Tensor:
@@ -194,7 +171,7 @@ def _tau(lists: RankedLists) -> Tensor:
     n_by_score_b = _pairs_with_two_scores(lists.scores, lists.mask)
     # Two roots, not the root of a product: that overflows for lists of some 10,000 documents.
     tau_b = (concordant_b - swapped_b) / n_pairs_b.sqrt().clamp(min=1) / n_by_score_b.sqrt().clamp(min=1)
-    return _nan_where(n_pairs_b == 0, tau_b)
+    return tau_b.masked_fill(n_pairs_b == 0, math.nan)
 
 
 def _exact() -> torch.dtype:
@@ -229,12 +206,8 @@ class RankingMetric(Metric):
     Args:
         measure: ``nDCG@10`` (gain = grade), ``nDCG_exp@10`` (gain = 2^grade − 1), ``RR@10``, ``AP``, ``P@5``, ``R@100``,
             ``Success@1``, ``ERR@10``, ``swapped_pairs`` or ``tau``; without ``@k`` the whole list counts (``P`` needs a k).
-        empty: what a query with nothing to find counts: it is left out (``skip``), or counts 0 (``zero``, trec_eval) or 1
-        (``one``).
+        empty: whether a query with nothing to find is left out (``skip``), or counts 0 (``zero``, trec_eval) or 1 (``one``).
         max_grade: the largest grade of the scale; only ERR uses it.
-
-    Raises:
-        ValueError: for an unknown measure or option.
 
     Example:
         >>> metric = RankingMetric("RR@10")
@@ -244,17 +217,16 @@ class RankingMetric(Metric):
     """
 
     full_state_update = False
+    total: Tensor
+    queries: Tensor
 
     def __init__(self, measure: str = "nDCG@10", empty: Empty = "skip", max_grade: float = 4.0) -> None:
         super().__init__()
         name, _, cut = measure.partition("@")
         known = name in _BY_PAIR or name in _BY_RANK
         if not known or (cut and (name in _BY_PAIR or not cut.isdigit() or int(cut) < 1)) or (name == "P" and not cut):
-            raise InputError(
-                f"a measure must be one of {', '.join(_BY_RANK)} with or without @k (P needs one), or "
-                f"{', '.join(_BY_PAIR)}; got {measure!r}",
-                option="metrics",
-            )
+            rule = f"one of {', '.join(_BY_RANK)} with or without @k (P needs one), or {', '.join(_BY_PAIR)}"
+            raise InputError(f"a measure must be {rule}; got {measure!r}", option="metrics")
         if empty not in ("skip", "zero", "one"):
             raise InputError(f"empty must be 'skip', 'zero' or 'one', got {empty!r}", option="empty")
         self.measure, self.name, self.k = measure, name, int(cut) if cut else None
@@ -270,40 +242,24 @@ class RankingMetric(Metric):
         nothing = "without two different labels" if self.name in _BY_PAIR else "without a relevant document"
         return f"{gain.get(self.name, '')}queries {nothing} {left_out}"
 
-    def per_query(
-        self,
-        scores: Tensor | RankedLists,
-        labels: Tensor | None = None,
-        mask: Tensor | None = None,
-        ties: Tensor | None = None,
-        ideal: Tensor | None = None,
-    ) -> Tensor:
+    def per_query(self, scores: Tensor | RankedLists, *others: Any) -> Tensor:
         """One value per query, ``[B]``, without touching the running mean; NaN for a query that is left out.
 
         Args:
-            scores, labels, mask, ties, ideal: as :class:`RankedLists` takes them; or such lists alone. Several metrics given the
-                same lists rank them once.
+            scores: lists to be measured, which several metrics rank but once; or scores alone, before
+            *others: the other arguments of :class:`RankedLists`.
         """
-        lists = scores if isinstance(scores, RankedLists) else RankedLists(scores, labels, mask, ties, ideal)
+        lists = scores if isinstance(scores, RankedLists) else RankedLists(scores, *others)
         if self.name in _BY_PAIR:
             value_b = _BY_PAIR[self.name](lists)
         else:
             options = {"max_grade": self.max_grade} if self.name == "ERR" else {}
             value_b = _BY_RANK[self.name](lists.grades, lists.ideal, self.k, **options)
-        if self.empty == "skip":
-            return value_b
-        return value_b.nan_to_num(nan=0.0 if self.empty == "zero" else 1.0)
+        return value_b if self.empty == "skip" else value_b.nan_to_num(nan={"zero": 0.0, "one": 1.0}[self.empty])
 
-    def update(
-        self,
-        scores: Tensor | RankedLists,
-        labels: Tensor | None = None,
-        mask: Tensor | None = None,
-        ties: Tensor | None = None,
-        ideal: Tensor | None = None,
-    ) -> None:
+    def update(self, scores: Tensor | RankedLists, *others: Any) -> None:
         """Count B more queries; arguments as in :meth:`per_query`."""
-        value_b = self.per_query(scores, labels, mask, ties, ideal)
+        value_b = self.per_query(scores, *others)
         counted_b = ~value_b.isnan()
         self.total = self.total + value_b[counted_b].sum(dtype=self.total.dtype)
         self.queries = self.queries + counted_b.sum()  # not in place: the state may stem from inference mode

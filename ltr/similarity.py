@@ -37,7 +37,7 @@ def squared_euclidean(queries: Tensor, docs: Tensor) -> Tensor:
     >>> squared_euclidean(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
     tensor([[-25.]])
     """
-    return _squared_euclidean(*_centred(_precise(queries), _precise(docs)))
+    return _squared_euclidean(*_centred(queries, docs))
 
 
 def euclidean(queries: Tensor, docs: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def euclidean(queries: Tensor, docs: Tensor) -> Tensor:
     >>> euclidean(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
     tensor([[-5.]])
     """
-    return _Euclidean.apply(*_centred(_precise(queries), _precise(docs)))
+    return _Euclidean.apply(*_centred(queries, docs))
 
 
 def _precise(embeddings: Tensor) -> Tensor:
@@ -55,6 +55,7 @@ def _precise(embeddings: Tensor) -> Tensor:
 
 def _centred(queries: Tensor, docs: Tensor) -> tuple[Tensor, Tensor]:
     """Moved by the mean document, which changes no distance: where all embeddings lie close, products keep more digits."""
+    queries, docs = _precise(queries), _precise(docs)
     if not docs.shape[-2]:
         return queries, docs
     centre = docs.detach().mean(dim=-2, keepdim=True)

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
 # Every loss by its name.
 LOSSES: dict[str, type[Loss]] = {}
-for _file in sorted(found.name for found in pkgutil.iter_modules(__path__)):
-    _module = importlib.import_module(f"{__name__}.{_file}")
-    for _class in vars(_module).values():
-        _is_loss = isinstance(_class, type) and issubclass(_class, Loss) and _class is not Loss
-        if _is_loss and _class.__module__ == _module.__name__:  # defined there, not imported
+for _file in pkgutil.iter_modules(__path__):  # in the order of their names
+    for _class in vars(importlib.import_module(f"{__name__}.{_file.name}")).values():
+        if isinstance(_class, type) and issubclass(_class, Loss) and _class is not Loss:
             LOSSES[_class.__name__] = _class
 globals().update(LOSSES)
 

@@ -3,12 +3,14 @@
 Letters of shapes: b row (one query), i and j documents, r rank.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ltr.gains import exp_gain
 from ltr.losses.lists import check_lists, relevant_and_not, two_labels
-from ltr.losses.loss import Loss, Reduction, check_positive
+from ltr.losses.loss import Loss, Reduction, positive
 from ltr.losses.pairs.blocks import sum_in_blocks
 from ltr.losses.pairs.uppers import pack
 from ltr.losses.ranked import best_dcg, discount
@@ -39,8 +41,7 @@ class ApproxNDCGLoss(Loss):
 
     def __init__(self, temperature: float = 0.1, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
-        check_positive("temperature", temperature)
-        self.temperature = temperature
+        self.temperature = positive("temperature", temperature)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
@@ -49,7 +50,7 @@ class ApproxNDCGLoss(Loss):
         columns, real = pack(~(gains <= 0) & mask)  # a NaN among them, to let it out
         gain_p = gains.gather(1, columns).masked_fill(~real, 0.0)
 
-        def block(span: slice, docs: list[Tensor], lists: list[Tensor]) -> tuple[Tensor, Tensor]:
+        def block(span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
             above_ij = torch.sigmoid((lists[0].unsqueeze(1) - docs[0].unsqueeze(2)) / self.temperature)
             # A document counts itself as one half.
             rank_i = 0.5 + above_ij.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=2)
@@ -85,8 +86,7 @@ class ApproxMRRLoss(Loss):
 
     def __init__(self, temperature: float = 0.1, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
-        check_positive("temperature", temperature)
-        self.temperature = temperature
+        self.temperature = positive("temperature", temperature)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
@@ -122,8 +122,7 @@ class NeuralNDCGLoss(Loss):
 
     def __init__(self, temperature: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
-        check_positive("temperature", temperature)
-        self.temperature = temperature
+        self.temperature = positive("temperature", temperature)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)

@@ -1,6 +1,6 @@
 """Several losses at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import reduce
 
 import torch
@@ -38,13 +38,11 @@ class WeightedSum(Loss):
     def __init__(self, losses: list[Loss] | None = None, weights: list[float] | None = None) -> None:
         super().__init__()
         losses = [SoftmaxLoss(), MarginRankingLoss()] if losses is None else losses
-        self.weights: Sequence[float] = [1.0] * len(losses) if weights is None else weights
+        self.weights = [1.0] * len(losses) if weights is None else weights
         if not losses or len(self.weights) != len(losses):
-            raise InputError(
-                f"losses must not be empty and weights must be one for each, got {len(losses)} and {len(self.weights)}",
-                option="weights",
-            )
-        self.losses = nn.ModuleList(losses)
+            came = f"{len(losses)} and {len(self.weights)}"
+            raise InputError(f"losses must not be empty and weights must be one for each, got {came}", option="weights")
+        self.losses: Iterable[Loss] = nn.ModuleList(losses)  # type: ignore[assignment]  # it forgets the class of its modules
         self.takes_margin = any(loss.takes_margin for loss in losses)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:

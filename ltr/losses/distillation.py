@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ltr.losses.lists import check_lists, masked_log_softmax, two_labels
-from ltr.losses.loss import Loss, Reduction, check_positive
+from ltr.losses.loss import Loss, Reduction, positive
 from ltr.losses.pairs import mean_over_pairs
 
 
@@ -57,8 +57,7 @@ class KLDivergenceLoss(Loss):
 
     def __init__(self, temperature: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
-        check_positive("temperature", temperature)
-        self.temperature = temperature
+        self.temperature = positive("temperature", temperature)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)

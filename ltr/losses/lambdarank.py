@@ -15,20 +15,10 @@ from torch.nn import functional as F
 from ltr.errors import InputError
 from ltr.gains import exp_gain
 from ltr.losses.lists import check_lists, relevant_and_not, two_labels
-from ltr.losses.loss import Loss, Reduction, check_choice, check_positive
+from ltr.losses.loss import Loss, Reduction, check_choice, positive
 from ltr.losses.pairs.blocks import sum_in_blocks
 from ltr.losses.pairs.choose import partners
-from ltr.losses.ranked import (
-    Ranked,
-    SwapMetric,
-    best_dcg,
-    discount,
-    of_i,
-    of_j,
-    rank_lists,
-    ranked_margins,
-    swap_weights,
-)
+from ltr.losses.ranked import Ranked, SwapMetric, best_dcg, discount, of_i, of_j, rank_lists, ranked_margins, swap_weights
 
 Scheme = Literal["ndcg1", "ndcg2", "ndcg2++"]
 PairCost = Literal["logistic", "hinge", "squared hinge"]
@@ -84,24 +74,17 @@ class LambdaRankLoss(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.metric, self.k, self.sigma, self.normalize, self.max_grade = metric, k, sigma, normalize, max_grade
-        self.cost, self.margin, self.pairs = cost, margin, pairs
-        self._check()
-
-    def _check(self) -> None:
-        check_choice("metric", self.metric, SwapMetric)
-        check_choice("cost", self.cost, PairCost)
-        check_choice("pairs", self.pairs, ChosenPairs)
-        check_positive("sigma", self.sigma)
-        check_cut(self.k)
-        if self.metric == "precision" and self.k is None:
+        for option, value, choices in (("metric", metric, SwapMetric), ("cost", cost, PairCost), ("pairs", pairs, ChosenPairs)):
+            check_choice(option, value, choices)
+        self.metric, self.k, self.sigma, self.normalize = metric, checked_cut(k), positive("sigma", sigma), normalize
+        self.max_grade, self.cost, self.margin, self.pairs = max_grade, cost, margin, pairs
+        if metric == "precision" and k is None:
             raise InputError("metric='precision' needs k, the ranks that it counts; got None", option="k")
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        self._check()
         scores, labels, mask = check_lists(scores, labels, mask)
-        margin = self.asked_margin(margin)
-        ranked = rank_lists(scores, labels, mask, margin)
+        asked = self.asked_margin(margin)
+        ranked = rank_lists(scores, labels, mask, asked)
         delta, real_r = swap_weights(ranked, self.metric, self.k, self.max_grade), ranked.real.to(scores.dtype)
         chosen = None if self.pairs == "all" else partners(ranked.scores, ranked.labels, ranked.real, self.pairs)
 
@@ -115,11 +98,11 @@ class LambdaRankLoss(Loss):
                     sign_ij *= torch.where(sign_ij > 0, upper_wins, of_j(key_r, span) == of_i(known_r, span))
                 weight_ij = delta(span) * sign_ij.abs()
             gap_ij = sign_ij * (docs[0].unsqueeze(2) - of_j(lists[0], span))
-            if isinstance(margin, Tensor):
+            if isinstance(asked, Tensor):
                 upper, lower = ranked_margins(docs[1:], lists[1:], span)
                 gap_ij = gap_ij - torch.where(sign_ij > 0, upper, lower).masked_fill(sign_ij == 0, 0.0)
-            elif margin:
-                gap_ij = gap_ij - margin
+            elif asked:
+                gap_ij = gap_ij - asked
             return (weight_ij * self._phi(gap_ij)).sum(dim=(1, 2)), weight_ij.sum(dim=(1, 2))
 
         sum_b, weight_b = sum_in_blocks(block, *ranked.cut(self.k))
@@ -140,7 +123,7 @@ class LambdaRankLoss(Loss):
         if self.metric in ("ndcg", "err"):
             return two_labels(exp_gain(labels), mask)
         has_both_b = relevant_and_not(labels, mask)[2]
-        return has_both_b & (mask.sum(dim=1) > self.k) if self.metric == "precision" else has_both_b
+        return has_both_b & (mask.sum(dim=1) > self.k) if self.metric == "precision" and self.k else has_both_b
 
 
 class LambdaLoss(Loss):
@@ -189,9 +172,7 @@ class LambdaLoss(Loss):
     ) -> None:
         super().__init__(reduction)
         check_choice("scheme", scheme, Scheme)
-        check_cut(k)
-        check_positive("sigma", sigma)
-        self.scheme, self.mu, self.k, self.sigma = scheme, mu, k, sigma
+        self.scheme, self.mu, self.k, self.sigma = scheme, mu, checked_cut(k), positive("sigma", sigma)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         scores, labels, real = check_lists(scores, labels, mask)
@@ -216,7 +197,6 @@ class LambdaLoss(Loss):
 
     def _weights(self, ranked: Ranked) -> Callable[[slice], tuple[Tensor, Tensor]]:
         """The weight of each pair of ranks of a span in all, and the part of it by which j should come above i."""
-        check_choice("scheme", self.scheme, Scheme)
         gain_r = exp_gain(ranked.labels)
         gain_r = gain_r / best_dcg(gain_r, self.k).unsqueeze(1)
         inverse_d = discount(gain_r)
@@ -238,11 +218,8 @@ class LambdaLoss(Loss):
         return weights
 
 
-def check_cut(k: int | None) -> None:
-    """Refuse a cut below rank 1.
-
-    Raises:
-        InputError: with what came.
-    """
+def checked_cut(k: int | None) -> int | None:
+    """The cut, refused below rank 1."""
     if k is not None and k < 1:
         raise InputError(f"k must be at least 1, or None for all ranks, got {k}", option="k")
+    return k

@@ -14,18 +14,12 @@ def check_lists(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Te
 
 
 def check_shapes(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The scores in float32 or better, the labels like them and without gradient, and the mask.
-
-    Raises:
-        ValueError: if scores, labels and mask do not share one shape ``[B, N]``, or the scores are integers.
-    """
+    """The scores in float32 or better, the labels like them and without gradient, and the mask; other shapes are refused."""
     shape = scores.shape
     if scores.ndim != 2 or shape != labels.shape or (mask is not None and shape != mask.shape):
-        raise ValueError(
-            "scores, labels and mask must share one shape [B, N], got "
-            f"{tuple(shape)}, {tuple(labels.shape)} and {None if mask is None else tuple(mask.shape)}. "
-            "One row is one query; pad short lists and mark the padding with mask=False."
-        )
+        came = f"{tuple(shape)}, {tuple(labels.shape)} and {None if mask is None else tuple(mask.shape)}"
+        hint = "One row is one query; pad short lists and mark the padding with mask=False."
+        raise ValueError(f"scores, labels and mask must share one shape [B, N], got {came}. {hint}")
     if not scores.is_floating_point():
         raise ValueError(f"scores must be floating, got {scores.dtype}; call .float()")
     if scores.dtype in (torch.float16, torch.bfloat16):
@@ -50,21 +44,15 @@ def let_nan_out(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def check_margin(margin: float | Tensor, scores: Tensor) -> Tensor:
-    """The margin as a tensor like the scores: ``[B, 1]``, ``[B, N]`` (per less relevant document) or ``[B, N, N]`` (per pair).
-
-    Raises:
-        ValueError: for any other shape.
-    """
+    """The margin as a tensor like the scores: ``[B, 1]``, ``[B, N]`` (per less relevant document) or ``[B, N, N]`` (per pair)."""
     rows, columns = scores.shape
     margin = torch.as_tensor(margin, dtype=scores.dtype, device=scores.device)
     if margin.ndim == 0:
         return margin.expand(rows, 1)
     if margin.ndim > 1 and margin.shape[0] in (1, rows) and margin.shape[1:] in ((1,), (columns,), (columns, columns)):
         return margin.expand(rows, *margin.shape[1:])
-    raise ValueError(
-        f"a margin for scores [B={rows}, N={columns}] must be a number, [B, 1] (per row), [B, N] (per less relevant "
-        f"document) or [B, N, N] (per pair), got {tuple(margin.shape)}"
-    )
+    shapes = "[B, 1] (per row), [B, N] (per less relevant document) or [B, N, N] (per pair)"
+    raise ValueError(f"a margin for scores [B={rows}, N={columns}] must be a number, {shapes}, got {tuple(margin.shape)}")
 
 
 def clean_margin(margin: Tensor, labels: Tensor, mask: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ltr.losses.lists import check_lists, check_shapes, masked_log_softmax, relevant_and_not, two_labels
-from ltr.losses.loss import Loss, Reduction, check_choice, check_positive
+from ltr.losses.loss import Loss, Reduction, check_choice, positive
 
 Positives = Literal["out", "in"]
 Kind = Literal["ce", "kl"]
@@ -42,9 +42,8 @@ class SoftmaxLoss(Loss):
 
     def __init__(self, temperature: float = 1.0, positives: Positives = "out", reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
-        check_positive("temperature", temperature)
         check_choice("positives", positives, Positives)
-        self.temperature, self.positives = temperature, positives
+        self.temperature, self.positives = positive("temperature", temperature), positives
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
@@ -53,7 +52,6 @@ class SoftmaxLoss(Loss):
         relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
         # A row that teaches nothing keeps its zeros: log 0 = -inf would be NaN in the backward pass.
         learns = has_signal_b.unsqueeze(1)
-        check_choice("positives", self.positives, Positives)
         if self.positives == "out":
             competitors = scores.masked_fill(~irrelevant & learns, -torch.inf)
             cost = -F.logsigmoid(scores - torch.logsumexp(competitors, dim=1, keepdim=True))
@@ -89,11 +87,9 @@ class ListNetLoss(Loss):
     def __init__(self, kind: Kind = "ce", temperature: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         check_choice("kind", kind, Kind)
-        check_positive("temperature", temperature)
-        self.kind, self.temperature = kind, temperature
+        self.kind, self.temperature = kind, positive("temperature", temperature)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        check_choice("kind", self.kind, Kind)
         scores, labels, mask = check_shapes(scores, labels, mask)
         has_signal_b = two_labels(labels, mask)
         if mask is not None:  # finite, since -inf times a probability of 0 would be NaN

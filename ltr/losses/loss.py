@@ -1,6 +1,6 @@
 """The base of every loss: what a loss takes, what it gives, and how its rows become one number."""
 
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
@@ -31,7 +31,7 @@ class Loss(nn.Module):
         self.reduction = reduction
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        """Value of the loss.
+        """Value of the loss: a scalar, or ``[B]`` for ``reduction="none"``.
 
         Args:
             scores: ``[B, N]`` float, higher is better.
@@ -40,20 +40,13 @@ class Loss(nn.Module):
             margin: in units of score, used instead of the loss's own: ``[B, 1]`` (per row), ``[B, N]`` (per less relevant
                 document) or ``[B, N, N]`` (per pair, more relevant document first). Ignored if ``takes_margin`` is False.
 
-        Returns:
-            A scalar, or ``[B]`` for ``reduction="none"``.
-
         Raises:
             ValueError: if the shapes of scores, labels and mask differ, or the margin has none of the three shapes.
         """
         raise NotImplementedError
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
-        """The gap ``s_i - s_j`` that the loss asks of a pair, in units of score; None if it asks for none.
-
-        Args:
-            margin: what the batch brings, as in :meth:`forward`.
-        """
+        """The gap ``s_i - s_j``, in units of score, that the loss asks of a pair, given the margin of the batch; None: no gap."""
         return None
 
     def reduce(self, value_b: Tensor, has_signal_b: Tensor) -> Tensor:
@@ -66,22 +59,15 @@ class Loss(nn.Module):
         return value_b.sum() / has_signal_b.count_nonzero().clamp(min=1)
 
 
-def check_choice(option: str, value: str, choices: object) -> None:
-    """Refuse a value that is none of those of a ``Literal``.
-
-    Raises:
-        InputError: with the choices, and what came.
-    """
-    if value not in choices.__args__:
-        *others, last = choices.__args__
-        raise InputError(f"{option} must be {', '.join(map(repr, others))} or {last!r}, got {value!r}", option=option)
+def check_choice(option: str, value: str, choices: Any) -> None:
+    """Refuse a value that is none of those of a ``Literal``."""
+    if value not in get_args(choices):
+        *others, last = map(repr, get_args(choices))
+        raise InputError(f"{option} must be {', '.join(others)} or {last}, got {value!r}", option=option)
 
 
-def check_positive(option: str, value: float) -> None:
-    """Refuse a number that is not finite and above 0.
-
-    Raises:
-        InputError: with what came.
-    """
+def positive(option: str, value: float) -> float:
+    """The value, refused unless it is finite and above 0."""
     if not 0 < value < float("inf"):
         raise InputError(f"{option} must be finite and above 0, got {value}", option=option)
+    return value

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.losses.loss import Loss, Reduction, check_choice, check_positive
+from ltr.losses.loss import Loss, Reduction, check_choice, positive
 from ltr.losses.pairs import Pairs, hinge, mean_over_pairs, squared_hinge
 
 Targets = Literal["hard", "soft"]
@@ -28,8 +28,7 @@ class MarginRankingLoss(Loss):
     only; ``mean``: each i against the mean of :math:`s_j + m_{ij}` over its less relevant documents.
 
     Use: When a fixed or given gap is enough: pairs beyond their margin teach nothing more. The margin has the scores' unit.
-    Cost: O(N log N) time and O(N) memory per row and grade (exact, by sorting); as many grades as documents, or a margin per
-        pair: O(P·N) time in blocks.
+    Cost: O(N log N) time, O(N) memory per row and grade, by sorting; with many grades or margins per pair O(P·N) time in blocks.
     References: Herbrich, Graepel & Obermayer (2000), Large margin rank boundaries for ordinal regression.
 
     Args:
@@ -65,8 +64,7 @@ class AdaptiveMarginRankingLoss(MarginRankingLoss):
         \qquad P \subseteq \{(i, j) : y_i > y_j\}
 
     Use: With mined negatives whose distances tell how far apart they should stay; pairs beyond their margin teach nothing more.
-    Cost: O(N log N) time and O(N) memory per row and grade (exact, by sorting); as many grades as documents, or a margin per
-        pair: O(P·N) time in blocks.
+    Cost: O(N log N) time, O(N) memory per row and grade, by sorting; with many grades or margins per pair O(P·N) time in blocks.
     References: Herbrich, Graepel & Obermayer (2000), Large margin rank boundaries for ordinal regression.
 
     Args:
@@ -117,10 +115,9 @@ class RankNetLoss(Loss):
         self, sigma: float = 1.0, pairs: Pairs = "all", targets: Targets = "hard", reduction: Reduction = "mean"
     ) -> None:
         super().__init__(reduction)
-        check_positive("sigma", sigma)
         check_choice("pairs", pairs, Pairs)
         check_choice("targets", targets, Targets)
-        self.sigma, self.pairs, self.targets = sigma, pairs, targets
+        self.sigma, self.pairs, self.targets = positive("sigma", sigma), pairs, targets
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         def cost(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor) -> Tensor:
@@ -141,8 +138,7 @@ class AdaptiveRankNetLoss(RankNetLoss):
 
     Use: With mined negatives whose distances tell how far apart they should stay (:class:`ltr.margins.FromDistance`).
     Cost: O(P·N) time, O(N · block) memory.
-    References: Burges et al. (2005), Learning to rank using gradient descent, with the margin of :class:`MarginRankingLoss`
-        inside.
+    References: Burges et al. (2005), Learning to rank using gradient descent, with a margin inside.
 
     Args:
         sigma: steepness, in 1 / units of score.
@@ -179,8 +175,8 @@ class AdaptiveRankNetLoss(RankNetLoss):
             gap = s_i - (s_j + self.k * m_ij) if self.mode == "shift" else (1 + self.k * m_ij) * (s_i - s_j)
             return cross_entropy(self.sigma * gap, y_i, y_j, self.sigma, self.targets)
 
-        margin = self.margin if margin is None else margin
-        return self.reduce(*mean_over_pairs(scores, labels, mask, cost, margin, self.pairs))
+        own_or_given = self.margin if margin is None else margin
+        return self.reduce(*mean_over_pairs(scores, labels, mask, cost, own_or_given, self.pairs))
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
         return self.k * (self.margin if margin is None else margin) if self.mode == "shift" else None
@@ -204,11 +200,7 @@ def chain_probability(p_ik: Tensor, p_kj: Tensor) -> Tensor:
     References: Burges et al. (2005), Learning to rank using gradient descent, section 4.
 
     Args:
-        p_ik: probabilities in (0, 1), any shape.
-        p_kj: the same shape.
-
-    Returns:
-        The same shape.
+        p_ik, p_kj: probabilities in (0, 1), of one shape, which the result has too.
 
     Example:
         >>> chain_probability(torch.tensor(0.75), torch.tensor(0.75))  # odds 3 times 3: 9 to 1

@@ -3,6 +3,8 @@
 Letters of shapes: b row (one query), i a document and j one below it.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -38,7 +40,7 @@ class PlackettLuce(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, scores: Tensor, order: Tensor, n_below: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, order: Tensor, n_below: Tensor, weight: Tensor) -> Tensor:
         ordered = scores.gather(1, order)
         precise = ordered if scores.device.type == "mps" else ordered.double()
         low, high = (bound.item() for bound in precise.aminmax()) if precise.numel() else (0.0, 0.0)
@@ -48,7 +50,7 @@ class PlackettLuce(torch.autograd.Function):
         return value_b.to(scores.dtype)
 
     @staticmethod
-    def backward(ctx, gradient_b: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient_b: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         (gradient,) = ctx.saved_tensors
         return gradient_b.unsqueeze(1) * gradient, None, None, None

@@ -21,19 +21,12 @@ Delta = Callable[[slice], Tensor]
 
 
 class Ranked(NamedTuple):
-    """Lists by rank, best first.
+    """Lists by rank, best first."""
 
-    Attributes:
-        scores: ``[B, R]`` with their gradient.
-        labels: ``[B, R]``; 0 at the padding.
-        real: ``[B, R]`` bool, False at the padding, which comes last.
-        margin: ``[B, R]`` (of the less relevant document) or ``[B, R, R]`` (per pair), or None.
-    """
-
-    scores: Tensor
-    labels: Tensor
-    real: Tensor
-    margin: Tensor | None = None
+    scores: Tensor  # [B, R] with their gradient
+    labels: Tensor  # [B, R]; 0 at the padding
+    real: Tensor  # [B, R] bool, False at the padding, which comes last
+    margin: Tensor | None = None  # [B, R] (of the less relevant document) or [B, R, R] (per pair)
 
     def cut(self, k: int | None) -> tuple[list[Tensor], list[Tensor]]:
         """What :func:`ltr.losses.pairs.blocks.sum_in_blocks` takes for the pairs with a document among the first k ranks."""
@@ -49,15 +42,13 @@ class Ranked(NamedTuple):
 def rank_lists(scores: Tensor, labels: Tensor, mask: Tensor, margin: float | Tensor | None = None) -> Ranked:
     """Sort by the current scores: highest first, stable, anew at every call."""
     order = scores.detach().masked_fill(~mask, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    if isinstance(margin, Tensor):
-        margin = clean_margin(check_margin(margin, scores), labels, mask)
-        if margin.ndim == 3:
-            margin = margin.gather(1, order.unsqueeze(2).expand_as(margin))
-            margin = margin.gather(2, order.unsqueeze(1).expand_as(margin))
-        else:
-            margin = margin.expand_as(scores).gather(1, order)
-    else:
+    if not isinstance(margin, Tensor):
         margin = None
+    elif (margin := clean_margin(check_margin(margin, scores), labels, mask)).ndim == 3:
+        margin = margin.gather(1, order.unsqueeze(2).expand_as(margin))
+        margin = margin.gather(2, order.unsqueeze(1).expand_as(margin))
+    else:
+        margin = margin.expand_as(scores).gather(1, order)
     return Ranked(scores.gather(1, order), labels.gather(1, order), mask.gather(1, order), margin)
 
 
@@ -84,11 +75,9 @@ def best_dcg(gains: Tensor, k: int | None = None) -> Tensor:
 def swap_weights(ranked: Ranked, metric: SwapMetric, k: int | None, max_grade: float) -> Delta:
     """The function that answers |ΔZ| for the pairs of a span of ranks with all ranks; everything without gradient."""
     with torch.no_grad():
-        if metric == "ndcg":
-            return _ndcg(ranked, k)
         if metric == "err":
             return _err(ranked, k, max_grade)
-        return {"mrr": _mrr, "ap": _ap, "precision": _precision}[metric](ranked, k)
+        return {"ndcg": _ndcg, "mrr": _mrr, "ap": _ap, "precision": _precision}[metric](ranked, k)
 
 
 def _counted(like: Tensor, k: int | None) -> Tensor:
@@ -119,6 +108,7 @@ def _ndcg(ranked: Ranked, k: int | None) -> Delta:
 
 
 def _precision(ranked: Ranked, k: int | None) -> Delta:
+    assert k is not None, "the precision of all ranks is that of any order"
     relevant_r, counted_r = (ranked.labels > 0).to(ranked.scores.dtype), _counted(ranked.scores, k)
     return lambda span: (
         (of_i(relevant_r, span) - of_j(relevant_r, span)).abs() * (of_i(counted_r, span) - of_j(counted_r, span)).abs() / k

@@ -50,11 +50,10 @@ class BatchAllTripletLoss(MarginRankingLoss):
         self.average = average
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        check_choice("average", self.average, Average)
         if self.average == "row":
             return super().forward(scores, labels, mask, margin)
-        margin, active = self.asked_margin(margin), self.average == "active"
-        sum_b, n_triplets_b = pair_sums(scores, labels, mask, hinge, margin, active=active)
+        active = self.average == "active"
+        sum_b, n_triplets_b = pair_sums(scores, labels, mask, hinge, self.asked_margin(margin), active=active)
         share_b = sum_b / n_triplets_b.sum().clamp(min=1)
         return self.reduce(share_b, torch.ones_like(share_b[:1]))  # the shares sum up to the mean
 
@@ -93,10 +92,9 @@ class BatchHardTripletLoss(MarginRankingLoss):
         def cost(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor) -> Tensor:
             return -F.logsigmoid(s_i - (s_j + m_ij))
 
-        margin = 0.0 if margin is None else margin
-        return self.reduce(*mean_over_pairs(scores, labels, mask, cost, margin, self.pairs))
+        return self.reduce(*mean_over_pairs(scores, labels, mask, cost, 0.0 if margin is None else margin, self.pairs))
 
-    def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
+    def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:  # type: ignore[override]  # soft: none of its own
         return margin if self.soft else super().asked_margin(margin)
 
 

@@ -33,12 +33,7 @@ def sorting_pays(uppers: Uppers) -> bool:
 
 
 def mean_over_pairs(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    cost: Cost,
-    margin: float | Tensor = 0.0,
-    pairs: Pairs = "all",
+    scores: Tensor, labels: Tensor, mask: Tensor | None, cost: Cost, margin: float | Tensor = 0.0, pairs: Pairs = "all"
 ) -> tuple[Tensor, Tensor]:
     """``[B]`` each: the mean cost of the chosen pairs of each list, and how many it has; arguments as in :func:`pair_sums`."""
     sum_b, n_pairs_b = pair_sums(scores, labels, mask, cost, margin, pairs)
@@ -54,16 +49,10 @@ def pair_sums(
     pairs: Pairs = "all",
     active: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """``[B]`` each: the summed cost of the chosen pairs of each list, and how many there are.
+    """``[B]`` each: the summed cost of the chosen pairs of a list, and how many there are (that cost something, if ``active``).
 
-    Args:
-        scores, labels, mask: as in :meth:`ltr.losses.Loss.forward`.
-        cost: of a pair.
-        margin: a number, or as in :meth:`ltr.losses.Loss.forward`.
-        pairs: which pairs of a list count: ``all``; ``hardest``: the one with the least ``s_i - s_j``; ``semi-hard``: for each i
-            the j with the highest ``s_j < s_i``, or the lowest ``s_j`` where there is none; ``adjacent``: neighbours in the order
-            of the labels; ``mean``: each i against the mean ``s_j``, ``y_j`` and ``m_ij`` of its less relevant documents.
-        active: whether to count only the pairs that cost something.
+    The arguments are those of :meth:`ltr.losses.Loss.forward`, the margin may be a number; ``pairs`` are those of
+    :class:`ltr.losses.MarginRankingLoss`, where ``mean`` also takes the mean of ``y_j``.
     """
     check_choice("pairs", pairs, Pairs)
     scores, labels, mask = check_shapes(scores, labels, mask)
@@ -93,14 +82,7 @@ def pair_sums(
 
 
 def _block_sums(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor,
-    uppers: Uppers,
-    margin: Tensor,
-    cost: Cost,
-    adjacent: bool,
-    active: bool,
+    scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers, margin: Tensor, cost: Cost, adjacent: bool, active: bool
 ) -> tuple[Tensor, Tensor]:
     """The pairs of the upper documents with those whose label is below theirs (or the next lower one), in blocks."""
     labels_j = labels.masked_fill(~mask, torch.inf).unsqueeze(1)  # padding is below nothing

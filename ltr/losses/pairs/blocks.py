@@ -5,6 +5,7 @@ What is kept is one number per document: its factor in the chain rule. A single 
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,11 +24,9 @@ def spans(n: int, size: int, device: torch.device) -> list[slice]:
 
 
 def by_rows(rows: Rows, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-    """What ``rows`` returns for ``[B, …]`` tensors, some rows at a time.
+    """The two ``[B]`` tensors that ``rows`` returns for ``[B, …]`` tensors (the first is ``[B, N]``), some rows at a time.
 
-    Args:
-        rows: returns two ``[B]`` tensors; row b may depend on row b of the inputs only, and only the first has a gradient.
-        tensors: ``[B, …]`` each; the first is ``[B, N]``.
+    Row b of both may depend on row b of the inputs only, and only the first has a gradient.
     """
     cuts = spans(len(tensors[0]), tensors[0].shape[1], tensors[0].device)
     if len(cuts) <= 1:
@@ -39,12 +38,10 @@ def sum_in_blocks(block: Block, docs: Sequence[Tensor], lists: Sequence[Tensor])
     """Sum what ``block`` returns for each span of the documents.
 
     Args:
-        block: ``block(span, docs[:, span], lists) -> (value_b, count_b)``; row b of both may depend on row b of the inputs only.
+        block: ``block(span, docs[:, span], lists) -> (value_b, count_b)``; only the value has a gradient, and row b of both may
+            depend on row b of the inputs only.
         docs: ``[B, P]`` or ``[B, P, N]`` each: cut along P.
         lists: ``[B, N]`` each (or anything else that begins with B): whole in every block.
-
-    Returns:
-        ``[B]`` the summed values, with their gradient for docs and lists, and ``[B]`` the summed counts, without.
     """
     n_docs, n_cut = docs[0].shape[1], len(docs)
     cuts = spans(n_docs, lists[0].numel(), docs[0].device)
@@ -65,7 +62,7 @@ class _InParts(torch.autograd.Function):
     """``compute(cut, *part)`` for each part, where ``places`` index the tensors, and ``join`` of what they return."""
 
     @staticmethod
-    def forward(ctx, compute: Callable, cuts: list, places: list, join: Callable, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, compute: Callable, cuts: list, places: list, join: Callable, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         wanted = ctx.needs_input_grad[4:]
         gradients = [torch.zeros_like(t) if w else None for t, w in zip(tensors, wanted, strict=True)]
         values, counts = [], []
@@ -88,17 +85,13 @@ class _InParts(torch.autograd.Function):
         return join(values), count_b
 
     @staticmethod
-    def backward(ctx, gradient_b: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient_b: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         scaled = [None if g is None else g * gradient_b.view(-1, *[1] * (g.ndim - 1)) for g in ctx.saved_tensors]
         return None, None, None, None, *scaled
 
 
 def refuse_second_derivative() -> None:
-    """Refuse ``create_graph=True`` in a backward whose gradient was computed with the value.
-
-    Raises:
-        RuntimeError: instead of a second derivative that is silently 0.
-    """
+    """Refuse ``create_graph=True`` where the gradient was computed with the value: a second derivative would silently be 0."""
     if torch.is_grad_enabled():  # in a backward pass only under create_graph
         raise RuntimeError("a loss of long lists, and ListMLE, has no second derivative: call backward without create_graph")

@@ -1,7 +1,6 @@
 """Losses that take some of the pairs of a list only: the hardest, semi-hard ones, or each document against a mean.
 
-Letters of shapes: b row (one query), p packed upper document (:class:`ltr.losses.pairs.uppers.Uppers`), q chosen pair, n any
-document of the list.
+Letters of shapes: b row (one query), p packed upper document (``uppers.py``), q chosen pair, n any document of the list.
 """
 
 import torch
@@ -14,17 +13,10 @@ from ltr.losses.pairs.uppers import Uppers, find_uppers, sum_below
 
 
 def chosen_costs(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor,
-    uppers: Uppers,
-    margin: Tensor,
-    cost: Cost,
-    pairs: str,
-    by_sorting: bool,
+    scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers, margin: Tensor, cost: Cost, pairs: str, by_sorting: bool
 ) -> tuple[Tensor, Tensor]:
     """The cost of one chosen pair per upper document, or per row: ``[B, Q]``, 0 at the padding, and which of them are real."""
-    s_i, y_i = uppers.take(scores), uppers.take(labels)
+    s_i, y_i, real = uppers.take(scores), uppers.take(labels), uppers.real
     per_pair = margin.ndim == 3
     margin = uppers.take(margin) if per_pair else margin.expand_as(scores)
     if pairs == "mean":
@@ -35,8 +27,7 @@ def chosen_costs(
         else:
             m_ij = sum_below(margin, uppers) / n_p
         cost_p = cost(s_i, sum_below(scores, uppers) / n_p, y_i, sum_below(labels, uppers) / n_p, m_ij)
-        return cost_p.masked_fill(~uppers.real, 0.0), uppers.real
-    real = uppers.real
+        return cost_p.masked_fill(~real, 0.0), real
     if not real.shape[1]:
         return s_i, real
     if pairs == "hardest":
@@ -52,11 +43,7 @@ def chosen_costs(
 
 @torch.no_grad()
 def hardest_pairs(scores: Tensor, uppers: Uppers) -> tuple[Tensor, Tensor]:
-    """The pair of each row with the least ``s_i - s_j``: packed position of i, column of j, ``[B, 1]`` each.
-
-    For two labels: the relevant document with the lowest score, the irrelevant one with the highest. Packed position 0 is
-    padding in a row without a pair.
-    """
+    """The pair of each row with the least ``s_i - s_j``: packed position of i, column of j, ``[B, 1]`` each; 0 without a pair."""
     best, column = scores.masked_fill(~uppers.lowest, -torch.inf).max(dim=1, keepdim=True)
     upper_scores = uppers.take(scores)
     running, position = upper_scores.masked_fill(~uppers.real, -torch.inf).cummax(dim=1)
@@ -70,9 +57,7 @@ def hardest_pairs(scores: Tensor, uppers: Uppers) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def semi_hard_columns(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers) -> Tensor:
-    """``[B, P]``: for each upper document the column of the less relevant one with the highest score strictly below its own;
-    where there is none, of the one with the lowest score.
-    """
+    """``[B, P]``: the column of the less relevant document with the highest score strictly below, else with the lowest score."""
     upper_scores, found = uppers.take(scores), []
     labels_n = labels.masked_fill(~mask, torch.inf)
     for span in spans(uppers.columns.shape[1], scores.numel(), scores.device):
@@ -86,12 +71,7 @@ def semi_hard_columns(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppe
 
 @torch.no_grad()
 def partners(scores: Tensor, labels: Tensor, mask: Tensor, pairs: str) -> tuple[Tensor, Tensor]:
-    """``[B, N]`` each, a key and a name: documents i and j with ``y_i > y_j`` are a chosen pair where the key of i is j's name.
-
-    Args:
-        scores, labels, mask: ``[B, N]``.
-        pairs: ``adjacent``, ``hardest`` or ``semi-hard``.
-    """
+    """``[B, N]`` each, a key and a name: i and j with ``y_i > y_j`` are a chosen pair where the key of i is the name of j."""
     uppers = find_uppers(labels, mask)
     i, real, column = uppers.columns, uppers.real, torch.arange(labels.shape[1], device=labels.device)
     name = labels if pairs == "adjacent" else column.to(labels).expand_as(labels)

@@ -17,12 +17,7 @@ def dense_sums(
 ) -> tuple[Tensor, Tensor]:
     """``[B]`` each: the summed cost of the pairs of each list, and how many there are (that cost something, if ``active``).
 
-    Args:
-        scores, labels: ``[B, N]``, finite at the padding.
-        mask: ``[B, N]`` bool, or None for no padding.
-        margin: a number, ``[B, 1]``, ``[B, N]`` (of document j) or ``[B, N, N]`` (of the pair).
-        cost: of a pair.
-        active: which pairs to count.
+    Scores and labels are ``[B, N]``, finite at the padding; a margin ``[B, N]`` is that of document j, ``[B, N, N]`` of the pair.
     """
     s_i, s_j = scores.unsqueeze(2), scores.unsqueeze(1)
     y_i, y_j = labels.unsqueeze(2), labels.unsqueeze(1)

@@ -8,7 +8,7 @@ document of one level.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,17 +29,12 @@ def squared_hinge(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: floa
 
 
 class Level(NamedTuple):
-    """The more relevant documents of one label, and the documents below them.
+    """The more relevant documents of one label, and the documents below them."""
 
-    Attributes:
-        columns: ``[R, W]`` int64.
-        real: ``[R, W]`` bool.
-        lower: ``[R, N]`` bool.
-    """
-
-    columns: Tensor
-    real: Tensor
-    lower: Tensor
+    columns: Tensor  # [B, W] int64
+    packed: Tensor  # [B, W] int64, their packed positions
+    real: Tensor  # [B, W] bool
+    lower: Tensor  # [B, N] bool
 
 
 def levels_of(labels: Tensor, mask: Tensor, uppers: Uppers, adjacent: bool = False) -> Iterator[Level]:
@@ -47,7 +42,7 @@ def levels_of(labels: Tensor, mask: Tensor, uppers: Uppers, adjacent: bool = Fal
     n_packed = uppers.columns.shape[1]
     starts_p = (uppers.first == torch.arange(n_packed, device=mask.device)) & uppers.real
     level_p = starts_p.cumsum(dim=1).masked_fill(~uppers.real, 0)
-    below_p = uppers.label_below() if adjacent else None
+    below_p = uppers.label_below() if adjacent else uppers.labels
     begin_b = torch.zeros(len(mask), 1, dtype=torch.int64, device=mask.device)
     for level in range(1, uppers.levels + 1):
         count_b = (level_p == level).sum(dim=1, keepdim=True)
@@ -55,28 +50,17 @@ def levels_of(labels: Tensor, mask: Tensor, uppers: Uppers, adjacent: bool = Fal
         real = position_w < count_b
         packed = (begin_b + position_w).clamp(max=n_packed - 1)
         head = begin_b.clamp(max=n_packed - 1)
-        if adjacent:
-            lower = labels == below_p.gather(1, head)
-        else:
-            lower = labels < uppers.labels.gather(1, head)
-        yield Level(uppers.columns.gather(1, packed).masked_fill(~real, 0), real, lower & mask & (count_b > 0))
+        lower = (torch.eq if adjacent else torch.lt)(labels, below_p.gather(1, head))
+        yield Level(uppers.columns.gather(1, packed).masked_fill(~real, 0), packed, real, lower & mask & (count_b > 0))
         begin_b = begin_b + count_b
 
 
 def hinge_sums(
     scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers, margin: Tensor, squared: bool, adjacent: bool
 ) -> tuple[Tensor, Tensor]:
-    r"""The sum of :math:`\max(0, s_j + m_j - s_i)`, or of its square, over the pairs of each row.
+    """``[B]`` each: the sum of ``max(0, s_j + m_j - s_i)``, or of its square, over the pairs of a row, and how many are above 0.
 
-    Args:
-        scores, labels, mask: ``[B, N]``.
-        uppers: of these labels.
-        margin: ``[B, 1]`` or ``[B, N]``.
-        squared: whether to sum the squares.
-        adjacent: whether to take neighbours in the order of the labels only.
-
-    Returns:
-        ``[B]`` the sums, with their gradient for scores and margin, and ``[B]`` int64 the number of pairs above 0.
+    The margin is ``[B, 1]`` or ``[B, N]``; it gets a gradient, as the scores do.
     """
     return _HingeSums.apply(scores, margin, labels, mask, uppers, squared, adjacent)
 
@@ -84,7 +68,7 @@ def hinge_sums(
 class _HingeSums(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, scores: Tensor, margin: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers, squared: bool, adjacent: bool
+        ctx: Any, scores: Tensor, margin: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers, squared: bool, adjacent: bool
     ) -> tuple[Tensor, Tensor]:
         gradient = torch.zeros_like(scores)
         of_margin = torch.zeros_like(scores) if ctx.needs_input_grad[1] else None
@@ -93,20 +77,20 @@ class _HingeSums(torch.autograd.Function):
         centre = scores.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
         shifted = scores + margin
         for level in levels_of(labels, mask, uppers, adjacent):
-            part = _cross(scores.gather(1, level.columns), shifted, centre, level, squared)
-            sum_b += part.value
-            active_b += part.active
-            gradient += part.of_lower
-            gradient.scatter_add_(1, level.columns, part.of_upper)
+            value_b, n_active_b, of_lower, of_upper = _cross(scores.gather(1, level.columns), shifted, centre, level, squared)
+            sum_b += value_b
+            active_b += n_active_b
+            gradient += of_lower
+            gradient.scatter_add_(1, level.columns, of_upper)
             if of_margin is not None:
-                of_margin += part.of_lower
+                of_margin += of_lower
         ctx.save_for_backward(gradient, of_margin)
         ctx.margin_shape = margin.shape
         ctx.mark_non_differentiable(active_b)
         return sum_b, active_b
 
     @staticmethod
-    def backward(ctx, gradient_b: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient_b: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         gradient, of_margin = ctx.saved_tensors
         if of_margin is not None:
@@ -114,15 +98,11 @@ class _HingeSums(torch.autograd.Function):
         return gradient * gradient_b.unsqueeze(1), of_margin, None, None, None, None, None
 
 
-class _Part(NamedTuple):
-    value: Tensor
-    active: Tensor
-    of_lower: Tensor
-    of_upper: Tensor
+def _cross(upper: Tensor, shifted: Tensor, centre: Tensor, level: Level, squared: bool) -> tuple[Tensor, ...]:
+    """Value and active pairs of one level with the documents below, and the gradients of these and of the level's.
 
-
-def _cross(upper: Tensor, shifted: Tensor, centre: Tensor, level: Level, squared: bool) -> _Part:
-    """All pairs of one level with the documents below: ``upper`` [R, W] are the s_i, ``shifted`` [R, N] the u_j = s_j + m_j."""
+    ``upper`` [B, W] are the s_i, ``shifted`` [B, N] the u_j = s_j + m_j.
+    """
     upper_w, order = upper.masked_fill(~level.real, torch.inf).sort(dim=1)
     real_w = level.real.gather(1, order)
     n_active_j = torch.searchsorted(upper_w, shifted.masked_fill(~level.lower, -torch.inf))  # s_i < u_j, strictly
@@ -139,9 +119,9 @@ def _cross(upper: Tensor, shifted: Tensor, centre: Tensor, level: Level, squared
     else:
         of_lower, of_sorted = n_active_j.to(u_j.dtype), -n_active_i.to(s_i.dtype)
     # Euler: a function of degree 1 (2, if squared) is (half of) the product of its arguments and its gradient.
-    value = ((of_lower * u_j).sum(dim=1) + (of_sorted * s_i).sum(dim=1)) / (2 if squared else 1)
+    value_b = ((of_lower * u_j).sum(dim=1) + (of_sorted * s_i).sum(dim=1)) / (2 if squared else 1)
     of_upper = torch.zeros_like(of_sorted).scatter(1, order, of_sorted.masked_fill(~real_w, 0.0))
-    return _Part(value, n_active_j.sum(dim=1), of_lower, of_upper)
+    return value_b, n_active_j.sum(dim=1), of_lower, of_upper
 
 
 def _after(buckets: Tensor) -> Tensor:
@@ -153,12 +133,9 @@ def _after(buckets: Tensor) -> Tensor:
 def semi_hard_by_sorting(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers) -> Tensor:
     """:func:`ltr.losses.pairs.choose.semi_hard_columns` by sorting the documents below each level."""
     found = torch.zeros_like(uppers.columns)
-    begin_b = torch.zeros(len(mask), 1, dtype=torch.int64, device=mask.device)
     for level in levels_of(labels, mask, uppers):
         lower_scores, order = scores.masked_fill(~level.lower, torch.inf).sort(dim=1)
         n_below_score = torch.searchsorted(lower_scores, scores.gather(1, level.columns))
         chosen = order.gather(1, (n_below_score - 1).clamp(min=0))
-        place = (begin_b + torch.arange(chosen.shape[1], device=mask.device)).clamp(max=found.shape[1] - 1)
-        found = found.scatter_add(1, place, chosen.masked_fill(~level.real, 0))
-        begin_b = begin_b + level.real.sum(dim=1, keepdim=True)
+        found = found.scatter_add(1, level.packed, chosen.masked_fill(~level.real, 0))
     return found

@@ -11,25 +11,15 @@ from torch import Tensor
 
 
 class Uppers(NamedTuple):
-    """The documents of each list that have a less relevant one, packed, in ascending order of their labels.
+    """The documents of each list that have a less relevant one, packed, in ascending order of their labels."""
 
-    Attributes:
-        columns: ``[B, P]`` int64, their columns in the list; 0 at the padding.
-        real: ``[B, P]`` bool, False at the padding, which comes last.
-        labels: ``[B, P]``; +inf at the padding.
-        first: ``[B, P]`` int64, packed position of the first document with the same label.
-        lowest: ``[B, N]`` bool, the documents of the list with its lowest label.
-        low: ``[B, 1]``, that label.
-        levels: the largest number of different labels in a row, the lowest not counted.
-    """
-
-    columns: Tensor
-    real: Tensor
-    labels: Tensor
-    first: Tensor
-    lowest: Tensor
-    low: Tensor
-    levels: int
+    columns: Tensor  # [B, P] int64, their columns in the list; 0 at the padding
+    real: Tensor  # [B, P] bool, False at the padding, which comes last
+    labels: Tensor  # [B, P]; +inf at the padding
+    first: Tensor  # [B, P] int64, packed position of the first document with the same label
+    lowest: Tensor  # [B, N] bool, the documents of the list with its lowest label
+    low: Tensor  # [B, 1], that label
+    levels: int  # the largest number of different labels in a row, the lowest not counted
 
     def take(self, x: Tensor) -> Tensor:
         """The values of ``[B, N]`` or rows of ``[B, N, N]`` at the packed documents: ``[B, P]`` or ``[B, P, N]``."""
@@ -56,9 +46,7 @@ class Uppers(NamedTuple):
 
 
 def pack(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The chosen columns of ``[B, N]`` bool, packed to the left: ``[B, P]`` int64 columns, and ``[B, P]`` bool, False at the
-    padding.
-    """
+    """The chosen columns of ``[B, N]`` bool, packed to the left: ``[B, P]`` int64, and ``[B, P]`` bool, False at the padding."""
     count_b = chosen.sum(dim=1)
     width = int(count_b.max()) if len(count_b) else 0
     rows, columns = chosen.nonzero(as_tuple=True)
