@@ -12,19 +12,12 @@ from ltr.in_batch.embedded import Embedded
 
 
 class Duplicates(NamedTuple):
-    """Equal texts of a batch, each named by its first place.
+    """Equal texts of a batch, each named by its first place."""
 
-    Attributes:
-        queries_b: ``[B]`` int64, index of the first list with the same query.
-        docs_bn: ``[B, N]`` int64, the first of the B·N columns with the same text; padding maps to itself.
-        is_first_c: ``[B·N]`` bool, whether no earlier column holds this text.
-        judged_bc: ``[B, B·N]`` bool, the documents judged for the query of a list, each at its first column.
-    """
-
-    queries_b: Tensor
-    docs_bn: Tensor
-    is_first_c: Tensor
-    judged_bc: Tensor
+    queries_b: Tensor  # [B] int64, index of the first list with the same query
+    docs_bn: Tensor  # [B, N] int64, the first of the B·N columns with the same text; padding maps to itself
+    is_first_c: Tensor  # [B·N] bool, whether no earlier column holds this text
+    judged_bc: Tensor  # [B, B·N] bool, the documents judged for the query of a list, each at its first column
 
 
 def find_duplicates(lists: Embedded) -> Duplicates:

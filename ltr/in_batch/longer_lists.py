@@ -17,19 +17,12 @@ from ltr.in_batch.embedded import Embedded
 
 
 class LongerLists(NamedTuple):
-    """R lists over the same C columns, not scored yet.
+    """R lists over the same C columns, not scored yet."""
 
-    Attributes:
-        rows: ``[R, H]``, embeddings of queries or anchors.
-        columns: ``[C, H]``, embeddings of the texts they are compared with.
-        labels: ``[R, C]`` float, grades.
-        mask: ``[R, C]`` bool, False where a row must not be compared with a column.
-    """
-
-    rows: Tensor
-    columns: Tensor
-    labels: Tensor
-    mask: Tensor
+    rows: Tensor  # [R, H], embeddings of queries or anchors
+    columns: Tensor  # [C, H], embeddings of the texts they are compared with
+    labels: Tensor  # [R, C] float, grades
+    mask: Tensor  # [R, C] bool, False where a row must not be compared with a column
 
 
 def queries_against_all(lists: Embedded) -> LongerLists:
