@@ -5,6 +5,7 @@ What is said of a loss stands in its docstring, and what a figure shows in loss_
 
 import inspect
 import re
+import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -151,7 +152,22 @@ def page() -> str:
     for file, classes in by_file().items():
         about = blocks(getattr(ltr.losses, file).__doc__)[0]
         parts += [f"## {file}\n\n{markdown(about)} Code: [{file}.py](../ltr/losses/{file}.py).\n", *map(section, classes)]
-    return "\n".join(parts)
+    return wrapped("\n".join(parts))
+
+
+def wrapped(text: str, width: int = 140) -> str:
+    """Break long lines of prose; not those of tables, of code, nor inside a formula, code or a link."""
+    lines, fenced = [], False
+    for line in text.split("\n"):
+        fenced ^= line.startswith("```")
+        if fenced or len(line) <= width or line.startswith(("|", "!", "<")):
+            lines.append(line)
+            continue
+        whole = re.sub(r"\$`.*?`\$|`[^`]*`|\[[^]]*\]\([^)]*\)", lambda m: m[0].replace(" ", "\0"), line)
+        indent = "  " if line.startswith("* ") else ""
+        broken = textwrap.wrap(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        lines += [part.replace("\0", " ") for part in broken]
+    return "\n".join(lines)
 
 
 def main() -> None:
