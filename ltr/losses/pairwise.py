@@ -121,8 +121,9 @@ class RankNetLoss(Loss):
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         def cost(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor) -> Tensor:
-            x = self.sigma * s_i - self.sigma * s_j  # times sigma before the two meet in a matrix of pairs
-            return cross_entropy(x, y_i, y_j, self.sigma, self.targets)
+            if self.sigma != 1:  # before the two meet in a matrix of pairs
+                s_i, s_j = self.sigma * s_i, self.sigma * s_j
+            return cross_entropy(s_i - s_j, y_i, y_j, self.sigma, self.targets)
 
         return self.reduce(*mean_over_pairs(scores, labels, mask, cost, pairs=self.pairs))
 
