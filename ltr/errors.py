@@ -18,3 +18,7 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         return self.message if self.option is None else f"{self.message} (option {self.option})"
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM ended the program. Lightning cleans up after it as after Ctrl-C."""

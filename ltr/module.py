@@ -100,6 +100,7 @@ class RankerModule(LightningModule):
         names = ["nDCG@10", "RR@10", "AP", "swapped_pairs"] if metrics is None else metrics
         self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in names)
         self.last_step: LastStep | None = None
+        self._asked: list[tuple[float, float]] = []  # learning rate and weight decay of each group of parameters
         self._found: FoundLists | None = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*is an instance of `nn.Module`.*")
@@ -167,6 +168,18 @@ class RankerModule(LightningModule):
 
     # Training
 
+    def on_train_start(self) -> None:
+        """A resumed run takes the rates, the weight decay and the length of this configuration, not those in the checkpoint."""
+        (optimizer,), (scheduler,) = self.trainer.optimizers, (config.scheduler for config in self.trainer.lr_scheduler_configs)
+        assert isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR)
+        for number, (group, (lr, weight_decay)) in enumerate(zip(optimizer.param_groups, self._asked, strict=True)):
+            if (group["initial_lr"], group["weight_decay"]) != (lr, weight_decay) and number == 0:
+                was = f"lr {group['initial_lr']:g} and weight decay {group['weight_decay']:g}"
+                log.info("the checkpoint was trained with %s; from here on lr %g and weight decay %g", was, lr, weight_decay)
+            factor = scheduler.lr_lambdas[number](scheduler.last_epoch)
+            group.update(initial_lr=lr, weight_decay=weight_decay, lr=lr * factor)
+        scheduler.base_lrs = [lr for lr, _ in self._asked]
+
     def on_train_batch_start(self, batch: RankingBatch, batch_idx: int) -> None:
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
         state = np.random.SeedSequence([seed, self.current_epoch, batch_idx, self.global_rank])
@@ -195,6 +208,7 @@ class RankerModule(LightningModule):
         clips_scaled = self.trainer.gradient_clip_val is not None and self.trainer.precision != "32-true"
         fused = (self.device.type == "cpu" and not clips_scaled) or None
         optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=self.lr, fused=fused)
+        self._asked = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
         total = self.trainer.estimated_stepping_batches
         if not math.isfinite(total):
             log.warning(

@@ -11,6 +11,8 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 os.environ.update(HF_HUB_OFFLINE="1", WANDB_MODE="offline", TOKENIZERS_PARALLELISM="false", WANDB_SILENT="true")
 
+# Options of the trainer that keep a test quiet.
+QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
 WORDS = [f"w{i}" for i in range(60)]
 
 
@@ -76,10 +78,8 @@ def wordpiece_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-@pytest.fixture(scope="session")
-def backbone(tmp_path_factory) -> str:
+def make_backbone(folder: Path) -> Path:
     """A two-layer BERT of 16 dimensions with its tokenizer, as a folder."""
-    folder = tmp_path_factory.mktemp("backbone") / "tiny-bert"
     tokenizer = wordpiece_tokenizer()
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
@@ -92,7 +92,12 @@ def backbone(tmp_path_factory) -> str:
         max_position_embeddings=64,
     )
     BertModel(config).save_pretrained(folder)
-    return str(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def backbone(tmp_path_factory) -> str:
+    return str(make_backbone(tmp_path_factory.mktemp("backbone") / "tiny-bert"))
 
 
 def write_letor(folder: Path, *splits: str, n_queries: int = 24, n_features: int = 5, seed: int = 0) -> Path:

@@ -11,9 +11,7 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.data.trec import read_qrels, read_run
-
-QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
-
+from tests.conftest import QUIET
 
 def write_config(folder: Path, backbone: str, collection: Path, **changes) -> Path:
     """A whole experiment over the tiny world: 8 steps an epoch, 2 epochs, with dropout."""

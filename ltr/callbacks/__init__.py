@@ -1,8 +1,6 @@
-"""Lightning callbacks."""
+"""Callbacks for the trainer."""
 
 from ltr.callbacks.health import Health
-from ltr.callbacks.last_checkpoint import LastCheckpoint
 from ltr.callbacks.loss_schedule import LossChange, LossSchedule
-from ltr.callbacks.run_writer import RunWriter
 
-__all__ = ["Health", "LastCheckpoint", "LossChange", "LossSchedule", "RunWriter"]
+__all__ = ["Health", "LossChange", "LossSchedule"]

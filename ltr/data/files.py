@@ -73,6 +73,11 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def digest_of_arrays(*arrays: np.ndarray) -> str:
+    """The same for the same values, and else another one."""
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[:16]
+
+
 def write_whole(path: str | Path, lines: Iterable[str]) -> None:
     """Write text to a temporary file beside ``path`` and rename it when it is complete."""
     path = Path(path)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ltr.data.files import digest_of_arrays
+
 
 class LabelledList(NamedTuple):
     """One query with some of its documents, by row."""
@@ -70,6 +72,10 @@ class QueryLists(NamedTuple):
         place = np.arange(len(self.doc_rows)) - np.repeat(self.offsets[:-1], counts)
         offsets = np.concatenate([[0], np.cumsum(np.minimum(counts, depth))])
         return QueryLists(self.query_rows, offsets, self.doc_rows[place < depth], self.values[place < depth])
+
+    def digest(self) -> str:
+        """The same for the same lists, and else another one."""
+        return digest_of_arrays(*self)
 
     def save(self, folder: Path) -> None:
         """Write one array per attribute."""

@@ -49,6 +49,8 @@ class GroupDataModule(PoolDataModule):
         super().setup(stage)
         if stage == "fit":
             where = f"{self.path}: split 'train'"
-            groups = QueryGroups(self.collection.learnable("train"), self.docs_per_group, self.seed, where=where)
+            judged = self.collection.learnable("train")
+            self.content["judgements"] = judged.digest()
+            groups = QueryGroups(judged, self.docs_per_group, self.seed, where=where)
             plan = GroupPlan(groups, self.groups, self.seed, self.rank, self.world_size, where=where)
             self.train = TrainBatches(plan, self.collator)

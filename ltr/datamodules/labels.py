@@ -6,6 +6,7 @@ from typing import Literal
 
 from ltr.data.collate import TextCollator
 from ltr.data.collection import Collection
+from ltr.data.files import digest_of_arrays
 from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.labelled_texts import LabelledTexts, open_labelled_texts
 from ltr.data.plans import GroupPlan, TrainBatches
@@ -104,6 +105,7 @@ class LabelDataModule(PoolDataModule):
             text = f"{where}: groups must be {most}, got {self.groups}: no two groups of a batch share a label"
             raise InputError(text, option="groups")
         assert isinstance(self.reads, ApartTexts), "a cross-encoder is refused"
+        self.content = {"texts": self.texts.tables["train"].key, "labels": digest_of_arrays(self.texts.labels["train"])}
         docs = TokenStore.open(self.texts.tables["train"], self.reads.docs.tokenizer)
         plan = GroupPlan(groups, self.groups, self.seed, self.rank, self.world_size, where=where)
         self.train = TrainBatches(plan, TextCollator(None, docs, self.reads))

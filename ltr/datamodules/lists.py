@@ -69,6 +69,9 @@ class ListDataModule(PoolDataModule):
         if stage == "fit":
             judged, where = self.collection.judgements("train"), f"{self.path}: split 'train'"
             lists = GradedLists(judged, self._pool_source())
+            self.content["judgements"] = judged.digest()
+            if lists.pools is not None:
+                self.content["candidates"] = lists.pools.digest()
             queries = with_two_grades(lists, judged.query_rows, where)
             if left_out := len(judged.query_rows) - len(queries):
                 text = "%s: %d of %d queries have no two documents of different grades and are left out"

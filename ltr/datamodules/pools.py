@@ -90,6 +90,7 @@ class PoolDataModule(RankingDataModule):
         reads.check_queries(collection.queries, queries)
         collator = PairCollator if isinstance(reads, JoinedPairs) else TextCollator
         self.collection, self.collator = collection, collator(queries, docs, reads)
+        self.content = {"queries": collection.queries.key, "documents": collection.corpus.key}
         if self.candidates == "corpus":
             own_texts = collection.queries.key == collection.corpus.key
             self.corpus = SearchedCorpus(queries, docs, reads, self.depth, self.index, own_texts)

@@ -34,6 +34,7 @@ class RankingDataModule(LightningDataModule):
         train: the training batches, after ``setup("fit")``.
         needs_in_batch: whether lists hold relevant documents alone, so that they must be ranked against those of other lists.
         corpus: the corpus to search for the documents of evaluated lists, after ``setup``; None where lists bring them.
+        content: a digest of each thing that the run learns from, after ``setup("fit")``; a resume needs the same.
 
     Raises:
         InputError: for a size below 1, or a number of workers or a seed below 0.
@@ -58,6 +59,7 @@ class RankingDataModule(LightningDataModule):
         at_least(1, eval_batch_size=eval_batch_size)
         at_least(0, num_workers=num_workers, seed=self.seed)
         self.train: TrainBatches | None = None
+        self.content: dict[str, str] = {}
         self._restored = 0
 
     def setup(self, stage: str) -> None:
@@ -100,15 +102,21 @@ class RankingDataModule(LightningDataModule):
         return self._loader(self.train, PlanSampler(self.train.plan, None if self.trainer is None else self._position))
 
     def state_dict(self) -> dict:
-        """What a checkpoint keeps: the batches that the trainer has consumed, how many make an epoch, and of how many lists."""
+        """What a checkpoint keeps: the batches that the trainer has consumed, how many make an epoch, and what is in it."""
         if not self.train:
             return {}
-        return {"consumed": self._consumed(), "steps": self._steps(), "per_step": self.train.plan.per_step}
+        place = {"consumed": self._consumed(), "steps": self._steps(), "per_step": self.train.plan.per_step}
+        return place | {"content": self.content}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Resume from a checkpoint, if the trainer fits; its position means nothing where epochs or steps have another size."""
         if self.trainer.state.fn != "fit" or "steps" not in state_dict:
             return
+        then = state_dict.get("content", self.content)
+        differ = [name for name in sorted({*then, *self.content}) if then.get(name) != self.content.get(name)]
+        if differ:
+            hint = "resume with the data of the run, or start a new run from its weights (--init_from)"
+            raise InputError(f"{self.path}: the checkpoint was trained on other {' and other '.join(differ)}; {hint}")
         if state_dict["steps"] != self._steps():
             came = f"epochs of {state_dict['steps']} steps, here they have {self._steps()}"
             hint = "resume with the same data, batch_size, devices and limit_train_batches"

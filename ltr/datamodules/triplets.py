@@ -62,6 +62,9 @@ class TripletDataModule(PoolDataModule):
         if stage == "fit":
             negatives, have_distances = self._negative_source()
             judged, n_docs = self.collection.learnable("train"), len(self.collection.corpus)
+            self.content["judgements"] = judged.digest()
+            if negatives is not None:
+                self.content["negatives"] = negatives.digest()
             drawn, where = (self.positives, self.negatives_per_query, self.seed), f"{self.path}: split 'train'"
             rows = TripletRows(judged, negatives, n_docs, *drawn, have_distances=have_distances, where=where)
             self.train = self._buckets(rows, self.batch_size, self.bucket_window, self.collator)

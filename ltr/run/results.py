@@ -14,6 +14,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ltr.data.files import write_whole
 from ltr.data.trec import Ranked, write_run
 from ltr.module import RankerModule, data_of, is_trial
+from ltr.run.checkpoints import Best
+from ltr.run.log import duration
 
 RankedQuery = tuple[int, list[tuple[int, float]], list[float]]  # its row, its documents with their scores, its metrics
 
@@ -21,24 +23,32 @@ RankedQuery = tuple[int, list[tuple[int, float]], list[float]]  # its row, its d
 class RunWriter(Callback):
     """Writes results into the run folder (the trainer's ``default_root_dir``), each file whole or not at all.
 
-    * ``metrics.json``: every validation of ``fit``; its steps, and its seconds without validations and without the time before a
-      resume; the last ``validate`` and ``test`` with their conventions;
+    * ``metrics.json``: every validation of ``fit``; its steps, and the seconds of training them, without validations and over all
+      resumes; where its weights come from; the last ``validate`` and ``test`` with their conventions;
     * ``test.run`` and ``per_query.tsv`` at the end of ``test``; ``predict.run`` at the end of ``predict``.
 
-    With several processes rank 0 joins the parts and writes. A trial run (``trainer.fast_dev_run``) writes nothing: its results
-    mean nothing, and must not replace real ones.
+    Results of ``test``, ``validate`` and ``predict`` stay until new weights are saved. With several processes rank 0 joins the
+    parts and writes. A trial run (``trainer.fast_dev_run``) writes nothing: its results mean nothing, and must not replace real
+    ones.
+
+    Args:
+        init_from: the checkpoint that the run starts from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, init_from: str | None = None) -> None:
+        self.init_from = init_from
         self._lists: list[RankedQuery] = []
-        self._started = 0.0
-        self._training = 0.0
+        self._started = 0.0  # of the evaluation that runs, or that ran last
+        self._trained = 0.0  # seconds of training
+        self._since: float | None = None  # when the training that is not yet in it began
+        self._are_old = False  # whether the results are those of earlier weights
 
     # Collecting
 
     def _start(self, *args: Any, **kwargs: Any) -> None:
         self._lists.clear()
         self._started = time.perf_counter()
+        self._trained, self._since = self._seconds(), None
 
     on_validation_start = on_test_start = on_predict_start = _start
 
@@ -60,35 +70,45 @@ class RunWriter(Callback):
     # Writing
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._training = -time.perf_counter()
-        if not trainer.is_global_zero or is_trial(trainer):
-            return
-        # Results of other weights must not stay beside these.
-        folder = Path(trainer.default_root_dir)
-        for name in ("test.run", "per_query.tsv", "predict.run"):
-            (folder / name).unlink(missing_ok=True)
-        kept = ("validations",) if trainer.ckpt_path else ()
-        _rewrite(trainer, lambda old: {name: old[name] for name in kept if name in old})
+        self._since, self._are_old = time.perf_counter(), True
+        if not trainer.ckpt_path:
+            self._trained = 0.0
+            about = {} if self.init_from is None else {"init_from": self.init_from}
+            _rewrite(trainer, lambda old: {k: v for k, v in old.items() if k not in ("validations", "init_from")} | about)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        fit = {"steps": trainer.global_step, "seconds": round(self._training + time.perf_counter(), 3)}
-        _rewrite(trainer, lambda old: old | {"fit": fit})
+    def _seconds(self) -> float:
+        return self._trained + (0.0 if self._since is None else time.perf_counter() - self._since)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self._seconds()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._trained, self._since = state_dict["seconds"], None
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """New weights are about to be saved: the results of others must not stand beside them."""
+        if self._are_old and trainer.is_global_zero and not is_trial(trainer):
+            self._are_old = False
+            for name in ("test.run", "per_query.tsv", "predict.run"):
+                (Path(trainer.default_root_dir) / name).unlink(missing_ok=True)
+        fit = {"steps": trainer.global_step, "seconds": round(self._seconds(), 3)}
+        _rewrite(trainer, lambda old: {k: v for k, v in old.items() if k not in ("validate", "test")} | {"fit": fit})
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._training -= time.perf_counter() - self._started
+        if trainer.state.fn != "fit":
+            _rewrite(trainer, lambda old: old | {"validate": self._report(trainer, pl_module, "val/")})
+            return
+        self._since = time.perf_counter()
         if trainer.sanity_checking:
             return
-        if trainer.state.fn == "fit":
-            row = {"epoch": trainer.current_epoch, "step": trainer.global_step} | _numbers(trainer, "val/")
+        row = {"epoch": trainer.current_epoch, "step": trainer.global_step} | _numbers(trainer, "val/")
 
-            def changed(old: dict) -> dict:
-                # A resumed run may repeat a validation.
-                earlier = [v for v in old.get("validations", []) if v["step"] < row["step"]]
-                return old | {"validations": [*earlier, row]}
+        def changed(old: dict) -> dict:
+            # A resumed run may repeat a validation.
+            earlier = [v for v in old.get("validations", []) if v["step"] < row["step"]]
+            return old | {"validations": [*earlier, row]}
 
-            _rewrite(trainer, changed)
-        else:
-            _rewrite(trainer, lambda old: old | {"validate": self._report(trainer, pl_module, "val/")})
+        _rewrite(trainer, changed)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         lists = self._joined(trainer)
@@ -137,3 +157,16 @@ def _rewrite(trainer: Trainer, change: Callable[[dict], dict]) -> None:
 def _numbers(trainer: Trainer, prefix: str) -> dict[str, Any]:
     found = {name.removeprefix(prefix): float(v) for name, v in trainer.callback_metrics.items() if name.startswith(prefix)}
     return {name: None if math.isnan(value) else value for name, value in found.items()}  # JSON knows no NaN
+
+
+def reached(folder: Path, best: Best) -> str:
+    """What a training has reached, in one line."""
+    path = folder / "metrics.json"
+    found = json.loads(path.read_text()) if path.is_file() else {}
+    fit, name = found.get("fit", {"steps": 0, "seconds": 0.0}), (best.monitor or "").removeprefix("val/")
+    text = f"trained {fit['steps']:,} steps in {duration(fit['seconds'])}"
+    rated = [one for one in found.get("validations", []) if one.get(name) is not None]
+    if not rated:
+        return f"{text}, without a validation: last.ckpt has the weights"
+    top = max(rated, key=lambda one: best.sign * one[name])
+    return f"{text}; best {best.monitor} {top[name]:.4f} at step {top['step']:,}"

@@ -1,0 +1,98 @@
+"""The arguments of a command, and its configuration files, before the parser sees them."""
+
+import argparse
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+import yaml
+
+import ltr.models
+from ltr.errors import InputError
+from ltr.module import RankerModule
+from ltr.run.folder import RunFolder
+
+COMMANDS = ("fit", "validate", "test", "predict")
+
+
+def expanded(args: list[str]) -> list[str]:
+    """The arguments, with a run folder after the command spelt out: ``ltr test RUN`` takes its configuration and best weights.
+
+    Raises:
+        InputError: for an unknown command, a folder that holds no run, or a configuration file that can't be read.
+    """
+    command, *rest = args
+    if command not in COMMANDS:
+        raise InputError(f"the first argument must be one of {', '.join(COMMANDS)}, got {command!r}; see ltr --help")
+    if rest and not rest[0].startswith("-"):
+        folder = RunFolder(rest[0])
+        if not folder.config.is_file():
+            raise InputError(f"{folder.path} must be a run folder, but there is no {folder.config}; or name a file by --config")
+        own = ["--config", str(folder.config)]
+        if not any(option.partition("=")[0] == "--ckpt_path" for option in rest):
+            own += ["--ckpt_path", "last" if command == "fit" else "best"]
+        rest = own + rest[1:]
+    return [command, *_checked(rest)]
+
+
+def _checked(args: Iterable[str]) -> Iterator[str]:
+    """The arguments without configuration files that hold nothing, which the parser would refuse."""
+    words = iter(args)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in ("--config", "-c"):
+            yield word
+            continue
+        file = value if equals else next(words, "")
+        if not Path(file).is_file() or _read(Path(file)) is not None:  # the parser says what is wrong with a name
+            yield from (name, file)
+
+
+class _Strict(yaml.SafeLoader):
+    """Refuses a key that is given twice, of which YAML takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                where = f"{self.name}:{key.start_mark.line + 1}"
+                raise InputError(f"{where}: a key must be given once, got {key.value!r} again; remove one of them")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _read(file: Path) -> dict | None:
+    """A configuration file, or None if it holds nothing."""
+    try:
+        with open(file, encoding="utf-8") as opened:
+            found = yaml.load(opened, _Strict)  # noqa: S506  # a SafeLoader
+    except UnicodeDecodeError as error:
+        hint = "save the file as UTF-8"
+        raise InputError(f"{file}: a configuration must be UTF-8, got byte 0x{error.object[error.start]:02x}; {hint}") from None
+    except yaml.YAMLError as error:
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        where, what = (f"{file}:{mark.line + 1}", error.problem) if mark else (str(file), " ".join(str(error).split())[:100])
+        raise InputError(f"{where}: a configuration must be YAML: {what}") from None
+    if found is not None and not isinstance(found, dict):
+        raise InputError(f"{file}: a configuration must be options with their values, got {str(found)[:40]!r}")
+    return found
+
+
+class ModelHelp(argparse.Action):
+    """``--model.help [RANKER]``: the options of the model alone, with those of a ranker such as ``DualEncoder``."""
+
+    def __init__(self, option_strings: list[str], dest: str, **_: Any) -> None:
+        help = "Show the options of the model, and of a ranker if one is named, and exit."
+        super().__init__(option_strings, dest, nargs="?", metavar="RANKER", default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, value: Any, option: str | None = None) -> None:
+        shown = jsonargparse.ArgumentParser(add_help=False, usage="ltr COMMAND --config FILE [--model.OPTION VALUE …]")
+        name = (value or "").rpartition(".")[2]
+        if value is not None and name not in ltr.models.__all__:
+            raise InputError(f"--model.help takes one of {', '.join(ltr.models.__all__)}, got {value!r}")
+        shown.add_class_arguments(RankerModule, "model", skip=set() if value is None else {"ranker"})
+        if value is not None:
+            shown.add_class_arguments(vars(ltr.models)[name], "model.ranker")
+        shown.print_help()
+        parser.exit()

@@ -1,0 +1,254 @@
+"""The Lightning command line of rankers: ``fit``, ``validate``, ``test``, ``predict`` into a run folder."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+import transformers
+import yaml
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities import rank_zero_only
+
+from ltr.cli.arguments import ModelHelp, expanded
+from ltr.cli.messages import input_error, path_of
+from ltr.data.files import write_whole
+from ltr.datamodules import RankingDataModule
+from ltr.errors import InputError
+from ltr.module import RankerModule
+from ltr.run.checkpoints import Best, Checkpoints, Last
+from ltr.run.folder import RunFolder, read_checkpoint
+from ltr.run.identity import check_same, identity, of_ranker
+from ltr.run.log import Progress, speaking
+from ltr.run.loggers import loggers
+from ltr.run.progress import finished
+from ltr.run.results import RunWriter, reached
+from ltr.run.trainer import check_callbacks
+
+log = logging.getLogger(__name__)
+
+
+class NothingToDo(Exception):
+    """A run is finished, and was told to resume."""
+
+
+def run(args: list[str]) -> None:
+    """Parse the arguments and run the command.
+
+    Raises:
+        InputError: for what the user can mend.
+    """
+    args = expanded(args)
+    if os.getcwd() not in sys.path:  # a loss of one's own in the working directory, also for the console script
+        sys.path.insert(0, os.getcwd())
+    strict = {"exit_on_error": False, "allow_abbrev": False}
+    transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
+    with ExitStack() as stack:
+        try:
+            RankerCLI(
+                stack,
+                RankerModule,
+                RankingDataModule,
+                subclass_mode_data=True,
+                auto_configure_optimizers=False,
+                seed_everything_default=0,
+                trainer_defaults={"max_epochs": 1, "log_every_n_steps": 10, "num_sanity_val_steps": 0},
+                save_config_callback=RunConfig,
+                save_config_kwargs={"save_to_log_dir": False},
+                parser_kwargs=strict | {command: strict for command in ("fit", "validate", "test", "predict")},
+                args=args,
+            )
+        except NothingToDo as done:
+            log.info("%s", done)
+
+
+class RunConfig(SaveConfigCallback):
+    """Writes the whole configuration of a ``fit`` into its run folder, and tells it to the loggers."""
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            config = self.config.clone()
+            # What belongs to this run and not to its configuration: a copy of the file elsewhere must not write here.
+            config.ckpt_path = None
+            config.trainer.default_root_dir = None
+            text = self.parser.dump(config, skip_unset=False)
+            write_whole(RunFolder(trainer.default_root_dir).config, [text])
+            for logger in trainer.loggers:
+                logger.log_hyperparams(yaml.safe_load(text))
+
+
+class RankerCLI(LightningCLI):
+    """LightningCLI with a run folder: ``runs/<experiment>/seed=<n>`` unless ``--trainer.default_root_dir`` names another.
+
+    Args:
+        stack: what is held while the command runs: the log and the folder.
+    """
+
+    def __init__(self, stack: ExitStack, *args: Any, **options: Any) -> None:
+        self._held, self._identity = stack, dict[str, Any]()
+        self._log_into = stack.enter_context(speaking(leads=_is_rank_0()))
+        super().__init__(*args, **options)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        self.config = parser.parse_args(args)
+
+    def instantiate_classes(self) -> None:
+        with self._options_by_path():
+            super().instantiate_classes()
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        with self._options_by_path():
+            super()._run_subcommand(subcommand)
+
+    @contextmanager
+    def _options_by_path(self) -> Iterator[None]:
+        """An error inside names an option by its path in the configuration: ``data.depth`` for ``depth``."""
+        try:
+            yield
+        except Exception as error:
+            ours = input_error(error)
+            if ours is not None and ours.option is not None:
+                ours.option = path_of(ours, self.config[self.subcommand])
+            raise
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--model.help", action=ModelHelp)
+        # The data lays out what the ranker reads, and looks at nothing else of the model.
+        parser.link_arguments(
+            "model", "data.init_args.reads", compute_fn=lambda module: module.ranker.reads, apply_on="instantiate"
+        )
+        parser.add_class_arguments(Best, "best")
+        parser.add_class_arguments(Last, "last")
+        help = "Start a new run from the ranker's weights of another one: a run folder (its best weights) or a checkpoint."
+        parser.add_argument("--init_from", type=str | None, default=None, help=help)
+        help = "Weights & Biases project to log to; offline where there is no key or WANDB_MODE says so."
+        parser.add_argument("--wandb", type=str | None, default=None, help=help)
+
+    # The run folder and the checkpoint
+
+    def before_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
+        folder = RunFolder(config.trainer.default_root_dir or _run_folder(config))
+        config.trainer.default_root_dir = str(folder.path)
+        plain = yaml.safe_load(self._parser(self.subcommand).dump(config, skip_unset=False))
+        self._identity = identity(plain)
+        if self.subcommand == "fit":
+            if _is_rank_0():
+                self._held.enter_context(folder.owned())
+            config.ckpt_path = self._to_resume(folder, config)
+        else:
+            config.ckpt_path = self._to_measure(folder, config.ckpt_path)
+        config.weights_only = True  # a checkpoint is never code
+        self._log_into(folder.log)
+
+    def _to_resume(self, folder: RunFolder, config: jsonargparse.Namespace) -> str | None:
+        """The checkpoint that ``fit`` resumes from; None begins a run."""
+        asked = config.ckpt_path
+        if asked is None:
+            if folder.holds_weights() and _is_rank_0():
+                raise InputError(
+                    f"{folder.path} already holds a run; resume it (ltr fit {folder.path}), choose another folder "
+                    "(--trainer.default_root_dir), or remove it"
+                )
+            return None
+        found = folder.to_resume() if asked == "last" else folder.to_measure("best") if asked == "best" else asked
+        if found is None:
+            log.info("%s holds no checkpoint yet; the run begins", folder.path)
+            return None
+        checkpoint, own = read_checkpoint(found), Path(found).resolve().parent == folder.checkpoints.resolve()
+        hint = "to start a new run from its weights, take another folder and --init_from"
+        if folder.holds_weights() and not own:
+            raise InputError(f"--ckpt_path {found} is not of the run in {folder.path}; {hint}")
+        if "optimizer_states" not in checkpoint:
+            raise InputError(f"--ckpt_path {found} holds weights only, and no run can resume from it; {hint}")
+        check_same(self._identity, checkpoint.get("run", {}).get("identity", {}), str(found), hint)
+        done = finished(checkpoint, config.trainer.max_epochs, config.trainer.max_steps)
+        if done is not None and not own:
+            raise InputError(f"--ckpt_path {found}: {done}, so nothing is left to train; {hint}")
+        if done is not None:
+            more = "" if "stopped" in done else "; for more: --trainer.max_epochs N"
+            raise NothingToDo(f"{folder.path}: {done}; nothing to do, nothing changed{more}; next: ltr test {folder.path}")
+        log.info("resuming from %s, step %d", found, checkpoint["global_step"])
+        return str(found)
+
+    def _to_measure(self, folder: RunFolder, asked: str | None) -> str | None:
+        """The checkpoint that is measured; None for the weights that the model starts from."""
+        if asked is None:
+            if folder.holds_weights():
+                raise InputError(
+                    f"{folder.path} holds trained weights; say which to take (--ckpt_path best or last), or choose another "
+                    "folder (--trainer.default_root_dir) for those that the model starts from"
+                )
+            log.warning("no --ckpt_path: the weights that the model starts from are used, not trained ones")
+            return None
+        found = str(folder.to_measure(asked)) if asked in ("best", "last") else asked
+        then = of_ranker(read_checkpoint(found).get("run", {}).get("identity", {}))
+        check_same(of_ranker(self._identity), then, found, "take the configuration of its run: ltr test RUN")
+        return found
+
+    def after_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
+        if config.init_from is None or config.ckpt_path is not None:
+            return
+        folder = RunFolder(config.init_from)
+        file = folder.to_measure("best") if folder.path.is_dir() else config.init_from
+        weights = read_checkpoint(file)["state_dict"]
+        own = {name.removeprefix("ranker."): value for name, value in weights.items() if name.startswith("ranker.")}
+        self.model.ranker.load_state_dict(own)
+        log.info("the ranker starts from the weights of %s", file)
+
+    # The trainer
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        config = self.config_init[self.subcommand]
+        fits, asked = self.subcommand == "fit", config.trainer.callbacks or []
+        given = list(asked) if isinstance(asked, list | tuple) else [asked]
+        check_callbacks(given, [f"val/{metric.measure}" for metric in self.model.measures])
+        if config.trainer.logger in (None, True):
+            kwargs["logger"] = loggers(Path(config.trainer.default_root_dir), config.wandb, fits)
+        if config.trainer.enable_progress_bar is None:
+            kwargs["enable_progress_bar"] = sys.stdout.isatty()
+        lines = fits and not kwargs.get("enable_progress_bar", config.trainer.enable_progress_bar)
+        callbacks = [*given, RunWriter(config.init_from), *([Progress()] if lines else [])]
+        if kwargs.get("logger") and fits:
+            callbacks.append(LearningRateMonitor())
+        callbacks.append(Checkpoints(config.best, config.last, self._identity))
+        return super().instantiate_trainer(callbacks=callbacks, **kwargs)
+
+    def before_fit(self) -> None:
+        known = [f"val/{metric.measure}" for metric in self.model.measures]
+        monitor = self.config.fit.best.monitor
+        if monitor is not None and monitor not in known:
+            raise InputError(f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}")
+
+    def after_fit(self) -> None:
+        folder = self.trainer.default_root_dir
+        log.info("%s; all of it lies in %s; next: ltr test %s", reached(Path(folder), self.config_init.fit.best), folder, folder)
+
+    def after_test(self) -> None:
+        log.info("test.run, per_query.tsv and metrics.json lie in %s", self.trainer.default_root_dir)
+
+    def _parse_ckpt_path(self) -> None:
+        """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is an error, not a wish."""
+
+
+def _run_folder(config: jsonargparse.Namespace) -> Path:
+    """The folder of the last --config where that is a run's own; else ``runs/<experiment>/seed=<n>``, named by its path."""
+    parts: tuple[str, ...] = ("unnamed",)
+    if config.config:
+        file = Path(os.path.relpath(str(config.config[-1])))
+        if file.name == "config.yaml" and (file.parent / "checkpoints").is_dir():
+            return file.parent
+        parts = file.with_suffix("").parts
+        parts = parts[parts.index("experiments") + 1 :] if "experiments" in parts else parts[-1:]
+    return Path("runs", *parts, f"seed={config.seed_everything}")
+
+
+def _is_rank_0() -> bool:
+    return rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it without declaring it

@@ -1,0 +1,51 @@
+"""What the user is told of an error: one line, with the path of the option at fault."""
+
+import re
+import traceback
+
+import jsonargparse
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from ltr.errors import InputError
+from ltr.module import RankerModule
+
+LONGEST = 300  # letters of what the parser says
+
+
+def one_line(error: BaseException) -> str | None:
+    """What to tell the user of an error that is theirs to mend; None for a mistake of ours, which deserves its traceback."""
+    if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
+        first = " ".join(str(error).split())[:200]
+        return f"--ckpt_path: the checkpoint does not fit the model of this configuration: {first}…"
+    if not isinstance(error, (ValueError, OSError, ImportError, MisconfigurationException, jsonargparse.ArgumentError)):
+        return None
+    ours = input_error(error)
+    if ours is not None:
+        return str(ours)
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, jsonargparse.ArgumentError):
+        # The parser also tells which other types it has tried, and repeats the whole value.
+        text = re.sub(r"Does not validate against any of the Union subtypes Subtypes: \[.*?\] Errors: - ", "", text)
+        text = re.sub(r" - Expected a <class 'NoneType'>.*| Given value type:.*| - Not a valid subclass of .*", "", text)
+        return f"{text} (all options: ltr COMMAND --help, and with --config FILE --print_config)"
+    return f"{text} (LTR_DEBUG=1 shows where)"
+
+
+def input_error(error: BaseException | None) -> InputError | None:
+    """The InputError behind an error: the parser wraps what a constructor raised."""
+    while error is not None and not isinstance(error, InputError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def path_of(error: InputError, config: jsonargparse.Namespace) -> str | None:
+    """The path of the error's option as the command line takes it, or the option itself where its place is not certain."""
+    keys = {key.replace(".init_args", ""): value for key, value in vars(config.as_flat()).items()}
+    paths = {".".join(parts[:end]) for parts in (key.split(".") for key in keys) for end in range(1, len(parts) + 1)}
+    found = [path for path in paths if path == error.option or path.endswith(f".{error.option}")]
+    if len(found) > 1:  # the one whose class has raised the error
+        raisers = {type(frame.f_locals.get("self")).__name__ for frame, _ in traceback.walk_tb(error.__traceback__)}
+        classes = keys | {"model.class_path": RankerModule.__name__}
+        owners = [str(classes.get(f"{path.rpartition('.')[0]}.class_path")) for path in found]
+        found = [path for path, owner in zip(found, owners, strict=True) if owner.rpartition(".")[2] in raisers]
+    return found[0] if len(found) == 1 else error.option

@@ -1,0 +1,1 @@
+"""A run: its folder, its checkpoints, its results, and what it is."""

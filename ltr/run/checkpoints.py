@@ -1,0 +1,280 @@
+"""The checkpoints of a run: it never ends without its weights, and resumes exactly."""
+
+import logging
+import math
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, Timer
+from lightning.pytorch.trainer.call import _call_callbacks_state_dict
+
+from ltr.datamodules import RankingDataModule
+from ltr.errors import InputError, Terminated
+from ltr.metrics import LOWER_IS_BETTER
+from ltr.module import is_trial
+from ltr.run.folder import RunFolder
+from ltr.run.progress import Moment, settle
+from ltr.run.signals import Signals
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Best:
+    """Which weights are kept as the best ones.
+
+    Args:
+        monitor: What says how good weights are: a metric of the validation, such as ``val/nDCG@10``. None keeps no best ones.
+        save_top_k: How many of the best are kept: ``best.ckpt``, and beside it ``step=N.ckpt`` for each of the k. -1 keeps those
+            of every validation, 0 none.
+        save_weights_only: Whether they are kept without the state of the optimiser: a third of the size, but no resume.
+    """
+
+    monitor: str | None = "val/nDCG@10"
+    save_top_k: int = 1
+    save_weights_only: bool = False
+
+    def __post_init__(self) -> None:
+        if self.save_top_k < -1:
+            raise InputError(f"save_top_k must be at least -1 (all), got {self.save_top_k}", option="best.save_top_k")
+
+    @property
+    def sign(self) -> float:
+        """-1 for a metric whose lowest value is the best, else 1."""
+        return -1.0 if (self.monitor or "").rpartition("/")[2] in LOWER_IS_BETTER else 1.0
+
+
+@dataclass
+class Last:
+    """How often ``last.ckpt`` is written.
+
+    Args:
+        every_n_steps: Optimiser steps between two writes. It is also written at the end of every epoch and of the run, after
+            every validation, at Ctrl-C and at SIGTERM.
+    """
+
+    every_n_steps: int = 500
+
+    def __post_init__(self) -> None:
+        if self.every_n_steps < 1:
+            raise InputError(f"every_n_steps must be at least 1, got {self.every_n_steps}", option="last.every_n_steps")
+
+
+class Checkpoints(Checkpoint):
+    """Writes ``last.ckpt`` and ``best.ckpt`` into the run folder (``checkpoints`` in the trainer's ``default_root_dir``).
+
+    A checkpoint is written between two optimiser steps, when weights, optimiser and progress agree, as a whole file or not at
+    all. A run that was killed at any moment resumes from ``last.ckpt`` to the very weights and validations of a run that was
+    not. The first Ctrl-C or SIGTERM finishes the step and saves; a validation that is due or running is done by the resumed run.
+    The second ends the run at once.
+
+    What is best is told by the files that are there, so a run folder may be moved and copied.
+
+    Args:
+        best: which weights are kept.
+        last: how often the run is saved.
+        identity: what the run is, see :mod:`ltr.run.identity`; every checkpoint holds it.
+    """
+
+    def __init__(self, best: Best | None = None, last: Last | None = None, identity: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.best, self.last, self.identity = best or Best(), last or Last(), identity or {}
+        self._signals = Signals()
+        self._scores: dict[int, float] = {}  # of the best weights that are kept, by step
+        self._unfinished = 0  # batches since the last optimiser step
+        self._validating = self._is_due = self._improved = self._stopped = False
+        self._before: dict[str, Any] = {}  # states of the callbacks before the validation that is running
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if trainer.strategy.restore_checkpoint_after_setup:
+            raise InputError(
+                f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {type(trainer.strategy).__name__}: "
+                "an exact resume of sharded models is not supported"
+            )
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        kept = RunFolder(trainer.default_root_dir).kept_scores(self.best.monitor) if trainer.is_global_zero else {}
+        self._scores = trainer.strategy.broadcast(kept)  # so that all ranks decide alike
+        self._unfinished, self._stopped = 0, False
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._stopped = state_dict["stopped"]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"stopped": self._stopped}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.should_stop |= self._stopped  # as EarlyStopping asked before the run was interrupted
+        # Not earlier: Lightning has just set its own handlers.
+        self._signals.listen(leads=trainer.is_global_zero, came=lambda: self._leave_validation(trainer))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._signals.release()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._signals.release()
+        folder = RunFolder(trainer.default_root_dir)
+        if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero and folder.last.is_file():
+            ended = "ended by SIGTERM" if isinstance(exception, Terminated) else "interrupted"
+            log.warning("%s; 'ltr fit %s' resumes from %s", ended, folder.path, folder.last)
+
+    # Steps
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._is_due:  # there was nothing to validate on
+            self._save(trainer, Moment.AFTER_STEP)
+        self._steps_before = trainer.global_step
+        # Lightning counts one too many after a resume from a validation, and loggers would say so.
+        trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        self._unfinished = 0 if trainer.global_step != self._steps_before else self._unfinished + 1
+        epoch, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
+        assert fetcher is not None, "a batch has been fetched"
+        to_validate = epoch._should_check_val_fx(fetcher)
+        if self._unfinished or (epoch._is_training_done and not to_validate):
+            return
+        if self._signals.asked and not _ends(trainer):
+            self._leave(trainer, Moment.VALIDATION_DUE if to_validate else Moment.AFTER_STEP)
+        if trainer.global_step % self.last.every_n_steps == 0:
+            self._is_due = to_validate
+            if not to_validate:
+                self._save(trainer, Moment.AFTER_STEP)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        whole = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+        self._save(trainer, Moment.EPOCH_END if whole else Moment.AFTER_STEP)
+        if self._signals.asked and whole and not _ends(trainer):
+            raise self._signals.asked
+
+    # Validations
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._before, self._validating = _call_callbacks_state_dict(trainer), True
+            if self._signals.asked:
+                self._leave_validation(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self._validating:
+            return
+        self._validating = False
+        self._rate(trainer)
+        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            self._before = {}
+            return  # the end of the epoch is at hand
+        if self._improved or not self._unfinished:
+            self._save(trainer, Moment.AFTER_STEP)
+        self._before = {}
+        if self._signals.asked and not self._unfinished and not _ends(trainer):
+            raise self._signals.asked
+
+    def _rate(self, trainer: Trainer) -> None:
+        """Note the score of these weights, and whether they are among the best."""
+        value = trainer.callback_metrics.get(self.best.monitor or "")
+        step, k = trainer.global_step, self.best.save_top_k
+        if value is None or k == 0 or math.isnan(value):
+            return
+        self._scores[step] = self.best.sign * float(value)
+        ranked = sorted(self._scores, key=lambda one: (-self._scores[one], one))
+        kept = ranked if k == -1 else ranked[:k]
+        self._improved = step in kept
+        self._scores = {one: self._scores[one] for one in kept}
+
+    def _leave_validation(self, trainer: Trainer) -> None:
+        """End the run within a validation, which the resumed run does anew."""
+        if self._validating and not self._unfinished and not _ends(trainer):
+            self._validating = False
+            self._leave(trainer, Moment.VALIDATION_DUE)
+
+    # Saving
+
+    def _leave(self, trainer: Trainer, moment: Moment) -> None:
+        assert self._signals.asked is not None
+        self._save(trainer, moment)
+        raise self._signals.asked
+
+    def _save(self, trainer: Trainer, moment: Moment) -> None:
+        """Write ``last.ckpt``, and ``best.ckpt`` where the weights are the best so far.
+
+        Only rank 0 does, and no rank waits for it. In the middle of accumulated gradients a resume continues after the step
+        before, and repeats the batches since.
+        """
+        improved, self._improved, self._is_due = self._improved, False, False
+        self._stopped = trainer.should_stop and not _time_is_up(trainer)
+        if not trainer.is_global_zero or is_trial(trainer):
+            return
+        folder = RunFolder(trainer.default_root_dir)
+        checkpoint = self._settled(trainer, moment)
+        temporary = folder.checkpoints / ".checkpoint.tmp"
+        try:
+            trainer.strategy.save_checkpoint(checkpoint, temporary)
+            _to_disk(temporary)
+            if improved:  # before last.ckpt: a resume from an older one finds them best again
+                whole = temporary
+                if self.best.save_weights_only:
+                    whole = folder.checkpoints / ".best.tmp"
+                    light = {k: v for k, v in checkpoint.items() if k not in ("callbacks", "optimizer_states", "lr_schedulers")}
+                    trainer.strategy.save_checkpoint(light, whole)
+                self._keep_best(folder, whole, trainer.global_step)
+            os.replace(temporary, folder.last)
+        finally:
+            for left in (temporary, folder.checkpoints / ".best.tmp"):
+                left.unlink(missing_ok=True)
+
+    def _settled(self, trainer: Trainer, moment: Moment) -> dict[str, Any]:
+        """A checkpoint of Lightning that resumes at a moment, and what we add to it."""
+        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        data = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it without declaring it
+        if self._unfinished and isinstance(data, RankingDataModule):
+            checkpoint[type(data).__qualname__]["consumed"] -= self._unfinished
+        if self._before and (self._unfinished or moment is Moment.VALIDATION_DUE):  # that validation will be repeated
+            checkpoint["callbacks"] = self._before
+        settle(checkpoint, moment, self._unfinished)
+        monitored = {"monitor": self.best.monitor, "scores": dict(self._scores)}
+        checkpoint["run"] = {"identity": self.identity, "stopped": self._stopped} | monitored
+        return checkpoint
+
+    def _keep_best(self, folder: RunFolder, file: Path, step: int) -> None:
+        """Put a checkpoint among the best, and remove those that no longer are."""
+        if self.best.save_top_k != 1:
+            _copy(file, folder.of_step(step))
+        if max(self._scores, key=lambda one: (self._scores[one], -one)) == step:
+            _copy(file, folder.best)
+        for other in folder.steps():
+            if other not in self._scores:
+                folder.of_step(other).unlink()
+
+
+def _ends(trainer: Trainer) -> bool:
+    """Whether nothing is left to train: then the run ends by itself, and is not interrupted."""
+    loop = trainer.fit_loop
+    epochs = loop.max_epochs is not None and 0 <= loop.max_epochs <= loop.epoch_progress.current.processed  # type: ignore[attr-defined]
+    return epochs or trainer.global_step == loop.max_steps or (trainer.should_stop and loop._can_stop_early)
+
+
+def _time_is_up(trainer: Trainer) -> bool:
+    """Whether ``trainer.max_time`` has ended the run: with more time it resumes."""
+    timers = [one for one in trainer.callbacks if isinstance(one, Timer)]  # type: ignore[attr-defined]
+    return any((left := timer.time_remaining()) is not None and left <= 0 for timer in timers)
+
+
+def _copy(file: Path, target: Path) -> None:
+    """A second name for a file that never changes, or a copy where the disk has no hard links; whole or not at all."""
+    temporary = target.with_name(f".{target.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(file, temporary)
+    except OSError:
+        shutil.copyfile(file, temporary)
+        _to_disk(temporary)
+    os.replace(temporary, target)
+
+
+def _to_disk(file: Path) -> None:
+    with open(file, "rb") as opened:
+        os.fsync(opened.fileno())

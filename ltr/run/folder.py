@@ -1,0 +1,115 @@
+"""The folder of a run: where everything lies, who owns it, and which checkpoint is meant."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from lightning.fabric.utilities.cloud_io import _load
+
+from ltr.errors import InputError
+
+log = logging.getLogger(__name__)
+
+
+class RunFolder:
+    """The files of a run.
+
+    Args:
+        path: the folder, which need not be there yet.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.last, self.best = self.checkpoints / "last.ckpt", self.checkpoints / "best.ckpt"
+        self.config, self.log = self.path / "config.yaml", self.path / "train.log"
+
+    def holds_weights(self) -> bool:
+        """Whether something was trained here."""
+        return any(self.checkpoints.glob("*.ckpt"))
+
+    def of_step(self, step: int) -> Path:
+        """The file of one of the best weights, where several are kept."""
+        return self.checkpoints / f"step={step}.ckpt"
+
+    def steps(self) -> list[int]:
+        """The steps of those files."""
+        names = (file.stem.removeprefix("step=") for file in self.checkpoints.glob("step=*.ckpt"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def kept_scores(self, monitor: str | None) -> dict[int, float]:
+        """The scores of the best weights that are kept, by step; those of another metric are left out."""
+        scores: dict[int, float] = {}
+        for file in (self.best, *map(self.of_step, self.steps())):
+            found = read_checkpoint(file) if file.is_file() else {}
+            run, step = found.get("run", {}), found.get("global_step", -1)
+            if run.get("monitor") == monitor and step in run["scores"]:
+                scores[step] = run["scores"][step]
+        return scores
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Hold the folder for one ``fit`` at a time.
+
+        Raises:
+            InputError: if another process holds it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            hint = "wait for it, or choose another folder (--trainer.default_root_dir)"
+            raise InputError(f"{self.path}: another 'ltr fit' is running in this folder; {hint}") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def to_resume(self) -> Path | None:
+        """The checkpoint that ``--ckpt_path last`` means to ``fit``; None where a run has none yet."""
+        if self.last.is_file():
+            return self.last
+        # Killed between the two files of its first validation: the best weights are the last ones.
+        return self.best if self.best.is_file() and "optimizer_states" in read_checkpoint(self.best) else None
+
+    def to_measure(self, which: str) -> Path:
+        """The checkpoint that ``--ckpt_path best`` or ``last`` means to the other commands.
+
+        Raises:
+            InputError: if there is none.
+        """
+        file = self.best if which == "best" else self.last
+        if file.is_file():
+            return file
+        if which == "best" and self.last.is_file():
+            log.warning("%s: nothing was validated, so there is no best.ckpt; taking last.ckpt", self.path)
+            return self.last
+        raise InputError(f"--ckpt_path {which}: there is no {file.absolute()}; train first, or name a checkpoint file")
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """A checkpoint of Lightning, from a file or a URL. It is data: nothing in it is ever run.
+
+    Raises:
+        InputError: if it is not there, can't be read, or is something else.
+    """
+    remote = "://" in str(path)
+    if not remote and not Path(path).is_file():
+        raise InputError(f"--ckpt_path {path}: there is no such file")
+    try:
+        # A file is mapped: its tensors are read when they are used.
+        found = _load(path, "cpu", weights_only=True) if remote else torch.load(path, "cpu", weights_only=True, mmap=True)
+    except Exception as error:  # whatever a broken file makes the reader stumble over
+        raise InputError(f"--ckpt_path {path}: the checkpoint can't be read ({type(error).__name__}); take another one") from None
+    needed = {"state_dict", "pytorch-lightning_version"}
+    if not isinstance(found, dict) or not needed <= found.keys():
+        hint = "weights alone can be loaded in Python"
+        raise InputError(
+            f"--ckpt_path {path}: this is no Lightning checkpoint, it has no {' or no '.join(sorted(needed))}; {hint}"
+        )
+    return found

@@ -1,0 +1,92 @@
+"""What a run says: on the terminal only what is its own, in ``train.log`` everything."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from logging.handlers import MemoryHandler
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from ltr.module import RankerModule
+
+log = logging.getLogger(__name__)
+
+OURS = "ltr"
+OTHERS = ("py.warnings", "lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_utilities")
+EVERY = 30.0  # seconds between two lines of progress
+
+
+@contextmanager
+def speaking(leads: bool) -> Iterator[Callable[[Path], None]]:
+    """Messages of the project go to the terminal and to a file; those of other packages to the file alone.
+
+    Gives a function that names the file; what was said before is written there too.
+
+    Args:
+        leads: whether this process speaks: rank 0 does for all.
+    """
+    written, out, err = MemoryHandler(1000), logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
+    out.addFilter(lambda record: record.levelno < logging.WARNING)
+    err.setLevel(logging.WARNING)
+    ours, others = logging.getLogger(OURS), [logging.getLogger(name) for name in OTHERS]
+    before = {logger: logger.handlers[:] for logger in (ours, *others)}
+    ours.setLevel(logging.INFO)
+    ours.handlers += [written, out, err] if leads else [logging.NullHandler()]
+    for logger in others:
+        logger.handlers = [written] if leads else [logging.NullHandler()]
+
+    def into(file: Path) -> None:
+        if leads:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            target = logging.FileHandler(file, encoding="utf-8")
+            target.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            written.setTarget(target)
+            written.capacity = 0  # from here on every message is written at once
+            written.flush()
+
+    logging.captureWarnings(True)
+    try:
+        yield into
+    finally:
+        logging.captureWarnings(False)
+        for logger, handlers in before.items():
+            logger.handlers = handlers
+        if written.target is not None:
+            written.target.close()
+
+
+class Progress(Callback):
+    """A line every half minute, for places without a terminal: the step, the rate, the loss and the time left."""
+
+    def __init__(self) -> None:
+        self._since, self._step = 0.0, 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._since, self._step = time.monotonic(), trainer.global_step
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        seconds = time.monotonic() - self._since
+        if seconds < EVERY or trainer.global_step == self._step or not trainer.is_global_zero:
+            return
+        rate, total = (trainer.global_step - self._step) / seconds, trainer.estimated_stepping_batches
+        assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
+        of, left = "", ""
+        if total != float("inf"):
+            of, left = f" of {int(total):,}", f", {duration((total - trainer.global_step) / rate)} left"
+        loss = pl_module.last_step.loss.item()
+        at = f"step {trainer.global_step:,}{of}, epoch {trainer.current_epoch + 1}"
+        log.info("%s: %.3g steps/s, loss %.4g%s", at, rate, loss, left)
+        self._since, self._step = time.monotonic(), trainer.global_step
+
+
+def duration(seconds: float) -> str:
+    """``41 s``, ``3 min 20 s`` or ``2 h 05 min``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

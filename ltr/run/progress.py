@@ -1,0 +1,74 @@
+"""Where a run stands, written so that Lightning resumes it exactly.
+
+Lightning's counters say where the code was when a checkpoint was written, and a resume guesses from them what is still to be
+done. Some guesses are wrong, and a second resume goes on from the wrong place. So a checkpoint of ours is written at one of three
+moments, with the counters that this moment has, wherever the code was.
+"""
+
+from enum import Enum
+from typing import Any
+
+
+class Moment(Enum):
+    """Where a resumed run continues."""
+
+    AFTER_STEP = "with the next batch of this epoch; a validation that was due after this one is done"
+    VALIDATION_DUE = "with the validation that is due after this batch, from its beginning"
+    EPOCH_END = "with the first batch of the next epoch"
+
+
+def settle(checkpoint: dict[str, Any], moment: Moment, unfinished: int = 0) -> None:
+    """Set the counters in a checkpoint of Lightning to a moment.
+
+    Args:
+        checkpoint: as ``dump_checkpoint`` returns it in a callback's hook; changed in place.
+        moment: where a resume continues.
+        unfinished: batches since the last optimiser step, whose gradients are lost: a resume repeats them.
+    """
+    fit = checkpoint["loops"]["fit_loop"]
+    batch, ended = fit["epoch_loop.batch_progress"], moment is Moment.EPOCH_END
+    for counted in fit["epoch_progress"].values():
+        done = counted["completed"] + ended
+        _set(counted, begun=done + (not ended), done=done)
+    for name in ("total", "current"):
+        done = 0 if ended and name == "current" else batch[name]["processed"] - unfinished
+        _set(batch[name], begun=done, done=done)
+    optimizer = fit["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]
+    for progress in (fit["epoch_loop.scheduler_progress"], optimizer["step"], optimizer["zero_grad"]):
+        done = 0 if ended else progress["current"]["completed"]
+        _set(progress["current"], begun=done, done=done)
+    validation, due = fit["epoch_loop.val_loop.batch_progress"], moment is Moment.VALIDATION_DUE
+    _set(validation["total"], begun=int(due), done=0)
+    _set(validation["current"], begun=0, done=0)
+    batch["is_last_batch"] &= due  # the last batch counts as such only until its validation is done
+    validation["is_last_batch"] = False
+    fit["epoch_loop.state_dict"]["_batches_that_stepped"] = checkpoint["global_step"]
+
+
+def _set(counted: dict[str, int], *, begun: int, done: int) -> None:
+    """Set those of Lightning's four counters that there are."""
+    values = {"ready": begun, "started": begun, "processed": done, "completed": done}
+    counted.update({name: values[name] for name in counted})
+
+
+def epochs_done(checkpoint: dict[str, Any]) -> int:
+    """Whole epochs that a checkpoint has behind it."""
+    return checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+
+
+def finished(checkpoint: dict[str, Any], max_epochs: int | None, max_steps: int) -> str | None:
+    """None where training is left; else what the run has done.
+
+    Args:
+        checkpoint: of the run.
+        max_epochs: of the trainer; None or -1 for no limit.
+        max_steps: of the trainer; -1 for no limit.
+    """
+    epochs, steps = epochs_done(checkpoint), checkpoint["global_step"]
+    if checkpoint.get("run", {}).get("stopped"):
+        return f"the run was stopped early at step {steps}"
+    if 0 <= max_steps <= steps:
+        return f"the run has done its {steps} steps"
+    if max_epochs is not None and 0 <= max_epochs <= epochs:
+        return f"the run has done its {epochs} epochs ({steps} steps)"
+    return None

@@ -1,0 +1,41 @@
+"""Which of Lightning's callbacks a run may have: those that resume exactly."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    StochasticWeightAveraging,
+)
+
+from ltr.errors import InputError
+
+REFUSED = {
+    StochasticWeightAveraging: "can't be resumed exactly; take lightning.pytorch.callbacks.EMAWeightAveraging",
+    GradientAccumulationScheduler: "makes steps of several sizes in one run; set trainer.accumulate_grad_batches",
+    BatchSizeFinder: "can't change the batches of a run, which are planned before it; set the batch size of the data",
+    LearningRateFinder: "trains before the run begins, so no resume is exact; compare runs with several model.lr",
+}
+
+
+def check_callbacks(callbacks: Sequence[Any], known: Sequence[str]) -> None:
+    """Check the callbacks of a configuration.
+
+    Args:
+        callbacks: of the trainer.
+        known: the metrics that a validation logs.
+
+    Raises:
+        InputError: for one that can't be resumed exactly, or that waits for a metric that nobody logs.
+    """
+    for callback in callbacks:
+        name = type(callback).__name__
+        for kind, why in REFUSED.items():
+            if isinstance(callback, kind):
+                raise InputError(f"{name} {why}", option="trainer.callbacks")
+        if isinstance(callback, EarlyStopping) and callback.monitor not in (*known, "train/loss"):
+            came = f"one of {', '.join(known)}, got {callback.monitor!r}"
+            raise InputError(f"{name} must monitor {came}", option="trainer.callbacks")
