@@ -12,7 +12,7 @@ from ltr.data.negatives import MinedNegatives
 from ltr.errors import InputError
 from ltr.losses import MarginRankingLoss
 from ltr.margins import Annealed, Constant, FromDistance, LabelGap, Learnable, NormalSample
-from tests.test_cli import write_config
+from tests.cli.test_command import write_config
 
 
 def lists_of(labels, mask=None, **others) -> ScoredLists:

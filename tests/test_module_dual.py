@@ -19,9 +19,9 @@ from ltr.in_batch import AllTexts, OtherQueries
 from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable
 from ltr.module import RankerModule
+from tests.cli.test_command import metrics, write_config
 from tests.conftest import wordpiece_tokenizer, write_collection
 from tests.rankers import cross_encoder, data_for, dual_encoder, trainer
-from tests.test_cli import metrics, write_config
 from tests.test_ranks import two_processes
 
 

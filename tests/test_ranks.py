@@ -11,8 +11,8 @@ from torch.multiprocessing import spawn
 from ltr.__main__ import main
 from ltr.data.trec import read_run
 from ltr.metrics import RankingMetric
+from tests.cli.test_command import metrics, write_config
 from tests.conftest import write_collection
-from tests.test_cli import metrics, write_config
 from tests.test_metrics import random_lists
 
 ROOT = Path(__file__).parents[1]

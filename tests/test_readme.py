@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cli import metrics
+from tests.cli.test_command import metrics
 
 ROOT = Path(__file__).parents[1]
 

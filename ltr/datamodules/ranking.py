@@ -168,7 +168,7 @@ class RankingDataModule(LightningDataModule):
             sampler=sampler,
             num_workers=self.num_workers,
             persistent_workers=self.persistent_workers,
-            worker_init_fn=_leave_ctrl_c_to_the_trainer,
+            worker_init_fn=_leave_signals_to_the_trainer,
             pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
         )
 
@@ -187,5 +187,6 @@ def one_of(known: Sequence[object], **options: object) -> None:
             raise InputError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}", option=name)
 
 
-def _leave_ctrl_c_to_the_trainer(worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _leave_signals_to_the_trainer(worker: int) -> None:
+    for known in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(known, signal.SIG_IGN)

@@ -3,6 +3,7 @@
 import logging
 import netrc
 import os
+import secrets
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -23,14 +24,12 @@ def loggers(folder: Path, wandb_project: str | None, fits: bool) -> list[Logger]
     """
     made: list[Logger] = [CSVLogger(folder, name="logs")]  # a version for every start: a resumed run erases nothing
     if wandb_project:
-        from wandb.util import generate_id
-
         offline = "WANDB_MODE" not in os.environ and not has_wandb_key()
         if offline:
             log.info("Weights & Biases: no key found, logging offline into %s", folder / "wandb")
         file = folder / "wandb" / "run-id"
         if fits and not file.is_file():
-            write_whole(file, [generate_id()])
+            write_whole(file, [secrets.token_hex(4)])
         known = file.read_text().strip() if file.is_file() else None
         options = {"project": wandb_project, "name": "/".join(folder.parts[-3:]), "resume": "allow"}
         made.append(WandbLogger(save_dir=folder, offline=offline, id=known, **options))  # type: ignore[arg-type]  # as wandb.init

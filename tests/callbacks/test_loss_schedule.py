@@ -14,8 +14,8 @@ from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import MarginRankingLoss, RankNetLoss, SoftmaxLoss
 from ltr.margins import Annealed, Constant, FromDistance, Learnable, NormalSample
+from tests.cli.test_command import losses, metrics, write_config
 from tests.rankers import cross_encoder, data_for, trainer
-from tests.test_cli import losses, metrics, write_config
 from tests.test_resume import assert_same, finish, start, weights, with_callback
 
 calls: list[tuple] = []

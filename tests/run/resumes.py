@@ -54,7 +54,9 @@ GROUPS = TEXTS | {
 EARLY = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "val/nDCG_exp@10", "mode": "max"}}
 SCHEDULE = {
     "class_path": "ltr.callbacks.LossSchedule",
-    "init_args": {"changes": [{"step": 5, "loss": {"class_path": "ltr.losses.LambdaRankLoss"}}, {"epoch": 2, "options": {"sigma": 2.0}}]},
+    "init_args": {
+        "changes": [{"step": 5, "loss": {"class_path": "ltr.losses.LambdaRankLoss"}}, {"epoch": 2, "options": {"sigma": 2.0}}]
+    },
 }
 VARIANTS = {
     "plain": {},

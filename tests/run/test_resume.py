@@ -11,9 +11,9 @@ import pytest
 import torch
 import yaml
 
-from tests.test_cli import metrics, write_config
+from tests.cli.test_command import metrics, write_config
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def start(config: Path, *options: str) -> subprocess.Popen:
