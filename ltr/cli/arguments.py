@@ -49,6 +49,29 @@ def _checked(args: Iterable[str]) -> Iterator[str]:
             yield from (name, file)
 
 
+def check_keys(args: Iterable[str], parser: jsonargparse.ArgumentParser) -> None:
+    """Check that keys with nothing below them are options: the parser drops them unseen.
+
+    Raises:
+        InputError: if not.
+    """
+    known = {".".join(parts[:end]) for action in parser._actions for parts in [action.dest.split(".")] for end in range(9)}
+    words = list(args)
+    for name, file in zip(words, words[1:], strict=False):
+        for key in _empty(_read(Path(file)) or {}) if name == "--config" else ():
+            if key not in known and "class_path" not in key and "init_args" not in key:
+                raise InputError(f"{file}: {key!r} is no option, and holds nothing; remove it")
+
+
+def _empty(options: dict, path: str = "") -> Iterator[str]:
+    """The paths of mappings that hold nothing."""
+    for name, value in options.items():
+        if value == {}:
+            yield f"{path}{name}"
+        elif isinstance(value, dict):
+            yield from _empty(value, f"{path}{name}.")
+
+
 class _Strict(yaml.SafeLoader):
     """Refuses a key that is given twice, of which YAML takes the last."""
 

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 
-from ltr.cli.arguments import ModelHelp, expanded
+from ltr.cli.arguments import ModelHelp, check_keys, expanded
 from ltr.cli.messages import input_error, path_of
 from ltr.data.files import write_whole
 from ltr.datamodules import RankingDataModule
@@ -29,7 +29,7 @@ from ltr.run.log import Progress, speaking
 from ltr.run.loggers import loggers
 from ltr.run.progress import finished
 from ltr.run.results import RunWriter, reached
-from ltr.run.trainer import check_callbacks
+from ltr.run.trainer import check_callbacks, check_options
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +97,7 @@ class RankerCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = parser.parse_args(args)
+        check_keys(args, self._parser(self.config.subcommand))
 
     def instantiate_classes(self) -> None:
         with self._options_by_path():
@@ -136,6 +137,7 @@ class RankerCLI(LightningCLI):
         config = self.config[self.subcommand]
         folder = RunFolder(config.trainer.default_root_dir or _run_folder(config))
         config.trainer.default_root_dir = str(folder.path)
+        check_options(config.trainer)
         plain = yaml.safe_load(self._parser(self.subcommand).dump(config, skip_unset=False))
         self._identity = identity(plain)
         if self.subcommand == "fit":
@@ -198,7 +200,7 @@ class RankerCLI(LightningCLI):
             return
         folder = RunFolder(config.init_from)
         file = folder.to_measure("best") if folder.path.is_dir() else config.init_from
-        weights = read_checkpoint(file)["state_dict"]
+        weights = read_checkpoint(file, "--init_from")["state_dict"]
         own = {name.removeprefix("ranker."): value for name, value in weights.items() if name.startswith("ranker.")}
         self.model.ranker.load_state_dict(own)
         log.info("the ranker starts from the weights of %s", file)
@@ -219,7 +221,13 @@ class RankerCLI(LightningCLI):
         if kwargs.get("logger") and fits:
             callbacks.append(LearningRateMonitor())
         callbacks.append(Checkpoints(config.best, config.last, self._identity))
-        return super().instantiate_trainer(callbacks=callbacks, **kwargs)
+        try:
+            return super().instantiate_trainer(callbacks=callbacks, **kwargs)
+        except TypeError as error:
+            if "devices" not in str(error):
+                raise
+            text = f"devices must be a number of processes, or of GPUs, got {config.trainer.devices!r}"
+            raise InputError(text, option="trainer.devices") from None
 
     def before_fit(self) -> None:
         known = [f"val/{metric.measure}" for metric in self.model.measures]

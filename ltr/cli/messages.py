@@ -9,7 +9,18 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from ltr.errors import InputError
 from ltr.module import RankerModule
 
-LONGEST = 300  # letters of what the parser says
+LONGEST = 400  # letters of what the parser says
+# What the parser says, and what is better said.
+PARSER = [
+    (r"Does not validate against any of the Union subtypes Subtypes: \[.*?\] Errors: - ", ""),
+    (r" - Expected a <class 'NoneType'>.*| Given value type:.*| - Not a valid subclass of .*", ""),
+    (r"- Expected a path but \S+ either not accessible or invalid - ", ""),
+    (r'^Parser key "([^"]+)": ', r"\1: "),
+    (r"Import path (\S+) does not correspond to a subclass of (\w+)", r"\1 is no \2; name a class that derives from it"),
+    (r"Expected a dot import path string: (\w+)", r"there is no \1"),
+    (r"Problem with given class_path '([^']+)': ", r"\1: "),
+    (r"(?:typing\.Literal|<class) ?['\[]([^\]>]*)['\]]>?", r"\1"),
+]
 
 
 def one_line(error: BaseException) -> str | None:
@@ -23,12 +34,18 @@ def one_line(error: BaseException) -> str | None:
     if ours is not None:
         return str(ours)
     text = " ".join(str(error).split()) or type(error).__name__
+    if "Interval.step" in text:  # its default, which the parser can't write
+        return "trainer.callbacks: Lightning's Timer can't be named in a configuration; set trainer.max_time"
     if isinstance(error, jsonargparse.ArgumentError):
-        # The parser also tells which other types it has tried, and repeats the whole value.
-        text = re.sub(r"Does not validate against any of the Union subtypes Subtypes: \[.*?\] Errors: - ", "", text)
-        text = re.sub(r" - Expected a <class 'NoneType'>.*| Given value type:.*| - Not a valid subclass of .*", "", text)
-        return f"{text} (all options: ltr COMMAND --help, and with --config FILE --print_config)"
+        return f"{_reason(text)} (all options: ltr COMMAND --help, and with --config FILE --print_config)"
     return f"{text} (LTR_DEBUG=1 shows where)"
+
+
+def _reason(text: str) -> str:
+    """What the parser has against a value, without the other types that it has tried, and without the value again."""
+    for pattern, better in PARSER:
+        text = re.sub(pattern, better, text)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def input_error(error: BaseException | None) -> InputError | None:

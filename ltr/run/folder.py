@@ -1,6 +1,7 @@
 """The folder of a run: where everything lies, who owns it, and which checkpoint is meant."""
 
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,8 +59,8 @@ class RunFolder:
         Raises:
             InputError: if another process holds it.
         """
+        began, lock = self.path.is_dir(), FileLock(self.path / ".lock")
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path / ".lock")
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -67,6 +68,10 @@ class RunFolder:
             raise InputError(f"{self.path}: another 'ltr fit' is running in this folder; {hint}") from None
         try:
             yield
+        except BaseException:
+            if not began and {file.name for file in self.path.iterdir()} <= {".lock", self.log.name}:
+                shutil.rmtree(self.path)  # a run that never began leaves nothing
+            raise
         finally:
             lock.release()
 
@@ -92,24 +97,26 @@ class RunFolder:
         raise InputError(f"--ckpt_path {which}: there is no {file.absolute()}; train first, or name a checkpoint file")
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
+def read_checkpoint(path: str | Path, option: str = "--ckpt_path") -> dict[str, Any]:
     """A checkpoint of Lightning, from a file or a URL. It is data: nothing in it is ever run.
+
+    Args:
+        path: the file.
+        option: the one that names it, for errors.
 
     Raises:
         InputError: if it is not there, can't be read, or is something else.
     """
     remote = "://" in str(path)
     if not remote and not Path(path).is_file():
-        raise InputError(f"--ckpt_path {path}: there is no such file")
+        raise InputError(f"{option} {path}: there is no such file")
     try:
         # A file is mapped: its tensors are read when they are used.
         found = _load(path, "cpu", weights_only=True) if remote else torch.load(path, "cpu", weights_only=True, mmap=True)
     except Exception as error:  # whatever a broken file makes the reader stumble over
-        raise InputError(f"--ckpt_path {path}: the checkpoint can't be read ({type(error).__name__}); take another one") from None
+        raise InputError(f"{option} {path}: the checkpoint can't be read ({type(error).__name__}); take another one") from None
     needed = {"state_dict", "pytorch-lightning_version"}
     if not isinstance(found, dict) or not needed <= found.keys():
         hint = "weights alone can be loaded in Python"
-        raise InputError(
-            f"--ckpt_path {path}: this is no Lightning checkpoint, it has no {' or no '.join(sorted(needed))}; {hint}"
-        )
+        raise InputError(f"{option} {path}: this is no Lightning checkpoint, it has no {' or no '.join(sorted(needed))}; {hint}")
     return found

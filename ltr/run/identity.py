@@ -26,7 +26,8 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     found |= {f"data.{name}": value for name, value in _flat(config["data"]) if name not in DATA_FREE}
     found |= {f"trainer.{name}": config["trainer"][name] for name in TRAINER}
     callbacks = config["trainer"]["callbacks"] or []
-    schedules = [one for one in callbacks if "LossSchedule" in str(one.get("class_path"))]
+    given = callbacks if isinstance(callbacks, list) else [callbacks]
+    schedules = [one for one in given if "LossSchedule" in str(one)]
     found |= {"trainer.callbacks": schedules} if schedules else {}
     return {name: value for name, value in found.items() if name.removeprefix("model.ranker.") not in RANKER_FREE}
 

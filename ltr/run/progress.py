@@ -33,17 +33,13 @@ def settle(checkpoint: dict[str, Any], moment: Moment, unfinished: int = 0) -> N
     for name in ("total", "current"):
         done = 0 if ended and name == "current" else batch[name]["processed"] - unfinished
         _set(batch[name], begun=done, done=done)
-    optimizer, scheduler = (
-        fit["epoch_loop.automatic_optimization.optim_progress"]["optimizer"],
-        fit["epoch_loop.scheduler_progress"],
-    )
-    for progress, of in (
-        (scheduler, scheduler),
-        (optimizer["step"], optimizer["step"]),
-        (optimizer["zero_grad"], optimizer["step"]),
-    ):
-        for name in ("total", "current"):
-            done = 0 if ended and name == "current" else of[name]["completed"]
+    scheduler = fit["epoch_loop.scheduler_progress"]
+    optimizer = fit["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]
+    steps = {name: counted["completed"] for name, counted in optimizer["step"].items()}
+    if ended:
+        steps["current"] = 0
+    for progress in (scheduler, optimizer["step"], optimizer["zero_grad"]):
+        for name, done in steps.items():
             _set(progress[name], begun=done, done=done)
     validation, due = fit["epoch_loop.val_loop.batch_progress"], moment is Moment.VALIDATION_DUE
     _set(validation["total"], begun=int(due), done=0)

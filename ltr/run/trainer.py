@@ -1,6 +1,6 @@
-"""Which of Lightning's callbacks a run may have: those that resume exactly."""
+"""What of Lightning's trainer a run may have: callbacks that resume exactly, options that mean something."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning.pytorch.callbacks import (
@@ -19,6 +19,23 @@ REFUSED = {
     BatchSizeFinder: "can't change the batches of a run, which are planned before it; set the batch size of the data",
     LearningRateFinder: "trains before the run begins, so no resume is exact; compare runs with several model.lr",
 }
+
+
+# Options that Lightning takes as they come, and stumbles over in the first step, or silently ignores.
+LEAST = {"accumulate_grad_batches": 1, "gradient_clip_val": 0, "val_check_interval": 1e-9, "check_val_every_n_epoch": 1}
+
+
+def check_options(trainer: Mapping[str, Any]) -> None:
+    """Check the options of the trainer that Lightning does not.
+
+    Raises:
+        InputError: for a number below its least value.
+    """
+    for name, least in LEAST.items():
+        value = trainer[name]
+        if isinstance(value, int | float) and value < least:
+            bound = "above 0" if 0 < least < 1 else f"at least {least}"
+            raise InputError(f"{name} must be {bound}, got {value}", option=f"trainer.{name}")
 
 
 def check_callbacks(callbacks: Sequence[Any], known: Sequence[str]) -> None:

@@ -1,0 +1,163 @@
+"""Does a run survive any kill?  python tests/run/kills.py [--kills 300] [--workers 0 2] [--processes 1] [--signal KILL]
+
+Runs of several variants (resumes.py) are ended by a signal at random moments, and resumed, until they are done. Each must then
+have the weights, the state of the optimiser and the validations of the run that was never interrupted, and no torn file.
+With ``--signal TERM`` a run ends as a cluster's time limit ends it.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+import torch
+import yaml
+
+from ltr.__main__ import main as ltr
+from tests.run.resumes import VARIANTS, configured, differences, outcome, write_world
+
+CHOSEN = (
+    "plain",
+    "validation every second epoch",
+    "validation every 3 steps",
+    "accumulation of 2, validation every 3",
+    "every step",
+    "the three best",
+    "early stopping within epochs",
+    "a cross-encoder with dropout",
+    "a dual encoder over groups",
+)
+
+
+class Child:
+    """``ltr fit`` in a process group of its own: forked from this process, which has imported everything, or a new program."""
+
+    def __init__(self, args: list[str], output: Path, processes: int) -> None:
+        if processes > 1:
+            command = [sys.executable, "-m", "ltr", *args]
+            with open(output, "w") as told:
+                self.process = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, start_new_session=True)
+            self.pid = self.process.pid
+            return
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                os.setsid()
+                with open(output, "w") as told:
+                    os.dup2(told.fileno(), 1)
+                    os.dup2(told.fileno(), 2)
+                code = ltr(args)
+            finally:
+                os._exit(code)
+
+    def end_after(self, seconds: float, by: signal.Signals) -> int:
+        """The exit code (negative for a signal) of a process that is ended if it is not done by then."""
+        until, sent = time.monotonic() + seconds, False
+        while True:
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() > until and not sent:
+                os.killpg(self.pid, by)
+                sent = True
+            time.sleep(0.005)
+
+
+def start(run: Path, config: Path) -> list[str]:
+    """What a job script would run, first or again."""
+    return ["fit", "--config", str(config), "--trainer.default_root_dir", str(run), "--ckpt_path", "last"]
+
+
+def torn(run: Path) -> list[str]:
+    """Files of a run that can't be read."""
+    found = []
+    for file in run.rglob("*"):
+        try:
+            if file.suffix == ".ckpt":
+                torch.load(file, weights_only=True)
+            elif file.suffix in (".json", ".yaml"):
+                yaml.safe_load(file.read_text())
+        except Exception as error:  # whatever a torn file makes a reader stumble over
+            found.append(f"{file.name}: {error}")
+    return found
+
+
+def survive(run: Path, config: Path, options: argparse.Namespace, longest: float) -> tuple[int, list[str]]:
+    """How often a run was ended before it was done, and what was wrong."""
+    kills, found = 0, []
+    by = signal.Signals[f"SIG{options.signal}"]
+    fine = {-signal.SIGKILL} if options.signal == "KILL" else {143, -signal.SIGTERM}
+    while kills < 200:
+        # The first kills come early or late, the later ones less and less often: else a run would never end.
+        seconds = random.uniform(0, longest * (1 + kills / 10))
+        code = Child(start(run, config), run.with_name("output"), options.processes).end_after(seconds, by)
+        found += torn(run)
+        if code == 0:
+            break
+        kills += 1
+        if code not in fine:
+            told = run.with_name("output").read_text().strip().splitlines()
+            return kills, [*found, f"exit {code}: {told[-1] if told else ''}"]
+    return kills, found
+
+
+def main() -> int:
+    """Print a line for each chain of kills; 1 if something was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="data workers of the runs, in turn")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--signal", choices=["KILL", "TERM"], default="KILL")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    random.seed(options.seed)
+    torch.set_num_threads(1)
+    kills = chains = wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LTR_CACHE"] = f"{folder}/cache"
+        world = Path(folder, "world")
+        world.mkdir()
+        with mock.patch("sys.stderr", open(os.devnull, "w")):  # noqa: SIM115
+            write_world(world)
+        whole: dict[tuple, tuple[dict, float]] = {}
+        while kills < options.kills:
+            name, workers = random.choice(CHOSEN), options.workers[chains % len(options.workers)]
+            chain = Path(folder, f"chain{chains}")
+            chain.mkdir()
+            config = configured(VARIANTS[name], world)
+            config["data"]["init_args"]["num_workers"] = workers
+            if options.processes > 1:
+                config["trainer"] |= {"devices": options.processes, "strategy": "ddp"}
+            file = chain / "variant.yaml"
+            file.write_text(yaml.safe_dump(config))
+            if (name, workers) not in whole:
+                begin = time.monotonic()
+                code = Child(start(chain / "whole", file), chain / "output", options.processes).end_after(1e9, signal.SIGKILL)
+                assert code == 0, (chain / "output").read_text()
+                whole[name, workers] = outcome(chain / "whole"), time.monotonic() - begin
+            expected, seconds = whole[name, workers]
+            ended, found = survive(chain / "run", file, options, seconds)
+            found += list(differences(expected, outcome(chain / "run")))[:3] if not found else []
+            kills, chains, wrong = kills + ended, chains + 1, wrong + bool(found)
+            print(
+                f"{name}, {workers} workers: {ended} times ended by SIG{options.signal}, {len(found)} differences",
+                *found,
+                sep="\n    ",
+                flush=True,
+            )
+            shutil.rmtree(chain)
+    print(f"{kills} times ended, {chains} runs, {wrong} wrong")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
