@@ -46,7 +46,7 @@ def _search(collection: Collection, query_rows: np.ndarray, depth: int) -> Query
     ids = [[vocabulary.setdefault(t, len(vocabulary)) for t in terms(text)] for text in collection.corpus.texts]
     index.index(bm25s.tokenization.Tokenized(ids=ids, vocab=vocabulary), show_progress=False)
     queries, docs, scores = [], [], []
-    for query_row in track(query_rows, "BM25", "queries"):
+    for query_row in track(query_rows.tolist(), "BM25", "queries"):
         known = [vocabulary[t] for t in terms(collection.queries.texts[query_row]) if t in vocabulary]
         if not known:
             continue

@@ -113,13 +113,14 @@ def _mask(lengths: list[int]) -> np.ndarray:
 
 
 def _padded(arrays: Sequence[np.ndarray], mask: np.ndarray, dtype: type, fill: int = 0) -> torch.Tensor:
-    out = np.full(mask.shape, fill, dtype=dtype)
+    out: np.ndarray = np.full(mask.shape, fill, dtype=dtype)
     if len(arrays):
         out[mask] = np.concatenate(arrays)
     return torch.from_numpy(out)
 
 
 def _optional(arrays: Sequence[np.ndarray | None], dtype: type = np.float32, fill: int = 0) -> torch.Tensor | None:
-    if any(array is None for array in arrays):
+    present = [array for array in arrays if array is not None]
+    if len(present) < len(arrays):
         return None
-    return _padded(arrays, _mask([len(array) for array in arrays]), dtype, fill)
+    return _padded(present, _mask([len(array) for array in present]), dtype, fill)

@@ -108,11 +108,11 @@ def _from_folder(folder: Path) -> Collection:
     for split in SPLITS:
         if file := plain_or_gz(folder / "qrels", f"{split}.tsv"):
             qrels[split] = _checked_once(
-                file, queries, corpus, lambda file=file: _lists(file, "judgement", queries, corpus, trec.read_qrels(file))
+                file, queries, corpus, lambda file: _lists(file, "judgement", queries, corpus, trec.read_qrels(file))
             )
         if file := plain_or_gz(folder / "candidates", f"{split}.trec"):
             candidates[split] = _checked_once(
-                file, queries, corpus, lambda file=file: _lists(file, "line", queries, corpus, trec.read_run(file)).best_first()
+                file, queries, corpus, lambda file: _lists(file, "line", queries, corpus, trec.read_run(file)).best_first()
             )
     if not qrels:
         raise InputError(f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv")
@@ -134,10 +134,10 @@ def _json_records(file: Path) -> Iterator[Record]:
         yield Record(id_, f"{title} {text}".strip(), where)
 
 
-def _checked_once(file: Path, queries: TextTable, corpus: TextTable, read: Callable[[], QueryLists]) -> QueryLists:
+def _checked_once(file: Path, queries: TextTable, corpus: TextTable, read: Callable[[Path], QueryLists]) -> QueryLists:
     """The lists of a file, kept as arrays under the content of all three: checked once, then mapped by every rank."""
     content = f"lists-1 {digest_of(file)} {queries.key} {corpus.key}"
-    return QueryLists.load(cached("lists", content, lambda folder: read().save(folder)))
+    return QueryLists.load(cached("lists", content, lambda folder: read(file).save(folder)))
 
 
 def _lists(
@@ -181,7 +181,7 @@ def _from_texts(source: str, files: dict[str, Path]) -> Collection:
     queries = TextTable.open(content, first_of_each(records(slice(1), "q")), "query")
     qrels, candidates = {}, {}
     for split, file in files.items():
-        qrels[split] = _checked_once(file, queries, corpus, lambda file=file: _triple_grades(file, queries, corpus))
+        qrels[split] = _checked_once(file, queries, corpus, lambda file: _triple_grades(file, queries, corpus))
         if (qrels[split].values == 0).any():  # pairs alone make no pool
             candidates[split] = qrels[split]._replace(values=np.zeros_like(qrels[split].values)).best_first()
     return Collection(source, corpus, queries, qrels, candidates)
@@ -192,7 +192,9 @@ def _triple_grades(file: Path, queries: TextTable, corpus: TextTable) -> QueryLi
     for number, (query, positive, *negatives) in _triples(file):
         query_row = queries.row(id_of("q", query))
         for text, label in [(positive, 1.0)] + [(text, 0.0) for text in negatives]:
-            if grade.setdefault((query_row, corpus.row(id_of("d", text))), label) != label:
+            doc_row = corpus.row(id_of("d", text))
+            assert query_row is not None and doc_row is not None, "both tables were made of this file"
+            if grade.setdefault((query_row, doc_row), label) != label:
                 raise InputError(f"{file}:{number}: a text is positive and negative for the same query: {text[:60]!r}")
     if not grade:
         raise InputError(f"{file}: the split is empty; at least one line query<TAB>positive is needed")

@@ -107,7 +107,7 @@ class SingleTexts:
         spans = [_Spans(store.views(rows, n_text, last=self._cut_left), n_text)]
         if self._prompt_ids:
             n_prompt = n_both - n_text
-            prompt = memoryview(np.asarray(self._prompt_ids, dtype=store.dtype))
+            prompt = np.asarray(self._prompt_ids, dtype=store.dtype).data
             spans.insert(0, _Spans([prompt[len(prompt) - n :] for n in n_prompt.tolist()], n_prompt))
         return self._template.filled(spans, dtype=store.dtype)
 
@@ -167,13 +167,14 @@ class _Template:
     def filled(self, *slots: Sequence[_Spans], dtype: np.dtype) -> Texts:
         """Put spans of token ids where the example had its texts, one after the other, and lay all end to end."""
         n_texts = len(slots[0][0].lengths)
-        spans, types = [], []
+        spans: list[_Spans] = []
+        types: list[int] = []
         for part in self._parts:
             constant = _Spans([np.asarray(part.ids, dtype=dtype).tobytes()] * n_texts, np.full(n_texts, len(part.ids)))
             filling = [constant] if part.slot is None else slots[part.slot]
             spans += filling
             types += [part.type] * len(filling)
-        buffers = [b""] * (n_texts * len(spans))
+        buffers: list[memoryview | bytes] = [b""] * (n_texts * len(spans))
         for at, one in enumerate(spans):
             buffers[at :: len(spans)] = one.views
         # Joining buffers takes half the time of copying slices between arrays; an index for every token takes longer still.

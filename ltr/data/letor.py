@@ -156,8 +156,8 @@ def _splits_of(folder: Path) -> dict[str, list[Path]]:
                 raise InputError(f"{source}: the folder must hold files that end in {ENDS}; there are none")
             splits[split] = inside
     if not splits:
-        names = ", ".join(name for names in NAMES.values() for name in names)
-        known = f"files or folders named {names} (files end in {ENDS}), folders Fold1, Fold2 … of such, or folds.json"
+        listed = ", ".join(name for names in NAMES.values() for name in names)
+        known = f"files or folders named {listed} (files end in {ENDS}), folders Fold1, Fold2 … of such, or folds.json"
         raise InputError(f"{folder}: there must be {known}; found {sorted(p.name for p in folder.iterdir())[:8]}")
     return splits
 
@@ -175,8 +175,8 @@ def _read_plan(plan: Path) -> dict[str, dict[str, list[str]]]:
     for name, splits in folds.items() if isinstance(folds, dict) and folds else [("", folds)]:
         named = isinstance(splits, dict) and splits and splits.keys() <= known
         if not (named and all(isinstance(stems, list) and stems for stems in splits.values())):
-            known = '{"Fold1": {"train": ["S1", …], "vali": […], "test": […]}, …}'
-            raise InputError(f"{plan}: expected {known}, got {name!r}: {splits!r}")
+            expected = '{"Fold1": {"train": ["S1", …], "vali": […], "test": […]}, …}'
+            raise InputError(f"{plan}: expected {expected}, got {name!r}: {splits!r}")
         stems = [stem for of_split in splits.values() for stem in of_split]
         if twice := [stem for stem in stems if stems.count(stem) > 1]:
             raise InputError(f"{plan}: a part must stand once in a fold, got {twice[0]!r} twice in {name}")
@@ -215,22 +215,22 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
 
 def _build(folder: Path, files: Sequence[Path], first_feature: int) -> None:
     sparse, ids = folder / "sparse", folder / "ids"  # what may not fit into memory waits here for the order of the rows
-    labels, qids, id_lengths, n_features, n_blocks = [], [], [], 0, 0
+    label_parts, qid_parts, length_parts, n_features, n_blocks = [], [], [], 0, 0
     with open(sparse, "wb") as sparse_file, open(ids, "wb") as ids_file:
         for block in (block for file in files for block in read_rows(file, first_feature)):
             for part in (block.counts, block.columns, block.values):
                 np.save(sparse_file, part)
             ids_file.writelines(block.doc_ids)
-            labels.append(block.labels)
-            qids.append(block.qids)
-            id_lengths.append(np.fromiter(map(len, block.doc_ids), dtype=np.int32))
+            label_parts.append(block.labels)
+            qid_parts.append(block.qids)
+            length_parts.append(np.fromiter(map(len, block.doc_ids), dtype=np.int32))
             n_features = max(n_features, block.columns.max(initial=-1) + 1)
             n_blocks += 1
-    if not any(map(len, labels)):
+    if not any(map(len, label_parts)):
         raise InputError(f"{files[0]}: the split is empty; at least one row 'label qid:N feature:value …' is needed")
     if n_features == 0:
         raise InputError(f"{files[0]}: no row of the split has a feature; at least one is needed")
-    labels, qids, id_lengths = map(np.concatenate, (labels, qids, id_lengths))
+    labels, qids, id_lengths = map(np.concatenate, (label_parts, qid_parts, length_parts))
     query_ids, query_of_row = _queries(qids, files)
     order = np.argsort(query_of_row, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(query_of_row))])

@@ -88,11 +88,14 @@ class Normalisation:
                 f"the checkpoint was trained with the normalisation {state['steps']}, got {self.steps}; set normalise as it was"
             )
             raise InputError(text, option="normalise")
+        assert isinstance(state["n_features"], int | None), "state_dict wrote it"
         self.n_features = state["n_features"]
-        self._fitted = [{name: state[f"{i}.{name}"].numpy() for name in STATISTICS[step]} for i, step in enumerate(self.steps)]
+        statistics = {name: value.numpy() for name, value in state.items() if isinstance(value, torch.Tensor)}
+        self._fitted = [{name: statistics[f"{i}.{name}"] for name in STATISTICS[step]} for i, step in enumerate(self.steps)]
 
     def _chunks(self, split: FeatureSplit, queries: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Some stored queries at a time: the numbers of their rows, and these rows after the steps fitted so far."""
+        assert self.n_features is not None, "fit sets it first"
         counts = np.diff(split.offsets)[queries]
         chunk_of_query = np.cumsum(counts) * self.n_features // CHUNK_VALUES
         for some in np.split(np.arange(len(queries)), np.flatnonzero(np.diff(chunk_of_query)) + 1):
@@ -114,6 +117,7 @@ class Normalisation:
 
     def _knots(self, split: FeatureSplit) -> dict[str, np.ndarray]:
         """Quantiles of each feature, ``[n_features, K]``; as many features at a time as fit beside each other in memory."""
+        assert self.n_features is not None, "fit sets it first"
         n_rows = int(np.diff(split.offsets)[split.queries].sum())
         shares = np.linspace(0, 1, min(n_rows, MOST_KNOTS))
         width = max(1, 16 * CHUNK_VALUES // n_rows)
@@ -124,6 +128,7 @@ class Normalisation:
         return {"knots": knots}
 
     def _write(self, folder: Path, split: FeatureSplit) -> None:
+        assert self.n_features is not None, "apply looks first"
         table = new_array(folder / "features.npy", np.float32, (len(split.features), self.n_features))
         for rows, x in self._chunks(split, np.arange(len(split.offsets) - 1)):
             table[rows] = x
@@ -139,7 +144,7 @@ def _applied(step: str, fitted: dict[str, np.ndarray], x: np.ndarray, starts: np
         return np.sign(x) * np.log1p(np.abs(x))
     if step == "quantile":
         sides = [[np.searchsorted(k, v, side) for k, v in zip(fitted["knots"], x.T, strict=True)] for side in ("left", "right")]
-        return (np.add(*sides).T / (2 * fitted["knots"].shape[1])).astype(np.float32)
+        return (np.sum(sides, axis=0).T / (2 * fitted["knots"].shape[1])).astype(np.float32)
     low, high = (np.repeat(bound.reduceat(x, starts), counts, axis=0).astype(np.float64) for bound in (np.minimum, np.maximum))
     return np.where(high > low, (x - low) / np.where(high > low, high - low, 1), 0).astype(np.float32)
 

@@ -42,7 +42,7 @@ class TripletRows:
 
     def __post_init__(self) -> None:
         queries = self.judged.query_rows
-        rows = [row for row in queries if self.negatives is None or len(self._others(row)[0])]
+        rows = [row for row in queries if self.negatives is None or len(self._others(self.negatives, row)[0])]
         if not rows:
             text = f"{self.where}: no query has a document to rank below its relevant ones; choose another source of negatives"
             raise InputError(text, option="negatives")
@@ -53,10 +53,10 @@ class TripletRows:
     def __len__(self) -> int:
         return len(self.query_rows)
 
-    def _others(self, query_row: int) -> tuple[np.ndarray, np.ndarray]:
+    def _others(self, negatives: QueryLists, query_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents to draw negatives from, and their values."""
         judged_rows, grades = self.judged.of(query_row)
-        doc_rows, values = self.negatives.of(query_row)
+        doc_rows, values = negatives.of(query_row)
         kept = (doc_rows != judged_rows[grades > 0][:, None]).all(axis=0)  # faster than np.isin for so few documents
         return doc_rows[kept], values[kept]
 
@@ -71,7 +71,7 @@ class TripletRows:
         if self.negatives is None:
             negative = _draw_outside(rng, self.n_docs, judged_rows[relevant], self.negatives_per_query)
         else:
-            others, values = self._others(query_row)
+            others, values = self._others(self.negatives, query_row)
             chosen = rng.choice(len(others), min(self.negatives_per_query, len(others)), replace=False)
             negative = others[chosen]
             if self.have_distances:  # no loss asks for a margin of a relevant document

@@ -146,15 +146,14 @@ def _read_line_by_line(block: bytes, first_feature: int, file: Path, line_number
         labels.append(label)
         qids.append(qid)
         counts.append(len(pairs))
-        columns.extend(feature - first_feature for feature in pairs)
-        values.extend(pairs.values())
+        columns.extend([feature - first_feature for feature in pairs])
+        values.extend(list(pairs.values()))
     return _rows(*map(np.asarray, (labels, qids, counts, columns, values)))
 
 
 def _rows(labels: np.ndarray, qids: np.ndarray, counts: np.ndarray, columns: np.ndarray, values: np.ndarray) -> Rows:
-    arrays = np.maximum(labels, 0), qids, counts, columns, values
-    types = np.float32, np.int64, np.int64, np.int32, np.float32
-    return Rows(*(array.astype(dtype) for array, dtype in zip(arrays, types, strict=True)), doc_ids=[])
+    labels, values = np.maximum(labels, 0).astype(np.float32), values.astype(np.float32)
+    return Rows(labels, qids.astype(np.int64), counts.astype(np.int64), columns.astype(np.int32), values, doc_ids=[])
 
 
 def _read_line(line: bytes, first_feature: int) -> tuple[float, int, dict[int, float]]:

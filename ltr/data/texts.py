@@ -95,12 +95,12 @@ def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
     for first, second in pairwise(order):
         if ids[first] == ids[second]:
             raise InputError(f"{places[second]}: {kind} id {ids[second]!r} stands twice, first at {places[first]}")
-    with open(unsorted, "rb") as file:
+    with open(unsorted, "rb") as written:
 
         def blobs() -> Iterator[bytes]:
             for row in order:
-                file.seek(offsets[row])
-                yield file.read(offsets[row + 1] - offsets[row])
+                written.seek(offsets[row])
+                yield written.read(offsets[row + 1] - offsets[row])
 
         Strings.write(folder, "texts", blobs(), offsets[-1])
     Strings.write(folder, "ids", [ids[row].encode("utf-8") for row in order])

@@ -26,7 +26,7 @@ class TokenStore:
         self.folder = folder
         # As plain arrays: every slice of an np.memmap costs microseconds.
         self._ids, self._offsets = (np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ("ids", "offsets"))
-        self._buffer, self.dtype = memoryview(self._ids), self._ids.dtype
+        self._buffer, self.dtype = self._ids.data, self._ids.dtype
 
     def __reduce__(self) -> tuple:
         return TokenStore, (self.folder,)  # a worker started by spawn maps the files again, instead of a copy of them

@@ -73,10 +73,10 @@ class FeatureDataModule(RankingDataModule):
         self.batch_size, self.bucket_window, self.list_size, self.keep = batch_size, bucket_window, list_size, keep
         self.normalisation = Normalisation(normalise or [])
         self._splits: dict[str, FeatureSplit] = {}
-        self.n_features: int | None = None
+        self.n_features: int  # from setup on
 
     def prepare_data(self) -> None:
-        for name in self._needed("fit" if self.trainer is None else self.trainer.state.fn):
+        for name in self._needed("fit" if self.trainer is None else self.trainer.state.fn or "fit"):
             self.split(name)
 
     def setup(self, stage: str) -> None:
@@ -94,14 +94,13 @@ class FeatureDataModule(RankingDataModule):
         for split in opened:  # before training, not after it
             check_width(split, self.n_features)
         if stage == "fit":
-            self._setup_training()
+            self._setup_training(opened[0])
 
     def _needed(self, stage: str) -> tuple[str, ...]:
         """The splits of a stage, the one it can't do without first."""
         return {"fit": ("train", "dev", "test"), "validate": ("dev",), "test": ("test",), "predict": ("test",)}[stage]
 
-    def _setup_training(self) -> None:
-        train = self.split("train")
+    def _setup_training(self, train: FeatureSplit) -> None:
         if train.n_features < self.n_features:
             others = self.n_features - train.n_features
             log.info("%s has %d features; the %d others of the model are 0", self.path, train.n_features, others)
@@ -149,7 +148,9 @@ class FeatureDataModule(RankingDataModule):
         return EvalBatches(lists, self.eval_batch_size, collator, self.world_size)
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
-        return self.split(split).query_ids, self.split(split).doc_ids
+        one = self.split(split)
+        assert one is not None, "names are asked of a split with lists"
+        return one.query_ids, one.doc_ids
 
     def state_dict(self) -> dict:
         return super().state_dict() | {"normalisation": self.normalisation.state_dict()}
@@ -160,7 +161,7 @@ class FeatureDataModule(RankingDataModule):
         kept = state_dict.get("normalisation")
         if kept is None:
             return
-        if self.trainer.state.fn != "fit":
+        if self.trainer is None or self.trainer.state.fn != "fit":
             self.normalisation.load_state_dict(kept)
         elif not _close(kept, self.normalisation.state_dict()):
             text = "the checkpoint normalised its features differently; resume with the same training data and the same normalise"
@@ -171,6 +172,8 @@ def _close(one: dict, other: dict) -> bool:
     """Whether two states of a normalisation are one but for rounding, which differs between machines."""
 
     def same(a: object, b: object) -> bool:
-        return a.shape == b.shape and torch.allclose(a, b) if isinstance(a, torch.Tensor) else a == b
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            return a.shape == b.shape and torch.allclose(a, b)
+        return a == b
 
     return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())

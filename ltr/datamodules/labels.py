@@ -62,7 +62,7 @@ class LabelDataModule(PoolDataModule):
         super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(2, groups=groups, docs_per_group=docs_per_group)  # texts are relevant to each other
         self.groups, self.docs_per_group = groups, docs_per_group
-        self.texts: LabelledTexts | None = None
+        self.texts: LabelledTexts  # from setup on
         self._evaluated = "dev"
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
@@ -70,7 +70,7 @@ class LabelDataModule(PoolDataModule):
         return (self.texts.names, self.texts.tables["train"].ids) if split == "train" else super().names(split)
 
     def prepare_data(self) -> None:
-        self._choose_split("fit" if self.trainer is None else self.trainer.state.fn)
+        self._choose_split("fit" if self.trainer is None else self.trainer.state.fn or "fit")
         super().prepare_data()
         for table in self.texts.tables.values():
             for tokenizer in self._text_form().tokenizers:
@@ -93,7 +93,7 @@ class LabelDataModule(PoolDataModule):
     def _choose_split(self, stage: str) -> None:
         """Each split is a collection of its own: open the one that the stage evaluates."""
         self._evaluated = "dev" if stage in ("fit", "validate") else "test"
-        self.collection = None
+        self._opened = False
 
     def _setup_training(self) -> None:
         where = f"{self.path}: split 'train'"

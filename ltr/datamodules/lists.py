@@ -85,4 +85,5 @@ class ListDataModule(PoolDataModule):
             return None
         if self.candidates == "candidates" or (self.candidates == "corpus" and "train" in self.collection.candidates):
             return self.collection.pools("train", "candidates").first(self.depth)
+        assert self.depth is not None, "the constructor checks it"
         return bm25_lists(self.collection, self.collection.judgements("train").query_rows, self.depth)

@@ -13,7 +13,7 @@ from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.plans import EvalBatches
 from ltr.data.query_lists import QueryLists
 from ltr.data.tokens import TokenStore
-from ltr.datamodules.ranking import RankingDataModule, at_least
+from ltr.datamodules.ranking import RankingDataModule, at_least, one_of
 from ltr.errors import InputError
 from ltr.search.corpus import SearchedCorpus
 
@@ -54,7 +54,8 @@ class PoolDataModule(RankingDataModule):
             raise InputError(f"candidates {candidates!r} need a depth, the number of documents per query", option="depth")
         at_least(1, depth=depth)
         self.candidates, self.depth, self.index = candidates, depth, index
-        self.collection: Collection | None = None
+        self.collection: Collection  # from setup on
+        self._opened = False
         self._pools: dict[str, EvalBatches] = {}
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
@@ -65,13 +66,14 @@ class PoolDataModule(RankingDataModule):
 
     def conventions(self) -> dict[str, object]:
         index = {"index": self.index} if self.candidates == "corpus" else {}
-        return {"candidates": self.candidates, "depth": self.depth} | index
+        return {"candidates": self.candidates, "depth": self.depth, **index}
 
     def prepare_data(self) -> None:
         """Read, check and tokenise once, in one process: the others find it all on disk."""
         self._open_texts()
 
     def setup(self, stage: str) -> None:
+        one_of(("candidates", "bm25", "corpus"), candidates=self.candidates)
         super().setup(stage)
         self._open_texts()
         split = {"fit": "dev", "validate": "dev", "test": "test", "predict": "test"}[stage]
@@ -82,16 +84,19 @@ class PoolDataModule(RankingDataModule):
         self._pools[split] = self._pool_batches(split, judged_only=stage != "predict")
 
     def _open_texts(self) -> None:
-        if self.collection is not None:
+        if self._opened:
             return
         reads, collection = self._text_form(), self._open_collection()
         tables = collection.queries, collection.corpus
         queries, docs = (TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True))
         reads.check_queries(collection.queries, queries)
-        collator = PairCollator if isinstance(reads, JoinedPairs) else TextCollator
-        self.collection, self.collator = collection, collator(queries, docs, reads)
+        self.collator = (
+            PairCollator(queries, docs, reads) if isinstance(reads, JoinedPairs) else TextCollator(queries, docs, reads)
+        )
+        self.collection, self._opened = collection, True
         self.content = {"queries": collection.queries.key, "documents": collection.corpus.key}
         if self.candidates == "corpus":
+            assert isinstance(reads, ApartTexts) and self.depth is not None, "_text_form and the constructor check it"
             own_texts = collection.queries.key == collection.corpus.key
             self.corpus = SearchedCorpus(queries, docs, reads, self.depth, self.index, own_texts)
 
@@ -120,11 +125,12 @@ class PoolDataModule(RankingDataModule):
         asked = judged.query_rows if len(judged.query_rows) else np.arange(len(self.collection.queries))
         if self.candidates == "corpus":
             nothing = np.empty(0, dtype=np.int64)
-            lists = [judged.labelled(query_row, nothing) for query_row in asked]
+            lists = [judged.labelled(query_row, nothing) for query_row in asked.tolist()]
             return EvalBatches(lists, self.eval_batch_size, self.collator, self.world_size)
         if self.candidates == "candidates":
             pools = self.collection.pools(split, "candidates")
         else:
+            assert self.depth is not None, "the constructor checks it"
             pools = bm25_lists(self.collection, asked, self.depth)
         query_rows = judged.query_rows if judged_only else pools.query_rows
         lists = [judged.labelled(query_row, pools.of(query_row)[0][: self.depth]) for query_row in query_rows]

@@ -86,15 +86,16 @@ class RankingDataModule(LightningDataModule):
 
     def query_rows_of_rank(self, split: str) -> np.ndarray:
         """``[Q]`` int64: the queries of a split that this process evaluates."""
-        batches = self.pools(split)
-        share = ShareOfRank(0 if batches is None else len(batches), self.rank, self.world_size)
-        return np.asarray([one.query_row for number in share for one in batches.batches[number]], dtype=np.int64)
+        pools = self.pools(split)
+        share = [] if pools is None else [pools.batches[i] for i in ShareOfRank(len(pools), self.rank, self.world_size)]
+        return np.asarray([one.query_row for batch in share for one in batch], dtype=np.int64)
 
     def conventions(self) -> dict[str, object]:
         """What a report must say of the evaluated lists."""
         return {}
 
     def train_dataloader(self) -> DataLoader:
+        assert self.train is not None, "setup('fit') comes first"
         if len(self.train) == 0:
             least = f"a row to learn from for each of the {self.world_size} processes"
             raise InputError(f"{self.path}: split 'train' must have {least}, got {self.train.plan.n_rows} in all")
@@ -110,8 +111,9 @@ class RankingDataModule(LightningDataModule):
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Resume from a checkpoint, if the trainer fits; its position means nothing where epochs or steps have another size."""
-        if self.trainer.state.fn != "fit" or "steps" not in state_dict:
+        if self.trainer is None or self.trainer.state.fn != "fit" or "steps" not in state_dict:
             return
+        assert self.train is not None, "setup('fit') comes first"
         then = state_dict.get("content", self.content)
         differ = [name for name in sorted({*then, *self.content}) if then.get(name) != self.content.get(name)]
         if differ:
@@ -132,10 +134,13 @@ class RankingDataModule(LightningDataModule):
 
         Lightning makes the loader's iterator before it restores its own progress; until then the checkpoint's count holds.
         """
-        return max(self._restored, self.trainer.fit_loop.epoch_loop.batch_progress.total.processed) if self.trainer else 0
+        total = None if self.trainer is None else self.trainer.fit_loop.epoch_loop.batch_progress.total
+        # Lightning's types are wrong: the tracker is declared as a parent, which does not count what is processed.
+        return 0 if total is None else max(self._restored, total.processed)  # type: ignore[attr-defined]
 
     def _steps(self) -> int:
         """Steps of an epoch in every process, as the trainer limits them."""
+        assert self.train is not None, "setup('fit') comes first"
         limit = self.trainer.limit_train_batches if self.trainer else 1.0
         return min(len(self.train), limit) if isinstance(limit, int) else max(1, int(len(self.train) * limit))
 

@@ -88,6 +88,14 @@ def test_normalisation_is_fitted_on_train_alone(letor_folder):
         np.testing.assert_allclose(batches, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_checkpoint_brings_the_normalisation_without_a_trainer_too(letor_folder):
+    """As ``FeatureDataModule.load_from_checkpoint`` has it."""
+    kept = opened(letor_folder, normalise=["z-score"]).state_dict()
+    data = FeatureDataModule(str(letor_folder), seed=0, normalise=["z-score"])
+    data.load_state_dict(kept)
+    assert torch.equal(data.state_dict()["normalisation"]["0.mean"], kept["normalisation"]["0.mean"])
+
+
 def test_states_of_a_normalisation_are_compared_but_for_rounding(tmp_path, letor_folder):
     """Other data has other statistics, and with fewer rows fewer knots: shapes that can't be compared number by number."""
     state = opened(letor_folder, normalise=["quantile"]).normalisation.state_dict()

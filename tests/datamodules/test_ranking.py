@@ -6,7 +6,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from ltr.batch import RankingBatch
 from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs, SingleTexts
-from ltr.datamodules import FeatureDataModule, GroupDataModule, LabelDataModule, ListDataModule, TripletDataModule
+from ltr.datamodules import FeatureDataModule, GroupDataModule, LabelDataModule, ListDataModule, PoolDataModule, TripletDataModule
 from ltr.errors import InputError
 from tests.conftest import wordpiece_tokenizer
 
@@ -106,6 +106,12 @@ def test_a_cross_encoder_can_neither_search_nor_learn_from_groups(collection_fol
         TripletDataModule(path, candidates="corpus", depth=5, reads=reads_of("pairs")).setup("fit")
     with pytest.raises(InputError, match="a cross-encoder can't learn from groups"):
         GroupDataModule(path, reads=reads_of("pairs")).setup("fit")
+
+
+def test_evaluated_documents_come_from_somewhere(collection_folder):
+    data = PoolDataModule(str(collection_folder), candidates=None, reads=reads_of("pairs"))
+    with pytest.raises(InputError, match="candidates must be one of candidates, bm25, corpus, got None"):
+        data.setup("validate")
 
 
 def test_what_others_may_know_of_the_data(collection_folder, letor_folder):
