@@ -39,7 +39,8 @@ class DualEncoder(Ranker):
         learn_temperature: Train the logarithm of the temperature, which then stays at or above 0.01.
         query_prompt: Text in front of every query. None: the model's own prompt; empty: no prompt.
         doc_prompt: Text in front of every document. None: the model's own prompt; empty: no prompt.
-        max_length: Tokens of a text, prompt and special ones counted; the rest is cut. None: as in the model.
+        max_length: Tokens of a text, prompt and special ones counted; the rest is cut. None: as in the model, where queries and
+            documents may differ.
         encoder: How the encoder of each tower reads and trains.
 
     Attributes:

@@ -196,8 +196,8 @@ def cannot_load(backbone: str, error: Exception, option: str = "backbone") -> In
     """The error for the user when a backbone cannot be loaded."""
     if isinstance(error, InputError):
         return InputError(error.message, option=error.option or option)
-    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".: ")
     return InputError(
-        f"backbone {backbone!r} can't be loaded: {reason.rstrip('.')}. Give a hub id, a folder with config.json, or package:NAME",
+        f"backbone {backbone!r} can't be loaded: {reason}. Give a hub id, a folder with config.json, or package:NAME",
         option=option,
     )

@@ -153,7 +153,8 @@ class Tower(nn.Module):
         positions = max_positions(self.encoder.model)
         if max_length is None:
             own = transformer.query_length if task == "query" else transformer.document_length
-            known = [n for n in (own or transformer.max_seq_length, positions) if n is not None and n < NO_LIMIT]
+            own = transformer.max_seq_length if own is None else own
+            known = [n for n in (own, positions) if n is not None and n < NO_LIMIT]
             if not known:
                 raise InputError(f"backbone {backbone!r} names no longest text; set max_length", option="max_length")
             max_length = min(known)
