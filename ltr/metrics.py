@@ -17,6 +17,7 @@ from torchmetrics import Metric
 from ltr.errors import InputError
 from ltr.gains import exp_gain
 from ltr.losses.lists import check_shapes
+from ltr.losses.loss import positive
 from ltr.losses.pairs import find_uppers, hinge, pair_sums
 
 Empty = Literal["skip", "zero", "one"]
@@ -230,7 +231,7 @@ class RankingMetric(Metric):
         if empty not in ("skip", "zero", "one"):
             raise InputError(f"empty must be 'skip', 'zero' or 'one', got {empty!r}", option="empty")
         self.measure, self.name, self.k = measure, name, int(cut) if cut else None
-        self.empty, self.max_grade = empty, max_grade
+        self.empty, self.max_grade = empty, positive("max_grade", max_grade)
         self.add_state("total", torch.zeros((), dtype=_exact()), dist_reduce_fx="sum")
         self.add_state("queries", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 

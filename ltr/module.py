@@ -19,6 +19,7 @@ from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.in_batch import InBatch, OwnLists
 from ltr.losses import Loss
+from ltr.losses.loss import not_negative
 from ltr.margins import Margin
 from ltr.metrics import RankedLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
@@ -71,7 +72,7 @@ class RankerModule(LightningModule):
         last_step: what the last training step computed; None before the first.
 
     Raises:
-        InputError: for an unknown metric, a warmup outside 0 to 1, or parts that don't fit each other.
+        InputError: for an unknown metric, an option out of its bounds, or parts that don't fit each other.
     """
 
     def __init__(
@@ -95,8 +96,8 @@ class RankerModule(LightningModule):
         self.check_margin(loss, margin)
         if not 0 <= warmup <= 1:
             raise InputError(f"warmup is a share of all steps and must be from 0 to 1, got {warmup}", option="warmup")
-        self.lr = ranker.usual_lr if lr is None else lr
-        self.weight_decay, self.warmup, self.decay = weight_decay, warmup, decay
+        self.lr = ranker.usual_lr if lr is None else not_negative("lr", lr)
+        self.weight_decay, self.warmup, self.decay = not_negative("weight_decay", weight_decay), warmup, decay
         names = ["nDCG@10", "RR@10", "AP", "swapped_pairs"] if metrics is None else metrics
         self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in names)
         self.last_step: LastStep | None = None

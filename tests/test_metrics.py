@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ltr.errors import InputError
 from ltr.metrics import RankedLists, RankingMetric, kendall_tau, swapped_pairs
 
 TREC = {
@@ -150,6 +151,12 @@ def test_padding_with_any_score_changes_nothing():
 def test_an_unknown_measure_is_refused(measure):
     with pytest.raises(ValueError, match="a measure must be one of nDCG"):
         RankingMetric(measure)
+
+
+@pytest.mark.parametrize("max_grade", [-1.0, 0.0, float("nan")])
+def test_a_scale_without_a_grade_is_refused(max_grade):
+    with pytest.raises(InputError, match=r"max_grade must be finite and above 0, got .* \(option max_grade\)"):
+        RankingMetric("ERR", max_grade=max_grade)
 
 
 def test_a_nan_score_is_refused():

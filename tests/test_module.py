@@ -13,7 +13,7 @@ from ltr.margins import Annealed, FromDistance, Learnable, NormalSample
 from ltr.models import PairWiseBertRanker
 from ltr.module import RankerModule
 from tests.conftest import wordpiece_tokenizer
-from tests.rankers import batches, cross_encoder, data_for, first_batch, trainer
+from tests.rankers import batches, cross_encoder, data_for, feature_ranker, first_batch, trainer
 
 
 @pytest.mark.parametrize("loss", [SoftmaxLoss(), RankNetLoss(), MarginRankingLoss(), AdaptiveMarginRankingLoss(k=0.5)])
@@ -200,6 +200,13 @@ def test_a_single_step_learns(tmp_path, backbone, collection_folder):
 def test_a_warm_up_is_a_share(backbone, warmup):
     with pytest.raises(InputError, match=f"from 0 to 1, got {warmup} .option warmup"):
         cross_encoder(backbone, SoftmaxLoss(), warmup=warmup)
+
+
+@pytest.mark.parametrize("option", ["lr", "weight_decay"])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_rate_below_0_is_refused(option, value):
+    with pytest.raises(InputError, match=rf"{option} must be finite and at least 0, got {value} \(option {option}\)"):
+        feature_ranker(2, SoftmaxLoss(), **{option: value})
 
 
 def test_the_rate_is_that_of_transformers(tmp_path, backbone, collection_folder):

@@ -1,5 +1,6 @@
 """Policies for what each row of a training batch is ranked against."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 
@@ -58,6 +59,8 @@ class _Longer(InBatch):
 
     def __init__(self, guide: str | None = None, guide_margin: float = 0.0) -> None:
         super().__init__()
+        if not math.isfinite(guide_margin):
+            raise InputError(f"guide_margin must be finite, got {guide_margin}", option="guide_margin")
         self.guide, self.guide_margin = guide, guide_margin
         # In a tuple, and so no submodule: a guide is neither trained nor saved.
         self._guide: tuple[DualEncoder, ...] = ()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ltr.errors import InputError
 from ltr.losses.listwise import SoftmaxLoss
-from ltr.losses.loss import Loss
+from ltr.losses.loss import Loss, not_negative
 from ltr.losses.pairwise import MarginRankingLoss
 
 
@@ -23,10 +23,10 @@ class WeightedSum(Loss):
 
     Args:
         losses: the losses; None is :class:`ltr.losses.SoftmaxLoss` and :class:`ltr.losses.MarginRankingLoss`, order and gap.
-        weights: one number each; None is 1 for all.
+        weights: one number each, at least 0; None is 1 for all.
 
     Raises:
-        InputError: if there is no loss, or not one weight for each.
+        InputError: if there is no loss, not one weight for each, or one below 0.
 
     Example:
         >>> from ltr.losses import MSELoss, RankNetLoss
@@ -42,6 +42,8 @@ class WeightedSum(Loss):
         if not losses or len(self.weights) != len(losses):
             came = f"{len(losses)} and {len(self.weights)}"
             raise InputError(f"losses must not be empty and weights must be one for each, got {came}", option="weights")
+        for weight in self.weights:
+            not_negative("weights", weight)
         self.losses: Iterable[Loss] = nn.ModuleList(losses)  # type: ignore[assignment]  # it forgets the class of its modules
         self.takes_margin = any(loss.takes_margin for loss in losses)
 

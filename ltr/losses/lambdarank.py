@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ltr.errors import InputError
 from ltr.gains import exp_gain
 from ltr.losses.lists import check_lists, relevant_and_not, two_labels
-from ltr.losses.loss import Loss, Reduction, check_choice, positive
+from ltr.losses.loss import Loss, Reduction, check_choice, not_negative, positive
 from ltr.losses.pairs.blocks import sum_in_blocks
 from ltr.losses.pairs.choose import partners
 from ltr.losses.ranked import Ranked, SwapMetric, best_dcg, discount, of_i, of_j, rank_lists, ranked_margins, swap_weights
@@ -77,7 +77,8 @@ class LambdaRankLoss(Loss):
         for option, value, choices in (("metric", metric, SwapMetric), ("cost", cost, PairCost), ("pairs", pairs, ChosenPairs)):
             check_choice(option, value, choices)
         self.metric, self.k, self.sigma, self.normalize = metric, checked_cut(k), positive("sigma", sigma), normalize
-        self.max_grade, self.cost, self.margin, self.pairs = max_grade, cost, margin, pairs
+        self.max_grade, self.margin = positive("max_grade", max_grade), not_negative("margin", margin)
+        self.cost, self.pairs = cost, pairs
         if metric == "precision" and k is None:
             raise InputError("metric='precision' needs k, the ranks that it counts; got None", option="k")
 
@@ -172,7 +173,7 @@ class LambdaLoss(Loss):
     ) -> None:
         super().__init__(reduction)
         check_choice("scheme", scheme, Scheme)
-        self.scheme, self.mu, self.k, self.sigma = scheme, mu, checked_cut(k), positive("sigma", sigma)
+        self.scheme, self.mu, self.k, self.sigma = scheme, not_negative("mu", mu), checked_cut(k), positive("sigma", sigma)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         scores, labels, real = check_lists(scores, labels, mask)

@@ -71,3 +71,10 @@ def positive(option: str, value: float) -> float:
     if not 0 < value < float("inf"):
         raise InputError(f"{option} must be finite and above 0, got {value}", option=option)
     return value
+
+
+def not_negative(option: str, value: float) -> float:
+    """The value, refused unless it is finite and at least 0."""
+    if not 0 <= value < float("inf"):
+        raise InputError(f"{option} must be finite and at least 0, got {value}", option=option)
+    return value

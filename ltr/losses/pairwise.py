@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.losses.loss import Loss, Reduction, check_choice, positive
+from ltr.losses.loss import Loss, Reduction, check_choice, not_negative, positive
 from ltr.losses.pairs import Pairs, hinge, mean_over_pairs, squared_hinge
 
 Targets = Literal["hard", "soft"]
@@ -46,7 +46,7 @@ class MarginRankingLoss(Loss):
     def __init__(self, margin: float = 1.0, pairs: Pairs = "all", squared: bool = False, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         check_choice("pairs", pairs, Pairs)
-        self.margin, self.pairs, self.squared = margin, pairs, squared
+        self.margin, self.pairs, self.squared = not_negative("margin", margin), pairs, squared
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         cost = squared_hinge if self.squared else hinge
@@ -80,7 +80,7 @@ class AdaptiveMarginRankingLoss(MarginRankingLoss):
 
     def __init__(self, k: float = 1.0, pairs: Pairs = "all", margin: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(margin, pairs, reduction=reduction)
-        self.k = k
+        self.k = not_negative("k", k)
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor:
         return self.k * super().asked_margin(margin)
@@ -170,7 +170,7 @@ class AdaptiveRankNetLoss(RankNetLoss):
     ) -> None:
         super().__init__(sigma, pairs, targets, reduction)
         check_choice("mode", mode, Mode)
-        self.k, self.mode, self.margin = k, mode, margin
+        self.k, self.mode, self.margin = not_negative("k", k), mode, not_negative("margin", margin)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         def cost(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor) -> Tensor:

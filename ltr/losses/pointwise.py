@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ltr.losses.lists import check_lists
-from ltr.losses.loss import Loss, Reduction
+from ltr.losses.loss import Loss, Reduction, positive
 
 
 class BCELoss(Loss):
@@ -32,7 +32,7 @@ class BCELoss(Loss):
 
     def __init__(self, pos_weight: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
-        self.pos_weight = pos_weight
+        self.pos_weight = positive("pos_weight", pos_weight)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)

@@ -5,10 +5,12 @@ from typing import overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ltr.batch import RankingBatch, Texts
 from ltr.data.formats import JoinedPairs
-from ltr.models.encoder.pretrained import check_max_length, load_encoder, load_tokenizer, max_positions
+from ltr.errors import InputError
+from ltr.models.encoder.pretrained import check_max_length, check_vocabulary, load_encoder, load_tokenizer, max_positions
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.ranker import Ranker, in_lists
 
@@ -23,11 +25,11 @@ class PairWiseBertRanker(Ranker):
     Args:
         backbone: Pretrained encoder: hub id, folder, or ``package:NAME`` (weights inside an installed package).
         max_length: Tokens of a joined query and document, special ones counted. The document is cut.
-        dropout: Dropout probability in front of the head.
+        dropout: Dropout probability in front of the head, at least 0 and below 1.
         encoder: How the encoder reads and trains.
 
     Raises:
-        InputError: if the backbone cannot be loaded, or has no positions for ``max_length`` tokens.
+        InputError: if the backbone cannot be loaded or has no positions for ``max_length`` tokens, or an option is out of bounds.
 
     References:
         Nogueira & Cho (2019), Passage re-ranking with BERT.
@@ -41,8 +43,11 @@ class PairWiseBertRanker(Ranker):
         encoder: TextEncoder.Options = TextEncoder.Options(),
     ) -> None:
         super().__init__()
+        if not 0 <= dropout < 1:
+            raise InputError(f"dropout must be at least 0 and below 1, got {dropout}", option="dropout")
         self.tokenizer = load_tokenizer(backbone)
-        model, self.has_own_head = load_encoder(backbone, encoder.dropout)
+        model, self.has_own_head = load_encoder(backbone, encoder.dropout, encoder.new_weights)
+        check_vocabulary(self.tokenizer, model, backbone)
         check_max_length(max_length, max_positions(model), backbone)
         self.reads = JoinedPairs(self.tokenizer, max_length)
         self.encoder = TextEncoder(model, self.tokenizer.pad_token_id, encoder)
@@ -61,13 +66,17 @@ class PairWiseBertRanker(Ranker):
         """Score lists, or positive and negative pairs as the papers write it, with one encoder pass for both sides.
 
         Args:
-            positive_inputs: a :class:`RankingBatch`; or what the tokenizer returns for pairs (``input_ids``, ``attention_mask``,
-                perhaps ``token_type_ids``, each ``[S, L]``), or None.
+            positive_inputs: a :class:`RankingBatch`; or what the tokenizer returns for pairs (``input_ids``, perhaps
+                ``attention_mask``, without which there is no padding, and ``token_type_ids``, 0 where left out, each ``[S, L]``),
+                or None.
             negative_inputs: the same for the negative pairs (S and L may differ), or None.
 
         Returns:
             Scores ``[B, N]`` float32 for a batch, 0 at the padding. For pairs two tensors of logits ``[S]``, None for a side that
             is None.
+
+        Raises:
+            InputError: for a pair without a token.
         """
         if isinstance(positive_inputs, RankingBatch):
             return in_lists(self.score(_pairs(positive_inputs)), positive_inputs.mask)
@@ -94,9 +103,11 @@ class PairWiseBertRanker(Ranker):
         return self.encoder.padding_share(_pairs(batch))
 
     def _head(self, pooled: Tensor) -> Tensor:
-        # Not under autocast: scores rounded to bfloat16 would tie, and document ids would then decide the order.
+        # Neither under autocast nor in the weights' own precision: scores rounded to bfloat16 would tie, and document ids would
+        # then decide the order.
         with torch.autocast(pooled.device.type, enabled=False):
-            return self.head(self.dropout(pooled)).squeeze(1)
+            weight, bias = (parameter.float() for parameter in self.head.parameters())
+            return F.linear(self.dropout(pooled), weight, bias).squeeze(1)
 
 
 def _pairs(batch: RankingBatch) -> Texts:
@@ -106,13 +117,15 @@ def _pairs(batch: RankingBatch) -> Texts:
 
 def _ragged(sides: list[Inputs]) -> Texts:
     """Padded inputs, one side after the other, without their padding."""
-    real = [side["attention_mask"].bool() for side in sides]
+    real = [side.get("attention_mask", torch.ones_like(side["input_ids"])).bool() for side in sides]
 
     def tokens(name: str) -> Tensor:
-        return torch.cat([side[name][at] for side, at in zip(sides, real, strict=True)])
+        found = [side.get(name, torch.zeros_like(side["input_ids"])) for side in sides]
+        return torch.cat([ids[at] for ids, at in zip(found, real, strict=True)])
 
-    return Texts(
-        ids=tokens("input_ids"),
-        lengths=torch.cat([at.sum(dim=1) for at in real]),
-        type_ids=tokens("token_type_ids") if "token_type_ids" in sides[0] else None,
-    )
+    lengths = torch.cat([at.sum(dim=1) for at in real])
+    if not lengths.all():
+        empty = int((lengths == 0).sum())
+        raise InputError(f"every pair must have a token, but {empty} of {len(lengths)} are padding alone; leave them out")
+    has_types = any("token_type_ids" in side for side in sides)
+    return Texts(tokens("input_ids"), lengths, tokens("token_type_ids") if has_types else None)

@@ -12,8 +12,9 @@ from ltr.batch import RankingBatch, Texts
 from ltr.data.files import write_folder
 from ltr.data.formats import ApartTexts
 from ltr.errors import InputError
+from ltr.models.encoder.pretrained import quiet
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.models.encoder.tower import Tower, load_modules, quiet
+from ltr.models.encoder.tower import Tower, load_modules
 from ltr.models.ranker import Ranker, in_lists
 from ltr.similarity import cosine, dot, euclidean, squared_euclidean
 
@@ -38,7 +39,8 @@ class DualEncoder(Ranker):
         learn_temperature: Train the logarithm of the temperature, which then stays at or above 0.01.
         query_prompt: Text in front of every query. None: the model's own prompt; empty: no prompt.
         doc_prompt: Text in front of every document. None: the model's own prompt; empty: no prompt.
-        max_length: Tokens of a text, prompt and special ones counted; the rest is cut. None: as in the model.
+        max_length: Tokens of a text, prompt and special ones counted; the rest is cut. None: as in the model, where queries and
+            documents may differ.
         encoder: How the encoder of each tower reads and trains.
 
     Attributes:
@@ -81,8 +83,9 @@ class DualEncoder(Ranker):
         self.similarity, self._temperature = similarity, temperature
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None
 
-        loaded = load_modules(backbone)
-        docs = loaded if doc_backbone is None else load_modules(doc_backbone, "doc_backbone")
+        new = encoder.new_weights
+        loaded = load_modules(backbone, "backbone", new)
+        docs = loaded if doc_backbone is None else load_modules(doc_backbone, "doc_backbone", new)
         sides = [loaded.query] if docs.doc is loaded.query else [loaded.query, docs.doc]
         # A list, and towers by property: the state dict has each weight of a shared tower once.
         self.towers = nn.ModuleList([Tower(modules, projection, normalise, encoder) for modules in sides])
@@ -94,8 +97,8 @@ class DualEncoder(Ranker):
         query_prompt = loaded.query_prompt if query_prompt is None else query_prompt
         doc_prompt = docs.doc_prompt if doc_prompt is None else doc_prompt
         self.reads = ApartTexts(
-            self.query_tower.form(query_prompt, max_length, backbone),
-            self.doc_tower.form(doc_prompt, max_length, doc_backbone or backbone),
+            self.query_tower.form("query", query_prompt, max_length, backbone),
+            self.doc_tower.form("document", doc_prompt, max_length, doc_backbone or backbone),
         )
         self.train()  # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no dropout
 
@@ -184,9 +187,9 @@ class DualEncoder(Ranker):
         if folder.exists():
             raise InputError(f"the folder of a saved model must not exist yet, got {str(folder)!r}; remove it, or take another")
         with quiet(), ExitStack() as stack:
-            forms = zip((self.query_tower, self.doc_tower), self.reads, strict=True)
-            # Both forms of a shared tower have one length.
-            sides = [stack.enter_context(tower.as_saved(form.max_length)) for tower, form in [*forms][: len(self.towers)]]
+            q, d = (form.max_length for form in self.reads)
+            lengths = [(q, d)] if len(self.towers) == 1 else [(q, q), (d, d)]
+            sides = [stack.enter_context(self._tower(at).as_saved(*both)) for at, both in enumerate(lengths)]
             model = SentenceTransformer(
                 modules=sides[0] if len(sides) == 1 else [Router.for_query_document(*sides)],
                 device=str(next(self.parameters()).device),

@@ -15,6 +15,12 @@ from tests.conftest import write_collection
 from tests.rankers import data_for, dual_encoder, first_batch
 
 
+@pytest.mark.parametrize("margin", [float("nan"), float("inf")])
+def test_a_guide_margin_that_compares_with_nothing_is_refused(margin):
+    with pytest.raises(InputError, match=rf"guide_margin must be finite, got {margin} \(option guide_margin\)"):
+        OtherQueries(guide_margin=margin)
+
+
 def test_own_lists_are_scored_as_the_model_scores_them(backbone, collection_folder):
     module = dual_encoder(backbone, SoftmaxLoss()).eval()
     batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=3, batch_size=4))

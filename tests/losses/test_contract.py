@@ -401,14 +401,27 @@ def test_every_option_alone_changes_the_value(loss, lists):
 
 
 @pytest.mark.parametrize("option", ["temperature", "sigma"])
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_what_would_give_nan_is_refused_before_training(option, value):
+def test_what_would_give_nan_is_refused_before_training(option):
     losses = [c for c in EVERY_CLASS if option in inspect.signature(c).parameters]
     assert len(losses) >= 4
     for loss in losses:
         with pytest.raises(InputError, match=f"{option} must be finite and above 0, got") as refused:
+            loss(**{option: 0.0})
+        assert refused.value.option == option
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_number_below_0_or_not_finite_is_refused_before_training(value):
+    found = {
+        (c, name) for c in EVERY_CLASS for name, p in inspect.signature(c).parameters.items() if isinstance(p.default, float)
+    }
+    assert {name for _, name in found} >= {"margin", "k", "mu", "max_grade", "pos_weight", "temperature", "sigma"}
+    for loss, option in found:
+        with pytest.raises(InputError, match=rf"^{option} must be finite and (above|at least) 0, got {value}") as refused:
             loss(**{option: value})
         assert refused.value.option == option
+    with pytest.raises(InputError, match=f"weights must be finite and at least 0, got {value}"):
+        WeightedSum([RankNetLoss(), SoftmaxLoss()], [1.0, value])
 
 
 @EVERY_LOSS

@@ -52,6 +52,46 @@ def test_both_sides_come_from_one_encoder_pass(ranker):
     assert ranker(positive, None)[1] is None and ranker(None, negative)[0] is None and ranker(None, None) == (None, None)
 
 
+def test_inputs_without_a_mask_are_not_padded_and_types_left_out_are_0(ranker):
+    """Each side as alone, whatever the other side brings."""
+    positive, negative = padded(ranker, QUERIES, DOCS), padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
+    one = {name: ids[1:2, : int(positive["attention_mask"][1].sum())] for name, ids in positive.items()}
+    unmasked = {name: ids for name, ids in one.items() if name != "attention_mask"}
+    torch.testing.assert_close(ranker(unmasked, negative), ranker(one, negative))
+
+    bare = {name: ids for name, ids in negative.items() if name != "token_type_ids"}
+    zeros = bare | {"token_type_ids": torch.zeros_like(bare["input_ids"])}
+    expected = ranker(positive, zeros)
+    torch.testing.assert_close(ranker(positive, bare), expected)
+    torch.testing.assert_close(ranker(bare, positive), expected[::-1])
+    torch.testing.assert_close(ranker(bare, None)[0], expected[1])
+    assert (ranker(None, negative)[1] - expected[1]).abs().max() > 1e-3  # the types say something
+
+
+def test_a_pair_of_padding_alone_is_refused(ranker):
+    positive, negative = padded(ranker, QUERIES, DOCS), padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
+    negative["attention_mask"][1] = 0
+    with pytest.raises(InputError, match="every pair must have a token, but 1 of 5 are padding alone"):
+        ranker(positive, negative)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_ranker_of_another_precision_scores_in_float32(ranker, dtype):
+    inputs = padded(ranker, QUERIES, DOCS)
+    exact = ranker(inputs, None)[0]
+    scores = ranker.to(dtype)(inputs, None)[0]
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores, exact, atol=0.05 if dtype == torch.bfloat16 else 0.005, rtol=0)
+    scores.sum().backward()
+    assert ranker.head.weight.grad.dtype == dtype
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
+def test_a_dropout_that_is_no_share_is_refused(backbone, dropout):
+    with pytest.raises(InputError, match=rf"dropout must be at least 0 and below 1, got {dropout} \(option dropout\)"):
+        PairWiseBertRanker(backbone, 32, dropout=dropout)
+
+
 def test_ragged_texts_score_as_padded_ones_in_any_order(ranker, monkeypatch):
     inputs = padded(ranker, QUERIES + QUERIES[::-1], DOCS + DOCS)
     expected, _ = ranker(inputs, None)
@@ -188,13 +228,31 @@ def test_a_backbone_without_its_tokenizer_is_refused(backbone, tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
-def test_damaged_weights_are_one_line(backbone, tmp_path, kind):
+@pytest.mark.parametrize("name, content", [
+    ("model.safetensors", None), ("model.safetensors", b""), ("model.safetensors", b"cut"), ("pytorch_model.bin", b""),
+    ("pytorch_model.bin", b"version https://git-lfs.github.com/spec/v1"), ("config.json", b"[]"), ("tokenizer.json", b"{}"),
+])  # fmt: skip
+def test_missing_and_damaged_files_are_one_line(backbone, tmp_path, kind, name, content):
     shutil.copytree(backbone, tmp_path / "bert")
-    weights = tmp_path / "bert/model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(InputError, match="can't be loaded") as caught:
+    whole = (tmp_path / "bert/model.safetensors").read_bytes()
+    if name != "config.json" and name != "tokenizer.json":
+        (tmp_path / "bert/model.safetensors").unlink()
+    if content is not None:
+        (tmp_path / "bert" / name).write_bytes(whole[:1000] if content == b"cut" else content)
+    with pytest.raises(InputError, match=r"tmp.*/bert' can't be loaded: .*\. Give a hub id.* \(option backbone\)") as caught:
         kind(str(tmp_path / "bert"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
+def test_a_tokenizer_larger_than_the_embeddings_is_refused(backbone, tmp_path, kind):
+    shutil.copytree(backbone, tmp_path / "bert")
+    tokenizer = wordpiece_tokenizer()
+    tokenizer.add_tokens(["new"])
+    tokenizer.save_pretrained(tmp_path / "bert")
+    rule = r"its tokenizer has token ids up to 67, but the encoder has embeddings for ids below 67; .*\(option backbone\)"
+    with pytest.raises(InputError, match=rule):
+        kind(str(tmp_path / "bert"))
 
 
 def test_weights_stored_in_half_precision_are_trained_in_float32(backbone, tmp_path):

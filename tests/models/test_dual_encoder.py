@@ -3,6 +3,7 @@ import copy
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -158,11 +159,64 @@ def test_prompts_stand_in_front_of_the_texts_of_their_side(ready, tmp_path):
     ({}, None, ("", "")),
     ({"query": "w1: ", "passage": "w2: "}, None, ("w1: ", "w2: ")),
     ({"query": "w1: ", "passage": "w2: ", "document": "w3: "}, "passage", ("w1: ", "w3: ")),
-    ({"query": "w1: ", "all": "w4: "}, "all", ("w1: ", "w4: ")),
+    ({"query": "w1: ", "all": "w4: "}, "all", ("w1: ", "")),  # encode_document does not take the default prompt either
 ])  # fmt: skip
 def test_the_models_own_prompts_are_found_by_their_names(backbone, tmp_path, prompts, default, expected):
     forms = DualEncoder(built(tmp_path / "m", backbone, prompts=prompts, default_prompt_name=default)).reads
     assert (forms.queries.prompt, forms.docs.prompt) == expected
+
+
+@pytest.mark.parametrize("lengths", [(5, None), (None, 7), (4, 7), (7, 4)])
+@pytest.mark.parametrize("towers", [1, 2])
+def test_queries_and_documents_have_lengths_of_their_own(backbone, tmp_path, towers, lengths):
+    """In tokens; None: the model's longest text, 64 tokens. A saved model reads the same."""
+    own = dict(zip(("query_length", "document_length"), lengths, strict=True))
+    routes = [[parts.Transformer(backbone, **own), parts.Pooling(16, "mean")] for _ in range(towers)]
+    modules = routes[0] if towers == 1 else [parts.Router.for_query_document(*routes)]
+    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "m"), create_model_card=False)
+    model = DualEncoder(str(tmp_path / "m"))
+    assert tuple(form.max_length for form in model.reads) == tuple(n or 64 for n in lengths)
+    found = embeddings(model, tmp_path)
+    model.save(tmp_path / "saved")
+    again = DualEncoder(str(tmp_path / "saved"))
+    for folder in (tmp_path / "m", tmp_path / "saved"):
+        expected = encoded(folder, "_query"), encoded(folder, "_document", DOCS)
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+    for loaded in (model, again):
+        assert [form.max_length for form in loaded.reads] == [n or 64 for n in lengths]
+        torch.testing.assert_close(embeddings(loaded, tmp_path), found)
+    assert [form.max_length for form in DualEncoder(str(tmp_path / "m"), max_length=9).reads] == [9, 9]
+
+
+def test_one_length_for_both_is_saved_as_older_versions_know_it(backbone, tmp_path):
+    """sentence-transformers before 6 refuses a configuration with lengths by task."""
+    DualEncoder(backbone, max_length=9).save(tmp_path / "saved")
+    assert "_length" not in (tmp_path / "saved/sentence_bert_config.json").read_text()
+
+
+@pytest.mark.parametrize("setting", [
+    {"processing_kwargs": {"text": {"max_length": 6}}},
+    {"processing_kwargs": {"text": {"add_special_tokens": False}}},
+    {"query_expansion": {"strategy": "fixed", "length": 16, "token": "[MASK]"}},
+    {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}, "module_output_name": "x"},
+])  # fmt: skip
+def test_what_would_be_read_otherwise_when_it_is_served_is_refused(backbone, tmp_path, setting):
+    modules = [parts.Transformer(backbone, **setting), parts.Pooling(16, "mean")]
+    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "m"), create_model_card=False)
+    rule = rf"sentence-transformers reads its texts with {next(iter(setting))} .*\(option doc_backbone\)"
+    with pytest.raises(InputError, match=rule) as refused:
+        DualEncoder(backbone, str(tmp_path / "m"))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_chat_template_is_refused(backbone, tmp_path):
+    """sentence-transformers puts every text into it."""
+    shutil.copytree(backbone, tmp_path / "chat")
+    tokenizer = wordpiece_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(tmp_path / "chat")
+    with pytest.raises(InputError, match="reads its texts with modality_config .*'message'"):
+        DualEncoder(str(tmp_path / "chat"))
 
 
 @pytest.mark.parametrize("normalise", [True, False])
@@ -348,6 +402,16 @@ def test_embeddings_under_mixed_precision_are_not_rounded_to_it(ready, tmp_path)
     torch.testing.assert_close(scores, exact, atol=0.1, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_model_of_another_precision_gives_float32(ready, tmp_path, dtype):
+    model = DualEncoder(ready).eval()
+    batch = lists_of(model, tmp_path)
+    exact = model(batch)
+    scores = model.to(dtype)(batch)
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores, exact, atol=0.1 if dtype == torch.bfloat16 else 0.01, rtol=0)
+
+
 def test_a_copy_is_a_model_of_its_own(ready, tmp_path):
     model = DualEncoder(ready)
     twin = copy.deepcopy(model)
@@ -432,6 +496,9 @@ def test_models_that_cannot_be_read_so_are_refused(backbone, ready, tmp_path):
     cut = built(tmp_path / "cut", backbone, truncate_dim=4)
     with pytest.raises(InputError, match="cuts its embeddings to 4 dimensions"):
         DualEncoder(cut)
+    behind = built(tmp_path / "behind", backbone, parts.LSTM(16, 8))
+    with pytest.raises(InputError, match="the modules behind the model's pooling can't read 16 dimensions"):
+        DualEncoder(behind)
     twice = built(tmp_path / "twice", backbone, parts.Pooling(16, "mean"))
     with pytest.raises(
         InputError, match="a tower must be an encoder, a pooling, and what follows them, got Transformer, Pooling, P"

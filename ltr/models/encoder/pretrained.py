@@ -1,10 +1,16 @@
 """Pretrained encoders and their tokenizers: by hub id, from a folder, or out of an installed Python package."""
 
 import importlib.util
-import pickle
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+from unittest import mock
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -21,7 +27,7 @@ from ltr.models.encoder.packed import first_position, position_embeddings
 
 PACKAGE = "package:"
 # What loading raises where a model is absent, of another kind, or damaged.
-LOAD_ERRORS = (OSError, ValueError, ImportError, RuntimeError, SafetensorError, pickle.UnpicklingError)
+LOAD_ERRORS = (OSError, ValueError, ImportError, RuntimeError, EOFError, KeyError, TypeError, SafetensorError, UnpicklingError)
 
 
 def resolve(backbone: str) -> str:
@@ -70,7 +76,20 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: str, option: s
         )
 
 
-def load_encoder(backbone: str, dropout: EncoderDropout = "hidden") -> tuple[PreTrainedModel, bool]:
+def check_vocabulary(
+    tokenizer: PreTrainedTokenizerBase, encoder: PreTrainedModel, backbone: str, option: str = "backbone"
+) -> None:
+    """Refuse a tokenizer that makes token ids for which the encoder has no embedding."""
+    known, largest = encoder.get_input_embeddings().num_embeddings, max(tokenizer.get_vocab().values())
+    if largest >= known:
+        raise InputError(
+            f"backbone {backbone!r}: its tokenizer has token ids up to {largest}, but the encoder has embeddings for ids below "
+            f"{known}; save the tokenizer that the encoder was trained with into the same folder",
+            option=option,
+        )
+
+
+def load_encoder(backbone: str, dropout: EncoderDropout = "hidden", new_weights: bool = False) -> tuple[PreTrainedModel, bool]:
     """An encoder in float32, and whether it has a head of its own (a ready cross-encoder with one score).
 
     Weights stored in half precision become float32: training updates them in float32, under ``trainer.precision`` too. A pooler
@@ -78,10 +97,10 @@ def load_encoder(backbone: str, dropout: EncoderDropout = "hidden") -> tuple[Pre
 
     Args:
         backbone: hub id, folder, or ``package:NAME``.
-        dropout: see :class:`ltr.models.encoder.text_encoder.TextEncoder.Options`.
+        dropout, new_weights: see :class:`ltr.models.encoder.text_encoder.TextEncoder.Options`.
 
     Raises:
-        InputError: if it cannot be loaded.
+        InputError: if it cannot be loaded, or its weights do not fit.
     """
     try:
         source = resolve(backbone)
@@ -93,7 +112,8 @@ def load_encoder(backbone: str, dropout: EncoderDropout = "hidden") -> tuple[Pre
         classifies = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
         has_own_head = config.num_labels == 1 and classifies
         kind = AutoModelForSequenceClassification if has_own_head else AutoModel
-        encoder = kind.from_pretrained(source, config=config, dtype=torch.float32)
+        with quiet(), whole_weights(backbone, new_weights):
+            encoder = kind.from_pretrained(source, config=config, dtype=torch.float32)
     except LOAD_ERRORS as error:
         raise cannot_load(backbone, error) from None
     if not has_own_head and getattr(encoder, "pooler", None) is not None:
@@ -102,11 +122,65 @@ def load_encoder(backbone: str, dropout: EncoderDropout = "hidden") -> tuple[Pre
     return encoder, has_own_head
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no messages below errors of transformers and sentence-transformers: what matters is raised."""
+    bars, log = transformers.utils.logging, logging.getLogger("sentence_transformers")
+    shown, level, verbosity = bars.is_progress_bar_enabled(), log.level, bars.get_verbosity()
+    bars.disable_progress_bar()
+    bars.set_verbosity_error()
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        bars.set_verbosity(verbosity)
+        if shown:
+            bars.enable_progress_bar()
+
+
+@contextmanager
+def whole_weights(backbone: str, new_weights: bool = False) -> Iterator[None]:
+    """Inside the block, ``from_pretrained`` refuses weights that do not fit the configuration, whoever calls it.
+
+    The pooler of a plain encoder may be missing, and heads of other tasks are left out. With ``new_weights`` all may be missing.
+    """
+    load = PreTrainedModel.from_pretrained.__func__
+    telling = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+
+    def from_pretrained(kind: type[PreTrainedModel], *args: Any, **settings: Any) -> PreTrainedModel:
+        encoder, found = load(kind, *args, **settings | telling)
+        if not new_weights:
+            _check_weights(encoder, found, backbone)
+        return encoder
+
+    # sentence-transformers does not hand on what transformers tells of the weights.
+    with mock.patch.object(PreTrainedModel, "from_pretrained", classmethod(from_pretrained)):
+        yield
+
+
+def _check_weights(encoder: PreTrainedModel, found: dict[str, Any], backbone: str) -> None:
+    base = encoder.base_model
+    names = {key: key.removeprefix(f"{encoder.base_model_prefix}.").partition(".")[0] for key in found["unexpected_keys"]}
+    layers = {name for name, _ in base.named_children()} - {"pooler"}
+    missing = [key for key in found["missing_keys"] if base is not encoder or not key.startswith("pooler.")]
+    unexpected = [key for key, name in names.items() if missing or name in layers]
+    shapes = [f"{key} {list(stored)} for {list(wanted)}" for key, stored, wanted in found["mismatched_keys"]]
+    kinds = (("missing", missing), ("unexpected", unexpected), ("of other shapes", shapes))
+    said = [f"{len(keys)} {kind} ({', '.join(sorted(keys)[:3])}{', …' * (len(keys) > 3)})" for kind, keys in kinds if keys]
+    if said:
+        raise InputError(
+            f"backbone {backbone!r}: its weights do not fit its configuration, {', '.join(said)}; mend its config.json or its "
+            "weights, or set encoder.new_weights to begin with random numbers where they do not"
+        )
+
+
 def max_positions(encoder: PreTrainedModel) -> int | None:
     """The longest sequence that the encoder has positions for. None if it has no limit."""
     positions = position_embeddings(encoder)
     if positions is None:
-        return getattr(encoder.config, "max_position_embeddings", None)
+        limit = getattr(encoder.config, "max_position_embeddings", None) or -1  # XLNet says -1 for no limit
+        return limit if limit > 0 else None
     return positions.num_embeddings - first_position(encoder)
 
 
@@ -122,8 +196,8 @@ def cannot_load(backbone: str, error: Exception, option: str = "backbone") -> In
     """The error for the user when a backbone cannot be loaded."""
     if isinstance(error, InputError):
         return InputError(error.message, option=error.option or option)
-    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".: ")
     return InputError(
-        f"backbone {backbone!r} can't be loaded: {reason} Give a hub id, a folder with config.json, or package:NAME",
+        f"backbone {backbone!r} can't be loaded: {reason}. Give a hub id, a folder with config.json, or package:NAME",
         option=option,
     )

@@ -38,7 +38,7 @@ class TextEncoder(nn.Module):
     Args:
         model: an encoder of transformers, or a ready cross-encoder (with a head of its own).
         pad_id: token id that fills padded chunks; None: 0.
-        options: how the encoder reads and trains. ``dropout`` is applied where the encoder is loaded, not here.
+        options: how the encoder reads and trains. ``dropout`` and ``new_weights`` are applied where it is loaded, not here.
 
     Attributes:
         reads_packed: whether the encoder reads texts without padding.
@@ -62,6 +62,8 @@ class TextEncoder(nn.Module):
             compile: Run the encoder's layers through ``torch.compile``. The first steps then take minutes.
             pooling: How the tokens of a text become one vector; ``cls`` takes the first token. None: the model's own pooling,
                 or ``mean`` for a plain encoder.
+            new_weights: Begin with random numbers where the backbone's weights do not fit its configuration. Otherwise it is
+                refused.
 
         Raises:
             InputError: for a value out of bounds.
@@ -72,6 +74,7 @@ class TextEncoder(nn.Module):
         dropout: EncoderDropout = "hidden"
         compile: bool = False
         pooling: Pooling | None = None
+        new_weights: bool = False
 
         def __post_init__(self) -> None:
             for option, lowest in (("max_tokens", 1), ("keep_tokens", 0)):

@@ -1,14 +1,12 @@
 """A tower of a dual encoder: the modules of a sentence-transformers model around a :class:`TextEncoder`."""
 
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
-import transformers
 from torch import Tensor, nn
 
 from ltr.batch import Texts
@@ -16,7 +14,17 @@ from ltr.data.formats import SingleTexts
 from ltr.errors import InputError
 from ltr.models.encoder.dropout import EncoderDropout, leave_out_dropout, use_dropout
 from ltr.models.encoder.pooling import Pooling
-from ltr.models.encoder.pretrained import LOAD_ERRORS, cannot_load, check_max_length, check_tokenizer, max_positions, resolve
+from ltr.models.encoder.pretrained import (
+    LOAD_ERRORS,
+    cannot_load,
+    check_max_length,
+    check_tokenizer,
+    check_vocabulary,
+    max_positions,
+    quiet,
+    resolve,
+    whole_weights,
+)
 from ltr.models.encoder.text_encoder import TextEncoder
 
 # Importing sentence_transformers takes some ten seconds, and ``import ltr.models`` must not: it is imported inside functions.
@@ -40,22 +48,23 @@ class Loaded(NamedTuple):
     doc_prompt: str
 
 
-def load_modules(backbone: str, option: str = "backbone") -> Loaded:
+def load_modules(backbone: str, option: str = "backbone", new_weights: bool = False) -> Loaded:
     """Load a sentence-transformers model in float32. A plain encoder gets mean pooling, as in sentence-transformers.
 
     Args:
         backbone: hub id, folder, or ``package:NAME``.
         option: the option that names the backbone, for errors.
+        new_weights: see :class:`ltr.models.encoder.text_encoder.TextEncoder.Options`.
 
     Raises:
-        InputError: if it cannot be loaded, has neither one tower nor two, or has no tokenizer.
+        InputError: if it cannot be loaded, its weights or tokenizer do not fit, or it is read in a way that is not known here.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Router
 
     try:
         source = resolve(backbone)
-        with quiet():
+        with quiet(), whole_weights(backbone, new_weights):
             local, as_float32 = Path(source).is_dir(), {"dtype": torch.float32}
             model = SentenceTransformer(source, device="cpu", local_files_only=local, model_kwargs=as_float32)
     except LOAD_ERRORS as error:
@@ -79,8 +88,7 @@ def load_modules(backbone: str, option: str = "backbone") -> Loaded:
                 f"backbone {backbone!r}: its routes share weights, but two towers can't; take another backbone", option=option
             )
     for side in (query, doc):
-        if hasattr(side[0], "tokenizer"):
-            check_tokenizer(side[0].tokenizer, backbone, option)
+        _check(side, backbone, option)
     return Loaded(query, doc, _prompt(model, "query"), _prompt(model, "document", "passage", "corpus"))
 
 
@@ -97,7 +105,7 @@ class Tower(nn.Module):
         dim: H, the size of an embedding.
 
     Raises:
-        InputError: for other modules, or a pooling that is not ours.
+        InputError: for a pooling that is not ours.
     """
 
     def __init__(
@@ -110,7 +118,7 @@ class Tower(nn.Module):
         from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
 
         super().__init__()
-        transformer, own, *head = _checked(modules)
+        transformer, own, *head = modules
         pooling = options.pooling or own.pooling_mode
         if pooling not in get_args(Pooling):
             known = ", ".join(get_args(Pooling))
@@ -130,10 +138,12 @@ class Tower(nn.Module):
 
     def forward(self, texts: Texts) -> Tensor:
         """Embeddings ``[S, H]`` float32."""
-        return _through(self.head, self.encoder(texts))
+        pooled = self.encoder(texts)
+        weights = next(self.head.parameters(), pooled)  # of another precision after .bfloat16()
+        return _through(self.head, pooled.to(weights.dtype)).float()
 
-    def form(self, prompt: str, max_length: int | None, backbone: str) -> SingleTexts:
-        """How the texts of this tower are laid out. ``max_length`` of None: as in the model; ``backbone`` names it in errors."""
+    def form(self, task: Literal["query", "document"], prompt: str, max_length: int | None, backbone: str) -> SingleTexts:
+        """How queries or documents are laid out. ``max_length`` of None: as in the model; ``backbone`` names it in errors."""
         transformer, pooled = self._in_front
         if prompt and not pooled.include_prompt:
             raise InputError(
@@ -142,7 +152,9 @@ class Tower(nn.Module):
             )
         positions = max_positions(self.encoder.model)
         if max_length is None:
-            known = [n for n in (transformer.max_seq_length, positions) if n is not None and n < NO_LIMIT]
+            own = transformer.query_length if task == "query" else transformer.document_length
+            own = transformer.max_seq_length if own is None else own
+            known = [n for n in (own, positions) if n is not None and n < NO_LIMIT]
             if not known:
                 raise InputError(f"backbone {backbone!r} names no longest text; set max_length", option="max_length")
             max_length = min(known)
@@ -150,46 +162,55 @@ class Tower(nn.Module):
         return SingleTexts(self.tokenizer, max_length, prompt)
 
     @contextmanager
-    def as_saved(self, max_length: int) -> Iterator[Modules]:
-        """The modules of this tower as sentence-transformers shall save them: the encoder's config has its own dropout again."""
+    def as_saved(self, query_length: int, doc_length: int) -> Iterator[Modules]:
+        """The modules of this tower as sentence-transformers shall save them, with the longest query and document in tokens.
+
+        The encoder's config has its own dropout again.
+        """
         transformer, _ = self._in_front
-        before, transformer.max_seq_length = transformer.max_seq_length, max_length
+        by_task = (None, None) if query_length == doc_length else (query_length, doc_length)
+        lengths = {"max_seq_length": max(query_length, doc_length), "query_length": by_task[0], "document_length": by_task[1]}
+        before = {name: getattr(transformer, name) for name in lengths}
         transformer.config.update(self._left_out)
         try:
+            for name, length in lengths.items():
+                setattr(transformer, name, length)
             yield [*self._in_front, *self.head]
         finally:
-            transformer.max_seq_length = before
+            for name, length in before.items():
+                setattr(transformer, name, length)
             transformer.config.update(dict.fromkeys(self._left_out, 0.0))
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No progress bars of transformers, and no messages of sentence-transformers below errors."""
-    bars, log = transformers.utils.logging, logging.getLogger("sentence_transformers")
-    shown, level = bars.is_progress_bar_enabled(), log.level
-    bars.disable_progress_bar()
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-        if shown:
-            bars.enable_progress_bar()
-
-
 def _prompt(model: Any, *names: str) -> str:
-    """The first of these prompts that is not empty, else the model's default."""
-    return next((found for name in (*names, model.default_prompt_name) if (found := model.prompts.get(name))), "")
+    """The first of these prompts that is not empty. ``encode_query`` and ``encode_document`` never take the default one."""
+    return next((found for name in names if (found := model.prompts.get(name))), "")
 
 
-def _checked(modules: Modules) -> Modules:
+def _check(modules: Modules, backbone: str, option: str) -> None:
+    """Refuse modules that are no tower, and what sentence-transformers would read otherwise than :class:`Tower` does."""
     from sentence_transformers.sentence_transformer.modules import Pooling, Router, Transformer
 
     fits = len(modules) > 1 and isinstance(modules[0], Transformer) and isinstance(modules[1], Pooling)
     if not fits or any(isinstance(module, (Transformer, Pooling, Router)) for module in modules[2:]):
         names = ", ".join(type(module).__name__ for module in modules)
-        raise InputError(f"a tower must be an encoder, a pooling, and what follows them, got {names}; take another backbone")
-    return modules
+        must = "a tower must be an encoder, a pooling, and what follows them"
+        raise InputError(f"{must}, got {names}; take another backbone", option=option)
+    transformer = modules[0]
+    usual: dict[str, Any] = {"query_expansion": None, "processing_kwargs": {}, "transformer_task": "feature-extraction"}
+    other = {name: value for name, plain in usual.items() if (value := getattr(transformer, name)) != plain}
+    reads = transformer.modality_config
+    if "message" in reads or reads.get("text", {}).get("method_output_name") != "last_hidden_state":
+        other["modality_config"] = reads
+    if other:
+        settings = ", ".join(f"{name} {value!r}" for name, value in other.items())
+        raise InputError(
+            f"backbone {backbone!r} can't be trained: sentence-transformers reads its texts with {settings}, which is not known "
+            "here; take it out of the model's files",
+            option=option,
+        )
+    check_tokenizer(transformer.tokenizer, backbone, option)
+    check_vocabulary(transformer.tokenizer, transformer.model, backbone, option)
 
 
 def _leave_out_dropout(transformer: Any, dropout: EncoderDropout) -> dict[str, float]:
@@ -230,7 +251,7 @@ def _width(head: Iterable[nn.Module], width: int) -> int:
     """The number of dimensions that a head makes of ``width``."""
     try:
         return _through(head, torch.zeros(0, width)).shape[1]
-    except RuntimeError:
+    except (RuntimeError, KeyError):
         raise InputError(
             f"the modules behind the model's pooling can't read {width} dimensions; leave the pooling as it is in the model, or "
             "take another backbone",
