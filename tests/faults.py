@@ -1,43 +1,36 @@
 """Real faults for the command line: named by class path in a test's configuration."""
 
-import os
-import signal
 import time
+from pathlib import Path
 
 from lightning.pytorch import Callback
 
 
-class KillAt(Callback):
-    """``kill -9`` of the own process: in the middle of a step (the gradient is there, the weights have not moved), or of a
-    validation.
+class WaitAt(Callback):
+    """Says by a file that a moment has come, and takes its time there, until a signal ends it.
 
     Args:
+        file: is written then.
         step: optimiser steps done before.
-        within: ``step`` or ``validation``.
+        within: ``step``, ``validation`` or ``test``.
+        seconds: how long it waits at most.
     """
 
-    def __init__(self, step: int, within: str = "step") -> None:
-        self.step, self.within = step, within
+    def __init__(self, file: str, step: int = 0, within: str = "step", seconds: float = 2.0) -> None:
+        self.file, self.step, self.within, self.seconds = Path(file), step, within, seconds
 
     def on_after_backward(self, trainer, pl_module) -> None:
-        if trainer.global_step == self.step and self.within == "step":
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._wait(trainer, "step")
 
     def on_validation_batch_end(self, trainer, *args) -> None:
-        if trainer.global_step == self.step and self.within == "validation":
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._wait(trainer, "validation")
 
+    def on_test_batch_end(self, trainer, *args) -> None:
+        self._wait(trainer, "test")
 
-class Slow(Callback):
-    """Each step takes at least 0.2 s, and says so.
-
-    Args:
-        seconds: to sleep.
-    """
-
-    def __init__(self, seconds: float = 0.2) -> None:
-        self.seconds = seconds
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
-        print(f"step {trainer.global_step}", flush=True)
-        time.sleep(self.seconds)
+    def _wait(self, trainer, where: str) -> None:
+        if self.within == where and trainer.global_step == self.step and not self.file.exists():
+            self.file.write_text("")
+            until = time.monotonic() + self.seconds
+            while time.monotonic() < until:
+                time.sleep(0.01)

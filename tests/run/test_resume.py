@@ -1,9 +1,10 @@
-"""Interrupted runs go on to the very same weights. Faults are real: SIGKILL and SIGINT of real processes."""
+"""Interrupted runs end with the very weights of uninterrupted ones. Faults are real: signals to real processes.
+
+All variants two levels deep are in resumes.py, random kills in kills.py.
+"""
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,103 +12,150 @@ import pytest
 import torch
 import yaml
 
-from tests.cli.test_command import metrics, write_config
-
-ROOT = Path(__file__).parents[2]
-
-
-def start(config: Path, *options: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "ltr", "fit", "--config", str(config), *options]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
-    return subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, **pipes)
-
-
-def finish(process: subprocess.Popen, code: int) -> str:
-    output = process.communicate(timeout=240)[0]
-    assert process.returncode == code, output
-    return output
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-
-
-def assert_same(a: dict, b: dict) -> None:
-    assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def with_callback(config: Path, name: str, **init) -> Path:
-    changed = yaml.safe_load(config.read_text())
-    changed["trainer"].setdefault("callbacks", []).append({"class_path": f"tests.faults.{name}", "init_args": init})
-    file = config.with_name(f"{name}.yaml")
-    file.write_text(yaml.safe_dump(changed))
-    return file
+from tests.run.kills import Child, start, torn
+from tests.run.resumes import VARIANTS, configured, differences, outcome, try_variant, write_world
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, backbone, collection_folder):
-    """Final weights and validations of 2 epochs of 8 batches, never interrupted, by batches per step."""
-    found = {}
-
-    def run(accumulate: int) -> tuple[dict, list]:
-        if accumulate not in found:
-            folder = tmp_path_factory.mktemp("whole")
-            config = write_config(folder, backbone, collection_folder, **{"trainer.accumulate_grad_batches": accumulate})
-            finish(start(config), 0)
-            found[accumulate] = weights(folder / "run"), metrics(folder / "run")["validations"]
-        return found[accumulate]
-
-    return run
+def world(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    write_world(folder)
+    return folder
 
 
-CASES = {
-    "within the first epoch, from step 3": dict(workers=0, step=4),
-    "within the second epoch, from step 12": dict(workers=2, step=14),
-    "first step of the second epoch, from after the validation": dict(workers=2, step=8),
-    "within the last validation, from step 15": dict(workers=0, step=16, within="validation"),
-    "after a validation within an epoch, from step 4": dict(workers=0, step=5, validate_every=4),
-    "while gradients are accumulated, from step 3": dict(workers=2, step=3, accumulate=2),
-}
+# Those that went wrong once, and one of each way to train.
+TRIED = (
+    "no dev split",
+    "validation every second epoch",
+    "validation every 3 steps",
+    "accumulation of 4, validation every 2",
+    "8 steps at most",
+    "the three best",
+    "early stopping within epochs",
+    "another loss from step 5",
+    "a cross-encoder with dropout",
+    "a dual encoder, accumulation",
+)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_a_killed_run_goes_on_to_the_same_weights(tmp_path, backbone, collection_folder, uninterrupted, case):
-    """Checkpoints every 3 steps and after validations; an epoch has 8 batches."""
-    options = {"within": "step", "validate_every": 1.0, "accumulate": 1} | CASES[case]
-    changes = {
-        "data.init_args.num_workers": options["workers"],
-        "trainer.val_check_interval": options["validate_every"],
-        "trainer.accumulate_grad_batches": options["accumulate"],
-    }
-    config = write_config(tmp_path, backbone, collection_folder, **changes)
-    finish(start(with_callback(config, "KillAt", step=options["step"], within=options["within"])), -signal.SIGKILL)
-    expected, validations = uninterrupted(options["accumulate"])
-    at_kill = weights(tmp_path / "run")
-    assert not all(torch.equal(at_kill[name], expected[name]) for name in at_kill)
-    finish(start(config, "--ckpt_path", "last"), 0)
-    assert_same(weights(tmp_path / "run"), expected)
-    validated = metrics(tmp_path / "run")["validations"]
-    if options["validate_every"] == 1.0:
-        assert validated == validations
-    else:
-        assert [v["step"] for v in validated] == [4, 8, 12, 16]
+@pytest.mark.parametrize("variant", TRIED)
+def test_a_resume_from_every_checkpoint_is_exact(variant, world, tmp_path):
+    n_resumes, wrong = try_variant(variant, world, tmp_path / "variant", levels=1)
+    assert n_resumes >= 3 and wrong == []
 
 
-@pytest.mark.slow
+def test_a_resume_of_a_resume_is_exact(world, tmp_path):
+    """An epoch that ends without a validation, then a stop within the next one."""
+    n_resumes, wrong = try_variant("validation every second epoch", world, tmp_path / "variant", levels=2)
+    assert n_resumes > 20 and wrong == []
+
+
+def test_the_comparison_sees_one_other_bit(world, tmp_path):
+    a = outcome(_finished(world, tmp_path / "a"))
+    assert list(differences(a, outcome(_finished(world, tmp_path / "b")))) == []
+    changed = outcome(_finished(world, tmp_path / "c"))
+    next(iter(changed["optimizer_states"][0]["state"].values()))["exp_avg"].view(-1)[0] += 1e-30
+    assert len(list(differences(a, changed))) == 1
+    assert len(list(differences(a, outcome(_finished(world, tmp_path / "d", **{"seed_everything": 4}))))) > 5
+
+
+def _written(world: Path, folder: Path, variant: str = "plain", **changes) -> Path:
+    folder.mkdir()
+    file = folder / "variant.yaml"
+    file.write_text(yaml.safe_dump(configured(VARIANTS[variant] | changes, world)))
+    return file
+
+
+def _finished(world: Path, folder: Path, **changes) -> Path:
+    from ltr.__main__ import main
+
+    assert main(start(folder / "run", _written(world, folder, **changes))) == 0
+    return folder / "run"
+
+
+def _slow(world: Path, folder: Path, within: str, **changes) -> Path:
+    """A run that waits for its end at step 3 or in the validation after it, and says so by a file."""
+    callback = {"class_path": "tests.faults.WaitAt", "init_args": {"step": 3, "within": within, "file": str(folder / "waits")}}
+    return _written(world, folder, **{"trainer.callbacks": [callback], "trainer.val_check_interval": 3} | changes)
+
+
+def _ended(file: Path, by: signal.Signals, everywhere: bool = True) -> tuple[int, str]:
+    """Exit code and output of a run that is ended where it waits."""
+    output = file.with_name("output")
+    child = Child(start(file.parent / "run", file), output, processes=1)
+    until = time.monotonic() + 120
+    while not file.with_name("waits").exists():
+        assert time.monotonic() < until, output.read_text()
+        time.sleep(0.01)
+    (os.killpg if everywhere else os.kill)(child.pid, by)
+    return child.end_after(120, signal.SIGKILL), output.read_text()
+
+
+@pytest.mark.parametrize("within", ["step", "validation"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tmp_path, backbone, collection_folder, uninterrupted, workers):
-    """As a terminal does it: the signal goes to the workers too."""
-    changes = {"last.every_n_steps": 1000, "data.init_args.num_workers": workers}
-    config = write_config(tmp_path, backbone, collection_folder, **changes)
-    process = start(with_callback(config, "Slow"))
-    for line in process.stdout:
-        if line.strip() == "step 5":
-            break
-    time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    output = finish(process, 130)
-    assert "saving last.ckpt" in output and "--ckpt_path last" in output and "Traceback" not in output
-    assert torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)["global_step"] == 6
-    finish(start(config, "--ckpt_path", "last"), 0)
-    assert_same(weights(tmp_path / "run"), uninterrupted(1)[0])
+@pytest.mark.parametrize(("by", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, within):
+    """To the whole group, as terminals and clusters send it: data workers get it too."""
+    changes = {"data.init_args.num_workers": workers, "last.every_n_steps": 2}
+    file = _slow(world, tmp_path / "stopped", within, **changes)
+    came, output = _ended(file, by)
+    assert came == code, output
+    run = file.parent / "run"
+    last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    # Killed, it has what was there. Asked, it finishes the step: 4 of them, or the validation after the third that is not done.
+    assert last["global_step"] == (2 if by == signal.SIGKILL else 4 if within == "step" else 3)
+    if by != signal.SIGKILL:
+        assert f"'ltr fit {run}' resumes" in output and "Traceback" not in output
+    assert torn(run) == []
+    # It was asked to resume by the same command, without the callback that waits.
+    resumed = Child(start(run, _written(world, tmp_path / "again", **changes | {"trainer.val_check_interval": 3})), file, 1)
+    assert resumed.end_after(120, signal.SIGKILL) == 0
+    whole = _finished(world, tmp_path / "whole", **changes | {"trainer.val_check_interval": 3})
+    assert list(differences(outcome(whole), outcome(run))) == []
+
+
+def test_a_second_signal_ends_at_once(world, tmp_path):
+    file = _slow(world, tmp_path / "stopped", "step", **{"last.every_n_steps": 2, "trainer.max_epochs": 1000})
+    output = file.with_name("output")
+    child = Child(start(file.parent / "run", file), output, processes=1)
+    while not file.with_name("waits").exists():
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGTERM)
+    while "once more to stop at once" not in output.read_text():
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.end_after(120, signal.SIGKILL) == 143
+    assert torch.load(file.parent / "run/checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
+
+
+def test_sigterm_before_training_and_while_measuring(world, tmp_path):
+    """It ends the program, which has nothing to save."""
+    run = _finished(world, tmp_path / "a")
+    callback = {"class_path": "tests.faults.WaitAt", "init_args": {"within": "test", "file": str(tmp_path / "waits")}}
+    layer = tmp_path / "layer.yaml"
+    layer.write_text(yaml.safe_dump({"trainer": {"callbacks": [callback]}}))
+    child = Child(["test", str(run), "--config", str(layer)], tmp_path / "output", processes=1)
+    until = time.monotonic() + 60
+    while not (tmp_path / "waits").exists():
+        assert time.monotonic() < until, (tmp_path / "output").read_text()
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.end_after(60, signal.SIGKILL) == 143
+    assert not (run / "test.run").exists() and "Traceback" not in (tmp_path / "output").read_text()
+
+
+def test_two_requeues_by_sigterm(world, tmp_path):
+    """As a cluster does it: the same command again and again."""
+    variant = "a cross-encoder with dropout"
+    run, file = tmp_path / "job/run", _written(world, tmp_path / "job", variant, **{"trainer.max_epochs": 4})
+    codes, seconds = [], 0.5
+    while (len(codes) < 40) and codes[-1:] != [0]:
+        codes.append(Child(start(run, file), tmp_path / "output", processes=1).end_after(seconds, signal.SIGTERM))
+        seconds *= 1.15
+    assert codes.count(143) >= 2 and codes[-1] == 0 and set(codes) <= {0, 143, -signal.SIGTERM}
+    whole = tmp_path / "whole/run"
+    assert (
+        Child(start(whole, _written(world, tmp_path / "whole", variant, **{"trainer.max_epochs": 4})), file, 1).end_after(120, 9)
+        == 0
+    )
+    assert list(differences(outcome(whole), outcome(run))) == []

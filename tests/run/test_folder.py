@@ -1,0 +1,255 @@
+"""The folder of a run: its owner, its checkpoints by name, and what a checkpoint may be."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from ltr.__main__ import main
+from ltr.errors import InputError
+from ltr.run.folder import RunFolder, read_checkpoint
+from tests.conftest import write_letor
+from tests.run.resumes import configured
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch) -> Path:
+    """6 steps an epoch; the working directory is empty."""
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    write_letor(tmp_path / "letor")
+    file = tmp_path / "variant.yaml"
+    file.write_text(yaml.safe_dump(configured({"trainer.max_epochs": 2}, tmp_path)))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return file
+
+
+def fit(config: Path, run: str | Path, *options: str) -> int:
+    return main(["fit", "--config", str(config), "--trainer.default_root_dir", str(run), *options])
+
+
+def metrics(run: str) -> dict:
+    return json.loads(Path(run, "metrics.json").read_text())
+
+
+def loaded(run: str, name: str = "last") -> dict:
+    return torch.load(Path(run, f"checkpoints/{name}.ckpt"), weights_only=True)
+
+
+def files(run: str) -> dict[str, bytes]:
+    """All but the log, which every command writes to."""
+    return {str(file): file.read_bytes() for file in sorted(Path(run).rglob("*")) if file.is_file() and file.name != "train.log"}
+
+
+def told(capsys) -> str:
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+# Owner
+
+
+def test_a_second_fit_is_told_that_the_folder_is_taken(config, capsys):
+    with RunFolder("run").owned():
+        assert fit(config, "run") == 2
+        assert "another 'ltr fit' is running in this folder" in told(capsys)
+    assert fit(config, "run") == 0
+
+
+def test_a_failed_start_leaves_nothing(config, capsys):
+    assert fit(config, "run", "--data.path", "nowhere") == 2
+    assert not Path("run").exists()
+    Path("mine").mkdir()
+    Path("mine/note").write_text("mine")
+    assert fit(config, "mine", "--data.path", "nowhere") == 2
+    assert Path("mine/note").exists()
+
+
+def test_a_checkpoint_of_another_run_does_not_enter_a_folder_that_holds_one(config, capsys):
+    assert fit(config, "a") == fit(config, "b", "--seed_everything", "4") == 0
+    assert main(["test", "b"]) == 0
+    before = files("b")
+    assert fit(config, "b") == 2
+    assert "already holds a run; resume it (ltr fit b)" in told(capsys)
+    assert fit(config, "b", "--ckpt_path", "a/checkpoints/last.ckpt", "--trainer.max_epochs", "3") == 2
+    assert "is not of the run in b" in told(capsys)
+    assert files("b") == before
+
+
+# Names
+
+
+def test_the_short_form_takes_configuration_and_checkpoint(config):
+    assert fit(config, "run") == 0
+    assert main(["test", "run"]) == main(["validate", "run"]) == main(["predict", "run"]) == 0
+    assert Path(metrics("run")["test"]["checkpoint"]).name == Path(metrics("run")["validate"]["checkpoint"]).name == "best.ckpt"
+    assert main(["test", "run", "--ckpt_path", "last"]) == 0
+    assert metrics("run")["test"]["checkpoint"].endswith("last.ckpt")
+    assert Path("run/predict.run").is_file()
+
+
+def test_the_long_form_finds_the_folder_of_a_configuration(config, monkeypatch):
+    assert fit(config, "run") == 0
+    file = Path("run/config.yaml").absolute()
+    monkeypatch.chdir("/")
+    assert main(["test", "--config", str(file), "--ckpt_path", "best"]) == 0
+    assert (file.parent / "test.run").is_file()
+
+
+@pytest.mark.parametrize("command", ["fit", "test"])
+def test_a_folder_that_holds_no_run(config, capsys, command):
+    assert main([command, "nowhere"]) == 2
+    assert "nowhere must be a run folder, but there is no nowhere/config.yaml" in told(capsys)
+    assert not Path("nowhere").exists()
+
+
+def test_best_where_nothing_was_trained(config, capsys):
+    options = ["--trainer.default_root_dir", "run", "--ckpt_path", "best"]
+    assert main(["test", "--config", str(config), *options]) == 2
+    assert f"there is no {Path('run/checkpoints/best.ckpt').absolute()}; train first" in told(capsys)
+    assert not Path("run").exists()
+
+
+def test_last_begins_a_run_where_none_is(config):
+    """So that the command of a job script is the same the first time and every other time."""
+    assert fit(config, "run", "--ckpt_path", "last") == 0
+    assert metrics("run")["fit"]["steps"] == 12
+
+
+def test_killed_between_the_two_files_of_the_first_validation(config):
+    same_rate = ["--model.warmup", "0", "--model.decay", "false"]
+    assert fit(config, "run", "--trainer.max_epochs", "1", *same_rate) == fit(config, "whole", *same_rate) == 0
+    Path("run/checkpoints/last.ckpt").unlink()
+    assert fit(config, "run", "--ckpt_path", "last", *same_rate) == 0
+    assert all(torch.equal(a, b) for a, b in zip(_weights("run"), _weights("whole"), strict=True))
+
+
+def _weights(run: str, name: str = "last") -> list[torch.Tensor]:
+    return list(loaded(run, name)["state_dict"].values())
+
+
+# A finished run
+
+
+def test_nothing_to_do_changes_nothing(config, capsys):
+    assert fit(config, "run") == main(["test", "run"]) == 0
+    before = files("run")
+    capsys.readouterr()
+    assert main(["fit", "run"]) == 0
+    assert "the run has done its 2 epochs (12 steps); nothing to do, nothing changed" in capsys.readouterr().out
+    assert fit(config, "run", "--ckpt_path", "last") == 0
+    assert files("run") == before
+
+
+def test_more_epochs(config):
+    """Results stay until there are new weights; seconds add up; the schedule is that of the new length."""
+    assert fit(config, "run") == main(["test", "run"]) == 0
+    first = metrics("run")["fit"]["seconds"]
+    assert main(["fit", "run", "--trainer.max_epochs", "4", "--data.batch_size", "5"]) == 2  # steps of another size
+    assert Path("run/test.run").is_file() and "test" in metrics("run")
+    assert main(["fit", "run", "--trainer.max_epochs", "4"]) == 0
+    assert metrics("run")["fit"]["steps"] == 24 and metrics("run")["fit"]["seconds"] > first
+    assert not Path("run/test.run").exists() and "test" not in metrics("run")
+
+
+def test_the_first_step_after_a_resume_with_more_epochs_moves_the_weights(config):
+    assert fit(config, "run") == 0
+    before = _weights("run")
+    assert main(["fit", "run", "--trainer.max_epochs", "4", "--trainer.max_steps", "13"]) == 0
+    assert any(not torch.equal(a, b) for a, b in zip(before, _weights("run"), strict=True))
+
+
+def test_another_learning_rate_is_honoured(config, capsys):
+    assert fit(config, "run", "--model.decay", "false") == 0
+    options = ["--model.lr", "1e-5", "--model.weight_decay", "0.3", "--trainer.max_epochs", "3"]
+    assert main(["fit", "run", *options]) == 0
+    matrices, vectors = loaded("run")["optimizer_states"][0]["param_groups"]
+    assert (matrices["lr"], matrices["weight_decay"], vectors["weight_decay"]) == (1e-5, 0.3, 0.0)
+    assert "trained with lr 0.1 and weight decay 0.01; from here on lr 1e-05 and weight decay 0.3" in capsys.readouterr().out
+
+
+# Moving
+
+
+def test_a_run_that_was_moved_keeps_its_best(config):
+    """Validations 1 to 4, then 5 and 6 in another place: best.ckpt is the best of all."""
+    assert fit(config, "whole", "--trainer.max_epochs", "6") == fit(config, "run", "--trainer.max_epochs", "4") == 0
+    shutil.move("run", "moved")
+    shutil.copytree("moved", "copied")
+    for run in ("moved", "copied"):
+        assert main(["fit", run, "--trainer.max_epochs", "6"]) == 0
+        scores = {one["step"]: one["nDCG_exp@10"] for one in metrics(run)["validations"]}
+        assert loaded(run, "best")["global_step"] == max(scores, key=lambda step: (scores[step], -step))
+
+
+@pytest.mark.parametrize(("k", "kept"), [(0, 0), (1, 0), (2, 2), (-1, 6)])
+def test_best_is_the_best_with_any_number_kept(config, k, kept):
+    assert fit(config, "run", "--trainer.max_epochs", "6", "--best.save_top_k", str(k)) == 0
+    scores = {one["step"]: one["nDCG_exp@10"] for one in metrics("run")["validations"]}
+    ranked = sorted(scores, key=lambda step: (-scores[step], step))
+    assert RunFolder("run").steps() == sorted(ranked[:kept])
+    assert Path("run/checkpoints/best.ckpt").exists() == (k != 0)
+    if k:
+        assert loaded("run", "best")["global_step"] == ranked[0]
+        assert main(["validate", "run"]) == 0
+        assert metrics("run")["validate"]["nDCG_exp@10"] == pytest.approx(scores[ranked[0]])
+
+
+def test_the_lowest_is_best_where_less_is_better(config):
+    assert fit(config, "run", "--trainer.max_epochs", "4", "--best.monitor", "val/swapped_pairs") == 0
+    scores = {one["step"]: one["swapped_pairs"] for one in metrics("run")["validations"]}
+    assert len(set(scores.values())) > 1
+    assert loaded("run", "best")["global_step"] == min(scores, key=lambda step: (scores[step], step))
+
+
+# Starting from other weights
+
+
+def test_init_from_starts_a_new_run_with_the_weights_of_another(config, capsys):
+    assert fit(config, "a") == 0
+    options = ["--init_from", "a", "--model.loss", "SoftmaxLoss", "--trainer.max_epochs", "1", "--model.lr", "0"]
+    assert fit(config, "b", *options) == 0
+    assert all(torch.equal(x, y) for x, y in zip(_weights("b"), _weights("a", "best"), strict=True))
+    assert metrics("b")["init_from"] == "a" and metrics("b")["fit"]["steps"] == 6
+    assert main(["fit", "b", "--trainer.max_epochs", "2"]) == 0  # resumes from its own weights
+    assert metrics("b")["init_from"] == "a" and metrics("b")["fit"]["steps"] == 12
+    for wrong, message in (("nowhere", "--init_from nowhere: there is no such file"), (".", "train first")):
+        assert fit(config, "c", "--init_from", wrong) == 2
+        assert message in told(capsys)
+    assert fit(config, "c", "--init_from", "a", "--model.ranker.preset", "linear") == 2
+    assert "does not fit" in told(capsys) and not Path("c").exists()
+
+
+def test_weights_alone_can_be_measured_and_not_resumed(config, capsys):
+    assert fit(config, "run", "--best.save_weights_only", "true") == main(["test", "run"]) == 0
+    assert "optimizer_states" in loaded("run") and "optimizer_states" not in loaded("run", "best")
+    assert main(["fit", "run", "--ckpt_path", "best", "--trainer.max_epochs", "3"]) == 2
+    assert "best.ckpt holds weights only" in told(capsys)
+
+
+# What a checkpoint is
+
+
+class Evil:
+    def __reduce__(self):
+        return Path.touch, (Path("PWNED"),)
+
+
+def test_a_checkpoint_is_never_code(config, tmp_path, capsys):
+    torch.save({"state_dict": {}, "pytorch-lightning_version": "2.6.0", "x": Evil()}, "evil.ckpt")
+    for path in ("evil.ckpt", Path("evil.ckpt").absolute().as_uri()):
+        assert main(["test", "--config", str(config), "--trainer.default_root_dir", "run", "--ckpt_path", str(path)]) == 2
+        assert "can't be read (UnpicklingError)" in told(capsys)
+        assert fit(config, "run", "--init_from", str(path)) == 2
+    assert not Path("PWNED").exists()
+
+
+def test_weights_without_a_checkpoint_are_refused():
+    torch.save({"state_dict": {}}, "own.ckpt")
+    try:
+        with pytest.raises(InputError, match="no Lightning checkpoint"):
+            read_checkpoint("own.ckpt")
+    finally:
+        Path("own.ckpt").unlink()
