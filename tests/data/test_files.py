@@ -52,6 +52,30 @@ def test_what_cannot_be_read_leads_to_the_line(tmp_path):
         list(blocks(tmp_path / "cut.gz", 1000))
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"good\na\0b\n", r"a.tsv:2: text must be UTF-8, got a NUL byte at column 2; the file is damaged, or UTF-16: save"),
+        ("q\tp\n".encode("utf-16"), r"a.tsv:1: text must be UTF-8, got a NUL byte at column 4"),
+        ("q\tp\n".encode("utf-16-le"), r"a.tsv:1: text must be UTF-8, got a NUL byte at column 2"),
+        ("é\n".encode("utf-16-be"), r"a.tsv:1: text must be UTF-8, got a NUL byte at column 1"),
+        (b"q\tp\rq\tr\r", r"a.tsv: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends"),
+        (b"q\tp\rq\tr", r"a.tsv: lines must end in"),
+    ],
+)
+def test_files_of_other_encodings_and_line_ends_are_refused(tmp_path, content, message):
+    (tmp_path / "a.tsv").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        list(numbered_lines(tmp_path / "a.tsv"))
+
+
+def test_a_stray_return_is_white_space_of_its_line(tmp_path):
+    (tmp_path / "a").write_bytes(b"one\rtwo\nthree\rfour")
+    assert list(numbered_lines(tmp_path / "a")) == [(1, "one\rtwo"), (2, "three\rfour")]
+    (tmp_path / "b").write_bytes(b"alone\r")
+    assert list(numbered_lines(tmp_path / "b")) == [(1, "alone")]
+
+
 @pytest.mark.parametrize("field", ["_id", "text"])
 def test_half_a_surrogate_pair_is_one_line_that_leads_to_the_place(tmp_path, field):
     """JSON can spell it, and UTF-8 has no bytes for it."""
@@ -105,6 +129,38 @@ def test_a_folder_of_the_cache_is_built_once_for_each_content():
     folders = [cached("tests", content, build) for content in ("a", "b", b"a")]
     assert folders[0] == folders[2] != folders[1] and len(built) == 2
     assert folders[0].parent == cache_root() / "tests" and (folders[0] / "file").read_text() == "whole"
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "zeros", "zeros at the end", "gone", "another file", "no seal"])
+def test_a_damaged_folder_of_the_cache_is_made_again(damage, caplog):
+    """What a crash or a full disk leaves: it is told by sizes and the ends of files, and costs one more build."""
+    built = []
+
+    def build(folder: Path) -> None:
+        built.append(np.arange(5000))
+        np.save(folder / "a.npy", built[-1])
+
+    folder = cached("tests", f"damaged {damage}", build)
+    file, whole = folder / "a.npy", (folder / "a.npy").read_bytes()
+    cut = {"empty": 0, "cut": 30_000, "zeros": 0, "zeros at the end": 30_000}.get(damage, len(whole))
+    file.write_bytes(whole[:cut] + b"\0" * (len(whole) - cut) * damage.startswith("zeros"))
+    if damage in ("gone", "no seal"):
+        (file if damage == "gone" else folder / "seal").unlink()
+    if damage == "another file":
+        (folder / "b").write_text("b")
+    assert cached("tests", f"damaged {damage}", build) == folder and len(built) == 2
+    assert f"{folder} is damaged, or of an older version: it is made again" in caplog.text
+    assert file.read_bytes() == whole and sorted(p.name for p in folder.iterdir()) == ["a.npy", "seal"]
+    assert cached("tests", f"damaged {damage}", build) == folder and len(built) == 2
+
+
+def test_a_damaged_table_of_texts_is_read_again(tmp_path):
+    folder = write_collection(tmp_path / "c", n_queries=2)
+    table = open_collection(str(folder)).corpus
+    texts = list(table.texts)
+    for name in ("texts.npy", "ids.offsets.npy"):
+        (table.folder / name).write_bytes(b"")
+        assert list(open_collection(str(folder)).corpus.texts) == texts
 
 
 def test_a_new_array_is_zeros_with_its_blocks_on_disk(tmp_path):
