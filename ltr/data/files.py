@@ -1,5 +1,6 @@
 """Files: lines to read, files and folders written whole or not at all, and the cache of derived data."""
 
+import errno
 import gzip
 import hashlib
 import logging
@@ -91,7 +92,7 @@ def read_array(file: Path) -> np.memmap:
     """Map a ``.npy`` file into memory; an InputError names one that is missing, empty, cut short, or no array."""
     try:
         return np.lib.format.open_memmap(file, mode="r")
-    except (OSError, ValueError, OverflowError) as error:
+    except Exception as error:  # whatever a broken header makes the reader stumble over
         raise InputError(f"{file}: expected a whole .npy file, got an error ({error}); make it again") from None
 
 
@@ -139,7 +140,10 @@ def folder_once(path: Path, build: Callable[[Path], None], is_whole: Callable[[P
 
 
 def write_folder(path: Path, build: Callable[[Path], None]) -> None:
-    """Let ``build`` fill a temporary folder beside ``path``, and rename that when it is complete. A failure leaves no folder."""
+    """Let ``build`` fill a temporary folder beside ``path``, and rename that when it is complete. A failure leaves no folder.
+
+    A full disk is an InputError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.tmp-"))
     try:
@@ -150,8 +154,11 @@ def write_folder(path: Path, build: Callable[[Path], None]) -> None:
                     os.fsync(handle.fileno())
         temporary.chmod(0o755)
         os.rename(temporary, path)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = "make room, or for the cache set the environment variable LTR_CACHE to a folder of another disk"
+            raise InputError(f"{path}: the disk is full ({error.strerror}); {hint}") from None
         raise
 
 
