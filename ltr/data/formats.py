@@ -60,10 +60,10 @@ class JoinedPairs:
         lengths, room = tokens.lengths(np.arange(len(tokens))), self.max_length - self.n_special - 1
         longest = int(lengths.argmax())
         if lengths[longest] > room:
-            query = f"query {queries.ids[longest]!r} ({queries.texts[longest][:60]!r})"
             raise InputError(
-                f"{query} has {lengths[longest]} tokens, but max_length {self.max_length} leaves {room} beside {self.n_special} "
-                "special tokens and a document; raise max_length, or shorten the query",
+                f"query {queries.ids[longest]!r} has {lengths[longest]} tokens, but max_length {self.max_length} leaves {room} "
+                f"beside {self.n_special} special tokens and a document; raise max_length, or shorten the query, "
+                f"{queries.texts[longest][:60]!r}",
                 option="max_length",
             )
 

@@ -129,7 +129,7 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
         raise InputError(f"{path}: there is no such data folder", option="path")
     plan = path / "folds.json"
     folders = {folder.name: folder for folder in path.glob("Fold[0-9]*") if folder.is_dir()}
-    folds = _read_plan(plan) if plan.is_file() else folders
+    folds = _read_plan(plan) if is_file(plan) else folders
     if not folds:
         if fold is not None:
             raise InputError(f"{path}: there are no folds, got fold {fold}; leave fold out", option="fold")

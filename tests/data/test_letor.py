@@ -211,3 +211,12 @@ def test_what_cannot_be_found_is_named(tmp_path, case):
 def test_a_missing_data_folder(tmp_path):
     with pytest.raises(InputError, match=r"nowhere: there is no such data folder \(option path\)"):
         find_splits(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["vali", "vali.txt", "folds.json"])
+def test_a_link_that_leads_nowhere_is_not_taken_for_a_missing_split(tmp_path, name):
+    (tmp_path / "train.txt").write_text("1 qid:1 1:1\n")
+    (tmp_path / name).symlink_to("nothing")
+    with pytest.raises(InputError, match=f"{name}: (expected a file, got a link that leads nowhere|there is no such file)"):
+        for files in find_splits(tmp_path).values():
+            read_letor(files)
