@@ -179,7 +179,9 @@ def test_a_full_disk_leaves_no_table_of_features(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(files, "take_room", full)
-    with pytest.raises(InputError, match=r"cache/letor/\w+: the disk is full \(No space left on device\); make room, or .*LTR_CACHE"):
+    with pytest.raises(
+        InputError, match=r"cache/letor/\w+: the disk is full \(No space left on device\); make room, or .*LTR_CACHE"
+    ):
         read_letor([tmp_path / "read/train.txt"])
     with pytest.raises(InputError, match=r"cache/normalised/\w+: the disk is full"):
         Normalisation(["log1p"]).fit(split, split.n_features).apply(split)

@@ -218,5 +218,4 @@ def test_a_link_that_leads_nowhere_is_not_taken_for_a_missing_split(tmp_path, na
     (tmp_path / "train.txt").write_text("1 qid:1 1:1\n")
     (tmp_path / name).symlink_to("nothing")
     with pytest.raises(InputError, match=f"{name}: (expected a file, got a link that leads nowhere|there is no such file)"):
-        for files in find_splits(tmp_path).values():
-            read_letor(files)
+        read_letor(find_splits(tmp_path)["dev"])

@@ -254,9 +254,14 @@ def test_a_damaged_index_is_refused(tmp_path):
         (tmp_path / "0/embeddings.npy").write_bytes((tmp_path / "2/embeddings.npy").read_bytes()[:cut])
         with pytest.raises(InputError, match="0/embeddings.npy: expected a whole .npy file, got an error .*; make it again"):
             DenseIndex.open(tmp_path / "0")
-    (folder / "manifest.json").write_text("[" * 100_000)
-    with pytest.raises(InputError, match="2 must hold a whole index"):
-        DenseIndex.open(folder)
+    for manifest in ("[" * 100_000, "[]"):
+        (folder / "manifest.json").write_text(manifest)
+        with pytest.raises(InputError, match="2 must hold a whole index"):
+            DenseIndex.open(folder)
+    DenseIndex.build(embeddings(5), "euclidean").save(tmp_path / "3")
+    (tmp_path / "3/centre.npy").write_bytes(b"")
+    with pytest.raises(InputError, match="3/centre.npy: expected a whole .npy file"):
+        DenseIndex.open(tmp_path / "3")
     with pytest.raises(InputError, match="none must hold a whole index"):
         DenseIndex.open(tmp_path / "none")
 
