@@ -54,6 +54,7 @@ class RankingBatch(NamedTuple):
         judged_rows: ``[B, J]`` int64, rows of all documents that are judged for the query, in the list or not; −1 as padding
             (dual encoder: what another query's list must not bring in as irrelevant).
         judged_grades: ``[B, J]`` float, their grades.
+        judged_keys: ``[B, J]`` int64, the keys of their texts, as :meth:`Texts.keys` has them. Lists to be measured have none.
         ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or not, largest first and
             filled up with 0. Only lists to be measured carry it.
     """
@@ -69,6 +70,7 @@ class RankingBatch(NamedTuple):
     distances: Tensor | None = None
     judged_rows: Tensor | None = None
     judged_grades: Tensor | None = None
+    judged_keys: Tensor | None = None
     ideal: Tensor | None = None
 
 

@@ -164,6 +164,13 @@ class RankerModule(LightningModule):
                 "set in_batch to ltr.in_batch.OtherQueries or ltr.in_batch.AllTexts",
                 option="in_batch",
             )
+        policies = [] if self.margin is None else [part for part in self.margin.modules() if isinstance(part, Margin)]
+        if stage == "fit" and not data.has_distances and any(policy.wants_distances for policy in policies):
+            raise InputError(
+                "the margin needs the distances of mined negatives, and the lists here have none; set negatives to a folder of "
+                "mined ones, or take another margin",
+                option="margin",
+            )
         if data.corpus is not None and isinstance(self.ranker, DualEncoder):
             data.corpus.check(self.ranker.dim, {metric.measure: metric.k for metric in self.measures})
 

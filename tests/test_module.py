@@ -4,6 +4,7 @@ import torch
 from lightning.pytorch import seed_everything
 from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup
 
+from ltr.callbacks.loss_schedule import LossChange, LossSchedule
 from ltr.data.formats import JoinedPairs
 from ltr.data.negatives import MinedNegatives
 from ltr.datamodules import TripletDataModule
@@ -105,6 +106,17 @@ def test_a_margin_policy_reaches_the_loss(tmp_path, backbone, collection_folder)
 def test_a_margin_that_the_loss_cannot_use_is_refused_before_training(backbone):
     with pytest.raises(InputError, match="RankNetLoss has no margin, got FromDistance"):
         cross_encoder(backbone, RankNetLoss(), margin=FromDistance())
+
+
+def test_a_margin_of_distances_is_refused_before_training_where_the_negatives_have_none(tmp_path, backbone, collection_folder):
+    changes = [LossChange(epoch=1, margin=FromDistance())]
+    for margin, callbacks in ((Annealed(FromDistance(), steps=5), []), (None, [LossSchedule(changes)])):
+        module = cross_encoder(backbone, MarginRankingLoss(), margin=margin)
+        for negatives in ("candidates", "bm25", "random"):
+            data = data_for(module, TripletDataModule, collection_folder, negatives=negatives)
+            with pytest.raises(InputError, match=r"needs the distances of mined negatives, and the lists .*\(option margin\)"):
+                trainer(tmp_path, max_steps=1, callbacks=callbacks).fit(module, data)
+    trainer(tmp_path).validate(module, data, verbose=False)
 
 
 @pytest.mark.parametrize("margin", [Learnable(k=0.5), NormalSample()], ids=lambda m: type(m).__name__)

@@ -50,6 +50,7 @@ class TextCollator(Collator):
 
     def __init__(self, queries: TokenStore | None, docs: TokenStore, forms: ApartTexts) -> None:
         self.queries, self.docs, self.forms = queries, docs, forms
+        self._keys: dict[int, int] = {}  # of judged documents, by row
 
     def lengths(self, one: LabelledList) -> np.ndarray:
         return self.forms.docs.lengths(self.docs.lengths(one.doc_rows))
@@ -62,7 +63,17 @@ class TextCollator(Collator):
             docs=self.forms.docs.texts(self.docs, doc_rows),
             judged_rows=_optional([one.judged_rows for one in lists], np.int64, fill=-1),
             judged_grades=_optional([one.judged_grades for one in lists]),
+            judged_keys=_optional([self._judged_keys(one) for one in lists], np.int64),
         )
+
+    def _judged_keys(self, one: LabelledList) -> np.ndarray | None:
+        """The keys of the judged texts of a training list, each computed once."""
+        if one.judged_rows is None or one.ideal is not None:
+            return None
+        if new := [row for row in one.judged_rows.tolist() if row not in self._keys]:
+            keys = self.forms.docs.texts(self.docs, np.asarray(new)).keys()
+            self._keys |= zip(new, keys.tolist(), strict=True)
+        return np.asarray([self._keys[row] for row in one.judged_rows.tolist()], dtype=np.int64)
 
 
 class FeatureCollator(Collator):

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class Collection(NamedTuple):
     queries: TextTable
     qrels: dict[str, QueryLists]  # judgements by split; grade 0 is a judgement too
     candidates: dict[str, QueryLists]  # fixed pools by split, best first; empty where the source has none
+    add_pools: str = ""  # how to give a split its pools, for errors; empty where the source can have none
 
     def judgements(self, split: str) -> QueryLists:
         """Judgements of a split; an InputError if there are none."""
@@ -51,9 +52,9 @@ class Collection(NamedTuple):
     def pools(self, split: str, option: str) -> QueryLists:
         """Candidate pools of a split; an InputError if there are none, which names the option that asked for them."""
         if split not in self.candidates:
-            hint = f"or set {option} to bm25{' and depth to 100' if option == 'candidates' else ''}"
-            text = f"{self.source}: there are no candidates for the split {split!r}; add candidates/{split}.trec, {hint}"
-            raise InputError(text, option=option)
+            add = f"{self.add_pools.format(split=split)}, or " if self.add_pools else ""
+            hint = f"{add}set {option} to bm25{' and depth to 100' if option == 'candidates' else ''}"
+            raise InputError(f"{self.source}: there are no candidates for the split {split!r}; {hint}", option=option)
         return self.candidates[split]
 
 
@@ -116,7 +117,7 @@ def _from_folder(folder: Path) -> Collection:
             )
     if not qrels:
         raise InputError(f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv")
-    return Collection(str(folder), corpus, queries, qrels, candidates)
+    return Collection(str(folder), corpus, queries, qrels, candidates, "add candidates/{split}.trec")
 
 
 def _json_records(file: Path) -> Iterator[Record]:
@@ -125,8 +126,9 @@ def _json_records(file: Path) -> Iterator[Record]:
         try:
             record = json.loads(line)
             id_, title, text = record["_id"], record.get("title") or "", record["text"]
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}: a line must be one JSON object, got {line[:60]!r} ({error.msg})") from None
+        except (ValueError, RecursionError) as error:
+            why = error.msg if isinstance(error, json.JSONDecodeError) else error
+            raise InputError(f"{where}: a line must be one JSON object, got {line[:60]!r} ({why})") from None
         except (KeyError, TypeError, AttributeError):
             raise InputError(f"{where}: a line must be an object with '_id' and 'text', got {line[:60]!r}") from None
         if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
@@ -184,7 +186,8 @@ def _from_texts(source: str, files: dict[str, Path]) -> Collection:
         qrels[split] = _checked_once(file, queries, corpus, lambda file: _triple_grades(file, queries, corpus))
         if (qrels[split].values == 0).any():  # pairs alone make no pool
             candidates[split] = qrels[split]._replace(values=np.zeros_like(qrels[split].values)).best_first()
-    return Collection(source, corpus, queries, qrels, candidates)
+    add_pools = "give every line of the split a negative (a third column)"
+    return Collection(source, corpus, queries, qrels, candidates, add_pools)
 
 
 def _triple_grades(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
@@ -227,32 +230,43 @@ def _from_ir_datasets(name: str) -> Collection:
     parts = {split: part for split, part in parts.items() if part.has_qrels() and part.has_queries()}
     if not parts and whole.has_qrels() and whole.has_queries():
         parts = {"test": whole}
-    if not parts:
-        raise InputError(f"ir_datasets:{name}: neither it nor its /train, /dev, /test has queries and qrels")
+    if not (parts and whole.has_docs()):
+        raise InputError(f"ir_datasets:{name}: it must have documents, and it or its /train, /dev, /test queries and qrels")
     content = f"ir_datasets {ir_datasets.__version__} {name}"
 
-    def all_docs() -> Iterator[Record]:
+    def with_text(kind: str, texts: Iterable[tuple[str, str]]) -> Iterator[Record]:
+        """What the user can't mend is left out, and counted."""
         empty = 0
-        for doc in whole.docs_iter():
-            if doc.default_text().strip():
-                yield Record(doc.doc_id, doc.default_text(), f"ir_datasets:{name} {doc.doc_id}")
+        for id_, text in texts:
+            if text.strip():
+                yield Record(id_, text, f"ir_datasets:{name} {id_}")
             else:
                 empty += 1
         if empty:
-            log.warning("ir_datasets:%s: %d documents have no text and are left out", name, empty)
+            log.warning("ir_datasets:%s: %d %s have no text and are left out", name, empty, kind)
 
-    corpus = TextTable.open(content, all_docs(), "document")
-    all_queries = (
-        Record(query.query_id, query.default_text(), f"ir_datasets:{name} {query.query_id}")
-        for part in parts.values()
-        for query in part.queries_iter()
-    )
-    queries = TextTable.open(content, first_of_each(all_queries), "query")
+    docs = ((doc.doc_id, doc.default_text()) for doc in whole.docs_iter())
+    corpus = TextTable.open(f"{content} {_stamp(whole)}", with_text("documents", docs), "document")
+    asked = [(query.query_id, query.default_text()) for part in parts.values() for query in part.queries_iter()]
+    digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+    queries = TextTable.open(f"{content} {digest}", first_of_each(with_text("queries", asked)), "query")
     qrels = {}
     for split, part in parts.items():
-        judged = [(n, (j.query_id, j.doc_id, max(0.0, float(j.relevance)))) for n, j in enumerate(part.qrels_iter(), start=1)]
-        lines = [(n, line) for n, line in judged if corpus.row(line[1]) is not None]
-        if absent := len(judged) - len(lines):
-            log.warning("ir_datasets:%s/%s: %d judgements of absent documents are left out", name, split, absent)
+        judged = [((j.query_id, j.doc_id), max(0.0, float(j.relevance))) for j in part.qrels_iter()]
+        first = dict(reversed(judged))  # of a pair that is judged twice
+        known = {pair: grade for pair, grade in first.items() if None not in (queries.row(pair[0]), corpus.row(pair[1]))}
+        if left_out := len(judged) - len(known):
+            text = "ir_datasets:%s/%s: %d judgements of absent queries or documents, or of a pair again, are left out"
+            log.warning(text, name, split, left_out)
+        lines = ((n, (*pair, grade)) for n, (pair, grade) in enumerate(reversed(known.items()), start=1))
         qrels[split] = _lists(Path(f"ir_datasets:{name}/{split} qrels"), "judgement", queries, corpus, lines)
     return Collection(f"ir_datasets:{name}", corpus, queries, qrels, {})
+
+
+def _stamp(whole: Any) -> str:
+    """Size and time of the documents' file, where ir_datasets says which: a data set of one's own may change under its name."""
+    with suppress(AttributeError, TypeError, OSError):
+        next(iter(whole.docs_iter()), None)  # they are fetched now, if they were not there yet
+        file = Path(whole.docs_path(force=False)).stat()
+        return f"{file.st_size} {file.st_mtime_ns}"
+    return ""

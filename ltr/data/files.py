@@ -1,7 +1,9 @@
 """Files: lines to read, files and folders written whole or not at all, and the cache of derived data."""
 
+import errno
 import gzip
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
@@ -14,10 +16,24 @@ from filelock import FileLock
 
 from ltr.errors import InputError
 
+log = logging.getLogger(__name__)
+
+SEAL = "seal"  # the file of a cached folder that describes its other files
+SEALED_BYTES = 4096  # at both ends of each
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; an InputError for a folder of this name, or a link that leads nowhere."""
+    found = path.is_file()
+    if not found and os.path.lexists(path):
+        came = "a folder" if path.is_dir() else "a link that leads nowhere, or a device"
+        raise InputError(f"{path}: expected a file, got {came}; remove it, or put the file in its place")
+    return found
+
 
 def plain_or_gz(folder: Path, name: str) -> Path | None:
-    """``folder/name`` or ``folder/name.gz``, whichever is a file; None if neither is."""
-    return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
+    """``folder/name`` or ``folder/name.gz``, whichever is there; None if neither is, an InputError if it is no file."""
+    return next((file for file in (folder / name, folder / f"{name}.gz") if is_file(file)), None)
 
 
 def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
@@ -46,9 +62,14 @@ def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Lines of a text file (plain or ``.gz``) with their numbers from 1; empty lines are left out.
 
-    Errors are those of :func:`blocks`, and ``file:line`` of a byte that is not UTF-8.
+    Errors are those of :func:`blocks`, ``file:line`` of a byte that is not UTF-8 or NUL, and lines that end in ``\\r`` alone.
     """
     for number, raw in blocks(Path(path), size=0):
+        if b"\0" in raw:
+            came = f"a NUL byte at column {raw.index(0) + 1}"
+            raise InputError(f"{path}:{number}: text must be UTF-8, got {came}; the file is damaged, or UTF-16: save it as UTF-8")
+        if number == 1 and b"\r" in raw.rstrip(b"\r\n") and not raw.endswith(b"\n"):
+            raise InputError(f"{path}: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends")
         try:
             line = raw.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
@@ -65,6 +86,14 @@ def encoded(text: str, where: str) -> bytes:
     except UnicodeEncodeError as error:
         half = text[error.start]
         raise InputError(f"{where}: text must be valid Unicode, got half a surrogate pair {half!r}; remove it") from None
+
+
+def read_array(file: Path) -> np.memmap:
+    """Map a ``.npy`` file into memory; an InputError names one that is missing, empty, cut short, or no array."""
+    try:
+        return np.lib.format.open_memmap(file, mode="r")
+    except Exception as error:  # whatever a broken header makes the reader stumble over
+        raise InputError(f"{file}: expected a whole .npy file, got an error ({error}); make it again") from None
 
 
 def digest_of(path: Path) -> str:
@@ -95,17 +124,20 @@ def write_whole(path: str | Path, lines: Iterable[str]) -> None:
         raise
 
 
-def folder_once(path: Path, build: Callable[[Path], None]) -> Path:
-    """Return ``path``; if it is missing, :func:`write_folder` makes it.
+def folder_once(path: Path, build: Callable[[Path], None], is_whole: Callable[[Path], bool] = Path.is_dir) -> Path:
+    """Return ``path``; if it is missing or not whole, :func:`write_folder` makes it.
 
     A killed build leaves only its temporary folder, which the next build removes. Of two processes the second waits, then
     finds the folder of the first.
     """
-    if path.is_dir():
+    if is_whole(path):
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.parent / f".{path.name}.lock"):
-        if not path.is_dir():
+        if not is_whole(path):
+            if path.is_dir():
+                log.warning("%s is damaged, or of an older version: it is made again", path)
+                shutil.rmtree(path)
             for dead in path.parent.glob(f".{path.name}.tmp-*"):  # the lock is ours, so its maker is gone
                 shutil.rmtree(dead, ignore_errors=True)
             write_folder(path, build)
@@ -113,7 +145,10 @@ def folder_once(path: Path, build: Callable[[Path], None]) -> Path:
 
 
 def write_folder(path: Path, build: Callable[[Path], None]) -> None:
-    """Let ``build`` fill a temporary folder beside ``path``, and rename that when it is complete. A failure leaves no folder."""
+    """Let ``build`` fill a temporary folder beside ``path``, and rename that when it is complete. A failure leaves no folder.
+
+    A full disk is an InputError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.tmp-"))
     try:
@@ -124,8 +159,11 @@ def write_folder(path: Path, build: Callable[[Path], None]) -> None:
                     os.fsync(handle.fileno())
         temporary.chmod(0o755)
         os.rename(temporary, path)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = "make room, or for the cache set the environment variable LTR_CACHE to a folder of another disk"
+            raise InputError(f"{path}: the disk is full ({error.strerror}); {hint}") from None
         raise
 
 
@@ -156,7 +194,7 @@ def cache_root() -> Path:
 
 
 def cached(kind: str, content: str | bytes, build: Callable[[Path], None]) -> Path:
-    """The folder of the cache for this content, filled by ``build`` if it is missing.
+    """The folder of the cache for this content, filled by ``build`` if it is missing or damaged.
 
     Args:
         kind: sub-folder of the cache.
@@ -164,4 +202,29 @@ def cached(kind: str, content: str | bytes, build: Callable[[Path], None]) -> Pa
         build: see :func:`write_folder`.
     """
     key = hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()[:32]
-    return folder_once(cache_root() / kind / key, build)
+
+    def build_and_seal(folder: Path) -> None:
+        build(folder)
+        (folder / SEAL).write_text(_seal(folder))
+
+    return folder_once(cache_root() / kind / key, build_and_seal, _is_sealed)
+
+
+def _is_sealed(folder: Path) -> bool:
+    try:
+        return (folder / SEAL).read_bytes() == _seal(folder).encode()
+    except FileNotFoundError:
+        return False
+
+
+def _seal(folder: Path) -> str:
+    """The size and both ends of every file: what is empty, cut short or full of zeros is told without reading it all."""
+    lines = []
+    for file in sorted(folder.iterdir()):
+        if file.name != SEAL:
+            with open(file, "rb") as opened:
+                ends, size = opened.read(SEALED_BYTES), opened.seek(0, os.SEEK_END)
+                opened.seek(max(0, size - SEALED_BYTES))
+                ends += opened.read()
+            lines.append(f"{file.name} {size} {hashlib.sha256(ends).hexdigest()}\n")
+    return "".join(lines)

@@ -62,7 +62,8 @@ class JoinedPairs:
         if lengths[longest] > room:
             raise InputError(
                 f"query {queries.ids[longest]!r} has {lengths[longest]} tokens, but max_length {self.max_length} leaves {room} "
-                f"beside {self.n_special} special tokens and a document; raise max_length, or shorten the query",
+                f"beside {self.n_special} special tokens and a document; raise max_length, or shorten the query, "
+                f"{queries.texts[longest][:60]!r}",
                 option="max_length",
             )
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import mmap
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,7 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ltr.data.files import cached, digest_of, new_array
+from ltr.data.files import cached, digest_of, is_file, new_array
 from ltr.data.query_lists import LabelledList
 from ltr.data.svmlight import place_of, read_rows
 from ltr.data.texts import Strings
@@ -128,7 +129,7 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
         raise InputError(f"{path}: there is no such data folder", option="path")
     plan = path / "folds.json"
     folders = {folder.name: folder for folder in path.glob("Fold[0-9]*") if folder.is_dir()}
-    folds = _read_plan(plan) if plan.is_file() else folders
+    folds = _read_plan(plan) if is_file(plan) else folders
     if not folds:
         if fold is not None:
             raise InputError(f"{path}: there are no folds, got fold {fold}; leave fold out", option="fold")
@@ -147,7 +148,7 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
 def _splits_of(folder: Path) -> dict[str, list[Path]]:
     splits = {}
     for split, names in NAMES.items():
-        sources = [source for name in names for source in (folder / name, *_ending(folder, name)) if source.exists()]
+        sources = [source for name in names for source in (folder / name, *_ending(folder, name)) if os.path.lexists(source)]
         if len(sources) > 1:
             raise InputError(f"{folder}: there must be one source of {split}, got {', '.join(s.name for s in sources)}; keep one")
         for source in sources:
@@ -163,13 +164,13 @@ def _splits_of(folder: Path) -> dict[str, list[Path]]:
 
 
 def _ending(folder: Path, stem: str) -> list[Path]:
-    return [file for suffix in SUFFIXES if (file := folder / f"{stem}{suffix}").is_file()]
+    return [file for suffix in SUFFIXES if is_file(file := folder / f"{stem}{suffix}")]
 
 
 def _read_plan(plan: Path) -> dict[str, dict[str, list[str]]]:
     try:
         folds = json.loads(plan.read_bytes())
-    except ValueError as error:  # not JSON, or not UTF-8
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deep
         raise InputError(f"{plan}:{getattr(error, 'lineno', 1)}: the file must be JSON ({error})") from None
     known = {name for names in NAMES.values() for name in names}
     for name, splits in folds.items() if isinstance(folds, dict) and folds else [("", folds)]:

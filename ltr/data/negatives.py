@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.data.collection import Collection
-from ltr.data.files import folder_once
+from ltr.data.files import folder_once, read_array
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 
@@ -34,21 +34,31 @@ class MinedNegatives(NamedTuple):
 
     @classmethod
     def open(cls, folder: Path, collection: Collection) -> "MinedNegatives":
-        """Map a folder of negatives; an InputError if it is not one, or was mined from another collection."""
+        """Map a folder of negatives; an InputError if it is not one, is damaged, or was mined from another collection."""
         try:
             manifest = json.loads((folder / "manifest.json").read_text())
-            ids, distances = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("ids", "distances"))
-        except (OSError, ValueError) as error:
+            if not isinstance(manifest, dict):
+                raise ValueError("manifest.json must be one JSON object")
+        except (OSError, ValueError, RecursionError) as error:
             known = "'candidates', 'bm25', 'random' or a folder with ids.npy, distances.npy and manifest.json"
             raise InputError(f"{folder}: negatives must be {known} ({error})") from None
+        ids, distances = (read_array(folder / f"{name}.npy") for name in ("ids", "distances"))
         if (manifest.get("corpus"), manifest.get("queries")) != (collection.corpus.key, collection.queries.key):
             raise InputError(f"{folder}: these negatives were mined from another collection than {collection.source}; mine again")
-        if ids.shape != distances.shape or len(ids) != len(collection.queries):
-            expected = f"[Q={len(collection.queries)}, K]"
+        expected = f"[Q={len(collection.queries)}, K]"
+        if ids.shape != distances.shape or ids.ndim != 2 or len(ids) != len(collection.queries):
             raise InputError(f"{folder}: ids and distances must be {expected}, got {ids.shape} and {distances.shape}")
+        if ids.dtype.kind not in "iu" or distances.dtype.kind != "f":
+            raise InputError(f"{folder}: ids must be whole numbers, distances floats, got {ids.dtype} and {distances.dtype}")
         n_docs = len(collection.corpus)
         if ids.size and not (ids.min() >= -1 and ids.max() < n_docs):
             raise InputError(f"{folder}: ids must be -1 or rows of {n_docs} documents, got {ids.min()} to {ids.max()}")
+        with np.errstate(over="ignore"):  # what float32 can't hold is infinite
+            finite = np.isfinite(distances.astype(np.float32)) | (ids == -1)
+        if not finite.all():
+            query, place = np.argwhere(~finite)[0]
+            came = f"{distances[query, place]} at [{query}, {place}]"
+            raise InputError(f"{folder}: distances must be finite (float32), got {came}; mine again")
         return cls(ids, distances, manifest)
 
     def lists(self) -> QueryLists:

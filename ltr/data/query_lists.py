@@ -70,7 +70,7 @@ class QueryLists(NamedTuple):
             return self
         counts = np.diff(self.offsets)
         place = np.arange(len(self.doc_rows)) - np.repeat(self.offsets[:-1], counts)
-        offsets = np.concatenate([[0], np.cumsum(np.minimum(counts, depth))])
+        offsets = np.concatenate([[0], np.cumsum(np.minimum(counts, min(depth, len(self.doc_rows))))])
         return QueryLists(self.query_rows, offsets, self.doc_rows[place < depth], self.values[place < depth])
 
     def digest(self) -> str:

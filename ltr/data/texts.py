@@ -81,8 +81,8 @@ def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
         for id_, text, where in records:
             if not id_:
                 raise InputError(f"{where}: a {kind} must have an id, got an empty one")
-            if any(map(str.isspace, id_)):
-                raise InputError(f"{where}: an id must not hold white space, got {id_!r}; run files could not name it")
+            if "\0" in id_ or any(map(str.isspace, id_)):
+                raise InputError(f"{where}: an id must not hold white space or NUL, got {id_!r}; run files could not name it")
             encoded(id_, where)
             if not text.strip():
                 raise InputError(f"{where}: {kind} {id_!r} has an empty text; remove it, or give it a text")

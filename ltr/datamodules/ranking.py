@@ -33,6 +33,8 @@ class RankingDataModule(LightningDataModule):
     Attributes:
         train: the training batches, after ``setup("fit")``.
         needs_in_batch: whether lists hold relevant documents alone, so that they must be ranked against those of other lists.
+        has_distances: whether training lists bring the distances of mined negatives, for margins that read them.
+        batch_size: training lists per step and process; None where a batch is counted in groups.
         corpus: the corpus to search for the documents of evaluated lists, after ``setup``; None where lists bring them.
         content: a digest of each thing that the run learns from, after ``setup("fit")``; a resume needs the same.
 
@@ -41,6 +43,8 @@ class RankingDataModule(LightningDataModule):
     """
 
     needs_in_batch: bool = False
+    has_distances: bool = False
+    batch_size: int | None = None
     corpus: SearchedCorpus | None = None
 
     def __init__(
@@ -96,6 +100,10 @@ class RankingDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         assert self.train is not None, "setup('fit') comes first"
+        planned = self.train.plan.per_step // self.world_size
+        if self.batch_size not in (None, planned):  # Lightning's search for a batch size, say, would measure nothing
+            text = f"batch_size is fixed by setup('fit'), there {planned}, and now {self.batch_size}; call setup('fit') again"
+            raise InputError(text, option="batch_size")
         if len(self.train) == 0:
             least = f"a row to learn from for each of the {self.world_size} processes"
             raise InputError(f"{self.path}: split 'train' must have {least}, got {self.train.plan.n_rows} in all")

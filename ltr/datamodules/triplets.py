@@ -56,27 +56,28 @@ class TripletDataModule(PoolDataModule):
         at_least(1, negatives_depth=negatives_depth, batch_size=batch_size, bucket_window=bucket_window)
         self.negatives, self.positives, self.negatives_per_query = negatives, positives, negatives_per_query
         self.negatives_depth, self.batch_size, self.bucket_window = negatives_depth, batch_size, bucket_window
+        self.has_distances = negatives not in ("candidates", "bm25", "random")
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
         if stage == "fit":
-            negatives, have_distances = self._negative_source()
             judged, n_docs = self.collection.learnable("train"), len(self.collection.corpus)
+            negatives = self._negative_source()
             self.content["judgements"] = judged.digest()
             if negatives is not None:
                 self.content["negatives"] = negatives.digest()
             drawn, where = (self.positives, self.negatives_per_query, self.seed), f"{self.path}: split 'train'"
-            rows = TripletRows(judged, negatives, n_docs, *drawn, have_distances=have_distances, where=where)
+            rows = TripletRows(judged, negatives, n_docs, *drawn, have_distances=self.has_distances, where=where)
             self.train = self._buckets(rows, self.batch_size, self.bucket_window, self.collator)
 
-    def _negative_source(self) -> tuple[QueryLists | None, bool]:
-        """Documents to draw from (None: the whole corpus), and whether their values are distances."""
+    def _negative_source(self) -> QueryLists | None:
+        """Documents to draw from; None: the whole corpus."""
         if self.negatives == "random":
-            return None, False
+            return None
         if self.negatives == "candidates":
             lists = self.collection.pools("train", "negatives")
         elif self.negatives == "bm25":
             lists = bm25_lists(self.collection, self.collection.judgements("train").query_rows, self.negatives_depth or 100)
         else:
             lists = MinedNegatives.open(Path(self.negatives), self.collection).lists()
-        return lists.first(self.negatives_depth), self.negatives not in ("candidates", "bm25")
+        return lists.first(self.negatives_depth)

@@ -32,7 +32,10 @@ def find_duplicates(lists: Embedded) -> Duplicates:
     docs_c, judged = _first(rows, real).split([n_columns, judged_bj.numel()])
     if lists.doc_keys is not None:
         docs_c = _first(lists.doc_keys.flatten(), real_c)
-        judged = torch.cat([docs_c, judged.new_tensor([n_columns])])[judged.clamp(max=n_columns)]
+        if lists.judged_keys is None:
+            judged = torch.cat([docs_c, judged.new_tensor([n_columns])])[judged.clamp(max=n_columns)]
+        else:
+            judged = _first(torch.cat([lists.doc_keys.flatten(), lists.judged_keys.flatten()]), real)[n_columns:]
     docs_bn, judged_bj = docs_c.view(n_lists, n_docs), judged.view(judged_bj.shape)
     queries_b = _first(lists.query_rows, torch.ones_like(lists.query_rows, dtype=torch.bool))
     judged_bc = torch.zeros(n_lists, n_columns, dtype=torch.bool, device=rows.device)

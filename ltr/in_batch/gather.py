@@ -37,7 +37,7 @@ def gathered(lists: Embedded) -> Embedded:
 
     Args:
         lists: of this rank. All ranks must call, with embeddings of one length, and must agree on whether there are queries,
-            ``judged_rows`` and ``doc_keys``. A rank without lists must still pass them through its encoder:
+            ``judged_rows`` and the keys. A rank without lists must still pass them through its encoder:
             ``DistributedDataParallel`` waits for the gradient of every parameter on every rank.
 
     Returns:
@@ -45,7 +45,7 @@ def gathered(lists: Embedded) -> Embedded:
         largest; padding is 0, False, or −1 in ``judged_rows``. Labels, rows and mask carry no gradient.
 
     Raises:
-        ValueError: on every rank, if ranks disagree on queries, ``judged_rows``, ``doc_keys`` or the length of embeddings.
+        ValueError: on every rank, if ranks disagree on queries, ``judged_rows``, the keys or the length of embeddings.
 
     Cost:
         Three collectives: sizes, floats, integers. Every rank then computes the whole score matrix and its loss, in the time and
@@ -55,7 +55,9 @@ def gathered(lists: Embedded) -> Embedded:
         return lists
     sizes = _sizes(lists)
     n_lists, n_docs, n_judged = sizes.amax(dim=0).tolist()
-    shapes = {"queries": (n_lists,), "query_rows": (n_lists,), "judged_rows": (n_lists, n_judged)}
+    shapes = {"queries": (n_lists,), "query_rows": (n_lists,)} | dict.fromkeys(
+        ("judged_rows", "judged_keys"), (n_lists, n_judged)
+    )
     padded = {
         name: _padded(tensor, shapes.get(name, (n_lists, n_docs)), fill=-1 if name == "judged_rows" else 0)
         for name, tensor in lists._asdict().items()
@@ -71,13 +73,14 @@ def gathered(lists: Embedded) -> Embedded:
 def _sizes(lists: Embedded) -> Tensor:
     """``[W, 3]`` int64: B, N and J of each rank; J is −1 without ``judged_rows``."""
     n_judged = -1 if lists.judged_rows is None else lists.judged_rows.shape[1]
-    own = [*lists.mask.shape, n_judged, lists.queries is not None, lists.doc_keys is not None, lists.docs.shape[-1]]
+    there = [part is not None for part in (lists.queries, lists.doc_keys, lists.judged_keys)]
+    own = [*lists.mask.shape, n_judged, *there, lists.docs.shape[-1]]
     sizes = _all_gather(torch.tensor(own, device=lists.docs.device)).cpu()
     alike = torch.cat([sizes[:, 2:3] >= 0, sizes[:, 3:]], dim=1)
     if (alike != alike[0]).any():
         raise ValueError(
-            "all ranks must have queries or none, judged_rows or none, doc_keys or none, and embeddings of one length; got, as "
-            "(judged_rows, queries, doc_keys, length) of each rank: "
+            "all ranks must have queries or none, judged_rows or none, keys or none, and embeddings of one length; got, as "
+            "(judged_rows, queries, doc_keys, judged_keys, length) of each rank: "
             f"{[(*map(bool, has), h) for *has, h in alike.tolist()]}"
         )
     return sizes[:, :3]

@@ -35,7 +35,7 @@ def queries_against_all(lists: Embedded) -> LongerLists:
     * is also in the query's own list,
     * repeats a document of an earlier column.
 
-    Documents of equal text count as one document, whatever their ids.
+    Documents of equal text count as one document, whatever their ids, by ``doc_keys`` and ``judged_keys``.
 
     Args:
         lists: of one batch, or of all processes.

@@ -95,7 +95,7 @@ class _Longer(InBatch):
             )
         assert batch.docs is not None, "embed has read them"
         keys = torch.zeros_like(batch.doc_rows).masked_scatter(batch.mask, batch.docs.keys())
-        own = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, batch.judged_rows, keys)
+        own = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, batch.judged_rows, keys, batch.judged_keys)
         return self.longer_lists(gathered(Embedded(queries, docs, *own)))
 
     @abstractmethod

@@ -12,7 +12,7 @@ from typing import get_args
 import numpy as np
 import torch
 
-from ltr.data.files import folder_once, new_array
+from ltr.data.files import folder_once, new_array, read_array
 from ltr.errors import InputError
 from ltr.search.approximate import FaissIndex, one_line
 from ltr.search.embeddings import DOCS, Similarity, checked_mean, prepared, spans
@@ -151,15 +151,15 @@ class DenseIndex:
         try:
             manifest = json.loads((folder / "manifest.json").read_text())
             similarity, factory = manifest["similarity"], manifest["factory"]
-            centre = np.load(folder / "centre.npy") if similarity.endswith("euclidean") else None
+            centre = np.array(read_array(folder / "centre.npy")) if similarity.endswith("euclidean") else None
             flat = factory == "Flat"
             file = folder / ("embeddings.npy" if flat else "index.faiss")
-            docs = np.load(file, mmap_mode="r") if flat else FaissIndex.open(file, factory)
+            docs = read_array(file) if flat else FaissIndex.open(file, factory)
             index = cls(docs, similarity, factory, manifest["probes"], centre)
             said, found = (manifest["count"], manifest["dimension"]), (index.count, index.dimension)
         except InputError:
             raise
-        except (OSError, KeyError, ValueError, RuntimeError) as error:
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:  # too deep JSON is a RuntimeError
             raise InputError(
                 f"{folder} must hold a whole index, as DenseIndex.save writes it, got {one_line(error)}; build it again"
             ) from None

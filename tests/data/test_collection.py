@@ -61,11 +61,11 @@ BROKEN = {
     "unknown document": ("qrels/train.tsv", "q1\tb\t1\nq1\tnone\t1\n", r"train.tsv:2: document 'none' is not in corpus"),
     "unknown query": ("qrels/train.tsv", "q9\tb\t1\n", r"train.tsv:1: query 'q9' is not in queries"),
     "judged twice": ("qrels/train.tsv", "q1\tb\t1\nq1\tb\t0\n", r"train.tsv:2: a second judgement .* first in line 1"),
-    "bad grade": ("qrels/train.tsv", "q1\tb\t1.5\n", r"train.tsv:1: a grade must be a whole number, got '1.5'"),
+    "bad grade": ("qrels/train.tsv", "q1\tb\t1.5\n", r"train.tsv:1: a grade must be a whole number below 10\^7, got '1.5'"),
     "columns": ("qrels/train.tsv", "q1 0\n", r"train.tsv:1: expected 4 columns .* got 2"),
     "empty split": ("qrels/train.tsv", "query-id\tcorpus-id\tscore\n", r"train.tsv: the split is empty"),
     "pool columns": ("candidates/train.trec", "q1 Q0 a 1 5\n", r"train.trec:1: expected 6 columns .* got 5"),
-    "pool score": ("candidates/train.trec", "q1 Q0 a 1 x t\n", r"train.trec:1: a score must be a number, got 'x'"),
+    "pool score": ("candidates/train.trec", "q1 Q0 a 1 x t\n", r"train.trec:1: a score must be a finite number .*, got 'x'"),
     "duplicate id": (
         "corpus.jsonl",
         '{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n',
@@ -76,8 +76,15 @@ BROKEN = {
     "space in id": (
         "corpus.jsonl",
         '{"_id": "a b", "text": "x"}\n',
-        r"corpus.jsonl:1: an id must not hold white space, got 'a b'",
+        r"corpus.jsonl:1: an id must not hold white space or NUL, got 'a b'",
     ),
+    "NUL in id": (
+        "corpus.jsonl",
+        '{"_id": "a\\u0000b", "text": "x"}\n',
+        r"corpus.jsonl:1: an id must not .* NUL, got 'a\\x00b'",
+    ),
+    "too deep json": ("corpus.jsonl", "[" * 100_000 + "\n", r"corpus.jsonl:1: a line must be one JSON object, .*recursion"),
+    "long number": ("corpus.jsonl", "9" * 5000 + "\n", r"corpus.jsonl:1: a line must be one JSON object, .*digits"),
     "not json": ("queries.jsonl", '{"_id": "q1", "text": "x"}\nq2 y\n', r"queries.jsonl:2: a line must be one JSON object"),
     "no text": ("corpus.jsonl", '{"_id": "a"}\n', r"corpus.jsonl:1: a line must be an object with '_id' and 'text'"),
     "list": ("corpus.jsonl", "[1]\n", r"corpus.jsonl:1: a line must be an object"),
@@ -119,6 +126,21 @@ def test_missing_files_and_splits(folder):
         open_collection(str(folder / "nowhere"))
 
 
+@pytest.mark.parametrize("what", ["folder", "link to nothing", "circle"])
+@pytest.mark.parametrize("name", ["corpus.jsonl", "qrels/dev.tsv", "candidates/train.trec.gz"])
+def test_what_is_no_file_is_not_taken_for_a_missing_one(folder, name, what):
+    """A dev split that is a link into an unmounted disk, say: training would go without validation."""
+    for file in folder.glob(name.removesuffix(".gz")):
+        file.unlink()
+    if what == "folder":
+        (folder / name).mkdir()
+    else:
+        (folder / name).symlink_to(folder / name if what == "circle" else "nothing")
+    came = "folder" if what == "folder" else "link that leads nowhere"
+    with pytest.raises(InputError, match=f"{name}: expected a file, got a {came}"):
+        open_collection(str(folder))
+
+
 def test_triples_and_pairs_of_plain_texts(tmp_path):
     (tmp_path / "train.tsv").write_text("how many\tmany\tfew\tnone\nhow many\tlots\tfew\nwho\tme\n")
     (tmp_path / "dev.tsv").write_text("where\there\n")
@@ -128,6 +150,8 @@ def test_triples_and_pairs_of_plain_texts(tmp_path):
     docs, grades = c.judgements("train").of(row)
     assert {c.corpus.texts[d]: g for d, g in zip(docs, grades, strict=True)} == {"many": 1, "few": 0, "none": 0, "lots": 1}
     assert set(c.candidates) == {"train"}
+    with pytest.raises(InputError, match=r"for the split 'dev'; give every line of the split a negative .*, or set x to bm25"):
+        c.pools("dev", "x")
     alone = open_collection(str(tmp_path / "train.tsv"))
     assert set(alone.qrels) == {"train"}
 
@@ -146,28 +170,45 @@ def test_broken_triples(tmp_path, text, message):
         open_collection(str(tmp_path / "train.tsv"))
 
 
-def test_ir_datasets(monkeypatch):
+def test_ir_datasets(monkeypatch, tmp_path, caplog):
     """The adapter reads what ir_datasets offers: documents of the whole, queries and qrels of the splits."""
     doc = lambda i: SimpleNamespace(doc_id=i, default_text=lambda: f"text of {i}")  # noqa: E731
     blank = SimpleNamespace(doc_id="d3", default_text=lambda: " ")
-    query = lambda i: SimpleNamespace(query_id=i, default_text=lambda: f"asks {i}")  # noqa: E731
+    query = lambda i, text="asks": SimpleNamespace(query_id=i, default_text=lambda: f"{text} {i}" if text else "")  # noqa: E731
     qrel = lambda q, d, r: SimpleNamespace(query_id=q, doc_id=d, relevance=r)  # noqa: E731
+    docs, file = [doc("d2"), blank, doc("d1")], tmp_path / "docs"
+    file.write_text("two")
     part = lambda queries, qrels: SimpleNamespace(  # noqa: E731
-        has_qrels=lambda: bool(qrels), has_queries=lambda: bool(queries),
-        queries_iter=lambda: iter(queries), qrels_iter=lambda: iter(qrels), docs_iter=lambda: iter([doc("d2"), blank, doc("d1")]),
+        has_docs=lambda: bool(docs), has_qrels=lambda: bool(qrels), has_queries=lambda: bool(queries),
+        queries_iter=lambda: iter(queries), qrels_iter=lambda: iter(qrels), docs_iter=lambda: iter(docs),
+        docs_path=lambda force: file,
     )  # fmt: skip
+    absent, again = [qrel("q2", "d3", 1), qrel("q9", "d1", 1), qrel("q8", "d1", 1)], [qrel("q2", "d2", 0)]
     known = {
         "made/up": part([], []),
         "made/up/train": part([query("q1")], [qrel("q1", "d1", 2), qrel("q1", "d2", -1)]),
-        "made/up/test": part([query("q2")], [qrel("q2", "d2", 1), qrel("q2", "d3", 1)]),
+        "made/up/test": part([query("q2"), query("q8", "")], [qrel("q2", "d2", 1), *absent, *again]),
     }
     monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=known.__getitem__, __version__="0"))
     c = open_collection("ir_datasets:made/up")
     assert list(c.corpus.texts) == ["text of d1", "text of d2"] and set(c.qrels) == {"train", "test"}
-    assert c.judgements("train").of(0)[1].tolist() == [2.0, 0.0]
-    assert c.judgements("test").of(1)[0].tolist() == [1]  # that of the document without a text is left out
+    assert c.judgements("train").of(0)[1].tolist() == [2.0, 0.0] and list(c.queries.ids) == ["q1", "q2"]
+    assert [x.tolist() for x in c.judgements("test").of(1)] == [[1], [1.0]]  # the first of two judgements
+    assert "1 documents have no text" in caplog.text and "1 queries have no text" in caplog.text
+    assert "test: 4 judgements of absent queries or documents, or of a pair again, are left out" in caplog.text
+    with pytest.raises(InputError, match="no candidates for the split 'test'; set candidates to bm25 and depth to 100"):
+        c.pools("test", "candidates")
     with pytest.raises(InputError, match="knows no such data set"):
         open_collection("ir_datasets:not/there")
+
+    docs.append(doc("d4"))  # a data set of one's own has changed, and keeps its name
+    file.write_text("three")
+    known["made/up/test"] = part([query("q2", "wants")], [qrel("q2", "d4", 1)])
+    changed = open_collection("ir_datasets:made/up")
+    assert list(changed.corpus.ids) == ["d1", "d2", "d4"] and list(changed.queries.texts) == ["asks q1", "wants q2"]
+    docs.clear()
+    with pytest.raises(InputError, match="made/up: it must have documents"):
+        open_collection("ir_datasets:made/up")
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     with pytest.raises(InputError, match="pip install ir_datasets"):
         open_collection("ir_datasets:made/up")
@@ -178,6 +219,7 @@ def test_first_and_best_first():
     best = lists.best_first()
     assert best.query_rows.tolist() == [3, 7] and best.of(7)[0].tolist() == [3, 4, 1]
     assert best.first(2).of(7)[0].tolist() == [3, 4] and best.first(2).of(3)[0].tolist() == [2]
+    assert best.first(2**63).of(7)[0].tolist() == [3, 4, 1]
     assert best.first(None) is best and best.of(5)[0].tolist() == []
 
 

@@ -1,5 +1,6 @@
 """Lines, files written whole, the cache: what fails leads to the line, and leaves nothing half-written."""
 
+import errno
 import gzip
 import json
 from pathlib import Path
@@ -50,6 +51,30 @@ def test_what_cannot_be_read_leads_to_the_line(tmp_path):
         list(numbered_lines(tmp_path / "cut.gz"))
     with pytest.raises(InputError, match=r"cut.gz:1: the gzip file is broken here or further on"):
         list(blocks(tmp_path / "cut.gz", 1000))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"good\na\0b\n", r"a.tsv:2: text must be UTF-8, got a NUL byte at column 2; the file is damaged, or UTF-16: save"),
+        ("q\tp\n".encode("utf-16"), r"a.tsv:1: text must be UTF-8, got a NUL byte at column 4"),
+        ("q\tp\n".encode("utf-16-le"), r"a.tsv:1: text must be UTF-8, got a NUL byte at column 2"),
+        ("é\n".encode("utf-16-be"), r"a.tsv:1: text must be UTF-8, got a NUL byte at column 1"),
+        (b"q\tp\rq\tr\r", r"a.tsv: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends"),
+        (b"q\tp\rq\tr", r"a.tsv: lines must end in"),
+    ],
+)
+def test_files_of_other_encodings_and_line_ends_are_refused(tmp_path, content, message):
+    (tmp_path / "a.tsv").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        list(numbered_lines(tmp_path / "a.tsv"))
+
+
+def test_a_stray_return_is_white_space_of_its_line(tmp_path):
+    (tmp_path / "a").write_bytes(b"one\rtwo\nthree\rfour")
+    assert list(numbered_lines(tmp_path / "a")) == [(1, "one\rtwo"), (2, "three\rfour")]
+    (tmp_path / "b").write_bytes(b"alone\r")
+    assert list(numbered_lines(tmp_path / "b")) == [(1, "alone")]
 
 
 @pytest.mark.parametrize("field", ["_id", "text"])
@@ -107,6 +132,38 @@ def test_a_folder_of_the_cache_is_built_once_for_each_content():
     assert folders[0].parent == cache_root() / "tests" and (folders[0] / "file").read_text() == "whole"
 
 
+@pytest.mark.parametrize("damage", ["empty", "cut", "zeros", "zeros at the end", "gone", "another file", "no seal"])
+def test_a_damaged_folder_of_the_cache_is_made_again(damage, caplog):
+    """What a crash or a full disk leaves: it is told by sizes and the ends of files, and costs one more build."""
+    built = []
+
+    def build(folder: Path) -> None:
+        built.append(np.arange(5000))
+        np.save(folder / "a.npy", built[-1])
+
+    folder = cached("tests", f"damaged {damage}", build)
+    file, whole = folder / "a.npy", (folder / "a.npy").read_bytes()
+    cut = {"empty": 0, "cut": 30_000, "zeros": 0, "zeros at the end": 30_000}.get(damage, len(whole))
+    file.write_bytes(whole[:cut] + b"\0" * (len(whole) - cut) * damage.startswith("zeros"))
+    if damage in ("gone", "no seal"):
+        (file if damage == "gone" else folder / "seal").unlink()
+    if damage == "another file":
+        (folder / "b").write_text("b")
+    assert cached("tests", f"damaged {damage}", build) == folder and len(built) == 2
+    assert f"{folder} is damaged, or of an older version: it is made again" in caplog.text
+    assert file.read_bytes() == whole and sorted(p.name for p in folder.iterdir()) == ["a.npy", "seal"]
+    assert cached("tests", f"damaged {damage}", build) == folder and len(built) == 2
+
+
+def test_a_damaged_table_of_texts_is_read_again(tmp_path):
+    folder = write_collection(tmp_path / "c", n_queries=2)
+    table = open_collection(str(folder)).corpus
+    texts = list(table.texts)
+    for name in ("texts.npy", "ids.offsets.npy"):
+        (table.folder / name).write_bytes(b"")
+        assert list(open_collection(str(folder)).corpus.texts) == texts
+
+
 def test_a_new_array_is_zeros_with_its_blocks_on_disk(tmp_path):
     array = new_array(tmp_path / "a.npy", np.float32, (1000, 100))
     assert array.shape == (1000, 100) and not array.any()
@@ -119,11 +176,13 @@ def test_a_full_disk_leaves_no_table_of_features(tmp_path, monkeypatch):
     monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
 
     def full(file: Path) -> None:
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(files, "take_room", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(
+        InputError, match=r"cache/letor/\w+: the disk is full \(No space left on device\); make room, or .*LTR_CACHE"
+    ):
         read_letor([tmp_path / "read/train.txt"])
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(InputError, match=r"cache/normalised/\w+: the disk is full"):
         Normalisation(["log1p"]).fit(split, split.n_features).apply(split)
     assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and not p.name.endswith(".lock")] == []

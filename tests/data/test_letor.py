@@ -37,8 +37,11 @@ def test_rows_are_joined_by_query_and_sorted_by_document_id(file, caplog):
         f"{file}:3: query 9 comes again after other queries, as 1 of 2 do; their rows are joined"
     ]
     assert sorted(p.name for p in (cache_root() / "letor" / split.key).iterdir()) == sorted(
-        f"{name}.npy"
-        for name in ("features", "labels", "offsets", "query_ids", "query_ids.offsets", "doc_ids", "doc_ids.offsets")
+        ["seal"]
+        + [
+            f"{name}.npy"
+            for name in ("features", "labels", "offsets", "query_ids", "query_ids.offsets", "doc_ids", "doc_ids.offsets")
+        ]
     )
 
 
@@ -188,6 +191,7 @@ LOST = {
     "part twice": (["S1.txt", "S1.svm"], PLAN, 1, r"folds.json: there must be one file S1 .*, got S1.txt, S1.svm"),
     "plan without a fold": (["S1.txt"], PLAN, None, r"choose one of the folds 1, 2"),
     "plan is not JSON": (["S1.txt"], '{\n"Fold1"', 1, r"folds.json:2: the file must be JSON"),
+    "plan nested too deep": (["S1.txt"], "[" * 100_000, 1, r"folds.json:1: the file must be JSON \(.*recursion"),
     "plan of another shape": (["S1.txt"], '{"Fold1": {"tests": ["S1"]}}', 1, r"folds.json: expected .*, got 'Fold1': {'tests'"),
     "plan is a list": (["S1.txt"], "[1]", 1, r"folds.json: expected .*, got '': \[1\]"),
 }  # fmt: skip
@@ -207,3 +211,11 @@ def test_what_cannot_be_found_is_named(tmp_path, case):
 def test_a_missing_data_folder(tmp_path):
     with pytest.raises(InputError, match=r"nowhere: there is no such data folder \(option path\)"):
         find_splits(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["vali", "vali.txt", "folds.json"])
+def test_a_link_that_leads_nowhere_is_not_taken_for_a_missing_split(tmp_path, name):
+    (tmp_path / "train.txt").write_text("1 qid:1 1:1\n")
+    (tmp_path / name).symlink_to("nothing")
+    with pytest.raises(InputError, match=f"{name}: (expected a file, got a link that leads nowhere|there is no such file)"):
+        read_letor(find_splits(tmp_path)["dev"])

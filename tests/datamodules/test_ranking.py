@@ -3,6 +3,7 @@
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.tuner import Tuner
 
 from ltr.batch import RankingBatch
 from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs, SingleTexts
@@ -62,6 +63,19 @@ def test_a_limited_epoch_has_its_first_batches_and_overfitting_repeats_them(tmp_
     trainer.fit(module, datamodule=data_of(letor_folder))
     second = 0 if kind == "overfit_batches" else 1
     assert module.docs == expected(letor_folder, 0, range(3)) + expected(letor_folder, second, range(3))
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_a_search_for_a_batch_size_that_would_measure_nothing_is_refused(tmp_path, letor_folder):
+    """Lightning sets the attribute after setup has planned the batches: every size would be tried with batches of 4."""
+    trainer, module = trained(tmp_path)
+    with pytest.raises(InputError, match=r"batch_size is fixed by setup\('fit'\), there 4, and now 8; .*\(option batch_size\)"):
+        Tuner(trainer).scale_batch_size(module, datamodule=data_of(letor_folder))
+    data = data_of(letor_folder)
+    data.setup("fit")
+    data.batch_size = 8
+    data.setup("fit")
+    assert len(next(iter(data.train_dataloader())).query_rows) == 8
 
 
 # What the data is told of the ranker, and tells others

@@ -38,6 +38,7 @@ def lists_of(rank: int) -> Embedded:
         doc_rows=2**60 + 10 * rank + torch.arange(n_lists * n_docs).view(n_lists, n_docs),
         judged_rows=20 * rank + torch.arange(n_lists * n_judged).view(n_lists, n_judged),
         doc_keys=-(2**60) - torch.arange(n_lists * n_docs).view(n_lists, n_docs),
+        judged_keys=2**60 + 20 * rank + torch.arange(n_lists * n_judged).view(n_lists, n_judged),
     )
 
 
@@ -46,12 +47,12 @@ def _gather(rank: int, folder: str) -> None:
     lists = lists_of(rank)
     whole = gathered(lists)
     refused = []
-    absent = [lists._replace(**{name: None}) for name in ("queries", "judged_rows", "doc_keys")]
+    absent = [lists._replace(**{name: None}) for name in ("queries", "judged_rows", "doc_keys", "judged_keys")]
     for other in (*absent, lists._replace(docs=lists.docs[..., :1])):
         with pytest.raises(ValueError, match="all ranks must have") as error:
             gathered(other if rank == 2 else lists)
         refused.append(str(error.value))
-    groups = gathered(lists._replace(queries=None, judged_rows=None, doc_keys=None))
+    groups = gathered(lists._replace(queries=None, judged_rows=None, doc_keys=None, judged_keys=None))
     none = gathered(Embedded(*(t[:0] for t in lists)))
     gradients = None
     if rank == 0:  # alone: a backward pass with communication would wait for the others, and fail when they have left
@@ -78,6 +79,7 @@ def test_every_rank_has_the_lists_of_all_in_the_order_of_ranks(three_ranks):
         assert whole.query_rows.tolist() == [0, 1, 20]
         assert (whole.doc_rows - 2**60).tolist() == [[0, 1, 2], [3, 4, 5], [20, -(2**60), -(2**60)]]
         assert whole.judged_rows.tolist() == [[0, -1], [1, -1], [40, 41]]
+        assert (whole.judged_keys - 2**60).tolist() == [[0, -(2**60)], [1, -(2**60)], [40, 41]]
         assert (-(2**60) - whole.doc_keys).tolist() == [[0, 1, 2], [3, 4, 5], [0, -(2**60), -(2**60)]]
 
 
@@ -86,10 +88,14 @@ def test_what_no_rank_has_is_not_there_and_what_some_have_is_refused_by_all(thre
         assert groups.queries is None and groups.judged_rows is None and groups.docs.equal(whole.docs)
         assert n_none == 0
         assert [message.split(": ")[-1] for message in refused] == [
-            "[(True, True, True, 2), (True, True, True, 2), (True, False, True, 2)]",
-            "[(True, True, True, 2), (True, True, True, 2), (False, True, True, 2)]",
-            "[(True, True, True, 2), (True, True, True, 2), (True, True, False, 2)]",
-            "[(True, True, True, 2), (True, True, True, 2), (True, True, True, 1)]",
+            f"[(True, True, True, True, 2), (True, True, True, True, 2), {other}]"
+            for other in (
+                "(True, False, True, True, 2)",
+                "(False, True, True, True, 2)",
+                "(True, True, False, True, 2)",
+                "(True, True, True, False, 2)",
+                "(True, True, True, True, 1)",
+            )
         ]
 
 

