@@ -112,7 +112,7 @@ class FeatureDataModule(RankingDataModule):
         log.info("%s: %d of %d training queries have documents of different grades", self.path, n_orders, len(train))
         rows = ListRows(train, queries, self.list_size, self.keep, self.seed)
         collator = FeatureCollator(self.normalisation.fit(train, self.n_features).apply(train))
-        self.train = self._buckets(rows, self.batch_size, self.bucket_window, collator)
+        self.train = self._buckets(rows, self.bucket_window, collator)
 
     def split(self, name: str) -> FeatureSplit | None:
         """``train``, ``dev`` or ``test``, read when it is first asked for; None where the data has none."""

@@ -77,7 +77,7 @@ class ListDataModule(PoolDataModule):
                 text = "%s: %d of %d queries have no two documents of different grades and are left out"
                 log.info(text, where, left_out, len(judged.query_rows))
             rows = ListRows(lists, queries, self.list_size, self.keep, self.seed)
-            self.train = self._buckets(rows, self.batch_size, self.bucket_window, self.collator)
+            self.train = self._buckets(rows, self.bucket_window, self.collator)
 
     def _pool_source(self) -> QueryLists | None:
         """Documents beside the judged ones; None for none."""

@@ -156,10 +156,11 @@ class RankingDataModule(LightningDataModule):
         """Epoch and step to start or resume from."""
         return divmod(self._consumed(), self._steps())
 
-    def _buckets(self, rows: Rows, batch_size: int, bucket_window: int, collator: Collator) -> TrainBatches:
+    def _buckets(self, rows: Rows, bucket_window: int, collator: Collator) -> TrainBatches:
         """Batches of rows of similar length."""
+        assert self.batch_size is not None, "only groups are counted otherwise"
         where = {"seed": self.seed, "rank": self.rank, "world_size": self.world_size}
-        return TrainBatches(Buckets(rows, collator.row_length, batch_size, window=bucket_window, **where), collator)
+        return TrainBatches(Buckets(rows, collator.row_length, self.batch_size, window=bucket_window, **where), collator)
 
     def val_dataloader(self) -> DataLoader | list:
         return self._eval_loader("dev")

@@ -68,7 +68,7 @@ class TripletDataModule(PoolDataModule):
                 self.content["negatives"] = negatives.digest()
             drawn, where = (self.positives, self.negatives_per_query, self.seed), f"{self.path}: split 'train'"
             rows = TripletRows(judged, negatives, n_docs, *drawn, have_distances=self.has_distances, where=where)
-            self.train = self._buckets(rows, self.batch_size, self.bucket_window, self.collator)
+            self.train = self._buckets(rows, self.bucket_window, self.collator)
 
     def _negative_source(self) -> QueryLists | None:
         """Documents to draw from; None: the whole corpus."""
