@@ -27,14 +27,11 @@ def world(tmp_path_factory) -> Path:
 TRIED = (
     "no dev split",
     "validation every second epoch",
-    "validation every 3 steps",
-    "accumulation of 4, validation every 2",
+    "accumulation of 2, validation every 3",
     "8 steps at most",
     "the three best",
-    "early stopping within epochs",
-    "another loss from step 5",
+    "early stopping",
     "a cross-encoder with dropout",
-    "a dual encoder, accumulation",
 )
 
 
@@ -45,16 +42,17 @@ def test_a_resume_from_every_checkpoint_is_exact(variant, world, tmp_path):
 
 
 def test_a_resume_of_a_resume_is_exact(world, tmp_path):
-    """An epoch that ends without a validation, then a stop within the next one."""
-    n_resumes, wrong = try_variant("validation every second epoch", world, tmp_path / "variant", levels=2)
-    assert n_resumes > 20 and wrong == []
+    """Epochs that end without a validation, and a stop within the next one."""
+    n_resumes, wrong = try_variant("no validation", world, tmp_path / "variant", levels=2)
+    assert n_resumes > 15 and wrong == []
 
 
 def test_the_comparison_sees_one_other_bit(world, tmp_path):
     a = outcome(_finished(world, tmp_path / "a"))
     assert list(differences(a, outcome(_finished(world, tmp_path / "b")))) == []
     changed = outcome(_finished(world, tmp_path / "c"))
-    next(iter(changed["optimizer_states"][0]["state"].values()))["exp_avg"].view(-1)[0] += 1e-30
+    moment = next(iter(changed["optimizer_states"][0]["state"].values()))["exp_avg"].view(-1)
+    moment[0] = torch.nextafter(moment[0], torch.tensor(9.0))
     assert len(list(differences(a, changed))) == 1
     assert len(list(differences(a, outcome(_finished(world, tmp_path / "d", **{"seed_everything": 4}))))) > 5
 
@@ -91,8 +89,7 @@ def _ended(file: Path, by: signal.Signals, everywhere: bool = True) -> tuple[int
     return child.end_after(120, signal.SIGKILL), output.read_text()
 
 
-@pytest.mark.parametrize("within", ["step", "validation"])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("within", "workers"), [("step", 2), ("validation", 0)])
 @pytest.mark.parametrize(("by", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, within):
     """To the whole group, as terminals and clusters send it: data workers get it too."""
