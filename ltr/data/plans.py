@@ -123,7 +123,7 @@ class GroupPlan(Plan):
         self._n_steps, self.n_used = len(batches), sum(map(len, batches))
         self._kept: tuple[int, list[np.ndarray]] | None = None
         if not batches:
-            least = f"at least {max(2, world_size)} queries, to be told from each other, and one for every process"
+            least = f"at least {max(2, world_size)} groups, to be told from each other, and one for every process"
             raise InputError(f"{where}: a batch needs {least}; got {self.n_rows}")
         if left_out := self.n_rows - self.n_used:
             text = "%s: %d of %d groups find none to share a batch with; other ones in each epoch"

@@ -11,6 +11,7 @@ from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
+Epoch = Literal["queries", "pairs"]
 Keep = Literal["relevant", "any", "all"]
 
 
@@ -23,11 +24,46 @@ class Rows(Protocol):
         """The list of a row in an epoch: a pure function of (seed, epoch, row)."""
 
 
+class RelevantRows:
+    """The relevant documents of each row of an epoch, ``size`` at most, drawn without repeats and anew in each epoch.
+
+    Over ``queries``, each query has one row. Over ``pairs``, it has as many rows as its relevant documents fill, dealt out
+    evenly: an epoch has every pair of a query and a relevant document once. A query that fits into one row is drawn alike.
+
+    ``queries``, ``[Q]`` int64, are those that have rows. ``query_rows`` and ``counts``, ``[R]`` int64, have the query of each
+    row, and how many documents it has.
+    """
+
+    def __init__(self, judged: QueryLists, queries: np.ndarray, size: int, epoch: Epoch, seed: int) -> None:
+        self.judged, self.seed = judged, seed
+        n_relevant = judged.n_relevant()[np.searchsorted(judged.query_rows, queries)]
+        n_parts = -(-n_relevant // size) if epoch == "pairs" else np.ones_like(n_relevant)
+        self.query_rows, self._parts = _in_parts(queries, n_parts)
+        self._n_parts, self._n_drawn = (np.repeat(n, n_parts) for n in (n_parts, np.minimum(n_relevant, size * n_parts)))
+        self.counts = self._n_drawn // self._n_parts + (self._parts < self._n_drawn % self._n_parts)
+
+    def draw(self, epoch: int, row: int) -> tuple[LabelledList, np.random.Generator]:
+        """The list of a row, and the generator of whatever else the row draws."""
+        query_row, part = int(self.query_rows[row]), int(self._parts[row])
+        judged_rows, grades = self.judged.of(query_row)
+        rng = np.random.default_rng([self.seed, epoch, query_row])
+        drawn = rng.choice(np.flatnonzero(grades > 0), self._n_drawn[row], replace=False)  # the same in all rows of the query
+        drawn = np.array_split(drawn, self._n_parts[row])[part]
+        if part:
+            rng = np.random.default_rng([self.seed, epoch, query_row, part])
+        return LabelledList(query_row, judged_rows[drawn], grades[drawn], judged_rows=judged_rows, judged_grades=grades), rng
+
+
+def _in_parts(queries: np.ndarray, n_parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each query once for each of its parts, and the number of the part."""
+    return np.repeat(queries, n_parts), np.concatenate([np.arange(n) for n in n_parts])
+
+
 @dataclass(eq=False)
 class TripletRows:
-    """One row per query: some of its relevant documents, and others to rank below them.
+    """Relevant documents of a query, and others to rank below them.
 
-    ``query_rows``, ``[R]`` int64, has the query of each row; queries without negatives are left out; an InputError if all are.
+    Queries without negatives are left out; an InputError if all are.
     """
 
     judged: QueryLists  # every query has a relevant document
@@ -37,6 +73,7 @@ class TripletRows:
     negatives_per_query: int
     seed: int
     _: KW_ONLY
+    epoch: Epoch
     have_distances: bool = False  # whether the values of the negatives are distances, which then travel with the documents
     where: str  # the split, for errors
 
@@ -48,10 +85,10 @@ class TripletRows:
             raise InputError(text, option="negatives")
         if left_out := len(queries) - len(rows):
             log.info("%s: %d of %d queries have no negatives and are left out", self.where, left_out, len(queries))
-        self.query_rows = np.asarray(rows)
+        self.relevant = RelevantRows(self.judged, np.asarray(rows), self.positives, self.epoch, self.seed)
 
     def __len__(self) -> int:
-        return len(self.query_rows)
+        return len(self.relevant.query_rows)
 
     def _others(self, negatives: QueryLists, query_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents to draw negatives from, and their values."""
@@ -62,23 +99,20 @@ class TripletRows:
 
     def draw(self, epoch: int, row: int) -> LabelledList:
         """Relevant documents come first."""
-        query_row = int(self.query_rows[row])
-        rng = np.random.default_rng([self.seed, epoch, query_row])
-        judged_rows, grades = self.judged.of(query_row)
-        relevant = np.flatnonzero(grades > 0)
-        positive = rng.choice(relevant, min(self.positives, len(relevant)), replace=False)
+        one, rng = self.relevant.draw(epoch, row)
         distances = None
         if self.negatives is None:
-            negative = _draw_outside(rng, self.n_docs, judged_rows[relevant], self.negatives_per_query)
+            judged_rows, grades = self.judged.of(one.query_row)
+            negative = _draw_outside(rng, self.n_docs, judged_rows[grades > 0], self.negatives_per_query)
         else:
-            others, values = self._others(self.negatives, query_row)
+            others, values = self._others(self.negatives, one.query_row)
             chosen = rng.choice(len(others), min(self.negatives_per_query, len(others)), replace=False)
             negative = others[chosen]
             if self.have_distances:  # no loss asks for a margin of a relevant document
-                distances = np.concatenate([np.zeros(len(positive), np.float32), values[chosen]])
-        doc_rows = np.concatenate([judged_rows[positive], negative])
-        labels = np.concatenate([grades[positive], np.zeros(len(negative), np.float32)])
-        return LabelledList(query_row, doc_rows, labels, distances, judged_rows=judged_rows, judged_grades=grades)
+                distances = np.concatenate([np.zeros(len(one.doc_rows), np.float32), values[chosen]])
+        doc_rows = np.concatenate([one.doc_rows, negative])
+        labels = np.concatenate([one.labels, np.zeros(len(negative), np.float32)])
+        return one._replace(doc_rows=doc_rows, labels=labels, distances=distances)
 
 
 def _draw_outside(rng: np.random.Generator, n: int, forbidden: np.ndarray, count: int) -> np.ndarray:
@@ -122,8 +156,7 @@ class ListRows:
         n_parts = np.ones(len(queries), dtype=np.int64)
         if list_size is not None and keep == "all":
             n_parts = np.asarray([-(-len(source.whole(query).doc_rows) // list_size) for query in queries])
-        self.query_rows = np.repeat(queries, n_parts)
-        self._parts = np.concatenate([np.arange(n) for n in n_parts])
+        self.query_rows, self._parts = _in_parts(queries, n_parts)
 
     def __len__(self) -> int:
         return len(self.query_rows)
@@ -168,27 +201,30 @@ def with_two_grades(source: ListSource, queries: np.ndarray, where: str) -> np.n
 class Groups(Protocol):
     """The groups of an epoch."""
 
-    owners: np.ndarray  # [G] int64, ascending: the query or the label that each group belongs to
+    owners: np.ndarray  # [G] int64, ascending: a batch never holds two groups of one owner
 
     def draw(self, epoch: int, group: int) -> LabelledList:
         """The documents of a group in an epoch: a pure function of (seed, epoch, group)."""
 
 
 class QueryGroups:
-    """One group per query: ``docs_per_group`` (or all) of its relevant documents, drawn without repeats, anew in each epoch."""
+    """Groups of ``docs_per_group`` or fewer relevant documents of a query, see :class:`RelevantRows`.
 
-    def __init__(self, judged: QueryLists, docs_per_group: int, seed: int, *, where: str) -> None:
-        self.judged, self.docs_per_group, self.seed = judged, docs_per_group, seed
-        self.owners = judged.query_rows
-        _log_small(where, judged.n_relevant(), docs_per_group)
+    Judgements keep two groups of one query apart, so they may share a batch: each has an owner of its own. Fewer than two queries
+    are an InputError.
+    """
+
+    def __init__(self, judged: QueryLists, docs_per_group: int, seed: int, *, epoch: Epoch, where: str) -> None:
+        if len(judged.query_rows) < 2:
+            raise InputError(
+                f"{where}: a batch needs at least 2 queries, to be told from each other; got {len(judged.query_rows)}"
+            )
+        self.relevant = RelevantRows(judged, judged.query_rows, docs_per_group, epoch, seed)
+        self.owners = np.arange(len(self.relevant.query_rows))
+        _log_small(where, self.relevant.counts, docs_per_group)
 
     def draw(self, epoch: int, group: int) -> LabelledList:
-        query_row = int(self.owners[group])
-        judged_rows, grades = self.judged.of(query_row)
-        relevant = np.flatnonzero(grades > 0)
-        rng = np.random.default_rng([self.seed, epoch, query_row])
-        drawn = rng.choice(relevant, min(self.docs_per_group, len(relevant)), replace=False)
-        return LabelledList(query_row, judged_rows[drawn], grades[drawn], judged_rows=judged_rows, judged_grades=grades)
+        return self.relevant.draw(epoch, group)[0]
 
 
 class LabelGroups:

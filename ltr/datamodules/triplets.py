@@ -1,21 +1,21 @@
 """Offline triplets: a query, relevant documents, and others to be ranked below them."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.negatives import MinedNegatives
 from ltr.data.query_lists import QueryLists
-from ltr.data.rows import TripletRows
+from ltr.data.rows import Epoch, TripletRows
 from ltr.datamodules.pools import PoolDataModule
-from ltr.datamodules.ranking import at_least
+from ltr.datamodules.ranking import at_least, one_of
 
 
 class TripletDataModule(PoolDataModule):
     """One row is one query with ``positives`` relevant documents and ``negatives_per_query`` others.
 
-    An epoch visits every training query once, with documents drawn anew, without repeats; a query with fewer has a shorter row.
+    Documents are drawn anew in every epoch, without repeats; where there are fewer, the row is shorter.
 
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`.
@@ -27,6 +27,8 @@ class TripletDataModule(PoolDataModule):
             folder has, and 100 of ``bm25``.
         batch_size: rows per step and process.
         bucket_window: see :class:`ltr.datamodules.ListDataModule`.
+        epoch: over ``queries``, each training query has one row; over ``pairs``, it has as many as its relevant documents fill,
+            and each of these is in one of them.
         candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`PoolDataModule`.
 
     Raises:
@@ -42,6 +44,7 @@ class TripletDataModule(PoolDataModule):
         negatives_depth: int | None = None,
         batch_size: int = 16,
         bucket_window: int = 64,
+        epoch: Epoch = "queries",
         candidates: Literal["candidates", "bm25", "corpus"] = "candidates",
         depth: int | None = None,
         index: str = "Flat",
@@ -54,7 +57,8 @@ class TripletDataModule(PoolDataModule):
         super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, positives=positives, negatives_per_query=negatives_per_query)
         at_least(1, negatives_depth=negatives_depth, batch_size=batch_size, bucket_window=bucket_window)
-        self.negatives, self.positives, self.negatives_per_query = negatives, positives, negatives_per_query
+        one_of(get_args(Epoch), epoch=epoch)
+        self.negatives, self.positives, self.negatives_per_query, self.epoch = negatives, positives, negatives_per_query, epoch
         self.negatives_depth, self.batch_size, self.bucket_window = negatives_depth, batch_size, bucket_window
         self.has_distances = negatives not in ("candidates", "bm25", "random")
 
@@ -67,7 +71,8 @@ class TripletDataModule(PoolDataModule):
             if negatives is not None:
                 self.content["negatives"] = negatives.digest()
             drawn, where = (self.positives, self.negatives_per_query, self.seed), f"{self.path}: split 'train'"
-            rows = TripletRows(judged, negatives, n_docs, *drawn, have_distances=self.has_distances, where=where)
+            options = (judged, negatives, n_docs, *drawn)
+            rows = TripletRows(*options, epoch=self.epoch, have_distances=self.has_distances, where=where)
             self.train = self._buckets(rows, self.bucket_window, self.collator)
 
     def _negative_source(self) -> QueryLists | None:

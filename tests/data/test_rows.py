@@ -7,7 +7,16 @@ import pytest
 
 from ltr.data.letor import FeatureSplit
 from ltr.data.query_lists import QueryLists
-from ltr.data.rows import GradedLists, LabelGroups, ListRows, QueryGroups, TripletRows, cut_list, with_two_grades
+from ltr.data.rows import (
+    GradedLists,
+    LabelGroups,
+    ListRows,
+    QueryGroups,
+    RelevantRows,
+    TripletRows,
+    cut_list,
+    with_two_grades,
+)
 from ltr.errors import InputError
 
 # Triplets
@@ -15,8 +24,72 @@ from ltr.errors import InputError
 
 def test_rows_drawn_from_the_corpus_avoid_the_relevant_ones():
     judged = QueryLists.from_rows([0] * 9, range(9), [1.0] * 9)
-    rows = TripletRows(judged, None, n_docs=11, positives=1, negatives_per_query=5, seed=0, where="here")
+    rows = TripletRows(judged, None, n_docs=11, positives=1, negatives_per_query=5, seed=0, epoch="queries", where="here")
     assert sorted(rows.draw(0, 0).doc_rows[1:].tolist()) == [9, 10]  # there are only two others
+
+
+def relevant_rows(size: int, epoch: str, seed: int = 0) -> RelevantRows:
+    """Of the queries 2, 3, 4 and 7, with 3, 4, 5 and 3 relevant documents."""
+    return RelevantRows(many_judged(), np.asarray([2, 3, 4, 7]), size, epoch, seed)
+
+
+def drawn_pairs(rows: RelevantRows, epoch: int) -> list[tuple[int, list[int]]]:
+    """Query and documents of each row."""
+    lists = [rows.draw(epoch, row)[0] for row in range(len(rows.query_rows))]
+    assert [len(one.doc_rows) for one in lists] == rows.counts.tolist()
+    assert all(one.labels.tolist() == [doc % 10 % 3 + 1 for doc in one.doc_rows] for one in lists)
+    return [(one.query_row, one.doc_rows.tolist()) for one in lists]
+
+
+@pytest.mark.parametrize(
+    "size, counts",
+    [(1, [[1] * 3, [1] * 4, [1] * 5, [1] * 3]), (2, [[2, 1], [2, 2], [2, 2, 1], [2, 1]]), (3, [[3], [2, 2], [3, 2], [3]])],
+)
+def test_an_epoch_over_pairs_has_each_pair_once(size, counts):
+    """In rows of nearly one size, and dealt out anew in each epoch."""
+    rows, every = (
+        relevant_rows(size, "pairs"),
+        [(q, 10 * q + d) for q, n in ((2, 3), (3, 4), (4, 5), (7, 3)) for d in range(1, n + 1)],
+    )
+    assert rows.query_rows.tolist() == [q for q, n in zip([2, 3, 4, 7], counts, strict=True) for _ in n]
+    assert rows.counts.tolist() == sum(counts, [])
+    epochs = [drawn_pairs(rows, epoch) for epoch in range(4)]
+    assert all(sorted((query, doc) for query, docs in epoch for doc in docs) == every for epoch in epochs)
+    assert len({str(epoch) for epoch in epochs}) == 4 and epochs != [
+        drawn_pairs(relevant_rows(size, "pairs", 1), e) for e in range(4)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_an_epoch_over_queries_has_each_query_once(size):
+    rows = relevant_rows(size, "queries")
+    assert [query for query, _ in drawn_pairs(rows, 0)] == [2, 3, 4, 7] and rows.counts.tolist() == [size] * 4
+
+
+def triplet_rows(epoch: str, positives: int) -> TripletRows:
+    """Queries 0 and 1 with the documents 0 to 3 and 4 to 6 of 1000."""
+    judged = QueryLists.from_rows([0] * 4 + [1] * 3, range(7), [1.0] * 7)
+    return TripletRows(judged, None, 1000, positives, 5, 0, epoch=epoch, where="here")
+
+
+def test_pairs_and_queries_are_one_where_a_row_holds_all_documents():
+    over_queries, over_pairs = (triplet_rows(epoch, positives=4) for epoch in ("queries", "pairs"))
+    assert len(over_queries) == len(over_pairs) == 2
+    for epoch, row in ((0, 0), (0, 1), (3, 0), (3, 1)):
+        a, b = over_queries.draw(epoch, row), over_pairs.draw(epoch, row)
+        assert a.doc_rows.tolist() == b.doc_rows.tolist() and a.labels.tolist() == b.labels.tolist()
+
+
+def test_each_pair_draws_negatives_of_its_own():
+    """Seven rows with five of some 995 others each: no two rows of a query have the same ones."""
+    rows = triplet_rows("pairs", positives=1)
+    lists = [rows.draw(0, row) for row in range(len(rows))]
+    assert [one.query_row for one in lists] == [0, 0, 0, 0, 1, 1, 1]
+    assert sorted(one.doc_rows[0] for one in lists) == list(range(7)) and all(
+        one.labels.tolist() == [1] + [0] * 5 for one in lists
+    )
+    assert all(not set(one.doc_rows[1:].tolist()) & set(one.judged_rows.tolist()) for one in lists)
+    assert len({tuple(sorted(one.doc_rows[1:].tolist())) for one in lists}) == 7
 
 
 # Lists
@@ -153,7 +226,7 @@ def shuffled(*sizes: int) -> np.ndarray:
 def test_a_group_is_drawn_from_the_relevant_documents_without_repeats():
     """Query 3 has four relevant documents, 31 to 34, of which every pair comes about as often."""
     judged = many_judged()
-    groups = QueryGroups(judged, 2, 0, where="here")
+    groups = QueryGroups(judged, 2, 0, epoch="queries", where="here")
     drawn = Counter()
     for epoch in range(600):
         one = groups.draw(epoch, 3)

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
-from ltr.datamodules import GroupDataModule, LabelDataModule
+from ltr.datamodules import GroupDataModule, LabelDataModule, TripletDataModule
 from ltr.errors import InputError
+from ltr.in_batch.embedded import Embedded
+from ltr.in_batch.longer_lists import queries_against_all
 from tests.conftest import WORDS, wordpiece_tokenizer, write_collection
 
 
@@ -94,26 +96,96 @@ def test_workers_change_nothing_and_epochs_and_seeds_do(collection_folder, label
     assert not all(torch.equal(a.doc_rows, b.doc_rows) for a, b in zip(epochs[0], batches(other, 0), strict=True))
 
 
-def test_a_resumed_run_goes_on_where_the_trainer_was(labelled):
-    """Of 7 steps an epoch, 10 were consumed: the fourth batch of the second epoch comes next."""
-    data = opened(labelled, kind=LabelDataModule, groups=3)
+def under_a_trainer(data):
+    """The data module as a trainer that has trained nothing yet holds it."""
     progress = SimpleNamespace(total=SimpleNamespace(processed=0))
-    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
-    n_steps = len(data.train)
-    whole = batches(data, 0) + batches(data, 1)
     data.trainer = SimpleNamespace(
         global_rank=0,
         world_size=1,
         limit_train_batches=1.0,
-        fit_loop=loop,
+        fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress)),
         state=SimpleNamespace(fn="fit"),
         strategy=SimpleNamespace(root_device=torch.device("cpu")),
     )
+    return data
+
+
+def test_a_resumed_run_goes_on_where_the_trainer_was(labelled):
+    """Of 7 steps an epoch, 10 were consumed: the fourth batch of the second epoch comes next."""
+    data = opened(labelled, kind=LabelDataModule, groups=3)
+    n_steps = len(data.train)
+    whole = batches(data, 0) + batches(data, 1)
+    under_a_trainer(data)
     data.load_state_dict({"consumed": n_steps + 3, "steps": n_steps})
     resumed = list(data.train_dataloader())
     assert len(resumed) == n_steps - 3 and all(equal(a, b) for a, b in zip(resumed, whole[n_steps + 3 :], strict=True))
     with pytest.raises(InputError, match="the checkpoint comes from epochs of 99 steps"):
         data.load_state_dict({"consumed": 3, "steps": 99})
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """20 queries, of which query q has q modulo 4 relevant documents more than one: 50 pairs."""
+    folder = write_collection(tmp_path_factory.mktemp("several") / "c", n_queries=20)
+    lines = [f"train-q{q}\ttrain-q{q}-d{d}\t{int(d <= q % 4)}\n" for q in range(20) for d in range(6)]
+    (folder / "qrels/train.tsv").write_text("".join(lines))
+    return folder
+
+
+KINDS = {
+    "groups of one": (GroupDataModule, {"groups": 16, "docs_per_group": 1}),
+    "groups of two": (GroupDataModule, {"groups": 16, "docs_per_group": 2}),
+    "triplets": (TripletDataModule, {"batch_size": 16, "bucket_window": 2, "negatives_per_query": 2}),
+}
+
+
+def of_pairs(path, kind: str, **options) -> GroupDataModule | TripletDataModule:
+    module, own = KINDS[kind]
+    data = module(str(path), **own | options, epoch="pairs", seed=0, reads=apart())
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_over_pairs_has_every_relevant_document_once(several, kind):
+    data = of_pairs(several, kind)
+    judged = data.collection.judgements("train")
+    every = sorted((q, doc) for q in judged.query_rows for doc, grade in zip(*judged.of(q), strict=True) if grade > 0)
+    assert len(every) == 50 and data.state_dict()["steps"] == (2 if kind == "groups of two" else 4)  # of 30 groups, of 50 rows
+    for epoch in range(2):
+        seen = []
+        for batch in batches(data, epoch):
+            relevant = (batch.labels > 0) & batch.mask
+            seen += zip(batch.query_rows[relevant.nonzero()[:, 0]].tolist(), batch.doc_rows[relevant].tolist(), strict=True)
+        assert sorted(seen) == every
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_of_pairs_does_not_depend_on_the_ones_before(several, kind):
+    data, fresh = of_pairs(several, kind), of_pairs(several, kind, num_workers=2)
+    whole = [batches(data, epoch) for epoch in range(2)]
+    for step in reversed(range(len(data.train))):
+        assert equal(fresh.train[1, step], whole[1][step])
+    data = under_a_trainer(of_pairs(several, kind, num_workers=2))
+    data.load_state_dict({"consumed": len(whole[0]) + 1, "steps": len(whole[0])})
+    assert all(equal(a, b) for a, b in zip(data.train_dataloader(), whole[1][1:], strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_one_query_in_a_batch_never_take_its_relevant_documents_for_irrelevant(several, kind):
+    data, n_shared = of_pairs(several, kind), 0
+    judged = data.collection.judgements("train")
+    for batch in batches(data, 0):
+        embeddings = torch.zeros(*batch.mask.shape, 1)
+        own = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, batch.judged_rows)
+        longer = queries_against_all(Embedded(embeddings[:, 0], embeddings, *own))
+        n_shared += len(batch.query_rows) - len(set(batch.query_rows.tolist()))
+        for query, labels, mask in zip(batch.query_rows.tolist(), longer.labels, longer.mask, strict=True):
+            rows, grades = judged.of(query)
+            assert not set(batch.doc_rows.flatten()[mask & (labels == 0)].tolist()) & set(rows[grades > 0].tolist())
+            assert (mask & (labels > 0)).any() and (mask & (labels == 0)).any()
+    assert n_shared > 0
 
 
 def test_the_data_module_knows_its_rank(labelled, monkeypatch):
@@ -204,6 +276,7 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path, collection_folder, labe
     "kind, options, message",
     [
         (GroupDataModule, {"groups": 1}, "groups must be at least 2, got 1"),
+        (GroupDataModule, {"epoch": "docs"}, r"epoch must be one of queries, pairs, got 'docs' \(option epoch\)"),
         (GroupDataModule, {"docs_per_group": 0}, "docs_per_group must be at least 1, got 0"),
         (LabelDataModule, {"groups": 1}, "groups must be at least 2, got 1"),
         (LabelDataModule, {"docs_per_group": 1}, "docs_per_group must be at least 2, got 1"),

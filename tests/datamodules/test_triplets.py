@@ -137,6 +137,11 @@ def test_an_option_below_one_is_refused(option):
         TripletDataModule("x", **{option: 0})
 
 
+def test_an_epoch_is_over_queries_or_pairs():
+    with pytest.raises(InputError, match=r"epoch must be one of queries, pairs, got 'docs' \(option epoch\)"):
+        TripletDataModule("x", epoch="docs")
+
+
 def test_predict_ranks_queries_that_nobody_judged(tmp_path):
     folder = write_collection(tmp_path / "c", n_queries=5)
     (folder / "qrels/test.tsv").unlink()
