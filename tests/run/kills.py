@@ -6,6 +6,7 @@ With ``--signal TERM`` a run ends as a cluster's time limit ends it.
 """
 
 import argparse
+import multiprocessing
 import os
 import random
 import shutil
@@ -37,39 +38,61 @@ CHOSEN = (
 )
 
 
-class Child:
-    """``ltr fit`` in a process group of its own: forked from this process, which has imported everything, or a new program."""
+def _run(args: list[str], output: Path, environment: dict[str, str]) -> None:
+    """In the process of a child."""
+    os.setsid()
+    os.environ.update(environment)
+    told = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(told, 1)
+    os.dup2(told, 2)
+    torch.set_num_threads(1)
+    code = 1
+    try:
+        code = ltr(args)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
-    def __init__(self, args: list[str], output: Path, processes: int) -> None:
+
+class Child:
+    """``ltr fit`` in a process group of its own: forked from a server that has imported everything, or a new program."""
+
+    def __init__(self, args: list[str], output: Path, processes: int = 1) -> None:
         if processes > 1:
             command = [sys.executable, "-m", "ltr", *args]
             with open(output, "w") as told:
                 self.process = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, start_new_session=True)
-            self.pid = self.process.pid
-            return
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = 1
-            try:
-                os.setsid()
-                with open(output, "w") as told:
-                    os.dup2(told.fileno(), 1)
-                    os.dup2(told.fileno(), 2)
-                code = ltr(args)
-            finally:
-                os._exit(code)
+        else:
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["tests.run.kills", "ltr.cli", "ltr.datamodules", "ltr.module"])
+            self.process = context.Process(target=_run, args=(args, output, dict(os.environ)))
+            self.process.start()
+        self.pid = self.process.pid
 
-    def end_after(self, seconds: float, by: signal.Signals) -> int:
-        """The exit code (negative for a signal) of a process that is ended if it is not done by then."""
-        until, sent = time.monotonic() + seconds, False
-        while True:
-            done, status = os.waitpid(self.pid, os.WNOHANG)
-            if done:
-                return os.waitstatus_to_exitcode(status)
-            if time.monotonic() > until and not sent:
-                os.killpg(self.pid, by)
+    def signal(self, by: signal.Signals) -> None:
+        """To the whole group, as terminals and clusters send it."""
+        try:
+            os.killpg(self.pid, by)
+        except ProcessLookupError:  # it has not yet begun, or is over
+            if self._code() is None:
+                os.kill(self.pid, by)
+
+    def _code(self) -> int | None:
+        return self.process.poll() if isinstance(self.process, subprocess.Popen) else self.process.exitcode
+
+    def end_after(self, seconds: float, by: signal.Signals = signal.SIGKILL) -> int:
+        """The exit code (negative for a signal) of a process that is ended if it is not done by then; killed a minute later."""
+        begin, sent = time.monotonic(), False
+        while (code := self._code()) is None:
+            since = time.monotonic() - begin - seconds
+            if since > 0 and not sent:
+                self.signal(by)
                 sent = True
+            if since > 60:
+                self.signal(signal.SIGKILL)
             time.sleep(0.005)
+        return code
 
 
 def start(run: Path, config: Path) -> list[str]:

@@ -3,7 +3,6 @@
 All variants two levels deep are in resumes.py, random kills in kills.py.
 """
 
-import os
 import signal
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 import yaml
 
+from ltr.__main__ import main
 from tests.run.kills import Child, start, torn
 from tests.run.resumes import VARIANTS, configured, differences, outcome, try_variant, write_world
 
@@ -64,10 +64,8 @@ def _written(world: Path, folder: Path, variant: str = "plain", **changes) -> Pa
     return file
 
 
-def _finished(world: Path, folder: Path, **changes) -> Path:
-    from ltr.__main__ import main
-
-    assert main(start(folder / "run", _written(world, folder, **changes))) == 0
+def _finished(world: Path, folder: Path, variant: str = "plain", **changes) -> Path:
+    assert main(start(folder / "run", _written(world, folder, variant, **changes))) == 0
     return folder / "run"
 
 
@@ -77,16 +75,12 @@ def _slow(world: Path, folder: Path, within: str, **changes) -> Path:
     return _written(world, folder, **{"trainer.callbacks": [callback], "trainer.val_check_interval": 3} | changes)
 
 
-def _ended(file: Path, by: signal.Signals, everywhere: bool = True) -> tuple[int, str]:
-    """Exit code and output of a run that is ended where it waits."""
-    output = file.with_name("output")
-    child = Child(start(file.parent / "run", file), output, processes=1)
-    until = time.monotonic() + 120
-    while not file.with_name("waits").exists():
-        assert time.monotonic() < until, output.read_text()
+def _waits(child: Child, file: Path) -> None:
+    """Return when the run says that it waits."""
+    until = time.monotonic() + 60
+    while not file.exists():
+        assert child.process.is_alive() and time.monotonic() < until, file.with_name("output").read_text()
         time.sleep(0.01)
-    (os.killpg if everywhere else os.kill)(child.pid, by)
-    return child.end_after(120, signal.SIGKILL), output.read_text()
 
 
 @pytest.mark.parametrize(("within", "workers"), [("step", 2), ("validation", 0)])
@@ -95,18 +89,25 @@ def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, 
     """To the whole group, as terminals and clusters send it: data workers get it too."""
     changes = {"data.init_args.num_workers": workers, "last.every_n_steps": 2}
     file = _slow(world, tmp_path / "stopped", within, **changes)
-    came, output = _ended(file, by)
+    child = Child(start(file.parent / "run", file), file.with_name("output"))
+    _waits(child, file.with_name("waits"))
+    child.signal(by)
+    came, output = child.end_after(60), file.with_name("output").read_text()
     assert came == code, output
     run = file.parent / "run"
     last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
-    # Killed, it has what was there. Asked, it finishes the step: 4 of them, or the validation after the third that is not done.
-    assert last["global_step"] == (2 if by == signal.SIGKILL else 4 if within == "step" else 3)
+    # Killed, it has what was there: after the third step comes a validation. Asked, it finishes the fourth step, or leaves that
+    # validation to the resumed run.
+    killed = by == signal.SIGKILL
+    assert last["global_step"] == {"step": 3 if killed else 4, "validation": 2 if killed else 3}[within]
     if by != signal.SIGKILL:
         assert f"'ltr fit {run}' resumes" in output and "Traceback" not in output
     assert torn(run) == []
     # It was asked to resume by the same command, without the callback that waits.
-    resumed = Child(start(run, _written(world, tmp_path / "again", **changes | {"trainer.val_check_interval": 3})), file, 1)
-    assert resumed.end_after(120, signal.SIGKILL) == 0
+    resumed = Child(
+        start(run, _written(world, tmp_path / "again", **changes | {"trainer.val_check_interval": 3})), tmp_path / "output"
+    )
+    assert resumed.end_after(60) == 0
     whole = _finished(world, tmp_path / "whole", **changes | {"trainer.val_check_interval": 3})
     assert list(differences(outcome(whole), outcome(run))) == []
 
@@ -114,14 +115,14 @@ def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, 
 def test_a_second_signal_ends_at_once(world, tmp_path):
     file = _slow(world, tmp_path / "stopped", "step", **{"last.every_n_steps": 2, "trainer.max_epochs": 1000})
     output = file.with_name("output")
-    child = Child(start(file.parent / "run", file), output, processes=1)
-    while not file.with_name("waits").exists():
+    child = Child(start(file.parent / "run", file), output)
+    _waits(child, file.with_name("waits"))
+    child.signal(signal.SIGTERM)
+    until = time.monotonic() + 1
+    while "once more to stop at once" not in output.read_text() and time.monotonic() < until:
         time.sleep(0.01)
-    os.kill(child.pid, signal.SIGTERM)
-    while "once more to stop at once" not in output.read_text():
-        time.sleep(0.01)
-    os.kill(child.pid, signal.SIGTERM)
-    assert child.end_after(120, signal.SIGKILL) == 143
+    child.signal(signal.SIGTERM)
+    assert child.end_after(60) == 143
     assert torch.load(file.parent / "run/checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
 
 
@@ -131,13 +132,10 @@ def test_sigterm_before_training_and_while_measuring(world, tmp_path):
     callback = {"class_path": "tests.faults.WaitAt", "init_args": {"within": "test", "file": str(tmp_path / "waits")}}
     layer = tmp_path / "layer.yaml"
     layer.write_text(yaml.safe_dump({"trainer": {"callbacks": [callback]}}))
-    child = Child(["test", str(run), "--config", str(layer)], tmp_path / "output", processes=1)
-    until = time.monotonic() + 60
-    while not (tmp_path / "waits").exists():
-        assert time.monotonic() < until, (tmp_path / "output").read_text()
-        time.sleep(0.01)
-    os.kill(child.pid, signal.SIGTERM)
-    assert child.end_after(60, signal.SIGKILL) == 143
+    child = Child(["test", str(run), "--config", str(layer)], tmp_path / "output")
+    _waits(child, tmp_path / "waits")
+    child.signal(signal.SIGTERM)
+    assert child.end_after(60) == 143
     assert not (run / "test.run").exists() and "Traceback" not in (tmp_path / "output").read_text()
 
 
@@ -147,12 +145,8 @@ def test_two_requeues_by_sigterm(world, tmp_path):
     run, file = tmp_path / "job/run", _written(world, tmp_path / "job", variant, **{"trainer.max_epochs": 4})
     codes, seconds = [], 0.5
     while (len(codes) < 40) and codes[-1:] != [0]:
-        codes.append(Child(start(run, file), tmp_path / "output", processes=1).end_after(seconds, signal.SIGTERM))
+        codes.append(Child(start(run, file), tmp_path / "output").end_after(seconds, signal.SIGTERM))
         seconds *= 1.15
     assert codes.count(143) >= 2 and codes[-1] == 0 and set(codes) <= {0, 143, -signal.SIGTERM}
-    whole = tmp_path / "whole/run"
-    assert (
-        Child(start(whole, _written(world, tmp_path / "whole", variant, **{"trainer.max_epochs": 4})), file, 1).end_after(120, 9)
-        == 0
-    )
+    whole = _finished(world, tmp_path / "whole", variant, **{"trainer.max_epochs": 4})
     assert list(differences(outcome(whole), outcome(run))) == []
