@@ -29,9 +29,10 @@ def expanded(args: list[str]) -> list[str]:
         folder = RunFolder(rest[0])
         if not folder.config.is_file():
             raise InputError(f"{folder.path} must be a run folder, but there is no {folder.config}; or name a file by --config")
-        own = ["--config", str(folder.config)]
+        own = ["--config", str(folder.config), "--trainer.default_root_dir", str(folder.path)]
         if not any(option.partition("=")[0] == "--ckpt_path" for option in rest):
-            own += ["--ckpt_path", "last" if command == "fit" else "best"]
+            found = (folder.to_resume() or "last") if command == "fit" else folder.to_measure("best")
+            own += ["--ckpt_path", str(found)]
         rest = own + rest[1:]
     return [command, *_checked(rest)]
 

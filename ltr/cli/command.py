@@ -3,9 +3,10 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import jsonargparse
@@ -21,7 +22,7 @@ from ltr.cli.messages import input_error, path_of
 from ltr.data.files import write_whole
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
-from ltr.module import RankerModule
+from ltr.module import RankerModule, is_trial
 from ltr.run.checkpoints import Best, Checkpoints, Last
 from ltr.run.folder import RunFolder, read_checkpoint
 from ltr.run.identity import check_same, identity, of_ranker
@@ -44,15 +45,16 @@ def run(args: list[str]) -> None:
     Raises:
         InputError: for what the user can mend.
     """
-    args = expanded(args)
     if os.getcwd() not in sys.path:  # a loss of one's own in the working directory, also for the console script
         sys.path.insert(0, os.getcwd())
     strict = {"exit_on_error": False, "allow_abbrev": False}
     transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
     with ExitStack() as stack:
+        log_into = stack.enter_context(speaking(leads=_is_rank_0()))
         try:
             RankerCLI(
                 stack,
+                log_into,
                 RankerModule,
                 RankingDataModule,
                 subclass_mode_data=True,
@@ -62,7 +64,7 @@ def run(args: list[str]) -> None:
                 save_config_callback=RunConfig,
                 save_config_kwargs={"save_to_log_dir": False},
                 parser_kwargs=strict | {command: strict for command in ("fit", "validate", "test", "predict")},
-                args=args,
+                args=expanded(args),
             )
         except NothingToDo as done:
             log.info("%s", done)
@@ -71,28 +73,34 @@ def run(args: list[str]) -> None:
 class RunConfig(SaveConfigCallback):
     """Writes the whole configuration of a ``fit`` into its run folder, and tells it to the loggers."""
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Nothing yet: the run may still be refused."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero and not is_trial(trainer):
+            self.save_config(trainer, pl_module, "fit")
+
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit":
-            config = self.config.clone()
-            # What belongs to this run and not to its configuration: a copy of the file elsewhere must not write here.
-            config.ckpt_path = None
-            config.trainer.default_root_dir = None
-            text = self.parser.dump(config, skip_unset=False)
-            write_whole(RunFolder(trainer.default_root_dir).config, [text])
-            for logger in trainer.loggers:
-                logger.log_hyperparams(yaml.safe_load(text))
+        config = self.config.clone()
+        # What belongs to this run and not to its configuration: a copy of the file elsewhere must not write here.
+        config.ckpt_path = None
+        config.trainer.default_root_dir = None
+        text = self.parser.dump(config, skip_unset=False)
+        write_whole(RunFolder(trainer.default_root_dir).config, [text])
+        for logger in trainer.loggers:
+            logger.log_hyperparams(yaml.safe_load(text))
 
 
 class RankerCLI(LightningCLI):
     """LightningCLI with a run folder: ``runs/<experiment>/seed=<n>`` unless ``--trainer.default_root_dir`` names another.
 
     Args:
-        stack: what is held while the command runs: the log and the folder.
+        stack: holds the folder while the command runs.
+        log_into: names the file of the log.
     """
 
-    def __init__(self, stack: ExitStack, *args: Any, **options: Any) -> None:
-        self._held, self._identity = stack, dict[str, Any]()
-        self._log_into = stack.enter_context(speaking(leads=_is_rank_0()))
+    def __init__(self, stack: ExitStack, log_into: Callable[[Path], None], *args: Any, **options: Any) -> None:
+        self._held, self._log_into, self._identity = stack, log_into, dict[str, Any]()
         super().__init__(*args, **options)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -155,11 +163,15 @@ class RankerCLI(LightningCLI):
         if asked is None:
             if folder.holds_weights() and _is_rank_0():
                 raise InputError(
-                    f"{folder.path} already holds a run; resume it (ltr fit {folder.path}), choose another folder "
+                    f"{folder.path} already holds a run; resume it (ltr fit {quote(str(folder.path))}), choose another folder "
                     "(--trainer.default_root_dir), or remove it"
                 )
             return None
         found = folder.to_resume() if asked == "last" else folder.to_measure("best") if asked == "best" else asked
+        if found is None and folder.holds_weights():
+            raise InputError(
+                f"{folder.path} holds weights that no run can resume from; to start from them: another folder, --init_from"
+            )
         if found is None:
             log.info("%s holds no checkpoint yet; the run begins", folder.path)
             return None
@@ -174,8 +186,7 @@ class RankerCLI(LightningCLI):
         if done is not None and not own:
             raise InputError(f"--ckpt_path {found}: {done}, so nothing is left to train; {hint}")
         if done is not None:
-            more = "" if "stopped" in done else "; for more: --trainer.max_epochs N"
-            raise NothingToDo(f"{folder.path}: {done}; nothing to do, nothing changed{more}; next: ltr test {folder.path}")
+            raise NothingToDo(f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}")
         log.info("resuming from %s, step %d", found, checkpoint["global_step"])
         return str(found)
 
@@ -195,14 +206,19 @@ class RankerCLI(LightningCLI):
         return found
 
     def after_instantiate_classes(self) -> None:
+        """Take the weights of another run where the configuration asks for them and the run is new."""
         config = self.config[self.subcommand]
         if config.init_from is None or config.ckpt_path is not None:
             return
         folder = RunFolder(config.init_from)
-        file = folder.to_measure("best") if folder.path.is_dir() else config.init_from
+        file = folder.to_measure("best", "--init_from") if folder.path.is_dir() else config.init_from
         weights = read_checkpoint(file, "--init_from")["state_dict"]
         own = {name.removeprefix("ranker."): value for name, value in weights.items() if name.startswith("ranker.")}
-        self.model.ranker.load_state_dict(own)
+        try:
+            self.model.ranker.load_state_dict(own)
+        except RuntimeError as error:
+            text = " ".join(str(error).split())[:200]
+            raise InputError(f"--init_from {file}: the weights do not fit the ranker of this configuration: {text}…") from None
         log.info("the ranker starts from the weights of %s", file)
 
     # The trainer
@@ -236,11 +252,16 @@ class RankerCLI(LightningCLI):
             raise InputError(f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}")
 
     def after_fit(self) -> None:
-        folder = self.trainer.default_root_dir
-        log.info("%s; all of it lies in %s; next: ltr test %s", reached(Path(folder), self.config_init.fit.best), folder, folder)
+        folder = RunFolder(self.trainer.default_root_dir)
+        if not is_trial(self.trainer):
+            text, path = reached(folder, self.config_init.fit.best), quote(str(folder.path))
+            log.info("%s; all of it lies in %s; next: ltr test %s", text, folder.path, path)
 
     def after_test(self) -> None:
         log.info("test.run, per_query.tsv and metrics.json lie in %s", self.trainer.default_root_dir)
+
+    def after_predict(self) -> None:
+        log.info("predict.run lies in %s", self.trainer.default_root_dir)
 
     def _parse_ckpt_path(self) -> None:
         """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is an error, not a wish."""

@@ -106,7 +106,7 @@ class FeatureDataModule(RankingDataModule):
             log.info("%s has %d features; the %d others of the model are 0", self.path, train.n_features, others)
         if self.split("dev") is None:
             log.info("%s has no dev split: training goes without validation (dev_share holds one out)", self.path)
-        self.content = {"documents": train.key, "queries": digest_of_arrays(train.queries)}
+        self.content = {"data": train.key, "queries": digest_of_arrays(train.queries)}
         queries = np.arange(len(train))
         n_orders = len(with_two_grades(train, queries, f"{self.path}: split 'train'"))
         log.info("%s: %d of %d training queries have documents of different grades", self.path, n_orders, len(train))

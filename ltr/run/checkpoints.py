@@ -6,10 +6,11 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, Timer
+from lightning.pytorch.callbacks import Checkpoint, Timer, WeightAveraging
 from lightning.pytorch.trainer.call import _call_callbacks_state_dict
 
 from ltr.datamodules import RankingDataModule
@@ -118,9 +119,14 @@ class Checkpoints(Checkpoint):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._signals.release()
         folder = RunFolder(trainer.default_root_dir)
-        if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero and folder.last.is_file():
+        if (
+            isinstance(exception, KeyboardInterrupt)
+            and trainer.is_global_zero
+            and trainer.state.fn == "fit"
+            and folder.last.is_file()
+        ):
             ended = "ended by SIGTERM" if isinstance(exception, Terminated) else "interrupted"
-            log.warning("%s; 'ltr fit %s' resumes from %s", ended, folder.path, folder.last)
+            log.warning("%s; 'ltr fit %s' resumes from %s", ended, quote(str(folder.path)), folder.last)
 
     # Steps
 
@@ -186,8 +192,9 @@ class Checkpoints(Checkpoint):
         self._scores = {one: self._scores[one] for one in kept}
 
     def _leave_validation(self, trainer: Trainer) -> None:
-        """End the run within a validation, which the resumed run does anew."""
-        if self._validating and not self._unfinished and not _ends(trainer):
+        """End the run within a validation, which the resumed run does anew; averaged weights are not trained on."""
+        averaged = any(isinstance(one, WeightAveraging) for one in trainer.callbacks)  # type: ignore[attr-defined]
+        if self._validating and not self._unfinished and not averaged and not _ends(trainer):
             self._validating = False
             self._leave(trainer, Moment.VALIDATION_DUE)
 

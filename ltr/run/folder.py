@@ -48,7 +48,7 @@ class RunFolder:
         for file in (self.best, *map(self.of_step, self.steps())):
             found = read_checkpoint(file) if file.is_file() else {}
             run, step = found.get("run", {}), found.get("global_step", -1)
-            if run.get("monitor") == monitor and step in run["scores"]:
+            if run.get("monitor") == monitor and step in run.get("scores", {}):
                 scores[step] = run["scores"][step]
         return scores
 
@@ -82,7 +82,7 @@ class RunFolder:
         # Killed between the two files of its first validation: the best weights are the last ones.
         return self.best if self.best.is_file() and "optimizer_states" in read_checkpoint(self.best) else None
 
-    def to_measure(self, which: str) -> Path:
+    def to_measure(self, which: str, option: str = "--ckpt_path") -> Path:
         """The checkpoint that ``--ckpt_path best`` or ``last`` means to the other commands.
 
         Raises:
@@ -92,9 +92,9 @@ class RunFolder:
         if file.is_file():
             return file
         if which == "best" and self.last.is_file():
-            log.warning("%s: nothing was validated, so there is no best.ckpt; taking last.ckpt", self.path)
+            log.warning("%s: there is no best.ckpt, as nothing was validated; taking last.ckpt", self.path)
             return self.last
-        raise InputError(f"--ckpt_path {which}: there is no {file.absolute()}; train first, or name a checkpoint file")
+        raise InputError(f"{option} {which}: there is no {file.absolute()}; train first, or name a checkpoint file")
 
 
 def read_checkpoint(path: str | Path, option: str = "--ckpt_path") -> dict[str, Any]:

@@ -72,7 +72,7 @@ def finished(checkpoint: dict[str, Any], max_epochs: int | None, max_steps: int)
     if checkpoint.get("run", {}).get("stopped"):
         return f"the run was stopped early at step {steps}"
     if 0 <= max_steps <= steps:
-        return f"the run has done its {steps} steps"
+        return f"the run has done its {steps} steps (trainer.max_steps)"
     if max_epochs is not None and 0 <= max_epochs <= epochs:
-        return f"the run has done its {epochs} epochs ({steps} steps)"
+        return f"the run has done its {epochs} epochs (trainer.max_epochs), {steps} steps"
     return None

@@ -13,8 +13,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.data.files import write_whole
 from ltr.data.trec import Ranked, write_run
+from ltr.errors import InputError
 from ltr.module import RankerModule, data_of, is_trial
 from ltr.run.checkpoints import Best
+from ltr.run.folder import RunFolder
 from ltr.run.log import duration
 
 RankedQuery = tuple[int, list[tuple[int, float]], list[float]]  # its row, its documents with their scores, its metrics
@@ -41,7 +43,6 @@ class RunWriter(Callback):
         self._started = 0.0  # of the evaluation that runs, or that ran last
         self._trained = 0.0  # seconds of training
         self._since: float | None = None  # when the training that is not yet in it began
-        self._are_old = False  # whether the results are those of earlier weights
 
     # Collecting
 
@@ -70,7 +71,7 @@ class RunWriter(Callback):
     # Writing
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._since, self._are_old = time.perf_counter(), True
+        self._since = time.perf_counter()
         if not trainer.ckpt_path:
             self._trained = 0.0
             about = {} if self.init_from is None else {"init_from": self.init_from}
@@ -87,8 +88,7 @@ class RunWriter(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """New weights are about to be saved: the results of others must not stand beside them."""
-        if self._are_old and trainer.is_global_zero and not is_trial(trainer):
-            self._are_old = False
+        if trainer.is_global_zero and not is_trial(trainer):
             for name in ("test.run", "per_query.tsv", "predict.run"):
                 (Path(trainer.default_root_dir) / name).unlink(missing_ok=True)
         fit = {"steps": trainer.global_step, "seconds": round(self._seconds(), 3)}
@@ -150,7 +150,7 @@ def _rewrite(trainer: Trainer, change: Callable[[dict], dict]) -> None:
     """Change ``metrics.json``, at rank 0 and not in a trial run."""
     if trainer.is_global_zero and not is_trial(trainer):
         path = Path(trainer.default_root_dir) / "metrics.json"
-        old = json.loads(path.read_text()) if path.is_file() else {}
+        old = read_metrics(path)
         write_whole(path, [json.dumps(change(old), indent=1, ensure_ascii=False), "\n"])
 
 
@@ -159,14 +159,22 @@ def _numbers(trainer: Trainer, prefix: str) -> dict[str, Any]:
     return {name: None if math.isnan(value) else value for name, value in found.items()}  # JSON knows no NaN
 
 
-def reached(folder: Path, best: Best) -> str:
+def read_metrics(path: Path) -> dict[str, Any]:
+    """``metrics.json``, or nothing where there is none; an InputError for a damaged one."""
+    try:
+        return json.loads(path.read_text()) if path.is_file() else {}
+    except ValueError as error:
+        raise InputError(f"{path}: the file is damaged ({error}); remove it, which loses its numbers") from None
+
+
+def reached(folder: RunFolder, best: Best) -> str:
     """What a training has reached, in one line."""
-    path = folder / "metrics.json"
-    found = json.loads(path.read_text()) if path.is_file() else {}
-    fit, name = found.get("fit", {"steps": 0, "seconds": 0.0}), (best.monitor or "").removeprefix("val/")
-    text = f"trained {fit['steps']:,} steps in {duration(fit['seconds'])}"
-    rated = [one for one in found.get("validations", []) if one.get(name) is not None]
-    if not rated:
-        return f"{text}, without a validation: last.ckpt has the weights"
-    top = max(rated, key=lambda one: best.sign * one[name])
-    return f"{text}; best {best.monitor} {top[name]:.4f} at step {top['step']:,}"
+    found = read_metrics(folder.path / "metrics.json")
+    if "fit" not in found or not folder.last.is_file():
+        return "nothing was trained"
+    text = f"trained {found['fit']['steps']:,} steps in {duration(found['fit']['seconds'])}"
+    scores = folder.kept_scores(best.monitor)
+    if not scores:
+        return f"{text}; last.ckpt has the weights"
+    step = max(scores, key=lambda one: (scores[one], -one))
+    return f"{text}; best {best.monitor} {best.sign * scores[step]:.4f} at step {step:,}"

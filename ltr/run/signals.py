@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -42,8 +41,8 @@ class Signals:
             for known in NAMES:
                 signal.signal(known, end_at_once)
             name = NAMES[signal.Signals(number)]
-            sys.stdout.write(f"\n{name}: finishing this step, then saving last.ckpt; once more to stop at once\n")
-            sys.stdout.flush()
+            told = f"\n{name}: finishing this step, then saving last.ckpt; once more to stop at once\n"
+            os.write(1, told.encode())  # not print: it may have been interrupted itself
             self.asked = Terminated if number == signal.SIGTERM else KeyboardInterrupt
             came()
 

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
     BatchSizeFinder,
     EarlyStopping,
     GradientAccumulationScheduler,
     LearningRateFinder,
+    ModelPruning,
     StochasticWeightAveraging,
 )
 
@@ -16,6 +18,8 @@ from ltr.errors import InputError
 REFUSED = {
     StochasticWeightAveraging: "can't be resumed exactly; take lightning.pytorch.callbacks.EMAWeightAveraging",
     GradientAccumulationScheduler: "makes steps of several sizes in one run; set trainer.accumulate_grad_batches",
+    BackboneFinetuning: "wants a module that is a backbone with a head, and a ranker is none; remove it",
+    ModelPruning: "renames weights, so that no checkpoint fits; prune a trained ranker in Python",
     BatchSizeFinder: "can't change the batches of a run, which are planned before it; set the batch size of the data",
     LearningRateFinder: "trains before the run begins, so no resume is exact; compare runs with several model.lr",
 }

@@ -46,6 +46,7 @@ def _run(args: list[str], output: Path, environment: dict[str, str]) -> None:
     os.dup2(told, 1)
     os.dup2(told, 2)
     torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # of data workers, as in a program of its own
     code = 1
     try:
         code = ltr(args)
@@ -70,7 +71,7 @@ class Child:
             self.process.start()
         self.pid = self.process.pid
 
-    def signal(self, by: signal.Signals) -> None:
+    def send(self, by: signal.Signals) -> None:
         """To the whole group, as terminals and clusters send it."""
         try:
             os.killpg(self.pid, by)
@@ -87,10 +88,10 @@ class Child:
         while (code := self._code()) is None:
             since = time.monotonic() - begin - seconds
             if since > 0 and not sent:
-                self.signal(by)
+                self.send(by)
                 sent = True
             if since > 60:
-                self.signal(signal.SIGKILL)
+                self.send(signal.SIGKILL)
             time.sleep(0.005)
         return code
 

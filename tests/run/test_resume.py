@@ -91,7 +91,7 @@ def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, 
     file = _slow(world, tmp_path / "stopped", within, **changes)
     child = Child(start(file.parent / "run", file), file.with_name("output"))
     _waits(child, file.with_name("waits"))
-    child.signal(by)
+    child.send(by)
     came, output = child.end_after(60), file.with_name("output").read_text()
     assert came == code, output
     run = file.parent / "run"
@@ -117,11 +117,11 @@ def test_a_second_signal_ends_at_once(world, tmp_path):
     output = file.with_name("output")
     child = Child(start(file.parent / "run", file), output)
     _waits(child, file.with_name("waits"))
-    child.signal(signal.SIGTERM)
+    child.send(signal.SIGTERM)
     until = time.monotonic() + 1
     while "once more to stop at once" not in output.read_text() and time.monotonic() < until:
         time.sleep(0.01)
-    child.signal(signal.SIGTERM)
+    child.send(signal.SIGTERM)
     assert child.end_after(60) == 143
     assert torch.load(file.parent / "run/checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
 
@@ -134,7 +134,7 @@ def test_sigterm_before_training_and_while_measuring(world, tmp_path):
     layer.write_text(yaml.safe_dump({"trainer": {"callbacks": [callback]}}))
     child = Child(["test", str(run), "--config", str(layer)], tmp_path / "output")
     _waits(child, tmp_path / "waits")
-    child.signal(signal.SIGTERM)
+    child.send(signal.SIGTERM)
     assert child.end_after(60) == 143
     assert not (run / "test.run").exists() and "Traceback" not in (tmp_path / "output").read_text()
 
