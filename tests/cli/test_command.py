@@ -176,11 +176,11 @@ def test_training_without_a_dev_split(tmp_path, backbone, capsys):
     last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
     assert last["global_step"] == metrics(run)["fit"]["steps"] == 10
     assert [file.name for file in (run / "checkpoints").iterdir()] == ["last.ckpt"]
-    assert "without a validation: last.ckpt has the weights" in capsys.readouterr().out
+    assert "last.ckpt has the weights" in capsys.readouterr().out
     (tmp_path / "test").mkdir()
     (tmp_path / "test/test.tsv").write_text(file.read_text())
     assert main(["test", str(run), "--data.path", str(tmp_path / "test"), "--data.candidates", "bm25", "--data.depth", "5"]) == 0
-    assert "nothing was validated, so there is no best.ckpt; taking last.ckpt" in capsys.readouterr().err
+    assert "there is no best.ckpt, as nothing was validated; taking last.ckpt" in capsys.readouterr().err
     assert metrics(run)["test"]["checkpoint"].endswith("last.ckpt")
 
 

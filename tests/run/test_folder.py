@@ -138,7 +138,7 @@ def test_nothing_to_do_changes_nothing(config, capsys):
     before = files("run")
     capsys.readouterr()
     assert main(["fit", "run"]) == 0
-    assert "the run has done its 2 epochs (12 steps); nothing to do, nothing changed" in capsys.readouterr().out
+    assert "the run has done its 2 epochs (trainer.max_epochs), 12 steps; nothing to do, nothing changed" in capsys.readouterr().out
     assert fit(config, "run", "--ckpt_path", "last") == 0
     assert files("run") == before
 
@@ -219,7 +219,7 @@ def test_init_from_starts_a_new_run_with_the_weights_of_another(config, capsys):
         assert fit(config, "c", "--init_from", wrong) == 2
         assert message in told(capsys)
     assert fit(config, "c", "--init_from", "a", "--model.ranker.preset", "linear") == 2
-    assert "does not fit" in told(capsys) and not Path("c").exists()
+    assert "the weights do not fit the ranker" in told(capsys) and not Path("c").exists()
 
 
 def test_weights_alone_can_be_measured_and_not_resumed(config, capsys):

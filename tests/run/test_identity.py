@@ -62,7 +62,7 @@ REFUSED = {
     "--data.list_size 3": "data.list_size was None and is 3",
     "--data.bucket_window 1": "data.bucket_window was 64 and is 1",
     "--trainer.accumulate_grad_batches 2": "trainer.accumulate_grad_batches was 1 and is 2",
-    "--data.path ../other": "the checkpoint was trained on other documents",
+    "--data.path ../other": "the checkpoint was trained on other data",
     "--data.batch_size 5": "the checkpoint comes from epochs of 6 steps, here they have 5",
 }
 HONOURED = (
