@@ -12,6 +12,7 @@ import ltr.models
 from ltr.errors import InputError
 from ltr.module import RankerModule
 from ltr.run.folder import RunFolder
+from ltr.run.results import read_metrics
 
 COMMANDS = ("fit", "validate", "test", "predict")
 
@@ -33,8 +34,17 @@ def expanded(args: list[str]) -> list[str]:
         if not any(option.partition("=")[0] == "--ckpt_path" for option in rest):
             found = (folder.to_resume() or "last") if command == "fit" else folder.to_measure("best")
             own += ["--ckpt_path", str(found)]
-        rest = own + rest[1:]
+        rest = own + _data_elsewhere(folder) + rest[1:]
     return [command, *_checked(rest)]
+
+
+def _data_elsewhere(folder: RunFolder) -> list[str]:
+    """The option of the data, where its path counts from the working directory that the run was started in."""
+    path = ((_read(folder.config) or {}).get("data", {}).get("init_args") or {}).get("path")
+    before = read_metrics(folder.results).get("directory")
+    if path is None or before is None or Path(path).exists() or not Path(before, path).exists():
+        return []
+    return ["--data.path", str(Path(before, path))]
 
 
 def _checked(args: Iterable[str]) -> Iterator[str]:

@@ -28,6 +28,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.last, self.best = self.checkpoints / "last.ckpt", self.checkpoints / "best.ckpt"
         self.config, self.log = self.path / "config.yaml", self.path / "train.log"
+        self.results = self.path / "metrics.json"
 
     def holds_weights(self) -> bool:
         """Whether something was trained here."""

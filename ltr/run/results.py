@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -74,7 +75,7 @@ class RunWriter(Callback):
         self._since = time.perf_counter()
         if not trainer.ckpt_path:
             self._trained = 0.0
-            about = {} if self.init_from is None else {"init_from": self.init_from}
+            about = {"directory": os.getcwd()} | ({} if self.init_from is None else {"init_from": self.init_from})
             _rewrite(trainer, lambda old: {k: v for k, v in old.items() if k not in ("validations", "init_from")} | about)
 
     def _seconds(self) -> float:
@@ -169,7 +170,7 @@ def read_metrics(path: Path) -> dict[str, Any]:
 
 def reached(folder: RunFolder, best: Best) -> str:
     """What a training has reached, in one line."""
-    found = read_metrics(folder.path / "metrics.json")
+    found = read_metrics(folder.results)
     if "fit" not in found or not folder.last.is_file():
         return "nothing was trained"
     text = f"trained {found['fit']['steps']:,} steps in {duration(found['fit']['seconds'])}"

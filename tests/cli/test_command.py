@@ -2,6 +2,7 @@
 
 import csv
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -147,8 +148,16 @@ def test_weights_and_biases_by_one_flag_and_offline_without_a_key(config, tmp_pa
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-such-netrc"))
     assert main(["fit", "--config", str(config), "--trainer.max_steps", "2", "--wandb", "tests"]) == 0
-    assert list((tmp_path / "run/wandb").glob("offline-run-*"))
+    known = (tmp_path / "run/wandb/run-id").read_text()
+    assert len(list((tmp_path / "run/wandb").glob(f"offline-run-*-{known}"))) == 1
     assert "no key found" in (tmp_path / "run/train.log").read_text()
+    logged = yaml.safe_load((tmp_path / "run/logs/version_0/hparams.yaml").read_text())
+    assert logged["model"]["lr"] == 0.01 and logged["data"]["init_args"]["batch_size"] == 4
+
+    time.sleep(1.1)  # folders are named by the second
+    assert main(["fit", str(tmp_path / "run"), "--trainer.max_steps", "4"]) == 0  # a resumed run is the same run there
+    assert (tmp_path / "run/wandb/run-id").read_text() == known
+    assert len(list((tmp_path / "run/wandb").glob(f"offline-run-*-{known}"))) == 2
 
 
 def test_a_key_is_found_where_wandb_keeps_it(tmp_path, monkeypatch):
@@ -337,3 +346,71 @@ def test_debug_shows_the_traceback(config, monkeypatch):
     monkeypatch.setenv("LTR_DEBUG", "1")
     with pytest.raises(ValueError, match="no such file"):
         main(["test", "--config", str(config), "--ckpt_path", "nowhere.ckpt"])
+
+
+REFUSED = {
+    "a loss that is none": (["--model.loss", "torch.nn.MSELoss"], "ltr: model.loss: torch.nn.MSELoss is no Loss; name a class"),
+    "a margin for a loss": (["--model.loss", "ltr.margins.FromDistance"], "ltr: model.loss: ltr.margins.FromDistance is no Loss"),
+    "a loss that is not there": (["--model.loss", "NoSuchLoss"], "ltr: model.loss: there is no NoSuchLoss"),
+    "no module of one's own": (["--model.loss", "mine.Loss"], "ltr: model.loss: mine.Loss: No module named 'mine'"),
+    "a word for a number": (["--model.lr", "x"], "ltr: model.lr: Expected a float"),
+    "a timer": (
+        ["--trainer.callbacks+=lightning.pytorch.callbacks.Timer", "--trainer.callbacks.duration", "00:00:00:10"],
+        "ltr: trainer.callbacks: Lightning's Timer can't be named in a configuration; set trainer.max_time",
+    ),
+    "weights averaged by SWA": (
+        ["--trainer.callbacks+=lightning.pytorch.callbacks.StochasticWeightAveraging", "--trainer.callbacks.swa_lrs", "0.1"],
+        "ltr: StochasticWeightAveraging can't be resumed exactly; take lightning.pytorch.callbacks.EMAWeightAveraging",
+    ),
+    "a search for a batch size": (
+        ["--trainer.callbacks+=lightning.pytorch.callbacks.BatchSizeFinder"],
+        "ltr: BatchSizeFinder can't change the batches of a run",
+    ),
+    "stopping by nothing": (
+        ["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping", "--trainer.callbacks.monitor", "val/nope"],
+        "ltr: EarlyStopping must monitor one of val/nDCG@10, val/RR@10, val/AP, val/swapped_pairs, got 'val/nope'",
+    ),
+    "best by what is no metric": (["--best.monitor", "AP"], "ltr: best.monitor must be one of the measures val/nDCG@10,"),
+    "no accumulation": (["--trainer.accumulate_grad_batches", "0"], "ltr: accumulate_grad_batches must be at least 1, got 0"),
+    "less than none": (["--trainer.accumulate_grad_batches", "-1"], "ltr: accumulate_grad_batches must be at least 1, got -1"),
+    "clipping below 0": (["--trainer.gradient_clip_val", "-1"], "ltr: gradient_clip_val must be at least 0, got -1"),
+    "validations without end": (["--trainer.val_check_interval", "0"], "ltr: val_check_interval must be above 0, got 0"),
+    "devices by a word": (["--trainer.devices", "x"], "ltr: devices must be a number of processes, or of GPUs, got 'x'"),
+    "fewer than no devices": (["--trainer.devices", "-3"], "ltr: devices must be a number of processes, or of GPUs, got '-3'"),
+    "fewer than no best": (["--best.save_top_k", "-2"], "ltr: save_top_k must be at least -1 (all), got -2"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_can_t_be_is_refused_when_the_configuration_is_read(case, config, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    arguments, message = REFUSED[case]
+    assert main(["fit", "--config", str(config), *arguments]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ltr")]
+    assert len(said) == 1 and said[0].startswith(message) and len(said[0]) < 500, said
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_callback_needs_no_list(config):
+    assert main(["fit", "--config", str(config), "--trainer.max_steps", "1", "--trainer.callbacks", "ltr.callbacks.Health"]) == 0
+
+
+def test_a_quiet_run_says_what_it_is_and_where_it_lies(config, tmp_path):
+    """From start to end in a process without a terminal: few lines, no other product, no deprecations."""
+    from tests.run.kills import Child
+
+    output = tmp_path / "output"
+    assert Child(["fit", "--config", str(config)], output).end_after(120) == 0
+    lines = output.read_text().strip().splitlines()
+    assert len(lines) <= 20
+    assert lines[-1].startswith("trained 16 steps in ") and lines[-1].endswith(f"next: ltr test {tmp_path / 'run'}")
+    for word in ("litlogger", "Tip", "deprecat", "warn", "GPU available", "total length", "Total length"):
+        assert word not in output.read_text()
+
+
+def test_progress_without_a_terminal(config, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("ltr.run.log.EVERY", 0.0)
+    assert main(["fit", "--config", str(config)]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step 4 of 16, epoch 1: ")]
+    assert len(told) == 1 and " steps/s, loss " in told[0] and told[0].endswith(" left")
+    assert told[0] in (tmp_path / "run/train.log").read_text()

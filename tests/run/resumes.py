@@ -52,6 +52,7 @@ GROUPS = TEXTS | {
     "data": {"class_path": "ltr.datamodules.GroupDataModule", "init_args": {"path": "collection", "groups": 8}},
 }
 EARLY = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "val/nDCG_exp@10", "mode": "max"}}
+AVERAGE = {"class_path": "lightning.pytorch.callbacks.EMAWeightAveraging", "init_args": {"decay": 0.9}}
 SCHEDULE = {
     "class_path": "ltr.callbacks.LossSchedule",
     "init_args": {
@@ -88,6 +89,7 @@ VARIANTS = {
         "trainer.accumulate_grad_batches": 2,
         "trainer.max_epochs": 8,
     },
+    "averaged weights": {"trainer.callbacks": [AVERAGE], "trainer.val_check_interval": 3},
     "another loss from step 5": {"trainer.callbacks": [SCHEDULE], "trainer.max_epochs": 4},
     "clipped gradients": {"trainer.gradient_clip_val": 0.1},
     "sanity check": {"trainer.num_sanity_val_steps": 2},

@@ -98,6 +98,57 @@ def test_the_long_form_finds_the_folder_of_a_configuration(config, monkeypatch):
     assert (file.parent / "test.run").is_file()
 
 
+def test_a_relative_data_path_counts_from_where_the_run_was_started(config, tmp_path, monkeypatch):
+    assert fit(config, tmp_path / "run", "--data.path", "../letor") == 0
+    (tmp_path / "deep/er").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "deep/er")
+    assert main(["test", str(tmp_path / "run")]) == main(["fit", str(tmp_path / "run"), "--trainer.max_epochs", "3"]) == 0
+    assert list(Path().iterdir()) == []
+
+
+def test_a_layer_and_another_folder_follow_a_run(config):
+    assert fit(config, "run") == 0
+    Path("layer.yaml").write_text("trainer: {max_epochs: 3}")
+    assert main(["fit", "run", "--config", "layer.yaml"]) == 0 and metrics("run")["fit"]["steps"] == 18
+    assert main(["test", "run", "--trainer.default_root_dir", "out"]) == 0
+    assert Path("out/test.run").is_file() and not Path("run/test.run").exists()
+    assert not Path("runs").exists()
+
+
+def test_a_run_without_a_checkpoint_begins_again_in_its_folder(config):
+    assert fit(config, "run") == 0
+    shutil.rmtree("run/checkpoints")
+    assert main(["fit", "run"]) == 0 and metrics("run")["fit"]["steps"] == 12
+    assert not Path("runs").exists()
+
+
+def test_a_refused_resume_leaves_the_configuration(config):
+    assert fit(config, "run") == 0
+    before = files("run")
+    for options in (
+        "--data.batch_size 8",
+        "--trainer.val_check_interval 100",
+        "--trainer.precision bf16-true",
+        "--data.path nowhere",
+    ):
+        assert main(["fit", "run", "--trainer.max_epochs", "3", *options.split()]) == 2
+    assert files("run") == before
+
+
+def test_weights_that_no_run_resumes_from_are_not_overwritten(config, capsys):
+    assert fit(config, "run", "--best.save_weights_only", "true") == 0
+    Path("run/checkpoints/last.ckpt").unlink()
+    assert main(["fit", "run", "--trainer.max_epochs", "4"]) == 2
+    assert "run holds weights that no run can resume from" in told(capsys)
+
+
+def test_no_best_weights_are_kept_without_a_monitor(config, capsys):
+    assert fit(config, "run", "--best.monitor", "null") == 0
+    assert not Path("run/checkpoints/best.ckpt").exists()
+    assert "trained 12 steps" in (out := capsys.readouterr().out) and "last.ckpt has the weights" in out
+    assert main(["test", "run"]) == 0
+
+
 @pytest.mark.parametrize("command", ["fit", "test"])
 def test_a_folder_that_holds_no_run(config, capsys, command):
     assert main([command, "nowhere"]) == 2
@@ -138,7 +189,9 @@ def test_nothing_to_do_changes_nothing(config, capsys):
     before = files("run")
     capsys.readouterr()
     assert main(["fit", "run"]) == 0
-    assert "the run has done its 2 epochs (trainer.max_epochs), 12 steps; nothing to do, nothing changed" in capsys.readouterr().out
+    assert (
+        "the run has done its 2 epochs (trainer.max_epochs), 12 steps; nothing to do, nothing changed" in capsys.readouterr().out
+    )
     assert fit(config, "run", "--ckpt_path", "last") == 0
     assert files("run") == before
 
