@@ -178,6 +178,8 @@ class RankerModule(LightningModule):
 
     def on_train_start(self) -> None:
         """A resumed run takes the rates, the weight decay and the length of this configuration, not those in the checkpoint."""
+        if not self._asked:  # a child class has an optimiser of its own
+            return
         (optimizer,), (scheduler,) = self.trainer.optimizers, (config.scheduler for config in self.trainer.lr_scheduler_configs)
         assert isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR)
         for number, (group, (lr, weight_decay)) in enumerate(zip(optimizer.param_groups, self._asked, strict=True)):

@@ -16,7 +16,7 @@ from ltr.losses import MarginRankingLoss, RankNetLoss, SoftmaxLoss
 from ltr.margins import Annealed, Constant, FromDistance, Learnable, NormalSample
 from tests.cli.test_command import losses, metrics, write_config
 from tests.rankers import cross_encoder, data_for, trainer
-from tests.test_resume import assert_same, finish, start, weights, with_callback
+from tests.run.kills import Child, waiting
 
 calls: list[tuple] = []
 
@@ -241,8 +241,17 @@ def test_a_bad_change_is_one_line_and_exit_code_2(tmp_path, backbone, collection
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, backbone, collection_folder):
     folder = tmp_path_factory.mktemp("whole")
-    finish(start(scheduled(folder, backbone, collection_folder)), 0)
-    return weights(folder / "run"), losses(folder / "run")
+    return weights(fitted(scheduled(folder, backbone, collection_folder))), losses(folder / "run")
+
+
+def fitted(config: Path, *options: str) -> Path:
+    """The folder of a run in a process of its own."""
+    assert Child(["fit", "--config", str(config), *options], config.with_name("output")).end_after(120) == 0
+    return config.parent / "run"
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
 
 
 @pytest.mark.slow
@@ -252,10 +261,16 @@ def test_a_run_killed_in_a_late_stage_goes_on_to_the_same_weights(tmp_path, back
     The losses are compared too: two margins under which the same pairs cost something have the same gradient.
     """
     config = scheduled(tmp_path, backbone, collection_folder, **{"data.init_args.num_workers": 2})
-    finish(start(with_callback(config, "KillAt", step=14)), -signal.SIGKILL)
-    finish(start(config, "--ckpt_path", "last"), 0)
+    waits = yaml.safe_load(config.read_text())
+    waits["trainer"]["callbacks"].append(waiting(tmp_path / "waits", step=14))
+    config.with_name("waits.yaml").write_text(yaml.safe_dump(waits))
+    child = Child(["fit", "--config", str(config.with_name("waits.yaml"))], tmp_path / "output")
+    child.until(tmp_path / "waits")
+    child.send(signal.SIGKILL)
+    assert child.end_after(60) == -signal.SIGKILL
     expected, curve = uninterrupted
-    assert_same(weights(tmp_path / "run"), expected)
+    resumed = weights(fitted(config, "--ckpt_path", "last"))
+    assert resumed.keys() == expected.keys() and all(torch.equal(resumed[name], expected[name]) for name in expected)
     assert losses(tmp_path / "run") == curve[12:]
 
 
@@ -263,6 +278,5 @@ def test_a_run_killed_in_a_late_stage_goes_on_to_the_same_weights(tmp_path, back
 def test_the_stages_matter_to_the_weights(tmp_path, backbone, collection_folder, uninterrupted):
     """Else the test above would show nothing."""
     config = scheduled(tmp_path, backbone, collection_folder, SCHEDULE[:2])
-    finish(start(config), 0)
-    other = weights(tmp_path / "run")
+    other = weights(fitted(config))
     assert not all(torch.equal(other[name], uninterrupted[0][name]) for name in other)

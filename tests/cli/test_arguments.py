@@ -53,4 +53,4 @@ def test_a_key_that_is_no_option_and_holds_nothing(tmp_path, capsys, monkeypatch
             "RankNetLoss",
         ]
         assert main(["fit", *common, "--model.ranker.n_features", "3", "--config", str(tmp_path / "one.yaml")]) == 2
-        assert f"{key} is no option" in capsys.readouterr().err or "max_epoch" in key
+        assert f"{key} is no option" in capsys.readouterr().err

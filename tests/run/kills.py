@@ -60,6 +60,7 @@ class Child:
     """``ltr fit`` in a process group of its own: forked from a server that has imported everything, or a new program."""
 
     def __init__(self, args: list[str], output: Path, processes: int = 1) -> None:
+        self.output = output
         if processes > 1:
             command = [sys.executable, "-m", "ltr", *args]
             with open(output, "w") as told:
@@ -79,6 +80,13 @@ class Child:
             if self._code() is None:
                 os.kill(self.pid, by)
 
+    def until(self, file: Path) -> None:
+        """Return when the run has written a file, as ``tests.faults.WaitAt`` does."""
+        latest = time.monotonic() + 60
+        while not file.exists():
+            assert self._code() is None and time.monotonic() < latest, self.output.read_text()
+            time.sleep(0.01)
+
     def _code(self) -> int | None:
         return self.process.poll() if isinstance(self.process, subprocess.Popen) else self.process.exitcode
 
@@ -94,6 +102,11 @@ class Child:
                 self.send(signal.SIGKILL)
             time.sleep(0.005)
         return code
+
+
+def waiting(file: Path, step: int = 0, within: str = "step") -> dict:
+    """The configuration of a callback that writes a file at a moment, and takes its time there."""
+    return {"class_path": "tests.faults.WaitAt", "init_args": {"file": str(file), "step": step, "within": within}}
 
 
 def start(run: Path, config: Path) -> list[str]:

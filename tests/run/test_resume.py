@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from ltr.__main__ import main
-from tests.run.kills import Child, start, torn
+from tests.run.kills import Child, start, torn, waiting
 from tests.run.resumes import VARIANTS, configured, differences, outcome, try_variant, write_world
 
 
@@ -71,16 +71,8 @@ def _finished(world: Path, folder: Path, variant: str = "plain", **changes) -> P
 
 def _slow(world: Path, folder: Path, within: str, **changes) -> Path:
     """A run that waits for its end at step 3 or in the validation after it, and says so by a file."""
-    callback = {"class_path": "tests.faults.WaitAt", "init_args": {"step": 3, "within": within, "file": str(folder / "waits")}}
+    callback = waiting(folder / "waits", step=3, within=within)
     return _written(world, folder, **{"trainer.callbacks": [callback], "trainer.val_check_interval": 3} | changes)
-
-
-def _waits(child: Child, file: Path) -> None:
-    """Return when the run says that it waits."""
-    until = time.monotonic() + 60
-    while not file.exists():
-        assert child.process.is_alive() and time.monotonic() < until, file.with_name("output").read_text()
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(("within", "workers"), [("step", 2), ("validation", 0)])
@@ -90,7 +82,7 @@ def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, 
     changes = {"data.init_args.num_workers": workers, "last.every_n_steps": 2}
     file = _slow(world, tmp_path / "stopped", within, **changes)
     child = Child(start(file.parent / "run", file), file.with_name("output"))
-    _waits(child, file.with_name("waits"))
+    child.until(file.with_name("waits"))
     child.send(by)
     came, output = child.end_after(60), file.with_name("output").read_text()
     assert came == code, output
@@ -116,7 +108,7 @@ def test_a_second_signal_ends_at_once(world, tmp_path):
     file = _slow(world, tmp_path / "stopped", "step", **{"last.every_n_steps": 2, "trainer.max_epochs": 1000})
     output = file.with_name("output")
     child = Child(start(file.parent / "run", file), output)
-    _waits(child, file.with_name("waits"))
+    child.until(file.with_name("waits"))
     child.send(signal.SIGTERM)
     until = time.monotonic() + 1
     while "once more to stop at once" not in output.read_text() and time.monotonic() < until:
@@ -130,11 +122,11 @@ def test_a_second_signal_ends_at_once(world, tmp_path):
 def test_sigterm_before_training_and_while_measuring(world, tmp_path):
     """It ends the program, which has nothing to save."""
     run = _finished(world, tmp_path / "a")
-    callback = {"class_path": "tests.faults.WaitAt", "init_args": {"within": "test", "file": str(tmp_path / "waits")}}
+    callback = waiting(tmp_path / "waits", within="test")
     layer = tmp_path / "layer.yaml"
     layer.write_text(yaml.safe_dump({"trainer": {"callbacks": [callback]}}))
     child = Child(["test", str(run), "--config", str(layer)], tmp_path / "output")
-    _waits(child, tmp_path / "waits")
+    child.until(tmp_path / "waits")
     child.send(signal.SIGTERM)
     assert child.end_after(60) == 143
     assert not (run / "test.run").exists() and "Traceback" not in (tmp_path / "output").read_text()
