@@ -3,6 +3,7 @@
 import logging
 import re
 import signal
+from pathlib import Path
 
 import pytest
 import torch
