@@ -83,9 +83,8 @@ reproduce: .venv/bench data $(REPRODUCED)  ## Every trained number in the README
 
 # A run that was interrupted goes on; to train anew after a change of the YAML, remove its folder.
 runs/%/test.run: | env
-	$(BIN)/python -m ltr fit -c experiments/$(patsubst %/,%,$(dir $*)).yaml --seed_everything $(patsubst seed=%,%,$(notdir $*)) \
-		$(if $(wildcard $(@D)/checkpoints/last.ckpt),--ckpt_path last)
-	$(BIN)/python -m ltr test -c $(@D)/config.yaml --ckpt_path best
+	$(BIN)/python -m ltr fit -c experiments/$(patsubst %/,%,$(dir $*)).yaml --seed_everything $(patsubst seed=%,%,$(notdir $*)) --ckpt_path last
+	$(BIN)/python -m ltr test $(@D)
 
 clean:  ## Remove what was built, not what was trained
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache *.egg-info

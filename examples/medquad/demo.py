@@ -111,7 +111,7 @@ def main() -> None:
     begin = time.perf_counter()
     ltr("fit", "--config", CONFIG, "--trainer.default_root_dir", str(RUN))
     fitted = time.perf_counter() - begin
-    ltr("test", "--config", f"{RUN}/config.yaml", "--ckpt_path", "best")
+    ltr("test", str(RUN))
     seconds = json.loads((RUN / "metrics.json").read_text())["test"]["seconds"]
     rows.append(("PairWiseBertRanker", measure(collection, ranker(collection, RUN / "test.run")), seconds))
     total = time.perf_counter() - start

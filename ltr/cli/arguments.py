@@ -14,6 +14,7 @@ from ltr.module import RankerModule
 from ltr.run.folder import RunFolder
 from ltr.run.results import read_metrics
 
+CONFIG = ("--config", "-c")
 COMMANDS = ("fit", "validate", "test", "predict")
 
 
@@ -52,7 +53,7 @@ def _checked(args: Iterable[str]) -> Iterator[str]:
     words = iter(args)
     for word in words:
         name, equals, value = word.partition("=")
-        if name not in ("--config", "-c"):
+        if name not in CONFIG:
             yield word
             continue
         file = value if equals else next(words, "")
@@ -69,7 +70,7 @@ def check_keys(args: Iterable[str], parser: jsonargparse.ArgumentParser) -> None
     known = {".".join(parts[:end]) for action in parser._actions for parts in [action.dest.split(".")] for end in range(9)}
     words = list(args)
     for name, file in zip(words, words[1:], strict=False):
-        for key in _empty(_read(Path(file)) or {}) if name == "--config" else ():
+        for key in _empty(_read(Path(file)) or {}) if name in CONFIG else ():
             if key not in known and "class_path" not in key and "init_args" not in key:
                 raise InputError(f"{file}: {key!r} is no option, and holds nothing; remove it")
 
