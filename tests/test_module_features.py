@@ -204,7 +204,8 @@ def test_a_run_that_stopped_within_an_epoch_goes_on_to_the_same_weights(config, 
     assert fit(parts, str(parts), "--ckpt_path", "last", "--data.init_args.normalise", "[min-max]")[0] == 2
     other = write_letor(tmp_path / "other", seed=4)
     assert fit(parts, str(parts), "--ckpt_path", "last", "--data.init_args.path", str(other))[0] == 2
-    assert capsys.readouterr().err.count("the checkpoint normalised its features differently") == 2
+    told = capsys.readouterr().err
+    assert "data.normalise was" in told and "the checkpoint was trained on other data" in told
     _, resumed = fit(parts, str(parts), "--ckpt_path", "last")
     assert resumed["global_step"] == expected["global_step"] == 24
     for name, weights in expected["state_dict"].items():

@@ -86,9 +86,10 @@ class TripletRows:
         if left_out := len(queries) - len(rows):
             log.info("%s: %d of %d queries have no negatives and are left out", self.where, left_out, len(queries))
         self.relevant = RelevantRows(self.judged, np.asarray(rows), self.positives, self.epoch, self.seed)
+        self.query_rows = self.relevant.query_rows
 
     def __len__(self) -> int:
-        return len(self.relevant.query_rows)
+        return len(self.query_rows)
 
     def _others(self, negatives: QueryLists, query_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents to draw negatives from, and their values."""

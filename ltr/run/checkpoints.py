@@ -17,7 +17,7 @@ from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError, Terminated
 from ltr.metrics import LOWER_IS_BETTER
 from ltr.module import is_trial
-from ltr.run.folder import RunFolder
+from ltr.run.folder import RunFolder, read_checkpoint
 from ltr.run.progress import Moment, settle
 from ltr.run.signals import Signals
 
@@ -98,7 +98,7 @@ class Checkpoints(Checkpoint):
             )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        kept = RunFolder(trainer.default_root_dir).kept_scores(self.best.monitor) if trainer.is_global_zero else {}
+        kept = self._kept(RunFolder(trainer.default_root_dir)) if trainer.is_global_zero else {}
         self._scores = trainer.strategy.broadcast(kept)  # so that all ranks decide alike
         self._unfinished, self._stopped = 0, False
 
@@ -246,12 +246,20 @@ class Checkpoints(Checkpoint):
         checkpoint["run"] = {"identity": self.identity, "stopped": self._stopped} | monitored
         return checkpoint
 
+    def _kept(self, folder: RunFolder) -> dict[int, float]:
+        """The scores of the best weights in the folder; the very best is made one of several, if it was not yet."""
+        if self.best.save_top_k not in (0, 1) and folder.best.is_file():
+            file = folder.of_step(read_checkpoint(folder.best)["global_step"])
+            if not file.is_file():
+                _copy(folder.best, file)
+        return folder.kept_scores(self.best.monitor)
+
     def _keep_best(self, folder: RunFolder, file: Path, step: int) -> None:
         """Put a checkpoint among the best, and remove those that no longer are."""
-        if self.best.save_top_k != 1:
-            _copy(file, folder.of_step(step))
         if max(self._scores, key=lambda one: (self._scores[one], -one)) == step:
             _copy(file, folder.best)
+        if self.best.save_top_k != 1:
+            _copy(file, folder.of_step(step))
         for other in folder.steps():
             if other not in self._scores:
                 folder.of_step(other).unlink()

@@ -28,7 +28,6 @@ TRIED = (
     "no dev split",
     "validation every second epoch",
     "accumulation of 2, validation every 3",
-    "8 steps at most",
     "the three best",
     "early stopping",
     "a cross-encoder with dropout",
