@@ -8,10 +8,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ltr.__main__ import main
 from ltr.batch import ScoredLists
 from ltr.data.collection import open_collection
-from ltr.data.negatives import MinedNegatives
 from ltr.errors import InputError
 from ltr.losses import MarginRankingLoss
 from ltr.margins import Annealed, Constant, FromDistance, LabelGap, Learnable, NormalSample
+from ltr.mining.negatives import MinedNegatives
 from tests.cli.test_command import write_config
 
 

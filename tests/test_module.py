@@ -6,11 +6,11 @@ from transformers import BertConfig, BertForSequenceClassification, get_linear_s
 
 from ltr.callbacks.loss_schedule import LossChange, LossSchedule
 from ltr.data.formats import JoinedPairs
-from ltr.data.negatives import MinedNegatives
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import AdaptiveMarginRankingLoss, MarginRankingLoss, RankNetLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable, NormalSample
+from ltr.mining.negatives import MinedNegatives
 from ltr.models import PairWiseBertRanker
 from ltr.module import RankerModule
 from tests.conftest import wordpiece_tokenizer

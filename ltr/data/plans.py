@@ -7,6 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 from torch import distributed
@@ -28,6 +29,7 @@ class Plan(ABC):
 
     n_rows: int  # rows that an epoch draws from
     per_step: int  # lists of a step, over all processes
+    version: int = 0  # another one after each change of what is drawn
 
     @abstractmethod
     def __len__(self) -> int:
@@ -36,6 +38,22 @@ class Plan(ABC):
     @abstractmethod
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
         """The lists of this process at a step; ``together``: all processes ask for it now, so they may share the drawing."""
+
+    def kept_batches(self, epoch: int, step: int) -> list[list[int]] | None:
+        """The rows of batches around this step that (seed, epoch, step) does not tell, for a checkpoint; else None."""
+        return None
+
+    def keep(self, epoch: int, step: int, batches: list[list[int]]) -> None:
+        """Take over what :meth:`kept_batches` has said."""
+        raise NotImplementedError
+
+
+class _Window(NamedTuple):
+    """Batches that were planned together."""
+
+    key: tuple[int, int]  # epoch, number in the epoch
+    batches: list[list[int]]  # the rows of each global batch
+    drawn: dict[int, LabelledList]  # lists that are drawn already, by row
 
 
 class Buckets(Plan):
@@ -60,34 +78,58 @@ class Buckets(Plan):
         self.n_used = self.n_rows - (rest if rest < world_size else 0)
         self.seed, self.rank, self.world_size, self.window = seed, rank, world_size, window
         self._permutation: tuple[int, np.ndarray] | None = None
-        self._window: tuple[tuple[int, int], list[list[LabelledList]]] | None = None
+        self._window: _Window | None = None
+        self._kept: _Window | None = None  # one whose batches keep their rows, though other documents are drawn for them now
 
     def __len__(self) -> int:
         return -(-self.n_used // self.per_step)
 
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
         number, at = divmod(step, self.window)
-        if self._window is None or self._window[0] != (epoch, number):  # steps come in order: the last window is kept
-            self._window = (epoch, number), self._batches(epoch, number, together)
-        return self._window[1][at]
+        if self._window is None or self._window.key != (epoch, number):  # steps come in order: the last window is kept
+            self._window = self._planned(epoch, number, together)
+        own, drawn = self._window.batches[at][self.rank :: self.world_size], self._window.drawn
+        return [drawn[row] if row in drawn else self.rows.draw(epoch, row) for row in own]
+
+    def replace(self, rows: Rows) -> None:
+        """Draw other documents for the same rows, from the next batch on."""
+        assert len(rows) == self.n_rows, "the plan of an epoch counts the rows"
+        self.rows, self._window, self.version = rows, None, self.version + 1
+
+    def keep_window(self, epoch: int, step: int) -> None:
+        """Let the batches keep their rows that are planned together with those before this step, whatever is drawn for them.
+
+        So an epoch visits each row once, though the rows are replaced in its midst. All processes must call it together.
+        """
+        if step % self.window:
+            self._kept = self._planned(epoch, step // self.window, together=True)._replace(drawn={})
+
+    def kept_batches(self, epoch: int, step: int) -> list[list[int]] | None:
+        return self._kept.batches if self._kept is not None and self._kept.key == (epoch, step // self.window) else None
+
+    def keep(self, epoch: int, step: int, batches: list[list[int]]) -> None:
+        self._kept = _Window((epoch, step // self.window), batches, {})
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_permutation": None, "_window": None}  # a spawned worker needs neither
 
-    def _batches(self, epoch: int, number: int, together: bool) -> list[list[LabelledList]]:
-        """The batches of a window, of each the lists of this process."""
+    def _planned(self, epoch: int, number: int, together: bool) -> "_Window":
+        """The batches of a window, with the lists of this process that were drawn to plan them."""
+        if self._kept is not None and self._kept.key == (epoch, number):
+            return self._kept
         if self._permutation is None or self._permutation[0] != epoch:
             self._permutation = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.n_rows)
         size = self.per_step * self.window
         rows = self._permutation[1][: self.n_used][number * size : (number + 1) * size]
-        own = slice(self.rank, None, self.world_size)
         if self.window == 1:
-            return [[self.rows.draw(epoch, row) for row in rows[own]]]
+            return _Window((epoch, number), [rows.tolist()], {})
         drawn = self._drawn(epoch, rows, together)
         order = np.argsort([length for length, _ in drawn], kind="stable")
-        batches = [order[at : at + self.per_step] for at in range(0, len(order), self.per_step)]
-        shuffled = np.random.default_rng([self.seed, epoch, number]).permutation(len(batches))
-        return [[drawn[row][1] for row in batches[at][own]] for at in shuffled]
+        batches = [order[at : at + self.per_step].tolist() for at in range(0, len(order), self.per_step)]
+        shuffled = [batches[at] for at in np.random.default_rng([self.seed, epoch, number]).permutation(len(batches))]
+        own = [at for batch in shuffled for at in batch[self.rank :: self.world_size]]
+        planned = [[int(rows[at]) for at in batch] for batch in shuffled]
+        return _Window((epoch, number), planned, {int(rows[at]): drawn[at][1] for at in own})
 
     def _drawn(self, epoch: int, rows: np.ndarray, together: bool) -> list[tuple[float, LabelledList]]:
         """Length and list of each row. Processes that ask together draw a share each, and exchange them."""

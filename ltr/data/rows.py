@@ -59,61 +59,80 @@ def _in_parts(queries: np.ndarray, n_parts: np.ndarray) -> tuple[np.ndarray, np.
     return np.repeat(queries, n_parts), np.concatenate([np.arange(n) for n in n_parts])
 
 
+class Source(NamedTuple):
+    """Where negatives are drawn from, and how many of a row."""
+
+    count: int
+    lists: QueryLists | None  # documents to draw from, by query; None draws from the whole corpus
+    have_distances: bool = False  # whether the values are distances, which then travel with the documents
+
+
 @dataclass(eq=False)
 class TripletRows:
-    """Relevant documents of a query, and others to rank below them.
+    """Relevant documents of a query, and others to rank below them: first those of the first source, and no document twice.
 
-    Queries without negatives are left out; an InputError if all are.
+    Queries that no source has a document for are left out; an InputError if all are.
     """
 
     judged: QueryLists  # every query has a relevant document
-    negatives: QueryLists | None  # documents to draw negatives from, by query; None draws from the whole corpus
+    sources: tuple[Source, ...]
     n_docs: int  # of the corpus
     positives: int  # how many to draw
-    negatives_per_query: int
     seed: int
     _: KW_ONLY
     epoch: Epoch
-    have_distances: bool = False  # whether the values of the negatives are distances, which then travel with the documents
     where: str  # the split, for errors
+    queries: np.ndarray | None = None  # [Q] int64, those that have rows; None: those with a negative
 
     def __post_init__(self) -> None:
-        queries = self.judged.query_rows
-        rows = [row for row in queries if self.negatives is None or len(self._others(self.negatives, row)[0])]
-        if not rows:
-            text = f"{self.where}: no query has a document to rank below its relevant ones; choose another source of negatives"
-            raise InputError(text, option="negatives")
-        if left_out := len(queries) - len(rows):
-            log.info("%s: %d of %d queries have no negatives and are left out", self.where, left_out, len(queries))
-        self.relevant = RelevantRows(self.judged, np.asarray(rows), self.positives, self.epoch, self.seed)
+        self.queries = self._learnable() if self.queries is None else self.queries
+        self.relevant = RelevantRows(self.judged, self.queries, self.positives, self.epoch, self.seed)
         self.query_rows = self.relevant.query_rows
 
     def __len__(self) -> int:
         return len(self.query_rows)
 
-    def _others(self, negatives: QueryLists, query_row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Documents to draw negatives from, and their values."""
+    def _learnable(self) -> np.ndarray:
+        """The queries with a document to rank below the relevant ones."""
+        queries = self.judged.query_rows
+        rows = [row for row in queries if any(one.lists is None or len(self._others(one.lists, row)[0]) for one in self.sources)]
+        if not rows:
+            text = f"{self.where}: no query has a document to rank below its relevant ones; choose another source of negatives"
+            raise InputError(text, option="negatives")
+        if left_out := len(queries) - len(rows):
+            log.info("%s: %d of %d queries have no negatives and are left out", self.where, left_out, len(queries))
+        return np.asarray(rows)
+
+    def _relevant(self, query_row: int) -> np.ndarray:
         judged_rows, grades = self.judged.of(query_row)
+        return judged_rows[grades > 0]
+
+    def _others(self, negatives: QueryLists, query_row: int, taken: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Documents to draw negatives from, without those taken (or the relevant ones), and their values."""
+        taken = self._relevant(query_row) if taken is None else taken
         doc_rows, values = negatives.of(query_row)
-        kept = (doc_rows != judged_rows[grades > 0][:, None]).all(axis=0)  # faster than np.isin for so few documents
+        kept = (doc_rows != taken[:, None]).all(axis=0)  # faster than np.isin for so few documents
         return doc_rows[kept], values[kept]
 
     def draw(self, epoch: int, row: int) -> LabelledList:
         """Relevant documents come first."""
         one, rng = self.relevant.draw(epoch, row)
-        distances = None
-        if self.negatives is None:
-            judged_rows, grades = self.judged.of(one.query_row)
-            negative = _draw_outside(rng, self.n_docs, judged_rows[grades > 0], self.negatives_per_query)
-        else:
-            others, values = self._others(self.negatives, one.query_row)
-            chosen = rng.choice(len(others), min(self.negatives_per_query, len(others)), replace=False)
-            negative = others[chosen]
-            if self.have_distances:  # no loss asks for a margin of a relevant document
-                distances = np.concatenate([np.zeros(len(one.doc_rows), np.float32), values[chosen]])
-        doc_rows = np.concatenate([one.doc_rows, negative])
-        labels = np.concatenate([one.labels, np.zeros(len(negative), np.float32)])
-        return one._replace(doc_rows=doc_rows, labels=labels, distances=distances)
+        taken = self._relevant(one.query_row)
+        negative, distances = [], [np.zeros(len(one.doc_rows), np.float32)]  # no loss asks for a margin of a relevant document
+        for source in self.sources:
+            if source.lists is None:
+                drawn = _draw_outside(rng, self.n_docs, taken, source.count)
+            else:
+                others, values = self._others(source.lists, one.query_row, taken)
+                chosen = rng.choice(len(others), min(source.count, len(others)), replace=False)
+                drawn = others[chosen]
+            negative.append(drawn)
+            distances.append(values[chosen] if source.have_distances else np.full(len(drawn), np.nan, np.float32))
+            taken = np.concatenate([taken, drawn])
+        doc_rows = np.concatenate([one.doc_rows, *negative])
+        labels = np.concatenate([one.labels, np.zeros(len(doc_rows) - len(one.doc_rows), np.float32)])
+        known = any(source.have_distances for source in self.sources)
+        return one._replace(doc_rows=doc_rows, labels=labels, distances=np.concatenate(distances) if known else None)
 
 
 def _draw_outside(rng: np.random.Generator, n: int, forbidden: np.ndarray, count: int) -> np.ndarray:

@@ -3,12 +3,14 @@
 import os
 import signal
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Sampler
 
+from ltr.batch import RankingBatch
 from ltr.data.collate import Collator
 from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.plans import Buckets, EvalBatches, PlanSampler, ShareOfRank, TrainBatches
@@ -35,6 +37,7 @@ class RankingDataModule(LightningDataModule):
         needs_in_batch: whether lists hold relevant documents alone, so that they must be ranked against those of other lists.
         has_distances: whether training lists bring the distances of mined negatives, for margins that read them.
         batch_size: training lists per step and process; None where a batch is counted in groups.
+        before_batch: called in the main process before each training batch is fetched, when all is done that belongs to the last.
         corpus: the corpus to search for the documents of evaluated lists, after ``setup``; None where lists bring them.
         content: a digest of each thing that the run learns from, after ``setup("fit")``; a resume needs the same.
 
@@ -46,6 +49,7 @@ class RankingDataModule(LightningDataModule):
     has_distances: bool = False
     batch_size: int | None = None
     corpus: SearchedCorpus | None = None
+    before_batch: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -108,14 +112,15 @@ class RankingDataModule(LightningDataModule):
             least = f"a row to learn from for each of the {self.world_size} processes"
             raise InputError(f"{self.path}: split 'train' must have {least}, got {self.train.plan.n_rows} in all")
         # Without a trainer nobody knows the position: the sampler then starts the epoch that Lightning's set_epoch says.
-        return self._loader(self.train, PlanSampler(self.train.plan, None if self.trainer is None else self._position))
+        sampler = PlanSampler(self.train.plan, None if self.trainer is None else self._position)
+        return TrainLoader(self._before_batch, self.train, **self._loading(sampler))
 
     def state_dict(self) -> dict:
         """What a checkpoint keeps: the batches that the trainer has consumed, how many make an epoch, and what is in it."""
         if not self.train:
             return {}
         place = {"consumed": self._consumed(), "steps": self._steps(), "per_step": self.train.plan.per_step}
-        return place | {"content": self.content}
+        return place | {"content": self.content, "kept": self.train.plan.kept_batches(*self._position())}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Resume from a checkpoint, if the trainer fits; its position means nothing where epochs or steps have another size."""
@@ -136,6 +141,8 @@ class RankingDataModule(LightningDataModule):
             came = f"steps of {state_dict['per_step']} lists, here they have {per_step}"
             raise InputError(f"the checkpoint comes from {came}; resume with the same batch_size and devices, or the same groups")
         self._restored = state_dict["consumed"]
+        if state_dict.get("kept") is not None:
+            self.train.plan.keep(*self._position(), state_dict["kept"])
 
     def _consumed(self) -> int:
         """Batches since the start of the run that the trainer has consumed, not those that workers have fetched.
@@ -173,18 +180,49 @@ class RankingDataModule(LightningDataModule):
 
     def _eval_loader(self, split: str) -> DataLoader | list:
         batches = self.pools(split)
-        return [] if batches is None else self._loader(batches, ShareOfRank(len(batches), self.rank, self.world_size))
+        if batches is None:
+            return []
+        return DataLoader(batches, **self._loading(ShareOfRank(len(batches), self.rank, self.world_size)))
 
-    def _loader(self, batches: Dataset, sampler: Sampler) -> DataLoader:
-        return DataLoader(
-            batches,
-            batch_size=None,  # the data set makes whole batches
-            sampler=sampler,
-            num_workers=self.num_workers,
-            persistent_workers=self.persistent_workers,
-            worker_init_fn=_leave_signals_to_the_trainer,
-            pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
-        )
+    def _before_batch(self) -> None:
+        if self.before_batch is not None:
+            self.before_batch()
+
+    def _loading(self, sampler: Sampler) -> dict[str, Any]:
+        return {
+            "batch_size": None,  # the data set makes whole batches
+            "sampler": sampler,
+            "num_workers": self.num_workers,
+            "persistent_workers": self.persistent_workers,
+            "worker_init_fn": _leave_signals_to_the_trainer,
+            "pin_memory": self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
+        }
+
+
+class TrainLoader(DataLoader):
+    """Loads training batches; when the plan has changed, the next batch is drawn anew, whatever the workers have fetched ahead.
+
+    Args:
+        before_batch: called before each batch.
+        dataset: what is loaded, by a :class:`ltr.data.plans.PlanSampler` that starts at the trainer's position.
+        options: see ``DataLoader``.
+    """
+
+    def __init__(self, before_batch: Callable[[], None], dataset: TrainBatches, **options: Any) -> None:
+        super().__init__(dataset, **options)
+        self.plan, self.before_batch = dataset.plan, before_batch
+
+    def __iter__(self) -> Iterator[RankingBatch]:  # type: ignore[override]  # a generator is an iterator of batches too
+        version, fetched = None, iter(())
+        while True:
+            self.before_batch()
+            if version != self.plan.version:
+                version, fetched = self.plan.version, super().__iter__()
+            try:
+                batch = next(fetched)
+            except StopIteration:
+                return
+            yield batch
 
 
 def at_least(least: int, **options: int | None) -> None:

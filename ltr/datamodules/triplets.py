@@ -1,15 +1,18 @@
 """Offline triplets: a query, relevant documents, and others to be ranked below them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
-from ltr.data.negatives import MinedNegatives
+from ltr.data.plans import Buckets
 from ltr.data.query_lists import QueryLists
-from ltr.data.rows import Epoch, TripletRows
+from ltr.data.rows import Epoch, Source, TripletRows
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.ranking import at_least, one_of
+from ltr.errors import InputError
+from ltr.mining.negatives import MinedNegatives
 
 
 class TripletDataModule(PoolDataModule):
@@ -20,9 +23,11 @@ class TripletDataModule(PoolDataModule):
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`.
         negatives: where the others come from, never the relevant ones: the source's pools (``candidates``: judged 0 or unjudged),
-            the best ``negatives_depth`` of BM25 (``bm25``), the whole corpus (``random``), or a folder of mined negatives.
+            the best ``negatives_depth`` of BM25 (``bm25``), the whole corpus (``random``), a folder of mined negatives, or what
+            :class:`ltr.callbacks.HardNegativeMining` finds (``mined``). Or several of these, with how many documents each gives
+            to a row, as ``{mined: 5, bm25: 1, random: 1}``.
         positives: relevant documents per row.
-        negatives_per_query: others per row.
+        negatives_per_query: others per row; ``negatives`` that say it themselves replace it.
         negatives_depth: draw from this many documents of a source at most, best first; None takes all that ``candidates`` or a
             folder has, and 100 of ``bm25``.
         batch_size: rows per step and process.
@@ -38,7 +43,7 @@ class TripletDataModule(PoolDataModule):
     def __init__(
         self,
         path: str,
-        negatives: str = "candidates",
+        negatives: str | dict[str, int] = "candidates",
         positives: int = 1,
         negatives_per_query: int = 7,
         negatives_depth: int | None = None,
@@ -58,31 +63,72 @@ class TripletDataModule(PoolDataModule):
         at_least(1, positives=positives, negatives_per_query=negatives_per_query)
         at_least(1, negatives_depth=negatives_depth, batch_size=batch_size, bucket_window=bucket_window)
         one_of(get_args(Epoch), epoch=epoch)
-        self.negatives, self.positives, self.negatives_per_query, self.epoch = negatives, positives, negatives_per_query, epoch
+        self.positives, self.epoch = positives, epoch
         self.negatives_depth, self.batch_size, self.bucket_window = negatives_depth, batch_size, bucket_window
-        self.has_distances = negatives not in ("candidates", "bm25", "random")
+        self.sources = {negatives: negatives_per_query} if isinstance(negatives, str) else dict(negatives)
+        if not self.sources or min(self.sources.values()) < 1:
+            text = f"negatives must be at least one source, each with a number above 0, got {self.sources}"
+            raise InputError(text, option="negatives")
+        self.has_distances = not {*self.sources} & {"candidates", "bm25", "random"}
+        self.awaits_negatives = "mined" in self.sources
+
+    @property
+    def negatives_per_query(self) -> int:
+        """Documents of a row that are not relevant, where there are enough."""
+        return sum(self.sources.values())
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
         if stage == "fit":
-            judged, n_docs = self.collection.learnable("train"), len(self.collection.corpus)
-            negatives = self._negative_source()
+            judged, where = self.collection.learnable("train"), f"{self.path}: split 'train'"
             self.content["judgements"] = judged.digest()
-            if negatives is not None:
-                self.content["negatives"] = negatives.digest()
-            drawn, where = (self.positives, self.negatives_per_query, self.seed), f"{self.path}: split 'train'"
-            options = (judged, negatives, n_docs, *drawn)
-            rows = TripletRows(*options, epoch=self.epoch, have_distances=self.has_distances, where=where)
+            sources = tuple(self._source(name, count) for name, count in self.sources.items())
+            options = (judged, sources, len(self.collection.corpus), self.positives, self.seed)
+            queries = judged.query_rows if "mined" in self.sources else None
+            rows = TripletRows(*options, epoch=self.epoch, where=where, queries=queries)
             self.train = self._buckets(rows, self.bucket_window, self.collator)
+            self.awaits_negatives = "mined" in self.sources
 
-    def _negative_source(self) -> QueryLists | None:
-        """Documents to draw from; None: the whole corpus."""
-        if self.negatives == "random":
-            return None
-        if self.negatives == "candidates":
-            lists = self.collection.pools("train", "negatives")
-        elif self.negatives == "bm25":
-            lists = bm25_lists(self.collection, self.collection.judgements("train").query_rows, self.negatives_depth or 100)
+    @property
+    def mined_per_row(self) -> int:
+        """Documents of a row that mined negatives give."""
+        return self.sources.get("mined") or next(iter(self.sources.values()))
+
+    def take_negatives(self, negatives: MinedNegatives, *, resumed: bool = False) -> None:
+        """Draw from these mined negatives, from the next batch on. All processes must call it together.
+
+        Args:
+            negatives: take the place of the source ``mined``, or of the only one there is.
+            resumed: whether they are those that a resumed run had before.
+        """
+        assert self.train is not None and isinstance(self.train.plan, Buckets), "setup('fit') comes first"
+        plan, mined = self.train.plan, negatives.lists().first(self.negatives_depth)
+        assert isinstance(plan.rows, TripletRows), "setup has made them"
+        at = list(self.sources).index("mined") if "mined" in self.sources else 0
+        sources = list(plan.rows.sources)
+        sources[at] = Source(sources[at].count, mined, have_distances=True)
+        if not resumed:
+            plan.keep_window(*self._position())
+        plan.replace(replace(plan.rows, sources=tuple(sources)))
+        self.awaits_negatives = False
+
+    def _before_batch(self) -> None:
+        super()._before_batch()
+        if self.awaits_negatives:
+            hint = "add the callback ltr.callbacks.HardNegativeMining, or name a folder of negatives"
+            raise InputError(f"negatives 'mined' must be mined while training, and nothing does that; {hint}", option="negatives")
+
+    def _source(self, name: str, count: int) -> Source:
+        if name == "random":
+            return Source(count, None)
+        if name == "mined":  # comes later
+            return Source(count, QueryLists.from_rows([], [], []), have_distances=True)
+        if name == "candidates":
+            lists, have_distances = self.collection.pools("train", "negatives"), False
+        elif name == "bm25":
+            queries = self.collection.judgements("train").query_rows
+            lists, have_distances = bm25_lists(self.collection, queries, self.negatives_depth or 100), False
         else:
-            lists = MinedNegatives.open(Path(self.negatives), self.collection).lists()
-        return lists.first(self.negatives_depth)
+            lists, have_distances = MinedNegatives.open(Path(name), self.collection).lists(), True
+        self.content["negatives" if len(self.sources) == 1 else f"negatives {name}"] = lists.digest()
+        return Source(count, lists.first(self.negatives_depth), have_distances)

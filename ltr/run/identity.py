@@ -27,8 +27,8 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     found |= {f"trainer.{name}": config["trainer"][name] for name in TRAINER}
     callbacks = config["trainer"]["callbacks"] or []
     given = callbacks if isinstance(callbacks, list) else [callbacks]
-    schedules = [one for one in given if "LossSchedule" in str(one)]
-    found |= {"trainer.callbacks": schedules} if schedules else {}
+    deciding = [one for one in given if any(name in str(one) for name in ("LossSchedule", "HardNegativeMining"))]
+    found |= {"trainer.callbacks": deciding} if deciding else {}
     return {name: value for name, value in found.items() if name.removeprefix("model.ranker.") not in RANKER_FREE}
 
 

@@ -13,6 +13,7 @@ from ltr.data.rows import (
     ListRows,
     QueryGroups,
     RelevantRows,
+    Source,
     TripletRows,
     cut_list,
     with_two_grades,
@@ -24,7 +25,7 @@ from ltr.errors import InputError
 
 def test_rows_drawn_from_the_corpus_avoid_the_relevant_ones():
     judged = QueryLists.from_rows([0] * 9, range(9), [1.0] * 9)
-    rows = TripletRows(judged, None, n_docs=11, positives=1, negatives_per_query=5, seed=0, epoch="queries", where="here")
+    rows = TripletRows(judged, (Source(5, None),), n_docs=11, positives=1, seed=0, epoch="queries", where="here")
     assert sorted(rows.draw(0, 0).doc_rows[1:].tolist()) == [9, 10]  # there are only two others
 
 
@@ -69,7 +70,7 @@ def test_an_epoch_over_queries_has_each_query_once(size):
 def triplet_rows(epoch: str, positives: int) -> TripletRows:
     """Queries 0 and 1 with the documents 0 to 3 and 4 to 6 of 1000."""
     judged = QueryLists.from_rows([0] * 4 + [1] * 3, range(7), [1.0] * 7)
-    return TripletRows(judged, None, 1000, positives, 5, 0, epoch=epoch, where="here")
+    return TripletRows(judged, (Source(5, None),), 1000, positives, 0, epoch=epoch, where="here")
 
 
 def test_pairs_and_queries_are_one_where_a_row_holds_all_documents():

@@ -4,9 +4,9 @@ import torch
 
 from ltr.data.collection import open_collection
 from ltr.data.formats import JoinedPairs
-from ltr.data.negatives import MinedNegatives
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
+from ltr.mining.negatives import MinedNegatives
 from tests.conftest import wordpiece_tokenizer, write_collection
 
 

@@ -1,6 +1,7 @@
 """Mined negatives on disk: a folder per refresh, whole or absent, bound to the collection that it was mined from."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,34 @@ class MinedNegatives(NamedTuple):
     """For every query of a collection its hardest documents."""
 
     ids: np.ndarray  # [Q, K] int64, rows of documents, hardest first; -1 where a query has fewer (or none)
-    distances: np.ndarray  # [Q, K] float32, distance of each to the query, in units of the index
+    distances: np.ndarray  # [Q, K] float32, Euclidean distance of each to its query (of length 1 where cosines are compared)
     manifest: dict  # how they were mined
+
+    @classmethod
+    def of_queries(
+        cls, query_rows: np.ndarray, n_queries: int, ids: np.ndarray, distances: np.ndarray, manifest: dict
+    ) -> "MinedNegatives":
+        """The negatives ``[M, K]`` of M of the Q queries; the others have none."""
+        shape = (n_queries, ids.shape[1])
+        whole = cls(np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32), manifest)
+        whole.ids[query_rows], whole.distances[query_rows] = ids, distances
+        return whole
+
+    @staticmethod
+    def key_of(folder: Path) -> str | None:
+        """What :attr:`ltr.mining.miner.Miner.key` was for the negatives in a folder; None where there are none."""
+        with suppress(OSError, ValueError, AttributeError):
+            return json.loads((folder / "manifest.json").read_text()).get("key")
+        return None
+
+    def overlap(self, other: "MinedNegatives") -> float:
+        """The share of the negatives of these queries that the other has too, averaged over the queries that both have."""
+        shares = []
+        for own, others in zip(self.ids, other.ids, strict=True):
+            own, others = own[own >= 0], others[others >= 0]
+            if len(own) and len(others):
+                shares.append(np.isin(own, others).mean())
+        return float(np.mean(shares)) if shares else 0.0
 
     def save(self, folder: Path, collection: Collection) -> None:
         """Write ``ids.npy``, ``distances.npy`` and ``manifest.json``, whole or not at all, to a folder that must be new."""

@@ -1,0 +1,167 @@
+"""Refreshes hard negatives while a ranker trains."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from ltr.data.collection import Collection
+from ltr.datamodules import TripletDataModule
+from ltr.errors import InputError
+from ltr.mining.filters import Recipe
+from ltr.mining.judge import Judge
+from ltr.mining.miner import Miner
+from ltr.mining.negatives import MinedNegatives
+from ltr.mining.report import lines, numbers
+from ltr.models import DualEncoder, Ranker
+from ltr.module import RankerModule, data_of, is_trial
+from ltr.search.ranks import by_rank_0
+
+log = logging.getLogger(__name__)
+
+
+class HardNegativeMining(Callback):
+    """Mines the negatives of a :class:`ltr.datamodules.TripletDataModule` with the weights as they stand, again and again.
+
+    With ``negatives: mined`` the first refresh comes before the first batch. With another source, training begins with that, and
+    the first refresh comes when it is due. A refresh encodes the corpus and the training queries, searches, filters
+    (:class:`ltr.mining.filters.Recipe`), writes a folder ``negatives/step=N`` in the run folder, and the next batch draws from
+    it, whatever the workers have fetched ahead. Every process encodes and searches its share; all draw from the same folder, so
+    all must reach the run folder.
+
+    A run that was interrupted resumes with the negatives of its checkpoint. One that was killed in a refresh does it again.
+
+    Args:
+        every_n_epochs: epochs between two refreshes; None: only at the beginning.
+        every_n_steps: optimiser steps between two refreshes, instead of epochs.
+        recipe: how negatives are chosen among the documents that are found.
+        miner: the dual encoder that searches, and stays as it is. None: the ranker that is trained.
+        judge: a second ranker of texts: what it scores above the relevant document is a likely false negative, and left out.
+        keep: folders of negatives that are kept, the newest; None: all. A checkpoint can't be resumed without its own.
+
+    Raises:
+        InputError: for an option out of its bounds; at the start, for other data, or a ranker that can't search.
+    """
+
+    def __init__(
+        self,
+        every_n_epochs: int | None = 1,
+        every_n_steps: int | None = None,
+        recipe: Recipe = Recipe(),
+        miner: DualEncoder | None = None,
+        judge: Ranker | None = None,
+        keep: int | None = None,
+    ) -> None:
+        for name, value in (("every_n_epochs", every_n_epochs), ("every_n_steps", every_n_steps), ("keep", keep)):
+            if value is not None and value < 1:
+                raise InputError(f"HardNegativeMining: {name} must be at least 1, got {value}", option="trainer.callbacks")
+        self.every_n_epochs, self.every_n_steps = (every_n_epochs, None) if every_n_steps is None else (None, every_n_steps)
+        self.recipe, self.keep = recipe, keep
+        self._miner, self._judge = (None if one is None else one.eval().requires_grad_(False) for one in (miner, judge))
+        self._state: dict[str, Any] = {}  # of the last refresh: epoch, step, key
+        self._last: MinedNegatives | None = None
+        self.is_mining = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        assert isinstance(pl_module, RankerModule)
+        data = data_of(trainer)
+        if not isinstance(data, TripletDataModule):
+            raise _error(f"needs a TripletDataModule, got {type(data).__name__}; set data to ltr.datamodules.TripletDataModule")
+        if len(data.sources) > 1 and "mined" not in data.sources:
+            raise _error(f"needs negatives with the source 'mined', got {', '.join(data.sources)}; name it, with a number")
+        if self._miner is None and not isinstance(pl_module.ranker, DualEncoder):
+            name = type(pl_module.ranker).__name__
+            raise _error(f"searches with a dual encoder, and {name} is none; give one as miner")
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._state = state_dict
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        data = data_of(trainer)
+        assert isinstance(data, TripletDataModule) and isinstance(pl_module, RankerModule), "setup has checked it"
+        for model in (self._miner, self._judge):
+            if model is not None:
+                model.to(pl_module.device)
+        self._last = None
+        if self._state:
+            self._last = self._of_checkpoint(trainer, data)
+            data.take_negatives(self._last, resumed=True)
+        data.before_batch = lambda: self._refresh_if_due(trainer, pl_module, data)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        data = data_of(trainer)
+        if stage == "fit" and data is not None:
+            data.before_batch = None
+
+    def _refresh_if_due(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> None:
+        epoch, step = trainer.current_epoch, trainer.global_step
+        if not data.awaits_negatives and not self._is_due(epoch, step):
+            return
+        self.is_mining = True
+        try:
+            self._last = self._refreshed(trainer, module, data)
+        finally:
+            self.is_mining = False
+        data.take_negatives(self._last)
+        manifest = self._last.manifest
+        self._state = {"epoch": epoch, "step": step, "key": manifest["key"]}
+        for line in lines(manifest):
+            log.info("%s", line)
+        for logger in trainer.loggers:
+            logger.log_metrics(numbers(manifest), step)
+
+    def _is_due(self, epoch: int, step: int) -> bool:
+        """Whether a refresh of the schedule has become due since the last one."""
+        if self.every_n_steps is not None:
+            return step // self.every_n_steps > self._state.get("step", 0) // self.every_n_steps
+        n = self.every_n_epochs
+        return n is not None and epoch // n > self._state.get("epoch", 0) // n
+
+    def _refreshed(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> MinedNegatives:
+        """The negatives of this moment: mined, or found where a run that was killed has left them."""
+        model, step = self._miner or module.ranker, trainer.global_step
+        assert isinstance(model, DualEncoder), "setup has checked it"
+        judge = None if self._judge is None else Judge(type(self._judge).__name__, self._judge, data.collection)
+        judged, seed = data.collection.learnable("train"), (data.seed, step)
+        miner = Miner(model, data.collection, judged, self.recipe, data.mined_per_row, judge, seed)
+        root, folder = _root(trainer), _root(trainer) / f"step={step}"
+        key = miner.key
+        if by_rank_0(lambda: MinedNegatives.key_of(folder)) == key:
+            return MinedNegatives.open(folder, data.collection)
+        found = miner.mine(root, trainer.precision_plugin.forward_context())
+        found.manifest.update(epoch=trainer.current_epoch, step=step)
+        if self._last is not None:
+            found.manifest["overlap"] = round(found.overlap(self._last), 4)
+        if not is_trial(trainer):
+            by_rank_0(lambda: self._write(found, root, folder, data.collection))
+        return found
+
+    def _write(self, found: MinedNegatives, root: Path, folder: Path, collection: Collection) -> None:
+        if folder.exists():  # of other weights: an earlier run in this folder
+            shutil.rmtree(folder)
+        found.save(folder, collection)
+        steps = sorted(int(one.name.removeprefix("step=")) for one in root.glob("step=*"))
+        for step in steps[: -self.keep] if self.keep else []:
+            shutil.rmtree(root / f"step={step}")
+
+    def _of_checkpoint(self, trainer: Trainer, data: TripletDataModule) -> MinedNegatives:
+        folder = _root(trainer) / f"step={self._state['step']}"
+        if MinedNegatives.key_of(folder) != self._state["key"]:
+            hint = "resume from another checkpoint, or begin again"
+            raise InputError(f"the checkpoint was trained on the negatives in {folder}, which are not there (any more); {hint}")
+        return MinedNegatives.open(folder, data.collection)
+
+
+def _root(trainer: Trainer) -> Path:
+    return Path(trainer.default_root_dir) / "negatives"
+
+
+def _error(text: str) -> InputError:
+    return InputError(f"HardNegativeMining {text}", option="trainer.callbacks")
