@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.nn import functional as F
 
 from ltr.in_batch.embedded import Embedded
-from ltr.search.ranks import rank, world_size
+from ltr.search.ranks import all_gather, rank, world_size
 
 
 def gathered(lists: Embedded) -> Embedded:
@@ -75,7 +75,7 @@ def _sizes(lists: Embedded) -> Tensor:
     n_judged = -1 if lists.judged_rows is None else lists.judged_rows.shape[1]
     there = [part is not None for part in (lists.queries, lists.doc_keys, lists.judged_keys)]
     own = [*lists.mask.shape, n_judged, *there, lists.docs.shape[-1]]
-    sizes = _all_gather(torch.tensor(own, device=lists.docs.device)).cpu()
+    sizes = all_gather(torch.tensor(own, device=lists.docs.device)).cpu()
     alike = torch.cat([sizes[:, 2:3] >= 0, sizes[:, 3:]], dim=1)
     if (alike != alike[0]).any():
         raise ValueError(
@@ -101,17 +101,10 @@ def _of_all(parts: dict[str, Tensor], per_rank: list[int]) -> dict[str, Tensor]:
     return {name: row.reshape(len(row), *tensor.shape[1:]).to(tensor.dtype) for (name, tensor), row in each}
 
 
-def _all_gather(own: Tensor) -> Tensor:
-    """``[W, …]``: the tensors of all ranks, which must have one shape; without gradient."""
-    whole = own.new_empty(world_size(), *own.shape)
-    distributed.all_gather(list(whole), own.contiguous())
-    return whole
-
-
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor) -> Tensor:
-        return _all_gather(own)
+        return all_gather(own)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:

@@ -23,20 +23,21 @@ def spans(n: int, size: int) -> Iterator[slice]:
     return (slice(begin, min(begin + size, n)) for begin in range(0, n, size))
 
 
-def checked_mean(embeddings: np.ndarray, name: str) -> np.ndarray:
-    """The mean embedding, ``[H]`` float32.
+def checked_sum(embeddings: np.ndarray, name: str, numbers: np.ndarray | None = None) -> np.ndarray:
+    """The sum of the embeddings, ``[H]`` float64.
 
     Raises:
-        InputError: naming the first row that is not finite.
+        InputError: naming the first row that is not finite, by its number ``[D]`` if the rows have numbers of their own.
     """
     total = np.zeros(embeddings.shape[1])
     for span in spans(len(embeddings), DOCS):
         finite = np.isfinite(embeddings[span]).all(axis=1)
         if not finite.all():
             bad = span.start + int(finite.argmin())
+            bad = bad if numbers is None else numbers[bad]
             raise InputError(f"{name} must be finite, got NaN or infinity in row {bad}; check the model that made them")
         total += embeddings[span].sum(axis=0, dtype=np.float64)
-    return (total / max(1, len(embeddings))).astype(np.float32)
+    return total
 
 
 def prepared(embeddings: np.ndarray, similarity: Similarity, centre: np.ndarray | None) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Embeddings of many texts, from the token store to a memory map."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
@@ -22,12 +22,21 @@ from ltr.search.ranks import barrier, by_rank_0, rank, world_size
 BATCH_TOKENS = 65536
 
 
-def encode(encoder: nn.Module, store: TokenStore, form: SingleTexts, file: Path, rows: np.ndarray | None = None) -> np.ndarray:
+def encode(
+    encoder: nn.Module,
+    store: TokenStore,
+    form: SingleTexts,
+    file: Path,
+    rows: np.ndarray | None = None,
+    *,
+    alone: bool = False,
+) -> np.ndarray:
     """Embed texts of a store into a file that is whole or absent.
 
     In eval mode and without gradients; for half precision call it under ``torch.autocast``. Memory grows by some 50 bytes a text.
 
-    Under several processes each embeds its share. All must call it, with the same arguments and a file that all can reach.
+    Under several processes each embeds its share. All must call it, with the same arguments and a file that all can reach; but
+    ``alone``, a process embeds all the rows that it asks for, into a file of its own.
 
     Args:
         encoder: ``encoder(Texts) -> [S, H]``, as :class:`ltr.models.encoder.text_encoder.TextEncoder`.
@@ -35,6 +44,7 @@ def encode(encoder: nn.Module, store: TokenStore, form: SingleTexts, file: Path,
         form: how they are laid out for the encoder.
         file: a ``.npy`` file; an existing one is replaced.
         rows: ``[R]`` int64, which texts, in the order of the result; None: all.
+        alone: whether the other processes have no part in it.
 
     Returns:
         ``[R, H]`` float32, read-only, mapped from the file.
@@ -47,18 +57,21 @@ def encode(encoder: nn.Module, store: TokenStore, form: SingleTexts, file: Path,
     if not len(rows):
         raise ValueError("there must be at least one text to encode, got none")
     partial = file.with_name(f"{file.name}.partial")  # one that a killed process left is overwritten
-    batches = encode_batches(encoder, store, form, rows, rank(), world_size())
+    number, count = (0, 1) if alone else (rank(), world_size())
+    by_first: Callable[[Callable[[], None]], None] = (lambda make: make()) if alone else by_rank_0
+    batches = encode_batches(encoder, store, form, rows, number, count)
     try:
         first = list(islice(batches, 1))
-        by_rank_0(lambda: new_array(partial, np.float32, (len(rows), first[0][1].shape[1])).flush())
+        by_first(lambda: new_array(partial, np.float32, (len(rows), first[0][1].shape[1])).flush())
         embeddings = np.load(partial, mmap_mode="r+")
         for places, found in chain(first, batches):
             embeddings[places] = found
         embeddings.flush()
-        barrier()
-        by_rank_0(lambda: os.replace(partial, file))
+        if not alone:
+            barrier()
+        by_first(lambda: os.replace(partial, file))
     finally:
-        if rank() == 0:
+        if number == 0:
             partial.unlink(missing_ok=True)
     return np.load(file, mmap_mode="r")
 
@@ -68,16 +81,16 @@ def encode_batches(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Embed texts batch by batch, longest first.
 
-    Of several ranks each takes every ``world_size``-th text by length, so that shares take equal time.
+    Of several ranks each embeds its :func:`share`.
 
     Yields:
         Places in ``rows`` ``[n]``, and the embeddings of those texts ``[n, H]`` float32.
     """
     device = next(encoder.parameters()).device
-    lengths = form.lengths(store.lengths(rows))
-    order = np.argsort(-lengths, kind="stable")[rank::world_size]  # longest first: too little memory shows at once
+    order = share(store, form, rows, rank, world_size)
     if not len(order):
         return
+    lengths = form.lengths(store.lengths(rows))
     batches = [order[begin:end] for begin, end in cuts(lengths[order].tolist(), BATCH_TOKENS)]
     for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
         with torch.inference_mode(), in_eval_mode(encoder):
@@ -85,3 +98,9 @@ def encode_batches(
             texts = Texts(ids.to(device), lengths_of.to(device), None if types is None else types.to(device))
             found = encoder(texts).float().cpu().numpy()
         yield places, found
+
+
+def share(store: TokenStore, form: SingleTexts, rows: np.ndarray, rank: int, world_size: int) -> np.ndarray:
+    """Places in ``rows`` of the texts that a rank embeds: every ``world_size``-th by length, so that shares take equal time."""
+    lengths = form.lengths(store.lengths(rows))
+    return np.argsort(-lengths, kind="stable")[rank::world_size]  # longest first: too little memory shows at once

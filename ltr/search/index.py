@@ -11,11 +11,12 @@ from typing import get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ltr.data.files import folder_once, new_array, read_array
 from ltr.errors import InputError
 from ltr.search.approximate import FaissIndex, one_line
-from ltr.search.embeddings import DOCS, Similarity, checked_mean, prepared, spans
+from ltr.search.embeddings import DOCS, Similarity, checked_sum, prepared, spans
 from ltr.search.exact import keys, search_exactly, unkeyed
 
 
@@ -52,7 +53,14 @@ class DenseIndex:
 
     @classmethod
     def build(
-        cls, embeddings: np.ndarray, similarity: Similarity, factory: str = "Flat", *, probes: int | None = None, seed: int = 0
+        cls,
+        embeddings: np.ndarray,
+        similarity: Similarity,
+        factory: str = "Flat",
+        *,
+        probes: int | None = None,
+        seed: int = 0,
+        mean: np.ndarray | None = None,
     ) -> "DenseIndex":
         """Index the embeddings of documents.
 
@@ -63,6 +71,7 @@ class DenseIndex:
             probes: how much a search looks at: clusters of an ``IVF`` (None: the square root of their number), candidates of an
                 ``HNSW`` (None: 64; never fewer than k). More is slower and closer to exact.
             seed: of the sample from which clusters and codes are learnt.
+            mean: ``[H]`` float32, of the embeddings of all processes, where these are a share of them that is checked already.
 
         Raises:
             InputError: if the embeddings are not finite, faiss can't make such an index, there are too few documents for it, or
@@ -70,11 +79,12 @@ class DenseIndex:
         """
         if similarity not in get_args(Similarity):
             raise InputError(f"similarity must be one of {', '.join(get_args(Similarity))}, got {similarity!r}")
-        if embeddings.ndim != 2 or not embeddings.size:
+        if embeddings.ndim != 2 or (mean is None and not embeddings.size):
             raise InputError(f"an index needs the embeddings [D, H] of at least one document, got {embeddings.shape}")
         if probes is not None and (probes < 1 or not re.search("IVF|HNSW", factory)):
             raise InputError(f"probes must be at least 1, and with an IVF or HNSW index, got {probes} with {factory!r}")
-        mean = checked_mean(embeddings, "embeddings")
+        if mean is None:
+            mean = (checked_sum(embeddings, "embeddings") / len(embeddings)).astype(np.float32)
         centre = mean if similarity.endswith("euclidean") else None
         docs: np.ndarray | FaissIndex = embeddings
         if factory != "Flat":
@@ -103,17 +113,14 @@ class DenseIndex:
             raise InputError(f"queries must be [Q, {self.dimension}] as the documents, got {queries.shape}")
         if k < 1:
             raise InputError(f"k must be at least 1, got {k}")
-        checked_mean(queries, "queries")
+        checked_sum(queries, "queries")
         squared = self._centre is not None
         with torch.no_grad(), torch.autocast("cuda" if torch.cuda.is_available() else "cpu", enabled=False):
             if isinstance(self._docs, FaissIndex):
                 scores, rows = self._docs.search(self._prepare(queries), k, squared)
             else:
                 scores, rows = search_exactly(self._docs, queries, k, self._prepare, squared)
-            if self.similarity == "euclidean":
-                scores = -(-scores).sqrt()
-            scores, rows = unkeyed(keys(scores, rows).sort(dim=1, descending=True).values)
-        return scores.numpy(), rows.numpy()
+        return best_first(scores, rows, self.similarity)
 
     # Saving
 
@@ -168,3 +175,11 @@ class DenseIndex:
                 f"{folder}: its manifest says {said} documents and dimensions, its index has {found}; build it again"
             )
         return index
+
+
+def best_first(scores: Tensor, rows: Tensor, similarity: Similarity) -> tuple[np.ndarray, np.ndarray]:
+    """Found documents ``[Q, k]`` in order, of equal scores the larger row first; ``euclidean`` takes the root of the scores."""
+    if similarity == "euclidean":
+        scores = -(-scores).sqrt()
+    scores, rows = unkeyed(keys(scores, rows).sort(dim=1, descending=True).values)
+    return scores.numpy(), rows.numpy()

@@ -1,14 +1,17 @@
 """The processes of a run working together, by ``torch.distributed``; a single process needs nothing of it."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 from ltr.errors import InputError
 
 T = TypeVar("T")
+
+SUMMED = 16384  # rows of an array that are summed at once
 
 
 def world_size() -> int:
@@ -21,11 +24,16 @@ def rank() -> int:
     return distributed.get_rank() if world_size() > 1 else 0
 
 
+def device() -> torch.device:
+    """Where the tensors lie that the processes exchange."""
+    on_gpus = world_size() > 1 and distributed.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpus else torch.device("cpu")
+
+
 def barrier() -> None:
     """Wait until every process is here."""
     if world_size() > 1:
-        on_gpus = distributed.get_backend() == "nccl"
-        distributed.barrier(device_ids=[torch.cuda.current_device()] if on_gpus else None)
+        distributed.barrier(device_ids=[torch.cuda.current_device()] if device().type == "cuda" else None)
 
 
 def by_rank_0(make: Callable[[], T]) -> T:
@@ -46,3 +54,48 @@ def by_rank_0(make: Callable[[], T]) -> T:
     if isinstance(outcome[0], Exception):
         raise outcome[0]
     return outcome[0]
+
+
+def together(make: Callable[[], T]) -> T:
+    """Call a function on every rank, and return this rank's result; every rank waits for all.
+
+    Raises:
+        InputError, OSError: on every rank, if the function raises it on any: that of the first such rank.
+    """
+    result, error = None, None
+    try:
+        result = make()
+    except (InputError, OSError) as raised:
+        error = raised
+    for raised in filter(None, of_all(error)):
+        raise raised
+    return cast(T, result)
+
+
+def of_all(value: T) -> list[T]:
+    """The values of all ranks, in their order; for small ones, which are pickled."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    distributed.all_gather_object(values, value)
+    return values
+
+
+def all_gather(own: Tensor) -> Tensor:
+    """``[W, …]``: the tensors of all W ranks, which must have one shape; without gradient."""
+    whole = own.new_empty(world_size(), *own.shape)
+    if world_size() > 1:
+        distributed.all_gather(list(whole), own.contiguous())
+    else:
+        whole[0] = own
+    return whole
+
+
+def summed(own: np.ndarray) -> np.ndarray:
+    """The array itself, with the sum over all ranks in it; they must have one shape."""
+    if world_size() > 1:
+        for begin in range(0, len(own), SUMMED):
+            part = torch.from_numpy(own[begin : begin + SUMMED]).to(device())
+            distributed.all_reduce(part)
+            own[begin : begin + SUMMED] = part.cpu().numpy()
+    return own
