@@ -57,7 +57,7 @@ class HardNegativeMining(Callback):
         for name, value in (("every_n_epochs", every_n_epochs), ("every_n_steps", every_n_steps), ("keep", keep)):
             if value is not None and value < 1:
                 raise InputError(f"HardNegativeMining: {name} must be at least 1, got {value}", option="trainer.callbacks")
-        self.every_n_epochs, self.every_n_steps = (every_n_epochs, None) if every_n_steps is None else (None, every_n_steps)
+        self.every_n_epochs, self.every_n_steps = every_n_epochs if every_n_steps is None else None, every_n_steps
         self.recipe, self.keep = recipe, keep
         self._miner, self._judge = (None if one is None else one.eval().requires_grad_(False) for one in (miner, judge))
         self._state: dict[str, Any] = {}  # of the last refresh: epoch, step, key

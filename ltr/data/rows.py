@@ -62,7 +62,7 @@ def _in_parts(queries: np.ndarray, n_parts: np.ndarray) -> tuple[np.ndarray, np.
 class Source(NamedTuple):
     """Where negatives are drawn from, and how many of a row."""
 
-    count: int
+    n: int
     lists: QueryLists | None  # documents to draw from, by query; None draws from the whole corpus
     have_distances: bool = False  # whether the values are distances, which then travel with the documents
 
@@ -121,13 +121,14 @@ class TripletRows:
         negative, distances = [], [np.zeros(len(one.doc_rows), np.float32)]  # no loss asks for a margin of a relevant document
         for source in self.sources:
             if source.lists is None:
-                drawn = _draw_outside(rng, self.n_docs, taken, source.count)
+                drawn = _draw_outside(rng, self.n_docs, taken, source.n)
+                distance = np.full(len(drawn), np.nan, np.float32)
             else:
                 others, values = self._others(source.lists, one.query_row, taken)
-                chosen = rng.choice(len(others), min(source.count, len(others)), replace=False)
-                drawn = others[chosen]
+                chosen = rng.choice(len(others), min(source.n, len(others)), replace=False)
+                drawn, distance = others[chosen], values[chosen] if source.have_distances else np.nan * values[chosen]
             negative.append(drawn)
-            distances.append(values[chosen] if source.have_distances else np.full(len(drawn), np.nan, np.float32))
+            distances.append(distance)
             taken = np.concatenate([taken, drawn])
         doc_rows = np.concatenate([one.doc_rows, *negative])
         labels = np.concatenate([one.labels, np.zeros(len(doc_rows) - len(one.doc_rows), np.float32)])

@@ -213,7 +213,8 @@ class TrainLoader(DataLoader):
         self.plan, self.before_batch = dataset.plan, before_batch
 
     def __iter__(self) -> Iterator[RankingBatch]:  # type: ignore[override]  # a generator is an iterator of batches too
-        version, fetched = None, iter(())
+        version: int | None = None
+        fetched: Iterator[RankingBatch] = iter(())
         while True:
             self.before_batch()
             if version != self.plan.version:

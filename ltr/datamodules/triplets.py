@@ -106,7 +106,7 @@ class TripletDataModule(PoolDataModule):
         assert isinstance(plan.rows, TripletRows), "setup has made them"
         at = list(self.sources).index("mined") if "mined" in self.sources else 0
         sources = list(plan.rows.sources)
-        sources[at] = Source(sources[at].count, mined, have_distances=True)
+        sources[at] = Source(sources[at].n, mined, have_distances=True)
         if not resumed:
             plan.keep_window(*self._position())
         plan.replace(replace(plan.rows, sources=tuple(sources)))

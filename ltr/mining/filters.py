@@ -18,8 +18,8 @@ class Recipe:
     r"""How hard negatives are chosen: found by search, filtered, and sampled from what is left.
 
     Scores are similarities of the miner, without its temperature. A filter compares a candidate with the relevant document of its
-    query: of several, with the one of the lowest score. Documents that are judged relevant are never negatives, under whatever ids
-    their text stands in the corpus.
+    query: of several, with the one of the lowest score. Documents that are judged relevant are never negatives, nor are others
+    of the same text.
 
     Args:
         depth: Documents found for each query.

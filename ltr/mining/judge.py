@@ -1,13 +1,12 @@
 """A second model that tells likely false negatives: documents that it scores above the relevant one."""
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ltr.batch import RankingBatch, Texts
 from ltr.data.collate import Collator, PairCollator, TextCollator
 from ltr.data.collection import Collection
 from ltr.data.formats import ApartTexts, JoinedPairs
@@ -89,9 +88,6 @@ class Judge:
         return PairCollator(queries, docs, reads) if isinstance(reads, JoinedPairs) else TextCollator(queries, docs, reads)
 
 
-T = TypeVar("T", RankingBatch, Texts)
-
-
-def _moved(batch: T, device: torch.device) -> T:
-    """The batch on a device."""
+def _moved(batch: Any, device: torch.device) -> Any:
+    """The batch on a device, with all its parts."""
     return type(batch)(*(part.to(device) if isinstance(part, Tensor) else part and _moved(part, device) for part in batch))

@@ -23,7 +23,7 @@ from ltr.mining.filters import Candidates, Recipe, filtered, sampled
 from ltr.mining.judge import Judge
 from ltr.mining.negatives import MinedNegatives
 from ltr.models.dual_encoder import DualEncoder
-from ltr.search.ranks import shared_folder
+from ltr.search.ranks import barrier, rank, shared_folder
 from ltr.search.shards import Shards, encode_everywhere, encode_shard
 
 BLOCK = 65536  # texts whose keys are computed at once
@@ -80,7 +80,7 @@ class Miner:
         queries, docs = (TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True))
         with shared_folder(folder, "mining") as shared:
             with self._timed("encode"), precision or nullcontext():
-                own = encode_shard(self.model.doc_tower, docs, reads.docs, shared)
+                own = encode_shard(self.model.doc_tower, docs, reads.docs, shared / f"{rank()}.npy")
                 asked = encode_everywhere(self.model.query_tower, queries, reads.queries, self.judged.query_rows)
             with self._timed("search"):
                 shards = Shards(*own, self.model.similarity, self.recipe.index, seed=self.seed[0])
@@ -97,6 +97,7 @@ class Miner:
                 ids, counts = self._chosen(found, same)
                 places, columns = np.nonzero(ids >= 0)
                 chosen = shards.pairs(asked, places, ids[places, columns])
+            barrier()  # the folder goes
         distances = np.zeros(ids.shape, np.float32)
         distances[places, columns] = chosen[1]
         means = {"relevant": _mean(relevant_distances), "negatives": _mean(chosen[1])}

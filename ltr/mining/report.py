@@ -9,7 +9,8 @@ def lines(manifest: Mapping[str, Any]) -> Iterator[str]:
     counts, seconds, distance = manifest["counts"], manifest["seconds"], manifest["mean_distance"]
     took = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
     at = f" at step {manifest['step']}" if "step" in manifest else ""
-    yield f"hard negatives{at}: {manifest['mined_queries']} queries, {manifest['recipe']['depth']} documents searched for each; {took}"
+    depth = manifest["recipe"]["depth"]
+    yield f"hard negatives{at}: {manifest['mined_queries']} queries, {depth} documents searched for each; {took}"
     fell = [f"{name} {counts[name]:,}" for name in ("relevant", *FILTERS) if name in counts]
     yield f"  of {counts['found']:,} found, left out: {', '.join(fell)}; {counts['chosen']:,} are kept"
     if counts["short"]:

@@ -13,6 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, Timer, WeightAveraging
 from lightning.pytorch.trainer.call import _call_callbacks_state_dict
 
+from ltr.callbacks.mining import HardNegativeMining
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError, Terminated
 from ltr.metrics import LOWER_IS_BETTER
@@ -111,7 +112,7 @@ class Checkpoints(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         trainer.should_stop |= self._stopped  # as EarlyStopping asked before the run was interrupted
         # Not earlier: Lightning has just set its own handlers.
-        self._signals.listen(leads=trainer.is_global_zero, came=lambda: self._leave_validation(trainer))
+        self._signals.listen(leads=trainer.is_global_zero, came=lambda: self._leave_early(trainer))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._signals.release()
@@ -197,6 +198,15 @@ class Checkpoints(Checkpoint):
         if self._validating and not self._unfinished and not averaged and not _ends(trainer):
             self._validating = False
             self._leave(trainer, Moment.VALIDATION_DUE)
+
+    def _leave_early(self, trainer: Trainer) -> None:
+        """End the run within what may take long and is done anew by the resumed run: a validation, a refresh of negatives."""
+        assert self._signals.asked is not None
+        if any(isinstance(one, HardNegativeMining) and one.is_mining for one in trainer.callbacks):  # type: ignore[attr-defined]
+            if trainer.fit_loop.epoch_loop.batch_progress.current.ready:  # else the end of the last epoch is saved
+                self._save(trainer, Moment.AFTER_STEP)
+            raise self._signals.asked
+        self._leave_validation(trainer)
 
     # Saving
 

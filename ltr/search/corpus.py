@@ -4,17 +4,14 @@ Letters of shapes: Q queries of this process, K documents found per query, B que
 """
 
 import logging
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor
 
 from ltr.batch import RankingBatch
@@ -26,7 +23,7 @@ from ltr.models.dual_encoder import DualEncoder
 from ltr.search.approximate import empty_index
 from ltr.search.encode import encode, encode_batches
 from ltr.search.index import DenseIndex
-from ltr.search.ranks import barrier, by_rank_0, world_size
+from ltr.search.ranks import barrier, by_rank_0, shared_folder, world_size
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +127,7 @@ def search_corpus(
     if trial and n_docs > TRIAL_DOCS:
         log.info("a trial run searches %d of %d documents: its metrics mean nothing", TRIAL_DOCS, n_docs)
         n_docs, factory = TRIAL_DOCS, "Flat"
-    with _shared_folder(folder) as shared:
+    with shared_folder(folder, "corpus") as shared:
         with precision or nullcontext():
             docs = encode(model.doc_tower, corpus.docs, corpus.reads.docs, shared / "embeddings.npy", np.arange(n_docs))
             queries = np.empty((len(query_rows), model.dim), np.float32)
@@ -146,24 +143,6 @@ def search_corpus(
     if corpus.own_texts:  # a text would always find itself first, which says nothing
         scores, doc_rows = _without_itself(query_rows, scores, doc_rows)
     return FoundLists(query_rows, scores, doc_rows)
-
-
-@contextmanager
-def _shared_folder(root: Path) -> Iterator[Path]:
-    """A new folder ``corpus-*`` for all processes, removed at the end; those that killed searches left are removed first."""
-    with ExitStack() as at_end:  # does something at rank 0 only
-
-        def make() -> Path:
-            root.mkdir(parents=True, exist_ok=True)
-            for left in root.glob("corpus-*/lock"):
-                with suppress(Timeout), FileLock(left, timeout=0):
-                    shutil.rmtree(left.parent, ignore_errors=True)
-            folder = Path(tempfile.mkdtemp(dir=root, prefix="corpus-"))
-            at_end.enter_context(FileLock(folder / "lock"))  # as long as it is held, a search is alive
-            at_end.callback(shutil.rmtree, folder, ignore_errors=True)
-            return folder
-
-        yield by_rank_0(make)
 
 
 def _without_itself(query_rows: np.ndarray, scores: np.ndarray, doc_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

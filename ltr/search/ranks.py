@@ -1,10 +1,15 @@
 """The processes of a run working together, by ``torch.distributed``; a single process needs nothing of it."""
 
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor, distributed
 
 from ltr.errors import InputError
@@ -54,6 +59,24 @@ def by_rank_0(make: Callable[[], T]) -> T:
     if isinstance(outcome[0], Exception):
         raise outcome[0]
     return outcome[0]
+
+
+@contextmanager
+def shared_folder(root: Path, name: str) -> Iterator[Path]:
+    """A new folder ``NAME-*`` for all processes, removed at the end; those that killed processes left are removed first."""
+    with ExitStack() as at_end:  # does something at rank 0 only
+
+        def make() -> Path:
+            root.mkdir(parents=True, exist_ok=True)
+            for left in root.glob(f"{name}-*/lock"):
+                with suppress(Timeout), FileLock(left, timeout=0):
+                    shutil.rmtree(left.parent, ignore_errors=True)
+            folder = Path(tempfile.mkdtemp(dir=root, prefix=f"{name}-"))
+            at_end.enter_context(FileLock(folder / "lock"))  # as long as it is held, its makers are alive
+            at_end.callback(shutil.rmtree, folder, ignore_errors=True)
+            return folder
+
+        yield by_rank_0(make)
 
 
 def together(make: Callable[[], T]) -> T:
