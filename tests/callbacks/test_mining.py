@@ -1,0 +1,254 @@
+"""Negatives that are refreshed while a ranker trains."""
+
+import logging
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Callback, Trainer, seed_everything
+
+from ltr.__main__ import main
+from ltr.callbacks import HardNegativeMining
+from ltr.datamodules import TripletDataModule
+from ltr.errors import InputError
+from ltr.losses import SoftmaxLoss
+from ltr.mining.filters import Recipe
+from ltr.mining.negatives import MinedNegatives
+from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.module import RankerModule
+from tests.conftest import QUIET
+
+RECIPE = Recipe(depth=12, n=4, relative=None)
+
+
+class Batches(Callback):
+    """Keeps what every training batch holds."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.seen.append((trainer.global_step, batch.query_rows.tolist(), batch.doc_rows.tolist(), batch.distances))
+
+
+def trained(folder, collection, backbone, *, mining=None, batches=None, trainer=None, **data):
+    """A dual encoder trained on 30 queries, 6 batches an epoch, and what its batches held."""
+    seed_everything(0)
+    ranker = DualEncoder(backbone, max_length=24, temperature=0.1)
+    module = RankerModule(ranker, SoftmaxLoss(), lr=1e-3)
+    options = {"negatives": "mined", "negatives_per_query": 2, "batch_size": 5, "bucket_window": 4} | data
+    batches = Batches()
+    mining = mining or HardNegativeMining(recipe=RECIPE)
+    options_of_trainer = {**QUIET, "logger": False, "enable_checkpointing": False, "max_epochs": 2, "limit_val_batches": 0} | (
+        trainer or {}
+    )
+    fit = Trainer(default_root_dir=folder, callbacks=[mining, batches], **options_of_trainer)
+    fit.fit(module, TripletDataModule(str(collection), **options, reads=ranker.reads))
+    return module, batches.seen
+
+
+def negatives_of(folder: Path) -> dict[int, np.ndarray]:
+    """The ids of each refresh in a run folder, by step."""
+    return {int(one.name.removeprefix("step=")): np.load(one / "ids.npy") for one in (folder / "negatives").glob("step=*")}
+
+
+def in_force(refreshes: dict[int, np.ndarray], before: int) -> np.ndarray:
+    """The negatives that the batch after step ``before`` must be drawn from."""
+    return refreshes[max(step for step in refreshes if step <= before)]
+
+
+def check_batches(seen, refreshes):
+    """Every batch holds negatives of the refresh in force, and of no other; each epoch visits every query once."""
+    for step, queries, docs, _ in seen:
+        ids = in_force(refreshes, step - 1)
+        for query, row in zip(queries, docs, strict=True):
+            assert set(row[1:]) <= set(ids[query]), f"step {step}"
+    for epoch in (seen[:6], seen[6:12]):
+        visited = [query for _, queries, _, _ in epoch for query in queries]
+        assert len(visited) == len(set(visited)) == 30
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}],
+    ids=["no workers", "workers", "persistent workers"],
+)
+def test_the_batch_after_a_refresh_holds_the_new_negatives(tmp_path, collection_folder, backbone, workers):
+    """Refreshed after every 4th step: in the second epoch in the midst of a window, which workers have fetched ahead."""
+    mining = HardNegativeMining(every_n_steps=4, recipe=RECIPE)
+    module, seen = trained(tmp_path, collection_folder, backbone, mining=mining, **workers)
+    refreshes = negatives_of(tmp_path)
+    assert sorted(refreshes) == [0, 4, 8] and len(seen) == 12, "12 is the end: there is no batch for it"
+    assert not np.array_equal(refreshes[0], refreshes[4]) and not np.array_equal(refreshes[4], refreshes[8])
+    check_batches(seen, refreshes)
+    alone = trained(tmp_path / "alone", collection_folder, backbone, mining=HardNegativeMining(every_n_steps=4, recipe=RECIPE))
+    for (_, *a, x), (_, *b, y) in zip(seen, alone[1], strict=True):
+        assert a == b and torch.equal(x, y)
+    for a, b in zip(module.parameters(), alone[0].parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_distances_of_a_batch_are_those_of_its_negatives(tmp_path, collection_folder, backbone):
+    _, seen = trained(tmp_path, collection_folder, backbone)
+    for step, queries, docs, distances in seen:
+        folder = tmp_path / f"negatives/step={0 if step <= 6 else 6}"
+        ids, known = np.load(folder / "ids.npy"), np.load(folder / "distances.npy")
+        for query, row, values in zip(queries, docs, distances.tolist(), strict=True):
+            places = [ids[query].tolist().index(doc) for doc in row[1:]]
+            assert values == [0.0, *known[query][places].tolist()]
+
+
+@pytest.mark.parametrize(
+    "options, data, steps",
+    [
+        ({}, {}, [0, 6]),
+        ({"every_n_epochs": None}, {}, [0]),
+        ({"every_n_epochs": 2}, {}, [0]),
+        ({}, {"negatives": "bm25"}, [6]),
+        ({"every_n_steps": 5}, {"negatives": "random"}, [5, 10]),
+        ({"every_n_steps": 5}, {"negatives": {"random": 1, "mined": 2}}, [0, 5, 10]),
+        ({"keep": 1}, {}, [6]),
+    ],
+)
+def test_when_a_refresh_comes(tmp_path, collection_folder, backbone, options, data, steps):
+    _, seen = trained(tmp_path, collection_folder, backbone, mining=HardNegativeMining(recipe=RECIPE, **options), **data)
+    assert sorted(negatives_of(tmp_path)) == steps
+    if isinstance(data.get("negatives"), dict):
+        ids = negatives_of(tmp_path)
+        for step, queries, docs, distances in seen:
+            for query, row, values in zip(queries, docs, distances, strict=True):
+                assert len(set(row)) == 4 and set(row[2:]) <= set(in_force(ids, step - 1)[query])
+                assert values[1].isnan() and values[2:].isfinite().all(), "a random document has no distance"
+
+
+def test_a_fixed_miner_serves_a_cross_encoder(tmp_path, collection_folder, backbone):
+    seed_everything(0)
+    miner, ranker = DualEncoder(backbone, max_length=24), PairWiseBertRanker(backbone, max_length=24)
+    module, mining = RankerModule(ranker, SoftmaxLoss(), lr=1e-3), HardNegativeMining(recipe=RECIPE, miner=miner)
+    before = [p.clone() for p in miner.parameters()]
+    data = TripletDataModule(str(collection_folder), "mined", negatives_per_query=2, batch_size=5, reads=ranker.reads)
+    trainer = Trainer(default_root_dir=tmp_path, callbacks=[mining], max_epochs=2, logger=False, limit_val_batches=0, **QUIET)
+    trainer.fit(module, data)
+    first, second = (MinedNegatives.open(tmp_path / f"negatives/step={step}", data.collection) for step in (0, 6))
+    assert np.array_equal(first.ids, second.ids) and first.manifest["weights"] == second.manifest["weights"]
+    assert all(torch.equal(a, b) for a, b in zip(before, miner.parameters(), strict=True))
+
+
+def test_what_does_not_fit_is_one_line(tmp_path, collection_folder, backbone):
+    with pytest.raises(InputError, match="nothing does that; add the callback"):
+        trained(tmp_path, collection_folder, backbone, mining=Batches())
+    with pytest.raises(InputError, match="negatives with the source 'mined', got bm25, random"):
+        trained(tmp_path, collection_folder, backbone, negatives={"bm25": 1, "random": 1})
+    ranker = PairWiseBertRanker(backbone, max_length=24)
+    data = TripletDataModule(str(collection_folder), "mined", reads=ranker.reads)
+    trainer = Trainer(default_root_dir=tmp_path, callbacks=[HardNegativeMining()], logger=False, **QUIET)
+    with pytest.raises(InputError, match="PairWiseBertRanker is none; give one as miner"):
+        trainer.fit(RankerModule(ranker, SoftmaxLoss()), data)
+    with pytest.raises(InputError, match="every_n_steps must be at least 1, got 0"):
+        HardNegativeMining(every_n_steps=0)
+    with pytest.raises(InputError, match="each with a number above 0"):
+        TripletDataModule(str(collection_folder), {"mined": 0})
+
+
+# The command line
+
+
+def configuration(folder: Path, collection: Path, backbone: str, **mining) -> list[str]:
+    config = {
+        "model": {
+            "ranker": {"class_path": "DualEncoder", "init_args": {"backbone": backbone, "max_length": 24, "temperature": 0.1}},
+            "loss": "ltr.losses.SoftmaxLoss",
+            "lr": 1e-3,
+        },
+        "data": {
+            "class_path": "TripletDataModule",
+            "init_args": {
+                "path": str(collection),
+                "negatives": "mined",
+                "negatives_per_query": 2,
+                "batch_size": 5,
+                "bucket_window": 4,
+            },
+        },
+        "trainer": {
+            **QUIET,
+            "logger": False,
+            "max_epochs": 2,
+            "callbacks": [
+                {
+                    "class_path": "ltr.callbacks.HardNegativeMining",
+                    "init_args": {"recipe": {"depth": 12, "n": 4, "relative": None}} | mining,
+                }
+            ],
+        },
+        "last": {"every_n_steps": 1},
+    }
+    (folder / "mined.yaml").write_text(yaml.safe_dump(config))
+    return ["fit", "--config", str(folder / "mined.yaml"), "--trainer.default_root_dir", str(folder / "run")]
+
+
+def weights(run: Path) -> dict:
+    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+
+
+def test_a_signal_in_a_refresh_saves_and_the_resumed_run_is_the_same(tmp_path, collection_folder, backbone, monkeypatch, capsys):
+    """SIGTERM comes in the refresh after step 5: last.ckpt holds step 5, and the run resumes with that refresh."""
+    (tmp_path / "whole").mkdir()
+    assert main(configuration(tmp_path / "whole", collection_folder, backbone, every_n_steps=5)) == 0
+    (tmp_path / "ended").mkdir()
+    args, real = configuration(tmp_path / "ended", collection_folder, backbone, every_n_steps=5), MinedNegatives.overlap
+
+    def interrupted(self, other):
+        signal.raise_signal(signal.SIGTERM)
+        return real(self, other)
+
+    monkeypatch.setattr(MinedNegatives, "overlap", interrupted)
+    assert main(args) == 143
+    run = tmp_path / "ended/run"
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 5
+    assert sorted(negatives_of(run)) == [0]
+    monkeypatch.undo()
+    assert main(["fit", str(run)]) == 0
+    assert sorted(negatives_of(run)) == [0, 5, 10]
+    whole = weights(tmp_path / "whole/run")
+    assert all(torch.equal(value, whole[name]) for name, value in weights(run).items())
+
+
+def test_a_run_is_not_resumed_without_its_negatives_or_with_another_recipe(tmp_path, collection_folder, backbone, capsys):
+    args = configuration(tmp_path, collection_folder, backbone)
+    assert main([*args, "--trainer.max_epochs", "1"]) == 0
+    run = tmp_path / "run"
+    manifest = run / "negatives/step=0/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"key": "', '"key": "x'))
+    assert main(["fit", str(run), "--trainer.max_epochs", "2"]) == 2
+    assert "negatives/step=0, which are not there (any more)" in capsys.readouterr().err
+    other = configuration(tmp_path, collection_folder, backbone, recipe={"depth": 11})
+    assert main([*other, "--ckpt_path", "last"]) == 2
+    assert "trainer.callbacks was" in capsys.readouterr().err
+
+
+def test_negatives_of_the_same_weights_are_found_and_not_mined_again(tmp_path, collection_folder, backbone, monkeypatch, caplog):
+    """Killed after the refresh of step 6 and before the next checkpoint: the resumed run finds the folder."""
+    args = configuration(tmp_path, collection_folder, backbone)
+    assert main([*args, "--trainer.max_epochs", "1", "--last.every_n_steps", "100"]) == 0
+    run = tmp_path / "run"
+    before = (run / "checkpoints/last.ckpt").read_bytes()
+    assert main(["fit", str(run), "--trainer.max_epochs", "2"]) == 0
+    after = weights(run)
+    (run / "checkpoints/last.ckpt").write_bytes(before)
+    monkeypatch.setattr("ltr.mining.miner.Miner.mine", lambda *_: pytest.fail("mined again"))
+    assert main(["fit", str(run), "--trainer.max_epochs", "2"]) == 0
+    assert all(torch.equal(value, after[name]) for name, value in weights(run).items())
+
+
+def test_a_refresh_is_told_in_a_few_lines(tmp_path, collection_folder, backbone, caplog):
+    with caplog.at_level(logging.INFO, logger="ltr"):
+        trained(tmp_path, collection_folder, backbone)
+    told = [record.message for record in caplog.records if record.name == "ltr.callbacks.mining"]
+    assert len(told) == 6
+    assert told[0].startswith("hard negatives at step 0: 30 queries, 12 documents searched for each; encode ")
+    assert told[1].startswith("  of 360 found, left out: relevant ") and told[1].endswith("120 are kept")
+    assert "were negatives before" in told[5] and "were negatives before" not in told[2]

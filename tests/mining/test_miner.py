@@ -1,0 +1,152 @@
+"""Mined negatives against brute force over all documents."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from ltr.data.collection import open_collection
+from ltr.data.tokens import TokenStore
+from ltr.errors import InputError
+from ltr.mining.filters import Recipe
+from ltr.mining.judge import Judge
+from ltr.mining.miner import Miner
+from ltr.mining.negatives import MinedNegatives
+from ltr.models import DualEncoder, PairWiseBertRanker
+from tests.conftest import write_collection
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    """Twins: the text of the relevant document of train-q0 stands in the corpus again, under another id."""
+    folder = write_collection(tmp_path_factory.mktemp("mining") / "c", n_queries=12)
+    lines = (folder / "corpus.jsonl").read_text().splitlines()
+    twin = next(json.loads(line) for line in lines if json.loads(line)["_id"] == "train-q0-d0") | {"_id": "twin"}
+    (folder / "corpus.jsonl").write_text("\n".join([*lines, json.dumps(twin)]) + "\n")
+    return open_collection(str(folder))
+
+
+def embeddings(model, collection):
+    """Of all queries and of all documents, one text at a time, as numpy [n, H]."""
+    found = []
+    for tower, form, table, tokenizer in zip(
+        (model.query_tower, model.doc_tower),
+        model.reads,
+        (collection.queries, collection.corpus),
+        model.reads.tokenizers,
+        strict=True,
+    ):
+        store = TokenStore.open(table, tokenizer)
+        with torch.no_grad():
+            found.append(np.concatenate([tower.eval()(form.texts(store, np.array([row]))).numpy() for row in range(len(store))]))
+    return found
+
+
+def brute_force(model, collection, judged, recipe):
+    """The negatives of each query by rows, hardest first, and their distances, from every score there is."""
+    queries, docs = embeddings(model, collection)
+    if model.similarity == "cosine":
+        queries, docs = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (queries, docs))
+    texts = [collection.corpus.texts[row] for row in range(len(docs))]
+    for query in judged.query_rows:
+        distance = np.linalg.norm(docs - queries[query], axis=1)
+        score = -distance if model.similarity == "euclidean" else docs @ queries[query]
+        rows, grades = judged.of(query)
+        relevant = rows[grades > 0]
+        threshold = score[relevant].min() - (1 - recipe.relative) * abs(score[relevant].min())
+        best = np.argsort(-score, kind="stable")[: recipe.depth]
+        kept = [d for d in best if texts[d] not in {texts[r] for r in relevant} and score[d] <= threshold]
+        yield kept[: recipe.n], distance[kept[: recipe.n]]
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+def test_the_negatives_are_those_of_brute_force(collection, backbone, tmp_path, similarity):
+    model = DualEncoder(backbone, max_length=24, similarity=similarity)
+    judged, recipe = collection.judgements("train"), Recipe(depth=40, n=6, relative=1.0)
+    mined = Miner(model, collection, judged, recipe).mine(tmp_path)
+    n_found = 0
+    for query, (rows, distances) in zip(judged.query_rows, brute_force(model, collection, judged, recipe), strict=True):
+        real = mined.ids[query] >= 0
+        if len(rows):  # else one random document, see below
+            assert mined.ids[query][real].tolist() == rows
+            np.testing.assert_allclose(mined.distances[query][real], distances, rtol=1e-4, atol=1e-5)
+        n_found += len(rows)
+    assert n_found > 4 and mined.manifest["counts"]["chosen"] == n_found
+    others = np.setdiff1d(np.arange(len(collection.queries)), judged.query_rows)
+    assert (mined.ids[others] == -1).all()
+    assert not list(tmp_path.iterdir()), "the embeddings are gone"
+
+
+def test_a_text_of_a_relevant_document_is_no_negative_under_another_id(collection, backbone, tmp_path):
+    model = DualEncoder(backbone, max_length=24)
+    mined = Miner(model, collection, collection.judgements("train"), Recipe(depth=500, n=500, relative=None)).mine(tmp_path)
+    query, twin = collection.queries.row("train-q0"), collection.corpus.row("twin")
+    relevant = collection.corpus.row("train-q0-d0")
+    assert twin not in mined.ids[query] and relevant not in mined.ids[query]
+    assert (mined.ids[query] >= 0).sum() == len(collection.corpus) - 2
+    assert twin in mined.ids[collection.queries.row("train-q1")]
+
+
+def test_a_query_with_too_few_gets_random_documents(collection, backbone, tmp_path):
+    model = DualEncoder(backbone, max_length=24)
+    judged = collection.judgements("train")
+    mined = Miner(model, collection, judged, Recipe(depth=3, n=2, max_score=-2.0), least=4).mine(tmp_path)
+    counts = mined.manifest["counts"]
+    assert counts["chosen"] == 0 and counts["short"] == 12 and counts["random"] == 48
+    _, docs = embeddings(model, collection)
+    queries = embeddings(model, collection)[0]
+    for query in judged.query_rows:
+        rows = mined.ids[query]
+        assert len(set(rows)) == 4 and not set(rows) & set(judged.of(query)[0][:1])
+        unit = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (docs[rows], queries[query])]
+        np.testing.assert_allclose(mined.distances[query], np.linalg.norm(unit[0] - unit[1], axis=1), rtol=1e-4)
+
+
+def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(collection, backbone, tmp_path):
+    torch.manual_seed(1)
+    model, ranker = DualEncoder(backbone, max_length=24), PairWiseBertRanker(backbone, max_length=32)
+    judged, recipe = collection.judgements("train"), Recipe(depth=20, n=5, relative=None)
+    judge = Judge("a cross-encoder", ranker, collection)
+    without = Miner(model, collection, judged, recipe).mine(tmp_path)
+    mined = Miner(model, collection, judged, recipe, judge=judge).mine(tmp_path)
+    queries, docs = (TokenStore.open(table, ranker.reads.tokenizer) for table in (collection.queries, collection.corpus))
+    n_out = 0
+    for query in judged.query_rows:
+        rows, grades = judged.of(query)
+        candidates = np.concatenate([rows[grades > 0], without.ids[query]])
+        with torch.no_grad():
+            scores = ranker.eval().score(ranker.reads.texts(queries, np.full(len(candidates), query), docs, candidates)).numpy()
+        kept = [row for row, score in zip(without.ids[query], scores[1:], strict=True) if score <= scores[0]]
+        assert mined.ids[query][mined.ids[query] >= 0].tolist() == (kept or mined.ids[query][:1].tolist())
+        n_out += 5 - len(kept)
+    assert mined.manifest["counts"]["judge"] == n_out > 0
+
+
+def test_the_key_tells_all_that_decides(collection, backbone):
+    model, judged = DualEncoder(backbone, max_length=24), collection.judgements("train")
+    miner = Miner(model, collection, judged)
+    keys = {miner.key, Miner(model, collection, judged).key}
+    assert len(keys) == 1
+    keys |= {Miner(model, collection, judged, Recipe(n=29)).key, Miner(model, collection, judged, seed=(0, 1)).key}
+    keys |= {Miner(model, collection, collection.judgements("dev")).key, Miner(model, collection, judged, least=2).key}
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[0] += 1e-6
+    assert len(keys | {miner.key}) == 6
+
+
+def test_an_approximate_index_says_what_it_finds(collection, backbone, tmp_path):
+    model = DualEncoder(backbone, max_length=24)
+    judged = collection.judgements("train")
+    exact = Miner(model, collection, judged, Recipe(depth=10, relative=None)).mine(tmp_path)
+    rough = Miner(model, collection, judged, Recipe(depth=10, relative=None, index="IVF8,Flat")).mine(tmp_path)
+    assert exact.manifest["recall"] == 1.0 and 0.2 < rough.manifest["recall"] < 1.0
+    with pytest.raises(InputError, match="faiss can build"):
+        Miner(model, collection, judged, Recipe(index="IVF8,Falt")).mine(tmp_path)
+
+
+def test_overlap_of_two_refreshes():
+    """Query 0 keeps one of two, query 1 all three, query 2 has none before: (1/2 + 1) / 2."""
+    now = MinedNegatives(np.array([[1, 2, -1], [3, 4, 5], [6, 7, 8]]), np.zeros((3, 3)), {})
+    before = MinedNegatives(np.array([[2, 9, 8], [5, 4, 3], [-1, -1, -1]]), np.zeros((3, 3)), {})
+    assert now.overlap(before) == 0.75
