@@ -21,6 +21,7 @@ OPTIONS = {
     "letor": {"": "configuration", "--runs": "runs"},
     "letor_reader": {"--data": "letor"},
     "losses": {},
+    "mining": {},
     "padding": TEXTS,
     "quality_dual": TEXTS,
     "ranknet_factorised": {},

@@ -90,8 +90,8 @@ def together(make: Callable[[], T]) -> T:
         result = make()
     except (InputError, OSError) as raised:
         error = raised
-    for raised in filter(None, of_all(error)):
-        raise raised
+    for first in filter(None, of_all(error)):
+        raise first
     return cast(T, result)
 
 

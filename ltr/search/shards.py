@@ -48,7 +48,7 @@ class Shards:
         self._numbers = np.append(rows, -1)  # so that a document that was not found, -1, stays -1
         counts, totals = zip(*of_all((len(docs), together(lambda: checked_sum(docs, "embeddings", rows)))), strict=True)
         self.count = sum(counts)
-        mean = (sum(totals) / max(1, self.count)).astype(np.float32)
+        mean = (np.sum(totals, axis=0) / max(1, self.count)).astype(np.float32)
         # The roots are taken after the merge: of two distances they may be equal where the squares are not.
         squared: Similarity = "squared_euclidean" if similarity == "euclidean" else similarity
         build = partial(DenseIndex.build, docs, squared, seed=seed, mean=mean)
