@@ -23,6 +23,7 @@ class LongerLists(NamedTuple):
     columns: Tensor  # [C, H], embeddings of the texts they are compared with
     labels: Tensor  # [R, C] float, grades
     mask: Tensor  # [R, C] bool, False where a row must not be compared with a column
+    distances: Tensor | None = None  # [R, C] float, those of a query to its own documents, NaN elsewhere
 
 
 def queries_against_all(lists: Embedded) -> LongerLists:
@@ -83,7 +84,11 @@ def queries_against_all(lists: Embedded) -> LongerLists:
     mask_bc.view(n_lists, n_lists, n_docs)[b, b] = lists.mask
     labels_bc = lists.labels.new_zeros(mask_bc.shape)
     labels_bc.view(n_lists, n_lists, n_docs)[b, b] = lists.labels
-    return LongerLists(lists.queries, lists.docs.flatten(0, 1), labels_bc, mask_bc)
+    distances_bc = None
+    if lists.distances is not None:
+        distances_bc = torch.full_like(labels_bc, torch.nan)
+        distances_bc.view(n_lists, n_lists, n_docs)[b, b] = lists.distances
+    return LongerLists(lists.queries, lists.docs.flatten(0, 1), labels_bc, mask_bc, distances_bc)
 
 
 def all_against_all(lists: Embedded) -> LongerLists:
@@ -142,7 +147,12 @@ def all_against_all(lists: Embedded) -> LongerLists:
         own_labels[:, 0, 1:] = lists.labels
     labels_tt = lists.labels.new_zeros(mask_tt.shape)
     labels_tt[rows_bk, columns_bk] = own_labels
-    return LongerLists(texts, texts, labels_tt, mask_tt)
+    distances_tt = None
+    if lists.distances is not None:
+        distances_tt = torch.full_like(labels_tt, torch.nan)
+        if lists.queries is not None:
+            distances_tt[at_bk[:, :1], at_bk[:, 1:]] = lists.distances
+    return LongerLists(texts, texts, labels_tt, mask_tt, distances_tt)
 
 
 def _places(lists: Embedded, same: Duplicates) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
