@@ -84,9 +84,9 @@ class ScoredLists(NamedTuple):
         scores: ``[R, C]`` float, higher is better.
         labels: ``[R, C]`` float, relevance grades.
         mask: ``[R, C]`` bool, True for a document, False for padding and for what a row must not be compared with.
-        distances: ``[R, C]`` float, distance of each document to its row. Whole if the margin policy wants distances and the ranker
-            is a dual encoder: that in the index for the mined negatives of a list, and that of the two embeddings, without gradient,
-            for all others. Otherwise as in the batch, and None with in-batch lists.
+        distances: ``[R, C]`` float, distance of each document to its row. Whole if the margin policy wants distances and the
+            ranker is a dual encoder: that in the index for the mined negatives of a list, and that of the two embeddings,
+            without gradient, for all others. Otherwise as in the batch, and None with in-batch lists.
         embeddings: ``[R, C, H]`` float, the documents' representations, finite at the padding; ``[1, C, H]`` where all rows share
             their documents; None where the ranker gives none.
         queries: ``[R, H]`` float, the rows' representations; None where the ranker gives none.
