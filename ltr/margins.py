@@ -275,7 +275,7 @@ class Learnable(Margin):
 
     References:
         Nayyeri et al. (2019), Adaptive margin ranking loss for knowledge graph embeddings via a correntropy objective function,
-        arXiv:1907.05336 (another margin that training adjusts).
+        arXiv:1907.05336 (another margin that training adjusts; the form here is ours).
     """
 
     wants_embeddings = True

@@ -237,7 +237,7 @@ BAD = {
     "a part with the name of an option": (
         ["--model.loss", "MarginRankingLoss", "--model.margin", "FromQuery"],
         {},
-        "or take another margin (option model.margin)",
+        "take another margin (option model.margin)",
     ),
     "missing checkpoint": (["--ckpt_path", "nowhere.ckpt"], {}, "nowhere.ckpt: there is no such file"),
     "no best checkpoint": (["--ckpt_path", "best"], {}, "there is no"),

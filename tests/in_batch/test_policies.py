@@ -122,7 +122,9 @@ def test_a_frozen_encoder_of_a_margin_stays_as_it_was_loaded(backbone, collectio
         assert not given.requires_grad
         now = type(margin)()(module.in_batch(module.ranker, batch, type(margin)()))
         assert (now - expected).abs().max() > 1e-3
-    assert len(module.in_batch._frozen) == 1
+    (frozen,) = module.in_batch._frozen.values()
+    module.double()  # it goes where the module goes
+    assert all(parameter.dtype == torch.float64 and not parameter.requires_grad for parameter in frozen.parameters())
     assert module.state_dict().keys() == {f"ranker.{name}" for name in module.ranker.state_dict()}
 
 
