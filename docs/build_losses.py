@@ -63,8 +63,8 @@ step of gradient descent raises the score, above 0 it lowers it.
 MARGINS = """\
 ## margins
 
-A policy of `ltr.margins` gives the margin of each pair of a batch, in units of score, to a loss that uses one: `model.margin` in a
-configuration. The docstrings in [margins.py](../ltr/margins.py) have all options, as has `ltr fit --model.margin.help NAME`.
+A policy of `ltr.margins` gives the margin of each pair of a batch, in units of score, to a loss that uses one: `model.margin` in
+a configuration. The docstrings in [margins.py](../ltr/margins.py) have all options, as has `ltr fit --model.margin.help NAME`.
 Distances and similarities are those of the embeddings; mined negatives bring the distance in their index.
 
 """

@@ -146,7 +146,7 @@ def part(batch, rows: list[int]):
 
 
 def margins_of(module, batch, backbone) -> list[torch.Tensor]:
-    """Margins, and the gradient of the first row's representation, of each in-batch policy and margin policy."""
+    """Of each in-batch policy and margin policy."""
     found = []
     for policy in (OtherQueries(), AllTexts()):
         for margin in POLICIES:
