@@ -12,7 +12,9 @@ from pathlib import Path
 from loss_figures import caption, svg
 
 import ltr.losses
+import ltr.margins
 from ltr.losses import LOSSES, Loss
+from ltr.margins import Margin
 
 DOCS = Path(__file__).parent
 # From the first choices to the special ones; a file not named here comes last.
@@ -56,6 +58,15 @@ count, and a *block* is as many documents as are compared with the whole list at
 
 In the figures one document's score moves and the others stay: left the value, right its gradient on the moving score. Below 0 a
 step of gradient descent raises the score, above 0 it lowers it.
+"""
+
+MARGINS = """\
+## margins
+
+A policy of `ltr.margins` gives the margin of each pair of a batch, in units of score, to a loss that uses one: `model.margin` in
+a configuration. The docstrings in [margins.py](../ltr/margins.py) have all options, as has `ltr fit --model.margin.help NAME`.
+Distances and similarities are those of the embeddings; mined negatives bring the distance in their index.
+
 """
 
 
@@ -129,6 +140,18 @@ def table() -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
+def margins() -> str:
+    """The section of the margin policies: one row per class, with its first sentence and formula."""
+    rows = [("margin", "formula", "source, or work of the same kind"), ("---",) * 3]
+    for name, cls in vars(ltr.margins).items():
+        if inspect.isclass(cls) and issubclass(cls, Margin) and cls is not Margin and not name.startswith("_"):
+            parts = sections(cls.__doc__)
+            first, *more = blocks(parts[""])
+            formula = f" $`{_line(more[0].removeprefix(MATH))}`$" if more and more[0].startswith(MATH) else ""
+            rows.append((f"`{name}`", markdown(first) + formula, source(_line(parts.get("References", "")))))
+    return MARGINS + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
 def section(cls: type[Loss]) -> str:
     """Formula, options, figure and source of a class."""
     name, parts = cls.__name__, described(cls)
@@ -152,7 +175,7 @@ def page() -> str:
     for file, classes in by_file().items():
         about = blocks(getattr(ltr.losses, file).__doc__)[0]
         parts += [f"## {file}\n\n{markdown(about)} Code: [{file}.py](../ltr/losses/{file}.py).\n", *map(section, classes)]
-    return wrapped("\n".join(parts))
+    return wrapped("\n".join([*parts, margins()]))
 
 
 def wrapped(text: str, width: int = 140) -> str:

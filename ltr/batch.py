@@ -50,7 +50,8 @@ class RankingBatch(NamedTuple):
         queries: the texts of the B queries (dual encoder); None where lists have none, as the groups of labelled texts.
         docs: the documents' texts, one for every True of ``mask``, row by row (dual encoder).
         features: ``[B, N, F]`` float32, feature vectors of the documents, 0 at the padding (feature ranker).
-        distances: ``[B, N]`` float, distance of each document to its query in the index that mined it, or None.
+        distances: ``[B, N]`` float, distance of each document to its query in the index that mined it; NaN for a negative whose
+            source gives none. None where no document has one.
         judged_rows: ``[B, J]`` int64, rows of all documents that are judged for the query, in the list or not; −1 as padding
             (dual encoder: what another query's list must not bring in as irrelevant).
         judged_grades: ``[B, J]`` float, their grades.
@@ -83,9 +84,13 @@ class ScoredLists(NamedTuple):
         scores: ``[R, C]`` float, higher is better.
         labels: ``[R, C]`` float, relevance grades.
         mask: ``[R, C]`` bool, True for a document, False for padding and for what a row must not be compared with.
-        distances: ``[R, C]`` float, distance of each document to its query in the index that mined it, or None.
+        distances: ``[R, C]`` float, distance of each document to its row. Whole if the margin policy wants distances and the
+            ranker is a dual encoder: that in the index for the mined negatives of a list, and that of the two embeddings,
+            without gradient, for all others. Otherwise as in the batch, and None with in-batch lists.
         embeddings: ``[R, C, H]`` float, the documents' representations, finite at the padding; ``[1, C, H]`` where all rows share
             their documents; None where the ranker gives none.
+        queries: ``[R, H]`` float, the rows' representations; None where the ranker gives none.
+        frozen: rows and documents, as ``queries`` and ``embeddings``, by the margin policy's frozen encoder; None without one.
         shared: whether these are the lists of all processes, the same in each.
     """
 
@@ -94,4 +99,6 @@ class ScoredLists(NamedTuple):
     mask: Tensor
     distances: Tensor | None = None
     embeddings: Tensor | None = None
+    queries: Tensor | None = None
+    frozen: tuple[Tensor, Tensor] | None = None
     shared: bool = False

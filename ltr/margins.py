@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ltr.batch import ScoredLists
 from ltr.errors import InputError
-from ltr.similarity import euclidean
+from ltr.similarity import cosine, euclidean
 
 
 class Margin(nn.Module):
@@ -20,12 +20,19 @@ class Margin(nn.Module):
     What it says of padding, and of pairs that are none, is not used. Raises ``InputError`` for an option out of its bounds.
     """
 
-    wants_embeddings: bool = False  # whether it reads them
+    wants_queries: bool = False  # whether it reads the rows' representations
+    wants_embeddings: bool = False  # whether it reads those of the documents
     wants_distances: bool = False  # whether it cannot do without them
+    encoder: str | None = None  # a frozen encoder whose representations it reads
 
     def forward(self, lists: ScoredLists) -> Tensor:
         """Margins ``[B, N]`` (per less relevant document) or ``[B, N, N]`` (per pair, more relevant document first)."""
         raise NotImplementedError
+
+    def want_as(self, other: "Margin | None") -> None:
+        """Want what another policy wants; nothing for None."""
+        for name in ("wants_queries", "wants_embeddings", "wants_distances", "encoder"):
+            setattr(self, name, getattr(Margin if other is None else other, name))
 
 
 class Constant(Margin):
@@ -51,6 +58,9 @@ class LabelGap(Margin):
 
     Args:
         scale: above 0, units of score per grade.
+
+    References:
+        Ha & Blanz (2021), Deep ranking with adaptive margin triplet loss, arXiv:2107.06187 (margins from ratings).
     """
 
     def __init__(self, scale: float = 1.0) -> None:
@@ -63,9 +73,12 @@ class LabelGap(Margin):
 
 
 class FromDistance(Margin):
-    r"""A margin per negative, from its distance in the index: :math:`m_j = \min(k\, d_j^{\,p}, \text{cap})`.
+    r"""A margin per negative, from its distance to the query: :math:`m_j = \min(k\, d_j^{\,p}, \text{cap})`.
 
-    A far (easy) negative is asked to stay further away. The distances come from the index, so the margin carries no gradient.
+    A far (easy) negative is asked to stay further away. The distance of a mined negative is that in its index, as of the last
+    mining. Any other document, such as those of other queries, has the distance of the two embeddings as they are now: Euclidean,
+    of embeddings of length 1 under cosine, the unit of mined negatives. The margin carries no gradient. A ranker that is no dual
+    encoder needs mined negatives.
 
     Args:
         k: factor above 0; in units of score for a distance of 1.
@@ -73,7 +86,7 @@ class FromDistance(Margin):
         cap: upper bound above 0, in units of score; None for no bound.
 
     Raises:
-        InputError: for a batch without distances.
+        InputError: for a batch without distances, or with a negative that has none.
     """
 
     wants_distances = True
@@ -86,11 +99,105 @@ class FromDistance(Margin):
         self.k, self.power, self.cap = k, power, cap
 
     def forward(self, lists: ScoredLists) -> Tensor:
-        if lists.distances is None:
+        distances, came = lists.distances, "none"
+        if distances is not None and lists.queries is None and distances[lists.mask & (lists.labels == 0)].isnan().any():
+            distances, came = None, "negatives without one"
+        if distances is None:
             hint = "set negatives of the data to a folder of mined negatives, or take another margin"
-            raise InputError(f"FromDistance needs a batch with distances, got none; {hint}", option="margin")
-        margin = self.k * lists.distances.detach().clamp(min=0) ** self.power
+            raise InputError(f"FromDistance needs a batch with distances, got {came}; {hint}", option="margin")
+        margin = self.k * distances.detach().clamp(min=0) ** self.power
         return margin if self.cap is None else margin.clamp(max=self.cap)
+
+
+class _FromSimilarity(Margin):
+    """What margins from cosines share: their options, and whose embeddings they read."""
+
+    def __init__(self, scale: float = 1.0, encoder: str | None = None, gradient: bool = False) -> None:
+        super().__init__()
+        name = type(self).__name__
+        _require(0 < scale < math.inf, f"{name}: scale must be finite and above 0", scale=scale)
+        if gradient and encoder is not None:
+            message = f"{name}: gradient must be false with a frozen encoder, got true; leave out one of the two"
+            raise InputError(message, option="gradient")
+        self.scale, self.encoder, self.gradient = scale, encoder, gradient
+
+    def _seen(self, lists: ScoredLists) -> tuple[Tensor, Tensor]:
+        """Representations of the rows ``[R, H]`` (of the documents, where they are not read) and the documents ``[R, C, H]``."""
+        queries, docs = (lists.queries, lists.embeddings) if self.encoder is None else (lists.frozen or (None, None))
+        queries = queries if self.wants_queries else docs
+        if queries is None or docs is None:
+            message = f"{type(self).__name__} needs the embeddings of queries and documents, got none; take a DualEncoder"
+            raise InputError(message, option="margin")
+        return (queries, docs) if self.gradient else (queries.detach(), docs.detach())
+
+
+class FromDocuments(_FromSimilarity):
+    r"""A margin per pair, from the similarity of its two documents.
+
+    .. math::
+        m_{ij} = s \cdot \frac{1 + \cos(d_i, d_j)}{2}
+
+    A negative that is like the relevant document is asked to stay further behind: s where the two are equal, s/2 where they are
+    orthogonal, 0 where they are opposite. So the hardest negatives weigh most, and false ones too. The paper takes this
+    margin (s = 1) as the target of the gap under a squared, absolute or logistic error; the logistic one is
+    :class:`ltr.losses.AdaptiveRankNetLoss`. The authors' code has the gradient of the margin too.
+
+    It is ``[B, N, N]``: with in-batch lists rows × columns² numbers in the loss.
+
+    Args:
+        scale: s, above 0, in units of score: 1 for cosines, 1/τ for cosines over a temperature τ.
+        encoder: a frozen dual encoder whose embeddings are compared, by hub id, folder or ``package:NAME``; it must have the
+            ranker's tokenizer. None: those of the ranker as it stands.
+        gradient: whether the margin has a gradient, into the ranker.
+
+    Raises:
+        InputError: for an option out of its bounds, or for a batch without embeddings.
+
+    References:
+        Gienapp, Deckers, Potthast & Scells (2025), Learning effective representations for retrieval using self-distillation with
+        adaptive relevance margins.
+        Li et al. (2020), Boosting few-shot learning with adaptive margin loss, arXiv:2005.13826 (margins between classes, from
+        their similarity).
+    """
+
+    wants_embeddings = True
+
+    def forward(self, lists: ScoredLists) -> Tensor:
+        _, docs = self._seen(lists)
+        return (self.scale * (1 + cosine(docs, docs)) / 2).expand(len(lists.mask), -1, -1)
+
+
+class FromQuery(_FromSimilarity):
+    r"""A margin per negative, from its similarity to the query.
+
+    .. math::
+        m_j = s \cdot \frac{1 - \cos(q, d_j)}{2}
+
+    An easy negative is asked to stay further away, and one that is too hard, or false, to stay only a little behind: so negatives
+    of middling hardness teach most. This is the idea of the paper; the formula is the simplest that has it, and may differ from
+    the paper's. With embeddings of length 1 it is :class:`FromDistance` with k = s/4 and power 2, of the distances of now.
+
+    Args:
+        scale: s, above 0, in units of score: 1 for cosines, 1/τ for cosines over a temperature τ.
+        encoder: a frozen dual encoder whose embeddings are compared, by hub id, folder or ``package:NAME``; it must have the
+            ranker's tokenizer. None: those of the ranker as it stands.
+        gradient: whether the margin has a gradient, into the ranker. A loss falls when its margin falls, so that gradient draws
+            negatives to the query.
+
+    Raises:
+        InputError: for an option out of its bounds, or for a batch without embeddings of the queries.
+
+    References:
+        Chen, Wang & Tsai (2025), Dynamic margin-based contrastive learning for robust negative sampling in information retrieval.
+    """
+
+    wants_queries = True
+
+    def forward(self, lists: ScoredLists) -> Tensor:
+        queries, docs = self._seen(lists)
+        own = len(docs) == len(queries)  # else all rows share their documents
+        similarity = cosine(queries.unsqueeze(1), docs).squeeze(1) if own else cosine(queries, docs[0])
+        return self.scale * (1 - similarity) / 2
 
 
 class NormalSample(Margin):
@@ -100,7 +207,7 @@ class NormalSample(Margin):
         m_j = \mathrm{clamp}\bigl(z_{(r_j)},\; \text{low},\; \text{high}\bigr), \qquad z \sim \mathcal{N}(\mu, \sigma^2)
 
     The list's n less relevant documents get n draws :math:`z_{(1)} \le \dots \le z_{(n)}`, and :math:`r_j` is the rank of
-    document j from the hardest to the easiest: by distance in the index, or by score where the batch brings no distances. The
+    document j from the hardest to the easiest: by distance in the index, or by score where a negative of the batch has none. The
     margins of padding and of the most relevant documents are not used.
 
     The draws are a function of the seed, the batches counted so far and, unless all processes share their lists, the process's
@@ -128,9 +235,11 @@ class NormalSample(Margin):
 
     def forward(self, lists: ScoredLists) -> Tensor:
         labels, mask = lists.labels, lists.mask
-        ease = -lists.scores.detach() if lists.distances is None else lists.distances
         best_b = labels.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
         negative = mask & (labels < best_b)
+        ease = lists.distances
+        if ease is None or ease[negative].isnan().any():
+            ease = -lists.scores.detach()
         # Pad draws and distances with +inf beyond the row's n negatives, so padding sorts last in both.
         unused = torch.arange(labels.shape[1], device=labels.device) >= negative.sum(dim=1, keepdim=True)
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -163,6 +272,10 @@ class Learnable(Margin):
 
     Raises:
         InputError: for a batch without embeddings.
+
+    References:
+        Nayyeri et al. (2019), Adaptive margin ranking loss for knowledge graph embeddings via a correntropy objective function,
+        arXiv:1907.05336 (another margin that training adjusts; the form here is ours).
     """
 
     wants_embeddings = True
@@ -207,7 +320,7 @@ class Annealed(Margin):
         super().__init__()
         _require(steps >= 1, "Annealed: steps must be at least 1", steps=steps)
         self.margin, self.steps = margin, steps
-        self.wants_embeddings, self.wants_distances = margin.wants_embeddings, margin.wants_distances
+        self.want_as(margin)
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
 
     def forward(self, lists: ScoredLists) -> Tensor:

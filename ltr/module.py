@@ -124,12 +124,13 @@ class RankerModule(LightningModule):
                 "backbone without a head, or another margin",
                 option="margin",
             )
-        if margin.wants_distances and not self.in_batch.keeps_distances:
-            raise InputError(
-                f"{name} needs the distances of mined negatives, and documents of other queries have none; leave out in_batch, "
-                "or take another margin",
-                option="margin",
-            )
+        if margin.wants_queries or margin.encoder is not None:
+            if not isinstance(self.ranker, DualEncoder):
+                apart = "queries and documents that are read apart, by a DualEncoder"
+                got = type(self.ranker).__name__
+                raise InputError(f"{name} needs {apart}, got {got}; take another margin", option="margin")
+            if margin.encoder is not None:
+                self.in_batch.load(margin.encoder, self.ranker, "margin")
 
     @property
     def measures(self) -> list[RankingMetric]:
@@ -165,7 +166,8 @@ class RankerModule(LightningModule):
                 option="in_batch",
             )
         policies = [] if self.margin is None else [part for part in self.margin.modules() if isinstance(part, Margin)]
-        if stage == "fit" and not data.has_distances and any(policy.wants_distances for policy in policies):
+        has_distances = data.has_distances or isinstance(self.ranker, DualEncoder)  # which gives those of its embeddings
+        if stage == "fit" and not has_distances and any(policy.wants_distances for policy in policies):
             raise InputError(
                 "the margin needs the distances of mined negatives, and the lists here have none; set negatives to a folder of "
                 "mined ones, or take another margin",
@@ -196,7 +198,7 @@ class RankerModule(LightningModule):
         torch.manual_seed(int(state.generate_state(1, np.uint64)[0] >> 1))
 
     def training_step(self, batch: RankingBatch, batch_idx: int) -> Tensor:
-        lists = self.in_batch(self.ranker, batch)
+        lists = self.in_batch(self.ranker, batch, self.margin)
         margin = None if self.margin is None else self.margin(lists)
         loss = self.loss(lists.scores, lists.labels, lists.mask, margin)
         seen = {name: x.detach() for name, x in lists._asdict().items() if isinstance(x, Tensor)}

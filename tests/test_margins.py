@@ -10,7 +10,7 @@ from ltr.batch import ScoredLists
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
 from ltr.losses import MarginRankingLoss
-from ltr.margins import Annealed, Constant, FromDistance, LabelGap, Learnable, NormalSample
+from ltr.margins import Annealed, Constant, FromDistance, FromDocuments, FromQuery, LabelGap, Learnable, NormalSample
 from ltr.mining.negatives import MinedNegatives
 from tests.cli.test_command import write_config
 
@@ -48,6 +48,23 @@ def test_from_distance_by_hand():
         lists_of([[0.0, 0.0, 0.0]], distances=torch.tensor([[4.0, 9.0, 0.0]], requires_grad=True))
     )
     assert margin.tolist() == [[1.0, pytest.approx(1.2), 0.0]] and not margin.requires_grad
+
+
+def test_from_documents_by_hand():
+    """Documents (1, 0), (0, 2), (-3, 0): cosines 0, -1 and 0, so half the scale, nothing, and the scale for equal ones."""
+    h = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]], requires_grad=True)
+    margin = FromDocuments(scale=4.0)(one_list(h))
+    assert margin.tolist() == [[[4.0, 2.0, 0.0], [2.0, 4.0, 2.0], [0.0, 2.0, 4.0]]] and not margin.requires_grad
+    assert FromDocuments(gradient=True)(one_list(h)).requires_grad
+
+
+def test_from_query_by_hand():
+    """The query (2, 0) against (1, 0), (0, 2) and (-3, 0): nothing, half the scale and the scale."""
+    q, h = torch.tensor([[2.0, 0.0]], requires_grad=True), torch.tensor([[[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]])
+    given = one_list(h)._replace(queries=q)
+    margin = FromQuery(scale=4.0)(given)
+    assert margin.tolist() == [[0.0, 2.0, 4.0]] and not margin.requires_grad
+    assert FromQuery(gradient=True)(given).requires_grad
 
 
 def test_normal_sample_gives_the_easier_negative_the_larger_draw():
@@ -253,6 +270,49 @@ def test_the_floor_cuts_the_gradient_and_so_does_the_cap():
 
 def test_annealed_wants_what_its_policy_wants():
     assert Annealed(Learnable(), steps=2).wants_embeddings and not Annealed(Constant(), steps=2).wants_embeddings
+    of_query = Annealed(FromQuery(encoder="other"), steps=2)
+    assert of_query.wants_queries and of_query.encoder == "other" and not of_query.wants_distances
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_that_share_their_documents_have_the_margins_of_rows_that_repeat_them(rows):
+    torch.manual_seed(0)
+    shared, q, labels = torch.randn(1, 5, 8), torch.randn(rows, 8), torch.zeros(rows, 5)
+    for policy in (FromDocuments(scale=2.0), FromQuery(scale=2.0)):
+        margin = policy(lists_of(labels, embeddings=shared, queries=q))
+        assert margin.shape[:2] == (rows, 5)
+        torch.testing.assert_close(margin, policy(lists_of(labels, embeddings=shared.expand(rows, -1, -1), queries=q)))
+
+
+def test_from_query_is_a_quarter_of_the_squared_distance_of_unit_vectors():
+    torch.manual_seed(0)
+    q, h = (torch.nn.functional.normalize(x, dim=-1) for x in (torch.randn(2, 8), torch.randn(2, 5, 8)))
+    given = one_list(h)._replace(queries=q, distances=(q.unsqueeze(1) - h).norm(dim=2))
+    torch.testing.assert_close(FromQuery(scale=3.0)(given), FromDistance(k=0.75, power=2.0)(given))
+
+
+@pytest.mark.parametrize("policy", [FromDocuments(encoder="other"), FromQuery(encoder="other")], ids=lambda p: type(p).__name__)
+def test_a_frozen_encoder_replaces_the_ranker(policy):
+    torch.manual_seed(0)
+    own, other = ((torch.randn(2, 8), torch.randn(2, 5, 8)) for _ in range(2))
+    given = one_list(own[1])._replace(queries=own[0], frozen=other)
+    alone = one_list(other[1])._replace(queries=other[0])
+    assert torch.equal(policy(given), type(policy)()(alone))
+    with pytest.raises(InputError, match="needs the embeddings of queries and documents, got none"):
+        policy(alone)
+
+
+def test_normal_sample_goes_by_score_where_a_negative_has_no_distance(lists):
+    row, column = negatives(lists).nonzero()[0]
+    lists.distances[row, column] = torch.nan
+    assert torch.equal(NormalSample()(lists), NormalSample()(lists._replace(distances=None)))
+
+
+def test_a_ranker_without_queries_needs_the_distance_of_every_negative():
+    given = lists_of([[1.0, 0.0, 0.0]], [[True, True, False]], distances=torch.tensor([[math.nan, 2.0, math.nan]]))
+    assert FromDistance()(given)[0, 1] == 2.0  # neither the relevant document's nor the padding's is used
+    with pytest.raises(InputError, match="needs a batch with distances, got negatives without one"):
+        FromDistance()(given._replace(distances=torch.tensor([[0.0, math.nan, 2.0]])))
 
 
 # Bad input
@@ -263,6 +323,8 @@ BAD = {
     "LabelGap: scale": lambda: LabelGap(0.0),
     "FromDistance: k and power": lambda: FromDistance(power=-1.0),
     "FromDistance: cap": lambda: FromDistance(cap=0.0),
+    "FromDocuments: scale": lambda: FromDocuments(scale=0.0),
+    "FromQuery: gradient must be false with a frozen encoder": lambda: FromQuery(encoder="other", gradient=True),
     "NormalSample: low and high .* got 0.6, 0.5": lambda: NormalSample(low=0.6),
     "NormalSample: mean": lambda: NormalSample(mean=math.nan),
     "NormalSample: std": lambda: NormalSample(std=-0.1),
@@ -279,7 +341,7 @@ def test_options_are_checked(message):
         BAD[message]()
 
 
-@pytest.mark.parametrize("policy", [FromDistance(), Learnable()], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize("policy", [FromDistance(), FromDocuments(), FromQuery(), Learnable()], ids=lambda p: type(p).__name__)
 def test_a_policy_says_what_it_misses(policy):
     with pytest.raises(ValueError, match=f"{type(policy).__name__} needs .*got none"):
         policy(lists_of([[1.0, 0.0]]))
@@ -292,6 +354,7 @@ CONFIGURED = [
     {"class_path": "ltr.margins.Constant", "init_args": {"value": 0.5}},
     {"class_path": "ltr.margins.LabelGap", "init_args": {"scale": 0.5}},
     {"class_path": "ltr.margins.FromDistance", "init_args": {"k": 0.5, "power": 0.5, "cap": 1.0}},
+    {"class_path": "ltr.margins.FromDocuments", "init_args": {"scale": 0.5}},
     {"class_path": "ltr.margins.NormalSample", "init_args": {"mean": 0.2, "seed": 3}},
     {"class_path": "ltr.margins.Learnable", "init_args": {"k": 0.05, "cap": 0.5}},
     {

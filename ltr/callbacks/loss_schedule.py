@@ -154,9 +154,8 @@ class _StagedMargin(Margin):
         self.enter(0)
 
     def enter(self, stage: int) -> None:
-        self.active, margin = stage, self.by_stage[stage]
-        self.wants_embeddings = margin is not None and margin.wants_embeddings
-        self.wants_distances = margin is not None and margin.wants_distances
+        self.active = stage
+        self.want_as(self.current)
 
     @property
     def current(self) -> Margin | None:

@@ -114,21 +114,26 @@ class TripletRows:
         kept = (doc_rows != taken[:, None]).all(axis=0)  # faster than np.isin for so few documents
         return doc_rows[kept], values[kept]
 
+    def _drawn(
+        self, source: Source, query_row: int, taken: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Documents of a source, none of those taken, and their values."""
+        if source.lists is None:
+            drawn = _draw_outside(rng, self.n_docs, taken, source.n)
+            return drawn, np.zeros(len(drawn), np.float32)
+        others, values = self._others(source.lists, query_row, taken)
+        chosen = rng.choice(len(others), min(source.n, len(others)), replace=False)
+        return others[chosen], values[chosen]
+
     def draw(self, epoch: int, row: int) -> LabelledList:
         """Relevant documents come first."""
         one, rng = self.relevant.draw(epoch, row)
         taken = self._relevant(one.query_row)
         negative, distances = [], [np.zeros(len(one.doc_rows), np.float32)]  # no loss asks for a margin of a relevant document
         for source in self.sources:
-            if source.lists is None:
-                drawn = _draw_outside(rng, self.n_docs, taken, source.n)
-                distance = np.full(len(drawn), np.nan, np.float32)
-            else:
-                others, values = self._others(source.lists, one.query_row, taken)
-                chosen = rng.choice(len(others), min(source.n, len(others)), replace=False)
-                drawn, distance = others[chosen], values[chosen] if source.have_distances else np.nan * values[chosen]
+            drawn, values = self._drawn(source, one.query_row, taken, rng)
             negative.append(drawn)
-            distances.append(distance)
+            distances.append(values if source.have_distances else np.full(len(drawn), np.nan, np.float32))
             taken = np.concatenate([taken, drawn])
         doc_rows = np.concatenate([one.doc_rows, *negative])
         labels = np.concatenate([one.labels, np.zeros(len(doc_rows) - len(one.doc_rows), np.float32)])

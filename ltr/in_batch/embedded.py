@@ -17,3 +17,4 @@ class Embedded(NamedTuple):
     judged_rows: Tensor | None = None  # [B, J] int64, −1 as padding; None where only the labels are known
     doc_keys: Tensor | None = None  # [B, N] int64, equal for equal texts; None: documents of different rows differ in text
     judged_keys: Tensor | None = None  # [B, J] int64, the same of judged_rows; None: only a judged row itself is known as judged
+    distances: Tensor | None = None  # [B, N] float, NaN where a document has none in the index; None: no margin reads them

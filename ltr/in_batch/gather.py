@@ -37,15 +37,16 @@ def gathered(lists: Embedded) -> Embedded:
 
     Args:
         lists: of this rank. All ranks must call, with embeddings of one length, and must agree on whether there are queries,
-            ``judged_rows`` and the keys. A rank without lists must still pass them through its encoder:
+            ``judged_rows``, the keys and distances. A rank without lists must still pass them through its encoder:
             ``DistributedDataParallel`` waits for the gradient of every parameter on every rank.
 
     Returns:
         The lists themselves without ``torch.distributed``, or with one rank. Otherwise B is the sum over ranks, N and J the
-        largest; padding is 0, False, or −1 in ``judged_rows``. Labels, rows and mask carry no gradient.
+        largest; padding is 0, False, or −1 in ``judged_rows``. Labels, distances, rows and mask carry no
+        gradient.
 
     Raises:
-        ValueError: on every rank, if ranks disagree on queries, ``judged_rows``, the keys or the length of embeddings.
+        ValueError: on every rank, if ranks disagree on queries, ``judged_rows``, the keys, distances or the length of embeddings.
 
     Cost:
         Three collectives: sizes, floats, integers. Every rank then computes the whole score matrix and its loss, in the time and
@@ -67,20 +68,21 @@ def gathered(lists: Embedded) -> Embedded:
     integers = {name: tensor for name, tensor in padded.items() if name not in floats}
     per_rank = sizes[:, 0].tolist()
     found = _of_all(floats, per_rank) | _of_all(integers, per_rank)
-    return lists._replace(**found | {"labels": found["labels"].detach()})
+    constants = {name: found[name].detach() for name in ("labels", "distances") if name in found}
+    return lists._replace(**found | constants)
 
 
 def _sizes(lists: Embedded) -> Tensor:
     """``[W, 3]`` int64: B, N and J of each rank; J is −1 without ``judged_rows``."""
     n_judged = -1 if lists.judged_rows is None else lists.judged_rows.shape[1]
-    there = [part is not None for part in (lists.queries, lists.doc_keys, lists.judged_keys)]
+    there = [part is not None for part in (lists.queries, lists.doc_keys, lists.judged_keys, lists.distances)]
     own = [*lists.mask.shape, n_judged, *there, lists.docs.shape[-1]]
     sizes = all_gather(torch.tensor(own, device=lists.docs.device)).cpu()
     alike = torch.cat([sizes[:, 2:3] >= 0, sizes[:, 3:]], dim=1)
     if (alike != alike[0]).any():
         raise ValueError(
-            "all ranks must have queries or none, judged_rows or none, keys or none, and embeddings of one length; got, as "
-            "(judged_rows, queries, doc_keys, judged_keys, length) of each rank: "
+            "all ranks must have queries or none, judged_rows or none, keys or none, distances or none, and embeddings of one "
+            "length; got, as (judged_rows, queries, doc_keys, judged_keys, distances, length) of each rank: "
             f"{[(*map(bool, has), h) for *has, h in alike.tolist()]}"
         )
     return sizes[:, :3]

@@ -4,31 +4,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.errors import InputError
-from ltr.models import DualEncoder
-from ltr.models.encoder.text_encoder import TextEncoder
-
-
-def load_guide(backbone: str, ranker: DualEncoder) -> DualEncoder:
-    """Load a guide for a ranker: a frozen dual encoder that reads the ranker's tokens.
-
-    Raises:
-        InputError: if it can't be loaded, has another tokenizer, or has no positions for the ranker's texts.
-    """
-    longest = max(form.max_length for form in ranker.reads)
-    reading = TextEncoder.Options(dropout="none", max_tokens=ranker.query_tower.encoder.options.max_tokens)
-    try:
-        guide = DualEncoder(backbone, query_prompt="", doc_prompt="", max_length=longest, encoder=reading)
-    except InputError as error:
-        raise InputError(error.message, option="guide") from None
-    for own, other in zip(guide.reads.tokenizers, ranker.reads.tokenizers, strict=True):
-        if own.get_vocab() != other.get_vocab():
-            raise InputError(
-                f"a guide reads the token ids of the ranker and must have its tokenizer, but {backbone!r} has another",
-                option="guide",
-            )
-    return guide.eval().requires_grad_(False)
-
 
 def mask_likely_relevant(mask: Tensor, labels: Tensor, guide_scores: Tensor, margin: float = 0.0) -> Tensor:
     r"""Leave out documents of label 0 (judged or not) that a second model, the guide, scores above a relevant one.

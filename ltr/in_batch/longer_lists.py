@@ -23,6 +23,7 @@ class LongerLists(NamedTuple):
     columns: Tensor  # [C, H], embeddings of the texts they are compared with
     labels: Tensor  # [R, C] float, grades
     mask: Tensor  # [R, C] bool, False where a row must not be compared with a column
+    distances: Tensor | None = None  # [R, C] float, those of a query to its own documents, NaN elsewhere
 
 
 def queries_against_all(lists: Embedded) -> LongerLists:
@@ -78,12 +79,13 @@ def queries_against_all(lists: Embedded) -> LongerLists:
     n_lists, n_docs = lists.mask.shape
     same = find_duplicates(lists)
     mask_bc = same.is_first_c & ~same.judged_bc
-    b = torch.arange(n_lists, device=lists.mask.device)
-    mask_bc[b.unsqueeze(1), same.docs_bn] = False
-    mask_bc.view(n_lists, n_lists, n_docs)[b, b] = lists.mask
+    b = torch.arange(n_lists, device=lists.mask.device).unsqueeze(1)
+    own = b, b * n_docs + torch.arange(n_docs, device=b.device)
+    mask_bc[b, same.docs_bn] = False
+    mask_bc[own] = lists.mask
     labels_bc = lists.labels.new_zeros(mask_bc.shape)
-    labels_bc.view(n_lists, n_lists, n_docs)[b, b] = lists.labels
-    return LongerLists(lists.queries, lists.docs.flatten(0, 1), labels_bc, mask_bc)
+    labels_bc[own] = lists.labels
+    return LongerLists(lists.queries, lists.docs.flatten(0, 1), labels_bc, mask_bc, _distances(lists.distances, own, labels_bc))
 
 
 def all_against_all(lists: Embedded) -> LongerLists:
@@ -142,7 +144,13 @@ def all_against_all(lists: Embedded) -> LongerLists:
         own_labels[:, 0, 1:] = lists.labels
     labels_tt = lists.labels.new_zeros(mask_tt.shape)
     labels_tt[rows_bk, columns_bk] = own_labels
-    return LongerLists(texts, texts, labels_tt, mask_tt)
+    of_queries = None if lists.queries is None else lists.distances
+    return LongerLists(texts, texts, labels_tt, mask_tt, _distances(of_queries, (at_bk[:, :1], at_bk[:, 1:]), labels_tt))
+
+
+def _distances(own_bn: Tensor | None, places: tuple[Tensor, Tensor], like: Tensor) -> Tensor | None:
+    """Distances of queries to their own documents at their places of a larger matrix, NaN elsewhere; None without any."""
+    return None if own_bn is None else torch.full_like(like, torch.nan).index_put_(places, own_bn)
 
 
 def _places(lists: Embedded, same: Duplicates) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -10,22 +10,27 @@ from torch import Tensor, nn
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
 from ltr.in_batch.embedded import Embedded
+from ltr.in_batch.frozen import load_frozen
 from ltr.in_batch.gather import gathered
-from ltr.in_batch.guide import load_guide, mask_likely_relevant
+from ltr.in_batch.guide import mask_likely_relevant
 from ltr.in_batch.longer_lists import LongerLists, all_against_all, queries_against_all
+from ltr.margins import Margin
 from ltr.models import DualEncoder, Ranker
 
 
 class InBatch(nn.Module):
-    """What each row of a training batch is ranked against: ``forward(ranker, batch) -> ScoredLists``.
+    """What each row of a training batch is ranked against: ``forward(ranker, batch, margin) -> ScoredLists``.
 
     Attributes:
         ranks_groups: whether rows are ranked against other lists. Groups of relevant documents need that.
-        keeps_distances: whether every column has the distance of a mined negative, for margins that read distances.
     """
 
     ranks_groups = False
-    keeps_distances = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        # By name in a plain dict, and so no submodules: frozen encoders are neither trained nor saved.
+        self._frozen: dict[str, DualEncoder] = {}
 
     def attach(self, ranker: Ranker) -> None:
         """Called once, before training: check that the ranker fits.
@@ -34,17 +39,45 @@ class InBatch(nn.Module):
             InputError: if it does not.
         """
 
+    def load(self, encoder: str, ranker: DualEncoder, option: str) -> None:
+        """Load a frozen encoder, a guide or that of a margin, unless it is there; see :func:`ltr.in_batch.frozen.load_frozen`."""
+        if encoder not in self._frozen:
+            self._frozen[encoder] = load_frozen(encoder, ranker, option).to(next(ranker.parameters()).device)
+
     @abstractmethod
-    def forward(self, ranker: Ranker, batch: RankingBatch) -> ScoredLists:
-        """The lists that the loss sees."""
+    def forward(self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None) -> ScoredLists:
+        """The lists that the loss and the margin policy see, with what this policy wants."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        for encoder in self._frozen.values():  # they move to the device with their policy
+            encoder._apply(fn)
+        return super()._apply(fn, recurse)
 
 
 class OwnLists(InBatch):
     """Each query is ranked against the documents of its own list. For all rankers."""
 
-    def forward(self, ranker: Ranker, batch: RankingBatch) -> ScoredLists:
-        scores, embeddings = ranker.represent(batch) if ranker.gives_embeddings else (ranker(batch), None)
-        return ScoredLists(scores, batch.labels, batch.mask, batch.distances, embeddings)
+    def forward(self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None) -> ScoredLists:
+        own = ScoredLists(batch.labels, batch.labels, batch.mask, batch.distances)
+        if not isinstance(ranker, DualEncoder):
+            scores, embeddings = ranker.represent(batch) if ranker.gives_embeddings else (ranker(batch), None)
+            return own._replace(scores=scores, embeddings=embeddings)
+        scores, queries, docs = ranker.score_lists(batch)
+        own = own._replace(scores=scores, embeddings=docs, queries=queries)
+        if margin is None:
+            return own
+        with torch.no_grad():
+            if margin.encoder is not None:
+                own = own._replace(frozen=self._frozen[margin.encoder].score_lists(batch)[1:])
+            if margin.wants_distances:
+                now = ranker.distance(queries.unsqueeze(1), docs).squeeze(1)
+                own = own._replace(distances=_whole(batch.distances, now, batch.labels))
+        return own
+
+
+def _whole(mined: Tensor | None, now: Tensor, labels: Tensor) -> Tensor:
+    """Distances in the index of the documents of label 0 that have one, and those of now for all others, ``[R, C]``."""
+    return now if mined is None else torch.where(mined.isnan() | (labels != 0), now, mined)
 
 
 class _Longer(InBatch):
@@ -55,15 +88,12 @@ class _Longer(InBatch):
     """
 
     ranks_groups = True
-    keeps_distances = False
 
     def __init__(self, guide: str | None = None, guide_margin: float = 0.0) -> None:
         super().__init__()
         if not math.isfinite(guide_margin):
             raise InputError(f"guide_margin must be finite, got {guide_margin}", option="guide_margin")
         self.guide, self.guide_margin = guide, guide_margin
-        # In a tuple, and so no submodule: a guide is neither trained nor saved.
-        self._guide: tuple[DualEncoder, ...] = ()
 
     def attach(self, ranker: Ranker) -> None:
         """See :meth:`InBatch.attach`; also loads the guide."""
@@ -71,21 +101,28 @@ class _Longer(InBatch):
             name, got = type(self).__name__, type(ranker).__name__
             message = f"{name} ranks embeddings and needs a DualEncoder, got {got}; remove in_batch"
             raise InputError(message, option="in_batch")
-        if self.guide is not None and not self._guide:
-            self._guide = (load_guide(self.guide, ranker),)
+        if self.guide is not None:
+            self.load(self.guide, ranker, "guide")
 
-    def forward(self, ranker: Ranker, batch: RankingBatch) -> ScoredLists:
+    def forward(self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None) -> ScoredLists:
         assert isinstance(ranker, DualEncoder), "attach has checked it"
-        lists = self._embedded(ranker, batch)
-        scores, mask = ranker.score(lists.rows, lists.columns), lists.mask
-        for guide in self._guide:
-            with torch.no_grad():
-                seen = self._embedded(guide, batch)
-                guide_scores = guide.score(seen.rows, seen.columns)
-            mask = mask_likely_relevant(mask, lists.labels, guide_scores, self.guide_margin)
-        return ScoredLists(scores, lists.labels, mask, None, lists.columns.unsqueeze(0), shared=True)
+        wants_distances, encoder = (False, None) if margin is None else (margin.wants_distances, margin.encoder)
+        lists = self._embedded(ranker, batch, wants_distances)
+        scores, mask, distances, frozen = ranker.score(lists.rows, lists.columns), lists.mask, None, None
+        with torch.no_grad():
+            seen = {name: self._embedded(one, batch) for name, one in self._frozen.items() if name in (self.guide, encoder)}
+            if self.guide is not None:
+                rows, columns, *_ = seen[self.guide]
+                guide_scores = self._frozen[self.guide].score(rows, columns)
+                mask = mask_likely_relevant(mask, lists.labels, guide_scores, self.guide_margin)
+            if encoder is not None:
+                rows, columns, *_ = seen[encoder]
+                frozen = rows, columns.unsqueeze(0)
+            if wants_distances:
+                distances = _whole(lists.distances, ranker.distance(lists.rows, lists.columns), lists.labels)
+        return ScoredLists(scores, lists.labels, mask, distances, lists.columns.unsqueeze(0), lists.rows, frozen, shared=True)
 
-    def _embedded(self, encoder: DualEncoder, batch: RankingBatch) -> LongerLists:
+    def _embedded(self, encoder: DualEncoder, batch: RankingBatch, with_distances: bool = False) -> LongerLists:
         queries, docs = encoder.embed(batch)
         prompts = [form.prompt for form in encoder.reads]
         if queries is None and prompts[0] != prompts[1]:
@@ -96,16 +133,14 @@ class _Longer(InBatch):
         assert batch.docs is not None, "embed has read them"
         keys = torch.zeros_like(batch.doc_rows).masked_scatter(batch.mask, batch.docs.keys())
         own = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, batch.judged_rows, keys, batch.judged_keys)
-        return self.longer_lists(gathered(Embedded(queries, docs, *own)))
+        distances = None
+        if with_distances:  # on all ranks, also where one of them has none
+            distances = torch.full_like(batch.labels, torch.nan) if batch.distances is None else batch.distances
+        return self.longer_lists(gathered(Embedded(queries, docs, *own, distances)))
 
     @abstractmethod
     def longer_lists(self, lists: Embedded) -> LongerLists:
         """The longer lists of embedded ones."""
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        for guide in self._guide:  # it moves to the device with its policy
-            guide._apply(fn)
-        return super()._apply(fn, recurse)
 
 
 class OtherQueries(_Longer):

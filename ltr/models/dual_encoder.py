@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ltr.batch import RankingBatch, Texts
 from ltr.data.files import write_folder
@@ -130,10 +131,15 @@ class DualEncoder(Ranker):
         Raises:
             InputError: if the lists have no queries.
         """
+        scores, _, docs = self.score_lists(batch)
+        return scores, docs
+
+    def score_lists(self, batch: RankingBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """As :meth:`represent`, with the embeddings of the queries ``[B, H]`` in the middle."""
         queries, docs = self.embed(batch)
         if queries is None:
             raise InputError("lists must have queries to be scored, got none; rank their texts against each other instead")
-        return self.score(queries.unsqueeze(1), docs).squeeze(1).masked_fill(~batch.mask, 0.0), docs
+        return self.score(queries.unsqueeze(1), docs).squeeze(1).masked_fill(~batch.mask, 0.0), queries, docs
 
     def embed(self, batch: RankingBatch) -> tuple[Tensor | None, Tensor]:
         """Embeddings of the queries ``[B, H]`` (None where there are none) and of the documents ``[B, N, H]``, 0 at the padding.
@@ -169,6 +175,17 @@ class DualEncoder(Ranker):
             docs: ``[…, D, H]``.
         """
         return SIMILARITIES[self.similarity](queries, docs) / self.temperature
+
+    def distance(self, queries: Tensor, docs: Tensor) -> Tensor:
+        """Euclidean distance, of embeddings of length 1 under ``cosine``: the unit of mined negatives. ``[…, A, D]`` float32.
+
+        Args:
+            queries: ``[…, A, H]``.
+            docs: ``[…, D, H]``.
+        """
+        if self.similarity == "cosine":
+            queries, docs = F.normalize(queries, dim=-1), F.normalize(docs, dim=-1)
+        return -euclidean(queries, docs)
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that ``SentenceTransformer(folder)`` and this class load. A failure leaves no folder.

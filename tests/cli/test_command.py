@@ -235,10 +235,9 @@ BAD = {
         "temperature must be finite and above 0, got 0.0 (option model.loss.temperature)",
     ),
     "a part with the name of an option": (
-        ["--model.ranker", "DualEncoder", "--model.in_batch", "OtherQueries"]
-        + ["--model.loss", "MarginRankingLoss", "--model.margin", "FromDistance"],
+        ["--model.loss", "MarginRankingLoss", "--model.margin", "FromQuery"],
         {},
-        "or take another margin (option model.margin)",
+        "take another margin (option model.margin)",
     ),
     "missing checkpoint": (["--ckpt_path", "nowhere.ckpt"], {}, "nowhere.ckpt: there is no such file"),
     "no best checkpoint": (["--ckpt_path", "best"], {}, "there is no"),

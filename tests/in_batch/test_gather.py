@@ -39,6 +39,7 @@ def lists_of(rank: int) -> Embedded:
         judged_rows=20 * rank + torch.arange(n_lists * n_judged).view(n_lists, n_judged),
         doc_keys=-(2**60) - torch.arange(n_lists * n_docs).view(n_lists, n_docs),
         judged_keys=2**60 + 20 * rank + torch.arange(n_lists * n_judged).view(n_lists, n_judged),
+        distances=torch.full((n_lists, n_docs), 0.5 + rank).requires_grad_(),
     )
 
 
@@ -47,12 +48,12 @@ def _gather(rank: int, folder: str) -> None:
     lists = lists_of(rank)
     whole = gathered(lists)
     refused = []
-    absent = [lists._replace(**{name: None}) for name in ("queries", "judged_rows", "doc_keys", "judged_keys")]
+    absent = [lists._replace(**{name: None}) for name in ("queries", "judged_rows", "doc_keys", "judged_keys", "distances")]
     for other in (*absent, lists._replace(docs=lists.docs[..., :1])):
         with pytest.raises(ValueError, match="all ranks must have") as error:
             gathered(other if rank == 2 else lists)
         refused.append(str(error.value))
-    groups = gathered(lists._replace(queries=None, judged_rows=None, doc_keys=None, judged_keys=None))
+    groups = gathered(lists._replace(queries=None, judged_rows=None, doc_keys=None, judged_keys=None, distances=None))
     none = gathered(Embedded(*(t[:0] for t in lists)))
     gradients = None
     if rank == 0:  # alone: a backward pass with communication would wait for the others, and fail when they have left
@@ -75,6 +76,7 @@ def test_every_rank_has_the_lists_of_all_in_the_order_of_ranks(three_ranks):
         zero = [0, 0]
         assert whole.docs.tolist() == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]], [[200, 201], zero, zero]]
         assert whole.labels.tolist() == [[1, 1, 1], [1, 1, 1], [3, 0, 0]] and not whole.labels.requires_grad
+        assert whole.distances.tolist() == [[0.5, 0.5, 0.5]] * 2 + [[2.5, 0, 0]] and not whole.distances.requires_grad
         assert whole.mask.tolist() == [[True, True, True], [True, False, False], [True, False, False]]
         assert whole.query_rows.tolist() == [0, 1, 20]
         assert (whole.doc_rows - 2**60).tolist() == [[0, 1, 2], [3, 4, 5], [20, -(2**60), -(2**60)]]
@@ -85,16 +87,19 @@ def test_every_rank_has_the_lists_of_all_in_the_order_of_ranks(three_ranks):
 
 def test_what_no_rank_has_is_not_there_and_what_some_have_is_refused_by_all(three_ranks):
     for whole, groups, n_none, refused, _ in three_ranks:
-        assert groups.queries is None and groups.judged_rows is None and groups.docs.equal(whole.docs)
+        assert (
+            groups.queries is None and groups.judged_rows is None and groups.distances is None and groups.docs.equal(whole.docs)
+        )
         assert n_none == 0
         assert [message.split(": ")[-1] for message in refused] == [
-            f"[(True, True, True, True, 2), (True, True, True, True, 2), {other}]"
+            f"[(True, True, True, True, True, 2), (True, True, True, True, True, 2), {other}]"
             for other in (
-                "(True, False, True, True, 2)",
-                "(False, True, True, True, 2)",
-                "(True, True, False, True, 2)",
-                "(True, True, True, False, 2)",
-                "(True, True, True, True, 1)",
+                "(True, False, True, True, True, 2)",
+                "(False, True, True, True, True, 2)",
+                "(True, True, False, True, True, 2)",
+                "(True, True, True, False, True, 2)",
+                "(True, True, True, True, False, 2)",
+                "(True, True, True, True, True, 1)",
             )
         ]
 

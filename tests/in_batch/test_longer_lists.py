@@ -50,6 +50,20 @@ def test_queries_against_all_by_hand():
     assert longer.columns.flatten().tolist() == [1, 2, 3, 4, 2, 6, 5, 6, 4]
 
 
+def test_distances_stay_with_the_own_documents_of_a_query():
+    """Queries 10 and 11 with two documents each; in the square the four documents are anchors, and have none."""
+    lists = embedded(labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[10, 11])
+    assert queries_against_all(lists).distances is None and all_against_all(lists).distances is None
+    given = torch.tensor([[0.0, 0.5], [0.0, 0.25]])
+    of_queries = torch.tensor([[0.0, 0.5, torch.nan, torch.nan], [torch.nan, torch.nan, 0.0, 0.25]])
+    longer, square = (form(lists._replace(distances=given)).distances for form in (queries_against_all, all_against_all))
+    torch.testing.assert_close(longer, of_queries, equal_nan=True)
+    torch.testing.assert_close(square[:2, 2:], of_queries, equal_nan=True)
+    assert square.isnan().sum() == 6 * 6 - 4
+    groups = lists._replace(queries=None, distances=given)
+    assert all_against_all(groups).distances is None
+
+
 def test_documents_of_one_text_are_one_document():
     """Documents 1, 2 and 3, 4 of two queries, where 4 has the text of 1 and 3 that of 9, which is judged for the first query.
 

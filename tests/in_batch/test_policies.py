@@ -5,12 +5,17 @@ import shutil
 
 import pytest
 import torch
+from torch import distributed
+from torch.multiprocessing import spawn
 from transformers import BertConfig, BertModel
 
+from ltr.batch import Texts
 from ltr.datamodules import GroupDataModule, TripletDataModule
 from ltr.errors import InputError
-from ltr.in_batch import OtherQueries
-from ltr.losses import SoftmaxLoss
+from ltr.in_batch import AllTexts, OtherQueries, OwnLists
+from ltr.losses import MarginRankingLoss, SoftmaxLoss
+from ltr.margins import FromDistance, FromDocuments, FromQuery, NormalSample
+from ltr.models import DualEncoder
 from tests.conftest import write_collection
 from tests.rankers import data_for, dual_encoder, first_batch
 
@@ -57,6 +62,127 @@ def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(backbone, 
     assert (module.in_batch(module.ranker, batch).mask == (scored.labels > 0)).all()
     assert not any("guide" in name for name, _ in module.named_parameters())
     assert sum(p.numel() for p in module.parameters()) == sum(p.numel() for p in module.ranker.parameters())
+
+
+def distances_of(ranker, queries, docs):
+    """``[…, A, D]``, by the plain form."""
+    if ranker.similarity == "cosine":
+        queries, docs = (torch.nn.functional.normalize(x, dim=-1) for x in (queries, docs))
+    return (queries.unsqueeze(-2) - docs.unsqueeze(-3)).norm(dim=-1)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("policy", [OwnLists, OtherQueries, AllTexts])
+def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(backbone, collection_folder, policy, similarity):
+    """Of the index: those of a query to its own negatives, but for one that has none. Of now: all others."""
+    module = dual_encoder(backbone, MarginRankingLoss(), in_batch=policy(), similarity=similarity).eval()
+    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4))
+    mined = 5 + torch.rand(4, 3)
+    mined[1, 2] = torch.nan
+    queries, docs = module.ranker.embed(batch)
+    if policy is OwnLists:
+        now, columns = distances_of(module.ranker, queries.unsqueeze(1), docs).squeeze(1), torch.arange(3).expand(4, 3)
+    else:
+        rows, columns = docs.flatten(0, 1), torch.arange(12).view(4, 3)
+        if policy is AllTexts:
+            rows, columns = torch.cat([queries, rows]), columns + 4
+        now = distances_of(module.ranker, rows if policy is AllTexts else queries, rows)
+    given = batch._replace(distances=mined)
+    for one, expected in ((batch, now.clone()), (given, now.clone())):
+        if one is given:
+            for b, n in ((0, 1), (0, 2), (1, 1), (2, 1), (2, 2), (3, 1), (3, 2)):
+                expected[b, columns[b, n]] = mined[b, n]
+        lists = module.in_batch(module.ranker, one, FromDistance())
+        torch.testing.assert_close(lists.distances, expected, atol=1e-3, rtol=0)  # a text from itself: up to the root of rounding
+        assert not lists.distances.requires_grad and lists.frozen is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DualEncoder, "distance", None)  # nobody calls it where no margin asks
+        for margin in (None, FromQuery(), NormalSample()):
+            lists = module.in_batch(module.ranker, given, margin)
+            assert lists.distances is (mined if policy is OwnLists else None)
+    assert lists.queries.requires_grad and torch.equal(lists.queries, rows if policy is AllTexts else queries)
+
+
+@pytest.mark.parametrize("policy", [OwnLists, OtherQueries, AllTexts])
+def test_a_frozen_encoder_of_a_margin_stays_as_it_was_loaded(backbone, collection_folder, policy):
+    """Its margins are those of the ranker before the ranker changed; it is no part of the model, and a guide may be the same."""
+    options = {} if policy is OwnLists else {"guide": backbone}
+    margins = FromQuery(encoder=backbone), FromDocuments(encoder=backbone)
+    module = dual_encoder(backbone, MarginRankingLoss(), margin=margins[0], in_batch=policy(**options)).eval()
+    module.check_margin(module.loss, margins[1])
+    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4))
+    begin = [type(margin)()(module.in_batch(module.ranker, batch, type(margin)())) for margin in margins]
+    with torch.no_grad():
+        for parameter in module.ranker.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    module.train()  # dropout for the ranker alone
+    for margin, expected in zip(margins, begin, strict=True):
+        given = margin(module.in_batch(module.ranker, batch, margin))
+        torch.testing.assert_close(given, expected)
+        assert not given.requires_grad
+        now = type(margin)()(module.in_batch(module.ranker, batch, type(margin)()))
+        assert (now - expected).abs().max() > 1e-3
+    (frozen,) = module.in_batch._frozen.values()
+    module.double()  # it goes where the module goes
+    assert all(parameter.dtype == torch.float64 and not parameter.requires_grad for parameter in frozen.parameters())
+    assert module.state_dict().keys() == {f"ranker.{name}" for name in module.ranker.state_dict()}
+
+
+POLICIES = [FromDistance(k=2.0), FromQuery(gradient=True), FromDocuments(), FromDocuments(encoder="backbone")]
+
+
+def part(batch, rows: list[int]):
+    """These lists of a batch."""
+    at, starts = torch.tensor(rows), batch.mask.sum(dim=1).cumsum(0) - batch.mask.sum(dim=1)
+    docs = [int(starts[row]) + n for row in rows for n in range(int(batch.mask[row].sum()))]
+
+    def texts(given, chosen):
+        pieces, types = (given.ids.split(given.lengths.tolist()), given.type_ids)
+        of_type = None if types is None else torch.cat([types.split(given.lengths.tolist())[i] for i in chosen])
+        return Texts(torch.cat([pieces[i] for i in chosen]), given.lengths[chosen], of_type)
+
+    cut = {name: x[at] for name, x in batch._asdict().items() if isinstance(x, torch.Tensor)}
+    return batch._replace(**cut, queries=texts(batch.queries, rows), docs=texts(batch.docs, docs))
+
+
+def margins_of(module, batch, backbone) -> list[torch.Tensor]:
+    """Of each in-batch policy and margin policy."""
+    found = []
+    for policy in (OtherQueries(), AllTexts()):
+        for margin in POLICIES:
+            margin.encoder = margin.encoder and backbone
+            if margin.encoder:
+                policy.load(backbone, module.ranker, "margin")
+            lists = policy(module.ranker, batch, margin)
+            found.append(margin(lists).detach())
+    return found
+
+
+def _ranks(rank: int, folder: str, backbone: str) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    batch = torch.load(f"{folder}/batch", weights_only=False)
+    batch = part(batch, [[0, 1, 2], [3]][rank])
+    if rank == 1:
+        batch = batch._replace(distances=None)
+    torch.save(margins_of(dual_encoder(backbone, MarginRankingLoss()).eval(), batch, backbone), f"{folder}/{rank}")
+    distributed.destroy_process_group()
+
+
+def test_two_ranks_have_the_margins_of_one_process(tmp_path, backbone, collection_folder):
+    """Three lists and one; the second rank's batch has no distances."""
+    module = dual_encoder(backbone, MarginRankingLoss()).eval()
+    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4))
+    mined = torch.rand(4, 3)
+    mined[3] = torch.nan
+    batch = batch._replace(distances=mined)
+    torch.save(batch, tmp_path / "batch")
+    spawn(_ranks, args=(str(tmp_path), backbone), nprocs=2)
+    expected = margins_of(module, batch, backbone)
+    for rank in range(2):
+        found = torch.load(tmp_path / str(rank))
+        assert len(found) == 2 * len(POLICIES)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_two_documents_of_one_text_are_not_each_others_negatives(tmp_path, backbone):
