@@ -1,5 +1,6 @@
 """Real faults for the command line: named by class path in a test's configuration."""
 
+import signal
 import time
 from pathlib import Path
 
@@ -34,3 +35,18 @@ class WaitAt(Callback):
             until = time.monotonic() + self.seconds
             while time.monotonic() < until:
                 time.sleep(0.01)
+
+
+class AskedInValidation(Callback):
+    """Gets SIGTERM in the validation after a step.
+
+    Args:
+        step: optimiser steps done before.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_validation_batch_end(self, trainer, *args) -> None:
+        if trainer.global_step == self.step:
+            signal.raise_signal(signal.SIGTERM)

@@ -249,7 +249,7 @@ class Checkpoints(Checkpoint):
     def _kept(self, folder: RunFolder) -> dict[int, float]:
         """The scores of the best weights in the folder; the very best is made one of several, if it was not yet."""
         if self.best.save_top_k not in (0, 1) and folder.best.is_file():
-            file = folder.of_step(read_checkpoint(folder.best)["global_step"])
+            file = folder.of_step(read_checkpoint(folder.best, quick=True)["global_step"])
             if not file.is_file():
                 _copy(folder.best, file)
         return folder.kept_scores(self.best.monitor)

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -42,7 +43,8 @@ class Signals:
                 signal.signal(known, end_at_once)
             name = NAMES[signal.Signals(number)]
             told = f"\n{name}: finishing this step, then saving last.ckpt; once more to stop at once\n"
-            os.write(1, told.encode())  # not print: it may have been interrupted itself
+            with suppress(OSError):  # whoever read it may be gone, as `| tee` is after Ctrl-C
+                os.write(1, told.encode())  # not print: it may have been interrupted itself
             self.asked = Terminated if number == signal.SIGTERM else KeyboardInterrupt
             came()
 

@@ -51,11 +51,36 @@ def told(capsys) -> str:
 # Owner
 
 
-def test_a_second_fit_is_told_that_the_folder_is_taken(config, capsys):
+def test_a_folder_has_one_command_at_a_time(config, capsys):
+    """Else a test that has begun before new weights are saved would leave the results of the old ones beside them."""
     with RunFolder("run").owned():
         assert fit(config, "run") == 2
-        assert "another 'ltr fit' is running in this folder" in told(capsys)
+        assert "another command is running in this folder" in told(capsys)
     assert fit(config, "run") == 0
+    before = files("run")
+    with RunFolder("run").owned():
+        for command in ("validate", "test", "predict"):
+            assert main([command, "run"]) == 2
+            assert "another command is running in this folder" in told(capsys)
+        assert main(["test", "run", "--trainer.default_root_dir", "other"]) == 0
+    assert files("run") == before and Path("other/test.run").is_file()
+
+
+def test_new_weights_are_not_saved_while_others_are_measured(config, capsys, monkeypatch):
+    from ltr.run.results import RunWriter
+
+    assert fit(config, "run") == 0
+    codes, measured = [], RunWriter.on_test_end
+
+    def on_test_end(writer, *args) -> None:
+        codes.append(main(["fit", "run", "--trainer.max_epochs", "3"]))
+        measured(writer, *args)
+
+    monkeypatch.setattr(RunWriter, "on_test_end", on_test_end)
+    assert main(["test", "run"]) == 0 and codes == [2]
+    assert Path("run/test.run").is_file() and metrics("run")["fit"]["steps"] == 12
+    assert main(["fit", "run", "--trainer.max_epochs", "3"]) == 0
+    assert not Path("run/test.run").exists() and not Path("run/per_query.tsv").exists()
 
 
 def test_a_failed_start_leaves_nothing(config, capsys):
@@ -196,6 +221,18 @@ def test_nothing_to_do_changes_nothing(config, capsys):
     assert files("run") == before
 
 
+def test_a_run_whose_time_is_used_up_says_so_and_trains_on_with_more(config, capsys):
+    assert fit(config, "run", "--trainer.max_epochs", "100000", "--trainer.max_time", "00:00:00:01") == 0
+    step, before = metrics("run")["fit"]["steps"], files("run")
+    assert step == loaded("run")["global_step"] > 0
+    capsys.readouterr()
+    assert main(["fit", "run"]) == 0
+    assert f"the run has used up its time at step {step} (trainer.max_time 00:00:00:01; give it more" in capsys.readouterr().out
+    assert files("run") == before
+    assert main(["fit", "run", "--trainer.max_time", "00:00:01:00", "--trainer.max_steps", str(step + 2)]) == 0
+    assert metrics("run")["fit"]["steps"] == step + 2
+
+
 def test_more_epochs(config):
     """Results stay until there are new weights; seconds add up; the schedule is that of the new length."""
     assert fit(config, "run") == main(["test", "run"]) == 0
@@ -306,3 +343,20 @@ def test_weights_without_a_checkpoint_are_refused():
             read_checkpoint("own.ckpt")
     finally:
         Path("own.ckpt").unlink()
+
+
+def test_a_damaged_tensor_is_not_taken_for_weights(config, capsys):
+    """One byte of the largest one."""
+    assert fit(config, "run") == 0
+    for name in ("best", "last"):
+        file = Path(f"run/checkpoints/{name}.ckpt")
+        state = loaded("run", name)["state_dict"]
+        tensor = max(state.values(), key=lambda one: one.numel()).numpy().tobytes()
+        whole = file.read_bytes()
+        at = whole.index(tensor) + len(tensor) // 2
+        file.unlink()  # best.ckpt and last.ckpt may be one file
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    for args in (["test", "run"], ["fit", "run", "--trainer.max_epochs", "3"]):
+        assert main(args) == 2
+        assert "ckpt: the checkpoint can't be read (BadZipFile)" in told(capsys)
+    assert fit(config, "other", "--init_from", "run") == 2

@@ -3,6 +3,8 @@
 All variants two levels deep are in resumes.py, random kills in kills.py.
 """
 
+import io
+import os
 import signal
 import time
 from pathlib import Path
@@ -13,7 +15,7 @@ import yaml
 
 from ltr.__main__ import main
 from tests.run.kills import Child, start, torn, waiting
-from tests.run.resumes import VARIANTS, configured, differences, outcome, try_variant, write_world
+from tests.run.resumes import AVERAGE, VARIANTS, configured, differences, outcome, try_variant, write_world
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +118,57 @@ def test_a_second_signal_ends_at_once(world, tmp_path):
     assert child.end_after(60) == 143
     # That of the validation, not of the step that was under way.
     assert torch.load(file.parent / "run/checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
+
+
+@pytest.mark.parametrize("step", [3, 6])
+def test_a_signal_in_a_validation_of_averaged_weights(world, tmp_path, step):
+    """The weights at hand are not those that are trained on: the run ends after that validation. 6 steps are an epoch."""
+    changes = {"trainer.val_check_interval": 3, "trainer.callbacks": [AVERAGE]}
+    asked = {"class_path": "tests.faults.AskedInValidation", "init_args": {"step": step}}
+    run = tmp_path / "stopped/run"
+    file = _written(world, run.parent, **changes | {"trainer.callbacks": [AVERAGE, asked]})
+    assert main(start(run, file)) == 143
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == step
+    assert yaml.safe_load((run / "metrics.json").read_text())["validations"][-1]["step"] == step
+    assert main(start(run, _written(world, tmp_path / "again", **changes))) == 0
+    whole = _finished(world, tmp_path / "whole", **changes)
+    assert list(differences(outcome(whole), outcome(run))) == []
+    trained = [torch.load(one / "checkpoints/last.ckpt", weights_only=True)["current_model_state"] for one in (whole, run)]
+    assert list(differences(*trained)) == []
+
+
+class _Asking(io.RawIOBase):
+    """An output by which SIGTERM comes in the middle of a line."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        if b"step 3 of 18" in bytes(data):
+            signal.raise_signal(signal.SIGTERM)
+        return len(data)
+
+
+@pytest.mark.parametrize("reader", ["there", "gone"])
+def test_a_signal_in_the_middle_of_a_print(world, tmp_path, monkeypatch, capfd, reader):
+    """Python refuses to print within a print; and whoever reads the output may be gone, as ``| tee`` is after Ctrl-C."""
+    monkeypatch.setattr("ltr.run.log.EVERY", 0.0)
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(_Asking())))
+    run, before = tmp_path / "a/run", os.dup(1)
+    if reader == "gone":
+        ours, others = os.pipe()
+        os.dup2(others, 1)
+        os.close(ours)
+        os.close(others)
+    try:
+        assert main(start(run, _written(world, run.parent))) == 143
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
+    told = capfd.readouterr()
+    assert f"'ltr fit {run}' resumes" in told.err and "Error" not in told.err
+    assert ("SIGTERM: finishing this step" in told.out) == (reader == "there")
 
 
 def test_sigterm_before_training_and_while_measuring(world, tmp_path):
