@@ -100,6 +100,8 @@ def test_a_checkpoint_of_another_run_does_not_enter_a_folder_that_holds_one(conf
     assert "already holds a run; resume it (ltr fit b)" in told(capsys)
     assert fit(config, "b", "--ckpt_path", "a/checkpoints/last.ckpt", "--trainer.max_epochs", "3") == 2
     assert "is not of the run in b" in told(capsys)
+    assert fit(config, "c", "--ckpt_path", "a/checkpoints/last.ckpt") == 2 and not Path("c").exists()
+    assert "12 steps, so nothing is left to train; to start a new run from its weights, take" in told(capsys)
     assert files("b") == before
 
 
