@@ -124,13 +124,11 @@ def test_a_relative_data_path_counts_from_where_the_run_was_started(config, tmp_
     assert fit(config, tmp_path / "run", "--data.path", "../letor") == 0
     (tmp_path / "deep/er").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep/er")
+    other = write_letor(Path("../letor"), n_queries=7)  # of this name, and not the run's
+    assert main(["test", str(tmp_path / "run")]) == 0 and metrics(tmp_path / "run")["test"]["queries"] == 24
+    shutil.rmtree(other)
     assert main(["test", str(tmp_path / "run")]) == main(["fit", str(tmp_path / "run"), "--trainer.max_epochs", "3"]) == 0
     assert list(Path().iterdir()) == []
-    write_letor(Path("../letor"), n_queries=7)  # another one of this name is not the run's
-    monkeypatch.chdir("..")
-    Path("deeper").mkdir()
-    monkeypatch.chdir("deeper")
-    assert main(["test", str(tmp_path / "run")]) == 0 and metrics(tmp_path / "run")["test"]["queries"] == 24
     shutil.move(tmp_path / "letor", tmp_path / "moved")
     assert main(["test", str(tmp_path / "run"), "--data.path", "../../moved"]) == 0
 
