@@ -145,6 +145,7 @@ class RankerCLI(LightningCLI):
         config = self.config[self.subcommand]
         folder = RunFolder(config.trainer.default_root_dir or _run_folder(config))
         config.trainer.default_root_dir = str(folder.path)
+        folder.check_writable()
         check_options(config.trainer)
         plain = yaml.safe_load(self._parser(self.subcommand).dump(config, skip_unset=False))
         self._identity = identity(plain)

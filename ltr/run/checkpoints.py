@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -19,7 +20,7 @@ from ltr.metrics import LOWER_IS_BETTER
 from ltr.module import is_trial
 from ltr.run.folder import RunFolder, read_checkpoint
 from ltr.run.progress import Moment, settle
-from ltr.run.signals import Signals
+from ltr.run.signals import NAMES, Signals
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Last:
 
     Args:
         every_n_steps: Optimiser steps between two writes. It is also written at the end of every epoch and of the run, after
-            every validation, at Ctrl-C and at SIGTERM.
+            every validation, and at Ctrl-C, SIGTERM and SIGHUP.
     """
 
     every_n_steps: int = 500
@@ -70,8 +71,8 @@ class Checkpoints(Checkpoint):
 
     A checkpoint is written between two optimiser steps, when weights, optimiser and progress agree, as a whole file or not at
     all. A run that was killed at any moment resumes from ``last.ckpt`` to the very weights and validations of a run that was
-    not. The first Ctrl-C or SIGTERM finishes the step and saves; a validation that is due or running is done by the resumed run.
-    The second ends the run at once.
+    not. The first Ctrl-C, SIGTERM or SIGHUP finishes the step and saves; a validation that is due or running is done by the
+    resumed run. The second ends the run at once.
 
     What is best is told by the files that are there, so a run folder may be moved and copied.
 
@@ -125,7 +126,7 @@ class Checkpoints(Checkpoint):
             and trainer.state.fn == "fit"
             and folder.last.is_file()
         ):
-            ended = "ended by SIGTERM" if isinstance(exception, Terminated) else "interrupted"
+            ended = f"ended by {NAMES[signal.Signals(exception.number)]}" if isinstance(exception, Terminated) else "interrupted"
             log.warning("%s; 'ltr fit %s' resumes from %s", ended, quote(str(folder.path)), folder.last)
 
     # Steps

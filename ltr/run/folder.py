@@ -1,6 +1,7 @@
 """The folder of a run: where everything lies, who owns it, and which checkpoint is meant."""
 
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,14 @@ class RunFolder:
         self.last, self.best = self.checkpoints / "last.ckpt", self.checkpoints / "best.ckpt"
         self.config, self.log = self.path / "config.yaml", self.path / "train.log"
         self.results = self.path / "metrics.json"
+
+    def check_writable(self) -> None:
+        """Raise an InputError if nothing can be written here."""
+        whole = self.path.absolute()
+        there = next(path for path in (whole, *whole.parents) if path.exists())
+        if not os.access(there, os.W_OK | os.X_OK):
+            hint = "choose another one (--trainer.default_root_dir)"
+            raise InputError(f"{self.path} must be a folder that can be written to, and {there} can't; {hint}")
 
     def holds_weights(self) -> bool:
         """Whether something was trained here."""
@@ -94,7 +103,7 @@ class RunFolder:
         if file.is_file():
             return file
         if which == "best" and self.last.is_file():
-            log.warning("%s: there is no best.ckpt, as nothing was validated; taking last.ckpt", self.path)
+            log.warning("%s: there is no best.ckpt; taking last.ckpt", self.path)
             return self.last
         raise InputError(f"{option} {which}: there is no {file.absolute()}; train first, or name a checkpoint file")
 
