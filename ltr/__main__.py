@@ -7,8 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from ltr.errors import Terminated
+from ltr.run.signals import NAMES
 
 USAGE = """\
 ltr: train, compare and understand text rankers.
@@ -24,13 +26,14 @@ commands
 
 Options of a command: ltr COMMAND --help; its whole configuration: ltr COMMAND --config FILE --print_config.
 A run lies in runs/EXPERIMENT/seed=N/: its configuration, its best and its last weights, its results.
-Exit codes: 0 done, 2 for what you can mend (one line says what), 130 Ctrl-C, 143 SIGTERM (both save first), 1 a mistake of ours.
+Exit codes: 0 done, 2 for what you can mend (one line says what), 130 Ctrl-C, 143 SIGTERM and 129 SIGHUP (all save first),
+1 a mistake of ours.
 LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derived data (now ~/.cache/ltr).
 """
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run a command and return the exit code: 0; 2 for bad input (one line on stderr); 130 after Ctrl-C; 143 after SIGTERM."""
+    """Run a command and return the exit code: 0; 2 for bad input (one line on stderr); 130, 143 or 129 after a signal."""
     args = sys.argv[1:] if args is None else args
     if not args or args[0] in ("-h", "--help"):
         print(USAGE, end="")
@@ -40,16 +43,19 @@ def main(args: list[str] | None = None) -> int:
 
         print(__version__)
         return 0
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # the first process ends the others, and would wait for one that is gone
+        for known in NAMES:
+            signal.signal(known, signal.SIG_IGN)
     try:
         from ltr.cli import run  # Lightning takes seconds to import: only where it is needed
 
-        with _ended_by_sigterm():
+        with _ended_by_signals():
             run(args)
     except (KeyboardInterrupt, SystemExit) as stop:
-        # Lightning turns both signals into exit code 1.
+        # Lightning turns every signal into exit code 1.
         cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
         if isinstance(cause, KeyboardInterrupt):
-            return 143 if isinstance(cause, Terminated) else 130
+            return 128 + (cause.number if isinstance(cause, Terminated) else signal.SIGINT)
         raise
     except Exception as error:
         from ltr.cli import one_line
@@ -64,20 +70,24 @@ def main(args: list[str] | None = None) -> int:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the program as Ctrl-C does, so that what it has opened is closed; a run that trains does more."""
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the program as Ctrl-C does, so that what it has opened is closed; a run that trains does more."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise Terminated
+        raise Terminated(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    before: dict[signal.Signals, Any] = {}  # handlers: functions or numbers
+    for known in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(known) != signal.SIG_IGN:  # as under nohup
+            before[known] = signal.signal(known, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for known, handler in before.items():
+            signal.signal(known, handler)
 
 
 if __name__ == "__main__":

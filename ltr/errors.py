@@ -21,4 +21,12 @@ class InputError(ValueError):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM ended the program. Lightning cleans up after it as after Ctrl-C."""
+    """SIGTERM or SIGHUP ended the program. Lightning cleans up after it as after Ctrl-C.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number

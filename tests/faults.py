@@ -1,5 +1,6 @@
 """Real faults for the command line: named by class path in a test's configuration."""
 
+import signal
 import time
 from pathlib import Path
 
@@ -34,3 +35,43 @@ class WaitAt(Callback):
             until = time.monotonic() + self.seconds
             while time.monotonic() < until:
                 time.sleep(0.01)
+
+
+class AskedInValidation(Callback):
+    """Gets SIGTERM in the validation after a step.
+
+    Args:
+        step: optimiser steps done before.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_validation_batch_end(self, trainer, *args) -> None:
+        if trainer.global_step == self.step:
+            signal.raise_signal(signal.SIGTERM)
+
+
+class SignalAt(Callback):
+    """Sends its own process a signal, once.
+
+    Args:
+        within: ``step``, or ``setup``, before training.
+        step: optimiser steps done before.
+        by: the name of the signal.
+        times: how often it comes, without a pause.
+    """
+
+    def __init__(self, within: str = "step", step: int = 0, by: str = "SIGTERM", times: int = 1) -> None:
+        self.within, self.step, self.by, self.left = within, step, by, times
+
+    def setup(self, trainer, pl_module, stage) -> None:
+        self._send(trainer, "setup")
+
+    def on_after_backward(self, trainer, pl_module) -> None:
+        self._send(trainer, "step")
+
+    def _send(self, trainer, where: str) -> None:
+        while self.within == where and trainer.global_step == self.step and self.left:
+            self.left -= 1
+            signal.raise_signal(signal.Signals[self.by])

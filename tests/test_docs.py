@@ -1,4 +1,4 @@
-"""docs/losses.md and its figures say what the docstrings and the losses say."""
+"""docs/losses.md and its figures say what the docstrings and the losses say; docs/runs.md names tests that exist."""
 
 import importlib
 import inspect
@@ -54,6 +54,21 @@ def test_every_link_leads_somewhere_and_no_mark_of_a_docstring_is_left():
 def test_there_are_no_figures_of_losses_that_are_no_more(figures):
     assert figures.FIGURES.keys() <= LOSSES.keys()
     assert {path.stem for path in (DOCS / "figures").iterdir()} == LOSSES.keys()
+
+
+def test_every_row_of_what_happens_to_a_run_names_tests_that_exist():
+    page = (DOCS / "runs.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| you \| what happens .*\n\| --- .*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    texts = {
+        file.name: file.read_text()
+        for room in ("run", "cli", "data")
+        for file in (DOCS.parent / "tests" / room).glob("test_*.py")
+    }
+    for row in table.splitlines():
+        named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", row.rpartition(" | ")[2])
+        assert named, f"nothing shows it: {row}"
+        for file, name in named:
+            assert f"\ndef {name}(" in texts[file], f"{file} has no {name}"
 
 
 # Value and gradient of the moving document at gap x, the other's score being 0.

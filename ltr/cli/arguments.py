@@ -43,7 +43,7 @@ def _data_elsewhere(folder: RunFolder) -> list[str]:
     """The option of the data, where its path counts from the working directory that the run was started in."""
     path = ((_read(folder.config) or {}).get("data", {}).get("init_args") or {}).get("path")
     before = read_metrics(folder.results).get("directory")
-    if path is None or before is None or Path(path).exists() or not Path(before, path).exists():
+    if path is None or before is None or Path(before) == Path.cwd() or not Path(before, path).exists():
         return []
     return ["--data.path", str(Path(before, path))]
 

@@ -145,12 +145,13 @@ class RankerCLI(LightningCLI):
         config = self.config[self.subcommand]
         folder = RunFolder(config.trainer.default_root_dir or _run_folder(config))
         config.trainer.default_root_dir = str(folder.path)
+        folder.check_writable()
         check_options(config.trainer)
         plain = yaml.safe_load(self._parser(self.subcommand).dump(config, skip_unset=False))
         self._identity = identity(plain)
+        if _is_rank_0():
+            self._held.enter_context(folder.owned())
         if self.subcommand == "fit":
-            if _is_rank_0():
-                self._held.enter_context(folder.owned())
             config.ckpt_path = self._to_resume(folder, config)
         else:
             config.ckpt_path = self._to_measure(folder, config.ckpt_path)
@@ -182,7 +183,7 @@ class RankerCLI(LightningCLI):
         if "optimizer_states" not in checkpoint:
             raise InputError(f"--ckpt_path {found} holds weights only, and no run can resume from it; {hint}")
         check_same(self._identity, checkpoint.get("run", {}).get("identity", {}), str(found), hint)
-        done = finished(checkpoint, config.trainer.max_epochs, config.trainer.max_steps)
+        done = finished(checkpoint, config.trainer.max_epochs, config.trainer.max_steps, config.trainer.max_time)
         if done is not None and not own:
             raise InputError(f"--ckpt_path {found}: {done}, so nothing is left to train; {hint}")
         if done is not None:

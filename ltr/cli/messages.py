@@ -13,7 +13,7 @@ LONGEST = 400  # letters of what the parser says
 # What the parser says, and what is better said.
 PARSER = [
     (r"Does not validate against any of the Union subtypes Subtypes: \[.*?\] Errors: - ", ""),
-    (r" - Expected a <class 'NoneType'>.*| Given value type:.*| - Not a valid subclass of .*", ""),
+    (r" - Expected a <class .*| Given value type:.*| - Not a valid subclass of .*", ""),
     (r"- Expected a path but \S+ either not accessible or invalid - ", ""),
     (r'^Parser key "([^"]+)": ', r"\1: "),
     (r"Import path (\S+) does not correspond to a subclass of (\w+)", r"\1 is no \2; name a class that derives from it"),
@@ -36,9 +36,9 @@ def one_line(error: BaseException) -> str | None:
     text = " ".join(str(error).split()) or type(error).__name__
     if "Interval.step" in text:  # its default, which the parser can't write
         return "trainer.callbacks: Lightning's Timer can't be named in a configuration; set trainer.max_time"
-    if isinstance(error, jsonargparse.ArgumentError):
-        return f"{_reason(text)} (all options: ltr COMMAND --help, and with --config FILE --print_config)"
-    return f"{text} (LTR_DEBUG=1 shows where)"
+    parsed = isinstance(error, jsonargparse.ArgumentError)
+    hint = "all options: ltr COMMAND --help, and with --config FILE --print_config" if parsed else "LTR_DEBUG=1 shows where"
+    return f"{_reason(text)} ({hint})"
 
 
 def _reason(text: str) -> str:

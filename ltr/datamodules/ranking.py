@@ -241,5 +241,5 @@ def one_of(known: Sequence[object], **options: object) -> None:
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
-    for known in (signal.SIGINT, signal.SIGTERM):
+    for known in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(known, signal.SIG_IGN)

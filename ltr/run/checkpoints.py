@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -20,7 +21,7 @@ from ltr.metrics import LOWER_IS_BETTER
 from ltr.module import is_trial
 from ltr.run.folder import RunFolder, read_checkpoint
 from ltr.run.progress import Moment, settle
-from ltr.run.signals import Signals
+from ltr.run.signals import NAMES, Signals
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Last:
 
     Args:
         every_n_steps: Optimiser steps between two writes. It is also written at the end of every epoch and of the run, after
-            every validation, at Ctrl-C and at SIGTERM.
+            every validation, and at Ctrl-C, SIGTERM and SIGHUP.
     """
 
     every_n_steps: int = 500
@@ -71,8 +72,8 @@ class Checkpoints(Checkpoint):
 
     A checkpoint is written between two optimiser steps, when weights, optimiser and progress agree, as a whole file or not at
     all. A run that was killed at any moment resumes from ``last.ckpt`` to the very weights and validations of a run that was
-    not. The first Ctrl-C or SIGTERM finishes the step and saves; a validation that is due or running is done by the resumed run.
-    The second ends the run at once.
+    not. The first Ctrl-C, SIGTERM or SIGHUP finishes the step and saves; a validation that is due or running is done by the
+    resumed run. The second ends the run at once.
 
     What is best is told by the files that are there, so a run folder may be moved and copied.
 
@@ -126,7 +127,7 @@ class Checkpoints(Checkpoint):
             and trainer.state.fn == "fit"
             and folder.last.is_file()
         ):
-            ended = "ended by SIGTERM" if isinstance(exception, Terminated) else "interrupted"
+            ended = f"ended by {NAMES[signal.Signals(exception.number)]}" if isinstance(exception, Terminated) else "interrupted"
             log.warning("%s; 'ltr fit %s' resumes from %s", ended, quote(str(folder.path)), folder.last)
 
     # Steps
@@ -259,7 +260,7 @@ class Checkpoints(Checkpoint):
     def _kept(self, folder: RunFolder) -> dict[int, float]:
         """The scores of the best weights in the folder; the very best is made one of several, if it was not yet."""
         if self.best.save_top_k not in (0, 1) and folder.best.is_file():
-            file = folder.of_step(read_checkpoint(folder.best)["global_step"])
+            file = folder.of_step(read_checkpoint(folder.best, quick=True)["global_step"])
             if not file.is_file():
                 _copy(folder.best, file)
         return folder.kept_scores(self.best.monitor)

@@ -1,11 +1,13 @@
 """The folder of a run: where everything lies, who owns it, and which checkpoint is meant."""
 
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 from filelock import FileLock, Timeout
@@ -30,6 +32,14 @@ class RunFolder:
         self.config, self.log = self.path / "config.yaml", self.path / "train.log"
         self.results = self.path / "metrics.json"
 
+    def check_writable(self) -> None:
+        """Raise an InputError if nothing can be written here."""
+        whole = self.path.absolute()
+        there = next(path for path in (whole, *whole.parents) if path.exists())
+        if not os.access(there, os.W_OK | os.X_OK):
+            hint = "choose another one (--trainer.default_root_dir)"
+            raise InputError(f"{self.path} must be a folder that can be written to, and {there} can't; {hint}")
+
     def holds_weights(self) -> bool:
         """Whether something was trained here."""
         return any(self.checkpoints.glob("*.ckpt"))
@@ -47,7 +57,7 @@ class RunFolder:
         """The scores of the best weights that are kept, by step; those of another metric are left out."""
         scores: dict[int, float] = {}
         for file in (self.best, *map(self.of_step, self.steps())):
-            found = read_checkpoint(file) if file.is_file() else {}
+            found = read_checkpoint(file, quick=True) if file.is_file() else {}
             run, step = found.get("run", {}), found.get("global_step", -1)
             if run.get("monitor") == monitor and step in run.get("scores", {}):
                 scores[step] = run["scores"][step]
@@ -55,7 +65,7 @@ class RunFolder:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Hold the folder for one ``fit`` at a time.
+        """Hold the folder for one command at a time: results never stand beside weights that they are not of.
 
         Raises:
             InputError: if another process holds it.
@@ -66,7 +76,7 @@ class RunFolder:
             lock.acquire(timeout=0)
         except Timeout:
             hint = "wait for it, or choose another folder (--trainer.default_root_dir)"
-            raise InputError(f"{self.path}: another 'ltr fit' is running in this folder; {hint}") from None
+            raise InputError(f"{self.path}: another command is running in this folder; {hint}") from None
         try:
             yield
         except BaseException:
@@ -93,25 +103,30 @@ class RunFolder:
         if file.is_file():
             return file
         if which == "best" and self.last.is_file():
-            log.warning("%s: there is no best.ckpt, as nothing was validated; taking last.ckpt", self.path)
+            log.warning("%s: there is no best.ckpt; taking last.ckpt", self.path)
             return self.last
         raise InputError(f"{option} {which}: there is no {file.absolute()}; train first, or name a checkpoint file")
 
 
-def read_checkpoint(path: str | Path, option: str = "--ckpt_path") -> dict[str, Any]:
+def read_checkpoint(path: str | Path, option: str = "--ckpt_path", *, quick: bool = False) -> dict[str, Any]:
     """A checkpoint of Lightning, from a file or a URL. It is data: nothing in it is ever run.
 
     Args:
         path: the file.
         option: the one that names it, for errors.
+        quick: leave out the checksums of its tensors, for what needs none of them.
 
     Raises:
-        InputError: if it is not there, can't be read, or is something else.
+        InputError: if it is not there, can't be read, is damaged, or is something else.
     """
     remote = "://" in str(path)
     if not remote and not Path(path).is_file():
         raise InputError(f"{option} {path}: there is no such file")
     try:
+        if not (remote or quick):
+            with ZipFile(path) as archive:  # torch itself compares no checksums, and takes damaged numbers for weights
+                if damaged := archive.testzip():
+                    raise BadZipFile(damaged)
         # A file is mapped: its tensors are read when they are used.
         found = _load(path, "cpu", weights_only=True) if remote else torch.load(path, "cpu", weights_only=True, mmap=True)
     except Exception as error:  # whatever a broken file makes the reader stumble over

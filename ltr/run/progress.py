@@ -5,8 +5,11 @@ done. Some guesses are wrong, and a second resume goes on from the wrong place. 
 moments, with the counters that this moment has, wherever the code was.
 """
 
+from datetime import timedelta
 from enum import Enum
 from typing import Any
+
+from lightning.pytorch.callbacks import Timer
 
 
 class Moment(Enum):
@@ -60,13 +63,16 @@ def epochs_done(checkpoint: dict[str, Any]) -> int:
     return checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
 
 
-def finished(checkpoint: dict[str, Any], max_epochs: int | None, max_steps: int) -> str | None:
+def finished(
+    checkpoint: dict[str, Any], max_epochs: int | None, max_steps: int, max_time: str | timedelta | dict[str, int] | None
+) -> str | None:
     """None where training is left; else what the run has done.
 
     Args:
         checkpoint: of the run.
         max_epochs: of the trainer; None or -1 for no limit.
         max_steps: of the trainer; -1 for no limit.
+        max_time: of the trainer, over all resumes; None for no limit.
     """
     epochs, steps = epochs_done(checkpoint), checkpoint["global_step"]
     if checkpoint.get("run", {}).get("stopped"):
@@ -75,4 +81,8 @@ def finished(checkpoint: dict[str, Any], max_epochs: int | None, max_steps: int)
         return f"the run has done its {steps} steps (trainer.max_steps)"
     if max_epochs is not None and 0 <= max_epochs <= epochs:
         return f"the run has done its {epochs} epochs (trainer.max_epochs), {steps} steps"
+    timer = Timer(max_time)
+    timer.load_state_dict(checkpoint.get("callbacks", {}).get(timer.state_key, {}))
+    if (left := timer.time_remaining()) is not None and left <= 0:
+        return f"the run has used up its time at step {steps} (trainer.max_time {max_time}; give it more to train on)"
     return None

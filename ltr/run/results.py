@@ -73,9 +73,12 @@ class RunWriter(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._since = time.perf_counter()
-        if not trainer.ckpt_path:
+        about = {"directory": os.getcwd()}  # from which the paths count in the configuration that is written now
+        if trainer.ckpt_path:
+            _rewrite(trainer, lambda old: old | about)
+        else:
             self._trained = 0.0
-            about = {"directory": os.getcwd()} | ({} if self.init_from is None else {"init_from": self.init_from})
+            about |= {} if self.init_from is None else {"init_from": self.init_from}
             _rewrite(trainer, lambda old: {k: v for k, v in old.items() if k not in ("validations", "init_from")} | about)
 
     def _seconds(self) -> float:

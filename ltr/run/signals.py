@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run trains."""
+"""Ctrl-C, SIGTERM and a closed terminal while a run trains."""
 
 import os
 import signal
@@ -9,22 +9,22 @@ from typing import Any
 
 from ltr.errors import Terminated
 
-NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 
 
 class Signals:
-    """Keeps the first Ctrl-C or SIGTERM until the run can save; a second one ends it at once.
+    """Keeps the first of these signals until the run can save; a second one ends it at once.
 
     Attributes:
         asked: the exception to end with; None as long as nobody asked.
     """
 
     def __init__(self) -> None:
-        self.asked: type[KeyboardInterrupt] | None = None
+        self.asked: KeyboardInterrupt | None = None
         self._previous: dict[signal.Signals, Any] = {}  # handlers: functions or numbers
 
     def listen(self, *, leads: bool, came: Callable[[], None]) -> None:
-        """Take over both signals.
+        """Take over these signals, but for SIGHUP under ``nohup``.
 
         Args:
             leads: whether this process saves. The others ignore the signals, since a step needs all of them until the leader has
@@ -38,19 +38,19 @@ class Signals:
         def handle(number: int, frame: FrameType | None) -> None:
             if os.getpid() != owner:  # a data worker, which is forked with this handler
                 return
-            for known in NAMES:
-                signal.signal(known, end_at_once)
-            name = NAMES[signal.Signals(number)]
-            told = f"\n{name}: finishing this step, then saving last.ckpt; once more to stop at once\n"
-            os.write(1, told.encode())  # not print: it may have been interrupted itself
-            self.asked = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+            for known in self._previous:
+                # Terminal and shell both say that the terminal was closed.
+                signal.signal(known, signal.SIG_IGN if known == signal.SIGHUP else end_at_once)
+            _tell(f"\n{NAMES[signal.Signals(number)]}: finishing this step, then saving last.ckpt; once more to stop at once\n")
+            self.asked = KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
             came()
 
         for known in NAMES:
-            self._previous[known] = signal.signal(known, handle if leads else signal.SIG_IGN)
+            if known != signal.SIGHUP or signal.getsignal(known) != signal.SIG_IGN:
+                self._previous[known] = signal.signal(known, handle if leads else signal.SIG_IGN)
 
     def release(self) -> None:
-        """Give both signals back."""
+        """Give the signals back."""
         if threading.current_thread() is threading.main_thread():
             for known, handler in self._previous.items():
                 signal.signal(known, handler)
@@ -59,4 +59,14 @@ class Signals:
 
 def end_at_once(number: int, frame: FrameType | None) -> None:
     """A handler: raise what ends the program with the right exit code."""
-    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+
+
+def _tell(text: str) -> None:
+    """Not by print, which may have been interrupted itself. Where nobody reads any more, from now on nothing is said."""
+    try:
+        os.write(1, text.encode())
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)

@@ -191,7 +191,7 @@ def test_training_without_a_dev_split(tmp_path, backbone, capsys):
     (tmp_path / "test").mkdir()
     (tmp_path / "test/test.tsv").write_text(file.read_text())
     assert main(["test", str(run), "--data.path", str(tmp_path / "test"), "--data.candidates", "bm25", "--data.depth", "5"]) == 0
-    assert "there is no best.ckpt, as nothing was validated; taking last.ckpt" in capsys.readouterr().err
+    assert "there is no best.ckpt; taking last.ckpt" in capsys.readouterr().err
     assert metrics(run)["test"]["checkpoint"].endswith("last.ckpt")
 
 
@@ -353,7 +353,7 @@ REFUSED = {
     "a loss that is none": (["--model.loss", "torch.nn.MSELoss"], "ltr: model.loss: torch.nn.MSELoss is no Loss; name a class"),
     "a margin for a loss": (["--model.loss", "ltr.margins.FromDistance"], "ltr: model.loss: ltr.margins.FromDistance is no Loss"),
     "a loss that is not there": (["--model.loss", "NoSuchLoss"], "ltr: model.loss: there is no NoSuchLoss"),
-    "no module of one's own": (["--model.loss", "mine.Loss"], "ltr: model.loss: mine.Loss: No module named 'mine'"),
+    "no module of one's own": (["--model.loss", "nowhere.Loss"], "ltr: model.loss: nowhere.Loss: No module named 'nowhere'"),
     "a word for a number": (["--model.lr", "x"], "ltr: model.lr: Expected a float"),
     "a timer": (
         ["--trainer.callbacks+=lightning.pytorch.callbacks.Timer", "--trainer.callbacks.duration", "00:00:00:10"],
@@ -390,6 +390,17 @@ def test_what_can_t_be_is_refused_when_the_configuration_is_read(case, config, t
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ltr")]
     assert len(said) == 1 and said[0].startswith(message) and len(said[0]) < 500, said
     assert not (tmp_path / "run").exists()
+
+
+def test_a_logger_that_is_not_installed(config, capsys, monkeypatch):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    for name in ("_TENSORBOARD_AVAILABLE", "_TENSORBOARDX_AVAILABLE"):
+        monkeypatch.setattr(f"lightning.fabric.loggers.tensorboard.{name}", False)
+    name = "lightning.pytorch.loggers.TensorBoardLogger"
+    assert main(["fit", "--config", str(config), "--trainer.logger", name, "--trainer.logger.save_dir", "x"]) == 2
+    told = capsys.readouterr().err.strip().splitlines()[-1]
+    assert told.startswith(f"ltr: {name}: Neither `tensorboard` nor `tensorboardX` is available. Try `pip install`")
+    assert "Expected" not in told and "Namespace" not in told
 
 
 def test_one_callback_needs_no_list(config):

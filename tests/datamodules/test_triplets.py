@@ -131,7 +131,7 @@ def test_pools_hold_every_judged_query_with_all_its_grades(collection_folder):
         assert batch.ideal[:, 0].eq(1).all()  # whether or not the relevant document is among the two
 
 
-@pytest.mark.parametrize("option", ["positives", "negatives_per_query", "batch_size", "bucket_window"])
+@pytest.mark.parametrize("option", ["positives", "negatives_per_query", "negatives_depth", "batch_size", "bucket_window"])
 def test_an_option_below_one_is_refused(option):
     with pytest.raises(InputError, match=f"{option} must be at least 1, got 0"):
         TripletDataModule("x", **{option: 0})

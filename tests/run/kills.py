@@ -91,7 +91,10 @@ class Child:
         return self.process.poll() if isinstance(self.process, subprocess.Popen) else self.process.exitcode
 
     def end_after(self, seconds: float, by: signal.Signals = signal.SIGKILL) -> int:
-        """The exit code (negative for a signal) of a process that is ended if it is not done by then; killed a minute later."""
+        """The exit code (negative for a signal) of a process that is ended if it is not done by then.
+
+        One that is still there a minute later is killed: 1.
+        """
         begin, sent = time.monotonic(), False
         while (code := self._code()) is None:
             since = time.monotonic() - begin - seconds
@@ -100,6 +103,7 @@ class Child:
                 sent = True
             if since > 60:
                 self.send(signal.SIGKILL)
+                return 1
             time.sleep(0.005)
         return code
 
@@ -133,6 +137,8 @@ def survive(run: Path, config: Path, options: argparse.Namespace, longest: float
     kills, found = 0, []
     by = signal.Signals[f"SIG{options.signal}"]
     fine = {-signal.SIGKILL} if options.signal == "KILL" else {143, -signal.SIGTERM}
+    if options.processes > 1:  # one that was ended before it could ignore the signal: Lightning then kills them all
+        fine.add(-signal.SIGKILL)
     while kills < 200:
         # The first kills come early or late, the later ones less and less often: else a run would never end.
         seconds = random.uniform(0, longest * (1 + kills / 10))

@@ -31,7 +31,7 @@ def fit(config: Path, run: str | Path, *options: str) -> int:
     return main(["fit", "--config", str(config), "--trainer.default_root_dir", str(run), *options])
 
 
-def metrics(run: str) -> dict:
+def metrics(run: str | Path) -> dict:
     return json.loads(Path(run, "metrics.json").read_text())
 
 
@@ -51,11 +51,36 @@ def told(capsys) -> str:
 # Owner
 
 
-def test_a_second_fit_is_told_that_the_folder_is_taken(config, capsys):
+def test_a_folder_has_one_command_at_a_time(config, capsys):
+    """Else a test that has begun before new weights are saved would leave the results of the old ones beside them."""
     with RunFolder("run").owned():
         assert fit(config, "run") == 2
-        assert "another 'ltr fit' is running in this folder" in told(capsys)
+        assert "another command is running in this folder" in told(capsys)
     assert fit(config, "run") == 0
+    before = files("run")
+    with RunFolder("run").owned():
+        for command in ("validate", "test", "predict"):
+            assert main([command, "run"]) == 2
+            assert "another command is running in this folder" in told(capsys)
+        assert main(["test", "run", "--trainer.default_root_dir", "other"]) == 0
+    assert files("run") == before and Path("other/test.run").is_file()
+
+
+def test_new_weights_are_not_saved_while_others_are_measured(config, capsys, monkeypatch):
+    from ltr.run.results import RunWriter
+
+    assert fit(config, "run") == 0
+    codes, measured = [], RunWriter.on_test_end
+
+    def on_test_end(writer, *args) -> None:
+        codes.append(main(["fit", "run", "--trainer.max_epochs", "3"]))
+        measured(writer, *args)
+
+    monkeypatch.setattr(RunWriter, "on_test_end", on_test_end)
+    assert main(["test", "run"]) == 0 and codes == [2]
+    assert Path("run/test.run").is_file() and metrics("run")["fit"]["steps"] == 12
+    assert main(["fit", "run", "--trainer.max_epochs", "3"]) == 0
+    assert not Path("run/test.run").exists() and not Path("run/per_query.tsv").exists()
 
 
 def test_a_failed_start_leaves_nothing(config, capsys):
@@ -75,7 +100,31 @@ def test_a_checkpoint_of_another_run_does_not_enter_a_folder_that_holds_one(conf
     assert "already holds a run; resume it (ltr fit b)" in told(capsys)
     assert fit(config, "b", "--ckpt_path", "a/checkpoints/last.ckpt", "--trainer.max_epochs", "3") == 2
     assert "is not of the run in b" in told(capsys)
+    assert fit(config, "c", "--ckpt_path", "a/checkpoints/last.ckpt") == 2 and not Path("c").exists()
+    assert "12 steps, so nothing is left to train; to start a new run from its weights, take" in told(capsys)
     assert files("b") == before
+
+
+def test_a_folder_that_can_t_be_written_to(config, capsys):
+    """As root everything can be written to, but nothing lies below a file."""
+    assert fit(config, "run") == 0
+    Path("file").touch()
+    place = Path("file/out").absolute()
+    commands = [["fit", "run", "--trainer.max_epochs", "3"], ["test", "run"], ["validate", "run"], ["predict", "run"]]
+    for command in commands:
+        assert main([*command, "--trainer.default_root_dir", str(place)]) == 2
+        assert told(capsys).startswith(f"ltr: {place} must be a folder that can be written to, and {place.parent} can't; choose")
+        assert main([*command, "--trainer.default_root_dir", f"other-{command[0]}"]) == 0  # as it says
+
+
+def test_a_trial_saves_nothing_and_replaces_nothing(config):
+    trial = ["--trainer.fast_dev_run", "true"]
+    assert fit(config, "run", *trial) == 0
+    assert {file.name for file in Path("run").iterdir()} <= {".lock", "train.log"}
+    assert fit(config, "run") == main(["test", "run"]) == 0
+    before = files("run")
+    assert main(["test", "run", *trial]) == 0 and fit(config, "run", *trial) == 2
+    assert files("run") == before
 
 
 # Names
@@ -102,8 +151,20 @@ def test_a_relative_data_path_counts_from_where_the_run_was_started(config, tmp_
     assert fit(config, tmp_path / "run", "--data.path", "../letor") == 0
     (tmp_path / "deep/er").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep/er")
+    other = write_letor(Path("../letor"), n_queries=7)  # of this name, and not the run's
+    assert main(["test", str(tmp_path / "run")]) == 0 and metrics(tmp_path / "run")["test"]["queries"] == 24
+    shutil.rmtree(other)
     assert main(["test", str(tmp_path / "run")]) == main(["fit", str(tmp_path / "run"), "--trainer.max_epochs", "3"]) == 0
     assert list(Path().iterdir()) == []
+    shutil.move(tmp_path / "letor", tmp_path / "moved")
+    assert main(["test", str(tmp_path / "run"), "--data.path", "../../moved"]) == 0
+
+
+def test_a_run_that_continues_in_another_folder_finds_its_data(config, tmp_path, monkeypatch):
+    assert fit(config, tmp_path / "a", "--data.path", "../letor") == 0
+    assert main(["fit", str(tmp_path / "a"), "--trainer.max_epochs", "3", "--trainer.default_root_dir", str(tmp_path / "b")]) == 0
+    monkeypatch.chdir("/")
+    assert main(["test", str(tmp_path / "b")]) == 0
 
 
 def test_a_layer_and_another_folder_follow_a_run(config):
@@ -196,6 +257,29 @@ def test_nothing_to_do_changes_nothing(config, capsys):
     assert files("run") == before
 
 
+def test_a_run_whose_time_is_used_up_says_so_and_trains_on_with_more(config, capsys):
+    assert fit(config, "run", "--trainer.max_epochs", "100000", "--trainer.max_time", "00:00:00:01") == 0
+    step, before = metrics("run")["fit"]["steps"], files("run")
+    assert step == loaded("run")["global_step"] > 0
+    capsys.readouterr()
+    assert main(["fit", "run"]) == 0
+    assert f"the run has used up its time at step {step} (trainer.max_time 00:00:00:01; give it more" in capsys.readouterr().out
+    assert files("run") == before
+    assert main(["fit", "run", "--trainer.max_time", "00:00:01:00", "--trainer.max_steps", str(step + 2)]) == 0
+    assert metrics("run")["fit"]["steps"] == step + 2
+
+
+def test_a_run_that_was_stopped_early_stays_stopped(config, capsys):
+    early = ["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping", "--trainer.callbacks.monitor=val/nDCG_exp@10"]
+    assert fit(config, "run", *early, "--trainer.callbacks.mode=max", "--trainer.callbacks.stopping_threshold=0.0") == 0
+    assert metrics("run")["fit"]["steps"] == 6
+    before = files("run")
+    capsys.readouterr()
+    assert main(["fit", "run"]) == 0
+    assert "the run was stopped early at step 6; nothing to do, nothing changed" in capsys.readouterr().out
+    assert files("run") == before
+
+
 def test_more_epochs(config):
     """Results stay until there are new weights; seconds add up; the schedule is that of the new length."""
     assert fit(config, "run") == main(["test", "run"]) == 0
@@ -209,9 +293,33 @@ def test_more_epochs(config):
 
 def test_the_first_step_after_a_resume_with_more_epochs_moves_the_weights(config):
     assert fit(config, "run") == 0
-    before = _weights("run")
+    before, seconds = _weights("run"), metrics("run")["fit"]["seconds"]
     assert main(["fit", "run", "--trainer.max_epochs", "4", "--trainer.max_steps", "13"]) == 0
     assert any(not torch.equal(a, b) for a, b in zip(before, _weights("run"), strict=True))
+    assert metrics("run")["fit"]["seconds"] > seconds  # of 13 steps, not of one
+
+
+def test_the_learning_rate_of_more_epochs_is_that_of_the_longer_run(config):
+    every = ["--best.save_top_k", "-1"]
+    assert fit(config, "run", *every) == fit(config, "whole", *every, "--trainer.max_epochs", "4") == 0
+    assert main(["fit", "run", "--trainer.max_epochs", "4"]) == 0
+    rates = [loaded(run, "step=18")["lr_schedulers"][0]["_last_lr"] for run in ("run", "whole")]
+    assert rates[0] == rates[1] != [0.0, 0.0]
+
+
+def test_a_run_continues_from_other_weights_of_its_own(config, capsys):
+    assert fit(config, "run", "--trainer.max_epochs", "4", "--best.save_top_k", "-1") == 0
+    weights, validations = _weights("run"), metrics("run")["validations"]
+    for asked in ("run/checkpoints/step=12.ckpt", "best"):
+        capsys.readouterr()
+        more = "4" if asked != "best" else "5"  # the best may be the last
+        assert main(["fit", "run", "--ckpt_path", asked, "--trainer.max_epochs", more]) == 0
+        step = 12 if asked != "best" else max(validations, key=lambda one: (one["nDCG_exp@10"], -one["step"]))["step"]
+        assert f"step {step}\n" in capsys.readouterr().out
+        if asked != "best":
+            assert all(torch.equal(a, b) for a, b in zip(_weights("run"), weights, strict=True))
+            assert metrics("run")["validations"] == validations
+    assert [one["step"] for one in metrics("run")["validations"]][-2:] == [24, 30]
 
 
 def test_another_learning_rate_is_honoured(config, capsys):
@@ -231,7 +339,9 @@ def test_a_run_that_was_moved_keeps_its_best(config):
     assert fit(config, "whole", "--trainer.max_epochs", "6") == fit(config, "run", "--trainer.max_epochs", "4") == 0
     shutil.move("run", "moved")
     shutil.copytree("moved", "copied")
-    for run in ("moved", "copied"):
+    shutil.copytree("moved", "there")
+    Path("linked").symlink_to("there")
+    for run in ("moved", "copied", "linked"):
         assert main(["fit", run, "--trainer.max_epochs", "6"]) == 0
         scores = {one["step"]: one["nDCG_exp@10"] for one in metrics(run)["validations"]}
         assert loaded(run, "best")["global_step"] == max(scores, key=lambda step: (scores[step], -step))
@@ -257,10 +367,64 @@ def test_the_lowest_is_best_where_less_is_better(config):
     assert loaded("run", "best")["global_step"] == min(scores, key=lambda step: (scores[step], step))
 
 
+# Losing
+
+
+def test_a_lost_metrics_json_loses_earlier_validations_and_no_seconds(config):
+    assert fit(config, "run", "--trainer.max_epochs", "6") == 0
+    seconds = metrics("run")["fit"]["seconds"]
+    Path("run/metrics.json").unlink()
+    assert main(["fit", "run", "--trainer.max_epochs", "7"]) == main(["test", "run"]) == 0
+    assert [one["step"] for one in metrics("run")["validations"]] == [42] and "test" in metrics("run")
+    assert metrics("run")["fit"]["steps"] == 42 and metrics("run")["fit"]["seconds"] > seconds
+
+
+def test_a_lost_best_ckpt_means_last_until_a_validation_writes_one(config, capsys):
+    assert fit(config, "run") == 0
+    Path("run/checkpoints/best.ckpt").unlink()
+    assert main(["test", "run"]) == 0
+    assert metrics("run")["test"]["checkpoint"].endswith("last.ckpt")
+    assert "run: there is no best.ckpt; taking last.ckpt" in capsys.readouterr().err
+    assert main(["fit", "run", "--trainer.max_epochs", "3"]) == 0
+    assert loaded("run", "best")["global_step"] == 18
+
+
+def test_a_lost_last_ckpt_means_best(config, capsys):
+    assert fit(config, "run") == 0
+    step = loaded("run", "best")["global_step"]
+    Path("run/checkpoints/last.ckpt").unlink()
+    assert main(["fit", "run", "--trainer.max_epochs", "3"]) == 0
+    assert f"resuming from run/checkpoints/best.ckpt, step {step}\n" in capsys.readouterr().out
+    assert loaded("run")["global_step"] == 18
+
+
+def test_a_lost_config_yaml_is_found_in_the_file_of_the_start(config, capsys):
+    assert fit(config, "run") == 0
+    Path("run/config.yaml").unlink()
+    assert main(["fit", "run", "--trainer.max_epochs", "3"]) == 2
+    assert "there is no run/config.yaml; or name a file by --config" in told(capsys)
+    long = ["--config", str(config), "--trainer.default_root_dir", "run", "--ckpt_path"]
+    assert main(["test", *long, "best"]) == main(["fit", *long, "last", "--trainer.max_epochs", "3"]) == 0
+    assert metrics("run")["fit"]["steps"] == 18 and main(["test", "run"]) == 0
+
+
 # Starting from other weights
 
 
-def test_init_from_starts_a_new_run_with_the_weights_of_another(config, capsys):
+def test_a_checkpoint_of_another_run_continues_it_in_an_empty_folder(config, capsys):
+    """Of all its weights only those that were validated in the new folder are known to be the best there."""
+    assert fit(config, "a") == 0
+    shutil.copytree("a", "copy")
+    file, more = ["--ckpt_path", "a/checkpoints/last.ckpt"], ["--trainer.max_epochs", "3"]
+    assert fit(config, "b", *file, *more) == main(["fit", "copy", *more]) == 0
+    assert all(torch.equal(x, y) for x, y in zip(_weights("b"), _weights("copy"), strict=True))
+    assert [one["step"] for one in metrics("b")["validations"]] == [18]
+    assert loaded("b", "best")["global_step"] == 18
+    assert fit(config, "c", *file, *more, "--seed_everything", "4") == 2
+    assert "seed_everything was 3 and is 4" in told(capsys) and not Path("c").exists()
+
+
+def test_init_from_starts_a_new_run_with_the_weights_of_another(config, tmp_path, capsys):
     assert fit(config, "a") == 0
     options = ["--init_from", "a", "--model.loss", "SoftmaxLoss", "--trainer.max_epochs", "1", "--model.lr", "0"]
     assert fit(config, "b", *options) == 0
@@ -268,6 +432,9 @@ def test_init_from_starts_a_new_run_with_the_weights_of_another(config, capsys):
     assert metrics("b")["init_from"] == "a" and metrics("b")["fit"]["steps"] == 6
     assert main(["fit", "b", "--trainer.max_epochs", "2"]) == 0  # resumes from its own weights
     assert metrics("b")["init_from"] == "a" and metrics("b")["fit"]["steps"] == 12
+    other = ["--seed_everything", "9", "--data.path", str(write_letor(tmp_path / "other", seed=1)), *options[-2:]]
+    assert fit(config, "d", "--init_from", "a/checkpoints/last.ckpt", "--trainer.max_epochs", "1", *other) == 0
+    assert all(torch.equal(x, y) for x, y in zip(_weights("d"), _weights("a"), strict=True))
     for wrong, message in (("nowhere", "--init_from nowhere: there is no such file"), (".", "train first")):
         assert fit(config, "c", "--init_from", wrong) == 2
         assert message in told(capsys)
@@ -306,3 +473,20 @@ def test_weights_without_a_checkpoint_are_refused():
             read_checkpoint("own.ckpt")
     finally:
         Path("own.ckpt").unlink()
+
+
+def test_a_damaged_tensor_is_not_taken_for_weights(config, capsys):
+    """One byte of the largest one."""
+    assert fit(config, "run") == 0
+    for name in ("best", "last"):
+        file = Path(f"run/checkpoints/{name}.ckpt")
+        state = loaded("run", name)["state_dict"]
+        tensor = max(state.values(), key=lambda one: one.numel()).numpy().tobytes()
+        whole = file.read_bytes()
+        at = whole.index(tensor) + len(tensor) // 2
+        file.unlink()  # best.ckpt and last.ckpt may be one file
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    for args in (["test", "run"], ["fit", "run", "--trainer.max_epochs", "3"]):
+        assert main(args) == 2
+        assert "ckpt: the checkpoint can't be read (BadZipFile)" in told(capsys)
+    assert fit(config, "other", "--init_from", "run") == 2

@@ -3,6 +3,10 @@
 All variants two levels deep are in resumes.py, random kills in kills.py.
 """
 
+import errno
+import io
+import itertools
+import os
 import signal
 import time
 from pathlib import Path
@@ -12,8 +16,10 @@ import torch
 import yaml
 
 from ltr.__main__ import main
+from ltr.losses import RankNetLoss
+from ltr.run.signals import NAMES, _tell
 from tests.run.kills import Child, start, torn, waiting
-from tests.run.resumes import VARIANTS, configured, differences, outcome, try_variant, write_world
+from tests.run.resumes import AVERAGE, VARIANTS, configured, differences, outcome, try_variant, write_world
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +80,11 @@ def _slow(world: Path, folder: Path, within: str, **changes) -> Path:
     return _written(world, folder, **{"trainer.callbacks": [callback], "trainer.val_check_interval": 3} | changes)
 
 
+CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
+
+
 @pytest.mark.parametrize(("within", "workers"), [("step", 2), ("validation", 0)])
-@pytest.mark.parametrize(("by", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("by", "code"), CODES.items())
 def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, within):
     """To the whole group, as terminals and clusters send it: data workers get it too."""
     changes = {"data.init_args.num_workers": workers, "last.every_n_steps": 2}
@@ -118,9 +127,174 @@ def test_a_second_signal_ends_at_once(world, tmp_path):
     assert torch.load(file.parent / "run/checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
 
 
-def test_sigterm_before_training_and_while_measuring(world, tmp_path):
-    """It ends the program, which has nothing to save."""
+@pytest.mark.parametrize("step", [3, 6])
+def test_a_signal_in_a_validation_of_averaged_weights(world, tmp_path, step):
+    """The weights at hand are not those that are trained on: the run ends after that validation. 6 steps are an epoch."""
+    changes = {"trainer.val_check_interval": 3, "trainer.callbacks": [AVERAGE]}
+    asked = {"class_path": "tests.faults.AskedInValidation", "init_args": {"step": step}}
+    run = tmp_path / "stopped/run"
+    file = _written(world, run.parent, **changes | {"trainer.callbacks": [AVERAGE, asked]})
+    assert main(start(run, file)) == 143
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == step
+    assert yaml.safe_load((run / "metrics.json").read_text())["validations"][-1]["step"] == step
+    assert main(start(run, _written(world, tmp_path / "again", **changes))) == 0
+    whole = _finished(world, tmp_path / "whole", **changes)
+    assert list(differences(outcome(whole), outcome(run))) == []
+    trained = [torch.load(one / "checkpoints/last.ckpt", weights_only=True)["current_model_state"] for one in (whole, run)]
+    assert list(differences(*trained)) == []
+
+
+class _Asking(io.RawIOBase):
+    """An output by which SIGTERM comes in the middle of a line, once."""
+
+    asked = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        if b"step 3 of 18" in bytes(data) and not self.asked:
+            self.asked = True
+            signal.raise_signal(signal.SIGTERM)
+        return len(data)
+
+
+@pytest.mark.parametrize("reader", ["there", "gone"])
+def test_a_signal_in_the_middle_of_a_print(world, tmp_path, monkeypatch, capfd, reader):
+    """Python refuses to print within a print; and whoever reads the output may be gone, as ``| tee`` is after Ctrl-C."""
+    monkeypatch.setattr("ltr.run.log.EVERY", 0.0)
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(_Asking())))
+    run, before = tmp_path / "a/run", os.dup(1)
+    if reader == "gone":
+        ours, others = os.pipe()
+        os.dup2(others, 1)
+        os.close(ours)
+        os.close(others)
+    try:
+        assert main(start(run, _written(world, run.parent))) == 143
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
+    told = capfd.readouterr()
+    assert f"'ltr fit {run}' resumes" in told.err
+    assert ("SIGTERM: finishing this step" in told.out) == (reader == "there")
+
+
+@pytest.fixture
+def ctrl_c():
+    """Lightning leaves Ctrl-C ignored behind an interrupted run."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _signalled(**options) -> dict:
+    return {"trainer.callbacks": [{"class_path": "tests.faults.SignalAt", "init_args": options}]}
+
+
+def test_a_signal_between_accumulated_batches_waits_for_their_step(world, tmp_path, ctrl_c):
+    """It comes in the third of six batches, the first one of the second step."""
+    run, changes = tmp_path / "stopped/run", {"trainer.accumulate_grad_batches": 2}
+    assert main(start(run, _written(world, run.parent, **changes | _signalled(step=1)))) == 143
+    last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    batches = last["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
+    assert last["global_step"] == 2 and batches["completed"] == 4
+    assert main(start(run, _written(world, tmp_path / "again", **changes))) == 0
+    assert list(differences(outcome(_finished(world, tmp_path / "whole", **changes)), outcome(run))) == []
+
+
+def test_a_closed_terminal_that_is_told_twice_is_one_signal(world, tmp_path, ctrl_c):
+    """By the terminal and by the shell. What is left to say goes nowhere."""
+    run = tmp_path / "stopped/run"
+    assert main(start(run, _written(world, run.parent, **_signalled(step=4, by="SIGHUP", times=2)))) == 129
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 5
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(world, tmp_path, ctrl_c):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        _finished(world, tmp_path / "a", **_signalled(step=4, by="SIGHUP"))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_is_told_only_where_somebody_reads(monkeypatch):
+    def closed(*args):
+        raise OSError(errno.EIO, "Input/output error")
+
+    redirected = []
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", closed)
+        patch.setattr("os.dup2", lambda source, target: redirected.append(target))
+        _tell("saving")
+    assert redirected == [1, 2]
+
+
+def test_a_signal_before_training_leaves_nothing(world, tmp_path, ctrl_c):
+    for by, code in (("SIGTERM", 143), ("SIGHUP", 129)):
+        run = tmp_path / by / "run"
+        assert main(start(run, _written(world, run.parent, **_signalled(within="setup", by=by)))) == code
+        assert not run.exists()
+
+
+def test_an_exception_leaves_the_checkpoint_before(world, tmp_path, monkeypatch):
+    """Of six steps an epoch the eighth fails; the last checkpoint is that of the first epoch."""
+    calls, forward, run = itertools.count(1), RankNetLoss.forward, tmp_path / "stopped/run"
+
+    def fails(*args, **options):
+        if next(calls) == 8:
+            raise RuntimeError("a loss of my own")
+        return forward(*args, **options)
+
+    command = start(run, _written(world, run.parent))
+    with monkeypatch.context() as patch:
+        patch.setattr(RankNetLoss, "forward", fails)
+        with pytest.raises(RuntimeError, match="my own"):
+            main(command)
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 6
+    assert main(["fit", str(run)]) == 0
+    assert list(differences(outcome(_finished(world, tmp_path / "whole")), outcome(run))) == []
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(world, tmp_path, monkeypatch, capsys):
+    """It is full at the third checkpoint, of step 8; the second is that of step 6."""
+    calls, run = itertools.count(1), tmp_path / "stopped/run"
+
+    def full(file: Path) -> None:
+        if next(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device", str(file))
+
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    with monkeypatch.context() as patch:
+        patch.setattr("ltr.run.checkpoints._to_disk", full)
+        assert main(start(run, _written(world, run.parent))) == 2
+    assert "No space left on device" in capsys.readouterr().err.splitlines()[-1]
+    assert sorted(file.name for file in (run / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"] and torn(run) == []
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 6
+    assert main(["fit", str(run)]) == 0
+    assert list(differences(outcome(_finished(world, tmp_path / "whole")), outcome(run))) == []
+
+
+def test_a_run_out_of_time_is_saved_and_resumes_with_more_of_it(world, tmp_path):
+    """A second is over in the fifth step, which is validated too: that is all that differs from a run with more time."""
+    waits = waiting(tmp_path / "waits", step=4)
+    waits["init_args"]["seconds"] = 1.2
+    short = {"trainer.max_time": "00:00:00:01"}
+    run = _finished(world, tmp_path / "short", **short | {"trainer.callbacks": [waits]})
+    assert main(["fit", str(run)]) == 0  # the time of both adds up
+    assert outcome(run)["global_step"] == 5
+    assert main(["fit", str(run), "--trainer.max_time", "00:01:00:00"]) == 0
+    whole, resumed = outcome(_finished(world, tmp_path / "whole")), outcome(run)
+    del resumed["results"]["validations"][0]
+    assert list(differences(whole, resumed)) == []
+
+
+def test_sigterm_while_measuring(world, tmp_path):
+    """It ends the program, which has nothing to save; earlier results stay."""
     run = _finished(world, tmp_path / "a")
+    assert main(["test", str(run)]) == 0
+    results = {name: (run / name).read_bytes() for name in ("metrics.json", "test.run", "per_query.tsv")}
     callback = waiting(tmp_path / "waits", within="test")
     layer = tmp_path / "layer.yaml"
     layer.write_text(yaml.safe_dump({"trainer": {"callbacks": [callback]}}))
@@ -128,7 +302,8 @@ def test_sigterm_before_training_and_while_measuring(world, tmp_path):
     child.until(tmp_path / "waits")
     child.send(signal.SIGTERM)
     assert child.end_after(60) == 143
-    assert not (run / "test.run").exists() and "Traceback" not in (tmp_path / "output").read_text()
+    assert results == {name: (run / name).read_bytes() for name in results}
+    assert "Traceback" not in (tmp_path / "output").read_text()
 
 
 def test_two_requeues_by_sigterm(world, tmp_path):
@@ -142,3 +317,38 @@ def test_two_requeues_by_sigterm(world, tmp_path):
     assert codes.count(143) >= 2 and codes[-1] == 0 and set(codes) <= {0, 143, -signal.SIGTERM}
     whole = _finished(world, tmp_path / "whole", variant, **{"trainer.max_epochs": 4})
     assert list(differences(outcome(whole), outcome(run))) == []
+
+
+def test_of_several_processes_only_the_first_is_ended_by_a_signal(monkeypatch):
+    """From the start on: it would wait for one that is gone, until Lightning kills it."""
+    before = {known: signal.getsignal(known) for known in NAMES}
+    try:
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("ltr.cli.run", lambda args: [signal.raise_signal(known) for known in NAMES])
+            assert main(["fit"]) == 0
+            monkeypatch.setenv("LOCAL_RANK", "0")
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            patch.setattr("ltr.cli.run", lambda args: signal.raise_signal(signal.SIGTERM))
+            assert main(["fit"]) == 143
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["all", "the first"])
+def test_two_processes_are_saved_by_the_first(world, tmp_path, to):
+    """And the run continues in one process, with a batch_size twice as large: steps and epochs are those of before."""
+    two = {"trainer.devices": 2, "trainer.strategy": "ddp", "data.init_args.batch_size": 2}
+    file = _slow(world, tmp_path / "stopped", "step", **two)
+    run, output = file.parent / "run", file.with_name("output")
+    child = Child(start(run, file), output, processes=2)
+    child.until(file.with_name("waits"))
+    child.send(signal.SIGTERM) if to == "all" else os.kill(child.pid, signal.SIGTERM)
+    assert child.end_after(60) == 143, output.read_text()
+    assert f"'ltr fit {run}' resumes" in output.read_text() and "Traceback" not in output.read_text()
+    # One process waits behind the fourth backward pass, maybe not the first: then that one is in the fifth step already.
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] in (4, 5)
+    assert main(start(run, _written(world, tmp_path / "again", **{"trainer.val_check_interval": 3}))) == 0
+    assert outcome(run)["global_step"] == 18  # three epochs of six steps
