@@ -51,6 +51,22 @@ GROUPS = TEXTS | {
     "model.in_batch": {"class_path": "ltr.in_batch.OtherQueries"},
     "data": {"class_path": "ltr.datamodules.GroupDataModule", "init_args": {"path": "collection", "groups": 8}},
 }
+MINED = GROUPS | {
+    "model.margin": {"class_path": "ltr.margins.FromDistance"},
+    "model.loss": {"class_path": "ltr.losses.MarginRankingLoss"},
+    "data": {
+        "class_path": "ltr.datamodules.TripletDataModule",
+        "init_args": {"path": "collection", "negatives": "mined", "negatives_per_query": 3, "batch_size": 8, "bucket_window": 3},
+    },
+}
+
+
+def mining(**options: object) -> dict:
+    """The callback, refreshing when the options say so."""
+    recipe = {"depth": 20, "n": 6, "relative": None, "sampling": "softmax"}
+    return {"trainer.callbacks": [{"class_path": "ltr.callbacks.HardNegativeMining", "init_args": {"recipe": recipe, **options}}]}
+
+
 EARLY = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "val/nDCG_exp@10", "mode": "max"}}
 AVERAGE = {"class_path": "lightning.pytorch.callbacks.EMAWeightAveraging", "init_args": {"decay": 0.9}}
 SCHEDULE = {
@@ -95,6 +111,10 @@ VARIANTS = {
     "sanity check": {"trainer.num_sanity_val_steps": 2},
     "a cross-encoder with dropout": TEXTS,
     "a dual encoder over groups": GROUPS | {"trainer.val_check_interval": 2},
+    "negatives mined every epoch": MINED | mining(),
+    "negatives mined every 3 steps": MINED | mining(every_n_steps=3),
+    "negatives mined every 2 steps, accumulation": MINED | mining(every_n_steps=2) | {"trainer.accumulate_grad_batches": 2},
+    "negatives of BM25, then mined": MINED | mining(every_n_steps=3) | {"data.init_args.negatives": "bm25"},
     "a dual encoder, accumulation": GROUPS | {"trainer.accumulate_grad_batches": 2},
 }
 
