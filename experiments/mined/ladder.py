@@ -4,7 +4,7 @@
 
 Trains and tests what is not there yet in runs/mined/<set>/<rung>/seed=<n>, then prints the table: mean and deviation over the
 seeds, and each rung against the one before, by a paired t-test over the queries of their nDCG@10 averaged over the seeds. A run
-that was interrupted is resumed. Several of these may run at once, with seeds or rungs of their own; give each one thread and core.
+that was interrupted is resumed. Several may run at once, with seeds or rungs of their own; give each one thread and one core.
 """
 
 import argparse
