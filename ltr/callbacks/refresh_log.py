@@ -49,9 +49,8 @@ class RefreshLog:
         self._is_new, margins = False, _margins(module.last_step)
         told = self._active_before | {"mining/active_after": float(active_share(module, module.last_step))}
         if len(margins):
-            told |= {
-                f"mining/margin_{name}": float(margins.quantile(q)) for name, q in (("low", 0.1), ("median", 0.5), ("high", 0.9))
-            }
+            low, median, high = margins.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
+            told |= {"mining/margin_low": low, "mining/margin_median": median, "mining/margin_high": high}
         for logger in trainer.loggers:
             logger.log_metrics(told, trainer.global_step)
             if isinstance(logger, WandbLogger) and len(margins):

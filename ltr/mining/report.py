@@ -35,7 +35,7 @@ SAMPLE = ("query", "relevant", "negative", "distance")
 def sample(
     negatives: MinedNegatives, collection: Collection, judged: QueryLists, n: int = 20
 ) -> Iterator[tuple[str, str, str, float]]:
-    """For some queries, always the same, the texts of the query, of a relevant document and of the hardest negative; its distance."""
+    """Some queries, always the same: their texts, those of a relevant document and of the hardest negative, and its distance."""
     rows = np.sort(np.random.default_rng(0).permutation(judged.query_rows)[:n]).tolist()
     texts = collection.corpus.texts
     for row in rows:
