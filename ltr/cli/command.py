@@ -24,7 +24,7 @@ from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.module import RankerModule, is_trial
 from ltr.run.checkpoints import Best, Checkpoints, Last
-from ltr.run.folder import RunFolder, read_checkpoint
+from ltr.run.folder import RunFolder, read_checkpoint, second_name
 from ltr.run.identity import check_same, identity, of_ranker
 from ltr.run.log import Progress, speaking
 from ltr.run.loggers import loggers
@@ -187,6 +187,8 @@ class RankerCLI(LightningCLI):
         if done is not None and not own:
             raise InputError(f"--ckpt_path {found}: {done}, so nothing is left to train; {hint}")
         if done is not None:
+            if Path(found) == folder.best and not folder.last.is_file() and _is_rank_0():  # killed between the two files
+                second_name(folder.best, folder.last)
             raise NothingToDo(f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}")
         log.info("resuming from %s, step %d", found, checkpoint["global_step"])
         return str(found)
