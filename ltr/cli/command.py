@@ -29,6 +29,7 @@ from ltr.run.identity import check_same, identity, of_ranker
 from ltr.run.log import Progress, speaking
 from ltr.run.loggers import loggers
 from ltr.run.progress import finished
+from ltr.run.ranker import take_weights
 from ltr.run.results import RunWriter, reached
 from ltr.run.trainer import check_callbacks, check_options
 
@@ -211,15 +212,7 @@ class RankerCLI(LightningCLI):
         config = self.config[self.subcommand]
         if config.init_from is None or config.ckpt_path is not None:
             return
-        folder = RunFolder(config.init_from)
-        file = folder.to_measure("best", "--init_from") if folder.path.is_dir() else config.init_from
-        weights = read_checkpoint(file, "--init_from")["state_dict"]
-        own = {name.removeprefix("ranker."): value for name, value in weights.items() if name.startswith("ranker.")}
-        try:
-            self.model.ranker.load_state_dict(own)
-        except RuntimeError as error:
-            text = " ".join(str(error).split())[:200]
-            raise InputError(f"--init_from {file}: the weights do not fit the ranker of this configuration: {text}…") from None
+        file = take_weights(self.model.ranker, config.init_from, "--init_from")
         log.info("the ranker starts from the weights of %s", file)
 
     # The trainer

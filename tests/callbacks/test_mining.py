@@ -1,5 +1,6 @@
 """Negatives that are refreshed while a ranker trains."""
 
+import json
 import logging
 import signal
 from pathlib import Path
@@ -16,6 +17,7 @@ from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import SoftmaxLoss
 from ltr.mining.filters import Recipe
+from ltr.mining.miner import digest_of_weights
 from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.module import RankerModule
@@ -135,6 +137,25 @@ def test_a_fixed_miner_serves_a_cross_encoder(tmp_path, collection_folder, backb
     first, second = (MinedNegatives.open(tmp_path / f"negatives/step={step}", data.collection) for step in (0, 6))
     assert np.array_equal(first.ids, second.ids) and first.manifest["weights"] == second.manifest["weights"]
     assert all(torch.equal(a, b) for a, b in zip(before, miner.parameters(), strict=True))
+
+
+def test_a_miner_and_a_judge_are_named_by_their_runs(tmp_path, collection_folder, backbone, capsys):
+    """The second run searches with the best weights of the first, and judges with its last ones."""
+    assert main(configuration(tmp_path, collection_folder, backbone)) == 0
+    first, last = tmp_path / "run", tmp_path / "run/checkpoints/last.ckpt"
+    miner = HardNegativeMining(miner=str(first)).miner
+    best = torch.load(first / "checkpoints/best.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(value, best[f"ranker.{name}"]) for name, value in miner.state_dict().items())
+    (tmp_path / "second").mkdir()
+    args = configuration(tmp_path / "second", collection_folder, backbone, miner=str(first), judge=str(last))
+    assert main([*args, "--trainer.max_epochs", "1"]) == 0
+    manifest = json.loads((tmp_path / "second/run/negatives/step=0/manifest.json").read_text())
+    assert manifest["weights"] == digest_of_weights(miner) and manifest["judge"] == "DualEncoder"
+    (tmp_path / "third").mkdir()
+    capsys.readouterr()
+    assert main(configuration(tmp_path / "third", collection_folder, backbone, miner="no/run")) == 2
+    told = capsys.readouterr().err
+    assert "HardNegativeMining: miner no/run: there is no such file" in told and told.count("\n") == 1
 
 
 def test_what_does_not_fit_is_one_line(tmp_path, collection_folder, backbone):
