@@ -15,7 +15,7 @@ from ltr.run.folder import RunFolder
 from ltr.run.results import read_metrics
 
 CONFIG = ("--config", "-c")
-COMMANDS = ("fit", "validate", "test", "predict")
+COMMANDS = ("fit", "validate", "test", "predict", "mine")
 
 
 def expanded(args: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -17,8 +18,10 @@ from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 
-from ltr.cli.arguments import ModelHelp, check_keys, expanded
+from ltr.callbacks import HardNegativeMining
+from ltr.cli.arguments import COMMANDS, ModelHelp, check_keys, expanded
 from ltr.cli.messages import input_error, path_of
+from ltr.cli.mine import MiningTrainer, mining_of
 from ltr.data.files import write_whole
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
@@ -58,13 +61,14 @@ def run(args: list[str]) -> None:
                 log_into,
                 RankerModule,
                 RankingDataModule,
+                trainer_class=MiningTrainer,
                 subclass_mode_data=True,
                 auto_configure_optimizers=False,
                 seed_everything_default=0,
                 trainer_defaults={"max_epochs": 1, "log_every_n_steps": 10, "num_sanity_val_steps": 0},
                 save_config_callback=RunConfig,
                 save_config_kwargs={"save_to_log_dir": False},
-                parser_kwargs=strict | {command: strict for command in ("fit", "validate", "test", "predict")},
+                parser_kwargs=strict | {command: strict for command in COMMANDS},
                 args=expanded(args),
             )
         except NothingToDo as done:
@@ -104,8 +108,14 @@ class RankerCLI(LightningCLI):
         self._held, self._log_into, self._identity = stack, log_into, dict[str, Any]()
         super().__init__(*args, **options)
 
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return LightningCLI.subcommands() | {"mine": {"model", "datamodule"}}
+
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = parser.parse_args(args)
+        if self.config.subcommand == "mine":
+            self._recipe = parser.parse_args(args, defaults=False).mine.get("recipe")
         check_keys(args, self._parser(self.config.subcommand))
 
     def instantiate_classes(self) -> None:
@@ -221,6 +231,9 @@ class RankerCLI(LightningCLI):
         config = self.config_init[self.subcommand]
         fits, asked = self.subcommand == "fit", config.trainer.callbacks or []
         given = list(asked) if isinstance(asked, list | tuple) else [asked]
+        if self.subcommand == "mine":
+            given = [one for one in given if isinstance(one, HardNegativeMining)]
+            return super().instantiate_trainer(callbacks=given, logger=False, enable_progress_bar=False)
         check_callbacks(given, [f"val/{metric.measure}" for metric in self.model.measures])
         if config.trainer.logger in (None, True):
             kwargs["logger"] = loggers(Path(config.trainer.default_root_dir), config.wandb, fits)
@@ -244,6 +257,12 @@ class RankerCLI(LightningCLI):
         monitor = self.config.fit.best.monitor
         if monitor is not None and monitor not in known:
             raise InputError(f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}")
+
+    def before_mine(self) -> None:
+        """Take the recipe of the callback that mines while training, and change what the arguments say."""
+        callback = mining_of(self.trainer)
+        if callback is not None:
+            self.config_init.mine.recipe = replace(callback.recipe, **vars(self._recipe or jsonargparse.Namespace()))
 
     def after_fit(self) -> None:
         folder = RunFolder(self.trainer.default_root_dir)
