@@ -19,6 +19,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.utilities import rank_zero_only
 
 from ltr.callbacks import HardNegativeMining
+from ltr.cli import negatives
 from ltr.cli.arguments import COMMANDS, ModelHelp, check_keys, expanded
 from ltr.cli.messages import input_error, path_of
 from ltr.cli.mine import MiningTrainer, mining_of
@@ -55,6 +56,8 @@ def run(args: list[str]) -> None:
     transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
     with ExitStack() as stack:
         log_into = stack.enter_context(speaking(leads=_is_rank_0()))
+        if args[0] == "negatives":
+            return negatives.run(args[1:])
         try:
             RankerCLI(
                 stack,
