@@ -196,7 +196,7 @@ def test_training_without_a_dev_split(tmp_path, backbone, capsys):
 
 
 BAD = {
-    "unknown command": (["fti"], {}, "must be one of fit, validate, test, predict, got 'fti'"),
+    "unknown command": (["fti"], {}, "must be one of fit, validate, test, predict, mine, negatives, got 'fti'"),
     "unknown class path": ([], {"model.ranker.class_path": "ltr.models.NoSuchRanker"}, "NoSuchRanker"),
     "unknown loss": ([], {"model.loss": {"class_path": "ltr.losses.NoSuchLoss"}}, "NoSuchLoss"),
     "an option that the loss lacks": (
@@ -220,8 +220,8 @@ BAD = {
     "unknown metric": ([], {"model.metrics": ["NDCG"]}, "a measure must be one of nDCG"),
     "margin without use": (
         [],
-        {"model.margin": {"class_path": "ltr.margins.FromDistance"}},
-        "SoftmaxLoss has no margin",
+        {"model.margin": {"class_path": "ltr.margins.FromDistance"}, "model.loss": {"class_path": "ltr.losses.ListNetLoss"}},
+        "ListNetLoss has no margin",
     ),
     "bm25 without depth": ([], {"data.init_args.candidates": "bm25"}, "documents per query (option data.depth)"),
     "an option that two parts have": (
