@@ -189,6 +189,8 @@ def test_what_does_not_fit_is_one_line(tmp_path, collection_folder, backbone):
     trainer = Trainer(default_root_dir=tmp_path, callbacks=[HardNegativeMining()], logger=False, **QUIET)
     with pytest.raises(InputError, match="PairWiseBertRanker is none; give one as miner"):
         trainer.fit(RankerModule(ranker, SoftmaxLoss()), data)
+    with pytest.raises(InputError, match="PairWiseBertRanker is none; name another miner"):
+        HardNegativeMining(miner=ranker)
     with pytest.raises(InputError, match="every_n_steps must be at least 1, got 0"):
         HardNegativeMining(every_n_steps=0)
     with pytest.raises(InputError, match="min_overlap must be above 0 and at most 1, got 70"):

@@ -96,3 +96,15 @@ def test_what_can_be_mended_is_one_line(run, options, message, capsys):
     assert main(["mine", str(run), *options]) == 2
     told = capsys.readouterr().err.splitlines()
     assert message in told[-1] and told[-1].startswith("ltr: ")
+
+
+def test_only_a_dual_encoder_mines_and_only_in_a_collection(tmp_path, backbone, collection_folder, letor_folder, capsys):
+    ranker = ["--model.ranker", "PairWiseBertRanker", "--model.ranker.backbone", backbone, "--model.loss", "RankNetLoss"]
+    root = ["--trainer.default_root_dir", str(tmp_path / "run")]
+    data = ["--data", "TripletDataModule", "--data.path", str(collection_folder)]
+    assert main(["mine", *ranker, *data, *root]) == 2
+    assert "mining searches with a dual encoder, and PairWiseBertRanker is none" in capsys.readouterr().err
+    features = ["--model.ranker", "FeatureRanker", "--model.ranker.n_features", "5", "--model.loss", "RankNetLoss"]
+    assert main(["mine", *features, "--data", "FeatureDataModule", "--data.path", str(letor_folder), *root]) == 2
+    assert "mining needs a collection of texts, got FeatureDataModule" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
