@@ -99,10 +99,10 @@ def test_what_can_be_mended_is_one_line(run, options, message, capsys):
 
 
 def test_only_a_dual_encoder_mines_and_only_in_a_collection(tmp_path, backbone, collection_folder, letor_folder, capsys):
-    ranker = ["--model.ranker", "PairWiseBertRanker", "--model.ranker.backbone", backbone, "--model.loss", "RankNetLoss"]
+    ranker = ["--model.ranker", "PairWiseBertRanker", "--model.ranker.backbone", backbone, "--model.ranker.max_length", "24"]
     root = ["--trainer.default_root_dir", str(tmp_path / "run")]
     data = ["--data", "TripletDataModule", "--data.path", str(collection_folder)]
-    assert main(["mine", *ranker, *data, *root]) == 2
+    assert main(["mine", *ranker, "--model.loss", "RankNetLoss", *data, *root]) == 2
     assert "mining searches with a dual encoder, and PairWiseBertRanker is none" in capsys.readouterr().err
     features = ["--model.ranker", "FeatureRanker", "--model.ranker.n_features", "5", "--model.loss", "RankNetLoss"]
     assert main(["mine", *features, "--data", "FeatureDataModule", "--data.path", str(letor_folder), *root]) == 2
