@@ -7,12 +7,13 @@ from pathlib import Path
 
 import jsonargparse
 import numpy as np
+import pandas as pd
 
 from ltr.data.collection import Collection, open_collection
 from ltr.data.files import write_whole
 from ltr.data.texts import TextTable
 from ltr.errors import InputError
-from ltr.mining.compare import SideBySide
+from ltr.mining.compare import overlap, side_by_side
 from ltr.mining.imported import imported
 from ltr.mining.negatives import MinedNegatives
 
@@ -54,7 +55,8 @@ def import_negatives(source: str, output: str, data: Data, distances: str | None
         log.info("  %d documents are left out: they, or others of the same text, are judged relevant", counts["relevant"])
     if "train" in collection.qrels:
         without = np.setdiff1d(collection.qrels["train"].query_rows, found.lists().query_rows)
-        log.info("  %d training queries have none", len(without))
+        if len(without):
+            log.info("  %d training queries have none", len(without))
     log.info("  to train on them: --data.negatives %s", output)
 
 
@@ -72,49 +74,50 @@ def diff(first: str, second: str, data: Data, tsv: str | None = None) -> None:
     for path, one in zip((first, second), folders, strict=True):
         if not (one.ids >= 0).any():
             raise InputError(f"{path}: there must be a negative to compare, and there is none")
-    pairs = SideBySide.of(*folders)
+    pairs = side_by_side(*folders)
     for line in _told(pairs, collection):
         log.info("%s", line)
     if tsv is not None:
-        write_whole(tsv, _table(pairs, collection))
-        log.info("all %d pairs are in %s", len(pairs.doc_rows), tsv)
+        write_whole(tsv, [_named(pairs, collection).to_csv(sep="\t", index=False, float_format="%.6g", lineterminator="\n")])
+        log.info("all %d pairs are in %s", len(pairs), tsv)
 
 
-def _told(pairs: SideBySide, collection: Collection) -> Iterator[str]:
-    queries, jaccard = pairs.changed()
-    first, second = (pairs.ranks > 0).T
-    yield f"{first.sum():,} and {second.sum():,} negatives, {(first & second).sum():,} in both; {len(queries):,} queries in both"
-    for k in (1, 5, 10, None):
-        one, name = pairs.overlap(k), "all" if k is None else f"first {k}"
-        yield f"  {name:8} {one.share:7.1%} of the first folder's are in the second; Jaccard {one.jaccard:.3f}"
-    yield f"  a negative of both moves by {pairs.rank_shift():.1f} places on average"
+def _told(pairs: pd.DataFrame, collection: Collection) -> Iterator[str]:
+    in_both, in_all = pairs[["rank_1", "rank_2"]].notna().all(axis=1), overlap(pairs)
+    n = pairs[["rank_1", "rank_2"]].notna().sum()
+    yield f"{n.iloc[0]:,} and {n.iloc[1]:,} negatives, {in_both.sum():,} in both; {len(in_all):,} queries in both"
+    for k in (1, 5, 10, np.inf):
+        one, name = overlap(pairs, k).mean(), "all" if k == np.inf else f"first {k}"
+        yield f"  {name:8} {one['share']:7.1%} of the first folder's are in the second; Jaccard {one['jaccard']:.3f}"
+    yield f"  a negative of both moves by {(pairs['rank_1'] - pairs['rank_2']).abs().mean():.1f} places on average"
     yield "changed most:"
-    for query, value in zip(queries[:SHOWN].tolist(), jaccard[:SHOWN].tolist(), strict=True):
+    for query, value in in_all["jaccard"].nsmallest(SHOWN).items():
         yield f"  {value:.3f} {_shown(collection.queries, query)}"
-    if np.isnan(pairs.nearness).all():
+    if pairs["near"].isna().all():
         yield "no folder says how far relevant documents are, which would tell likely false negatives"
         return
-    suspects = np.flatnonzero(pairs.suspected)
-    suspects = suspects[np.argsort(pairs.nearness[suspects], kind="stable")]
+    suspects = pairs[pairs["suspected"]].sort_values("near", kind="stable")
     yield f"likely false negatives (in both, nearer than relevant documents are on average): {len(suspects):,} pairs"
-    for at in suspects[:SHOWN].tolist():
-        yield f"  {_shown(collection.queries, int(pairs.query_rows[at]))}"
-        near = f"rank {pairs.ranks[at, 0]} and {pairs.ranks[at, 1]}, at {pairs.nearness[at]:.0%} of that distance"
-        yield f"    {near}: {_shown(collection.corpus, int(pairs.doc_rows[at]))}"
+    for one in suspects.head(SHOWN).itertuples():
+        yield f"  {_shown(collection.queries, one.query)}"
+        near = f"rank {one.rank_1:.0f} and {one.rank_2:.0f}, at {one.near:.0%} of that distance"
+        yield f"    {near}: {_shown(collection.corpus, one.doc)}"
 
 
 def _shown(table: TextTable, row: int) -> str:
     return f"{table.ids[row]}: {_short(table.texts[row])}"
 
 
-def _table(pairs: SideBySide, collection: Collection) -> Iterator[str]:
-    """A line for each pair; texts where it is suspected."""
-    yield "query\tdoc\trank_1\trank_2\tdistance_1\tdistance_2\tsuspected\tquery_text\tdoc_text\n"
-    for query, doc, ranks, distances, suspected, _ in zip(*(part.tolist() for part in pairs), strict=True):
-        known = ["" if value != value else f"{value:.6g}" for value in distances]  # NaN differs from itself
-        texts = [_short(collection.queries.texts[query]), _short(collection.corpus.texts[doc])] if suspected else ["", ""]
-        cells = [collection.queries.ids[query], collection.corpus.ids[doc], *(str(rank or "") for rank in ranks), *known]
-        yield "\t".join([*cells, str(int(suspected)), *texts]) + "\n"
+def _named(pairs: pd.DataFrame, collection: Collection) -> pd.DataFrame:
+    """The pairs with ids for rows, and with texts where they are suspected."""
+    texts = {}
+    for name, table in (("query", collection.queries), ("doc", collection.corpus)):
+        texts[f"{name}_text"] = (
+            pairs[name].where(pairs["suspected"]).map(lambda row, t=table: _short(t.texts[int(row)]), "ignore")
+        )
+        texts[name] = pairs[name].map(lambda row, t=table: t.ids[row])
+    whole = pairs.assign(**texts, suspected=pairs["suspected"].astype(int))
+    return whole[["query", "doc", "rank_1", "rank_2", "distance_1", "distance_2", "suspected", "query_text", "doc_text"]]
 
 
 def _short(text: str) -> str:
