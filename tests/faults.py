@@ -6,6 +6,9 @@ from pathlib import Path
 
 from lightning.pytorch import Callback
 
+from ltr.callbacks import HardNegativeMining
+from ltr.mining import miner, negatives
+
 
 class WaitAt(Callback):
     """Says by a file that a moment has come, and takes its time there, until a signal ends it.
@@ -75,3 +78,34 @@ class SignalAt(Callback):
         while self.within == where and trainer.global_step == self.step and self.left:
             self.left -= 1
             signal.raise_signal(signal.Signals[self.by])
+
+
+class SlowRefresh(Callback):
+    """Takes its time in each refresh of negatives: while embeddings lie on the disk, and in the midst of writing.
+
+    Args:
+        file: is there as long as a refresh goes on.
+        seconds: that it takes each time.
+    """
+
+    def __init__(self, file: str, seconds: float = 0.3) -> None:
+        self.file, self.seconds = Path(file), seconds
+
+    def on_fit_start(self, trainer, pl_module) -> None:
+        (mining,) = (one for one in trainer.callbacks if isinstance(one, HardNegativeMining))
+        refreshed, encode, folder_once = mining._refreshed, miner.encode_everywhere, negatives.folder_once
+
+        def marked(*args):
+            self.file.write_text("")
+            found = refreshed(*args)
+            self.file.unlink(missing_ok=True)  # of several processes the first one does
+            return found
+
+        def slow_encode(*args):
+            time.sleep(self.seconds)
+            return encode(*args)
+
+        def slow_folder(path, build):
+            return folder_once(path, lambda temporary: (build(temporary), time.sleep(self.seconds)))
+
+        mining._refreshed, miner.encode_everywhere, negatives.folder_once = marked, slow_encode, slow_folder

@@ -39,7 +39,8 @@ class HardNegativeMining(Callback):
         recipe: how negatives are chosen among the documents that are found.
         miner: the dual encoder that searches, and stays as it is. None: the ranker that is trained.
         judge: a second ranker of texts: what it scores above the relevant document is a likely false negative, and left out.
-        keep: folders of negatives that are kept, the newest; None: all. A checkpoint can't be resumed without its own.
+        keep: folders of negatives that are kept, the newest, beside that of the last checkpoint; None: all. A checkpoint can't be
+            resumed without its own.
 
     Raises:
         InputError: for an option out of its bounds; at the start, for other data, or a ranker that can't search.
@@ -61,6 +62,7 @@ class HardNegativeMining(Callback):
         self.recipe, self.keep = recipe, keep
         self._miner, self._judge = (None if one is None else one.eval().requires_grad_(False) for one in (miner, judge))
         self._state: dict[str, Any] = {}  # of the last refresh: epoch, step, key
+        self._saved: int | None = None  # the step of the refresh that the last checkpoint names
         self._last: MinedNegatives | None = None
         self.is_mining = False
 
@@ -81,7 +83,10 @@ class HardNegativeMining(Callback):
         return self._state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._state = state_dict
+        self._state, self._saved = state_dict, state_dict.get("step")
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._saved = self._state.get("step")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = data_of(trainer)
@@ -133,23 +138,22 @@ class HardNegativeMining(Callback):
         miner = Miner(model, data.collection, judged, self.recipe, data.mined_per_row, judge, seed)
         root, folder = _root(trainer), _root(trainer) / f"step={step}"
         key = miner.key
-        if by_rank_0(lambda: MinedNegatives.key_of(folder)) == key:
-            return MinedNegatives.open(folder, data.collection)
-        found = miner.mine(root, trainer.precision_plugin.forward_context())
-        found.manifest.update(epoch=trainer.current_epoch, step=step)
-        if self._last is not None:
-            found.manifest["overlap"] = round(found.overlap(self._last), 4)
-        if not is_trial(trainer):
-            by_rank_0(lambda: self._write(found, root, folder, data.collection))
+        if by_rank_0(lambda: MinedNegatives.key_of(folder) == key):
+            found = MinedNegatives.open(folder, data.collection)
+        else:
+            found = miner.mine(root, trainer.precision_plugin.forward_context())
+            found.manifest.update(epoch=trainer.current_epoch, step=step)
+            if self._last is not None:
+                found.manifest["overlap"] = round(found.overlap(self._last), 4)
+            if not is_trial(trainer):
+                by_rank_0(lambda: _write(found, folder, data.collection))
+        by_rank_0(lambda: self._remove_older(root, step))
         return found
 
-    def _write(self, found: MinedNegatives, root: Path, folder: Path, collection: Collection) -> None:
-        if folder.exists():  # of other weights: an earlier run in this folder
-            shutil.rmtree(folder)
-        found.save(folder, collection)
-        steps = sorted(int(one.name.removeprefix("step=")) for one in root.glob("step=*"))
-        for step in steps[: -self.keep] if self.keep else []:
-            shutil.rmtree(root / f"step={step}")
+    def _remove_older(self, root: Path, step: int) -> None:
+        older = sorted((one for one in map(_step, root.glob("step=*")) if one < step), reverse=True)
+        for one in {*older[self.keep - 1 :]} - {self._saved} if self.keep else ():
+            shutil.rmtree(root / f"step={one}")
 
     def _of_checkpoint(self, trainer: Trainer, data: TripletDataModule) -> MinedNegatives:
         folder = _root(trainer) / f"step={self._state['step']}"
@@ -157,6 +161,16 @@ class HardNegativeMining(Callback):
             hint = "resume from another checkpoint, or begin again"
             raise InputError(f"the checkpoint was trained on the negatives in {folder}, which are not there (any more); {hint}")
         return MinedNegatives.open(folder, data.collection)
+
+
+def _write(found: MinedNegatives, folder: Path, collection: Collection) -> None:
+    if folder.exists():  # of other weights: an earlier run in this folder
+        shutil.rmtree(folder)
+    found.save(folder, collection)
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.removeprefix("step="))
 
 
 def _root(trainer: Trainer) -> Path:

@@ -115,12 +115,17 @@ class RankingDataModule(LightningDataModule):
         sampler = PlanSampler(self.train.plan, None if self.trainer is None else self._position)
         return TrainLoader(self._before_batch, self.train, **self._loading(sampler))
 
-    def state_dict(self) -> dict:
-        """What a checkpoint keeps: the batches that the trainer has consumed, how many make an epoch, and what is in it."""
+    def state_dict(self, unfinished: int = 0) -> dict:
+        """What a checkpoint keeps: the batches that the trainer has consumed, how many make an epoch, and what is in it.
+
+        Args:
+            unfinished: batches of these that a resume repeats.
+        """
         if not self.train:
             return {}
-        place = {"consumed": self._consumed(), "steps": self._steps(), "per_step": self.train.plan.per_step}
-        return place | {"content": self.content, "kept": self.train.plan.kept_batches(*self._position())}
+        consumed = self._consumed() - unfinished
+        place = {"consumed": consumed, "steps": self._steps(), "per_step": self.train.plan.per_step}
+        return place | {"content": self.content, "kept": self.train.plan.kept_batches(*divmod(consumed, self._steps()))}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Resume from a checkpoint, if the trainer fits; its position means nothing where epochs or steps have another size."""

@@ -244,6 +244,57 @@ def test_negatives_of_the_same_weights_are_found_and_not_mined_again(tmp_path, c
     assert all(torch.equal(value, after[name]) for name, value in weights(run).items())
 
 
+def killed_at(step: int, monkeypatch) -> None:
+    """Let the next run end when the refresh of a step is done, as by ``kill -9``: nothing more is saved."""
+    monkeypatch.setattr("ltr.callbacks.mining.lines", lambda manifest: [] if manifest["step"] < step else 1 / 0)
+
+
+def test_the_negatives_of_the_last_checkpoint_are_kept(tmp_path, collection_folder, backbone, monkeypatch):
+    """Only the newest are kept, and two runs are killed between a refresh and the next checkpoint.
+
+    The first leaves the negatives of step 10, which are newer than those of its checkpoint, and than what the second mines.
+    """
+    (tmp_path / "whole").mkdir()
+    assert main(configuration(tmp_path / "whole", collection_folder, backbone, every_n_steps=2, keep=1)) == 0
+    args = configuration(tmp_path, collection_folder, backbone, every_n_steps=2, keep=1)
+    killed_at(10, monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        main([*args, "--last.every_n_steps", "100"])
+    run = tmp_path / "run"
+    assert sorted(negatives_of(run)) == [4, 10], "the checkpoint is that of the first epoch"
+    killed_at(8, monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        main(["fit", str(run), "--last.every_n_steps", "1"])
+    assert sorted(negatives_of(run)) == [6, 8, 10]
+    monkeypatch.undo()
+    assert main(["fit", str(run)]) == 0
+    assert sorted(negatives_of(run)) == [8, 10]
+    whole = weights(tmp_path / "whole/run")
+    assert all(torch.equal(value, whole[name]) for name, value in weights(run).items())
+
+
+def test_a_checkpoint_amid_accumulated_gradients_keeps_the_rows_of_the_step_before(tmp_path, collection_folder, backbone):
+    """Two batches a step, three a window: the validation after batch 3 is saved, and a resume begins again with batch 2."""
+    options = {"accumulate_grad_batches": 2, "val_check_interval": 3, "limit_val_batches": 1.0, "max_epochs": 1}
+    seed_everything(0)
+    ranker = DualEncoder(backbone, max_length=24)
+    data = TripletDataModule(str(collection_folder), "mined", 1, 2, None, 5, 3, reads=ranker.reads)
+    states = []
+
+    class Saves(Callback):
+        def on_validation_end(self, trainer, module):
+            states.append((data.state_dict(), data.state_dict(1)))
+
+    callbacks = [HardNegativeMining(every_n_steps=1, recipe=RECIPE), Saves()]
+    trainer = Trainer(
+        default_root_dir=tmp_path, callbacks=callbacks, logger=False, enable_checkpointing=False, **QUIET, **options
+    )
+    trainer.fit(RankerModule(ranker, SoftmaxLoss(), lr=1e-3), data)
+    (now, before), _ = states[-2:]
+    assert (now["consumed"], before["consumed"]) == (3, 2)
+    assert now["kept"] is None and len(before["kept"]) == 3
+
+
 def test_a_refresh_is_told_in_a_few_lines(tmp_path, collection_folder, backbone, caplog):
     with caplog.at_level(logging.INFO, logger="ltr"):
         trained(tmp_path, collection_folder, backbone)
