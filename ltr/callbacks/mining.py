@@ -69,6 +69,7 @@ class HardNegativeMining(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
+        self._state, self._saved, self._last = {}, None, None  # another run may have been before
         assert isinstance(pl_module, RankerModule)
         data = data_of(trainer)
         if not isinstance(data, TripletDataModule):
@@ -94,7 +95,6 @@ class HardNegativeMining(Callback):
         for model in (self._miner, self._judge):
             if model is not None:
                 model.to(pl_module.device)
-        self._last = None
         if self._state:
             self._last = self._of_checkpoint(trainer, data)
             data.take_negatives(self._last, resumed=True)
@@ -130,7 +130,7 @@ class HardNegativeMining(Callback):
         return n is not None and epoch // n > self._state.get("epoch", 0) // n
 
     def _refreshed(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> MinedNegatives:
-        """The negatives of this moment: mined, or found where a run that was killed has left them."""
+        """The negatives of this moment: mined, or found where this run has left them when it was killed."""
         model, step = self._miner or module.ranker, trainer.global_step
         assert isinstance(model, DualEncoder), "setup has checked it"
         judge = None if self._judge is None else Judge(type(self._judge).__name__, self._judge, data.collection)

@@ -72,7 +72,7 @@ class RankingDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
-            self._restored = 0
+            self._restored, self.before_batch = 0, None
 
     @property
     def rank(self) -> int:
@@ -216,14 +216,16 @@ class TrainLoader(DataLoader):
     def __init__(self, before_batch: Callable[[], None], dataset: TrainBatches, **options: Any) -> None:
         super().__init__(dataset, **options)
         self.plan, self.before_batch = dataset.plan, before_batch
+        self._version = self.plan.version
 
     def __iter__(self) -> Iterator[RankingBatch]:  # type: ignore[override]  # a generator is an iterator of batches too
-        version: int | None = None
-        fetched: Iterator[RankingBatch] = iter(())
+        fetched: Iterator[RankingBatch] | None = None
         while True:
             self.before_batch()
-            if version != self.plan.version:
-                version, fetched = self.plan.version, super().__iter__()
+            if self._version != self.plan.version:
+                self._version, fetched = self.plan.version, None
+                self._iterator = None  # persistent workers have copies of the old plan
+            fetched = super().__iter__() if fetched is None else fetched
             try:
                 batch = next(fetched)
             except StopIteration:

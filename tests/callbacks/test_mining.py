@@ -91,6 +91,41 @@ def test_the_batch_after_a_refresh_holds_the_new_negatives(tmp_path, collection_
         assert torch.equal(a, b)
 
 
+def test_persistent_workers_that_draw_themselves_draw_from_the_new_negatives(tmp_path, collection_folder, backbone):
+    """Lightning's overfit_batches hands them the numbers of batches, instead of their rows."""
+    options = {"num_workers": 2, "persistent_workers": True, "trainer": {"overfit_batches": 3}}
+    _, seen = trained(tmp_path, collection_folder, backbone, **options)
+    refreshes = negatives_of(tmp_path)
+    assert sorted(refreshes) == [0, 3] and not np.array_equal(refreshes[0], refreshes[3])
+    for step, queries, docs, _ in seen:
+        for query, row in zip(queries, docs, strict=True):
+            assert set(row[1:]) <= set(in_force(refreshes, step - 1)[query]), f"step {step}"
+
+
+def test_a_second_run_knows_nothing_of_the_first(tmp_path, collection_folder, backbone):
+    """The same callback and data module in another folder; the first run is torn off, so Lightning calls no teardown."""
+    mining, ranker = HardNegativeMining(every_n_steps=4, recipe=RECIPE), DualEncoder(backbone, max_length=24)
+    data = TripletDataModule(str(collection_folder), "bm25", 1, 2, batch_size=5, reads=ranker.reads)
+
+    class Fault(Callback):
+        def on_train_batch_end(self, trainer, *_):
+            assert trainer.global_step < 5
+
+    def fit(folder, *callbacks):
+        options = {**QUIET, "logger": False, "enable_checkpointing": False, "max_epochs": 1, "limit_val_batches": 0}
+        trainer = Trainer(default_root_dir=tmp_path / folder, callbacks=[*callbacks], **options)
+        trainer.fit(RankerModule(ranker, SoftmaxLoss(), lr=1e-3), data)
+
+    with pytest.raises(AssertionError):
+        fit("first", mining, Fault())
+    fit("second", mining)
+    assert sorted(negatives_of(tmp_path / "first")) == sorted(negatives_of(tmp_path / "second")) == [4]
+    with pytest.raises(AssertionError):
+        fit("third", mining, Fault())
+    fit("fourth")
+    assert not (tmp_path / "fourth/negatives").exists()
+
+
 def test_the_distances_of_a_batch_are_those_of_its_negatives(tmp_path, collection_folder, backbone):
     _, seen = trained(tmp_path, collection_folder, backbone)
     for step, queries, docs, distances in seen:
@@ -273,26 +308,17 @@ def test_the_negatives_of_the_last_checkpoint_are_kept(tmp_path, collection_fold
     assert all(torch.equal(value, whole[name]) for name, value in weights(run).items())
 
 
-def test_a_checkpoint_amid_accumulated_gradients_keeps_the_rows_of_the_step_before(tmp_path, collection_folder, backbone):
-    """Two batches a step, three a window: the validation after batch 3 is saved, and a resume begins again with batch 2."""
-    options = {"accumulate_grad_batches": 2, "val_check_interval": 3, "limit_val_batches": 1.0, "max_epochs": 1}
-    seed_everything(0)
-    ranker = DualEncoder(backbone, max_length=24)
-    data = TripletDataModule(str(collection_folder), "mined", 1, 2, None, 5, 3, reads=ranker.reads)
-    states = []
-
-    class Saves(Callback):
-        def on_validation_end(self, trainer, module):
-            states.append((data.state_dict(), data.state_dict(1)))
-
-    callbacks = [HardNegativeMining(every_n_steps=1, recipe=RECIPE), Saves()]
-    trainer = Trainer(
-        default_root_dir=tmp_path, callbacks=callbacks, logger=False, enable_checkpointing=False, **QUIET, **options
-    )
-    trainer.fit(RankerModule(ranker, SoftmaxLoss(), lr=1e-3), data)
-    (now, before), _ = states[-2:]
-    assert (now["consumed"], before["consumed"]) == (3, 2)
-    assert now["kept"] is None and len(before["kept"]) == 3
+def test_a_run_that_begins_again_takes_no_negatives_of_before(tmp_path, collection_folder, backbone, monkeypatch):
+    """Killed in the first epoch, and begun again with other token limits: the weights are the same, the negatives are not."""
+    args = configuration(tmp_path, collection_folder, backbone)
+    killed_at(0, monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        main(args)
+    before = negatives_of(tmp_path / "run")
+    with pytest.raises(ZeroDivisionError):
+        main([*args, "--model.ranker.max_length", "5"])
+    after = negatives_of(tmp_path / "run")
+    assert [*before] == [*after] == [0] and not np.array_equal(before[0], after[0])
 
 
 def test_a_refresh_is_told_in_a_few_lines(tmp_path, collection_folder, backbone, caplog):
