@@ -1,20 +1,24 @@
 """Negatives that are refreshed while a ranker trains."""
 
+import csv
 import logging
 import signal
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 import yaml
 from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
 
 from ltr.__main__ import main
 from ltr.callbacks import HardNegativeMining
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import SoftmaxLoss
+from ltr.margins import FromDistance
 from ltr.mining.filters import Recipe
 from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder, PairWiseBertRanker
@@ -159,6 +163,23 @@ def test_when_a_refresh_comes(tmp_path, collection_folder, backbone, options, da
                 assert values[1].isnan() and values[2:].isfinite().all(), "a random document has no distance"
 
 
+def test_negatives_that_would_be_found_again_are_not_mined_again(tmp_path, collection_folder, backbone, monkeypatch):
+    """Due after each step; of 12 looks, those at steps 3 and 4 see too few. Resumed, the run looks where it would have looked."""
+    seen = {3: 0.7, 4: 0.5}
+    looked = []
+
+    def overlap_now(self, negatives):
+        looked.append(self.seed[1])
+        return seen.get(looked[-1], 0.8)
+
+    monkeypatch.setattr("ltr.mining.miner.Miner.overlap_now", overlap_now)
+    mining = HardNegativeMining(every_n_steps=1, min_overlap=0.75, recipe=RECIPE)
+    _, batches = trained(tmp_path, collection_folder, backbone, mining=mining)
+    assert looked == [*range(1, 12)] and sorted(negatives_of(tmp_path)) == [0, 3, 4]
+    check_batches(batches, negatives_of(tmp_path))
+    assert mining.state_dict()["step"] == 11 and mining.state_dict()["mined"] == 4
+
+
 def test_a_fixed_miner_serves_a_cross_encoder(tmp_path, collection_folder, backbone):
     seed_everything(0)
     miner, ranker = DualEncoder(backbone, max_length=24), PairWiseBertRanker(backbone, max_length=24)
@@ -184,6 +205,8 @@ def test_what_does_not_fit_is_one_line(tmp_path, collection_folder, backbone):
         trainer.fit(RankerModule(ranker, SoftmaxLoss()), data)
     with pytest.raises(InputError, match="every_n_steps must be at least 1, got 0"):
         HardNegativeMining(every_n_steps=0)
+    with pytest.raises(InputError, match="min_overlap must be above 0 and at most 1, got 70"):
+        HardNegativeMining(min_overlap=70)
     with pytest.raises(InputError, match="each with a number above 0"):
         TripletDataModule(str(collection_folder), {"mined": 0})
 
@@ -281,7 +304,7 @@ def test_negatives_of_the_same_weights_are_found_and_not_mined_again(tmp_path, c
 
 def killed_at(step: int, monkeypatch) -> None:
     """Let the next run end when the refresh of a step is done, as by ``kill -9``: nothing more is saved."""
-    monkeypatch.setattr("ltr.callbacks.mining.lines", lambda manifest: [] if manifest["step"] < step else 1 / 0)
+    monkeypatch.setattr("ltr.callbacks.refresh_log.lines", lambda manifest: [] if manifest["step"] < step else 1 / 0)
 
 
 def test_the_negatives_of_the_last_checkpoint_are_kept(tmp_path, collection_folder, backbone, monkeypatch):
@@ -329,3 +352,27 @@ def test_a_refresh_is_told_in_a_few_lines(tmp_path, collection_folder, backbone,
     assert told[0].startswith("hard negatives at step 0: 30 queries, 12 documents searched for each; encode ")
     assert told[1].startswith("  of 360 found, left out: relevant ") and told[1].endswith("120 are kept")
     assert "were negatives before" in told[5] and "were negatives before" not in told[2]
+
+
+def test_a_refresh_is_logged_with_its_margins_and_the_active_pairs(tmp_path, collection_folder, backbone):
+    """CSV has the numbers; Weights & Biases also a histogram and a table."""
+    seed_everything(0)
+    ranker = DualEncoder(backbone, max_length=24, temperature=0.1)
+    module = RankerModule(ranker, SoftmaxLoss(), FromDistance(k=2.0, power=0.5), lr=1e-3)
+    data = TripletDataModule(str(collection_folder), "mined", negatives_per_query=2, batch_size=5, reads=ranker.reads)
+    online = WandbLogger(save_dir=tmp_path, offline=True)
+    with mock.patch.object(online, "log_table") as table, mock.patch.object(online.experiment, "log") as logged:
+        loggers = [CSVLogger(tmp_path, "logs"), online]
+        options = QUIET | {"max_epochs": 2, "limit_val_batches": 0, "enable_checkpointing": False, "logger": loggers}
+        Trainer(default_root_dir=tmp_path, callbacks=[HardNegativeMining(recipe=RECIPE)], **options).fit(module, data)
+    rows = list(csv.DictReader((tmp_path / "logs/version_0/metrics.csv").open()))
+    told = {name: [float(row[name]) for row in rows if row.get(name)] for name in rows[0] if name.startswith("mining/")}
+    assert len(told["mining/seconds_encode"]) == len(told["mining/active_after"]) == 2 and len(told["mining/overlap"]) == 1
+    assert len(told["mining/active_before"]) == 1 and 0 < told["mining/active_before"][0] <= 1
+    low, middle, high = (told[f"mining/margin_{name}"] for name in ("low", "median", "high"))
+    assert 0 < low[0] <= middle[0] <= high[0] <= 2 * 2**0.5
+    histograms = [call.args[0]["mining/margins"] for call in logged.call_args_list if "mining/margins" in call.args[0]]
+    assert len(histograms) == 2
+    (_, columns, first), *_ = (call.args for call in table.call_args_list)
+    assert columns == ["query", "relevant", "negative", "distance", "margin"] and len(first) == 20
+    assert all(margin == pytest.approx(2 * distance**0.5, abs=1e-4) for *_, distance, margin in first)
