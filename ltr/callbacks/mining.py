@@ -17,7 +17,7 @@ from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder, Ranker
 from ltr.module import RankerModule, data_of, is_trial
-from ltr.search.ranks import by_rank_0
+from ltr.search.ranks import by_rank_0, together
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class HardNegativeMining(Callback):
         step, root, collection = trainer.global_step, _root(trainer), miner.collection
         folder = root / f"step={step}"
         if self._last is not None and by_rank_0(lambda: MinedNegatives.key_of(folder) == miner.key):
-            found = MinedNegatives.open(folder, collection)
+            found = together(lambda: MinedNegatives.open(folder, collection))
         else:
             found = miner.mine(root, trainer.precision_plugin.forward_context())
             found.manifest.update(epoch=trainer.current_epoch, step=step)
@@ -182,10 +182,16 @@ class HardNegativeMining(Callback):
 
     def _of_checkpoint(self, trainer: Trainer, data: TripletDataModule) -> MinedNegatives:
         folder = _root(trainer) / f"step={self._state['mined']}"
-        if MinedNegatives.key_of(folder) != self._state["key"]:
-            hint = "resume from another checkpoint, or begin again"
-            raise InputError(f"the checkpoint was trained on the negatives in {folder}, which are not there (any more); {hint}")
-        return MinedNegatives.open(folder, data.collection)
+
+        def opened() -> MinedNegatives:
+            if MinedNegatives.key_of(folder) != self._state["key"]:
+                hint = "resume from another checkpoint, or begin again"
+                raise InputError(
+                    f"the checkpoint was trained on the negatives in {folder}, which are not there (any more); {hint}"
+                )
+            return MinedNegatives.open(folder, data.collection)
+
+        return together(opened)
 
 
 def _write(found: MinedNegatives, folder: Path, collection: Collection) -> None:
