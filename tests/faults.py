@@ -4,7 +4,13 @@ import signal
 import time
 from pathlib import Path
 
+import torch
 from lightning.pytorch import Callback
+
+from ltr.callbacks import HardNegativeMining
+from ltr.errors import InputError
+from ltr.mining import miner, negatives
+from ltr.search import encode, shards
 
 
 class WaitAt(Callback):
@@ -75,3 +81,64 @@ class SignalAt(Callback):
         while self.within == where and trainer.global_step == self.step and self.left:
             self.left -= 1
             signal.raise_signal(signal.Signals[self.by])
+
+
+class SlowRefresh(Callback):
+    """Takes its time in each refresh of negatives: while embeddings lie on the disk, and in the midst of writing.
+
+    Args:
+        file: is there as long as a refresh goes on.
+        seconds: that it takes each time.
+    """
+
+    def __init__(self, file: str, seconds: float = 0.3) -> None:
+        self.file, self.seconds = Path(file), seconds
+
+    def on_fit_start(self, trainer, pl_module) -> None:
+        (mining,) = (one for one in trainer.callbacks if isinstance(one, HardNegativeMining))
+        refreshed, encode, folder_once = mining._refreshed, miner.encode_everywhere, negatives.folder_once
+
+        def marked(*args):
+            self.file.write_text("")
+            found = refreshed(*args)
+            self.file.unlink(missing_ok=True)  # of several processes the first one does
+            return found
+
+        def slow_encode(*args):
+            time.sleep(self.seconds)
+            return encode(*args)
+
+        def slow_folder(path, build):
+            return folder_once(path, lambda temporary: (build(temporary), time.sleep(self.seconds)))
+
+        mining._refreshed, miner.encode_everywhere, negatives.folder_once = marked, slow_encode, slow_folder
+
+
+class Watched(Callback):
+    """Writes what each process has encoded and trained on: a file per rank, with how many texts, and the batches.
+
+    Args:
+        folder: of the files.
+        fault: the rank on which every encoding fails; None: none.
+    """
+
+    def __init__(self, folder: str, fault: int | None = None) -> None:
+        self.folder, self.fault, self.n_texts, self.batches = Path(folder), fault, 0, []
+
+    def on_fit_start(self, trainer, pl_module) -> None:
+        real = encode.encode_batches
+
+        def watched(*args):
+            if trainer.global_rank == self.fault:
+                raise InputError("a fault")
+            for places, found in real(*args):
+                self.n_texts += len(places)
+                yield places, found
+
+        encode.encode_batches = shards.encode_batches = watched
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        self.batches.append((trainer.global_step, batch.query_rows.tolist(), batch.doc_rows.tolist()))
+
+    def on_train_end(self, trainer, pl_module) -> None:
+        torch.save((self.n_texts, self.batches), self.folder / f"{trainer.global_rank}.pt")

@@ -4,15 +4,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import yaml
 from torch.multiprocessing import spawn
 
 from ltr.__main__ import main
 from ltr.data.trec import read_run
 from ltr.metrics import RankingMetric
 from tests.cli.test_command import metrics, write_config
-from tests.conftest import write_collection
+from tests.conftest import QUIET, write_collection
 from tests.test_metrics import random_lists
 
 ROOT = Path(__file__).parents[1]
@@ -55,6 +57,56 @@ def test_fewer_queries_than_ranks(tmp_path, backbone):
     two_processes("fit", config)
     two_processes("test", tmp_path / "run/config.yaml", "--ckpt_path", "last")
     assert metrics(tmp_path / "run")["test"]["queries"] == 1
+
+
+def mined(folder: Path, collection: Path, backbone: str, processes: int, fault: int | None = None) -> subprocess.CompletedProcess:
+    """A run of 10 steps of 6 queries over all processes, refreshed after every 3rd, in the midst of windows of 4 batches."""
+    folder.mkdir()
+    options = {"negatives": "mined", "negatives_per_query": 2, "bucket_window": 4, "batch_size": 6 // processes}
+    watched = {"class_path": "tests.faults.Watched", "init_args": {"folder": str(folder), "fault": fault}}
+    recipe = {"depth": 12, "n": 4, "relative": None}
+    mining = {"class_path": "ltr.callbacks.HardNegativeMining", "init_args": {"every_n_steps": 3, "recipe": recipe}}
+    config = {
+        "model": {
+            "ranker": {"class_path": "DualEncoder", "init_args": {"backbone": backbone, "max_length": 24}},
+            "loss": "ltr.losses.SoftmaxLoss",
+        },
+        "data": {"class_path": "TripletDataModule", "init_args": {"path": str(collection), **options}},
+        "trainer": {**QUIET, "logger": False, "max_epochs": 2, "limit_val_batches": 0, "callbacks": [mining, watched]},
+    }
+    (folder / "mined.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "ltr", "fit", "--config", str(folder / "mined.yaml")]
+    ddp = [*TWO[:-3], str(processes), *TWO[-2:]] if processes > 1 else []
+    arguments = [*command, *ddp, "--trainer.default_root_dir", str(folder / "run")]
+    return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_mine_what_one_mines_and_each_encodes_its_share(tmp_path, backbone, collection_folder, processes):
+    """720 documents and 30 queries. Each process has a dropout of its own, so later refreshes differ a little."""
+    told = [mined(tmp_path / str(n), collection_folder, backbone, n) for n in (1, processes)]
+    assert [one.returncode for one in told] == [0, 0], told[-1].stderr
+    steps = (0, 3, 6, 9)
+    alone, shared = ([np.load(tmp_path / f"{n}/run/negatives/step={s}/ids.npy") for s in steps] for n in (1, processes))
+    np.testing.assert_array_equal(alone[0], shared[0])
+    assert all((np.sort(a) == np.sort(b)).mean() > 0.97 for a, b in zip(alone, shared, strict=True))
+    of_ranks = [torch.load(tmp_path / f"{processes}/{rank}.pt") for rank in range(processes)]
+    assert [n for n, _ in of_ranks] == [4 * 750 / processes] * processes
+    for _, batches in of_ranks:
+        for step, queries, docs in batches:
+            ids = shared[(step - 1) // 3]
+            assert all({*row[1:]} <= {*ids[query].tolist()} for query, row in zip(queries, docs, strict=True))
+    for epoch in (slice(0, 5), slice(5, 10)):
+        visited = [query for _, batches in of_ranks for _, queries, _ in batches[epoch] for query in queries]
+        assert len(visited) == len(set(visited)) == 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [0, 1])
+def test_a_fault_in_a_refresh_on_one_rank_ends_all(tmp_path, backbone, collection_folder, fault):
+    told = mined(tmp_path / "run", collection_folder, backbone, 2, fault)
+    assert told.returncode == 2 and "a fault" in told.stderr and "Traceback" not in told.stderr, told.stderr
 
 
 def _measure_part(rank: int, store: str, parts: list, results: str) -> None:

@@ -18,7 +18,7 @@ from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder, Ranker
 from ltr.module import RankerModule, data_of, is_trial
 from ltr.run.ranker import ranker_of
-from ltr.search.ranks import by_rank_0
+from ltr.search.ranks import by_rank_0, together
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,8 @@ class HardNegativeMining(Callback):
             None: the ranker that is trained.
         judge: a second ranker of texts, as a model, run folder or checkpoint: what it scores above the relevant document is a
             likely false negative, and left out.
-        keep: folders of negatives that are kept, the newest; None: all. A checkpoint can't be resumed without its own.
+        keep: folders of negatives that are kept, the newest, beside that of the last checkpoint; None: all. A checkpoint can't be
+            resumed without its own.
 
     Raises:
         InputError: for an option out of its bounds; at the start, for other data, or a ranker that can't search.
@@ -73,6 +74,7 @@ class HardNegativeMining(Callback):
             raise _error(f"searches with a dual encoder, and {type(self.miner).__name__} is none; name another miner")
         # Epoch and step when a refresh was last due; of the negatives in force, the step of their refresh and their key.
         self._state: dict[str, Any] = {}
+        self._saved: int | None = None  # the step of the refresh that the last checkpoint names
         self._last: MinedNegatives | None = None
         self._told = RefreshLog()
         self.is_mining = False
@@ -80,6 +82,7 @@ class HardNegativeMining(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
+        self._state, self._saved, self._last = {}, None, None  # another run may have been before
         assert isinstance(pl_module, RankerModule)
         data = data_of(trainer)
         if not isinstance(data, TripletDataModule):
@@ -94,7 +97,10 @@ class HardNegativeMining(Callback):
         return self._state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._state = state_dict
+        self._state, self._saved = state_dict, state_dict.get("mined")
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._saved = self._state.get("mined")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = data_of(trainer)
@@ -102,7 +108,6 @@ class HardNegativeMining(Callback):
         for model in (self.miner, self.judge):
             if model is not None:
                 model.to(pl_module.device)
-        self._last = None
         if self._state:
             self._last = self._of_checkpoint(trainer, data)
             data.take_negatives(self._last, resumed=True)
@@ -160,33 +165,48 @@ class HardNegativeMining(Callback):
         return overlap >= self.min_overlap
 
     def _refreshed(self, trainer: Trainer, miner: Miner) -> MinedNegatives:
-        """The negatives of this moment: mined, or found where a run that was killed has left them."""
+        """The negatives of this moment: mined, or found where this run has left them when it was killed."""
         step, root, collection = trainer.global_step, _root(trainer), miner.collection
-        folder, key = root / f"step={step}", miner.key
-        if by_rank_0(lambda: MinedNegatives.key_of(folder)) == key:
-            return MinedNegatives.open(folder, collection)
-        found = miner.mine(root, trainer.precision_plugin.forward_context())
-        found.manifest.update(epoch=trainer.current_epoch, step=step)
-        if self._last is not None:
-            found.manifest["overlap"] = round(found.overlap(self._last), 4)
-        if not is_trial(trainer):
-            by_rank_0(lambda: self._write(found, root, folder, collection))
+        folder = root / f"step={step}"
+        if self._last is not None and by_rank_0(lambda: MinedNegatives.key_of(folder) == miner.key):
+            found = together(lambda: MinedNegatives.open(folder, collection))
+        else:
+            found = miner.mine(root, trainer.precision_plugin.forward_context())
+            found.manifest.update(epoch=trainer.current_epoch, step=step)
+            if self._last is not None:
+                found.manifest["overlap"] = round(found.overlap(self._last), 4)
+            if not is_trial(trainer):
+                by_rank_0(lambda: _write(found, folder, collection))
+        by_rank_0(lambda: self._remove_older(root, step))
         return found
 
-    def _write(self, found: MinedNegatives, root: Path, folder: Path, collection: Collection) -> None:
-        if folder.exists():  # of other weights: an earlier run in this folder
-            shutil.rmtree(folder)
-        found.save(folder, collection)
-        steps = sorted(int(one.name.removeprefix("step=")) for one in root.glob("step=*"))
-        for step in steps[: -self.keep] if self.keep else []:
-            shutil.rmtree(root / f"step={step}")
+    def _remove_older(self, root: Path, step: int) -> None:
+        older = sorted((one for one in map(_step, root.glob("step=*")) if one < step), reverse=True)
+        for one in {*older[self.keep - 1 :]} - {self._saved} if self.keep else ():
+            shutil.rmtree(root / f"step={one}")
 
     def _of_checkpoint(self, trainer: Trainer, data: TripletDataModule) -> MinedNegatives:
         folder = _root(trainer) / f"step={self._state['mined']}"
-        if MinedNegatives.key_of(folder) != self._state["key"]:
-            hint = "resume from another checkpoint, or begin again"
-            raise InputError(f"the checkpoint was trained on the negatives in {folder}, which are not there (any more); {hint}")
-        return MinedNegatives.open(folder, data.collection)
+
+        def opened() -> MinedNegatives:
+            if MinedNegatives.key_of(folder) != self._state["key"]:
+                hint = "resume from another checkpoint, or begin again"
+                raise InputError(
+                    f"the checkpoint was trained on the negatives in {folder}, which are not there (any more); {hint}"
+                )
+            return MinedNegatives.open(folder, data.collection)
+
+        return together(opened)
+
+
+def _write(found: MinedNegatives, folder: Path, collection: Collection) -> None:
+    if folder.exists():  # of other weights: an earlier run in this folder
+        shutil.rmtree(folder)
+    found.save(folder, collection)
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.removeprefix("step="))
 
 
 def _fixed(model: Ranker | str | None, name: str) -> Ranker | None:

@@ -72,7 +72,7 @@ class RankingDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
-            self._restored = 0
+            self._restored, self.before_batch = 0, None
 
     @property
     def rank(self) -> int:
@@ -115,12 +115,17 @@ class RankingDataModule(LightningDataModule):
         sampler = PlanSampler(self.train.plan, None if self.trainer is None else self._position)
         return TrainLoader(self._before_batch, self.train, **self._loading(sampler))
 
-    def state_dict(self) -> dict:
-        """What a checkpoint keeps: the batches that the trainer has consumed, how many make an epoch, and what is in it."""
+    def state_dict(self, unfinished: int = 0) -> dict:
+        """What a checkpoint keeps: the batches that the trainer has consumed, how many make an epoch, and what is in it.
+
+        Args:
+            unfinished: batches of these that a resume repeats.
+        """
         if not self.train:
             return {}
-        place = {"consumed": self._consumed(), "steps": self._steps(), "per_step": self.train.plan.per_step}
-        return place | {"content": self.content, "kept": self.train.plan.kept_batches(*self._position())}
+        consumed = self._consumed() - unfinished
+        place = {"consumed": consumed, "steps": self._steps(), "per_step": self.train.plan.per_step}
+        return place | {"content": self.content, "kept": self.train.plan.kept_batches(*divmod(consumed, self._steps()))}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Resume from a checkpoint, if the trainer fits; its position means nothing where epochs or steps have another size."""
@@ -211,14 +216,16 @@ class TrainLoader(DataLoader):
     def __init__(self, before_batch: Callable[[], None], dataset: TrainBatches, **options: Any) -> None:
         super().__init__(dataset, **options)
         self.plan, self.before_batch = dataset.plan, before_batch
+        self._version = self.plan.version
 
     def __iter__(self) -> Iterator[RankingBatch]:  # type: ignore[override]  # a generator is an iterator of batches too
-        version: int | None = None
-        fetched: Iterator[RankingBatch] = iter(())
+        fetched: Iterator[RankingBatch] | None = None
         while True:
             self.before_batch()
-            if version != self.plan.version:
-                version, fetched = self.plan.version, super().__iter__()
+            if self._version != self.plan.version:
+                self._version, fetched = self.plan.version, None
+                self._iterator = None  # persistent workers have copies of the old plan
+            fetched = super().__iter__() if fetched is None else fetched
             try:
                 batch = next(fetched)
             except StopIteration:

@@ -57,9 +57,11 @@ class Miner:
 
     @property
     def key(self) -> str:
-        """All that decides what is found: the weights, the texts, the judgements, the recipe, the seed."""
-        judge = None if self.judge is None else digest_of_weights(self.judge.ranker)
-        parts = [digest_of_weights(self.model), judge, asdict(self.recipe), self.least, self.seed]
+        """All that decides what is found: the model and how it reads, the texts, the judgements, the recipe, the seed."""
+        model, judge = self.model, None if self.judge is None else digest_of_weights(self.judge.ranker)
+        towers = [(tower.encoder.pooling, str(tower.head)) for tower in (model.query_tower, model.doc_tower)]
+        forms = [(form.max_length, form.prompt) for form in model.reads]
+        parts = [digest_of_weights(model), model.similarity, towers, forms, judge, asdict(self.recipe), self.least, self.seed]
         content = [self.collection.corpus.key, self.collection.queries.key, self.judged.digest()]
         return hashlib.sha256(json.dumps(parts + content).encode()).hexdigest()[:32]
 

@@ -248,7 +248,7 @@ class Checkpoints(Checkpoint):
         checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         data = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it without declaring it
         if self._unfinished and isinstance(data, RankingDataModule):
-            checkpoint[type(data).__qualname__]["consumed"] -= self._unfinished
+            checkpoint[type(data).__qualname__] = data.state_dict(self._unfinished)
         if self._before and (self._unfinished or moment is Moment.VALIDATION_DUE):  # that validation will be repeated
             checkpoint["callbacks"] = self._before
         settle(checkpoint, moment, self._unfinished)

@@ -97,6 +97,41 @@ def test_the_batch_after_a_refresh_holds_the_new_negatives(tmp_path, collection_
         assert torch.equal(a, b)
 
 
+def test_persistent_workers_that_draw_themselves_draw_from_the_new_negatives(tmp_path, collection_folder, backbone):
+    """Lightning's overfit_batches hands them the numbers of batches, instead of their rows."""
+    options = {"num_workers": 2, "persistent_workers": True, "trainer": {"overfit_batches": 3}}
+    _, seen = trained(tmp_path, collection_folder, backbone, **options)
+    refreshes = negatives_of(tmp_path)
+    assert sorted(refreshes) == [0, 3] and not np.array_equal(refreshes[0], refreshes[3])
+    for step, queries, docs, _ in seen:
+        for query, row in zip(queries, docs, strict=True):
+            assert set(row[1:]) <= set(in_force(refreshes, step - 1)[query]), f"step {step}"
+
+
+def test_a_second_run_knows_nothing_of_the_first(tmp_path, collection_folder, backbone):
+    """The same callback and data module in another folder; the first run is torn off, so Lightning calls no teardown."""
+    mining, ranker = HardNegativeMining(every_n_steps=4, recipe=RECIPE), DualEncoder(backbone, max_length=24)
+    data = TripletDataModule(str(collection_folder), "bm25", 1, 2, batch_size=5, reads=ranker.reads)
+
+    class Fault(Callback):
+        def on_train_batch_end(self, trainer, *_):
+            assert trainer.global_step < 5
+
+    def fit(folder, *callbacks):
+        options = {**QUIET, "logger": False, "enable_checkpointing": False, "max_epochs": 1, "limit_val_batches": 0}
+        trainer = Trainer(default_root_dir=tmp_path / folder, callbacks=[*callbacks], **options)
+        trainer.fit(RankerModule(ranker, SoftmaxLoss(), lr=1e-3), data)
+
+    with pytest.raises(AssertionError):
+        fit("first", mining, Fault())
+    fit("second", mining)
+    assert sorted(negatives_of(tmp_path / "first")) == sorted(negatives_of(tmp_path / "second")) == [4]
+    with pytest.raises(AssertionError):
+        fit("third", mining, Fault())
+    fit("fourth")
+    assert not (tmp_path / "fourth/negatives").exists()
+
+
 def test_the_distances_of_a_batch_are_those_of_its_negatives(tmp_path, collection_folder, backbone):
     _, seen = trained(tmp_path, collection_folder, backbone)
     for step, queries, docs, distances in seen:
@@ -288,6 +323,48 @@ def test_negatives_of_the_same_weights_are_found_and_not_mined_again(tmp_path, c
     monkeypatch.setattr("ltr.mining.miner.Miner.mine", lambda *_: pytest.fail("mined again"))
     assert main(["fit", str(run), "--trainer.max_epochs", "2"]) == 0
     assert all(torch.equal(value, after[name]) for name, value in weights(run).items())
+
+
+def killed_at(step: int, monkeypatch) -> None:
+    """Let the next run end when the refresh of a step is done, as by ``kill -9``: nothing more is saved."""
+    monkeypatch.setattr("ltr.callbacks.refresh_log.lines", lambda manifest: [] if manifest["step"] < step else 1 / 0)
+
+
+def test_the_negatives_of_the_last_checkpoint_are_kept(tmp_path, collection_folder, backbone, monkeypatch):
+    """Only the newest are kept, and two runs are killed between a refresh and the next checkpoint.
+
+    The first leaves the negatives of step 10, which are newer than those of its checkpoint, and than what the second mines.
+    """
+    (tmp_path / "whole").mkdir()
+    assert main(configuration(tmp_path / "whole", collection_folder, backbone, every_n_steps=2, keep=1)) == 0
+    args = configuration(tmp_path, collection_folder, backbone, every_n_steps=2, keep=1)
+    killed_at(10, monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        main([*args, "--last.every_n_steps", "100"])
+    run = tmp_path / "run"
+    assert sorted(negatives_of(run)) == [4, 10], "the checkpoint is that of the first epoch"
+    killed_at(8, monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        main(["fit", str(run), "--last.every_n_steps", "1"])
+    assert sorted(negatives_of(run)) == [6, 8, 10]
+    monkeypatch.undo()
+    assert main(["fit", str(run)]) == 0
+    assert sorted(negatives_of(run)) == [8, 10]
+    whole = weights(tmp_path / "whole/run")
+    assert all(torch.equal(value, whole[name]) for name, value in weights(run).items())
+
+
+def test_a_run_that_begins_again_takes_no_negatives_of_before(tmp_path, collection_folder, backbone, monkeypatch):
+    """Killed in the first epoch, and begun again with other token limits: the weights are the same, the negatives are not."""
+    args = configuration(tmp_path, collection_folder, backbone)
+    killed_at(0, monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        main(args)
+    before = negatives_of(tmp_path / "run")
+    with pytest.raises(ZeroDivisionError):
+        main([*args, "--model.ranker.max_length", "5"])
+    after = negatives_of(tmp_path / "run")
+    assert [*before] == [*after] == [0] and not np.array_equal(before[0], after[0])
 
 
 def test_a_refresh_is_told_in_a_few_lines(tmp_path, collection_folder, backbone, caplog):

@@ -14,6 +14,7 @@ from ltr.mining.judge import Judge
 from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models.encoder.text_encoder import TextEncoder
 from tests.conftest import write_collection
 
 
@@ -130,9 +131,12 @@ def test_the_key_tells_all_that_decides(collection, backbone):
     assert len(keys) == 1
     keys |= {Miner(model, collection, judged, Recipe(n=29)).key, Miner(model, collection, judged, seed=(0, 1)).key}
     keys |= {Miner(model, collection, collection.judgements("dev")).key, Miner(model, collection, judged, least=2).key}
+    for options in ({"max_length": 23}, {"similarity": "dot"}, {"normalise": True}, {"query_prompt": "w1 "}):
+        keys |= {Miner(DualEncoder(backbone, **{"max_length": 24} | options), collection, judged).key}
+    keys |= {Miner(DualEncoder(backbone, max_length=24, encoder=TextEncoder.Options(pooling="cls")), collection, judged).key}
     with torch.no_grad():
         next(model.parameters()).view(-1)[0] += 1e-6
-    assert len(keys | {miner.key}) == 6
+    assert len(keys | {miner.key}) == 11
 
 
 def test_an_approximate_index_says_what_it_finds(collection, backbone, tmp_path):

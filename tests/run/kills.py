@@ -1,8 +1,9 @@
-"""Does a run survive any kill?  python tests/run/kills.py [--kills 300] [--workers 0 2] [--processes 1] [--signal KILL]
+"""Is a run safe from kills?  python tests/run/kills.py [--kills 300] [--workers 0 2] [--processes 1] [--signal TERM] [--mining]
 
 Runs of several variants (resumes.py) are ended by a signal at random moments, and resumed, until they are done. Each must then
 have the weights, the state of the optimiser and the validations of the run that was never interrupted, and no torn file.
-With ``--signal TERM`` a run ends as a cluster's time limit ends it.
+With ``--signal TERM`` a run ends as a cluster's time limit ends it. With ``--mining`` the runs mine negatives, and take their
+time in each refresh, so that many kills come within one; the negatives must be the same, too.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from pathlib import Path
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+import numpy as np
 import torch
 import yaml
 
@@ -36,6 +38,7 @@ CHOSEN = (
     "a cross-encoder with dropout",
     "a dual encoder over groups",
 )
+MINING = tuple(name for name in VARIANTS if name.startswith("negatives"))
 
 
 def _run(args: list[str], output: Path, environment: dict[str, str]) -> None:
@@ -127,14 +130,17 @@ def torn(run: Path) -> list[str]:
                 torch.load(file, weights_only=True)
             elif file.suffix in (".json", ".yaml"):
                 yaml.safe_load(file.read_text())
+            elif file.suffix == ".npy" and file.parent.name.startswith("step="):
+                np.load(file)
         except Exception as error:  # whatever a torn file makes a reader stumble over
             found.append(f"{file.name}: {error}")
     return found
 
 
-def survive(run: Path, config: Path, options: argparse.Namespace, longest: float) -> tuple[int, list[str]]:
-    """How often a run was ended before it was done, and what was wrong."""
-    kills, found = 0, []
+def survive(run: Path, config: Path, options: argparse.Namespace, longest: float) -> tuple[int, int, list[str]]:
+    """How often a run was ended before it was done, how often within a refresh, and what was wrong."""
+    kills, within, found = 0, 0, []
+    refreshing = run.with_name("refreshing")
     by = signal.Signals[f"SIG{options.signal}"]
     fine = {-signal.SIGKILL} if options.signal == "KILL" else {143, -signal.SIGTERM}
     if options.processes > 1:  # one that was ended before it could ignore the signal: Lightning then kills them all
@@ -142,15 +148,16 @@ def survive(run: Path, config: Path, options: argparse.Namespace, longest: float
     while kills < 200:
         # The first kills come early or late, the later ones less and less often: else a run would never end.
         seconds = random.uniform(0, longest * (1 + kills / 10))
+        refreshing.unlink(missing_ok=True)
         code = Child(start(run, config), run.with_name("output"), options.processes).end_after(seconds, by)
         found += torn(run)
         if code == 0:
             break
-        kills += 1
+        kills, within = kills + 1, within + refreshing.exists()
         if code not in fine:
             told = run.with_name("output").read_text().strip().splitlines()
-            return kills, [*found, f"exit {code}: {told[-1] if told else ''}"]
-    return kills, found
+            return kills, within, [*found, f"exit {code}: {told[-1] if told else ''}"]
+    return kills, within, found
 
 
 def main() -> int:
@@ -160,11 +167,12 @@ def main() -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="data workers of the runs, in turn")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--signal", choices=["KILL", "TERM"], default="KILL")
+    parser.add_argument("--mining", action="store_true", help="of runs that mine negatives")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     random.seed(options.seed)
     torch.set_num_threads(1)
-    kills = chains = wrong = 0
+    kills = refreshes = chains = wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LTR_CACHE"] = f"{folder}/cache"
         world = Path(folder, "world")
@@ -173,11 +181,14 @@ def main() -> int:
             write_world(world)
         whole: dict[tuple, tuple[dict, float]] = {}
         while kills < options.kills:
-            name, workers = random.choice(CHOSEN), options.workers[chains % len(options.workers)]
+            name, workers = random.choice(MINING if options.mining else CHOSEN), options.workers[chains % len(options.workers)]
             chain = Path(folder, f"chain{chains}")
             chain.mkdir()
             config = configured(VARIANTS[name], world)
             config["data"]["init_args"]["num_workers"] = workers
+            if options.mining:
+                slow = {"class_path": "tests.faults.SlowRefresh", "init_args": {"file": str(chain / "refreshing")}}
+                config["trainer"]["callbacks"].append(slow)
             if options.processes > 1:
                 config["trainer"] |= {"devices": options.processes, "strategy": "ddp"}
             file = chain / "variant.yaml"
@@ -188,17 +199,13 @@ def main() -> int:
                 assert code == 0, (chain / "output").read_text()
                 whole[name, workers] = outcome(chain / "whole"), time.monotonic() - begin
             expected, seconds = whole[name, workers]
-            ended, found = survive(chain / "run", file, options, seconds)
+            ended, within, found = survive(chain / "run", file, options, seconds)
             found += list(differences(expected, outcome(chain / "run")))[:3] if not found else []
-            kills, chains, wrong = kills + ended, chains + 1, wrong + bool(found)
-            print(
-                f"{name}, {workers} workers: {ended} times ended by SIG{options.signal}, {len(found)} differences",
-                *found,
-                sep="\n    ",
-                flush=True,
-            )
+            kills, refreshes, chains, wrong = kills + ended, refreshes + within, chains + 1, wrong + bool(found)
+            told = f"{ended} times ended by SIG{options.signal}, {within} in a refresh, {len(found)} differences"
+            print(f"{name}, {workers} workers: {told}", *found, sep="\n    ", flush=True)
             shutil.rmtree(chain)
-    print(f"{kills} times ended, {chains} runs, {wrong} wrong")
+    print(f"{kills} times ended, {refreshes} in a refresh, {chains} runs, {wrong} wrong")
     return int(wrong > 0)
 
 

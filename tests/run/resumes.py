@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import torch
 import yaml
 
@@ -115,6 +116,10 @@ VARIANTS = {
     "negatives mined every 3 steps": MINED | mining(every_n_steps=3),
     "negatives mined every 2 steps, accumulation": MINED | mining(every_n_steps=2) | {"trainer.accumulate_grad_batches": 2},
     "negatives of BM25, then mined": MINED | mining(every_n_steps=3) | {"data.init_args.negatives": "bm25"},
+    "negatives mined every step, accumulation of 2, validation every 3": MINED
+    | mining(every_n_steps=1)
+    | {"trainer.accumulate_grad_batches": 2, "trainer.val_check_interval": 3, "data.init_args.batch_size": 4},
+    "negatives mined every 2 steps, the newest kept": MINED | mining(every_n_steps=2, keep=1) | {"last.every_n_steps": 3},
     "a dual encoder, accumulation": GROUPS | {"trainer.accumulate_grad_batches": 2},
 }
 
@@ -150,7 +155,8 @@ def outcome(run: Path) -> dict:
     results = yaml.safe_load((run / "metrics.json").read_text())
     results["fit"].pop("seconds")
     names = ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "loops")
-    return {name: last[name] for name in names} | {"kept": kept, "results": results}
+    mined = {str(file.relative_to(run)): torch.from_numpy(np.load(file)) for file in (run / "negatives").rglob("*.npy")}
+    return {name: last[name] for name in names} | {"kept": kept, "results": results, "mined": mined}
 
 
 def differences(a: object, b: object, path: str = "") -> Iterator[str]:

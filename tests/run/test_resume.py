@@ -37,6 +37,8 @@ TRIED = (
     "the three best",
     "early stopping",
     "a cross-encoder with dropout",
+    "negatives mined every step, accumulation of 2, validation every 3",
+    "negatives mined every 2 steps, the newest kept",
 )
 
 
