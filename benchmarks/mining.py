@@ -53,8 +53,8 @@ from ltr.search.shards import Shards
 EVERY = 0.02  # seconds between two looks at the memory
 ST = "sentence-transformers"
 DEFAULT = f"{ST}, default"
-BATCHES = (8, 16, 32, 64, 128, 256)  # that the tuned side tries
-TRIED = 256  # documents of about one length, on which it does: it sorts them by length, so a batch is hardly padded
+BATCHES = (16, 32, 64, 128)  # that the tuned side tries
+TRIED = 128  # documents of about one length, on which it does: it sorts them by length, so a batch is hardly padded
 
 
 class Peak:
@@ -130,6 +130,7 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
     encode(model.doc_tower, TokenStore.open(*tables[1]), model.reads.docs, setting.folder / f"{side.name}.npy", rows)
     turn = 0
     while meter.step_ended():
+        start = time.process_time()
         folder, turn = setting.folder / f"{side.name} {turn}", turn + 1
         os.environ["LTR_CACHE"] = str(folder / "cache")  # so that it tokenises
         miner = Miner(model, collection, judged, recipe, least=0)
@@ -137,7 +138,7 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
         found.save(folder / "negatives", collection)
         counts = [json.loads((TokenStore.open(*table).folder / "manifest.json").read_text()) for table in tables]
         tokenised = sum(count["seconds"] for count in counts)
-        note(setting, side, found.manifest["seconds"] | {"tokenise": tokenised, "peak": resident("VmHWM")})
+        note(setting, side, start, found.manifest["seconds"] | {"tokenise": tokenised})
     ids = found.ids[judged.query_rows]
     first = np.append(first_rows(collection.corpus.texts)[0], -1)
     np.save(setting.folder / f"{side.name} negatives.npy", first[ids])
@@ -159,7 +160,7 @@ def theirs(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting
     model.max_seq_length = setting.max_length
     meter.watch(model.transformers_model)
     tried = [docs[row] for row in middle([len(text) for text in docs])]
-    model.encode(tried)
+    model.encode(tried, show_progress_bar=False)
     chosen: dict[str, Any] = {"output_format": "triplet"}
     if side.tuned:
         batch, faiss = fastest_batch(model, tried), find_spec("faiss") is not None
@@ -167,7 +168,7 @@ def theirs(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting
     seconds: dict[str, float] = defaultdict(float)
 
     def blocks(*limits: int, **_: Any) -> Iterator[int]:
-        """In place of the progress bar around the search, which shows when it begins and ends."""
+        """In place of the progress bar around the search, which knows when it begins and ends."""
         start = time.perf_counter()
         yield from range(*limits)
         seconds["search"] += time.perf_counter() - start
@@ -175,6 +176,7 @@ def theirs(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting
     model.encode, hard_negatives.trange = timed(seconds, "encode", model.encode), blocks
     while meter.step_ended():
         seconds.clear()
+        start = time.process_time()
         found = hard_negatives.mine_hard_negatives(
             pairs,
             model,
@@ -185,7 +187,7 @@ def theirs(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting
             verbose=False,
             **chosen,
         )
-        note(setting, side, seconds | {"batch": chosen.get("batch_size", 32), "peak": resident("VmHWM")})
+        note(setting, side, start, seconds | {"batch": chosen.get("batch_size", 32)})
     negatives = defaultdict(dict)  # of a query, in order and once
     for row in found:
         listed = zip(row["relevant"], row["labels"], strict=True) if side.tuned else [(row["negative"], 0)]
@@ -207,19 +209,19 @@ def fastest_batch(model: Any, texts: list[str]) -> int:
 
     def took(batch: int) -> float:
         start = time.perf_counter()
-        model.encode(texts, batch_size=batch)
+        model.encode(texts, batch_size=batch, show_progress_bar=False)
         return time.perf_counter() - start
 
     return min(BATCHES, key=took)
 
 
 def timed(seconds: dict[str, float], name: str, function: Callable) -> Callable:
-    """The function, which also adds what it took to ``seconds[name]``."""
+    """The function without its progress bar, which also adds what it took to ``seconds[name]``."""
 
     @wraps(function)
     def called(*args: Any, **options: Any) -> Any:
         start = time.perf_counter()
-        result = function(*args, **options)
+        result = function(*args, **options | {"show_progress_bar": False})
         seconds[name] += time.perf_counter() - start
         return result
 
@@ -232,8 +234,9 @@ def first_rows(texts: Any) -> tuple[np.ndarray, dict[str, int]]:
     return np.array([rows.setdefault(text, row) for row, text in enumerate(texts)]), rows
 
 
-def note(setting: Setting, side: Side, numbers: dict[str, float]) -> None:
-    """Keep a line about a turn for the table."""
+def note(setting: Setting, side: Side, start: float, numbers: dict[str, float]) -> None:
+    """Keep a line about a turn for the table, which began at ``start`` seconds of this process on the CPU."""
+    numbers = numbers | {"cpu": time.process_time() - start, "peak": resident("VmHWM")}
     with open(setting.folder / f"{side.name}.jsonl", "a") as file:
         print(json.dumps(numbers), file=file)
 
@@ -244,7 +247,7 @@ def mining(options: argparse.Namespace) -> None:
     multiprocessing.set_start_method("fork" if options.tiny else "spawn", force=True)
     depth, n, length = (6, 2, 64) if options.tiny else (options.depth, options.negatives, options.max_length)
     recipe = Recipe(depth=depth, n=n, relative=0.95)
-    quiet = {"CUDA_VISIBLE_DEVICES": "", "TQDM_DISABLE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+    quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
     with tempfile.TemporaryDirectory(dir=options.folder) as folder, environment(LTR_CACHE=f"{folder}/cache", **quiet):
         sizes = length, 0, 1, options.turns  # a turn mines once; batches are each side's own
         setting = Setting("cpu", options.data, resolve(options.backbone), *sizes, Path(folder), warm_up=1)
@@ -269,7 +272,18 @@ def _sides(theirs: Callable, ours: Callable) -> list[Side]:
 
 
 def _print_sides(results: dict[Side, Result | str], setting: Setting) -> None:
-    columns = ["side", "tokenised, s", "encoded, s", "searched, s", "rest, s", "in all, s", "searching", "vs default", "vs tuned"]
+    columns = [
+        "side",
+        "tokenised, s",
+        "encoded, s",
+        "searched, s",
+        "rest, s",
+        "in all, s",
+        "s of CPU",
+        "searching",
+        "vs default",
+        "vs tuned",
+    ]
     columns += ["padding", "peak MB", "negatives of a query", "also default's", "turns kept"]
     print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
     base, in_all = None, {}
@@ -289,7 +303,7 @@ def _print_sides(results: dict[Side, Result | str], setting: Setting) -> None:
         parts = [noted.get(name) for name in ("tokenise", "encode", "search")]
         rest = step.seconds - sum(part or 0.0 for part in parts)
         name = f"{side.name}, batches of {noted['batch']}" if "batch" in noted else side.name
-        cells = [name, *("" if part is None else f"{part:.2f}" for part in (*parts, rest, step.seconds))]
+        cells = [name, *("" if part is None else f"{part:.2f}" for part in (*parts, rest, step.seconds, noted["cpu"]))]
         cells += [f"{noted['search'] / step.seconds:.1%}", *ratios, f"{1 - step.tokens / step.seen:.1%}"]
         cells += [f"{noted['peak'] / 1e6:,.0f}", f"{(ids >= 0).sum(axis=1).mean():.2f}"]
         cells += ["" if base is None else f"{overlap(ids, base):.2%}", turns]
