@@ -147,7 +147,8 @@ class HardNegativeMining(Callback):
         if folder.exists():  # of other weights: an earlier run in this folder
             shutil.rmtree(folder)
         found.save(folder, collection)
-        steps = sorted(int(one.name.removeprefix("step=")) for one in root.glob("step=*"))
+        names = (one.name.removeprefix("step=") for one in root.glob("step=*"))
+        steps = sorted(int(name) for name in names if name.isdecimal())  # overlays of an audit lie here too
         for step in steps[: -self.keep] if self.keep else []:
             shutil.rmtree(root / f"step={step}")
 
