@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import reduce
-from functools import reduce
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -15,7 +14,6 @@ from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.ranking import at_least, one_of
 from ltr.errors import InputError
 from ltr.mining.negatives import MinedNegatives
-from ltr.mining.overlay import Overlay, negatives_in
 from ltr.mining.overlay import Overlay, negatives_in
 
 

@@ -84,9 +84,7 @@ def audited(negatives: MinedNegatives, judged: QueryLists, judge: Judge, margin:
     for one, at, own in zip(lists, columns, scores, strict=True):
         weakest, n = int(own[one.labels > 0].argmin()), int(one.labels.sum())
         for place in np.flatnonzero(own[n:] > own[weakest] - margin).tolist():
-            found.append(
-                (one.query_row, one.doc_rows[n + place], at[place], own[n + place], one.doc_rows[weakest], own[weakest])
-            )
+            found.append((one.query_row, one.doc_rows[n + place], at[place], own[n + place], one.doc_rows[weakest], own[weakest]))
     kinds = (np.int64, np.int64, np.int64, np.float32, np.int64, np.float32)
     arrays = zip(*found, strict=True) if found else ((),) * len(kinds)
     whole = Suspects(*(np.asarray(values, dtype=kind) for values, kind in zip(arrays, kinds, strict=True)))

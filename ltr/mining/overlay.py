@@ -42,14 +42,18 @@ class Overlay(NamedTuple):
             raise InputError(f"{folder}: overlay.json can't be read ({error}); audit the negatives again") from None
         negatives = MinedNegatives.open(folder.parent / base, collection)
         if negatives.lists().digest() != content:
-            raise InputError(f"{folder}: the negatives in {folder.parent / base} have changed since their audit; audit them again")
+            raise InputError(
+                f"{folder}: the negatives in {folder.parent / base} have changed since their audit; audit them again"
+            )
         query_rows, doc_rows, _, labels = arrays = [read_array(folder / f"{name}.npy") for name in ARRAYS]
         inside = len({(len(array), array.ndim) for array in arrays}) == 1 and all(
             ((rows >= 0) & (rows < n)).all()
             for rows, n in ((query_rows, len(collection.queries)), (doc_rows, len(collection.corpus)))
         )
         if not inside:
-            raise InputError(f"{folder}: its arrays must be rows of queries and documents, each as long; audit the negatives again")
+            raise InputError(
+                f"{folder}: its arrays must be rows of queries and documents, each as long; audit the negatives again"
+            )
         return cls(policy, QueryLists.from_rows(query_rows, doc_rows, labels))
 
 
