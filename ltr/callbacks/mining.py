@@ -36,6 +36,8 @@ class HardNegativeMining(Callback):
     Args:
         every_n_epochs: epochs between two refreshes; None: only at the beginning.
         every_n_steps: optimiser steps between two refreshes, instead of epochs.
+        min_overlap: refresh only when fewer of the negatives than this share would be found again, by a sample of 100 queries;
+            looked at when a refresh is due, see :meth:`ltr.mining.miner.Miner.overlap_now`. None: always.
         recipe: how negatives are chosen among the documents that are found.
         miner: the dual encoder that searches, and stays as it is. None: the ranker that is trained.
         judge: a second ranker of texts: what it scores above the relevant document is a likely false negative, and left out.
@@ -49,6 +51,7 @@ class HardNegativeMining(Callback):
         self,
         every_n_epochs: int | None = 1,
         every_n_steps: int | None = None,
+        min_overlap: float | None = None,
         recipe: Recipe = Recipe(),
         miner: DualEncoder | None = None,
         judge: Ranker | None = None,
@@ -58,9 +61,13 @@ class HardNegativeMining(Callback):
             if value is not None and value < 1:
                 raise InputError(f"HardNegativeMining: {name} must be at least 1, got {value}", option="trainer.callbacks")
         self.every_n_epochs, self.every_n_steps = every_n_epochs if every_n_steps is None else None, every_n_steps
-        self.recipe, self.keep = recipe, keep
+        if min_overlap is not None and not 0 < min_overlap <= 1:
+            text = f"HardNegativeMining: min_overlap must be above 0 and at most 1, got {min_overlap}"
+            raise InputError(text, option="trainer.callbacks")
+        self.min_overlap, self.recipe, self.keep = min_overlap, recipe, keep
         self._miner, self._judge = (None if one is None else one.eval().requires_grad_(False) for one in (miner, judge))
-        self._state: dict[str, Any] = {}  # of the last refresh: epoch, step, key
+        # Epoch and step when a refresh was last due; of the negatives in force, the step of their refresh and their key.
+        self._state: dict[str, Any] = {}
         self._last: MinedNegatives | None = None
         self.is_mining = False
 
@@ -106,12 +113,16 @@ class HardNegativeMining(Callback):
             return
         self.is_mining = True
         try:
-            self._last = self._refreshed(trainer, module, data)
+            miner = self._miner_of(trainer, module, data)
+            if self._is_fresh(miner, trainer):
+                self._state |= {"epoch": epoch, "step": step}
+                return
+            self._last = self._refreshed(trainer, miner)
         finally:
             self.is_mining = False
         data.take_negatives(self._last)
         manifest = self._last.manifest
-        self._state = {"epoch": epoch, "step": step, "key": manifest["key"]}
+        self._state = {"epoch": epoch, "step": step, "mined": step, "key": manifest["key"]}
         for line in lines(manifest):
             log.info("%s", line)
         for logger in trainer.loggers:
@@ -124,23 +135,36 @@ class HardNegativeMining(Callback):
         n = self.every_n_epochs
         return n is not None and epoch // n > self._state.get("epoch", 0) // n
 
-    def _refreshed(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> MinedNegatives:
-        """The negatives of this moment: mined, or found where a run that was killed has left them."""
-        model, step = self._miner or module.ranker, trainer.global_step
+    def _miner_of(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> Miner:
+        model = self._miner or module.ranker
         assert isinstance(model, DualEncoder), "setup has checked it"
         judge = None if self._judge is None else Judge(type(self._judge).__name__, self._judge, data.collection)
-        judged, seed = data.collection.learnable("train"), (data.seed, step)
-        miner = Miner(model, data.collection, judged, self.recipe, data.mined_per_row, judge, seed)
-        root, folder = _root(trainer), _root(trainer) / f"step={step}"
-        key = miner.key
+        judged, seed = data.collection.learnable("train"), (data.seed, trainer.global_step)
+        return Miner(model, data.collection, judged, self.recipe, data.mined_per_row, judge, seed)
+
+    def _is_fresh(self, miner: Miner, trainer: Trainer) -> bool:
+        """Whether the negatives in force would be found again, as far as ``min_overlap`` asks."""
+        if self.min_overlap is None or self._last is None:
+            return False
+        with trainer.precision_plugin.forward_context():
+            overlap = miner.overlap_now(self._last)
+        log.info("step %d: %.0f %% of the hard negatives would be found again, by a sample", trainer.global_step, 100 * overlap)
+        for logger in trainer.loggers:
+            logger.log_metrics({"mining/overlap_sampled": overlap}, trainer.global_step)
+        return overlap >= self.min_overlap
+
+    def _refreshed(self, trainer: Trainer, miner: Miner) -> MinedNegatives:
+        """The negatives of this moment: mined, or found where a run that was killed has left them."""
+        step, root, collection = trainer.global_step, _root(trainer), miner.collection
+        folder, key = root / f"step={step}", miner.key
         if by_rank_0(lambda: MinedNegatives.key_of(folder)) == key:
-            return MinedNegatives.open(folder, data.collection)
+            return MinedNegatives.open(folder, collection)
         found = miner.mine(root, trainer.precision_plugin.forward_context())
         found.manifest.update(epoch=trainer.current_epoch, step=step)
         if self._last is not None:
             found.manifest["overlap"] = round(found.overlap(self._last), 4)
         if not is_trial(trainer):
-            by_rank_0(lambda: self._write(found, root, folder, data.collection))
+            by_rank_0(lambda: self._write(found, root, folder, collection))
         return found
 
     def _write(self, found: MinedNegatives, root: Path, folder: Path, collection: Collection) -> None:
@@ -153,7 +177,7 @@ class HardNegativeMining(Callback):
             shutil.rmtree(root / f"step={step}")
 
     def _of_checkpoint(self, trainer: Trainer, data: TripletDataModule) -> MinedNegatives:
-        folder = _root(trainer) / f"step={self._state['step']}"
+        folder = _root(trainer) / f"step={self._state['mined']}"
         if MinedNegatives.key_of(folder) != self._state["key"]:
             hint = "resume from another checkpoint, or begin again"
             raise InputError(f"the checkpoint was trained on the negatives in {folder}, which are not there (any more); {hint}")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.losses.lists import check_lists, check_shapes, masked_log_softmax, relevant_and_not, two_labels
+from ltr.losses.lists import check_lists, check_margin, check_shapes, masked_log_softmax, relevant_and_not, two_labels
 from ltr.losses.loss import Loss, Reduction, check_choice, positive
 
 Positives = Literal["out", "in"]
@@ -18,18 +18,20 @@ class SoftmaxLoss(Loss):
 
     .. math::
         \ell(s, y) = -\frac{1}{|R|} \sum_{i \in R} \log
-            \frac{e^{s_i / \tau}}{e^{s_i / \tau} + \sum_{j \in C_i} e^{s_j / \tau}},
+            \frac{e^{s_i / \tau}}{e^{s_i / \tau} + \sum_{j \in C_i} e^{(s_j + m_{ij}) / \tau}},
         \qquad R = \{i : y_i > 0\}
 
     With ``positives="out"`` the competitors :math:`C_i` are the irrelevant documents: relevant ones do not compete with each
     other. With ``"in"`` they are all other documents of the list, so relevant ones do. With one relevant document both are
-    the softmax cross entropy over the list (InfoNCE, where the list is the batch).
+    the softmax cross entropy over the list (InfoNCE, where the list is the batch). A margin raises the scores of the irrelevant
+    documents by :math:`m_{ij}`; without one it is 0.
 
     Use: The first choice for one relevant document and sampled or in-batch negatives; a low temperature looks at the
         hardest.
     Cost: O(N) time and memory.
     References: van den Oord, Li & Vinyals (2018), Representation learning with contrastive predictive coding; Khosla et al.
-        (2020), Supervised contrastive learning, for several positives.
+        (2020), Supervised contrastive learning, for several positives; Yang et al. (2019), Improving multilingual sentence
+        embedding using bi-directional dual encoder with additive margin softmax, for the margin.
 
     Args:
         temperature: in units of score; smaller puts more weight on the hardest documents.
@@ -39,6 +41,8 @@ class SoftmaxLoss(Loss):
         >>> SoftmaxLoss()(torch.tensor([[1.0, 1.0, 1.0]]), torch.tensor([[1.0, 0.0, 0.0]]))  # log 3
         tensor(1.0986)
     """
+
+    takes_margin = True
 
     def __init__(self, temperature: float = 1.0, positives: Positives = "out", reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
@@ -52,13 +56,22 @@ class SoftmaxLoss(Loss):
         relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
         # A row that teaches nothing keeps its zeros: log 0 = -inf would be NaN in the backward pass.
         learns = has_signal_b.unsqueeze(1)
+        against = scores.unsqueeze(1)  # [B, 1 or N, N], what each document competes with
+        if margin is not None:
+            margin = check_margin(margin, scores) / self.temperature
+            margin = margin if margin.ndim == 3 else margin.unsqueeze(1)
+            against = against + torch.where(irrelevant.unsqueeze(1), margin, 0.0)
         if self.positives == "out":
-            competitors = scores.masked_fill(~irrelevant & learns, -torch.inf)
-            cost = -F.logsigmoid(scores - torch.logsumexp(competitors, dim=1, keepdim=True))
+            competitors = against.masked_fill((~irrelevant & learns).unsqueeze(1), -torch.inf)
+            cost = -F.logsigmoid(scores - torch.logsumexp(competitors, dim=2))
         else:
-            cost = torch.logsumexp(scores.masked_fill(~mask & learns, -torch.inf), dim=1, keepdim=True) - scores
+            competitors = against.masked_fill((~mask & learns).unsqueeze(1), -torch.inf)
+            cost = torch.logsumexp(competitors, dim=2) - scores
         cost = cost.masked_fill(~(relevant & learns), 0.0)
         return self.reduce(cost.sum(dim=1) / relevant.sum(dim=1).clamp(min=1), has_signal_b)
+
+    def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
+        return margin
 
 
 class ListNetLoss(Loss):

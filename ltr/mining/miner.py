@@ -23,6 +23,7 @@ from ltr.mining.filters import Candidates, Recipe, filtered, sampled
 from ltr.mining.judge import Judge
 from ltr.mining.negatives import MinedNegatives
 from ltr.models.dual_encoder import DualEncoder
+from ltr.search.index import DenseIndex
 from ltr.search.ranks import barrier, rank, shared_folder
 from ltr.search.shards import Shards, encode_everywhere, encode_shard
 
@@ -76,8 +77,7 @@ class Miner:
             InputError: if the embeddings are not finite, or faiss can't build the index.
         """
         self._seconds: dict[str, float] = {}
-        reads, tables = self.model.reads, (self.collection.queries, self.collection.corpus)
-        queries, docs = (TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True))
+        reads, (queries, docs) = self.model.reads, self._stores()
         with shared_folder(folder, "mining") as shared:
             with self._timed("encode"), precision or nullcontext():
                 own = encode_shard(self.model.doc_tower, docs, reads.docs, shared / f"{rank()}.npy")
@@ -103,6 +103,27 @@ class Miner:
         means = {"relevant": _mean(relevant_distances), "negatives": _mean(chosen[1])}
         manifest = self._manifest(counts, recall, means)
         return MinedNegatives.of_queries(self.judged.query_rows, len(self.collection.queries), ids, distances, manifest)
+
+    def overlap_now(self, negatives: MinedNegatives, n_queries: int = 100) -> float:
+        """How many of the negatives would still be found, by a sample: far cheaper than a refresh.
+
+        Of some queries, the documents that are negatives of any of them are ranked anew. The share of a query's negatives that
+        is still among as many of the best, averaged over the queries; relevant documents are left out.
+        """
+        rows = self.judged.query_rows[(negatives.ids[self.judged.query_rows] >= 0).any(axis=1)]
+        rows = np.sort(np.random.default_rng([*self.seed, 3]).permutation(rows)[:n_queries])
+        ids = negatives.ids[rows]
+        pool = np.unique(ids[ids >= 0])
+        queries, docs = self._stores()
+        asked = encode_everywhere(self.model.query_tower, queries, self.model.reads.queries, rows)
+        embedded = encode_everywhere(self.model.doc_tower, docs, self.model.reads.docs, pool)
+        shares = []
+        _, ranked = DenseIndex.build(embedded, self.model.similarity).search(asked, len(pool))
+        for row, own, found in zip(rows, ids, pool[ranked], strict=True):
+            judged_rows, grades = self.judged.of(int(row))
+            found, own = found[~np.isin(found, judged_rows[grades > 0])], own[own >= 0]
+            shares.append(np.isin(own, found[: len(own)]).mean())
+        return float(np.mean(shares))
 
     def _chosen(self, found: Candidates, same: "_SameTexts") -> tuple[np.ndarray, dict[str, int]]:
         """Negatives ``[Q, n]`` int64, hardest first and filled up with −1; and how many fell to what."""
@@ -130,6 +151,11 @@ class Miner:
             new = list(fresh)[: self.least - have[row]]
             ids[row, have[row] : have[row] + len(new)] = new
         return int((ids[short] >= 0).sum() - have[short].sum())
+
+    def _stores(self) -> list[TokenStore]:
+        """The tokens of all queries and of all documents, as the model reads them."""
+        tables = self.collection.queries, self.collection.corpus
+        return [TokenStore.open(*side) for side in zip(tables, self.model.reads.tokenizers, strict=True)]
 
     def _manifest(self, counts: dict[str, int], recall: float, distance: dict[str, float]) -> dict:
         return {

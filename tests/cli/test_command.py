@@ -220,8 +220,8 @@ BAD = {
     "unknown metric": ([], {"model.metrics": ["NDCG"]}, "a measure must be one of nDCG"),
     "margin without use": (
         [],
-        {"model.margin": {"class_path": "ltr.margins.FromDistance"}},
-        "SoftmaxLoss has no margin",
+        {"model.margin": {"class_path": "ltr.margins.FromDistance"}, "model.loss": {"class_path": "ltr.losses.ListNetLoss"}},
+        "ListNetLoss has no margin",
     ),
     "bm25 without depth": ([], {"data.init_args.candidates": "bm25"}, "documents per query (option data.depth)"),
     "an option that two parts have": (

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ltr.losses import AdaptiveMarginRankingLoss, MarginRankingLoss, RankNetLoss, SoftmaxLoss, WeightedSum
+from ltr.losses import AdaptiveMarginRankingLoss, ListNetLoss, MarginRankingLoss, RankNetLoss, SoftmaxLoss, WeightedSum
 
 
 def test_a_weighted_sum_by_hand():
@@ -14,7 +14,7 @@ def test_a_weighted_sum_by_hand():
 def test_a_margin_goes_to_those_that_take_one():
     lists = torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), None
     both = WeightedSum([RankNetLoss(), MarginRankingLoss()])
-    assert both.takes_margin and not WeightedSum([RankNetLoss(), SoftmaxLoss()]).takes_margin
+    assert both.takes_margin and not WeightedSum([RankNetLoss(), ListNetLoss()]).takes_margin
     margin = torch.full((1, 2), 7.0)
     torch.testing.assert_close(both(*lists, margin), RankNetLoss()(*lists) + 7.0)
 

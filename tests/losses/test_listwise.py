@@ -7,6 +7,28 @@ from torch.nn import functional as F
 from ltr.losses import ListMLELoss, ListNetLoss, MeanInequalityLoss, PositionAwareListMLELoss, RankNetLoss, SoftmaxLoss
 
 
+@pytest.mark.parametrize("positives", ["out", "in"])
+def test_a_margin_raises_the_scores_of_the_irrelevant_documents(positives):
+    """Relevant at 1 and 0, irrelevant at 0.5 and -1; a margin is of an irrelevant document, or of a pair."""
+    scores, labels = torch.tensor([[1.0, 0.0, 0.5, -1.0]]), torch.tensor([[1.0, 2.0, 0.0, 0.0]])
+    loss, e = SoftmaxLoss(temperature=0.5, positives=positives), math.exp
+    other = (e(0 / 0.5), e(1 / 0.5)) if positives == "in" else (0.0, 0.0)  # the other relevant one, never raised
+
+    def expected(m_first, m_second):
+        below = [sum(e((s + m) / 0.5) for s, m in zip((0.5, -1.0), margin, strict=True)) for margin in (m_first, m_second)]
+        return sum(math.log1p((b + o) / e(s / 0.5)) for b, o, s in zip(below, other, (1.0, 0.0), strict=True)) / 2
+
+    per_document = torch.tensor([[9.0, torch.nan, 0.3, 0.6]])  # what stands at relevant ones is not used
+    assert loss(scores, labels, margin=per_document).item() == pytest.approx(expected((0.3, 0.6), (0.3, 0.6)))
+    per_row = torch.tensor([[0.3]])
+    assert loss(scores, labels, margin=per_row).item() == pytest.approx(expected((0.3, 0.3), (0.3, 0.3)))
+    per_pair = torch.full((1, 4, 4), torch.nan)
+    per_pair[0, 0, 2:], per_pair[0, 1, 2:] = torch.tensor([0.3, 0.6]), torch.tensor([0.1, 0.2])
+    per_pair[0, 2:] = 0.0  # rows of irrelevant documents are no pairs
+    assert loss(scores, labels, margin=per_pair).item() == pytest.approx(expected((0.3, 0.6), (0.1, 0.2)))
+    assert loss(scores, labels, margin=torch.zeros(1, 4)) == loss(scores, labels)
+
+
 def test_one_relevant_document_is_softmax_cross_entropy():
     """torch's cross_entropy is the oracle, for softmax (both kinds) and mean inequality."""
     torch.manual_seed(0)

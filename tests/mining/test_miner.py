@@ -150,3 +150,23 @@ def test_overlap_of_two_refreshes():
     now = MinedNegatives(np.array([[1, 2, -1], [3, 4, 5], [6, 7, 8]]), np.zeros((3, 3)), {})
     before = MinedNegatives(np.array([[2, 9, 8], [5, 4, 3], [-1, -1, -1]]), np.zeros((3, 3)), {})
     assert now.overlap(before) == 0.75
+
+
+def test_the_overlap_of_a_sample_is_1_for_the_same_weights_and_that_of_brute_force_for_others(collection, backbone, tmp_path):
+    model, judged = DualEncoder(backbone, max_length=24), collection.judgements("train")
+    miner = Miner(model, collection, judged, Recipe(depth=20, n=5, relative=None))
+    mined = miner.mine(tmp_path)
+    assert miner.overlap_now(mined) == 1.0
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    queries, docs = embeddings(model, collection)
+    pool = np.unique(mined.ids[judged.query_rows])
+    shares = []
+    for query in judged.query_rows:
+        rows, grades = judged.of(query)
+        candidates = np.setdiff1d(pool, rows[grades > 0])
+        score = docs[candidates] @ queries[query] / np.linalg.norm(docs[candidates], axis=1)
+        best = candidates[np.argsort(-score)[:5]]
+        shares.append(len({*best} & {*mined.ids[query]}) / 5)
+    assert miner.overlap_now(mined) == pytest.approx(np.mean(shares)) and np.mean(shares) < 0.95
