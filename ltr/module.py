@@ -185,12 +185,8 @@ class RankerModule(LightningModule):
             told = not torch.equal(self.loss(scores, soft), self.loss(scores, hard))
         if isinstance(self.in_batch, AllTexts) or not told:
             name = type(self.in_batch if told else self.loss).__name__
-            hint = (
-                "take BCELoss, RankNetLoss or another loss of grades, with OtherQueries or without in_batch; or audit with drop"
-            )
-            raise InputError(
-                f"{name} takes soft labels for relevant, and the negatives of an audit have such; {hint}", option="loss"
-            )
+            hint = "take a loss of grades, as RankNetLoss, and no AllTexts; or audit with --policy drop"
+            raise InputError(f"{name} takes every label above 0 for relevant, so also the soft ones of the audit; {hint}")
 
     # Training
 

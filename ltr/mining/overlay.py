@@ -40,20 +40,12 @@ class Overlay(NamedTuple):
             base, policy, content = (manifest[name] for name in ("base", "policy", "content"))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{folder}: overlay.json can't be read ({error}); audit the negatives again") from None
-        negatives = MinedNegatives.open(folder.parent / base, collection)
-        if negatives.lists().digest() != content:
-            raise InputError(
-                f"{folder}: the negatives in {folder.parent / base} have changed since their audit; audit them again"
-            )
-        query_rows, doc_rows, _, labels = arrays = [read_array(folder / f"{name}.npy") for name in ARRAYS]
-        inside = len({(len(array), array.ndim) for array in arrays}) == 1 and all(
-            ((rows >= 0) & (rows < n)).all()
-            for rows, n in ((query_rows, len(collection.queries)), (doc_rows, len(collection.corpus)))
-        )
-        if not inside:
-            raise InputError(
-                f"{folder}: its arrays must be rows of queries and documents, each as long; audit the negatives again"
-            )
+        if MinedNegatives.open(folder.parent / base, collection).lists().digest() != content:
+            raise InputError(f"{folder}: the negatives in {folder.parent / base} have changed since; audit them again")
+        query_rows, doc_rows, labels = (read_array(folder / f"{name}.npy") for name in ("query_rows", "doc_rows", "labels"))
+        if not len(query_rows) == len(doc_rows) == len(labels):
+            came = f"{len(query_rows)}, {len(doc_rows)} and {len(labels)} entries"
+            raise InputError(f"{folder}: query_rows, doc_rows and labels must be as long, got {came}; audit the negatives again")
         return cls(policy, QueryLists.from_rows(query_rows, doc_rows, labels))
 
 
