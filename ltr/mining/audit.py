@@ -11,8 +11,7 @@ from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import Policy
 
 BLOCK = 64  # queries that are judged at once
-
-LOWEST = 1e-6  # soft label
+FAR = 14.0  # a gap whose soft label is 1 but for a millionth
 
 
 class Suspects(NamedTuple):
@@ -50,7 +49,7 @@ class Suspects(NamedTuple):
         array([0.5], dtype=float32)
         """
         if policy == "soft":
-            return (1 / (1 + np.exp(-self.gaps.astype(np.float64)))).clip(LOWEST, 1 - LOWEST).astype(np.float32)
+            return (1 / (1 + np.exp(-self.gaps.clip(-FAR, FAR)))).astype(np.float32)
         return np.full(len(self.scores), np.nan if policy == "drop" else grade, dtype=np.float32)
 
 
