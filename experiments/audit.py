@@ -184,9 +184,8 @@ def report(source: Path, out: Path, seeds: list[int]) -> None:
     found = [json.loads((out / f"audit-{seed}.json").read_text()) for seed in seeds]
     print("\n| audit |" + "".join(f" seed {seed} |" for seed in seeds) + "\n|" + " --- |" * (len(seeds) + 1))
     for name in found[0]:
-        print(
-            f"| {name} | {' | '.join(f'{one[name]:.3f}' if isinstance(one[name], float) else f'{one[name]:,}' for one in found)} |"
-        )
+        cells = [f"{one[name]:.3f}" if isinstance(one[name], float) else f"{one[name]:,}" for one in found]
+        print(f"| {name} | {' | '.join(cells)} |")
     print("\n| negatives | nDCG@10 test | won back | nDCG@10 dev | won back |\n|" + " --- |" * 5)
     sets = [set(judgements(source / f"qrels/{split}.tsv")) for split in ("test", "dev")]
     values = {arm: [[ndcg(out / arm / f"seed={seed}", one) for seed in seeds] for one in sets] for arm in ARMS}

@@ -1,9 +1,10 @@
 """``ltr negatives audit``: lists likely false negatives, and writes an overlay that training reads."""
 
+import logging
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-import jsonargparse
 import torch
 import yaml
 
@@ -18,50 +19,65 @@ from ltr.mining.overlay import Policy, save_overlay
 from ltr.models import DualEncoder, PairWiseBertRanker, Ranker
 from ltr.models.encoder.pretrained import is_ready_cross_encoder
 
+log = logging.getLogger(__name__)
+
 SHOWN = 10  # suspects on the terminal
 WIDTH = 100  # letters of a text there
 COLUMNS = ("query_id", "doc_id", "relevant_id", "score", "relevant_score", "place", "distance", "query", "doc", "relevant")
 
 
-def parser() -> jsonargparse.ArgumentParser:
-    """The options of the command."""
-    parser = jsonargparse.ArgumentParser(prog="ltr negatives audit", description=__doc__, exit_on_error=False)
-    parser.add_argument("folder", type=Path, help="Negatives, as mining has written them.")
-    parser.add_argument("--judge", type=str, required=True, help="The ranker that judges: hub id, folder, or package:NAME.")
-    parser.add_argument("--data.path", type=str | None, help="The collection. None: that of the run whose folder this is.")
-    help = "Take what scores above the relevant document minus this, in units of the judge's score."
-    parser.add_argument("--margin", type=float, default=0.0, help=help)
-    parser.add_argument("--max_length", type=int | None, help="Tokens that the judge reads. None: its usual ones.")
-    parser.add_argument("--tsv", type=Path | None, help="A file for all suspects, with their texts.")
-    help = f"Write an overlay that training reads: {', '.join(get_args(Policy))}. None: only list them."
-    parser.add_argument("--policy", type=Policy | None, help=help)
-    parser.add_argument("--grade", type=float, default=1.0, help="The grade of documents that are relabelled.")
-    return parser
-
-
-def run(args: list[str]) -> None:
-    """Audit the negatives of a folder.
+@dataclass
+class Data:
+    """The data that the negatives belong to.
 
     Args:
-        args: those behind ``ltr negatives audit``.
-
-    Raises:
-        InputError: for what the user can mend.
+        path: A collection.
     """
-    options = parser().parse_args(args)
-    if not options.grade > 0:
-        raise InputError(f"--grade must be above 0, got {options.grade}; to leave the documents out take --policy drop")
-    collection = open_collection(options.data.path or _data_of_run(options.folder))
-    negatives, ranker = MinedNegatives.open(options.folder, collection), judge_named(options.judge, options.max_length)
-    judge = Judge(options.judge, ranker, collection)
-    suspects, counts = audited(negatives, collection.learnable("train"), judge, options.margin)
-    for line in _report(suspects, counts, collection, options.judge):
-        print(line)
-    if options.tsv is not None:
-        write_whole(options.tsv, _table(suspects, negatives, collection))
-        print(f"all of them: {options.tsv}")
-    if options.policy is not None and len(suspects.scores):
-        print(f"negatives: {_write(options, suspects, negatives, counts, ranker)}   # trains with them: {options.policy}")
+
+    path: str
+
+
+def audit(
+    folder: str,
+    judge: str | None = None,
+    data: Data | None = None,
+    margin: float = 0.0,
+    max_length: int | None = None,
+    tsv: str | None = None,
+    policy: Policy | None = None,
+    grade: float = 1.0,
+) -> None:
+    """List negatives that a judge scores above the relevant document, and write an overlay that training reads.
+
+    Args:
+        folder: A folder of negatives.
+        judge: The ranker of texts that scores them: hub id, folder, package:NAME, or a run folder or checkpoint.
+        data: The collection. None: that of the run in whose folder the negatives lie.
+        margin: Also list what scores below the relevant document by less than this, in units of the judge's score.
+        max_length: Tokens that the judge reads; None: its usual ones.
+        tsv: Write all that is listed to this file, with texts and scores.
+        policy: What training does with them: drop, relabel or soft. None: no overlay is written.
+        grade: Of documents that are relabelled.
+    """
+    if judge is None:
+        raise InputError("the audit needs a ranker that judges; name it: --judge MODEL")
+    if not grade > 0:
+        raise InputError(f"--grade must be above 0, got {grade}; to leave the documents out take --policy drop")
+    base, collection = Path(folder), open_collection(data.path if data else _data_of_run(Path(folder)))
+    negatives, ranker = MinedNegatives.open(base, collection), judge_named(judge, max_length)
+    suspects, counts = audited(negatives, collection.learnable("train"), Judge(judge, ranker, collection), margin)
+    for line in _told(suspects, counts, collection):
+        log.info("%s", line)
+    if tsv is not None:
+        write_whole(tsv, _table(suspects, negatives, collection))
+        log.info("all of them are in %s", tsv)
+    if policy is None or not counts["suspects"]:
+        return
+    asked = {"policy": policy, "judge": judge, "weights": digest_of_weights(ranker), "margin": margin, "grade": grade}
+    content = {"key": negatives.manifest.get("key"), "content": negatives.lists().digest(), "counts": counts}
+    arrays = {"query_rows": suspects.query_rows, "doc_rows": suspects.doc_rows, "scores": suspects.scores}
+    found = save_overlay(base, content | asked, **arrays, labels=suspects.labels(policy, grade))
+    log.info("to train on the negatives with it: --data.negatives %s", found)
 
 
 def judge_named(name: str, max_length: int | None = None) -> Ranker:
@@ -92,20 +108,10 @@ def _data_of_run(folder: Path) -> str:
     return path
 
 
-def _write(
-    options: jsonargparse.Namespace, suspects: Suspects, negatives: MinedNegatives, counts: dict[str, int], ranker: Ranker
-) -> Path:
-    asked = {"policy": options.policy, "judge": options.judge, "weights": digest_of_weights(ranker), "margin": options.margin}
-    asked |= {"grade": options.grade} if options.policy == "relabel" else {}
-    content = {"key": negatives.manifest.get("key"), "content": negatives.lists().digest(), "counts": counts}
-    arrays = {"query_rows": suspects.query_rows, "doc_rows": suspects.doc_rows, "scores": suspects.scores}
-    return save_overlay(options.folder, content | asked, **arrays, labels=suspects.labels(options.policy, options.grade))
-
-
-def _report(suspects: Suspects, counts: dict[str, int], collection: Collection, judge: str) -> list[str]:
+def _told(suspects: Suspects, counts: dict[str, int], collection: Collection) -> list[str]:
     n, of = counts["suspects"], counts["negatives"]
     share = f" ({n / of:.1%})" if of else ""
-    lines = [f"{of:,} negatives of {counts['queries']:,} queries, judged by {judge}"]
+    lines = [f"{of:,} negatives of {counts['queries']:,} queries are judged"]
     lines += [f"likely false negatives: {n:,}{share}, of {counts['suspect_queries']:,} queries"]
     for at in range(min(n, SHOWN)):
         query, doc, _, score, relevant, own = (values[at] for values in suspects)
