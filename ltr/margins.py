@@ -105,7 +105,11 @@ class FromDistance(Margin):
         if distances is None:
             hint = "set negatives of the data to a folder of mined negatives, or take another margin"
             raise InputError(f"FromDistance needs a batch with distances, got {came}; {hint}", option="margin")
-        margin = self.k * distances.detach().clamp(min=0) ** self.power
+        return self.of(distances.detach())
+
+    def of(self, distances: Tensor) -> Tensor:
+        """The margins of negatives at these distances, of any shape."""
+        margin = self.k * distances.clamp(min=0) ** self.power
         return margin if self.cap is None else margin.clamp(max=self.cap)
 
 

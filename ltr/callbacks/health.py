@@ -138,12 +138,15 @@ class Health(Callback):
         """Log numbers of this step's batch, and check it for collapse."""
         scores, labels, mask = seen.lists.scores.float(), seen.lists.labels, seen.lists.mask
         margin = pl_module.loss.asked_margin(seen.margin)
-        lists = (scores, labels, mask, hinge, 0.0 if margin is None else margin)
-        active_b, n_pairs_b = (pair_sums(*lists, active=active)[1] for active in (True, False))
         relevant, irrelevant, _ = relevant_and_not(labels, mask)
         names = ("active", "positive_score", "negative_score", "spread", "gradient_norm")
-        active = active_b.sum() / n_pairs_b.sum()
-        numbers = (active, scores[relevant].mean(), scores[irrelevant].mean(), _spread(seen.lists), self._gradient_norm)
+        numbers = (
+            active_share(pl_module, seen),
+            scores[relevant].mean(),
+            scores[irrelevant].mean(),
+            _spread(seen.lists),
+            self._gradient_norm,
+        )
         found = {name: x for name, x in zip(names, _values(numbers), strict=True) if x is not None and not math.isnan(x)}
         for name, value in found.items():  # a batch may have no pair, or no relevant document
             pl_module.log(f"health/{name}", value, on_step=True, on_epoch=False)
@@ -166,6 +169,14 @@ class Health(Callback):
         if kind not in self._warned:
             self._warned.add(kind)
             log.warning("%s", message)
+
+
+def active_share(module: RankerModule, seen: LastStep) -> Tensor:
+    """The share of the pairs of a step that violate the margin that the loss asks for, or are in the wrong order; see Health."""
+    margin = module.loss.asked_margin(seen.margin)
+    lists = (seen.lists.scores.float(), seen.lists.labels, seen.lists.mask, hinge, 0.0 if margin is None else margin)
+    active_b, n_pairs_b = (pair_sums(*lists, active=active)[1] for active in (True, False))
+    return active_b.sum() / n_pairs_b.sum()
 
 
 def reads_freely(loss: Tensor) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ltr.callbacks.refresh_log import RefreshLog
 from ltr.data.collection import Collection
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
@@ -14,7 +15,6 @@ from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
 from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
-from ltr.mining.report import lines, numbers
 from ltr.models import DualEncoder, Ranker
 from ltr.module import RankerModule, data_of, is_trial
 from ltr.search.ranks import by_rank_0
@@ -69,6 +69,7 @@ class HardNegativeMining(Callback):
         # Epoch and step when a refresh was last due; of the negatives in force, the step of their refresh and their key.
         self._state: dict[str, Any] = {}
         self._last: MinedNegatives | None = None
+        self._told = RefreshLog()
         self.is_mining = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -121,12 +122,12 @@ class HardNegativeMining(Callback):
         finally:
             self.is_mining = False
         data.take_negatives(self._last)
-        manifest = self._last.manifest
-        self._state = {"epoch": epoch, "step": step, "mined": step, "key": manifest["key"]}
-        for line in lines(manifest):
-            log.info("%s", line)
-        for logger in trainer.loggers:
-            logger.log_metrics(numbers(manifest), step)
+        self._state = {"epoch": epoch, "step": step, "mined": step, "key": self._last.manifest["key"]}
+        self._told.refreshed(trainer, module, miner, self._last)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        assert isinstance(pl_module, RankerModule)
+        self._told.after_step(trainer, pl_module)
 
     def _is_due(self, epoch: int, step: int) -> bool:
         """Whether a refresh of the schedule has become due since the last one."""

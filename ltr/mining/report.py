@@ -3,6 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
+from ltr.data.collection import Collection
+from ltr.data.query_lists import QueryLists
+from ltr.mining.negatives import MinedNegatives
+
 
 def lines(manifest: Mapping[str, Any]) -> Iterator[str]:
     """A short report of how negatives were mined, from their manifest."""
@@ -21,6 +27,24 @@ def lines(manifest: Mapping[str, Any]) -> Iterator[str]:
     if manifest["recipe"]["index"] != "Flat":
         text += f"; the index finds {manifest['recall']:.1%} of the exact search"
     yield text
+
+
+SAMPLE = ("query", "relevant", "negative", "distance")
+
+
+def sample(
+    negatives: MinedNegatives, collection: Collection, judged: QueryLists, n: int = 20
+) -> Iterator[tuple[str, str, str, float]]:
+    """Some queries, always the same: their texts, those of a relevant document and of the hardest negative, and its distance."""
+    rows = np.sort(np.random.default_rng(0).permutation(judged.query_rows)[:n]).tolist()
+    texts = collection.corpus.texts
+    for row in rows:
+        doc_rows, grades = judged.of(row)
+        negative = int(negatives.ids[row, 0])
+        if negative >= 0:
+            shown = (collection.queries.texts[row], texts[int(doc_rows[grades.argmax()])], texts[negative])
+            query, relevant, hard = (" ".join(text.split())[:120] for text in shown)
+            yield query, relevant, hard, float(negatives.distances[row, 0])
 
 
 FILTERS = ("skip_top", "max_score", "absolute", "relative", "judge")

@@ -1,0 +1,69 @@
+"""What a refresh of negatives tells: lines for the log, numbers and samples for the loggers."""
+
+import logging
+
+import torch
+import wandb
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import WandbLogger
+from torch import Tensor
+
+from ltr.callbacks.health import active_share
+from ltr.margins import FromDistance
+from ltr.mining.miner import Miner
+from ltr.mining.negatives import MinedNegatives
+from ltr.mining.report import SAMPLE, lines, numbers, sample
+from ltr.module import LastStep, RankerModule
+
+log = logging.getLogger("ltr.callbacks.mining")
+
+
+class RefreshLog:
+    """Logged at a refresh: seconds, what fell to which filter, mean distances, overlap with the last one (``mining/…``).
+
+    And after the next step: the share of active pairs in its batch and in the last one before (of rank 0), and quantiles of its
+    margins per negative. Weights & Biases also gets these as a histogram, and some queries with their hardest negative.
+    """
+
+    def __init__(self) -> None:
+        self._is_new, self._active_before = False, dict[str, float]()
+
+    def refreshed(self, trainer: Trainer, module: RankerModule, miner: Miner, found: MinedNegatives) -> None:
+        """Report a refresh."""
+        for line in lines(found.manifest):
+            log.info("%s", line)
+        if module.last_step is not None:
+            self._active_before = {"mining/active_before": float(active_share(module, module.last_step))}
+        self._is_new = True
+        for logger in trainer.loggers:
+            logger.log_metrics(numbers(found.manifest), trainer.global_step)
+            if isinstance(logger, WandbLogger):
+                shown, margin = sample(found, miner.collection, miner.judged), module.margin
+                rows = [[*one, _margin(margin, one[-1]) if isinstance(margin, FromDistance) else None] for one in shown]
+                logger.log_table("mining/sample", [*SAMPLE, "margin"], rows)
+
+    def after_step(self, trainer: Trainer, module: RankerModule) -> None:
+        """Report the first step after a refresh."""
+        if not self._is_new or module.last_step is None:
+            return
+        self._is_new, margins = False, _margins(module.last_step)
+        told = self._active_before | {"mining/active_after": float(active_share(module, module.last_step))}
+        if len(margins):
+            low, median, high = margins.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
+            told |= {"mining/margin_low": low, "mining/margin_median": median, "mining/margin_high": high}
+        for logger in trainer.loggers:
+            logger.log_metrics(told, trainer.global_step)
+            if isinstance(logger, WandbLogger) and len(margins):
+                logger.experiment.log({"mining/margins": wandb.Histogram(margins.tolist())})
+
+
+def _margin(margin: FromDistance, distance: float) -> float:
+    return round(margin.of(torch.tensor(distance)).item(), 4)
+
+
+def _margins(seen: LastStep) -> Tensor:
+    """The margins of the negatives of a step; none where they are not per negative."""
+    if seen.margin is None or seen.margin.ndim != 2:
+        return torch.empty(0)
+    negative = seen.lists.mask & (seen.lists.labels == 0)
+    return seen.margin.float().expand_as(negative)[negative].cpu()
