@@ -2,12 +2,13 @@
 
     python experiments/audit.py /work/shared/data/medquad-liveqa runs/audit --core 0
 
-Takes training queries with two relevant documents or more, and hides 30 % of their relevant documents, one of a query at most
-in the end left. A corpus of all documents that are judged for these queries, for those that the judge learns from, and for dev
-and test. The judge is a cross-encoder, trained for one epoch on other queries. What is there already is not made again.
+Takes training queries with two relevant documents or more, and hides 30 % of these documents, but never the last one of a query.
+The corpus is cut to the documents that are judged for them, for the queries of the judge, and for dev and test. The judge is a
+cross-encoder that is trained for an epoch on other queries. What is there already is not made again; further options are those
+of ltr fit, as --trainer.max_epochs 1.
 
-Prints precision and recall of the hidden documents among the suspects, and nDCG@10 on the queries of test and of dev for the
-negatives as mined from all judgements (whole), with documents hidden (none), and with each policy of the audit.
+Prints precision and recall of the hidden documents among the suspects. Then nDCG@10 on the queries of test and of dev: of a run
+with all judgements (whole), of one with documents hidden (none), and with each policy of the audit.
 """
 
 import argparse
@@ -202,8 +203,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="a collection in a folder, with train, dev and test")
     parser.add_argument("out", type=Path, help="where all lies that is made")
-    parser.add_argument("--queries", type=int, default=600, help="training queries")
-    parser.add_argument("--judge_queries", type=int, default=1000, help="queries that the judge learns from")
+    parser.add_argument("--queries", type=int, default=400, help="training queries")
+    parser.add_argument("--judge_queries", type=int, default=600, help="queries that the judge learns from")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--core", type=int, help="the core to run on; None: as it comes")
     asked, options = parser.parse_known_args()
