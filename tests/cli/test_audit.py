@@ -2,13 +2,14 @@
 
 import csv
 import json
+import logging
 
 import numpy as np
 import pytest
 import yaml
 from transformers import BertConfig, BertForSequenceClassification
 
-from ltr.cli.audit import judge_named, run
+from ltr.cli.audit import Data, audit, judge_named
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
 from ltr.mining.miner import Miner
@@ -27,16 +28,26 @@ def mined(tmp_path_factory, collection_folder, backbone):
     return folder / "negatives/step=0"
 
 
-def test_it_lists_them_and_writes_an_overlay(mined, collection_folder, backbone, tmp_path, capsys):
-    options = ["--judge", backbone, "--max_length", "24", "--margin", "0.01", "--tsv", str(tmp_path / "all.tsv")]
-    run([str(mined), "--data.path", str(collection_folder), *options, "--policy", "relabel", "--grade", "2"])
-    said = capsys.readouterr().out
+@pytest.fixture
+def told(caplog):
+    caplog.set_level(logging.INFO, "ltr.cli.audit")
+    return lambda: caplog.messages
+
+
+def test_it_lists_them_and_writes_an_overlay(mined, collection_folder, backbone, tmp_path, told):
+    options = {"margin": 0.01, "max_length": 24, "tsv": str(tmp_path / "all.tsv"), "policy": "relabel", "grade": 2}
+    audit(str(mined), backbone, Data(str(collection_folder)), **options)
+    said = "\n".join(told())
     with open(tmp_path / "all.tsv", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     folder = mined.with_name("step=0.relabel-1")
     manifest = json.loads((folder / "overlay.json").read_text())
     assert manifest["counts"]["suspects"] == len(rows) > 10 and manifest["margin"] == 0.01 and manifest["grade"] == 2
-    assert f"likely false negatives: {len(rows):,}" in said and said.count("  negative ") == 10 and f"negatives: {folder}" in said
+    assert (
+        f"likely false negatives: {len(rows):,}" in said
+        and said.count("  negative ") == 10
+        and f"--data.negatives {folder}" in said
+    )
     collection = open_collection(str(collection_folder))
     ids, distances = np.load(mined / "ids.npy"), np.load(mined / "distances.npy")
     gaps = []
@@ -50,11 +61,13 @@ def test_it_lists_them_and_writes_an_overlay(mined, collection_folder, backbone,
     assert len(Overlay.open(folder, collection).labels.doc_rows) == len(rows)
 
 
-def test_the_collection_is_that_of_the_run(mined, backbone, tmp_path, capsys):
-    run([str(mined), "--judge", backbone, "--margin", "-9"])
-    assert "likely false negatives: 0 (0.0%), of 0 queries" in capsys.readouterr().out
+def test_the_collection_is_that_of_the_run(mined, backbone, tmp_path, told):
+    before = sorted(mined.parent.iterdir())
+    audit(str(mined), backbone, margin=-9.0, policy="drop")
+    assert "likely false negatives: 0 (0.0%), of 0 queries" in told()
+    assert sorted(mined.parent.iterdir()) == before, "there is nothing to drop"
     with pytest.raises(InputError, match="lies in no run that tells its collection; name it: --data.path"):
-        run([str(tmp_path), "--judge", backbone])
+        audit(str(tmp_path), backbone)
 
 
 def test_a_judge_is_a_ready_cross_encoder_or_else_a_dual_encoder(backbone, tmp_path):
@@ -68,11 +81,10 @@ def test_a_judge_is_a_ready_cross_encoder_or_else_a_dual_encoder(backbone, tmp_p
 
 
 def test_what_does_not_fit_is_one_line(mined, backbone, tmp_path):
-    for args, text in (
-        (["--judge", str(tmp_path / "none")], "--judge .*none: .*can't be loaded"),
-        (["--judge", backbone, "--grade", "0"], "--grade must be above 0, got 0"),
+    for options, text in (
+        ({"judge": str(tmp_path / "none")}, "--judge .*none: .*can't be loaded"),
+        ({"judge": backbone, "grade": 0.0}, "--grade must be above 0, got 0"),
+        ({}, "needs a ranker that judges; name it: --judge MODEL"),
     ):
         with pytest.raises(InputError, match=text):
-            run([str(mined), *args])
-    with pytest.raises(Exception, match="keep"):  # the parser's own error, which the command line prints in one line
-        run([str(mined), "--judge", backbone, "--policy", "keep"])
+            audit(str(mined), **options)
