@@ -3,7 +3,6 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
@@ -18,6 +17,8 @@ from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import Policy, save_overlay
 from ltr.models import DualEncoder, PairWiseBertRanker, Ranker
 from ltr.models.encoder.pretrained import is_ready_cross_encoder
+from ltr.run.folder import RunFolder
+from ltr.run.ranker import ranker_of
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def audit(
         judge: The ranker of texts that scores them: hub id, folder, package:NAME, or a run folder or checkpoint.
         data: The collection. None: that of the run in whose folder the negatives lie.
         margin: Also list what scores below the relevant document by less than this, in units of the judge's score.
-        max_length: Tokens that the judge reads; None: its usual ones.
+        max_length: Tokens that the judge reads; None: its usual ones. A run has its own.
         tsv: Write all that is listed to this file, with texts and scores.
         policy: What training does with them: drop, relabel or soft. None: no overlay is written.
         grade: Of documents that are relabelled.
@@ -81,20 +82,23 @@ def audit(
 
 
 def judge_named(name: str, max_length: int | None = None) -> Ranker:
-    """A ranker by name, to score with: a ready cross-encoder, or else a dual encoder.
+    """A ranker by name, to score with: that of a run, a ready cross-encoder, or else a dual encoder.
 
     Args:
-        name: hub id, folder, or ``package:NAME``.
-        max_length: tokens that it reads; None: its usual ones.
+        name: run folder, checkpoint, hub id, folder, or ``package:NAME``.
+        max_length: tokens that it reads; None: its usual ones. A run has its own.
 
     Raises:
         InputError: if it can't be loaded.
     """
-    length: dict[str, Any] = {} if max_length is None else {"max_length": max_length}
+    path, length = Path(name), {} if max_length is None else {"max_length": max_length}
     try:
-        ranker = PairWiseBertRanker(name, **length) if is_ready_cross_encoder(name) else DualEncoder(name, **length)
+        if path.is_file() or RunFolder(path).holds_weights():
+            ranker = ranker_of(path, "--judge")
+        else:
+            ranker = PairWiseBertRanker(name, **length) if is_ready_cross_encoder(name) else DualEncoder(name, **length)
     except InputError as error:
-        raise InputError(f"--judge {name}: {error.message}") from None
+        raise error if "--judge" in error.message else InputError(f"--judge {name}: {error.message}") from None
     return ranker.eval().requires_grad_(False).to("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -71,7 +71,6 @@ class TripletDataModule(PoolDataModule):
         if not self.sources or min(self.sources.values()) < 1:
             text = f"negatives must be at least one source, each with a number above 0, got {self.sources}"
             raise InputError(text, option="negatives")
-        self.has_distances = not {*self.sources} & {"candidates", "bm25", "random"}
         self.awaits_negatives = "mined" in self.sources
 
     @property
@@ -86,6 +85,7 @@ class TripletDataModule(PoolDataModule):
             judged, where = self.collection.learnable("train"), f"{self.path}: split 'train'"
             self.content["judgements"] = judged.digest()
             sources = tuple(self._source(name, count) for name, count in self.sources.items())
+            self.has_distances = all(source.have_distances for source in sources)
             options = (judged, sources, len(self.collection.corpus), self.positives, self.seed)
             queries = judged.query_rows if "mined" in self.sources else None
             rows = TripletRows(*options, epoch=self.epoch, where=where, queries=queries, labels=labels)
@@ -146,6 +146,7 @@ class TripletDataModule(PoolDataModule):
             queries = self.collection.judgements("train").query_rows
             lists, have_distances = bm25_lists(self.collection, queries, self.negatives_depth or 100), False
         else:
-            lists, have_distances = MinedNegatives.open(negatives_in(Path(name)), self.collection).lists(), True
+            mined = MinedNegatives.open(negatives_in(Path(name)), self.collection)
+            lists, have_distances = mined.lists(), mined.has_distances
         self.content["negatives" if len(self.sources) == 1 else f"negatives {name}"] = lists.digest()
         return Source(count, lists.first(self.negatives_depth), have_distances)
