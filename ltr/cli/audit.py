@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -91,7 +92,8 @@ def judge_named(name: str, max_length: int | None = None) -> Ranker:
     Raises:
         InputError: if it can't be loaded.
     """
-    path, length = Path(name), {} if max_length is None else {"max_length": max_length}
+    path = Path(name)
+    length: dict[str, Any] = {} if max_length is None else {"max_length": max_length}
     try:
         if path.is_file() or RunFolder(path).holds_weights():
             ranker = ranker_of(path, "--judge")
