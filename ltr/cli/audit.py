@@ -107,7 +107,7 @@ def judge_named(name: str, max_length: int | None = None) -> Ranker:
 def _data_of_run(folder: Path) -> str:
     """The collection of the run that mined a folder: RUN/negatives/NAME."""
     config = folder.resolve().parents[1] / "config.yaml" if len(folder.resolve().parents) > 1 else folder
-    found = yaml.safe_load(config.read_text()) if config.is_file() else {}
+    found = (yaml.safe_load(config.read_text()) if config.is_file() else None) or {}
     path = found.get("data", {}).get("init_args", {}).get("path")
     if path is None:
         raise InputError(f"{folder} lies in no run that tells its collection; name it: --data.path FOLDER")

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from transformers import BertConfig, BertForSequenceClassification
 
+from ltr.__main__ import main
 from ltr.cli.audit import Data, audit, judge_named
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
@@ -88,3 +89,17 @@ def test_what_does_not_fit_is_one_line(mined, backbone, tmp_path):
     ):
         with pytest.raises(InputError, match=text):
             audit(str(mined), **options)
+
+
+def test_as_it_is_typed_with_the_judge_of_a_run(mined, collection_folder, backbone, tmp_path, capsys):
+    ranker = ["--model.ranker", "PairWiseBertRanker", "--model.ranker.backbone", backbone, "--model.ranker.max_length", "24"]
+    data = ["--data", "TripletDataModule", "--data.path", str(collection_folder)]
+    quiet = ["--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.max_steps", "1"]
+    fit = ["fit", *data, *ranker, "--model.loss", "RankNetLoss", *quiet, "--trainer.default_root_dir", str(tmp_path / "judge")]
+    assert main(fit) == 0
+    assert isinstance(judge_named(str(tmp_path / "judge")), PairWiseBertRanker)
+    capsys.readouterr()
+    assert main(["negatives", "audit", str(mined), "--judge", str(tmp_path / "judge"), "--policy", "drop"]) == 0
+    assert f"--data.negatives {mined}.drop-1" in capsys.readouterr().out
+    assert main(["negatives", "audit", str(mined)]) == 2
+    assert "name it: --judge MODEL" in capsys.readouterr().err
