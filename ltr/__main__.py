@@ -26,6 +26,7 @@ commands
   mine       mine hard negatives          ltr mine runs/EXPERIMENT/seed=0
   negatives  import SOURCE OUTPUT         make negatives of a TREC run, .npy or .parquet
              diff FOLDER FOLDER           compare two folders of negatives
+             audit FOLDER --judge MODEL   list likely false negatives, and drop or relabel them
 
 Options of a command: ltr COMMAND --help; its whole configuration: ltr COMMAND --config FILE --print_config.
 A run lies in runs/EXPERIMENT/seed=N/: its configuration, its best and its last weights, its results.

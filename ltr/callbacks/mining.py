@@ -181,8 +181,9 @@ class HardNegativeMining(Callback):
         return found
 
     def _remove_older(self, root: Path, step: int) -> None:
-        older = sorted((one for one in map(_step, root.glob("step=*")) if one < step), reverse=True)
-        for one in {*older[self.keep - 1 :]} - {self._saved} if self.keep else ():
+        names = (one.name.removeprefix("step=") for one in root.glob("step=*"))
+        older = sorted((int(name) for name in names if name.isdecimal() and int(name) < step), reverse=True)
+        for one in {*older[self.keep - 1 :]} - {self._saved} if self.keep else ():  # overlays of an audit stay
             shutil.rmtree(root / f"step={one}")
 
     def _of_checkpoint(self, trainer: Trainer, data: TripletDataModule) -> MinedNegatives:
@@ -203,10 +204,6 @@ def _write(found: MinedNegatives, folder: Path, collection: Collection) -> None:
     if folder.exists():  # of other weights: an earlier run in this folder
         shutil.rmtree(folder)
     found.save(folder, collection)
-
-
-def _step(folder: Path) -> int:
-    return int(folder.name.removeprefix("step="))
 
 
 def _fixed(model: Ranker | str | None, name: str) -> Ranker | None:

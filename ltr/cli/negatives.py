@@ -1,14 +1,14 @@
-"""``ltr negatives``: folders of negatives made of other files, and compared."""
+"""``ltr negatives``: folders of negatives made of other files, compared, and audited."""
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import jsonargparse
 import numpy as np
 import pandas as pd
 
+from ltr.cli.audit import Data, audit
 from ltr.data.collection import Collection, open_collection
 from ltr.data.files import write_whole
 from ltr.data.texts import TextTable
@@ -21,17 +21,6 @@ log = logging.getLogger(__name__)
 
 SHOWN = 3  # queries that changed, and suspects
 LETTERS = 100  # of a text
-
-
-@dataclass
-class Data:
-    """The data that the negatives belong to.
-
-    Args:
-        path: A collection.
-    """
-
-    path: str
 
 
 def import_negatives(source: str, output: str, data: Data, distances: str | None = None) -> None:
@@ -126,7 +115,7 @@ def _short(text: str) -> str:
     return text if len(text) <= LETTERS else f"{text[:LETTERS]}…"
 
 
-COMMANDS = {"import": import_negatives, "diff": diff}
+COMMANDS = {"import": import_negatives, "diff": diff, "audit": audit}
 
 
 def run(args: list[str]) -> None:

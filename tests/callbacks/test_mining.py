@@ -377,6 +377,12 @@ def test_a_refresh_is_told_in_a_few_lines(tmp_path, collection_folder, backbone,
     assert "were negatives before" in told[5] and "were negatives before" not in told[2]
 
 
+def test_an_overlay_of_an_audit_beside_the_folders_is_left_alone(tmp_path, collection_folder, backbone):
+    (tmp_path / "negatives/step=0.drop-1").mkdir(parents=True)
+    trained(tmp_path, collection_folder, backbone, mining=HardNegativeMining(recipe=RECIPE, keep=1))
+    assert sorted(one.name for one in (tmp_path / "negatives").iterdir() if one.is_dir()) == ["step=0.drop-1", "step=6"]
+
+
 def test_a_refresh_is_logged_with_its_margins_and_the_active_pairs(tmp_path, collection_folder, backbone):
     """CSV has the numbers; Weights & Biases also a histogram and a table."""
     seed_everything(0)
