@@ -98,6 +98,7 @@ def test_diff_shows_likely_false_negatives_with_their_texts(tmp_path, collection
         (["import", "a.trec", ".", "--data.path", "DATA"], ". must be a new folder, and is there already"),
         (["diff", "x", "y", "--data.path", "DATA"], "x: negatives must be 'candidates', 'bm25', 'random' or a folder with"),
         (["diff", "empty", "empty", "--data.path", "DATA"], "empty: there must be a negative to compare, and there is none"),
+        (["merge"], "invalid choice: 'merge'"),
         ([], "subcommand"),
     ],
 )
