@@ -142,3 +142,22 @@ class Watched(Callback):
 
     def on_train_end(self, trainer, pl_module) -> None:
         torch.save((self.n_texts, self.batches), self.folder / f"{trainer.global_rank}.pt")
+
+
+class WaitFor(Callback):
+    """Waits for a file after a step.
+
+    Args:
+        file: what must be there.
+        step: optimiser steps done before.
+        seconds: how long it waits at most.
+    """
+
+    def __init__(self, file: str, step: int, seconds: float) -> None:
+        self.file, self.step, self.seconds = Path(file), step, seconds
+
+    def on_train_batch_end(self, trainer, *args) -> None:
+        end = time.monotonic() + self.seconds
+        while trainer.global_step == self.step and not self.file.exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        time.sleep(3.0 if trainer.global_step == self.step else 0.0)  # until that process has ended

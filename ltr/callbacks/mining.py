@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.callbacks.refresh_log import RefreshLog
+from ltr.callbacks.side_process import SideProcess
 from ltr.data.collection import Collection
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
@@ -44,6 +45,8 @@ class HardNegativeMining(Callback):
             None: the ranker that is trained.
         judge: a second ranker of texts, as a model, run folder or checkpoint: what it scores above the relevant document is a
             likely false negative, and left out.
+        asynchronous: whether a refresh, but for one before the first batch, runs in a process beside the training. This goes on,
+            and takes the new negatives when they are there, so a run can't be repeated bit by bit. For runs of ``ltr fit``.
         keep: folders of negatives that are kept, the newest, beside that of the last checkpoint; None: all. A checkpoint can't be
             resumed without its own.
 
@@ -59,6 +62,7 @@ class HardNegativeMining(Callback):
         recipe: Recipe = Recipe(),
         miner: DualEncoder | str | None = None,
         judge: Ranker | str | None = None,
+        asynchronous: bool = False,
         keep: int | None = None,
     ) -> None:
         for name, value in (("every_n_epochs", every_n_epochs), ("every_n_steps", every_n_steps), ("keep", keep)):
@@ -77,6 +81,8 @@ class HardNegativeMining(Callback):
         self._saved: int | None = None  # the step of the refresh that the last checkpoint names
         self._last: MinedNegatives | None = None
         self._told = RefreshLog()
+        self.asynchronous, self._side = asynchronous, SideProcess()
+        self._begun: dict[str, Any] = {}  # epoch and step when the process beside the training was started, while it runs
         self.is_mining = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -117,9 +123,20 @@ class HardNegativeMining(Callback):
         data = data_of(trainer)
         if stage == "fit" and data is not None:
             data.before_batch = None
+        self._end_side()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._end_side()
+
+    def _end_side(self) -> None:
+        self._side.end()
+        self._begun = {}
 
     def _refresh_if_due(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> None:
         epoch, step = trainer.current_epoch, trainer.global_step
+        if self._begun:
+            self._take_over(trainer, module, data)
+            return
         if not data.awaits_negatives and not self._is_due(epoch, step):
             return
         self.is_mining = True
@@ -128,12 +145,31 @@ class HardNegativeMining(Callback):
             if self._is_fresh(miner, trainer):
                 self._state |= {"epoch": epoch, "step": step}
                 return
+            if self.asynchronous and not data.awaits_negatives:
+                by_rank_0(lambda: self._side.start(trainer, module, _root(trainer) / f"step={step}"))
+                self._begun = {"epoch": epoch, "step": step}
+                return
             self._last = self._refreshed(trainer, miner)
         finally:
             self.is_mining = False
         data.take_negatives(self._last)
         self._state = {"epoch": epoch, "step": step, "mined": step, "key": self._last.manifest["key"]}
         self._told.refreshed(trainer, module, miner, self._last)
+
+    def _take_over(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> None:
+        """Take the negatives that were mined beside the training, if they are there."""
+        if not by_rank_0(self._side.is_done):
+            return
+        step, before = self._begun["step"], self._last
+        found = together(lambda: MinedNegatives.open(_root(trainer) / f"step={step}", data.collection))
+        self._last, state = found, self._begun
+        stale = trainer.global_step - step
+        found.manifest.update(step=step, overlap=1.0 if before is None else round(found.overlap(before), 4), staleness=stale)
+        self._end_side()
+        data.take_negatives(found)
+        self._state = state | {"mined": step, "key": found.manifest["key"]}
+        self._told.refreshed(trainer, module, self._miner_of(trainer, module, data), found)
+        by_rank_0(lambda: self._remove_older(_root(trainer), step))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, RankerModule)

@@ -24,6 +24,8 @@ def lines(manifest: Mapping[str, Any]) -> Iterator[str]:
     text = f"  mean distance to the query: relevant documents {distance['relevant']:.3f}, negatives {distance['negatives']:.3f}"
     if "overlap" in manifest:
         text += f"; {manifest['overlap']:.0%} were negatives before"
+    if "staleness" in manifest:
+        text += f"; training went on for {manifest['staleness']} steps meanwhile"
     if manifest["recipe"]["index"] != "Flat":
         text += f"; the index finds {manifest['recall']:.1%} of the exact search"
     yield text
@@ -55,4 +57,4 @@ def numbers(manifest: Mapping[str, Any]) -> dict[str, float]:
     found = {f"mining/seconds_{name}": value for name, value in manifest["seconds"].items()}
     found |= {f"mining/left_out_{name}": manifest["counts"][name] for name in FILTERS if name in manifest["counts"]}
     found |= {f"mining/distance_{name}": value for name, value in manifest["mean_distance"].items()}
-    return found | ({"mining/overlap": manifest["overlap"]} if "overlap" in manifest else {})
+    return found | {f"mining/{name}": manifest[name] for name in ("overlap", "staleness") if name in manifest}

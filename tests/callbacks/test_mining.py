@@ -16,6 +16,7 @@ from lightning.pytorch.loggers import CSVLogger, WandbLogger
 
 from ltr.__main__ import main
 from ltr.callbacks import HardNegativeMining
+from ltr.callbacks.side_process import SideProcess
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import SoftmaxLoss
@@ -405,3 +406,44 @@ def test_a_refresh_is_logged_with_its_margins_and_the_active_pairs(tmp_path, col
     (_, columns, first), *_ = (call.args for call in table.call_args_list)
     assert columns == ["query", "relevant", "negative", "distance", "margin"] and len(first) == 20
     assert all(margin == pytest.approx(2 * distance**0.5, abs=1e-4) for *_, distance, margin in first)
+
+
+@pytest.mark.slow
+def test_a_refresh_beside_the_training_is_taken_when_it_is_there(tmp_path, collection_folder, backbone, capsys):
+    """Due after step 2; the process is waited for after step 4, so the batches from step 5 on hold its negatives of step 2."""
+    run = tmp_path / "run"
+    args = configuration(tmp_path, collection_folder, backbone, every_n_steps=2, asynchronous=True)
+    config = yaml.safe_load((tmp_path / "mined.yaml").read_text())
+    waits = {"file": str(run / "negatives/step=2/manifest.json"), "step": 4, "seconds": 120}
+    config["trainer"] |= {"max_steps": 6}
+    config["trainer"]["callbacks"] += [{"class_path": "tests.faults.WaitFor", "init_args": waits}]
+    (tmp_path / "mined.yaml").write_text(yaml.safe_dump(config))
+    assert main(args) == 0
+    told = capsys.readouterr().out
+    assert "hard negatives at step 2: 30 queries" in told and "training went on for 2 steps meanwhile" in told
+    assert sorted(negatives_of(run)) == [0, 2]
+    state = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["callbacks"]["HardNegativeMining"]
+    manifest = json.loads((run / "negatives/step=2/manifest.json").read_text())
+    assert (state["step"], state["mined"], state["key"]) == (2, 2, manifest["key"])
+    first = json.loads((run / "negatives/step=0/manifest.json").read_text())
+    assert manifest["weights"] != first["weights"]
+
+
+def test_a_process_beside_the_training_that_fails_ends_the_run_with_one_line(tmp_path, collection_folder, backbone, monkeypatch):
+    """Its last line is told; a run in Python has no configuration that such a process could read."""
+    mining = HardNegativeMining(every_n_steps=2, recipe=RECIPE, asynchronous=True)
+    with pytest.raises(InputError, match=r"a process beside the training needs .*config.yaml; start the run by ltr fit"):
+        trained(tmp_path, collection_folder, backbone, mining=mining)
+    (tmp_path / "config.yaml").write_text("seed_everything: 1\n")
+    mining = HardNegativeMining(every_n_steps=2, recipe=RECIPE, asynchronous=True)
+    monkeypatch.setattr("ltr.callbacks.side_process.SideProcess.is_done", waiting_for(SideProcess.is_done))
+    with pytest.raises(InputError, match=r"ended with code 2: .*are required: .*model.ranker.* \(.*mine.log\)"):
+        trained(tmp_path, collection_folder, backbone, mining=mining)
+
+
+def waiting_for(is_done):
+    def wait(self):
+        self._process.wait()
+        return is_done(self)
+
+    return wait
