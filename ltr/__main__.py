@@ -23,6 +23,10 @@ commands
   validate   measure it on the dev split  ltr validate runs/EXPERIMENT/seed=0
   test       measure it on the test split, and write test.run, per_query.tsv, metrics.json
   predict    rank the test candidates, and write predict.run
+  mine       mine hard negatives          ltr mine runs/EXPERIMENT/seed=0
+  negatives  import SOURCE OUTPUT         make negatives of a TREC run, .npy or .parquet
+             diff FOLDER FOLDER           compare two folders of negatives
+             audit FOLDER --judge MODEL   list likely false negatives, and drop or relabel them
 
 Options of a command: ltr COMMAND --help; its whole configuration: ltr COMMAND --config FILE --print_config.
 A run lies in runs/EXPERIMENT/seed=N/: its configuration, its best and its last weights, its results.

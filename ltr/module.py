@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
-from ltr.in_batch import InBatch, OwnLists
+from ltr.in_batch import AllTexts, InBatch, OwnLists
 from ltr.losses import Loss
 from ltr.losses.loss import not_negative
 from ltr.margins import Margin
@@ -173,8 +173,20 @@ class RankerModule(LightningModule):
                 "mined ones, or take another margin",
                 option="margin",
             )
+        if stage == "fit" and data.has_soft_labels:
+            self._check_soft_labels()
         if data.corpus is not None and isinstance(self.ranker, DualEncoder):
             data.corpus.check(self.ranker.dim, {metric.measure: metric.k for metric in self.measures})
+
+    def _check_soft_labels(self) -> None:
+        """Refuse a loss, or a policy, that takes any label above 0 for relevant."""
+        scores, soft, hard = torch.tensor([[[0.3, 0.1, -0.4]], [[1.0, 0.5, 0.0]], [[1.0, 1.0, 0.0]]], device=self.device)
+        with torch.no_grad():
+            told = not torch.equal(self.loss(scores, soft), self.loss(scores, hard))
+        if isinstance(self.in_batch, AllTexts) or not told:
+            name = type(self.in_batch if told else self.loss).__name__
+            hint = "take a loss of grades, as RankNetLoss, and no AllTexts; or audit with --policy drop"
+            raise InputError(f"{name} takes every label above 0 for relevant, so also the soft ones of the audit; {hint}")
 
     # Training
 

@@ -21,7 +21,7 @@ OPTIONS = {
     "letor": {"": "configuration", "--runs": "runs"},
     "letor_reader": {"--data": "letor"},
     "losses": {},
-    "mining": {},
+    "mining": TEXTS,
     "padding": TEXTS,
     "quality_dual": TEXTS,
     "ranknet_factorised": {},

@@ -17,6 +17,7 @@ from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder, Ranker
 from ltr.module import RankerModule, data_of, is_trial
+from ltr.run.ranker import ranker_of
 from ltr.search.ranks import by_rank_0, together
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,10 @@ class HardNegativeMining(Callback):
         min_overlap: refresh only when fewer of the negatives than this share would be found again, by a sample of 100 queries;
             looked at when a refresh is due, see :meth:`ltr.mining.miner.Miner.overlap_now`. None: always.
         recipe: how negatives are chosen among the documents that are found.
-        miner: the dual encoder that searches, and stays as it is. None: the ranker that is trained.
-        judge: a second ranker of texts: what it scores above the relevant document is a likely false negative, and left out.
+        miner: the dual encoder that searches, and stays as it is: a model, or a run folder (its best weights) or checkpoint.
+            None: the ranker that is trained.
+        judge: a second ranker of texts, as a model, run folder or checkpoint: what it scores above the relevant document is a
+            likely false negative, and left out.
         keep: folders of negatives that are kept, the newest, beside that of the last checkpoint; None: all. A checkpoint can't be
             resumed without its own.
 
@@ -54,8 +57,8 @@ class HardNegativeMining(Callback):
         every_n_steps: int | None = None,
         min_overlap: float | None = None,
         recipe: Recipe = Recipe(),
-        miner: DualEncoder | None = None,
-        judge: Ranker | None = None,
+        miner: DualEncoder | str | None = None,
+        judge: Ranker | str | None = None,
         keep: int | None = None,
     ) -> None:
         for name, value in (("every_n_epochs", every_n_epochs), ("every_n_steps", every_n_steps), ("keep", keep)):
@@ -66,7 +69,9 @@ class HardNegativeMining(Callback):
             text = f"HardNegativeMining: min_overlap must be above 0 and at most 1, got {min_overlap}"
             raise InputError(text, option="trainer.callbacks")
         self.min_overlap, self.recipe, self.keep = min_overlap, recipe, keep
-        self._miner, self._judge = (None if one is None else one.eval().requires_grad_(False) for one in (miner, judge))
+        self.miner, self.judge = _fixed(miner, "miner"), _fixed(judge, "judge")
+        if self.miner is not None and not isinstance(self.miner, DualEncoder):
+            raise _error(f"searches with a dual encoder, and {type(self.miner).__name__} is none; name another miner")
         # Epoch and step when a refresh was last due; of the negatives in force, the step of their refresh and their key.
         self._state: dict[str, Any] = {}
         self._saved: int | None = None  # the step of the refresh that the last checkpoint names
@@ -84,7 +89,7 @@ class HardNegativeMining(Callback):
             raise _error(f"needs a TripletDataModule, got {type(data).__name__}; set data to ltr.datamodules.TripletDataModule")
         if len(data.sources) > 1 and "mined" not in data.sources:
             raise _error(f"needs negatives with the source 'mined', got {', '.join(data.sources)}; name it, with a number")
-        if self._miner is None and not isinstance(pl_module.ranker, DualEncoder):
+        if self.miner is None and not isinstance(pl_module.ranker, DualEncoder):
             name = type(pl_module.ranker).__name__
             raise _error(f"searches with a dual encoder, and {name} is none; give one as miner")
 
@@ -100,7 +105,7 @@ class HardNegativeMining(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = data_of(trainer)
         assert isinstance(data, TripletDataModule) and isinstance(pl_module, RankerModule), "setup has checked it"
-        for model in (self._miner, self._judge):
+        for model in (self.miner, self.judge):
             if model is not None:
                 model.to(pl_module.device)
         if self._state:
@@ -142,9 +147,9 @@ class HardNegativeMining(Callback):
         return n is not None and epoch // n > self._state.get("epoch", 0) // n
 
     def _miner_of(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> Miner:
-        model = self._miner or module.ranker
+        model = self.miner or module.ranker
         assert isinstance(model, DualEncoder), "setup has checked it"
-        judge = None if self._judge is None else Judge(type(self._judge).__name__, self._judge, data.collection)
+        judge = None if self.judge is None else Judge(type(self.judge).__name__, self.judge, data.collection)
         judged, seed = data.collection.learnable("train"), (data.seed, trainer.global_step)
         return Miner(model, data.collection, judged, self.recipe, data.mined_per_row, judge, seed)
 
@@ -176,8 +181,9 @@ class HardNegativeMining(Callback):
         return found
 
     def _remove_older(self, root: Path, step: int) -> None:
-        older = sorted((one for one in map(_step, root.glob("step=*")) if one < step), reverse=True)
-        for one in {*older[self.keep - 1 :]} - {self._saved} if self.keep else ():
+        names = (one.name.removeprefix("step=") for one in root.glob("step=*"))
+        older = sorted((int(name) for name in names if name.isdecimal() and int(name) < step), reverse=True)
+        for one in {*older[self.keep - 1 :]} - {self._saved} if self.keep else ():  # overlays of an audit stay
             shutil.rmtree(root / f"step={one}")
 
     def _of_checkpoint(self, trainer: Trainer, data: TripletDataModule) -> MinedNegatives:
@@ -200,8 +206,15 @@ def _write(found: MinedNegatives, folder: Path, collection: Collection) -> None:
     found.save(folder, collection)
 
 
-def _step(folder: Path) -> int:
-    return int(folder.name.removeprefix("step="))
+def _fixed(model: Ranker | str | None, name: str) -> Ranker | None:
+    """A model that is not trained, built from its run where that is named."""
+    if isinstance(model, str):
+        try:
+            model = ranker_of(model, f"HardNegativeMining: {name}")
+        except InputError as error:
+            error.option = error.option or "trainer.callbacks"
+            raise
+    return None if model is None else model.eval().requires_grad_(False)
 
 
 def _root(trainer: Trainer) -> Path:

@@ -15,7 +15,7 @@ from ltr.run.folder import RunFolder
 from ltr.run.results import read_metrics
 
 CONFIG = ("--config", "-c")
-COMMANDS = ("fit", "validate", "test", "predict")
+COMMANDS = ("fit", "validate", "test", "predict", "mine")
 
 
 def expanded(args: list[str]) -> list[str]:
@@ -26,7 +26,7 @@ def expanded(args: list[str]) -> list[str]:
     """
     command, *rest = args
     if command not in COMMANDS:
-        raise InputError(f"the first argument must be one of {', '.join(COMMANDS)}, got {command!r}; see ltr --help")
+        raise InputError(f"the first argument must be one of {', '.join(COMMANDS)}, negatives, got {command!r}; see ltr --help")
     if rest and not rest[0].startswith("-"):
         folder = RunFolder(rest[0])
         if not folder.config.is_file():

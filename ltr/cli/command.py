@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -17,18 +18,22 @@ from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 
-from ltr.cli.arguments import ModelHelp, check_keys, expanded
+from ltr.callbacks import HardNegativeMining
+from ltr.cli import negatives
+from ltr.cli.arguments import COMMANDS, ModelHelp, check_keys, expanded
 from ltr.cli.messages import input_error, path_of
+from ltr.cli.mine import MiningTrainer, mining_of
 from ltr.data.files import write_whole
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.module import RankerModule, is_trial
 from ltr.run.checkpoints import Best, Checkpoints, Last
-from ltr.run.folder import RunFolder, read_checkpoint
+from ltr.run.folder import RunFolder, read_checkpoint, second_name
 from ltr.run.identity import check_same, identity, of_ranker
 from ltr.run.log import Progress, speaking
 from ltr.run.loggers import loggers
 from ltr.run.progress import finished
+from ltr.run.ranker import take_weights
 from ltr.run.results import RunWriter, reached
 from ltr.run.trainer import check_callbacks, check_options
 
@@ -51,19 +56,22 @@ def run(args: list[str]) -> None:
     transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
     with ExitStack() as stack:
         log_into = stack.enter_context(speaking(leads=_is_rank_0()))
+        if args[0] == "negatives":
+            return negatives.run(args[1:])
         try:
             RankerCLI(
                 stack,
                 log_into,
                 RankerModule,
                 RankingDataModule,
+                trainer_class=MiningTrainer,
                 subclass_mode_data=True,
                 auto_configure_optimizers=False,
                 seed_everything_default=0,
                 trainer_defaults={"max_epochs": 1, "log_every_n_steps": 10, "num_sanity_val_steps": 0},
                 save_config_callback=RunConfig,
                 save_config_kwargs={"save_to_log_dir": False},
-                parser_kwargs=strict | {command: strict for command in ("fit", "validate", "test", "predict")},
+                parser_kwargs=strict | {command: strict for command in COMMANDS},
                 args=expanded(args),
             )
         except NothingToDo as done:
@@ -103,8 +111,14 @@ class RankerCLI(LightningCLI):
         self._held, self._log_into, self._identity = stack, log_into, dict[str, Any]()
         super().__init__(*args, **options)
 
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return LightningCLI.subcommands() | {"mine": {"model", "datamodule"}}
+
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = parser.parse_args(args)
+        if self.config.subcommand == "mine":
+            self._recipe = parser.parse_args(args, defaults=False).mine.get("recipe")
         check_keys(args, self._parser(self.config.subcommand))
 
     def instantiate_classes(self) -> None:
@@ -187,6 +201,8 @@ class RankerCLI(LightningCLI):
         if done is not None and not own:
             raise InputError(f"--ckpt_path {found}: {done}, so nothing is left to train; {hint}")
         if done is not None:
+            if Path(found) == folder.best and not folder.last.is_file() and _is_rank_0():  # killed between the two files
+                second_name(folder.best, folder.last)
             raise NothingToDo(f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}")
         log.info("resuming from %s, step %d", found, checkpoint["global_step"])
         return str(found)
@@ -211,15 +227,7 @@ class RankerCLI(LightningCLI):
         config = self.config[self.subcommand]
         if config.init_from is None or config.ckpt_path is not None:
             return
-        folder = RunFolder(config.init_from)
-        file = folder.to_measure("best", "--init_from") if folder.path.is_dir() else config.init_from
-        weights = read_checkpoint(file, "--init_from")["state_dict"]
-        own = {name.removeprefix("ranker."): value for name, value in weights.items() if name.startswith("ranker.")}
-        try:
-            self.model.ranker.load_state_dict(own)
-        except RuntimeError as error:
-            text = " ".join(str(error).split())[:200]
-            raise InputError(f"--init_from {file}: the weights do not fit the ranker of this configuration: {text}…") from None
+        file = take_weights(self.model.ranker, config.init_from, "--init_from")
         log.info("the ranker starts from the weights of %s", file)
 
     # The trainer
@@ -228,6 +236,9 @@ class RankerCLI(LightningCLI):
         config = self.config_init[self.subcommand]
         fits, asked = self.subcommand == "fit", config.trainer.callbacks or []
         given = list(asked) if isinstance(asked, list | tuple) else [asked]
+        if self.subcommand == "mine":
+            given = [one for one in given if isinstance(one, HardNegativeMining)]
+            return super().instantiate_trainer(callbacks=given, logger=False, enable_progress_bar=False)
         check_callbacks(given, [f"val/{metric.measure}" for metric in self.model.measures])
         if config.trainer.logger in (None, True):
             kwargs["logger"] = loggers(Path(config.trainer.default_root_dir), config.wandb, fits)
@@ -251,6 +262,12 @@ class RankerCLI(LightningCLI):
         monitor = self.config.fit.best.monitor
         if monitor is not None and monitor not in known:
             raise InputError(f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}")
+
+    def before_mine(self) -> None:
+        """Take the recipe of the callback that mines while training, and change what the arguments say."""
+        callback = mining_of(self.trainer)
+        if callback is not None:
+            self.config_init.mine.recipe = replace(callback.recipe, **vars(self._recipe or jsonargparse.Namespace()))
 
     def after_fit(self) -> None:
         folder = RunFolder(self.trainer.default_root_dir)

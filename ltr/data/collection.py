@@ -109,11 +109,14 @@ def _from_folder(folder: Path) -> Collection:
     for split in SPLITS:
         if file := plain_or_gz(folder / "qrels", f"{split}.tsv"):
             qrels[split] = _checked_once(
-                file, queries, corpus, lambda file: _lists(file, "judgement", queries, corpus, trec.read_qrels(file))
+                file, queries, corpus, lambda file: lists_of_lines(file, "judgement", queries, corpus, trec.read_qrels(file))
             )
         if file := plain_or_gz(folder / "candidates", f"{split}.trec"):
             candidates[split] = _checked_once(
-                file, queries, corpus, lambda file: _lists(file, "line", queries, corpus, trec.read_run(file)).best_first()
+                file,
+                queries,
+                corpus,
+                lambda file: lists_of_lines(file, "line", queries, corpus, trec.read_run(file)).best_first(),
             )
     if not qrels:
         raise InputError(f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv")
@@ -142,7 +145,7 @@ def _checked_once(file: Path, queries: TextTable, corpus: TextTable, read: Calla
     return QueryLists.load(cached("lists", content, lambda folder: read(file).save(folder)))
 
 
-def _lists(
+def lists_of_lines(
     file: Path, kind: str, queries: TextTable, corpus: TextTable, lines: Iterable[tuple[int, tuple[str, str, float]]]
 ) -> QueryLists:
     """Numbered lines (query, doc, value) as rows, every id and pair checked."""
@@ -259,7 +262,7 @@ def _from_ir_datasets(name: str) -> Collection:
             text = "ir_datasets:%s/%s: %d judgements of absent queries or documents, or of a pair again, are left out"
             log.warning(text, name, split, left_out)
         lines = ((n, (*pair, grade)) for n, (pair, grade) in enumerate(reversed(known.items()), start=1))
-        qrels[split] = _lists(Path(f"ir_datasets:{name}/{split} qrels"), "judgement", queries, corpus, lines)
+        qrels[split] = lists_of_lines(Path(f"ir_datasets:{name}/{split} qrels"), "judgement", queries, corpus, lines)
     return Collection(f"ir_datasets:{name}", corpus, queries, qrels, {})
 
 

@@ -58,6 +58,13 @@ class QueryLists(NamedTuple):
         labels = grades_of(doc_rows, judged_rows, grades)
         return LabelledList(int(query_row), doc_rows, labels, None, ideal, judged_rows, grades)
 
+    def joined(self, other: "QueryLists") -> "QueryLists":
+        """Also the documents of the other lists; one that both have keeps its value."""
+        sides = [(np.repeat(one.query_rows, np.diff(one.offsets)), one.doc_rows, one.values) for one in (self, other)]
+        queries, docs, values = (np.concatenate(both) for both in zip(*sides, strict=True))
+        kept = np.sort(np.unique(np.stack([queries, docs]), axis=1, return_index=True)[1])
+        return QueryLists.from_rows(queries[kept], docs[kept], values[kept])
+
     def best_first(self) -> "QueryLists":
         """Sort the documents of each query by value, largest first; of equal ones the larger row comes first, as in trec_eval."""
         query_of_doc = np.repeat(np.arange(len(self.query_rows)), np.diff(self.offsets))

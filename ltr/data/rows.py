@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from ltr.data.query_lists import LabelledList, QueryLists
+from ltr.data.query_lists import LabelledList, QueryLists, grades_of
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -83,6 +83,7 @@ class TripletRows:
     epoch: Epoch
     where: str  # the split, for errors
     queries: np.ndarray | None = None  # [Q] int64, those that have rows; None: those with a negative
+    labels: QueryLists | None = None  # of documents that are not relevant; NaN is never drawn, and all others are 0
 
     def __post_init__(self) -> None:
         self.queries = self._learnable() if self.queries is None else self.queries
@@ -103,13 +104,17 @@ class TripletRows:
             log.info("%s: %d of %d queries have no negatives and are left out", self.where, left_out, len(queries))
         return np.asarray(rows)
 
-    def _relevant(self, query_row: int) -> np.ndarray:
+    def _closed(self, query_row: int) -> np.ndarray:
+        """Documents that are no negatives."""
         judged_rows, grades = self.judged.of(query_row)
-        return judged_rows[grades > 0]
+        if self.labels is None:
+            return judged_rows[grades > 0]
+        others, labels = self.labels.of(query_row)
+        return np.concatenate([judged_rows[grades > 0], others[np.isnan(labels)]])
 
     def _others(self, negatives: QueryLists, query_row: int, taken: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Documents to draw negatives from, without those taken (or the relevant ones), and their values."""
-        taken = self._relevant(query_row) if taken is None else taken
+        """Documents to draw negatives from, without those taken (or closed), and their values."""
+        taken = self._closed(query_row) if taken is None else taken
         doc_rows, values = negatives.of(query_row)
         kept = (doc_rows != taken[:, None]).all(axis=0)  # faster than np.isin for so few documents
         return doc_rows[kept], values[kept]
@@ -128,15 +133,17 @@ class TripletRows:
     def draw(self, epoch: int, row: int) -> LabelledList:
         """Relevant documents come first."""
         one, rng = self.relevant.draw(epoch, row)
-        taken = self._relevant(one.query_row)
+        taken = self._closed(one.query_row)
         negative, distances = [], [np.zeros(len(one.doc_rows), np.float32)]  # no loss asks for a margin of a relevant document
         for source in self.sources:
             drawn, values = self._drawn(source, one.query_row, taken, rng)
             negative.append(drawn)
             distances.append(values if source.have_distances else np.full(len(drawn), np.nan, np.float32))
             taken = np.concatenate([taken, drawn])
-        doc_rows = np.concatenate([one.doc_rows, *negative])
-        labels = np.concatenate([one.labels, np.zeros(len(doc_rows) - len(one.doc_rows), np.float32)])
+        others = np.concatenate(negative)
+        doc_rows = np.concatenate([one.doc_rows, others])
+        soft = np.zeros(len(others), np.float32) if self.labels is None else grades_of(others, *self.labels.of(one.query_row))
+        labels = np.concatenate([one.labels, soft])
         known = any(source.have_distances for source in self.sources)
         return one._replace(doc_rows=doc_rows, labels=labels, distances=np.concatenate(distances) if known else None)
 

@@ -152,8 +152,8 @@ class FeatureDataModule(RankingDataModule):
         assert one is not None, "names are asked of a split with lists"
         return one.query_ids, one.doc_ids
 
-    def state_dict(self) -> dict:
-        return super().state_dict() | {"normalisation": self.normalisation.state_dict()}
+    def state_dict(self, unfinished: int = 0) -> dict:
+        return super().state_dict(unfinished) | {"normalisation": self.normalisation.state_dict()}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Resume with the same normalisation, or normalise measured features as in training."""

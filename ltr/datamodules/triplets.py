@@ -1,6 +1,7 @@
 """Offline triplets: a query, relevant documents, and others to be ranked below them."""
 
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -13,6 +14,7 @@ from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.ranking import at_least, one_of
 from ltr.errors import InputError
 from ltr.mining.negatives import MinedNegatives
+from ltr.mining.overlay import Overlay, negatives_in
 
 
 class TripletDataModule(PoolDataModule):
@@ -23,9 +25,9 @@ class TripletDataModule(PoolDataModule):
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`.
         negatives: where the others come from, never the relevant ones: the source's pools (``candidates``: judged 0 or unjudged),
-            the best ``negatives_depth`` of BM25 (``bm25``), the whole corpus (``random``), a folder of mined negatives, or what
-            :class:`ltr.callbacks.HardNegativeMining` finds (``mined``). Or several of these, with how many documents each gives
-            to a row, as ``{mined: 5, bm25: 1, random: 1}``.
+            the best ``negatives_depth`` of BM25 (``bm25``), the whole corpus (``random``), a folder of mined negatives or an
+            overlay of their audit (:class:`ltr.mining.overlay.Overlay`), or what :class:`ltr.callbacks.HardNegativeMining` finds
+            (``mined``). Or several of these, with how many documents each gives to a row, as ``{mined: 5, bm25: 1, random: 1}``.
         positives: relevant documents per row.
         negatives_per_query: others per row; ``negatives`` that say it themselves replace it.
         negatives_depth: draw from this many documents of a source at most, best first; None takes all that ``candidates`` or a
@@ -69,7 +71,6 @@ class TripletDataModule(PoolDataModule):
         if not self.sources or min(self.sources.values()) < 1:
             text = f"negatives must be at least one source, each with a number above 0, got {self.sources}"
             raise InputError(text, option="negatives")
-        self.has_distances = not {*self.sources} & {"candidates", "bm25", "random"}
         self.awaits_negatives = "mined" in self.sources
 
     @property
@@ -80,12 +81,14 @@ class TripletDataModule(PoolDataModule):
     def setup(self, stage: str) -> None:
         super().setup(stage)
         if stage == "fit":
+            labels = self._audited()
             judged, where = self.collection.learnable("train"), f"{self.path}: split 'train'"
             self.content["judgements"] = judged.digest()
             sources = tuple(self._source(name, count) for name, count in self.sources.items())
+            self.has_distances = all(source.have_distances for source in sources)
             options = (judged, sources, len(self.collection.corpus), self.positives, self.seed)
             queries = judged.query_rows if "mined" in self.sources else None
-            rows = TripletRows(*options, epoch=self.epoch, where=where, queries=queries)
+            rows = TripletRows(*options, epoch=self.epoch, where=where, queries=queries, labels=labels)
             self.train = self._buckets(rows, self.bucket_window, self.collator)
             self.awaits_negatives = "mined" in self.sources
 
@@ -118,6 +121,20 @@ class TripletDataModule(PoolDataModule):
             hint = "add the callback ltr.callbacks.HardNegativeMining, or name a folder of negatives"
             raise InputError(f"negatives 'mined' must be mined while training, and nothing does that; {hint}", option="negatives")
 
+    def _audited(self) -> QueryLists | None:
+        """The labels of documents that overlays drop or label softly. What an overlay relabels joins the judgements."""
+        found = [Overlay.open(Path(name), self.collection) for name in self.sources if Overlay.is_at(Path(name))]
+        self.has_soft_labels = any(one.policy == "soft" for one in found)
+        judged = reduce(QueryLists.joined, (one.judgements for one in found), self.collection.judgements("train"))
+        if found:
+            self.collection = self.collection._replace(qrels=self.collection.qrels | {"train": judged})
+        labels = [one.labels for one in found if one.policy != "relabel"]
+        if not labels:
+            return None
+        whole = reduce(QueryLists.joined, labels)
+        self.content["audit"] = whole.digest()
+        return whole
+
     def _source(self, name: str, count: int) -> Source:
         if name == "random":
             return Source(count, None)
@@ -129,6 +146,7 @@ class TripletDataModule(PoolDataModule):
             queries = self.collection.judgements("train").query_rows
             lists, have_distances = bm25_lists(self.collection, queries, self.negatives_depth or 100), False
         else:
-            lists, have_distances = MinedNegatives.open(Path(name), self.collection).lists(), True
+            mined = MinedNegatives.open(negatives_in(Path(name)), self.collection)
+            lists, have_distances = mined.lists(), mined.has_distances
         self.content["negatives" if len(self.sources) == 1 else f"negatives {name}"] = lists.digest()
         return Source(count, lists.first(self.negatives_depth), have_distances)

@@ -56,7 +56,7 @@ class Judge:
             rows = np.concatenate([judged_rows[grades > 0], doc_rows[at][doc_rows[at] >= 0]])
             lists.append(LabelledList(int(judged.query_rows[at]), rows, np.zeros(len(rows), dtype=np.float32)))
         whole = np.zeros((len(doc_rows), doc_rows.shape[1] + 1), dtype=np.float32)
-        for at, scores in zip(own, self._scored(lists), strict=True):
+        for at, scores in zip(own, self.scored(lists), strict=True):
             negative = doc_rows[at] >= 0
             n_relevant = len(scores) - negative.sum()
             whole[at, :-1][negative], whole[at, -1] = scores[n_relevant:], scores[:n_relevant].min()
@@ -64,7 +64,7 @@ class Judge:
         return whole[:, :-1], whole[:, -1]
 
     @torch.inference_mode()
-    def _scored(self, lists: list[LabelledList]) -> list[np.ndarray]:
+    def scored(self, lists: list[LabelledList]) -> list[np.ndarray]:
         """Scores of each list's documents; lists of one length are read together."""
         collator, device = self._collator(), next(self.ranker.parameters()).device
         order = sorted(range(len(lists)), key=lambda at: collator.lengths(lists[at]).sum())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.data.collection import Collection
-from ltr.data.files import folder_once, read_array
+from ltr.data.files import read_array, write_folder
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 
@@ -17,7 +17,8 @@ class MinedNegatives(NamedTuple):
     """For every query of a collection its hardest documents."""
 
     ids: np.ndarray  # [Q, K] int64, rows of documents, hardest first; -1 where a query has fewer (or none)
-    distances: np.ndarray  # [Q, K] float32, Euclidean distance of each to its query (of length 1 where cosines are compared)
+    distances: np.ndarray  # [Q, K] float32, Euclidean distance of each to its query (of length 1 where cosines are compared);
+    # NaN where the manifest's "distance" is null: nobody knows them
     manifest: dict  # how they were mined
 
     @classmethod
@@ -29,6 +30,22 @@ class MinedNegatives(NamedTuple):
         whole = cls(np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32), manifest)
         whole.ids[query_rows], whole.distances[query_rows] = ids, distances
         return whole
+
+    @classmethod
+    def of_lists(cls, lists: QueryLists, n_queries: int, manifest: dict) -> "MinedNegatives":
+        """Lists of negatives, hardest first, whose values are distances; for n_queries queries in all."""
+        counts = np.diff(lists.offsets)
+        places = np.arange(len(lists.doc_rows)) - np.repeat(lists.offsets[:-1], counts)
+        ids = np.full((len(counts), counts.max()), -1, dtype=np.int64)
+        distances = np.zeros(ids.shape, dtype=np.float32)
+        at = np.repeat(np.arange(len(counts)), counts), places
+        ids[at], distances[at] = lists.doc_rows, lists.values
+        return cls.of_queries(lists.query_rows, n_queries, ids, distances, manifest)
+
+    @property
+    def has_distances(self) -> bool:
+        """Whether the distances are known; those of negatives from elsewhere may not be."""
+        return self.manifest.get("distance", "") is not None
 
     @staticmethod
     def key_of(folder: Path) -> str | None:
@@ -57,7 +74,7 @@ class MinedNegatives(NamedTuple):
             np.save(temporary / "distances.npy", self.distances)
             (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1))
 
-        folder_once(folder, build)
+        write_folder(folder, build)
 
     @classmethod
     def open(cls, folder: Path, collection: Collection) -> "MinedNegatives":
@@ -72,21 +89,26 @@ class MinedNegatives(NamedTuple):
         ids, distances = (read_array(folder / f"{name}.npy") for name in ("ids", "distances"))
         if (manifest.get("corpus"), manifest.get("queries")) != (collection.corpus.key, collection.queries.key):
             raise InputError(f"{folder}: these negatives were mined from another collection than {collection.source}; mine again")
+        return cls(ids, distances, manifest).checked(str(folder), collection)
+
+    def checked(self, where: str, collection: Collection) -> "MinedNegatives":
+        """The same, if the arrays are negatives of the collection; otherwise an InputError about the place they come from."""
+        ids, distances = self.ids, self.distances
         expected = f"[Q={len(collection.queries)}, K]"
         if ids.shape != distances.shape or ids.ndim != 2 or len(ids) != len(collection.queries):
-            raise InputError(f"{folder}: ids and distances must be {expected}, got {ids.shape} and {distances.shape}")
+            raise InputError(f"{where}: ids and distances must be {expected}, got {ids.shape} and {distances.shape}")
         if ids.dtype.kind not in "iu" or distances.dtype.kind != "f":
-            raise InputError(f"{folder}: ids must be whole numbers, distances floats, got {ids.dtype} and {distances.dtype}")
+            raise InputError(f"{where}: ids must be whole numbers, distances floats, got {ids.dtype} and {distances.dtype}")
         n_docs = len(collection.corpus)
         if ids.size and not (ids.min() >= -1 and ids.max() < n_docs):
-            raise InputError(f"{folder}: ids must be -1 or rows of {n_docs} documents, got {ids.min()} to {ids.max()}")
+            raise InputError(f"{where}: ids must be -1 or rows of {n_docs} documents, got {ids.min()} to {ids.max()}")
         with np.errstate(over="ignore"):  # what float32 can't hold is infinite
             finite = np.isfinite(distances.astype(np.float32)) | (ids == -1)
-        if not finite.all():
+        if self.has_distances and not finite.all():
             query, place = np.argwhere(~finite)[0]
             came = f"{distances[query, place]} at [{query}, {place}]"
-            raise InputError(f"{folder}: distances must be finite (float32), got {came}; mine again")
-        return cls(ids, distances, manifest)
+            raise InputError(f"{where}: distances must be finite (float32), got {came}; mine again")
+        return self
 
     def lists(self) -> QueryLists:
         """The same by query, the missing ones left out; values are distances."""

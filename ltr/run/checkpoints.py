@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-import shutil
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError, Terminated
 from ltr.metrics import LOWER_IS_BETTER
 from ltr.module import is_trial
-from ltr.run.folder import RunFolder, read_checkpoint
+from ltr.run.folder import RunFolder, read_checkpoint, second_name, to_disk
 from ltr.run.progress import Moment, settle
 from ltr.run.signals import NAMES, Signals
 
@@ -231,7 +230,7 @@ class Checkpoints(Checkpoint):
         temporary = folder.checkpoints / ".checkpoint.tmp"
         try:
             trainer.strategy.save_checkpoint(checkpoint, temporary)
-            _to_disk(temporary)
+            to_disk(temporary)
             if improved:  # before last.ckpt: a resume from an older one finds them best again
                 whole = temporary
                 if self.best.save_weights_only:
@@ -262,15 +261,15 @@ class Checkpoints(Checkpoint):
         if self.best.save_top_k not in (0, 1) and folder.best.is_file():
             file = folder.of_step(read_checkpoint(folder.best, quick=True)["global_step"])
             if not file.is_file():
-                _copy(folder.best, file)
+                second_name(folder.best, file)
         return folder.kept_scores(self.best.monitor)
 
     def _keep_best(self, folder: RunFolder, file: Path, step: int) -> None:
         """Put a checkpoint among the best, and remove those that no longer are."""
         if max(self._scores, key=lambda one: (self._scores[one], -one)) == step:
-            _copy(file, folder.best)
+            second_name(file, folder.best)
         if self.best.save_top_k != 1:
-            _copy(file, folder.of_step(step))
+            second_name(file, folder.of_step(step))
         for other in folder.steps():
             if other not in self._scores:
                 folder.of_step(other).unlink()
@@ -287,20 +286,3 @@ def _time_is_up(trainer: Trainer) -> bool:
     """Whether ``trainer.max_time`` has ended the run: with more time it resumes."""
     timers = [one for one in trainer.callbacks if isinstance(one, Timer)]  # type: ignore[attr-defined]
     return any((left := timer.time_remaining()) is not None and left <= 0 for timer in timers)
-
-
-def _copy(file: Path, target: Path) -> None:
-    """A second name for a file that never changes, or a copy where the disk has no hard links; whole or not at all."""
-    temporary = target.with_name(f".{target.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(file, temporary)
-    except OSError:
-        shutil.copyfile(file, temporary)
-        _to_disk(temporary)
-    os.replace(temporary, target)
-
-
-def _to_disk(file: Path) -> None:
-    with open(file, "rb") as opened:
-        os.fsync(opened.fileno())

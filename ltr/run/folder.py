@@ -136,3 +136,21 @@ def read_checkpoint(path: str | Path, option: str = "--ckpt_path", *, quick: boo
         hint = "weights alone can be loaded in Python"
         raise InputError(f"{option} {path}: this is no Lightning checkpoint, it has no {' or no '.join(sorted(needed))}; {hint}")
     return found
+
+
+def second_name(file: Path, target: Path) -> None:
+    """A second name for a file that never changes, or a copy where the disk has no hard links; whole or not at all."""
+    temporary = target.with_name(f".{target.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(file, temporary)
+    except OSError:
+        shutil.copyfile(file, temporary)
+        to_disk(temporary)
+    os.replace(temporary, target)
+
+
+def to_disk(file: Path) -> None:
+    """Wait until a file is on the disk."""
+    with open(file, "rb") as opened:
+        os.fsync(opened.fileno())

@@ -1,6 +1,7 @@
 """Negatives that are refreshed while a ranker trains."""
 
 import csv
+import json
 import logging
 import signal
 from pathlib import Path
@@ -20,6 +21,7 @@ from ltr.errors import InputError
 from ltr.losses import SoftmaxLoss
 from ltr.margins import FromDistance
 from ltr.mining.filters import Recipe
+from ltr.mining.miner import digest_of_weights
 from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.module import RankerModule
@@ -198,6 +200,25 @@ def test_a_fixed_miner_serves_a_cross_encoder(tmp_path, collection_folder, backb
     assert all(torch.equal(a, b) for a, b in zip(before, miner.parameters(), strict=True))
 
 
+def test_a_miner_and_a_judge_are_named_by_their_runs(tmp_path, collection_folder, backbone, capsys):
+    """The second run searches with the best weights of the first, and judges with its last ones."""
+    assert main(configuration(tmp_path, collection_folder, backbone)) == 0
+    first, last = tmp_path / "run", tmp_path / "run/checkpoints/last.ckpt"
+    miner = HardNegativeMining(miner=str(first)).miner
+    best = torch.load(first / "checkpoints/best.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(value, best[f"ranker.{name}"]) for name, value in miner.state_dict().items())
+    (tmp_path / "second").mkdir()
+    args = configuration(tmp_path / "second", collection_folder, backbone, miner=str(first), judge=str(last))
+    assert main([*args, "--trainer.max_epochs", "1"]) == 0
+    manifest = json.loads((tmp_path / "second/run/negatives/step=0/manifest.json").read_text())
+    assert manifest["weights"] == digest_of_weights(miner) and manifest["judge"] == "DualEncoder"
+    (tmp_path / "third").mkdir()
+    capsys.readouterr()
+    assert main(configuration(tmp_path / "third", collection_folder, backbone, miner="no/run")) == 2
+    told = capsys.readouterr().err
+    assert "HardNegativeMining: miner no/run: there is no such file" in told and told.count("\n") == 1
+
+
 def test_what_does_not_fit_is_one_line(tmp_path, collection_folder, backbone):
     with pytest.raises(InputError, match="nothing does that; add the callback"):
         trained(tmp_path, collection_folder, backbone, mining=Batches())
@@ -208,6 +229,8 @@ def test_what_does_not_fit_is_one_line(tmp_path, collection_folder, backbone):
     trainer = Trainer(default_root_dir=tmp_path, callbacks=[HardNegativeMining()], logger=False, **QUIET)
     with pytest.raises(InputError, match="PairWiseBertRanker is none; give one as miner"):
         trainer.fit(RankerModule(ranker, SoftmaxLoss()), data)
+    with pytest.raises(InputError, match="PairWiseBertRanker is none; name another miner"):
+        HardNegativeMining(miner=ranker)
     with pytest.raises(InputError, match="every_n_steps must be at least 1, got 0"):
         HardNegativeMining(every_n_steps=0)
     with pytest.raises(InputError, match="min_overlap must be above 0 and at most 1, got 70"):
@@ -357,6 +380,12 @@ def test_a_refresh_is_told_in_a_few_lines(tmp_path, collection_folder, backbone,
     assert told[0].startswith("hard negatives at step 0: 30 queries, 12 documents searched for each; encode ")
     assert told[1].startswith("  of 360 found, left out: relevant ") and told[1].endswith("120 are kept")
     assert "were negatives before" in told[5] and "were negatives before" not in told[2]
+
+
+def test_an_overlay_of_an_audit_beside_the_folders_is_left_alone(tmp_path, collection_folder, backbone):
+    (tmp_path / "negatives/step=0.drop-1").mkdir(parents=True)
+    trained(tmp_path, collection_folder, backbone, mining=HardNegativeMining(recipe=RECIPE, keep=1))
+    assert sorted(one.name for one in (tmp_path / "negatives").iterdir() if one.is_dir()) == ["step=0.drop-1", "step=6"]
 
 
 def test_a_refresh_is_logged_with_its_margins_and_the_active_pairs(tmp_path, collection_folder, backbone):

@@ -32,7 +32,7 @@ def test_a_broken_file_is_named(tmp_path, content, message):
 
 
 def test_an_unknown_command():
-    with pytest.raises(InputError, match="must be one of fit, validate, test, predict, got 'fti'"):
+    with pytest.raises(InputError, match="must be one of fit, validate, test, predict, mine, negatives, got 'fti'"):
         expanded(["fti"])
 
 

@@ -196,7 +196,7 @@ def test_training_without_a_dev_split(tmp_path, backbone, capsys):
 
 
 BAD = {
-    "unknown command": (["fti"], {}, "must be one of fit, validate, test, predict, got 'fti'"),
+    "unknown command": (["fti"], {}, "must be one of fit, validate, test, predict, mine, negatives, got 'fti'"),
     "unknown class path": ([], {"model.ranker.class_path": "ltr.models.NoSuchRanker"}, "NoSuchRanker"),
     "unknown loss": ([], {"model.loss": {"class_path": "ltr.losses.NoSuchLoss"}}, "NoSuchLoss"),
     "an option that the loss lacks": (

@@ -398,6 +398,18 @@ def test_a_lost_last_ckpt_means_best(config, capsys):
     assert loaded("run")["global_step"] == 18
 
 
+def test_a_finished_run_that_was_killed_before_it_had_a_last_ckpt_gets_one(config, capsys):
+    """The best weights are written first; killed after them, at the end of its only epoch, the run has nothing else."""
+    assert fit(config, "run", "--trainer.max_epochs", "1") == 0
+    last = loaded("run")
+    Path("run/checkpoints/last.ckpt").unlink()
+    capsys.readouterr()
+    assert main(["fit", "run"]) == 0
+    assert "nothing to do, nothing changed" in capsys.readouterr().out
+    assert loaded("run")["global_step"] == last["global_step"] == 6
+    assert all(torch.equal(value, last["state_dict"][name]) for name, value in loaded("run")["state_dict"].items())
+
+
 def test_a_lost_config_yaml_is_found_in_the_file_of_the_start(config, capsys):
     assert fit(config, "run") == 0
     Path("run/config.yaml").unlink()

@@ -17,6 +17,7 @@ from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -109,8 +110,7 @@ def load_encoder(backbone: str, dropout: EncoderDropout = "hidden", new_weights:
             raise InputError(f"backbone {backbone!r}: {config.model_type} has a decoder; take an encoder")
         config.return_dict = True
         leave_out_dropout(config, dropout)
-        classifies = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
-        has_own_head = config.num_labels == 1 and classifies
+        has_own_head = _has_one_score(config)
         kind = AutoModelForSequenceClassification if has_own_head else AutoModel
         with quiet(), whole_weights(backbone, new_weights):
             encoder = kind.from_pretrained(source, config=config, dtype=torch.float32)
@@ -120,6 +120,18 @@ def load_encoder(backbone: str, dropout: EncoderDropout = "hidden", new_weights:
         encoder.pooler = None
     use_dropout(encoder, dropout)
     return encoder, has_own_head
+
+
+def is_ready_cross_encoder(backbone: str) -> bool:
+    """Whether a backbone is a sequence classifier with one score; False also where its configuration can't be read."""
+    try:
+        return _has_one_score(AutoConfig.from_pretrained(resolve(backbone)))
+    except LOAD_ERRORS:
+        return False
+
+
+def _has_one_score(config: PretrainedConfig) -> bool:
+    return config.num_labels == 1 and any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
 
 
 @contextmanager

@@ -1,0 +1,24 @@
+"""The ranker of another run; tests/callbacks/test_mining.py builds one from a real run."""
+
+import pytest
+import torch
+
+from ltr.errors import InputError
+from ltr.run.ranker import ranker_of
+
+FEATURES = {"class_path": "ltr.models.FeatureRanker", "init_args": {"n_features": 2, "preset": "linear"}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "weights", "message"),
+    [
+        ({}, {}, "the checkpoint must say how its ranker is built, and does not"),
+        ({"ranker": FEATURES}, {"ranker.other": torch.zeros(1)}, "the weights do not fit the ranker"),
+    ],
+)
+def test_a_checkpoint_that_makes_no_ranker_is_one_line(tmp_path, settings, weights, message):
+    file = tmp_path / "a.ckpt"
+    torch.save({"state_dict": weights, "pytorch-lightning_version": "2", "hyper_parameters": settings}, file)
+    with pytest.raises(InputError, match=message) as error:
+        ranker_of(file, "--judge")
+    assert str(error.value).startswith(f"--judge {file}: ")
