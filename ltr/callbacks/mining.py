@@ -207,7 +207,7 @@ class HardNegativeMining(Callback):
         if self._last is not None and by_rank_0(lambda: MinedNegatives.key_of(folder) == miner.key):
             found = together(lambda: MinedNegatives.open(folder, collection))
         else:
-            found = miner.mine(root, trainer.precision_plugin.forward_context())
+            found = miner.mine(root.parent, trainer.precision_plugin.forward_context())
             found.manifest.update(epoch=trainer.current_epoch, step=step)
             if self._last is not None:
                 found.manifest["overlap"] = round(found.overlap(self._last), 4)

@@ -133,6 +133,11 @@ def test_a_second_run_knows_nothing_of_the_first(tmp_path, collection_folder, ba
     assert not (tmp_path / "fourth/negatives").exists()
 
 
+def test_a_trial_leaves_nothing(tmp_path, collection_folder, backbone):
+    _, seen = trained(tmp_path, collection_folder, backbone, trainer={"fast_dev_run": True})
+    assert len(seen) == 1 and [*tmp_path.iterdir()] == []
+
+
 def test_the_distances_of_a_batch_are_those_of_its_negatives(tmp_path, collection_folder, backbone):
     _, seen = trained(tmp_path, collection_folder, backbone)
     for step, queries, docs, distances in seen:
