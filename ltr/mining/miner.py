@@ -19,6 +19,7 @@ from ltr.data.collection import Collection
 from ltr.data.formats import SingleTexts
 from ltr.data.query_lists import QueryLists
 from ltr.data.tokens import TokenStore
+from ltr.errors import InputError
 from ltr.mining.filters import Candidates, Recipe, filtered, sampled
 from ltr.mining.judge import Judge
 from ltr.mining.negatives import MinedNegatives
@@ -97,6 +98,9 @@ class Miner:
                 np.minimum.at(lowest, at, relevant_scores)
                 found = Candidates(doc_rows, scores, same.relevant(doc_rows), lowest)
                 ids, counts = self._chosen(found, same)
+                if not (ids >= 0).any():
+                    text = f"{self.collection.source}: no query has a document to rank below its relevant ones"
+                    raise InputError(f"{text}; nothing can be mined")
                 places, columns = np.nonzero(ids >= 0)
                 chosen = shards.pairs(asked, places, ids[places, columns])
             barrier()  # the folder goes

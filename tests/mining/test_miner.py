@@ -174,3 +174,13 @@ def test_the_overlap_of_a_sample_is_1_for_the_same_weights_and_that_of_brute_for
         best = candidates[np.argsort(-score)[:5]]
         shares.append(len({*best} & {*mined.ids[query]}) / 5)
     assert miner.overlap_now(mined) == pytest.approx(np.mean(shares)) and np.mean(shares) < 0.95
+
+
+def test_a_corpus_that_is_relevant_as_a_whole_has_no_negatives(backbone, tmp_path):
+    folder = write_collection(tmp_path / "c", n_queries=1, n_docs=2)
+    qrels = folder / "qrels/train.tsv"
+    docs = [json.loads(line)["_id"] for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    qrels.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"train-q0\t{doc}\t1\n" for doc in docs))
+    one = open_collection(str(folder))
+    with pytest.raises(InputError, match="no query has a document to rank below its relevant ones; nothing can be mined"):
+        Miner(DualEncoder(backbone, max_length=24), one, one.judgements("train")).mine(tmp_path)
