@@ -5,7 +5,7 @@ BIN := .venv/bin
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo data test mutations lint docs bench quality reproduce clean
+.PHONY: help env demo data test test-long mutations lint docs bench quality reproduce clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -24,8 +24,11 @@ demo: env  ## Train on the data that ships, and compare with BM25 and a bi-encod
 	HF_HUB_OFFLINE=1 $(BIN)/python examples/medquad/demo.py
 
 # One thread per process: as many processes as cores then share them best, and timings of the tests say nothing anyway.
-test: env  ## Run every test (J=1: one after the other)
+test: env  ## Run the tests (J=1: one after the other)
 	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(J),auto) --dist loadfile
+
+test-long: env  ## Run the tests that make test leaves out
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n $(or $(J),auto)
 
 mutations: env  ## Plant faults in a copy of the losses: would the tests notice? (J=2: two at a time)
 	$(BIN)/python tests/mutations.py -j $(or $(J),1)

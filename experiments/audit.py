@@ -1,6 +1,6 @@
 """Hides relevant documents, mines, audits: are they found again, and what does each policy win back?
 
-    python experiments/audit.py /work/shared/data/medquad-liveqa runs/audit --core 0
+    python experiments/audit.py data/medquad-liveqa runs/audit --core 0
 
 Takes training queries with two relevant documents or more, and hides 30 % of these documents, but never the last one of a query.
 The corpus is cut to the documents that are judged for them, for the queries of the judge, and for dev and test. The judge is a

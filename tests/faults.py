@@ -96,7 +96,7 @@ class SlowRefresh(Callback):
 
     def on_fit_start(self, trainer, pl_module) -> None:
         (mining,) = (one for one in trainer.callbacks if isinstance(one, HardNegativeMining))
-        refreshed, encode, folder_once = mining._refreshed, miner.encode_everywhere, negatives.folder_once
+        refreshed, encode, folder_once = mining._refreshed, miner.encode_everywhere, negatives.write_folder
 
         def marked(*args):
             self.file.write_text("")

@@ -46,7 +46,7 @@ def test_two_ranks_train_and_measure_each_query_once(tmp_path, backbone, collect
     assert [(r.query, r.doc) for _, r in both_run] == [(r.query, r.doc) for _, r in alone_run]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fewer_queries_than_ranks(tmp_path, backbone):
     """One query to validate and to test: the second rank measures an empty batch."""
     folder = write_collection(tmp_path / "data", n_queries=8)
@@ -82,7 +82,7 @@ def mined(folder: Path, collection: Path, backbone: str, processes: int, fault: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_processes_mine_what_one_mines_and_each_encodes_its_share(tmp_path, backbone, collection_folder, processes):
     """720 documents and 30 queries. Each process has a dropout of its own, so later refreshes differ a little."""
     told = [mined(tmp_path / str(n), collection_folder, backbone, n) for n in (1, processes)]
@@ -102,7 +102,7 @@ def test_processes_mine_what_one_mines_and_each_encodes_its_share(tmp_path, back
         assert len(visited) == len(set(visited)) == 30
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [0, 1])
 def test_a_fault_in_a_refresh_on_one_rank_ends_all(tmp_path, backbone, collection_folder, fault):
     told = mined(tmp_path / "run", collection_folder, backbone, 2, fault)

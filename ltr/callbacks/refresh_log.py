@@ -3,7 +3,6 @@
 import logging
 
 import torch
-import wandb
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import WandbLogger
 from torch import Tensor
@@ -54,6 +53,8 @@ class RefreshLog:
         for logger in trainer.loggers:
             logger.log_metrics(told, trainer.global_step)
             if isinstance(logger, WandbLogger) and len(margins):
+                import wandb  # here, not above: it takes a second, which every command would
+
                 logger.experiment.log({"mining/margins": wandb.Histogram(margins.tolist())})
 
 

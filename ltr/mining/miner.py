@@ -98,7 +98,7 @@ class Miner:
                 np.minimum.at(lowest, at, relevant_scores)
                 found = Candidates(doc_rows, scores, same.relevant(doc_rows), lowest)
                 ids, counts = self._chosen(found, same)
-                if not (ids >= 0).any():
+                if self.least and not (ids >= 0).any():
                     text = f"{self.collection.source}: no query has a document to rank below its relevant ones"
                     raise InputError(f"{text}; nothing can be mined")
                 places, columns = np.nonzero(ids >= 0)

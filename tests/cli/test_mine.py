@@ -73,7 +73,7 @@ def test_mining_leaves_the_run_as_it_was(run, tmp_path):
     assert weights and np.load(tmp_path / "out/ids.npy").shape == (90, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_mine_the_same(run, tmp_path):
     assert main(["mine", str(run), "--output", str(tmp_path / "one")]) == 0
     args = [sys.executable, "-m", "ltr", "mine", str(run), "--output", str(tmp_path / "two"), *TWO]

@@ -269,7 +269,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(world, tmp_path, monkeypatch, 
 
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     with monkeypatch.context() as patch:
-        patch.setattr("ltr.run.checkpoints._to_disk", full)
+        patch.setattr("ltr.run.checkpoints.to_disk", full)
         assert main(start(run, _written(world, run.parent))) == 2
     assert "No space left on device" in capsys.readouterr().err.splitlines()[-1]
     assert sorted(file.name for file in (run / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"] and torn(run) == []
@@ -339,7 +339,7 @@ def test_of_several_processes_only_the_first_is_ended_by_a_signal(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", ["all", "the first"])
+@pytest.mark.parametrize("to", ["all", pytest.param("the first", marks=pytest.mark.long)])
 def test_two_processes_are_saved_by_the_first(world, tmp_path, to):
     """And the run continues in one process, with a batch_size twice as large: steps and epochs are those of before."""
     two = {"trainer.devices": 2, "trainer.strategy": "ddp", "data.init_args.batch_size": 2}

@@ -172,8 +172,8 @@ def test_a_search_that_must_fail_is_refused_before_training(world):
 def test_what_killed_searches_left_is_removed_and_living_ones_are_spared(world, tmp_path):
     model, corpus, _ = world
     program = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom ltr.search.corpus import _shared_folder\n"
-        "with _shared_folder(Path(sys.argv[1])):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom ltr.search.ranks import shared_folder\n"
+        "with shared_folder(Path(sys.argv[1]), 'corpus'):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     assert subprocess.run([sys.executable, "-c", program, str(tmp_path)]).returncode == -9
     (killed,) = tmp_path.iterdir()

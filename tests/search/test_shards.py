@@ -188,7 +188,7 @@ def _process(number: int, count: int, out: Path, backbone: str, folder: str) -> 
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_several_processes_find_what_one_finds(small, backbone, collection_folder, tmp_path, count):
     alone = results(backbone, str(collection_folder), tmp_path)
     spawn(_process, args=(count, tmp_path, backbone, str(collection_folder)), nprocs=count)
