@@ -81,8 +81,8 @@ def mined(folder: Path, collection: Path, backbone: str, processes: int, fault: 
     return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=240)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("processes", [2, 3])
 def test_processes_mine_what_one_mines_and_each_encodes_its_share(tmp_path, backbone, collection_folder, processes):
     """720 documents and 30 queries. Each process has a dropout of its own, so later refreshes differ a little."""
     told = [mined(tmp_path / str(n), collection_folder, backbone, n) for n in (1, processes)]

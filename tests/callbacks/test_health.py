@@ -362,7 +362,7 @@ class Constant(Loss):
         return 1.0 + scores.sum()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_stop_together_at_the_next_look_of_both(tmp_path):
     """Rank 1's loss is 0 in steps 0 to 3: told then, and both ranks end after the sixth step. Its gradient is rank 0's too."""
     with socket.socket() as free:

@@ -434,6 +434,7 @@ def test_a_refresh_beside_the_training_is_taken_when_it_is_there(tmp_path, colle
     assert manifest["weights"] != first["weights"]
 
 
+@pytest.mark.long
 def test_a_process_beside_the_training_that_fails_ends_the_run_with_one_line(tmp_path, collection_folder, backbone, monkeypatch):
     """Its last line is told; a run in Python has no configuration that such a process could read."""
     mining = HardNegativeMining(every_n_steps=2, recipe=RECIPE, asynchronous=True)

@@ -223,7 +223,7 @@ def test_first_and_best_first():
     assert best.first(None) is best and best.of(5)[0].tolist() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_million_documents_open_in_under_a_gigabyte(tmp_path):
     """Peak resident memory of a process that reads, checks and opens them; the second opening is the everyday one."""
     (tmp_path / "qrels").mkdir()

@@ -169,6 +169,7 @@ def _ranks(rank: int, folder: str, backbone: str) -> None:
     distributed.destroy_process_group()
 
 
+@pytest.mark.long
 def test_two_ranks_have_the_margins_of_one_process(tmp_path, backbone, collection_folder):
     """Three lists and one; the second rank's batch has no distances."""
     module = dual_encoder(backbone, MarginRankingLoss()).eval()

@@ -338,8 +338,8 @@ def test_of_several_processes_only_the_first_is_ended_by_a_signal(monkeypatch):
             signal.signal(known, handler)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("to", ["all", pytest.param("the first", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("to", ["all", "the first"])
 def test_two_processes_are_saved_by_the_first(world, tmp_path, to):
     """And the run continues in one process, with a batch_size twice as large: steps and epochs are those of before."""
     two = {"trainer.devices": 2, "trainer.strategy": "ddp", "data.init_args.batch_size": 2}

@@ -221,7 +221,7 @@ def _search(number: int, store: str, backbone: str, collection: str, index: str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("index", ["Flat", "HNSW16"])
+@pytest.mark.parametrize("index", ["Flat", pytest.param("HNSW16", marks=pytest.mark.long)])
 def test_two_processes_encode_half_each_and_find_what_one_finds(backbone, collection_folder, tmp_path, index):
     out = tmp_path / "run"
     spawn(_search, args=(str(tmp_path / "store"), backbone, str(collection_folder), index, out), nprocs=2)

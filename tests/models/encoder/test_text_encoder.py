@@ -154,6 +154,7 @@ def test_recomputing_keeps_the_activations_of_as_many_tokens_as_asked_for():
     assert held(60, 8) - held(60, 3) < outputs and held(60, 3) == held(None, 3) and held(59, 3) < 0.8 * held(60, 3)
 
 
+@pytest.mark.long
 def test_compiled_layers_give_the_same():
     model, of = bert(), texts()
     expected_value, expected = gradients(reader(model, max_tokens=30), of)
