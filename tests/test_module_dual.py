@@ -215,7 +215,7 @@ def test_the_corpus_is_searched_as_brute_force_finds_it(tmp_path, backbone, coll
     assert not list(run.glob("corpus-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_train_and_search_as_one_process_does(tmp_path, backbone):
     """The same groups per global batch, no dropout: the same weights, the same run, the last batch uneven; with a guide, a
     learnt temperature and margin, and activations that are computed again.
