@@ -78,4 +78,6 @@ class SideProcess:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait()
+        if self.folder is not None:
+            self.folder.with_name("beside").joinpath("weights.ckpt").unlink(missing_ok=True)
         self.folder = self._process = None

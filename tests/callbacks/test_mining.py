@@ -427,6 +427,7 @@ def test_a_refresh_beside_the_training_is_taken_when_it_is_there(tmp_path, colle
     told = capsys.readouterr().out
     assert "hard negatives at step 2: 30 queries" in told and "training went on for 2 steps meanwhile" in told
     assert sorted(negatives_of(run)) == [0, 2]
+    assert not (run / "negatives/beside/weights.ckpt").exists()
     state = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["callbacks"]["HardNegativeMining"]
     manifest = json.loads((run / "negatives/step=2/manifest.json").read_text())
     assert (state["step"], state["mined"], state["key"]) == (2, 2, manifest["key"])
