@@ -96,7 +96,7 @@ class SlowRefresh(Callback):
 
     def on_fit_start(self, trainer, pl_module) -> None:
         (mining,) = (one for one in trainer.callbacks if isinstance(one, HardNegativeMining))
-        refreshed, encode, write_folder = mining._refreshed, miner.encode_everywhere, negatives.write_folder
+        refreshed, encode, folder_once = mining._refreshed, miner.encode_everywhere, negatives.folder_once
 
         def marked(*args):
             self.file.write_text("")
@@ -109,9 +109,9 @@ class SlowRefresh(Callback):
             return encode(*args)
 
         def slow_folder(path, build):
-            return write_folder(path, lambda temporary: (build(temporary), time.sleep(self.seconds)))
+            return folder_once(path, lambda temporary: (build(temporary), time.sleep(self.seconds)))
 
-        mining._refreshed, miner.encode_everywhere, negatives.write_folder = marked, slow_encode, slow_folder
+        mining._refreshed, miner.encode_everywhere, negatives.folder_once = marked, slow_encode, slow_folder
 
 
 class Watched(Callback):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ltr.data.collection import Collection
-from ltr.data.files import read_array, write_folder
+from ltr.data.files import folder_once, read_array
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 
@@ -74,7 +74,7 @@ class MinedNegatives(NamedTuple):
             np.save(temporary / "distances.npy", self.distances)
             (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1))
 
-        write_folder(folder, build)
+        folder_once(folder, build)
 
     @classmethod
     def open(cls, folder: Path, collection: Collection) -> "MinedNegatives":
