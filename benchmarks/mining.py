@@ -134,7 +134,7 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
         folder, turn = setting.folder / f"{side.name} {turn}", turn + 1
         os.environ["LTR_CACHE"] = str(folder / "cache")  # so that it tokenises
         miner = Miner(model, collection, judged, recipe, least=0)
-        found = miner.mine(folder, torch.autocast("cpu", torch.bfloat16, enabled=side.precision == "bf16"))
+        found = miner.mine(folder, partial(torch.autocast, "cpu", torch.bfloat16, enabled=side.precision == "bf16"))
         found.save(folder / "negatives", collection)
         counts = [json.loads((TokenStore.open(*table).folder / "manifest.json").read_text()) for table in tables]
         tokenised = sum(count["seconds"] for count in counts)

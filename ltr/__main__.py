@@ -23,6 +23,9 @@ commands
   validate   measure it on the dev split  ltr validate runs/EXPERIMENT/seed=0
   test       measure it on the test split, and write test.run, per_query.tsv, metrics.json
   predict    rank the test candidates, and write predict.run
+  compare    is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER
+  grid       a family of experiments      ltr grid experiments/grids/FILE
+  reproduce  train and test a run again   ltr reproduce runs/EXPERIMENT/seed=0
   mine       mine hard negatives          ltr mine runs/EXPERIMENT/seed=0
   negatives  import SOURCE OUTPUT         make negatives of a TREC run, .npy or .parquet
              diff FOLDER FOLDER           compare two folders of negatives

@@ -4,7 +4,6 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +14,7 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, ScoredLists
+from ltr.data.formats import JoinedPairs, PairsAndTexts, Reads
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.in_batch import AllTexts, InBatch, OwnLists
@@ -23,11 +23,10 @@ from ltr.losses.loss import not_negative
 from ltr.margins import Margin
 from ltr.metrics import RankedLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
+from ltr.optimiser import adamw, rate_factor
 from ltr.search.corpus import FoundLists, search_corpus
 
 log = logging.getLogger(__name__)
-
-NUMBERS_LR = 1e-3  # the lowest peak rate of parameters that are one number
 
 
 class LastStep(NamedTuple):
@@ -59,6 +58,8 @@ class RankerModule(LightningModule):
         loss: One of :mod:`ltr.losses`.
         margin: A margin policy of :mod:`ltr.margins`. None leaves the margin to the loss.
         in_batch: What each row is ranked against, a policy of :mod:`ltr.in_batch`. None: the row's own list.
+        miner: A dual encoder that is trained beside a cross-encoder, by the same loss on the same lists, without the margin
+            policy: :class:`ltr.callbacks.HardNegativeMining` then searches with it.
         lr: Peak learning rate. None takes the ranker's usual one: 2e-5 for encoders, 1e-3 for feature rankers.
         weight_decay: Weight decay of AdamW.
         warmup: Share of all steps, rounded up, in which the learning rate rises.
@@ -81,6 +82,7 @@ class RankerModule(LightningModule):
         loss: Loss,
         margin: Margin | None = None,
         in_batch: InBatch | None = None,
+        miner: DualEncoder | None = None,
         lr: float | None = None,
         weight_decay: float = 0.01,
         warmup: float = 0.1,
@@ -94,6 +96,10 @@ class RankerModule(LightningModule):
         self.in_batch = OwnLists() if in_batch is None else in_batch
         self.in_batch.attach(ranker)
         self.check_margin(loss, margin)
+        self.miner = miner
+        if miner is not None and not isinstance(ranker.reads, JoinedPairs):
+            text = f"a miner is trained beside a cross-encoder, got {type(ranker).__name__}; leave the miner out"
+            raise InputError(text, option="miner")
         if not 0 <= warmup <= 1:
             raise InputError(f"warmup is a share of all steps and must be from 0 to 1, got {warmup}", option="warmup")
         self.lr = ranker.usual_lr if lr is None else not_negative("lr", lr)
@@ -131,6 +137,19 @@ class RankerModule(LightningModule):
                 raise InputError(f"{name} needs {apart}, got {got}; take another margin", option="margin")
             if margin.encoder is not None:
                 self.in_batch.load(margin.encoder, self.ranker, "margin")
+
+    @property
+    def reads(self) -> Reads:
+        """How the data must lay out a batch."""
+        if self.miner is None:
+            return self.ranker.reads
+        assert isinstance(self.ranker.reads, JoinedPairs), "the constructor checks it"
+        return PairsAndTexts(self.ranker.reads, self.miner.reads)
+
+    @property
+    def searcher(self) -> DualEncoder | None:
+        """The dual encoder that is trained: the ranker, or the miner beside it."""
+        return self.ranker if isinstance(self.ranker, DualEncoder) else self.miner
 
     @property
     def measures(self) -> list[RankingMetric]:
@@ -219,19 +238,18 @@ class RankerModule(LightningModule):
         padding = self.ranker.padding_share(batch)
         if padding is not None:
             self.log("train/padding", padding, batch_size=len(batch.labels))
-        return loss
+        if self.miner is None:
+            return loss
+        own = OwnLists()(self.miner, batch)
+        beside = self.loss(own.scores, own.labels, own.mask)
+        self.log("train/miner_loss", beside, batch_size=len(batch.labels))
+        return loss + beside
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        learnt = [p for p in self.parameters() if p.requires_grad]
-        groups = [
-            {"params": [p for p in learnt if p.ndim > 1], "weight_decay": self.weight_decay},
-            {"params": [p for p in learnt if p.ndim == 1], "weight_decay": 0.0},
-            {"params": [p for p in learnt if p.ndim == 0], "weight_decay": 0.0, "lr": max(self.lr, NUMBERS_LR)},
-        ]
         # Lightning can't clip gradients that a fused optimiser would unscale.
         clips_scaled = self.trainer.gradient_clip_val is not None and self.trainer.precision != "32-true"
         fused = (self.device.type == "cpu" and not clips_scaled) or None
-        optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=self.lr, fused=fused)
+        optimizer = adamw(self.parameters(), self.lr, self.weight_decay, fused)
         self._asked = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
         total = self.trainer.estimated_stepping_batches
         if not math.isfinite(total):
@@ -240,7 +258,7 @@ class RankerModule(LightningModule):
                 "both, set trainer.max_steps or trainer.max_epochs",
                 self.lr,
             )
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_factor(total, self.warmup, self.decay))
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate_factor(total, self.warmup, self.decay))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     # Measuring
@@ -257,7 +275,7 @@ class RankerModule(LightningModule):
     def _search_corpus(self, split: str) -> None:
         """Search the corpus for the queries of this rank, where the data asks for it."""
         self._found, data = None, data_of(self.trainer)
-        if data is None or data.corpus is None or self.trainer.sanity_checking:
+        if data is None or data.corpus is None or (self.trainer.sanity_checking and not measures_start(self.trainer)):
             return
         assert isinstance(self.ranker, DualEncoder), "only texts that are read apart can be searched"
         self._found = search_corpus(
@@ -308,26 +326,14 @@ def data_of(trainer: Trainer) -> RankingDataModule | None:
     return data if isinstance(data, RankingDataModule) else None
 
 
+def measures_start(trainer: Trainer) -> bool:
+    """Whether a fit first measures what it starts from: a sanity check of all that is validated."""
+    return trainer.num_sanity_val_steps == math.inf
+
+
 def is_trial(trainer: Trainer) -> bool:
     """Whether the results of a run mean nothing: it only tries whether everything works (``trainer.fast_dev_run``)."""
     return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]  # Lightning sets it without declaring it
-
-
-def _rate_factor(total: float, warmup: float, decay: bool) -> Callable[[int], float]:
-    """Share of the peak learning rate by step."""
-    # Warm-up ends before the last step, so that a run of a single step still learns.
-    rising = min(math.ceil(warmup * total), total - 1) if math.isfinite(total) else 0
-
-    # It starts from 0, as in transformers. Adam's first update is about as large as the rate, whatever the gradient; so the
-    # first batch only serves to estimate its moments.
-    def factor(step: int) -> float:
-        if step < rising:
-            return step / rising
-        if not math.isfinite(total) or not decay:
-            return 1.0
-        return max(0.0, (total - step) / max(1, total - rising))
-
-    return factor
 
 
 def _outputs(scores: Tensor, batch: RankingBatch) -> dict[str, Any]:

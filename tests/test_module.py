@@ -11,7 +11,8 @@ from ltr.errors import InputError
 from ltr.losses import AdaptiveMarginRankingLoss, MarginRankingLoss, RankNetLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable, NormalSample
 from ltr.mining.negatives import MinedNegatives
-from ltr.models import PairWiseBertRanker
+from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.module import RankerModule
 from tests.conftest import wordpiece_tokenizer
 from tests.rankers import batches, cross_encoder, data_for, feature_ranker, first_batch, trainer
@@ -30,6 +31,7 @@ def test_every_loss_learns_the_tiny_world(tmp_path, backbone, collection_folder,
     assert 0 <= run.callback_metrics["train/padding"] < 0.5
 
 
+@pytest.mark.long
 def test_packed_and_padded_texts_train_alike():
     """Real weights and texts, 50 steps without dropout from one seed: one loss curve."""
     curves = []
@@ -52,6 +54,27 @@ def test_packed_and_padded_texts_train_alike():
         curves.append(losses)
     assert np.ptp(curves[0]) > 0.3  # it learns
     np.testing.assert_allclose(curves[0], curves[1], atol=1e-4)
+
+
+def test_a_miner_beside_a_cross_encoder_trains_as_it_would_alone_and_changes_nothing(tmp_path, backbone, collection_folder):
+    """Three runs over the same rows: both, the cross-encoder alone (with its dropout), the dual encoder alone."""
+
+    def fitted(*, cross=True, dual=True):
+        torch.manual_seed(0)
+        ranker = PairWiseBertRanker(backbone, max_length=24)
+        miner = DualEncoder(backbone, max_length=20, temperature=0.2, encoder=TextEncoder.Options(dropout="none"))
+        parts = (ranker, miner) if cross and dual else (ranker if cross else miner, None)
+        module = RankerModule(parts[0], SoftmaxLoss(), miner=parts[1], lr=1e-3)
+        options = {"negatives": "random", "negatives_per_query": 3, "batch_size": 6, "bucket_window": 1}
+        data = TripletDataModule(str(collection_folder), **options, reads=module.reads)
+        trainer(tmp_path, max_epochs=2).fit(module, data)
+        return ranker, miner
+
+    both, start = fitted(), DualEncoder(backbone, max_length=20, temperature=0.2)
+    assert not torch.equal(next(both[1].parameters()), next(start.parameters()))
+    for ours, alone in ((both[0], fitted(dual=False)[0]), (both[1], fitted(cross=False)[1])):
+        for a, b in zip(ours.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
 
 
 def test_training_steps_run_with_dropout_and_validation_without(tmp_path, backbone, collection_folder):

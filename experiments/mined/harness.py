@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
+
+from ltr.compare.statistics import estimate, randomisation_p
 
 MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 
@@ -56,14 +57,15 @@ def make(run: Path, config: Path, data: Path, seed: int, options: list[str]) -> 
     subprocess.run([*ltr, "test", str(run)], check=True)
 
 
-def row(runs: list[Path], before: dict[str, float] | None) -> tuple[str, dict[str, float] | None]:
-    """The cells of a row of a table: measures, seconds, the difference of nDCG@10 from another row; and its values by query."""
+def row(runs: list[Path], before: np.ndarray | None) -> tuple[str, np.ndarray | None]:
+    """The cells of a row of a table: metrics, seconds, the difference of nDCG@10 from another row; and its values ``[S, Q]``."""
     if not all((run / "test.run").is_file() for run in runs):
         return f"not yet |{' |' * (len(MEASURES) + 1)}", None
     results = [json.loads((run / "metrics.json").read_text()) for run in runs]
     cells = [spread([one["test"][measure] for one in results]) for measure in MEASURES]
     cells.append(spread([one["fit"]["seconds"] for one in results], 0))
-    now = averaged(runs)
+    by_query = [per_query(run, "nDCG@10") for run in runs]
+    now = np.array([[one[query] for query in by_query[0]] for one in by_query])
     return " | ".join([*cells, "" if before is None else compared(now, before)]) + " |", now
 
 
@@ -73,12 +75,6 @@ def spread(values: list[float], digits: int = 4) -> str:
     return f"{statistics.mean(values):.{digits}f}{deviation}"
 
 
-def averaged(runs: list[Path]) -> dict[str, float]:
-    """nDCG@10 by query, the mean over the runs."""
-    values = [per_query(run, "nDCG@10") for run in runs]
-    return {query: statistics.mean(one[query] for one in values) for query in values[0]}
-
-
 def per_query(run: Path, measure: str) -> dict[str, float]:
     """Query id and value, of a tested run."""
     header, *lines = (line.split("\t") for line in (run / "per_query.tsv").read_text().splitlines())
@@ -86,11 +82,11 @@ def per_query(run: Path, measure: str) -> dict[str, float]:
     return {line[0]: float(line[at]) for line in lines if line[at] not in ("", "nan")}
 
 
-def compared(now: dict[str, float], before: dict[str, float]) -> str:
-    """The mean difference over the queries with its 95 % interval, and p of the paired t-test."""
-    gaps = np.array([now[query] - before[query] for query in now])
-    low, high = stats.t.interval(0.95, len(gaps) - 1, gaps.mean(), stats.sem(gaps))
-    return f"{gaps.mean():+.4f} ({low:+.4f} to {high:+.4f}), p {stats.ttest_1samp(gaps, 0).pvalue:.3f}"
+def compared(now: np.ndarray, before: np.ndarray) -> str:
+    """The mean difference with its 95 % interval and p over queries and seeds, and p over the queries of these very models."""
+    found, models = estimate(now, before), randomisation_p(now.mean(axis=0) - before.mean(axis=0))
+    low, high = found.interval()
+    return f"{found.mean:+.4f} ({low:+.4f} to {high:+.4f}), p {found.p:.3f}; these models: p {models:.4f}"
 
 
 def heading(first: str, against: str) -> str:

@@ -3,7 +3,7 @@
     python experiments/mined/ladder.py --data examples/medquad --queries 400 --seeds 0 1 2 3 4
 
 Trains and tests what is not there yet in runs/mined/<set>/<rung>/seed=<n>, then prints the table: mean and deviation over the
-seeds, and each rung against the one before, by a paired t-test over the queries of their nDCG@10 averaged over the seeds. A run
+seeds, and each rung against the one before, over queries and seeds (`ltr.compare.statistics`). A run
 that was interrupted is resumed. Several may run at once, with seeds or rungs of their own; give each one thread and one core.
 """
 
@@ -33,7 +33,7 @@ def main() -> None:
     before = None
     for rung in asked.rungs:
         cells, now = row([root / rung / f"seed={seed}" for seed in asked.seeds], before)
-        before = now or before
+        before = before if now is None else now
         print(f"| {RUNGS[rung]} | {cells}")
 
 

@@ -34,7 +34,7 @@ def main() -> None:
             if not asked.table:
                 make(run, Path(__file__).with_name(f"{rung}.yaml"), data, seed, given + options)
         cells, now = row(runs, before)
-        before = now or before
+        before = before if now is None else now
         print(f"| {name} | {cells}", flush=True)
 
 

@@ -42,9 +42,11 @@ class HardNegativeMining(Callback):
             looked at when a refresh is due, see :meth:`ltr.mining.miner.Miner.overlap_now`. None: always.
         recipe: how negatives are chosen among the documents that are found.
         miner: the dual encoder that searches, and stays as it is: a model, or a run folder (its best weights) or checkpoint.
-            None: the ranker that is trained.
+            None: the ranker that is trained, or the miner that is trained beside it (:class:`ltr.module.RankerModule`).
         judge: a second ranker of texts, as a model, run folder or checkpoint: what it scores above the relevant document is a
             likely false negative, and left out.
+        rescore: whether the ranker that is trained, a cross-encoder, scores all that the miner found and the filters left, so
+            that negatives are those that are hard for itself.
         asynchronous: whether a refresh, but for one before the first batch, runs in a process beside the training. This goes on,
             and takes the new negatives when they are there, so a run can't be repeated bit by bit. For runs of ``ltr fit``.
         keep: folders of negatives that are kept, the newest, beside that of the last checkpoint; None: all. A checkpoint can't be
@@ -62,6 +64,7 @@ class HardNegativeMining(Callback):
         recipe: Recipe = Recipe(),
         miner: DualEncoder | str | None = None,
         judge: Ranker | str | None = None,
+        rescore: bool = False,
         asynchronous: bool = False,
         keep: int | None = None,
     ) -> None:
@@ -72,7 +75,9 @@ class HardNegativeMining(Callback):
         if min_overlap is not None and not 0 < min_overlap <= 1:
             text = f"HardNegativeMining: min_overlap must be above 0 and at most 1, got {min_overlap}"
             raise InputError(text, option="trainer.callbacks")
-        self.min_overlap, self.recipe, self.keep = min_overlap, recipe, keep
+        if min_overlap is not None and rescore:
+            raise _error("looks at the miner alone for min_overlap, not at what rescore changes; leave one of them out")
+        self.min_overlap, self.recipe, self.keep, self.rescore = min_overlap, recipe, keep, rescore
         self.miner, self.judge = _fixed(miner, "miner"), _fixed(judge, "judge")
         if self.miner is not None and not isinstance(self.miner, DualEncoder):
             raise _error(f"searches with a dual encoder, and {type(self.miner).__name__} is none; name another miner")
@@ -95,9 +100,13 @@ class HardNegativeMining(Callback):
             raise _error(f"needs a TripletDataModule, got {type(data).__name__}; set data to ltr.datamodules.TripletDataModule")
         if len(data.sources) > 1 and "mined" not in data.sources:
             raise _error(f"needs negatives with the source 'mined', got {', '.join(data.sources)}; name it, with a number")
-        if self.miner is None and not isinstance(pl_module.ranker, DualEncoder):
-            name = type(pl_module.ranker).__name__
-            raise _error(f"searches with a dual encoder, and {name} is none; give one as miner")
+        name = type(pl_module.ranker).__name__
+        if self.miner is None and pl_module.searcher is None:
+            raise _error(f"searches with a dual encoder, and {name} is none; give one as miner, or train one as model.miner")
+        if self.miner is not None and pl_module.miner is not None:
+            raise _error("got a miner that stays as it is, and the model trains one; leave one of them out")
+        if self.rescore and (self.miner or pl_module.searcher) is pl_module.ranker:
+            raise _error(f"got rescore, but {name} has scored what it found by searching; leave rescore out")
 
     def state_dict(self) -> dict[str, Any]:
         return self._state
@@ -183,11 +192,19 @@ class HardNegativeMining(Callback):
         return n is not None and epoch // n > self._state.get("epoch", 0) // n
 
     def _miner_of(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> Miner:
-        model = self.miner or module.ranker
+        model = module.searcher if self.miner is None else self.miner
         assert isinstance(model, DualEncoder), "setup has checked it"
-        judge = None if self.judge is None else Judge(type(self.judge).__name__, self.judge, data.collection)
         judged, seed = data.collection.learnable("train"), (data.seed, trainer.global_step)
-        return Miner(model, data.collection, judged, self.recipe, data.mined_per_row, judge, seed)
+        scorers = self.scorers(module, data.collection)
+        return Miner(model, data.collection, judged, self.recipe, data.mined_per_row, *scorers, seed)
+
+    def scorers(self, module: RankerModule, collection: Collection) -> tuple[Judge | None, Judge | None]:
+        """The judge, and what scores anew."""
+
+        def scorer(model: Ranker | None) -> Judge | None:
+            return None if model is None else Judge(type(model).__name__, model, collection)
+
+        return scorer(self.judge), scorer(module.ranker if self.rescore else None)
 
     def _is_fresh(self, miner: Miner, trainer: Trainer) -> bool:
         """Whether the negatives in force would be found again, as far as ``min_overlap`` asks."""
@@ -207,7 +224,7 @@ class HardNegativeMining(Callback):
         if self._last is not None and by_rank_0(lambda: MinedNegatives.key_of(folder) == miner.key):
             found = together(lambda: MinedNegatives.open(folder, collection))
         else:
-            found = miner.mine(root.parent, trainer.precision_plugin.forward_context())
+            found = miner.mine(root.parent, trainer.precision_plugin.forward_context)
             found.manifest.update(epoch=trainer.current_epoch, step=step)
             if self._last is not None:
                 found.manifest["overlap"] = round(found.overlap(self._last), 4)

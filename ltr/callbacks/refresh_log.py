@@ -39,7 +39,13 @@ class RefreshLog:
             if isinstance(logger, WandbLogger):
                 shown, margin = sample(found, miner.collection, miner.judged), module.margin
                 rows = [[*one, _margin(margin, one[-1]) if isinstance(margin, FromDistance) else None] for one in shown]
-                logger.log_table("mining/sample", [*SAMPLE, "margin"], rows)
+                import wandb  # here, not above: it takes a second, which every command would
+
+                table = wandb.Table(columns=[*SAMPLE, "margin"], data=rows)
+                logger.experiment.log({"mining/sample": table})
+                artifact = wandb.Artifact(f"negatives-{logger.experiment.id}", type="negatives", metadata=dict(found.manifest))
+                artifact.add(table, "sample")
+                logger.experiment.log_artifact(artifact)
 
     def after_step(self, trainer: Trainer, module: RankerModule) -> None:
         """Report the first step after a refresh."""
@@ -53,7 +59,7 @@ class RefreshLog:
         for logger in trainer.loggers:
             logger.log_metrics(told, trainer.global_step)
             if isinstance(logger, WandbLogger) and len(margins):
-                import wandb  # here, not above: it takes a second, which every command would
+                import wandb
 
                 logger.experiment.log({"mining/margins": wandb.Histogram(margins.tolist())})
 

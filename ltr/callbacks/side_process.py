@@ -1,6 +1,7 @@
 """A refresh of negatives in a process of its own, while training goes on."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,9 +38,11 @@ class SideProcess:
         if not run.config.is_file():
             hint = "start the run by ltr fit, or leave asynchronous out"
             raise InputError(f"HardNegativeMining: a process beside the training needs {run.config}; {hint}")
+        if folder.exists():  # of an earlier run in this folder
+            shutil.rmtree(folder)
         beside = folder.with_name("beside")  # a folder of its own: the run's is held by the training
         beside.mkdir(parents=True, exist_ok=True)
-        weights = {f"ranker.{name}": value for name, value in module.ranker.state_dict().items()}
+        weights = {name: value for name, value in module.state_dict().items() if name.startswith(("ranker.", "miner."))}
         checkpoint = {"state_dict": weights, "pytorch-lightning_version": lightning.__version__}
         trainer.strategy.checkpoint_io.save_checkpoint(checkpoint, beside / "weights.ckpt")
         options = {
@@ -71,7 +74,7 @@ class SideProcess:
             log = self.folder.with_name("beside") / "mine.log"
             last = (log.read_text().strip().splitlines() or ["it said nothing"])[-1]
             raise InputError(f"HardNegativeMining: the process beside the training ended with code {code}: {last} ({log})")
-        return code == 0
+        return code == 0 or self.folder.exists()  # it is whole or absent; the process then only has to end
 
     def end(self) -> None:
         """End the process, if it runs, and forget it."""

@@ -1,6 +1,35 @@
 """The command line: arguments, the run that they ask for, and what is told of an error."""
 
-from ltr.cli.command import run
-from ltr.cli.messages import one_line
+from ltr.errors import InputError
 
-__all__ = ["one_line", "run"]
+
+def run(args: list[str]) -> None:
+    """Run a command.
+
+    Raises:
+        InputError: for what the user can mend.
+    """
+    if args[0] == "compare":  # without Lightning, which takes seconds to import
+        from ltr.cli import compare
+
+        return compare.run(args[1:])
+    if args[0] == "grid":
+        from ltr.cli import grid
+
+        return grid.run(args[1:])
+    if args[0] == "reproduce":
+        from ltr.cli import reproduce
+
+        return reproduce.run(args[1:])
+    from ltr.cli import command
+
+    return command.run(args)
+
+
+def one_line(error: BaseException) -> str | None:
+    """What to tell the user of an error; None for a mistake of ours. See :func:`ltr.cli.messages.one_line`."""
+    if isinstance(error, InputError):
+        return str(error)
+    from ltr.cli import messages
+
+    return messages.one_line(error)

@@ -1,5 +1,7 @@
 """The Lightning command line of rankers: ``fit``, ``validate``, ``test``, ``predict`` into a run folder."""
 
+import hashlib
+import json
 import logging
 import os
 import sys
@@ -26,6 +28,7 @@ from ltr.cli.mine import MiningTrainer, mining_of
 from ltr.data.files import write_whole
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
+from ltr.in_batch import OwnLists
 from ltr.module import RankerModule, is_trial
 from ltr.run.checkpoints import Best, Checkpoints, Last
 from ltr.run.folder import RunFolder, read_checkpoint, second_name
@@ -34,7 +37,7 @@ from ltr.run.log import Progress, speaking
 from ltr.run.loggers import loggers
 from ltr.run.progress import finished
 from ltr.run.ranker import take_weights
-from ltr.run.results import RunWriter, reached
+from ltr.run.results import RunWriter, below_start, reached, read_metrics, told_ceiling
 from ltr.run.trainer import check_callbacks, check_options
 
 log = logging.getLogger(__name__)
@@ -68,7 +71,7 @@ def run(args: list[str]) -> None:
                 subclass_mode_data=True,
                 auto_configure_optimizers=False,
                 seed_everything_default=0,
-                trainer_defaults={"max_epochs": 1, "log_every_n_steps": 10, "num_sanity_val_steps": 0},
+                trainer_defaults={"max_epochs": 1, "log_every_n_steps": 10, "num_sanity_val_steps": -1},
                 save_config_callback=RunConfig,
                 save_config_kwargs={"save_to_log_dir": False},
                 parser_kwargs=strict | {command: strict for command in COMMANDS},
@@ -143,9 +146,7 @@ class RankerCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--model.help", action=ModelHelp)
         # The data lays out what the ranker reads, and looks at nothing else of the model.
-        parser.link_arguments(
-            "model", "data.init_args.reads", compute_fn=lambda module: module.ranker.reads, apply_on="instantiate"
-        )
+        parser.link_arguments("model", "data.init_args.reads", compute_fn=lambda module: module.reads, apply_on="instantiate")
         parser.add_class_arguments(Best, "best")
         parser.add_class_arguments(Last, "last")
         help = "Start a new run from the ranker's weights of another one: a run folder (its best weights) or a checkpoint."
@@ -157,12 +158,12 @@ class RankerCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
-        folder = RunFolder(config.trainer.default_root_dir or _run_folder(config))
-        config.trainer.default_root_dir = str(folder.path)
-        folder.check_writable()
         check_options(config.trainer)
         plain = yaml.safe_load(self._parser(self.subcommand).dump(config, skip_unset=False))
         self._identity = identity(plain)
+        folder = RunFolder(config.trainer.default_root_dir or _run_folder(config, plain))
+        config.trainer.default_root_dir = str(folder.path)
+        folder.check_writable()
         if _is_rank_0():
             self._held.enter_context(folder.owned())
         if self.subcommand == "fit":
@@ -227,7 +228,7 @@ class RankerCLI(LightningCLI):
         config = self.config[self.subcommand]
         if config.init_from is None or config.ckpt_path is not None:
             return
-        file = take_weights(self.model.ranker, config.init_from, "--init_from")
+        file = take_weights(self.model, config.init_from, "--init_from")
         log.info("the ranker starts from the weights of %s", file)
 
     # The trainer
@@ -241,7 +242,7 @@ class RankerCLI(LightningCLI):
             return super().instantiate_trainer(callbacks=given, logger=False, enable_progress_bar=False)
         check_callbacks(given, [f"val/{metric.measure}" for metric in self.model.measures])
         if config.trainer.logger in (None, True):
-            kwargs["logger"] = loggers(Path(config.trainer.default_root_dir), config.wandb, fits)
+            kwargs["logger"] = loggers(Path(config.trainer.default_root_dir), config.wandb, fits, _parts(config))
         if config.trainer.enable_progress_bar is None:
             kwargs["enable_progress_bar"] = sys.stdout.isatty()
         lines = fits and not kwargs.get("enable_progress_bar", config.trainer.enable_progress_bar)
@@ -272,11 +273,22 @@ class RankerCLI(LightningCLI):
     def after_fit(self) -> None:
         folder = RunFolder(self.trainer.default_root_dir)
         if not is_trial(self.trainer):
-            text, path = reached(folder, self.config_init.fit.best), quote(str(folder.path))
-            log.info("%s; all of it lies in %s; next: ltr test %s", text, folder.path, path)
+            best, path = self.config_init.fit.best, quote(str(folder.path))
+            log.info("%s; all of it lies in %s; next: ltr test %s", reached(folder, best), folder.path, path)
+            if worse := below_start(folder, best):
+                log.warning("%s", worse)
+
+    def after_validate(self) -> None:
+        self._tell_ceiling("validate")
 
     def after_test(self) -> None:
+        self._tell_ceiling("test")
         log.info("test.run, per_query.tsv and metrics.json lie in %s", self.trainer.default_root_dir)
+
+    def _tell_ceiling(self, command: str) -> None:
+        folder = RunFolder(self.trainer.default_root_dir)
+        if not is_trial(self.trainer) and (text := told_ceiling(read_metrics(folder.results)[command])):
+            log.info("%s", text)
 
     def after_predict(self) -> None:
         log.info("predict.run lies in %s", self.trainer.default_root_dir)
@@ -285,8 +297,17 @@ class RankerCLI(LightningCLI):
         """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is an error, not a wish."""
 
 
-def _run_folder(config: jsonargparse.Namespace) -> Path:
-    """The folder of the last --config where that is a run's own; else ``runs/<experiment>/seed=<n>``, named by its path."""
+def _parts(config: jsonargparse.Namespace) -> list[str]:
+    """The classes of ranker, loss, margin, in-batch policy and data, but for those that change nothing."""
+    found = (config.model.ranker, config.model.loss, config.model.margin, config.model.in_batch, config.data)
+    return [type(one).__name__ for one in found if not isinstance(one, OwnLists | None)]
+
+
+def _run_folder(config: jsonargparse.Namespace, plain: dict[str, Any]) -> Path:
+    """The folder of the last --config where that is a run's own; else ``runs/<experiment>/seed=<n>``, named by its path.
+
+    In a sweep of Weights & Biases each combination of options is an experiment, ``runs/<experiment>/sweep-<digest>/seed=<n>``.
+    """
     parts: tuple[str, ...] = ("unnamed",)
     if config.config:
         file = Path(os.path.relpath(str(config.config[-1])))
@@ -294,6 +315,9 @@ def _run_folder(config: jsonargparse.Namespace) -> Path:
             return file.parent
         parts = file.with_suffix("").parts
         parts = parts[parts.index("experiments") + 1 :] if "experiments" in parts else parts[-1:]
+    if "WANDB_SWEEP_ID" in os.environ:
+        options = json.dumps([plain[name] for name in ("model", "data", "trainer")])
+        parts += (f"sweep-{hashlib.sha256(options.encode()).hexdigest()[:8]}",)
     return Path("runs", *parts, f"seed={config.seed_everything}")
 
 

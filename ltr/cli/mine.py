@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from lightning.pytorch import LightningModule, Trainer
+from torch import nn
 
 from ltr.callbacks import HardNegativeMining
 from ltr.data.collection import Collection
@@ -13,7 +14,6 @@ from ltr.datamodules import RankingDataModule, TripletDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe
-from ltr.mining.judge import Judge
 from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.report import lines
@@ -57,18 +57,18 @@ class MiningTrainer(Trainer):
         if not isinstance(datamodule, PoolDataModule):
             raise InputError(f"mining needs a collection of texts, got {type(datamodule).__name__}", option="data")
         if ckpt_path is not None:
-            take_weights(model.ranker, ckpt_path, "--ckpt_path")
+            take_weights(model, ckpt_path, "--ckpt_path")
         callback = mining_of(self)
-        fixed, judge = (None, None) if callback is None else (callback.miner, callback.judge)
-        searching = fixed or model.ranker
+        fixed = None if callback is None else callback.miner
+        searching = model.searcher if fixed is None else fixed
         if not isinstance(searching, DualEncoder):
             hint = "give the callback HardNegativeMining a miner, or mine with a run of a DualEncoder"
-            raise InputError(f"mining searches with a dual encoder, and {type(searching).__name__} is none; {hint}")
+            raise InputError(f"mining searches with a dual encoder, and {type(model.ranker).__name__} is none; {hint}")
         datamodule.prepare_data()
         collection = datamodule.collection
-        judging = None if judge is None else Judge(type(judge).__name__, judge, collection)
+        judge, rescorer = (None, None) if callback is None else callback.scorers(model, collection)
         least = datamodule.mined_per_row if isinstance(datamodule, TripletDataModule) else 1
-        miner = Miner(searching, collection, collection.learnable(split), recipe, least, judging, (datamodule.seed, 0))
+        miner = Miner(searching, collection, collection.learnable(split), recipe, least, judge, rescorer, (datamodule.seed, 0))
         about = {"split": split, "checkpoint": ckpt_path}
         self.predict(_Mining(miner, output, trec, about), range(1), return_predictions=False)
 
@@ -84,7 +84,8 @@ class _Mining(LightningModule):
 
     def __init__(self, miner: Miner, output: str | None, trec: str | None, about: dict[str, str | None]) -> None:
         super().__init__()
-        self.ranker, self.judge = miner.model, None if miner.judge is None else miner.judge.ranker  # so they are moved
+        beside = [one.ranker for one in (miner.judge, miner.rescorer) if one is not None]
+        self.models = nn.ModuleList([miner.model, *beside])  # so they are moved
         self.miner, self.output, self.trec, self.about = miner, output, trec, about
 
     def on_predict_start(self) -> None:
@@ -97,7 +98,7 @@ class _Mining(LightningModule):
             log.info("the same negatives are there already, and not mined again")
             found = MinedNegatives.open(folder, miner.collection)
         else:
-            found = miner.mine(folder.parent, self.trainer.precision_plugin.forward_context())
+            found = miner.mine(folder.parent, self.trainer.precision_plugin.forward_context)
             found.manifest.update(self.about)
             for line in lines(found.manifest):
                 log.info("%s", line)

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import ApartTexts, JoinedPairs
+from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
 from ltr.data.query_lists import LabelledList
+from ltr.data.texts import TextTable
 from ltr.data.tokens import TokenStore
 
 
@@ -42,7 +43,7 @@ class PairCollator(Collator):
         query_rows = np.repeat([one.query_row for one in lists], [len(one.doc_rows) for one in lists]).astype(np.int64)
         doc_rows = np.concatenate([np.empty(0, dtype=np.int64), *(one.doc_rows for one in lists)])
         pairs = self.join.texts(self.queries, query_rows, self.docs, doc_rows)
-        return _without_content(lists)._replace(pairs=pairs)
+        return without_content(lists)._replace(pairs=pairs)
 
 
 class TextCollator(Collator):
@@ -56,7 +57,7 @@ class TextCollator(Collator):
         return self.forms.docs.lengths(self.docs.lengths(one.doc_rows))
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
-        batch = _without_content(lists)
+        batch = without_content(lists)
         doc_rows = np.concatenate([np.empty(0, dtype=np.int64), *(one.doc_rows for one in lists)])
         return batch._replace(
             queries=None if self.queries is None else self.forms.queries.texts(self.queries, batch.query_rows.numpy()),
@@ -74,6 +75,32 @@ class TextCollator(Collator):
             keys = self.forms.docs.texts(self.docs, np.asarray(new)).keys()
             self._keys |= zip(new, keys.tolist(), strict=True)
         return np.asarray([self._keys[row] for row in one.judged_rows.tolist()], dtype=np.int64)
+
+
+class BothCollator(Collator):
+    """Lays out joined pairs, and the same texts apart; lists are sorted by the pairs, which cost more."""
+
+    def __init__(self, pairs: Collator, apart: Collator) -> None:
+        self.pairs, self.apart = pairs, apart
+
+    def lengths(self, one: LabelledList) -> np.ndarray:
+        return self.pairs.lengths(one)
+
+    def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
+        return self.apart(lists)._replace(pairs=self.pairs(lists).pairs)
+
+
+def text_collator(queries: TextTable, docs: TextTable, reads: TextReads) -> Collator:
+    """The collator of what a ranker reads, on the stored tokens of these texts.
+
+    Raises:
+        InputError: if a query leaves no room for a document.
+    """
+    if isinstance(reads, PairsAndTexts):
+        return BothCollator(text_collator(queries, docs, reads.pairs), text_collator(queries, docs, reads.apart))
+    asked, found = (TokenStore.open(*side) for side in zip((queries, docs), reads.tokenizers, strict=True))
+    reads.check_queries(queries, asked)
+    return PairCollator(asked, found, reads) if isinstance(reads, JoinedPairs) else TextCollator(asked, found, reads)
 
 
 class FeatureCollator(Collator):
@@ -100,14 +127,15 @@ class FeatureCollator(Collator):
         return float(len(one.doc_rows))  # lists of equal length need no padding
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
-        batch = _without_content(lists)
+        batch = without_content(lists)
         features = np.zeros((*batch.mask.shape, self.features.shape[1]), dtype=np.float32)
         for row, one in enumerate(lists):
             features[row, : len(one.doc_rows)] = self.features[one.doc_rows]
         return batch._replace(features=torch.from_numpy(features))
 
 
-def _without_content(lists: Sequence[LabelledList]) -> RankingBatch:
+def without_content(lists: Sequence[LabelledList]) -> RankingBatch:
+    """Lists with their labels, padded to one width, without what a ranker reads."""
     mask = _mask([len(one.doc_rows) for one in lists])
     return RankingBatch(
         labels=_padded([one.labels for one in lists], mask, np.float32),

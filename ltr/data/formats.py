@@ -128,10 +128,21 @@ class ApartTexts(NamedTuple):
         """Every query will do: one that is too long is cut, as a document is."""
 
 
+class PairsAndTexts(NamedTuple):
+    """Both: joined pairs for a cross-encoder, and texts apart for the dual encoder that is trained beside it."""
+
+    pairs: JoinedPairs
+    apart: ApartTexts
+
+
 class FeatureVectors(NamedTuple):
     """Documents as feature vectors, of ``n_features`` numbers each."""
 
     n_features: int
+
+
+TextReads = JoinedPairs | ApartTexts | PairsAndTexts
+Reads = TextReads | FeatureVectors
 
 
 class _Spans(NamedTuple):

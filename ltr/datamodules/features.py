@@ -10,7 +10,7 @@ import torch
 
 from ltr.data.collate import FeatureCollator
 from ltr.data.files import digest_of_arrays
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+from ltr.data.formats import FeatureVectors, Reads
 from ltr.data.letor import FeatureSplit, find_splits, hold_out, read_letor
 from ltr.data.normalise import Normalisation, Step, check_width
 from ltr.data.plans import EvalBatches
@@ -62,7 +62,7 @@ class FeatureDataModule(RankingDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
+        reads: Reads | None = None,
     ) -> None:
         super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, batch_size=batch_size, bucket_window=bucket_window)
@@ -146,6 +146,10 @@ class FeatureDataModule(RankingDataModule):
         lists = [one.whole(query) for query in range(len(one))]
         collator = FeatureCollator(self.normalisation.apply(one))
         return EvalBatches(lists, self.eval_batch_size, collator, self.world_size)
+
+    def evaluated(self, split: str) -> dict[str, str]:
+        one = self.split(split)
+        return super().evaluated(split) | ({} if one is None else {"data": one.key})
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
         one = self.split(split)

@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+from ltr.data.formats import Reads
 from ltr.data.plans import GroupPlan, TrainBatches
 from ltr.data.rows import Epoch, QueryGroups
 from ltr.datamodules.pools import PoolDataModule
@@ -41,7 +41,7 @@ class GroupDataModule(PoolDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
+        reads: Reads | None = None,
     ) -> None:
         super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, docs_per_group=docs_per_group)

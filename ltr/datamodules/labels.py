@@ -7,7 +7,7 @@ from typing import Literal
 from ltr.data.collate import TextCollator
 from ltr.data.collection import Collection
 from ltr.data.files import digest_of_arrays
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+from ltr.data.formats import ApartTexts, Reads
 from ltr.data.labelled_texts import LabelledTexts, open_labelled_texts
 from ltr.data.plans import GroupPlan, TrainBatches
 from ltr.data.rows import LabelGroups
@@ -57,7 +57,7 @@ class LabelDataModule(PoolDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
+        reads: Reads | None = None,
     ) -> None:
         super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(2, groups=groups, docs_per_group=docs_per_group)  # texts are relevant to each other
@@ -72,8 +72,10 @@ class LabelDataModule(PoolDataModule):
     def prepare_data(self) -> None:
         self._choose_split("fit" if self.trainer is None else self.trainer.state.fn or "fit")
         super().prepare_data()
+        reads = self._text_form()
+        assert isinstance(reads, ApartTexts), "a cross-encoder is refused"
         for table in self.texts.tables.values():
-            for tokenizer in self._text_form().tokenizers:
+            for tokenizer in reads.tokenizers:
                 TokenStore.open(table, tokenizer)
 
     def setup(self, stage: str) -> None:

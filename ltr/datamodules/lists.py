@@ -4,7 +4,7 @@ import logging
 from typing import Literal, get_args
 
 from ltr.data.bm25 import bm25_lists
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+from ltr.data.formats import Reads
 from ltr.data.query_lists import QueryLists
 from ltr.data.rows import GradedLists, Keep, ListRows, with_two_grades
 from ltr.datamodules.pools import PoolDataModule
@@ -54,7 +54,7 @@ class ListDataModule(PoolDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
+        reads: Reads | None = None,
     ) -> None:
         super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, batch_size=batch_size, bucket_window=bucket_window)

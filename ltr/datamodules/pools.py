@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 
 from ltr.data.bm25 import bm25_lists
-from ltr.data.collate import PairCollator, TextCollator
+from ltr.data.collate import text_collator
 from ltr.data.collection import Collection, open_collection
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+from ltr.data.formats import ApartTexts, FeatureVectors, Reads, TextReads
 from ltr.data.plans import EvalBatches
 from ltr.data.query_lists import QueryLists
 from ltr.data.tokens import TokenStore
@@ -47,7 +47,7 @@ class PoolDataModule(RankingDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
+        reads: Reads | None = None,
     ) -> None:
         super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed, reads)
         if candidates in ("bm25", "corpus") and depth is None:
@@ -63,6 +63,10 @@ class PoolDataModule(RankingDataModule):
 
     def pools(self, split: str) -> EvalBatches | None:
         return self._pools.get(split)
+
+    def evaluated(self, split: str) -> dict[str, str]:
+        texts = {"queries": self.collection.queries.key, "documents": self.collection.corpus.key}
+        return super().evaluated(split) | texts
 
     def conventions(self) -> dict[str, object]:
         index = {"index": self.index} if self.candidates == "corpus" else {}
@@ -88,29 +92,26 @@ class PoolDataModule(RankingDataModule):
             return
         reads, collection = self._text_form(), self._open_collection()
         tables = collection.queries, collection.corpus
-        queries, docs = (TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True))
-        reads.check_queries(collection.queries, queries)
-        self.collator = (
-            PairCollator(queries, docs, reads) if isinstance(reads, JoinedPairs) else TextCollator(queries, docs, reads)
-        )
+        self.collator = text_collator(*tables, reads)
         self.collection, self._opened = collection, True
         self.content = {"queries": collection.queries.key, "documents": collection.corpus.key}
         if self.candidates == "corpus":
             assert isinstance(reads, ApartTexts) and self.depth is not None, "_text_form and the constructor check it"
+            queries, docs = (TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True))
             own_texts = collection.queries.key == collection.corpus.key
             self.corpus = SearchedCorpus(queries, docs, reads, self.depth, self.index, own_texts)
 
-    def _text_form(self) -> JoinedPairs | ApartTexts:
+    def _text_form(self) -> TextReads:
         """What the ranker reads, checked."""
         reads, name = self.reads, type(self).__name__
-        if not isinstance(reads, JoinedPairs | ApartTexts):
+        if reads is None or isinstance(reads, FeatureVectors):
             came = "nothing" if reads is None else "a ranker of feature vectors"
             hint = "pass reads=ranker.reads of a text ranker, or reads=JoinedPairs(tokenizer, 128)"
             raise InputError(f"{name} serves texts and must know how the ranker reads them, got {came}; {hint}")
-        if isinstance(reads, JoinedPairs) and self.needs_in_batch:
+        if not isinstance(reads, ApartTexts) and self.needs_in_batch:
             hint = "take TripletDataModule or ListDataModule, or a dual encoder"
             raise InputError(f"a cross-encoder can't learn from groups: they hold relevant documents alone; {hint}")
-        if isinstance(reads, JoinedPairs) and self.candidates == "corpus":
+        if not isinstance(reads, ApartTexts) and self.candidates == "corpus":
             text = "only a dual encoder can search the corpus: a cross-encoder reads pairs; set candidates to candidates or bm25"
             raise InputError(text, option="candidates")
         return reads

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, Sampler
 
 from ltr.batch import RankingBatch
 from ltr.data.collate import Collator
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+from ltr.data.files import digest_of_arrays
+from ltr.data.formats import Reads
 from ltr.data.plans import Buckets, EvalBatches, PlanSampler, ShareOfRank, TrainBatches
 from ltr.data.rows import Rows
 from ltr.errors import InputError
@@ -60,7 +61,7 @@ class RankingDataModule(LightningDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
+        reads: Reads | None = None,
     ) -> None:
         super().__init__()
         self.path, self.eval_batch_size, self.reads = path, eval_batch_size, reads
@@ -99,6 +100,17 @@ class RankingDataModule(LightningDataModule):
         pools = self.pools(split)
         share = [] if pools is None else [pools.batches[i] for i in ShareOfRank(len(pools), self.rank, self.world_size)]
         return np.asarray([one.query_row for batch in share for one in batch], dtype=np.int64)
+
+    def evaluated(self, split: str) -> dict[str, str]:
+        """A digest of each thing that the numbers of a split depend on, beside the ranker: judgements, candidates and texts."""
+        pools = self.pools(split)
+        lists = [] if pools is None else sorted((one for batch in pools.batches for one in batch), key=lambda one: one.query_row)
+        judged = [part for one in lists for part in (one.doc_rows, one.labels, one.judged_rows, one.judged_grades)]
+        if all(one.judged_rows is not None for one in lists):
+            judged = [part for one in lists for part in (one.judged_rows, one.judged_grades)]
+        queries = np.array([one.query_row for one in lists])
+        parts = {"judgements": judged, "candidates": [one.doc_rows for one in lists]}
+        return {name: _digest(queries, [one for one in arrays if one is not None]) for name, arrays in parts.items()}
 
     def conventions(self) -> dict[str, object]:
         """What a report must say of the evaluated lists."""
@@ -233,6 +245,10 @@ class TrainLoader(DataLoader):
             except StopIteration:
                 return
             yield batch
+
+
+def _digest(queries: np.ndarray, arrays: list[np.ndarray]) -> str:
+    return digest_of_arrays(queries, np.array([len(one) for one in arrays]), *arrays)
 
 
 def at_least(least: int, **options: int | None) -> None:

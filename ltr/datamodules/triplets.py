@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from ltr.data.bm25 import bm25_lists
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+from ltr.data.formats import Reads
 from ltr.data.plans import Buckets
 from ltr.data.query_lists import QueryLists
 from ltr.data.rows import Epoch, Source, TripletRows
@@ -59,7 +59,7 @@ class TripletDataModule(PoolDataModule):
         num_workers: int = 0,
         persistent_workers: bool = False,
         seed: int | None = None,
-        reads: JoinedPairs | ApartTexts | FeatureVectors | None = None,
+        reads: Reads | None = None,
     ) -> None:
         super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
         at_least(1, positives=positives, negatives_per_query=negatives_per_query)

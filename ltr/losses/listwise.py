@@ -129,7 +129,7 @@ class MeanInequalityLoss(Loss):
 
     Use: Several relevant documents that should come out equal: it pulls the relevant ones together as well as up.
     Cost: O(N) time and memory.
-    References: This project; the bound is the inequality of arithmetic and geometric means.
+    References: infgrad (2020), A listwise loss based on the inequality of means (blog post).
 
     Example:
         >>> scores = torch.tensor([[3.0, 4.3, 5.3, 0.5, 0.25, 0.25, 1.0]])

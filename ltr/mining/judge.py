@@ -1,4 +1,4 @@
-"""A second model that tells likely false negatives: documents that it scores above the relevant one."""
+"""A second ranker that scores what was found: above the relevant document, it is likely a false negative."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ltr.data.collate import Collator, PairCollator, TextCollator
+from ltr.data.collate import Collator, text_collator
 from ltr.data.collection import Collection
-from ltr.data.formats import ApartTexts, JoinedPairs
+from ltr.data.formats import FeatureVectors
 from ltr.data.query_lists import LabelledList, QueryLists
-from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
+from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.ranker import Ranker
 from ltr.search.ranks import rank, summed, world_size
 
@@ -69,23 +69,21 @@ class Judge:
         collator, device = self._collator(), next(self.ranker.parameters()).device
         order = sorted(range(len(lists)), key=lambda at: collator.lengths(lists[at]).sum())
         found: dict[int, np.ndarray] = {}
-        self.ranker.eval()
-        while order:
-            batch = [order.pop()]
-            while order and sum(len(lists[at].doc_rows) for at in [*batch, order[-1]]) <= PAIRS:
-                batch.append(order.pop())
-            whole = collator([lists[at] for at in batch])
-            scores = self.ranker(_moved(whole, device)).float().cpu().numpy()
-            found |= {at: row[: len(lists[at].doc_rows)] for at, row in zip(batch, scores, strict=True)}
+        with in_eval_mode(self.ranker):
+            while order:
+                batch = [order.pop()]
+                while order and sum(len(lists[at].doc_rows) for at in [*batch, order[-1]]) <= PAIRS:
+                    batch.append(order.pop())
+                whole = collator([lists[at] for at in batch])
+                scores = self.ranker(_moved(whole, device)).float().cpu().numpy()
+                found |= {at: row[: len(lists[at].doc_rows)] for at, row in zip(batch, scores, strict=True)}
         return [found[at] for at in range(len(lists))]
 
     def _collator(self) -> Collator:
-        reads, tables = self.ranker.reads, (self.collection.queries, self.collection.corpus)
-        if not isinstance(reads, JoinedPairs | ApartTexts):
+        reads = self.ranker.reads
+        if isinstance(reads, FeatureVectors):
             raise InputError(f"a judge must read texts, got {type(self.ranker).__name__}", option="judge")
-        queries, docs = (TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True))
-        reads.check_queries(self.collection.queries, queries)
-        return PairCollator(queries, docs, reads) if isinstance(reads, JoinedPairs) else TextCollator(queries, docs, reads)
+        return text_collator(self.collection.queries, self.collection.corpus, reads)
 
 
 def _moved(batch: Any, device: torch.device) -> Any:

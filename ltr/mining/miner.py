@@ -6,7 +6,7 @@ Letters of shapes: Q training queries, D candidates of each, n negatives of each
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -45,6 +45,7 @@ class Miner:
         recipe: how negatives are chosen.
         least: a query with fewer negatives gets random documents up to this number.
         judge: a second model, which leaves out likely false negatives.
+        rescorer: scores what the filters leave of all that was found, and negatives are sampled by its scores.
         seed: of all that is drawn; a refresh has numbers of its own.
     """
 
@@ -54,24 +55,26 @@ class Miner:
     recipe: Recipe = field(default_factory=Recipe)
     least: int = 1
     judge: Judge | None = None
+    rescorer: Judge | None = None
     seed: tuple[int, ...] = (0,)
 
     @property
     def key(self) -> str:
         """All that decides what is found: the model and how it reads, the texts, the judgements, the recipe, the seed."""
-        model, judge = self.model, None if self.judge is None else digest_of_weights(self.judge.ranker)
+        model = self.model
+        others = [one and digest_of_weights(one.ranker) for one in (self.judge, self.rescorer)]
         towers = [(tower.encoder.pooling, str(tower.head)) for tower in (model.query_tower, model.doc_tower)]
         forms = [(form.max_length, form.prompt) for form in model.reads]
-        parts = [digest_of_weights(model), model.similarity, towers, forms, judge, asdict(self.recipe), self.least, self.seed]
+        parts = [digest_of_weights(model), model.similarity, towers, forms, others, asdict(self.recipe), self.least, self.seed]
         content = [self.collection.corpus.key, self.collection.queries.key, self.judged.digest()]
         return hashlib.sha256(json.dumps(parts + content).encode()).hexdigest()[:32]
 
-    def mine(self, folder: Path, precision: AbstractContextManager | None = None) -> MinedNegatives:
+    def mine(self, folder: Path, precision: Callable[[], AbstractContextManager] = nullcontext) -> MinedNegatives:
         """Encode, search, filter and sample.
 
         Args:
             folder: where embeddings lie for as long as it takes; every process must reach it.
-            precision: the context in which texts are encoded, such as ``torch.autocast``; None: as the model stands.
+            precision: makes the context in which models run, such as ``torch.autocast``; else they run as they stand.
 
         Returns:
             The negatives; their manifest says how they were chosen, how many fell to which filter, and how long it took.
@@ -82,7 +85,7 @@ class Miner:
         self._seconds: dict[str, float] = {}
         reads, (queries, docs) = self.model.reads, self._stores()
         with shared_folder(folder, "mining") as shared:
-            with self._timed("encode"), precision or nullcontext():
+            with self._timed("encode"), precision():
                 own = encode_shard(self.model.doc_tower, docs, reads.docs, shared / f"{rank()}.npy")
                 asked = encode_everywhere(self.model.query_tower, queries, reads.queries, self.judged.query_rows)
             with self._timed("search"):
@@ -97,7 +100,8 @@ class Miner:
                 lowest = np.full(len(asked), np.inf, np.float32)
                 np.minimum.at(lowest, at, relevant_scores)
                 found = Candidates(doc_rows, scores, same.relevant(doc_rows), lowest)
-                ids, counts = self._chosen(found, same)
+                with precision():
+                    ids, counts = self._chosen(found, same)
                 if self.least and not (ids >= 0).any():
                     text = f"{self.collection.source}: no query has a document to rank below its relevant ones"
                     raise InputError(f"{text}; nothing can be mined")
@@ -134,6 +138,8 @@ class Miner:
     def _chosen(self, found: Candidates, same: "_SameTexts") -> tuple[np.ndarray, dict[str, int]]:
         """Negatives ``[Q, n]`` int64, hardest first and filled up with −1; and how many fell to what."""
         left, counts = filtered(found, self.recipe)
+        if self.rescorer is not None:
+            found, left = self._rescored(found, left, self.rescorer)
         ids, _ = sampled(found, left, self.recipe, np.random.default_rng([*self.seed, 1]))
         if self.judge is not None:
             out = self.judge.above_relevant(self.judged, ids, self.recipe.judge_margin)
@@ -145,6 +151,14 @@ class Miner:
         counts["short"] = int(((ids >= 0).sum(axis=1) < self.least).sum())
         counts["random"] = self._fill(ids, same)
         return ids, counts
+
+    def _rescored(self, found: Candidates, left: np.ndarray, rescorer: Judge) -> tuple[Candidates, np.ndarray]:
+        """The candidates that are left, with the scores of another ranker, best first by these."""
+        doc_rows = np.where(left, found.doc_rows, -1)
+        scores = np.where(left, rescorer.scores(self.judged, doc_rows)[0], -np.inf)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        doc_rows, scores, left = (np.take_along_axis(one, order, axis=1) for one in (doc_rows, scores, left))
+        return found._replace(doc_rows=doc_rows, scores=scores), left
 
     def _fill(self, ids: np.ndarray, same: "_SameTexts") -> int:
         """Give queries with fewer than ``least`` negatives random documents; how many."""
@@ -170,7 +184,8 @@ class Miner:
             "similarity": self.model.similarity,
             "distance": "euclidean, of embeddings of length 1" if self.model.similarity == "cosine" else "euclidean",
             "recipe": asdict(self.recipe),
-            "judge": None if self.judge is None else self.judge.name,
+            "judge": self.judge and self.judge.name,
+            "rescorer": self.rescorer and self.rescorer.name,
             "seed": list(self.seed),
             "mined_queries": len(self.judged.query_rows),
             "counts": counts,

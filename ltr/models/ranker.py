@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch
-from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
+from ltr.data.formats import Reads
 
 
 class Ranker(nn.Module):
@@ -18,7 +18,7 @@ class Ranker(nn.Module):
         usual_lr: the learning rate where the configuration names none.
     """
 
-    reads: JoinedPairs | ApartTexts | FeatureVectors
+    reads: Reads
     gives_embeddings: bool = True
     usual_lr: float = 2e-5
 

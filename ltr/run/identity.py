@@ -29,7 +29,8 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     given = callbacks if isinstance(callbacks, list) else [callbacks]
     deciding = [one for one in given if any(name in str(one) for name in ("LossSchedule", "HardNegativeMining"))]
     found |= {"trainer.callbacks": deciding} if deciding else {}
-    return {name: value for name, value in found.items() if name.removeprefix("model.ranker.") not in RANKER_FREE}
+    free = {f"model.{part}.{name}" for part in ("ranker", "miner") for name in RANKER_FREE}
+    return {name: value for name, value in found.items() if name not in free}
 
 
 def _flat(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,9 @@ import logging
 import netrc
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
@@ -14,13 +16,17 @@ from ltr.data.files import write_whole
 log = logging.getLogger(__name__)
 
 
-def loggers(folder: Path, wandb_project: str | None, fits: bool) -> list[Logger]:
+RESULTS = ("metrics.json", "per_query.tsv", "test.run", "ir-metadata.yml", "config.yaml")  # an artefact of every tested run
+
+
+def loggers(folder: Path, wandb_project: str | None, fits: bool, tags: Sequence[str] = ()) -> list[Logger]:
     """The loggers of a run.
 
     Args:
         folder: the run folder.
         wandb_project: of Weights & Biases; None for none. A resumed run continues the same run there.
         fits: whether the command is ``fit``.
+        tags: of the run there. Its group is the experiment: the folder of its seeds.
     """
     made: list[Logger] = [CSVLogger(folder, name="logs")]  # a version for every start: a resumed run erases nothing
     if wandb_project:
@@ -29,11 +35,30 @@ def loggers(folder: Path, wandb_project: str | None, fits: bool) -> list[Logger]
             log.info("Weights & Biases: no key found, logging offline into %s", folder / "wandb")
         file = folder / "wandb" / "run-id"
         if fits and not file.is_file():
-            write_whole(file, [secrets.token_hex(4)])
+            write_whole(file, [os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)])  # an agent of a sweep says it
         known = file.read_text().strip() if file.is_file() else None
-        options = {"project": wandb_project, "name": "/".join(folder.parts[-3:]), "resume": "allow"}
-        made.append(WandbLogger(save_dir=folder, offline=offline, id=known, **options))  # type: ignore[arg-type]  # as wandb.init
+        experiment = folder.parent if folder.name.startswith("seed=") else folder
+        options: dict[str, Any] = {"project": wandb_project, "name": "/".join(folder.parts[-3:]), "resume": "allow"}
+        options |= {"group": "/".join(experiment.parts[-2:]), "tags": [*tags]}
+        made.append(WandbLogger(save_dir=folder, offline=offline, id=known, **options))
     return made
+
+
+def log_results(found: Sequence[Logger], folder: Path) -> None:
+    """Tell Weights & Biases what a test has left in a run folder: an artefact of its files, and the table of its queries."""
+    for logger in found:
+        if not isinstance(logger, WandbLogger):
+            continue
+        import wandb  # here, not above: it takes a second, which every command would
+
+        artifact = wandb.Artifact(f"results-{logger.experiment.id}", type="results")
+        for name in RESULTS:
+            if (folder / name).is_file():
+                artifact.add_file(str(folder / name))
+        logger.experiment.log_artifact(artifact)
+        header, *rows = (line.split("\t") for line in (folder / "per_query.tsv").read_text(encoding="utf-8").splitlines())
+        values = [[query, *(None if cell == "nan" else float(cell) for cell in cells)] for query, *cells in rows]
+        logger.experiment.log({"test/per_query": wandb.Table(columns=header, data=values)})
 
 
 def has_wandb_key() -> bool:

@@ -7,6 +7,7 @@ from lightning.pytorch.cli import instantiate_module
 
 from ltr.errors import InputError
 from ltr.models import Ranker
+from ltr.module import RankerModule
 from ltr.run.folder import RunFolder, read_checkpoint
 
 
@@ -30,14 +31,18 @@ def ranker_of(path: str | Path, option: str) -> Ranker:
     return ranker
 
 
-def take_weights(ranker: Ranker, path: str | Path, option: str) -> Path:
+def take_weights(module: RankerModule, path: str | Path, option: str) -> Path:
     """Load the weights of another run's ranker into this one, and return their file; for the rest see :func:`ranker_of`.
+
+    A miner that is trained beside the ranker takes its weights too, if the other run has one.
 
     Raises:
         InputError: if there is no checkpoint, or its weights do not fit.
     """
     file, checkpoint = _trained(path, option)
-    _load(ranker, checkpoint, f"{option} {file}")
+    _load(module.ranker, checkpoint, f"{option} {file}")
+    if module.miner is not None and any(name.startswith("miner.") for name in checkpoint["state_dict"]):
+        _load(module.miner, checkpoint, f"{option} {file}", "miner.")
     return file
 
 
@@ -46,10 +51,10 @@ def _trained(path: str | Path, option: str) -> tuple[Path, dict[str, Any]]:
     return Path(file), read_checkpoint(file, option)
 
 
-def _load(ranker: Ranker, checkpoint: dict[str, Any], where: str) -> None:
+def _load(ranker: Ranker, checkpoint: dict[str, Any], where: str, part: str = "ranker.") -> None:
     weights = checkpoint["state_dict"]
     try:
-        ranker.load_state_dict({k.removeprefix("ranker."): v for k, v in weights.items() if k.startswith("ranker.")})
+        ranker.load_state_dict({k.removeprefix(part): v for k, v in weights.items() if k.startswith(part)})
     except RuntimeError as error:
         text = " ".join(str(error).split())[:200]
         raise InputError(f"{where}: the weights do not fit the ranker of this configuration: {text}…") from None

@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.data.files import write_whole
 from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
-from ltr.module import RankerModule, data_of, is_trial
+from ltr.module import RankerModule, data_of, is_trial, measures_start
+from ltr.run.ceiling import ceiling
 from ltr.run.checkpoints import Best
 from ltr.run.folder import RunFolder
 from ltr.run.log import duration
+from ltr.run.loggers import log_results
+from ltr.run.provenance import provenance, write_ir_metadata
 
 RankedQuery = tuple[int, list[tuple[int, float]], list[float]]  # its row, its documents with their scores, its metrics
 
@@ -26,9 +30,10 @@ RankedQuery = tuple[int, list[tuple[int, float]], list[float]]  # its row, its d
 class RunWriter(Callback):
     """Writes results into the run folder (the trainer's ``default_root_dir``), each file whole or not at all.
 
-    * ``metrics.json``: every validation of ``fit``; its steps, and the seconds of training them, without validations and over all
-      resumes; where its weights come from; the last ``validate`` and ``test`` with their conventions;
-    * ``test.run`` and ``per_query.tsv`` at the end of ``test``; ``predict.run`` at the end of ``predict``.
+    * ``metrics.json``: the validation before ``fit`` (``start``), every one in it, its steps, and the seconds of training them,
+      without validations and over all resumes; where its weights come from; the last ``validate`` and ``test`` with their
+      conventions, a digest of what was evaluated, and the ceiling of the candidates;
+    * ``test.run``, ``ir-metadata.yml`` and ``per_query.tsv`` at the end of ``test``; ``predict.run`` at the end of ``predict``.
 
     Results of ``test``, ``validate`` and ``predict`` stay until new weights are saved. With several processes rank 0 joins the
     parts and writes. A trial run (``trainer.fast_dev_run``) writes nothing: its results mean nothing, and must not replace real
@@ -44,6 +49,7 @@ class RunWriter(Callback):
         self._started = 0.0  # of the evaluation that runs, or that ran last
         self._trained = 0.0  # seconds of training
         self._since: float | None = None  # when the training that is not yet in it began
+        self._before: dict[str, Any] = {}  # the metrics of the weights that training starts from
 
     # Collecting
 
@@ -73,13 +79,16 @@ class RunWriter(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._since = time.perf_counter()
-        about = {"directory": os.getcwd()}  # from which the paths count in the configuration that is written now
+        about: dict[str, Any] = {"directory": os.getcwd()}  # from which the paths count in the configuration that is written now
         if trainer.ckpt_path:
             _rewrite(trainer, lambda old: old | about)
         else:
             self._trained = 0.0
+            about |= {"start": self._before} if self._before else {}
             about |= {} if self.init_from is None else {"init_from": self.init_from}
-            _rewrite(trainer, lambda old: {k: v for k, v in old.items() if k not in ("validations", "init_from")} | about)
+            _rewrite(
+                trainer, lambda old: {k: v for k, v in old.items() if k not in ("validations", "start", "init_from")} | about
+            )
 
     def _seconds(self) -> float:
         return self._trained + (0.0 if self._since is None else time.perf_counter() - self._since)
@@ -93,7 +102,7 @@ class RunWriter(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """New weights are about to be saved: the results of others must not stand beside them."""
         if trainer.is_global_zero and not is_trial(trainer):
-            for name in ("test.run", "per_query.tsv", "predict.run"):
+            for name in ("test.run", "ir-metadata.yml", "per_query.tsv", "predict.run"):
                 (Path(trainer.default_root_dir) / name).unlink(missing_ok=True)
         fit = {"steps": trainer.global_step, "seconds": round(self._seconds(), 3)}
         _rewrite(trainer, lambda old: {k: v for k, v in old.items() if k not in ("validate", "test")} | {"fit": fit})
@@ -104,6 +113,9 @@ class RunWriter(Callback):
             return
         self._since = time.perf_counter()
         if trainer.sanity_checking:
+            self._before = _numbers(trainer, "val/") if measures_start(trainer) else {}
+            for logger in trainer.loggers if self._before else ():
+                logger.log_metrics({f"val/{name}": value for name, value in self._before.items() if value is not None}, step=0)
             return
         row = {"epoch": trainer.current_epoch, "step": trainer.global_step} | _numbers(trainer, "val/")
 
@@ -124,6 +136,9 @@ class RunWriter(Callback):
         table = [["query", *report["conventions"]], *rows]
         write_whole(Path(trainer.default_root_dir) / "per_query.tsv", ("\t".join(row) + "\n" for row in table))
         _rewrite(trainer, lambda old: old | {"test": report})
+        config = RunFolder(trainer.default_root_dir).config
+        write_ir_metadata(config.parent, report, yaml.safe_load(config.read_text()) if config.is_file() else {})
+        log_results(trainer.loggers, Path(trainer.default_root_dir))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         lists = self._joined(trainer)
@@ -142,11 +157,16 @@ class RunWriter(Callback):
     def _report(self, trainer: Trainer, pl_module: LightningModule, prefix: str) -> dict[str, Any]:
         data = data_of(trainer)
         assert data is not None and isinstance(pl_module, RankerModule)
+        split = {"val/": "dev", "test/": "test"}[prefix]
+        pools = data.pools(split)
         return _numbers(trainer, prefix) | {
             "conventions": {metric.measure: metric.convention for metric in pl_module.measures},
             **data.conventions(),
+            "evaluated": data.evaluated(split),
+            **({} if pools is None or data.corpus is not None else {"ceiling": ceiling(pl_module.measures, pools)}),
             "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
             "seconds": round(time.perf_counter() - self._started, 3),
+            "made": provenance(),
         }
 
 
@@ -180,5 +200,32 @@ def reached(folder: RunFolder, best: Best) -> str:
     scores = folder.kept_scores(best.monitor)
     if not scores:
         return f"{text}; last.ckpt has the weights"
-    step = max(scores, key=lambda one: (scores[one], -one))
-    return f"{text}; best {best.monitor} {best.sign * scores[step]:.4f} at step {step:,}"
+    step, before = max(scores, key=lambda one: (scores[one], -one)), _before(found, best)
+    start = "" if before is None else f" ({before:.4f} before training)"
+    return f"{text}; best {best.monitor} {best.sign * scores[step]:.4f} at step {step:,}{start}"
+
+
+def told_ceiling(report: dict[str, Any]) -> str | None:
+    """A line where the candidates of an evaluation don't hold all that is relevant; else None."""
+    best = report.get("ceiling", {})
+    if best.get("R", 1.0) >= 1.0:
+        return None
+    limits = ", ".join(f"{name} {value:.4f}" for name, value in best.items() if name != "R" and value < 1)
+    return f"the candidates hold {best['R']:.1%} of the relevant documents; no ranker of them can reach more than {limits}"
+
+
+def below_start(folder: RunFolder, best: Best) -> str | None:
+    """A warning where the best weights of a training rank worse than those it started from; else None."""
+    before, scores = _before(read_metrics(folder.results), best), folder.kept_scores(best.monitor)
+    if before is None or not scores or max(scores.values()) >= best.sign * before:
+        return None
+    return (
+        f"training made the ranker worse: the best {best.monitor} is {best.sign * max(scores.values()):.4f}, and it started from "
+        f"{before:.4f}. Likely causes: a learning rate that is too high (try a third of model.lr); negatives that are relevant "
+        "(ltr negatives audit); texts that are cut where dev needs them (max_length); scores that all become one value (the "
+        "callback ltr.callbacks.Health tells)"
+    )
+
+
+def _before(found: dict[str, Any], best: Best) -> float | None:
+    return found.get("start", {}).get((best.monitor or "").removeprefix("val/"))

@@ -220,6 +220,30 @@ def test_a_miner_and_a_judge_are_named_by_their_runs(tmp_path, collection_folder
     assert "HardNegativeMining: miner no/run: there is no such file" in told and told.count("\n") == 1
 
 
+def test_a_miner_is_trained_beside_a_cross_encoder_which_scores_anew(tmp_path, collection_folder, backbone):
+    """The second refresh has other weights of the miner, and of what scores: other negatives. The cross-encoder is measured."""
+    seed_everything(0)
+    miner, ranker = DualEncoder(backbone, max_length=24, temperature=0.1), PairWiseBertRanker(backbone, max_length=24)
+    module, mining = RankerModule(ranker, SoftmaxLoss(), miner=miner, lr=1e-3), HardNegativeMining(recipe=RECIPE, rescore=True)
+    before = digest_of_weights(miner)
+    data = TripletDataModule(str(collection_folder), "mined", negatives_per_query=2, batch_size=5, reads=module.reads)
+    seen, logger = Batches(), CSVLogger(tmp_path)
+    options = {**QUIET, "max_epochs": 2, "limit_val_batches": 0}
+    Trainer(default_root_dir=tmp_path, callbacks=[mining, seen], logger=logger, **options).fit(module, data)
+    refreshes = negatives_of(tmp_path)
+    assert sorted(refreshes) == [0, 6] and not np.array_equal(*refreshes.values())
+    check_batches(seen.seen, refreshes)
+    manifests = [json.loads((tmp_path / f"negatives/step={step}/manifest.json").read_text()) for step in (0, 6)]
+    assert manifests[0]["weights"] == before != manifests[1]["weights"]
+    assert [one["rescorer"] for one in manifests] == ["PairWiseBertRanker"] * 2
+    rows = csv.DictReader(open(f"{logger.log_dir}/metrics.csv"))
+    assert sum(row["train/miner_loss"] != "" for row in rows) == 12
+    found = Trainer(**QUIET, logger=False).predict(module, data)[0]
+    batch = next(iter(data.predict_dataloader()))
+    with torch.no_grad():
+        torch.testing.assert_close(found["scores"], ranker.eval()(batch))
+
+
 def test_what_does_not_fit_is_one_line(tmp_path, collection_folder, backbone):
     with pytest.raises(InputError, match="nothing does that; add the callback"):
         trained(tmp_path, collection_folder, backbone, mining=Batches())
@@ -228,8 +252,26 @@ def test_what_does_not_fit_is_one_line(tmp_path, collection_folder, backbone):
     ranker = PairWiseBertRanker(backbone, max_length=24)
     data = TripletDataModule(str(collection_folder), "mined", reads=ranker.reads)
     trainer = Trainer(default_root_dir=tmp_path, callbacks=[HardNegativeMining()], logger=False, **QUIET)
-    with pytest.raises(InputError, match="PairWiseBertRanker is none; give one as miner"):
+    with pytest.raises(InputError, match="PairWiseBertRanker is none; give one as miner, or train one as model.miner"):
         trainer.fit(RankerModule(ranker, SoftmaxLoss()), data)
+    miner = DualEncoder(backbone, max_length=24)
+    with pytest.raises(InputError, match="a miner is trained beside a cross-encoder, got DualEncoder; leave the miner out"):
+        RankerModule(miner, SoftmaxLoss(), miner=miner)
+    beside = RankerModule(ranker, SoftmaxLoss(), miner=miner)
+    data = TripletDataModule(str(collection_folder), "mined", reads=beside.reads)
+    for mining, text in (
+        (HardNegativeMining(miner=miner), "a miner that stays as it is, and the model trains one; leave one of them out"),
+        (HardNegativeMining(rescore=True), "got rescore, but DualEncoder has scored what it found by searching"),
+    ):
+        trainer = Trainer(default_root_dir=tmp_path, callbacks=[mining], logger=False, **QUIET)
+        module = RankerModule(miner, SoftmaxLoss()) if mining.rescore else beside
+        with pytest.raises(InputError, match=text):
+            trainer.fit(module, data)
+    with pytest.raises(InputError, match="looks at the miner alone for min_overlap"):
+        HardNegativeMining(rescore=True, min_overlap=0.5)
+    corpus = TripletDataModule(str(collection_folder), "random", candidates="corpus", depth=5, reads=beside.reads)
+    with pytest.raises(InputError, match="only a dual encoder can search the corpus"):
+        corpus.setup("fit")
     with pytest.raises(InputError, match="PairWiseBertRanker is none; name another miner"):
         HardNegativeMining(miner=ranker)
     with pytest.raises(InputError, match="every_n_steps must be at least 1, got 0"):
@@ -396,7 +438,7 @@ def test_a_refresh_is_logged_with_its_margins_and_the_active_pairs(tmp_path, col
     module = RankerModule(ranker, SoftmaxLoss(), FromDistance(k=2.0, power=0.5), lr=1e-3)
     data = TripletDataModule(str(collection_folder), "mined", negatives_per_query=2, batch_size=5, reads=ranker.reads)
     online = WandbLogger(save_dir=tmp_path, offline=True)
-    with mock.patch.object(online, "log_table") as table, mock.patch.object(online.experiment, "log") as logged:
+    with mock.patch.object(online.experiment, "log_artifact") as kept, mock.patch.object(online.experiment, "log") as logged:
         loggers = [CSVLogger(tmp_path, "logs"), online]
         options = QUIET | {"max_epochs": 2, "limit_val_batches": 0, "enable_checkpointing": False, "logger": loggers}
         Trainer(default_root_dir=tmp_path, callbacks=[HardNegativeMining(recipe=RECIPE)], **options).fit(module, data)
@@ -408,9 +450,11 @@ def test_a_refresh_is_logged_with_its_margins_and_the_active_pairs(tmp_path, col
     assert 0 < low[0] <= middle[0] <= high[0] <= 2 * 2**0.5
     histograms = [call.args[0]["mining/margins"] for call in logged.call_args_list if "mining/margins" in call.args[0]]
     assert len(histograms) == 2
-    (_, columns, first), *_ = (call.args for call in table.call_args_list)
-    assert columns == ["query", "relevant", "negative", "distance", "margin"] and len(first) == 20
-    assert all(margin == pytest.approx(2 * distance**0.5, abs=1e-4) for *_, distance, margin in first)
+    first, _ = (call.args[0]["mining/sample"] for call in logged.call_args_list if "mining/sample" in call.args[0])
+    assert first.columns == ["query", "relevant", "negative", "distance", "margin"] and len(first.data) == 20
+    assert all(margin == pytest.approx(2 * distance**0.5, abs=1e-4) for *_, distance, margin in first.data)
+    artifacts = [call.args[0] for call in kept.call_args_list]
+    assert [one.type for one in artifacts] == ["negatives"] * 2 and [one.metadata["step"] for one in artifacts] == [0, 6]
 
 
 @pytest.mark.slow

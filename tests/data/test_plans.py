@@ -115,6 +115,7 @@ def _an_epoch_and_a_half(rank: int, folder: str) -> None:
     distributed.destroy_process_group()
 
 
+@pytest.mark.long
 def test_a_row_is_drawn_once_by_all_ranks_and_workers(tmp_path):
     """63 rows in steps of 2 x 3: 11 steps, the last of 2 rows and 1. In windows of 4 steps, step 8 begins a window."""
     spawn(_an_epoch_and_a_half, args=(str(tmp_path),), nprocs=2)

@@ -1,6 +1,7 @@
 """Mined negatives against brute force over all documents."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,11 +125,36 @@ def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(collectio
     assert mined.manifest["counts"]["judge"] == n_out > 0
 
 
+def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(collection, backbone, tmp_path):
+    """Of 20 documents found, all but the miner's best two; of these the 5 best of the cross-encoder."""
+    torch.manual_seed(1)
+    model, ranker = DualEncoder(backbone, max_length=24), PairWiseBertRanker(backbone, max_length=32)
+    judged, recipe = collection.judgements("train"), Recipe(depth=20, n=5, relative=None, skip_top=2)
+    assert ranker.training
+    mined = Miner(model, collection, judged, recipe, rescorer=Judge("a cross-encoder", ranker, collection)).mine(tmp_path)
+    assert ranker.training and ranker.encoder.model.training, "it goes on training, with dropout"
+    every = Miner(model, collection, judged, replace(recipe, n=20)).mine(tmp_path)
+    queries, docs = (TokenStore.open(table, ranker.reads.tokenizer) for table in (collection.queries, collection.corpus))
+    n_moved = 0
+    for query in judged.query_rows:
+        left = every.ids[query][every.ids[query] >= 0]
+        with torch.no_grad():
+            scores = ranker.eval().score(ranker.reads.texts(queries, np.full(len(left), query), docs, left)).numpy()
+        expected = left[np.argsort(-scores, kind="stable")][:5]
+        assert mined.ids[query][: len(expected)].tolist() == expected.tolist()
+        places = [left.tolist().index(row) for row in expected]
+        np.testing.assert_allclose(mined.distances[query][: len(expected)], every.distances[query][places], rtol=1e-5)
+        n_moved += expected.tolist() != left[:5].tolist()
+    assert n_moved > 6 and mined.manifest["rescorer"] == "a cross-encoder" and every.manifest["rescorer"] is None
+
+
 def test_the_key_tells_all_that_decides(collection, backbone):
     model, judged = DualEncoder(backbone, max_length=24), collection.judgements("train")
     miner = Miner(model, collection, judged)
     keys = {miner.key, Miner(model, collection, judged).key}
     assert len(keys) == 1
+    scorer = Judge("one", PairWiseBertRanker(backbone, max_length=24), collection)
+    keys |= {Miner(model, collection, judged, judge=scorer).key, Miner(model, collection, judged, rescorer=scorer).key}
     keys |= {Miner(model, collection, judged, Recipe(n=29)).key, Miner(model, collection, judged, seed=(0, 1)).key}
     keys |= {Miner(model, collection, collection.judgements("dev")).key, Miner(model, collection, judged, least=2).key}
     for options in ({"max_length": 23}, {"similarity": "dot"}, {"normalise": True}, {"query_prompt": "w1 "}):
@@ -136,7 +162,7 @@ def test_the_key_tells_all_that_decides(collection, backbone):
     keys |= {Miner(DualEncoder(backbone, max_length=24, encoder=TextEncoder.Options(pooling="cls")), collection, judged).key}
     with torch.no_grad():
         next(model.parameters()).view(-1)[0] += 1e-6
-    assert len(keys | {miner.key}) == 11
+    assert len(keys | {miner.key}) == 13
 
 
 def test_an_approximate_index_says_what_it_finds(collection, backbone, tmp_path):

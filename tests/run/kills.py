@@ -2,8 +2,8 @@
 
 Runs of several variants (resumes.py) are ended by a signal at random moments, and resumed, until they are done. Each must then
 have the weights, the state of the optimiser and the validations of the run that was never interrupted, and no torn file.
-With ``--signal TERM`` a run ends as a cluster's time limit ends it. With ``--mining`` the runs mine negatives, and take their
-time in each refresh, so that many kills come within one; the negatives must be the same, too.
+With ``--signal TERM`` a run ends as a cluster's time limit ends it. With ``--mining`` the runs mine negatives, and every second
+kill waits for a refresh, which takes its time; the negatives must be the same, too.
 """
 
 import argparse
@@ -38,7 +38,7 @@ CHOSEN = (
     "a cross-encoder with dropout",
     "a dual encoder over groups",
 )
-MINING = tuple(name for name in VARIANTS if name.startswith("negatives"))
+MINING = tuple(name for name in VARIANTS if "negatives" in name or "miner" in name)
 
 
 def _run(args: list[str], output: Path, environment: dict[str, str]) -> None:
@@ -70,7 +70,7 @@ class Child:
                 self.process = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, start_new_session=True)
         else:
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["tests.run.kills", "ltr.cli", "ltr.datamodules", "ltr.module"])
+            context.set_forkserver_preload(["tests.run.kills", "ltr.cli.command", "ltr.datamodules", "ltr.module"])
             self.process = context.Process(target=_run, args=(args, output, dict(os.environ)))
             self.process.start()
         self.pid = self.process.pid
@@ -93,18 +93,20 @@ class Child:
     def _code(self) -> int | None:
         return self.process.poll() if isinstance(self.process, subprocess.Popen) else self.process.exitcode
 
-    def end_after(self, seconds: float, by: signal.Signals = signal.SIGKILL) -> int:
+    def end_after(self, seconds: float, by: signal.Signals = signal.SIGKILL, within: Path | None = None) -> int:
         """The exit code (negative for a signal) of a process that is ended if it is not done by then.
 
-        One that is still there a minute later is killed: 1.
+        Where a file is named, it is ended a moment after the file is next there. One that is still there a minute after the
+        signal is killed: 1.
         """
-        begin, sent = time.monotonic(), False
+        latest, sent = time.monotonic() + seconds, False
         while (code := self._code()) is None:
-            since = time.monotonic() - begin - seconds
-            if since > 0 and not sent:
+            late = time.monotonic() - latest
+            if late > 0 and not sent and (within is None or within.exists()):
+                time.sleep(0.0 if within is None else random.uniform(0, 0.8))
                 self.send(by)
-                sent = True
-            if since > 60:
+                sent, latest = True, time.monotonic()
+            elif sent and late > 60:
                 self.send(signal.SIGKILL)
                 return 1
             time.sleep(0.005)
@@ -149,7 +151,8 @@ def survive(run: Path, config: Path, options: argparse.Namespace, longest: float
         # The first kills come early or late, the later ones less and less often: else a run would never end.
         seconds = random.uniform(0, longest * (1 + kills / 10))
         refreshing.unlink(missing_ok=True)
-        code = Child(start(run, config), run.with_name("output"), options.processes).end_after(seconds, by)
+        child = Child(start(run, config), run.with_name("output"), options.processes)
+        code = child.end_after(seconds, by, refreshing if options.mining and random.random() < 0.5 else None)
         found += torn(run)
         if code == 0:
             break

@@ -120,6 +120,13 @@ VARIANTS = {
     | mining(every_n_steps=1)
     | {"trainer.accumulate_grad_batches": 2, "trainer.val_check_interval": 3, "data.init_args.batch_size": 4},
     "negatives mined every 2 steps, the newest kept": MINED | mining(every_n_steps=2, keep=1) | {"last.every_n_steps": 3},
+    "a miner trained beside a cross-encoder that scores anew": MINED
+    | mining(rescore=True)
+    | {
+        "model.ranker": TEXTS["model.ranker"],
+        "model.miner": {**GROUPS["model.ranker"], "init_args": {"backbone": "backbone", "max_length": 20}},
+        "model.in_batch": None,
+    },
     "a dual encoder, accumulation": GROUPS | {"trainer.accumulate_grad_batches": 2},
 }
 
@@ -142,7 +149,8 @@ def configured(changes: dict, world: Path) -> dict:
         for part in path:
             where = where.setdefault(part, {})
         where[name] = yaml.safe_load(yaml.safe_dump(value))
-    for options, name in ((config["data"]["init_args"], "path"), (config["model"]["ranker"]["init_args"], "backbone")):
+    named = [(config["data"], "path"), *((config["model"].get(part, {}), "backbone") for part in ("ranker", "miner"))]
+    for options, name in ((part.get("init_args", {}), name) for part, name in named):
         if name in options:
             options[name] = str(world / options[name])
     return config

@@ -80,6 +80,7 @@ HONOURED = (
 )
 
 
+@pytest.mark.long
 def test_a_resume_is_refused_under_another_identity_and_else_honoured(config, tmp_path, capsys):  # noqa: F811
     from tests.conftest import write_letor
 

@@ -1,0 +1,171 @@
+"""``ltr grid``: train and test a family of experiments, and compare them."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from ltr.cli.process import call
+from ltr.data.files import write_whole
+from ltr.errors import InputError
+from ltr.grid import Cell, Grid
+
+log = logging.getLogger(__name__)
+
+USAGE = """\
+usage: ltr grid FILE [--runs FOLDER] [--only NAME …] [--seeds N …] [--table] [options of ltr fit]
+
+Train and test each cell of a grid that is not there yet, resume one that was interrupted, and compare the experiments.
+Several may run at once: a cell that another one works on is left to it.
+
+  FILE           the grid: base, axes, and perhaps options, seeds, choose, metrics, baseline (docs/compare.md)
+  --runs FOLDER  where the runs lie; runs/<name of FILE>
+  --only NAME …  only cells with one of these names on an axis
+  --seeds N …    other seeds than those of FILE
+  --table        train nothing
+  --html FILE, --markdown FILE, --latex FILE, --csv FILE: also write the comparison, see ltr compare --help
+"""
+WRITTEN = ("html", "markdown", "latex", "csv")
+
+
+def run(args: list[str]) -> None:
+    """Parse the arguments after ``ltr grid``, and do what they say."""
+    if not args or args[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return
+    file, asked, options = Path(args[0]), _Asked(), list[str]()
+    _parse(args[1:], asked, options)
+    grid = Grid.read(file)
+    root = asked.runs or Path("runs", grid.name)
+    seeds = tuple(asked.seeds) or grid.seeds
+    cells = [Cell(one.names, one.options, seed) for one in grid.cells() if one.seed == grid.seeds[0] for seed in seeds]
+    unknown = set(asked.only) - {name for one in cells for name in one.names}
+    if unknown:
+        known = ", ".join(dict.fromkeys(name for one in cells for name in one.names))
+        raise InputError(f"--only must name values of an axis, {known}; got {', '.join(sorted(unknown))}")
+    cells = [one for one in cells if not asked.only or set(asked.only) & set(one.names)]
+    if grid.choose is not None:
+        tried = [one for one in cells if one.seed == seeds[0]]
+        _train(grid, tried, root, options, asked.table)
+        cells = _chosen(grid, tried, cells, root)
+    _train(grid, cells, root, options, asked.table)
+    _compare(grid, cells, root, asked.written)
+
+
+class _Asked:
+    def __init__(self) -> None:
+        self.runs: Path | None = None
+        self.only: list[str] = []
+        self.seeds: list[int] = []
+        self.table = False
+        self.written: list[str] = []
+
+
+def _parse(args: list[str], asked: _Asked, options: list[str]) -> None:
+    """Sort the arguments into those of this command and those of ``ltr fit``."""
+    groups: list[list[str]] = []
+    for word in args:
+        if word.startswith("--") or not groups:
+            groups.append(word.split("=", 1) if word.startswith("--") and "=" in word else [word])
+        else:
+            groups[-1].append(word)
+    for name, *values in groups:
+        if name == "--runs" and len(values) == 1:
+            asked.runs = Path(values[0])
+        elif name == "--only" and values:
+            asked.only += values
+        elif name == "--seeds" and values and all(one.isdecimal() for one in values):
+            asked.seeds += map(int, values)
+        elif name == "--table" and not values:
+            asked.table = True
+        elif name.removeprefix("--") in WRITTEN and len(values) == 1:
+            asked.written += [name, *values]
+        elif name.startswith("--") and "." in name and len(values) == 1:
+            options += [name, *values]
+        else:
+            raise InputError(f"ltr grid does not know {' '.join([name, *values])!r}; ltr grid --help says what it takes")
+
+
+def _train(grid: Grid, cells: Sequence[Cell], root: Path, options: list[str], table: bool) -> None:
+    for number, cell in enumerate(cells, start=1):
+        folder = root / cell.folder
+        if _is_done(grid, cell, folder, options) or table:
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(folder / ".cell", timeout=0):
+                print(f"{folder} ({number} of {len(cells)})", flush=True)
+                write_whole(folder / "cell.json", [json.dumps(_content(grid, cell, options), indent=1), "\n"])
+                base = [word for file in grid.base for word in ("--config", str(file))]
+                where = ["--trainer.default_root_dir", str(folder), "--seed_everything", str(cell.seed)]
+                call(["fit", *base, *where, *cell.words(), *options, "--ckpt_path", "last"])
+                call(["test", str(folder)])
+        except Timeout:
+            print(f"{folder}: another process works on it", flush=True)
+
+
+def _content(grid: Grid, cell: Cell, options: list[str]) -> dict[str, Any]:
+    """What makes the cell what it is."""
+    return {"base": [file.read_text() for file in grid.base], "options": cell.words() + options, "seed": cell.seed}
+
+
+def _is_done(grid: Grid, cell: Cell, folder: Path, options: list[str]) -> bool:
+    """Whether a cell was trained and tested.
+
+    Raises:
+        InputError: if the run there is of another grid file, or of other options.
+    """
+    made, file = (folder / "test.run").is_file(), folder / "cell.json"
+    began = (folder / "config.yaml").is_file()  # a cell that was refused leaves none, and may be mended
+    if began and file.is_file() and json.loads(file.read_text()) != json.loads(json.dumps(_content(grid, cell, options))):
+        raise InputError(
+            f"{folder} was made by other options than {grid.name} has now; remove it, or name another folder (--runs)"
+        )
+    if made and not file.is_file():
+        raise InputError(f"{folder} holds a run that no grid has made; name another folder (--runs)")
+    return made
+
+
+def _chosen(grid: Grid, tried: Sequence[Cell], cells: Sequence[Cell], root: Path) -> list[Cell]:
+    """Of the cells that differ on the chosen axis alone, those of the value that was best on dev with the first seed."""
+    from ltr.run.checkpoints import Best
+    from ltr.run.folder import RunFolder
+
+    best: dict[tuple[str, ...], tuple[float, Cell]] = {}
+    for cell in tried:
+        folder = RunFolder(root / cell.folder)
+        if not folder.best.is_file():
+            raise InputError(
+                f"{folder.path} has no best.ckpt, so nothing can be chosen on dev; it wants a dev split and best.monitor"
+            )
+        monitor = _monitor(folder)
+        value = max(folder.kept_scores(monitor).values())
+        if grid.rival(cell) not in best or value > best[grid.rival(cell)][0]:
+            best[grid.rival(cell)] = (value, cell)
+        sign = Best(monitor).sign
+        print(f"{cell.experiment}: {monitor} {sign * value:.4f} with seed {cell.seed}")
+    names = {cell.names for _, cell in best.values()}
+    print("chosen on dev:", ", ".join(str(cell.experiment) for _, cell in best.values()), flush=True)
+    return [cell for cell in cells if cell.names in names]
+
+
+def _monitor(folder: Any) -> str:
+    import yaml
+
+    return yaml.safe_load(folder.config.read_text())["best"]["monitor"]
+
+
+def _compare(grid: Grid, cells: Sequence[Cell], root: Path, written: list[str]) -> None:
+    from ltr.cli import compare
+
+    there = [str(root / cell.folder) for cell in cells if (root / cell.folder / "test.run").is_file()]
+    missing = len(cells) - len(there)
+    if missing:
+        print(f"{missing} of {len(cells)} runs are not there yet")
+    if there:
+        metrics = ["--metric", *grid.metrics] if grid.metrics else []
+        baseline = ["--baseline", *grid.baseline] if grid.baseline else []
+        compare.run([*there, *metrics, *baseline, *written])

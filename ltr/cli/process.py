@@ -1,0 +1,42 @@
+"""Commands of ltr in processes of their own, which have everything imported."""
+
+import multiprocessing
+import os
+import sys
+
+from ltr.errors import InputError
+
+PRELOADED = ["ltr.cli.command", "ltr.datamodules", "ltr.models", "ltr.losses"]
+
+
+def call(args: list[str]) -> None:
+    """Run a command and wait for it.
+
+    Raises:
+        InputError: if it fails; it has said why.
+        KeyboardInterrupt: if a signal has ended it.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    process = context.Process(target=_main, args=(args, sys.path))
+    process.start()
+    try:
+        process.join()
+    except KeyboardInterrupt:  # the command has it too, and saves
+        process.join()
+        raise
+    if process.exitcode and process.exitcode > 128:
+        raise KeyboardInterrupt
+    if process.exitcode:
+        text = f"ltr {args[0]} ended with code {process.exitcode}, see above"
+        raise InputError(f"{text}; called again, this goes on where it is")
+
+
+def _main(args: list[str], path: list[str]) -> None:
+    from ltr.__main__ import main
+
+    sys.path[:] = path
+    code = main(args)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,82 @@
+"""``ltr reproduce``: train and test a run again, and say whether the numbers are the same."""
+
+import logging
+import math
+import statistics
+from pathlib import Path
+
+import jsonargparse
+from scipy import stats
+
+from ltr.cli.process import call
+from ltr.compare.runs import Run, experiments, read_run
+from ltr.errors import InputError
+
+log = logging.getLogger(__name__)
+
+SAME = 1e-6  # what float32 sums may differ by on the same machine
+
+
+def run(args: list[str]) -> None:
+    """Parse the arguments after ``ltr reproduce``, and do what they say."""
+    parser = jsonargparse.ArgumentParser(prog="ltr reproduce", description=__doc__, exit_on_error=False, allow_abbrev=False)
+    parser.add_argument("run", help="A run folder, or its metrics.json.")
+    help = "Where it is trained again; RUN/reproduced. What is there is resumed."
+    parser.add_argument("--output", type=str | None, default=None, help=help)
+    asked = parser.parse_args(args)
+    given = Path(asked.run)
+    folder = given.parent if given.name == "metrics.json" else given
+    then = read_run(folder)
+    if not then.config:
+        raise InputError(f"{folder} has no config.yaml, so nobody knows how it was trained; restore it")
+    again = Path(asked.output or folder / "reproduced")
+    where = ["--trainer.default_root_dir", str(again)]
+    if not (again / "test.run").is_file():
+        call(["fit", "--config", str(folder / "config.yaml"), *where, "--ckpt_path", "last"])
+        call(["test", str(again), "--ckpt_path", _measured(then)])
+    for line in told(then, read_run(again), _siblings(folder)):
+        print(line)
+
+
+def _measured(run: Run) -> str:
+    """Which weights were tested: ``best`` or ``last``."""
+    return "last" if Path(run.test.get("checkpoint") or "").name == "last.ckpt" else "best"
+
+
+def _siblings(folder: Path) -> list[Run]:
+    """The other seeds of the experiment, as far as they can be compared."""
+    found = []
+    for other in sorted(folder.absolute().parent.glob("seed=*")):
+        if other != folder.absolute():
+            try:
+                experiments([str(folder), str(other)])
+                found.append(read_run(other))
+            except InputError:
+                continue
+    return found
+
+
+def told(then: Run, now: Run, others: list[Run]) -> list[str]:
+    """A line for each metric: *same*, *within seeds* (a further seed may be as far away), or *not*.
+
+    Within seeds is what lies in the 95 % prediction interval of one further seed, by the seeds that are there.
+
+    Raises:
+        InputError: if they were tested on other data.
+    """
+    if then.test["evaluated"] != now.test["evaluated"]:
+        raise InputError(f"{now.folder} was tested on other data than {then.folder}; restore the data")
+    lines = []
+    for metric in then.test["conventions"]:
+        old, new = (float("nan") if one.test[metric] is None else one.test[metric] for one in (then, now))
+        values = [old, *(one.test[metric] for one in others if one.test.get(metric) is not None)]
+        if abs(old - new) <= SAME * max(1.0, abs(old)) or (math.isnan(old) and math.isnan(new)):
+            verdict = "same"
+        elif len(values) < 3:
+            verdict = "not the same; there are no three seeds to say what a seed is worth"
+        else:
+            mean, deviation = statistics.mean(values), statistics.stdev(values)
+            reach = float(stats.t.ppf(0.975, len(values) - 1)) * deviation * math.sqrt(1 + 1 / len(values))
+            verdict = f"{'within seeds' if abs(new - mean) <= reach else 'not within seeds'} ({mean:.4f} ± {reach:.4f})"
+        lines.append(f"{metric}: {old:.4f} then, {new:.4f} now: {verdict}")
+    return lines

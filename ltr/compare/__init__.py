@@ -1,0 +1,1 @@
+"""Comparing runs: is a difference real, or the luck of queries and seeds?"""

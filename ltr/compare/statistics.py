@@ -1,0 +1,203 @@
+r"""Is the difference of two rankers real?  Intervals and tests over queries and seeds.
+
+A ranker that was trained with S seeds has one value of a metric for each seed and query, ``[S, Q]``. What makes the mean of
+these vary is
+
+.. math:: x_{sq} = \mu + a_q + b_s + e_{sq}
+
+the query, the seed, and both together. The usual tests pair the queries of two runs, and take the seeds for granted: they answer
+whether *these two models* differ. Whether two *ways to train* differ, a test must see the seeds too.
+
+Letters of shapes: S seeds, Q queries.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+BLOCK = 2**24  # signs that are drawn at once
+EXACT = 16  # up to so many differences that are not 0, all sign flips are counted
+
+
+@dataclass(frozen=True)
+class Estimate:
+    r"""A mean over queries and seeds, or the difference of two, with what it varies by.
+
+    Attributes:
+        mean: of all values; of a difference, of the first minus the second.
+        of_queries: variance of the mean that comes from the queries (and from queries and seeds together).
+        of_seeds: that from the seeds, one for each ranker that has several.
+        shared: what both of them hold: that of queries and seeds together, for each number of ``of_seeds``.
+        n_queries: Q.
+        n_seeds: those behind each number of ``of_seeds``.
+    """
+
+    mean: float
+    of_queries: float
+    of_seeds: tuple[float, ...]
+    shared: tuple[float, ...]
+    n_queries: int
+    n_seeds: tuple[int, ...]
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        seeds = sum(self.of_seeds)
+        return math.sqrt(max(self.of_queries + seeds - sum(self.shared), self.of_queries, seeds))
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of the error, by Satterthwaite; at least 1."""
+        parts = [self.of_queries**2 / (self.n_queries - 1)]
+        parts += [part**2 / (n - 1) for part, n in zip(self.of_seeds, self.n_seeds, strict=True)]
+        return max(1.0, self.error**4 / sum(parts)) if sum(parts) > 0 else 1.0
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """The range of means that the values are compatible with."""
+        half = self.error * float(stats.t.ppf((1 + level) / 2, self.freedom))
+        return self.mean - half, self.mean + half
+
+    @property
+    def p(self) -> float:
+        """The two-sided probability of such a mean or a larger one if it were 0."""
+        if self.error == 0:
+            return 1.0 if self.mean == 0 else 0.0
+        return float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
+
+    def detectable(self, alpha: float = 0.05, power: float = 0.8) -> float:
+        """The difference that such data shows with this probability."""
+        quantiles = stats.t.ppf([1 - alpha / 2, power], self.freedom)
+        return self.error * float(quantiles.sum())
+
+    def planned(self, n_queries: int, n_seeds: int) -> "Estimate":
+        """The same with other numbers of queries and seeds, as far as this data tells what they vary by."""
+        both = [part * self.n_queries * n for part, n in zip(self.shared, self.n_seeds, strict=True)]
+        seeds = [max(0.0, (part - rest) * n) for part, rest, n in zip(self.of_seeds, self.shared, self.n_seeds, strict=True)]
+        queries = max(0.0, self.of_queries - sum(self.shared)) * self.n_queries
+        return Estimate(
+            mean=self.mean,
+            of_queries=(queries + sum(both) / n_seeds) / n_queries,
+            of_seeds=tuple((own + rest / n_queries) / n_seeds for own, rest in zip(seeds, both, strict=True)),
+            shared=tuple(rest / (n_queries * n_seeds) for rest in both),
+            n_queries=n_queries,
+            n_seeds=(n_seeds,) * len(self.n_seeds),
+        )
+
+    def queries_needed(self, difference: float, n_seeds: int, alpha: float = 0.05, power: float = 0.8) -> int | None:
+        """How many queries show a difference with this probability; None if no number below ten million does."""
+        few, many = 1, 2
+        while self.planned(many, n_seeds).detectable(alpha, power) > difference:
+            few, many = many, 2 * many
+            if many > 10**7:
+                return None
+        while many - few > 1:
+            middle = (few + many) // 2
+            shows = self.planned(middle, n_seeds).detectable(alpha, power) <= difference
+            few, many = (few, middle) if shows else (middle, many)
+        return many
+
+
+def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
+    r"""The mean of a ranker's values, or the difference of two rankers', and what it varies by.
+
+    With :math:`d_q` the difference of the two means over the seeds at query q, the variances are
+    :math:`\mathrm{var}(d_q) / Q` for the queries, and :math:`\mathrm{var}(\bar x_s) / S` for the seeds of each ranker. Both hold
+    :math:`\mathrm{var}(e_{sq}) / (Q S)`, which therefore counts once. The degrees of freedom are Satterthwaite's. Seeds are not
+    paired: the same number starts another course for another loss.
+
+    Args:
+        first: ``[S, Q]``, by seed and query.
+        second: the same queries in the same order, perhaps other seeds; None for the mean of the first.
+
+    Returns:
+        Over queries and seeds where a ranker has several; a ranker of one seed is taken as it is.
+
+    Raises:
+        ValueError: for fewer than two queries, other numbers of queries, or values that are not finite.
+
+    References:
+        Satterthwaite (1946), An approximate distribution of estimates of variance components.
+    """
+    rankers = [np.asarray(one, dtype=np.float64) for one in (first, second) if one is not None]
+    n_queries = rankers[0].shape[1]
+    if n_queries < 2 or any(one.ndim != 2 or one.shape[1] != n_queries for one in rankers):
+        raise ValueError(f"values must be [S, Q] of the same two queries or more, got {[one.shape for one in rankers]}")
+    if not all(np.isfinite(one).all() for one in rankers):
+        raise ValueError("values must be finite; leave queries without a value out")
+    means = [one.mean(axis=0) for one in rankers]
+    by_query = means[0] - means[1] if len(means) > 1 else means[0]
+    several = [one for one in rankers if len(one) > 1]
+    return Estimate(
+        mean=float(by_query.mean()),
+        of_queries=float(by_query.var(ddof=1) / n_queries),
+        of_seeds=tuple(float(one.mean(axis=1).var(ddof=1) / len(one)) for one in several),
+        shared=tuple(_of_both(one) / one.size for one in several),
+        n_queries=n_queries,
+        n_seeds=tuple(len(one) for one in several),
+    )
+
+
+def _of_both(values: np.ndarray) -> float:
+    """The variance of what neither the query nor the seed explains."""
+    rest = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
+    return float((rest**2).sum() / ((len(values) - 1) * (values.shape[1] - 1)))
+
+
+def randomisation_p(differences: np.ndarray, n_draws: int = 100_000, seed: int = 0) -> float:
+    r"""Two-sided p of a paired randomisation test: do two models, as they are, differ over such queries?
+
+    If they do not, each query's difference is as likely to have the other sign. p is the share of all sign flips whose mean lies
+    as far from 0 as the one that was seen: all flips are counted where up to 16 differences are not 0. With more, ``n_draws`` are
+    drawn, and :math:`p = (1 + n_{as\,far}) / (1 + n_{draws})`.
+
+    Args:
+        differences: ``[Q]``, one for each query.
+        n_draws: of sign flips.
+        seed: of the draws.
+
+    Raises:
+        ValueError: if a difference is not finite.
+
+    References:
+        Smucker, Allan & Carterette (2007), A comparison of statistical significance tests for information retrieval evaluation.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("differences must be finite; leave queries without a value out")
+    values = values[values != 0]
+    if not len(values):
+        return 1.0
+    seen = abs(values.sum()) * (1 - 1e-12)  # the same sum in another order may be a little smaller
+    if len(values) <= EXACT:
+        flips = 1.0 - 2.0 * ((np.arange(2 ** len(values))[:, None] >> np.arange(len(values))) & 1)
+        return float((abs(flips @ values) >= seen).mean())
+    rng, as_far, left = np.random.default_rng(seed), 0, n_draws
+    while left:
+        n = min(left, max(1, BLOCK // len(values)))
+        flips = 1.0 - 2.0 * rng.integers(2, size=(n, len(values)), dtype=np.int8)
+        as_far, left = as_far + int((abs(flips @ values) >= seen).sum()), left - n
+    return (1 + as_far) / (1 + n_draws)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    r"""Holm's correction: with all p values of a family corrected, the chance of even one false "differs" stays at the level.
+
+    The i-th smallest of m becomes :math:`\max_{j \le i} \min(1, (m - j + 1)\, p_{(j)})`.
+
+    Raises:
+        ValueError: for a p value that is NaN or not from 0 to 1: a comparison that failed must not pass for one that was made.
+
+    References:
+        Holm (1979), A simple sequentially rejective multiple test procedure.
+    """
+    values = np.asarray(p_values, dtype=np.float64)
+    if not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(f"p values must be from 0 to 1, got {[*values]}")
+    order = np.argsort(values, kind="stable")
+    corrected = np.maximum.accumulate(np.minimum(1.0, values[order] * np.arange(len(values), 0, -1)))
+    out = np.empty_like(values)
+    out[order] = corrected
+    return out.tolist()

@@ -1,0 +1,172 @@
+"""A family of experiments from one file: made once, resumed, chosen on dev, compared."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from filelock import FileLock
+
+from ltr.__main__ import main
+from ltr.errors import InputError
+from ltr.grid import Grid
+from tests.conftest import write_letor
+from tests.run.resumes import BASE
+
+LOSSES = {
+    "ranknet": {"model.loss": "ltr.losses.RankNetLoss"},
+    "softmax": {"model.loss": {"class_path": "ltr.losses.SoftmaxLoss"}},
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """``grids/losses.yaml`` over ``base.yaml``; the working directory holds both."""
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    write_letor(tmp_path / "letor")
+    base = {key: value for key, value in BASE.items() if key != "seed_everything"}
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base | {"trainer": base["trainer"] | {"max_epochs": 1}}))
+    write_grid(tmp_path, axes={"loss": LOSSES}, seeds=[1, 2])
+    return tmp_path
+
+
+def write_grid(folder: Path, **changes) -> None:
+    (folder / "grids").mkdir(exist_ok=True)
+    (folder / "grids/losses.yaml").write_text(yaml.safe_dump({"base": "../base.yaml", "metrics": ["nDCG_exp@10"]} | changes))
+
+
+def steps(folder: str) -> int:
+    return json.loads(Path(folder, "metrics.json").read_text())["fit"]["steps"]
+
+
+def test_a_grid_is_made_once_and_compared(folder, capfd):
+    assert main(["grid", "grids/losses.yaml", "--csv", "out.csv"]) == 0
+    told = capfd.readouterr().out
+    runs = [f"runs/losses/{loss}/seed={seed}" for loss in LOSSES for seed in (1, 2)]
+    assert [line.split(" (")[0] for line in told.splitlines() if line.endswith(" of 4)")] == runs
+    assert "nDCG_exp@10 against ranknet" in told and Path("out.csv").is_file()
+    configs = [yaml.safe_load(Path(run, "config.yaml").read_text()) for run in runs]
+    assert [one["model"]["loss"]["class_path"].rpartition(".")[2] for one in configs] == ["RankNetLoss"] * 2 + ["SoftmaxLoss"] * 2
+    assert [one["seed_everything"] for one in configs] == [1, 2, 1, 2] and [steps(run) for run in runs] == [6] * 4
+    before = {run: Path(run, "test.run").stat().st_mtime_ns for run in runs}
+    shutil.rmtree("runs/losses/softmax/seed=2")
+    assert main(["grid", "grids/losses.yaml", "--table"]) == 0
+    assert "1 of 4 runs are not there yet" in capfd.readouterr().out and not Path(runs[3]).exists()
+    assert main(["grid", "grids/losses.yaml", "--only", "softmax"]) == 0
+    assert {run: Path(run, "test.run").stat().st_mtime_ns for run in runs[:3]} == {run: before[run] for run in runs[:3]}
+    assert Path(runs[3], "test.run").is_file() and "against" not in capfd.readouterr().out
+
+
+def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_to_it(folder, capfd):
+    options = ["--only", "ranknet", "--seeds", "1", "--trainer.max_epochs", "2"]
+    run = Path("runs/losses/ranknet/seed=1")
+    run.mkdir(parents=True)
+    with FileLock(run / ".cell"):
+        assert main(["grid", "grids/losses.yaml", *options]) == 0
+    assert "another process works on it" in capfd.readouterr().out and not (run / "test.run").exists()
+    stops = ["--trainer.default_root_dir", str(run), "--seed_everything", "1", "--model.loss", "ltr.losses.RankNetLoss"]
+    assert main(["fit", "--config", "base.yaml", *stops]) == 0
+    first = (run / "checkpoints/last.ckpt").stat().st_mtime_ns
+    assert main(["grid", "grids/losses.yaml", *options]) == 0
+    assert steps(run) == 12 and (run / "checkpoints/last.ckpt").stat().st_mtime_ns != first
+    assert [row["step"] for row in json.loads((run / "metrics.json").read_text())["validations"]] == [6, 12]
+
+
+def test_what_is_best_on_dev_is_chosen_with_the_first_seed(folder, capfd):
+    write_grid(folder, axes={"loss": LOSSES, "model.lr": [0.1, 1e-6]}, choose="model.lr", seeds=[1, 2])
+    assert main(["grid", "grids/losses.yaml"]) == 0
+    told = capfd.readouterr().out
+    assert "chosen on dev: ranknet/lr=0.1, softmax/lr=0.1" in told
+    made = {str(file.parent.relative_to("runs/losses")) for file in Path("runs/losses").rglob("test.run")}
+    once = {f"{loss}/lr={lr}/seed=1" for loss in LOSSES for lr in ("0.1", "1e-06")}
+    assert made == once | {f"{loss}/lr=0.1/seed=2" for loss in LOSSES}
+    assert "softmax/lr=0.1" in told.split("nDCG_exp@10 against")[1] and "1e-06" not in told.split("nDCG_exp@10 against")[1]
+
+
+def test_options_of_all_cells_and_of_the_command_line_come_after_the_base(folder):
+    write_grid(folder, axes={"loss": LOSSES}, options={"model.lr": 0.2, "trainer.max_epochs": 2}, seeds=[3])
+    (cell, _) = Grid.read(folder / "grids/losses.yaml").cells()
+    assert cell.words() == ["--model.lr", "0.2", "--trainer.max_epochs", "2", "--model.loss", "ltr.losses.RankNetLoss"]
+    assert cell.folder == Path("ranknet/seed=3")
+    assert main(["grid", "grids/losses.yaml", "--only", "ranknet", "--trainer.max_epochs", "1"]) == 0
+    config = yaml.safe_load(Path("runs/losses/ranknet/seed=3/config.yaml").read_text())
+    assert config["model"]["lr"] == 0.2 and config["trainer"]["max_epochs"] == 1
+
+
+def test_values_are_named_for_folders(folder):
+    write_grid(folder, axes={"data.init_args.path": ["a/b.tsv", "c"], "model.margin": [None, 0.5]}, seeds=[0])
+    names = [cell.names for cell in Grid.read(folder / "grids/losses.yaml").cells()]
+    assert names == [
+        ("path=b.tsv", "margin=null"),
+        ("path=b.tsv", "margin=0.5"),
+        ("path=c", "margin=null"),
+        ("path=c", "margin=0.5"),
+    ]
+
+
+REFUSED = {
+    "unknown": (
+        {"axis": {}},
+        "a grid must have base and axes, and perhaps baseline, choose, metrics, options, seeds; got axis, base, metrics",
+    ),
+    "no base": (
+        {"axes": {"loss": LOSSES}, "base": "none.yaml"},
+        "base grids/none.yaml is not there; paths count from the grid's file",
+    ),
+    "bad axis": ({"axes": {"loss": "ranknet"}}, "the axis loss must be a list of values, or names with their options"),
+    "bad seeds": ({"axes": {"loss": LOSSES}, "seeds": 3}, "seeds must be a list of whole numbers, got 3"),
+    "bad choice": ({"axes": {"loss": LOSSES}, "choose": "lr"}, "choose must be one of the axes loss, got 'lr'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_is_no_grid_is_one_line(case, folder, capsys):
+    changes, text = REFUSED[case]
+    write_grid(folder, **changes)
+    assert main(["grid", "grids/losses.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert "grids/losses.yaml: " in told and text in told and told.count("\n") == 1 and not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    "args, text",
+    [
+        (["none.yaml"], "no such file"),
+        (["grids/losses.yaml", "--only", "mse"], "--only must name values of an axis, ranknet, softmax; got mse"),
+        (["grids/losses.yaml", "--seed", "3"], "ltr grid does not know '--seed 3'"),
+    ],
+)
+def test_bad_arguments_are_one_line(args, text, folder, capsys):
+    assert main(["grid", *args]) == 2
+    told = capsys.readouterr().err
+    assert text in told and told.count("\n") == 1
+
+
+def test_a_run_of_other_options_is_not_taken_for_the_cell(folder, capsys):
+    only = ["--only", "ranknet", "--seeds", "1"]
+    assert main(["grid", "grids/losses.yaml", *only]) == 0
+    capsys.readouterr()
+    assert main(["grid", "grids/losses.yaml", *only, "--model.lr", "0.3"]) == 2
+    assert "runs/losses/ranknet/seed=1 was made by other options than losses has now; remove it" in capsys.readouterr().err
+    Path("runs/losses/ranknet/seed=1/cell.json").unlink()
+    assert main(["grid", "grids/losses.yaml", *only]) == 2
+    assert "holds a run that no grid has made" in capsys.readouterr().err
+
+
+def test_a_cell_that_fails_ends_the_grid_with_its_code(folder, capfd):
+    write_grid(folder, axes={"loss": {"bad": {"model.loss": "ltr.losses.NoLoss"}}}, seeds=[1])
+    assert main(["grid", "grids/losses.yaml"]) == 2
+    assert "ltr fit ended with code 2, see above" in capfd.readouterr().err
+    assert not Path("runs/losses/bad/seed=1/metrics.json").exists()
+    write_grid(folder, axes={"loss": {"bad": LOSSES["ranknet"]}}, seeds=[1])  # mended, and called again
+    assert main(["grid", "grids/losses.yaml"]) == 0
+
+
+def test_a_grid_without_axes_is_its_base(folder):
+    write_grid(folder, axes={}, seeds=[1])
+    assert [str(cell.folder) for cell in Grid.read(folder / "grids/losses.yaml").cells()] == ["base/seed=1"]
+    write_grid(folder, axes=[1])
+    with pytest.raises(InputError, match="must be names with their values"):
+        Grid.read(folder / "grids/losses.yaml")

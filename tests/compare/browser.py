@@ -1,0 +1,98 @@
+"""A headless Chromium, driven through a pipe by its own protocol."""
+
+import base64
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+
+
+class Browser:
+    """One page. ``requests`` are the addresses that it has asked for."""
+
+    def __init__(self, executable: str) -> None:
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        (given, self._out), (told, taken) = os.pipe(), os.pipe()
+        ends = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (given, taken)]  # not 3 or 4, which are the browser's
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--remote-debugging-pipe",
+            f"--user-data-dir={self._profile.name}",
+        ]
+        self._process = subprocess.Popen(
+            ["bash", "-c", f'exec "$@" 3<&{ends[0]} 4>&{ends[1]}', "bash", executable, *options, "about:blank"],
+            pass_fds=ends,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for end in (given, taken, *ends):
+            os.close(end)
+        self._reader, self._number, self.requests, self._loaded = os.fdopen(told, "rb"), 0, list[str](), 0
+        self._session: str | None = None
+        targets = self.send("Target.getTargets")["targetInfos"]
+        target = next(one["targetId"] for one in targets if one["type"] == "page")
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Network", "Runtime"):
+            self.send(f"{domain}.enable")
+
+    def send(self, method: str, **options: Any) -> dict:
+        """Send a command and wait for its answer."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": options} | (
+            {"sessionId": self._session} if self._session else {}
+        )
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                return answer["result"]
+
+    def _read(self) -> dict:
+        text = b""
+        while not text.endswith(b"\0"):
+            letter = self._reader.read(1)
+            assert letter, "the browser has ended"
+            text += letter
+        found = json.loads(text[:-1])
+        if found.get("method") == "Network.requestWillBeSent":
+            self.requests.append(found["params"]["request"]["url"])
+        self._loaded += found.get("method") == "Page.loadEventFired"
+        return found
+
+    def open(self, file: Path, width: int, dark: bool) -> None:
+        """Load a page, as wide as this, in light or dark."""
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=1600, deviceScaleFactor=1, mobile=width < 600)
+        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.send("Emulation.setEmulatedMedia", features=features)
+        before = self._loaded
+        self.send("Page.navigate", url=file.absolute().as_uri())
+        while self._loaded == before:
+            self._read()
+
+    def run(self, code: str) -> Any:
+        """The value of an expression in the page."""
+        answer = self.send("Runtime.evaluate", expression=code, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def screenshot(self, file: Path) -> bytes:
+        """Of what is in the window, as PNG."""
+        file.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
+        return file.read_bytes()
+
+    def close(self) -> None:
+        """End it."""
+        os.close(self._out)
+        self._process.terminate()
+        self._process.wait()
+        self._reader.close()
+        self._profile.cleanup()
