@@ -94,7 +94,8 @@ def compare(
     Args:
         made: the experiments.
         metrics: none: the first one of the first run.
-        baselines: names of experiments; none: the first one.
+        baselines: names of experiments; a part that several names share (hinge/constant, logistic/constant) compares each
+            experiment with its neighbour that has this part; none: the first experiment.
         alpha: the level of the whole family.
 
     Raises:
@@ -111,11 +112,23 @@ def compare(
 
 
 def _pairs(names: Sequence[str], baselines: Sequence[str]) -> list[tuple[str, str]]:
-    """Each experiment with each baseline, no two of them twice."""
-    asked, pairs = list(dict.fromkeys(_named(name, names) for name in baselines)) or [names[0]], []
-    for base in asked:
-        pairs += [(name, base) for name in names if name != base and (base, name) not in pairs]
-    return pairs
+    """Each experiment with each baseline, no two of them twice; in a grid, with its neighbour that has the baseline's value."""
+    pairs: list[tuple[str, str]] = []
+    for base in dict.fromkeys(baselines) or [names[0]]:
+        found = _neighbours(names, base) or [(name, _named(base, names)) for name in names]
+        pairs += [(name, other) for name, other in found if name != other and (other, name) not in pairs]
+    return list(dict.fromkeys(pairs))
+
+
+def _neighbours(names: Sequence[str], value: str) -> list[tuple[str, str]]:
+    """Each experiment with the one whose name differs in one part, which is this value; none, unless several have it."""
+    parts = [tuple(name.split("/")) for name in names]
+    at = {one.index(value) for one in parts if value in one}
+    if len(at) != 1 or sum(value in one for one in parts) < 2:
+        return []
+    (n,) = at
+    pairs = [("/".join(one), "/".join((*one[:n], value, *one[n + 1 :]))) for one in parts if len(one) > n]
+    return [pair for pair in pairs if pair[1] in names]
 
 
 def _by_metric(made: Sequence[Experiment], metric: str, pairs: Sequence[tuple[str, str]], level: float) -> Compared:

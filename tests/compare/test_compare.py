@@ -100,6 +100,22 @@ def test_several_baselines_and_metrics_are_one_family_and_no_pair_is_counted_twi
     assert [one.corrected for one in found.comparisons] == holm([one.p for one in found.comparisons])
 
 
+def test_a_baseline_that_several_names_share_is_each_ones_neighbour(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    names = ["hinge/constant", "hinge/learnt", "logistic/constant", "logistic/learnt"]
+    for name in names:
+        for seed in range(2):
+            write_run(tmp_path / name / f"seed={seed}", rng.uniform(0.2, 0.6, 40), seed=seed, loss=name)
+    made = experiments(names)
+    (margins,) = compare(made, baselines=["constant"])
+    assert [(one.name, one.baseline) for one in margins.comparisons] == [(names[1], names[0]), (names[3], names[2])]
+    (losses,) = compare(made, baselines=["hinge"])
+    assert [(one.name, one.baseline) for one in losses.comparisons] == [(names[2], names[0]), (names[3], names[1])]
+    (one,) = compare(made, baselines=["hinge/learnt"])
+    assert [other.name for other in one.comparisons] == [name for name in names if name != "hinge/learnt"]
+
+
 def test_less_is_better_for_swapped_pairs(tmp_path):
     """The comparison knows by itself which metrics these are: importing those takes seconds."""
     assert comparison.LOWER_IS_BETTER == metrics.LOWER_IS_BETTER
