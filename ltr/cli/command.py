@@ -34,7 +34,7 @@ from ltr.run.checkpoints import Best, Checkpoints, Last
 from ltr.run.folder import RunFolder, read_checkpoint, second_name
 from ltr.run.identity import check_same, identity, of_ranker
 from ltr.run.log import Progress, speaking
-from ltr.run.loggers import loggers
+from ltr.run.loggers import loggers, wandb_run_ended
 from ltr.run.progress import finished
 from ltr.run.ranker import take_weights
 from ltr.run.results import RunWriter, below_start, reached, read_metrics, told_ceiling
@@ -59,6 +59,7 @@ def run(args: list[str]) -> None:
     transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
     with ExitStack() as stack:
         log_into = stack.enter_context(speaking(leads=_is_rank_0()))
+        stack.enter_context(wandb_run_ended())
         if args[0] == "negatives":
             return negatives.run(args[1:])
         try:

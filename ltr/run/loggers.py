@@ -4,7 +4,9 @@ import logging
 import netrc
 import os
 import secrets
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -40,8 +42,29 @@ def loggers(folder: Path, wandb_project: str | None, fits: bool, tags: Sequence[
         experiment = folder.parent if folder.name.startswith("seed=") else folder
         options: dict[str, Any] = {"project": wandb_project, "name": "/".join(folder.parts[-3:]), "resume": "allow"}
         options |= {"group": "/".join(experiment.parts[-2:]), "tags": [*tags]}
-        made.append(WandbLogger(save_dir=folder, offline=offline, id=known, **options))
+        made.append(WandbLogger(save_dir=folder.absolute(), offline=offline, id=known, **options))
     return made
+
+
+@contextmanager
+def wandb_run_ended() -> Iterator[None]:
+    """End the run of Weights & Biases that a command has begun: its process may go on to another run, or end without hooks."""
+    before = _wandb_run()
+    try:
+        yield
+    except BaseException:
+        _finish(before, 1)
+        raise
+    _finish(before, 0)
+
+
+def _finish(before: Any, exit_code: int) -> None:
+    if (run := _wandb_run()) is not None and run is not before:
+        run.finish(exit_code)
+
+
+def _wandb_run() -> Any:
+    return getattr(sys.modules.get("wandb"), "run", None)
 
 
 def log_results(found: Sequence[Logger], folder: Path) -> None:

@@ -155,7 +155,6 @@ def test_weights_and_biases_by_one_flag_and_offline_without_a_key(config, tmp_pa
     logged = yaml.safe_load((tmp_path / "run/logs/version_0/hparams.yaml").read_text())
     assert logged["model"]["lr"] == 0.01 and logged["data"]["init_args"]["batch_size"] == 4
 
-    wandb.finish()  # as the end of a process does
     time.sleep(1.1)  # folders are named by the second
     assert main(["fit", str(tmp_path / "run"), "--trainer.max_steps", "4"]) == 0  # a resumed run is the same run there
     assert (tmp_path / "run/wandb/run-id").read_text() == known

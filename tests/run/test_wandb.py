@@ -34,7 +34,7 @@ def config(tmp_path, monkeypatch):
 
 def call(*args):
     assert main([str(one) for one in args]) == 0
-    wandb.finish()  # as the end of a process does
+    assert wandb.run is None, "the command has ended it"
     time.sleep(1.1)  # folders are named by the second
 
 
@@ -106,6 +106,23 @@ def test_a_run_that_was_interrupted_resumed_and_tested_is_one_run(config, tmp_pa
     found = {item.key: json.loads(item.value_json) for start in starts for one in start for item in one.run.config.update}
     found |= {item.key: json.loads(item.value_json) for start in starts for one in start for item in one.config.update}
     assert found["model"]["lr"] == 0.1 and found["seed_everything"] == 3
+
+
+def test_the_cells_of_a_grid_are_whole_runs(config, tmp_path, monkeypatch):
+    """Their processes end without the hooks by which wandb would end its run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "g.yaml").write_text("base: c.yaml\naxes: {}\nseeds: [0]\noptions: {trainer.max_steps: 2}")
+    call("grid", "g.yaml")
+    trained, tested = offline(tmp_path / "runs/g/base/seed=0")
+    assert [one.exit.exit_code for start in (trained, tested) for one in start if one.HasField("exit")] == [0, 0]
+    assert any(one.HasField("artifact") or one.request.HasField("log_artifact") for one in tested)
+
+
+def test_a_run_that_fails_is_ended_and_the_next_one_is_another(config, tmp_path, capsys):
+    nan = ["--model.lr", 1e30, "--trainer.default_root_dir", tmp_path / "a"]
+    assert main([str(one) for one in ("fit", "--config", config, *nan)]) == 2
+    call("fit", "--config", config, "--trainer.max_steps", 1, "--trainer.default_root_dir", tmp_path / "b")
+    assert len(offline(tmp_path / "b")) == 1
 
 
 def test_each_combination_of_a_sweep_is_an_experiment(config, tmp_path, monkeypatch):
