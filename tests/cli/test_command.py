@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import pytrec_eval
 import torch
-import wandb
 import yaml
 
 from ltr.__main__ import main
