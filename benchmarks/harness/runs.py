@@ -1,4 +1,4 @@
-"""Train and test configurations by the command line, into run folders; a run that is there already is read."""
+"""Train and test the cells of a grid by the command line, into run folders; a run that is there already is read."""
 
 import contextlib
 import os
@@ -12,29 +12,30 @@ from typing import NamedTuple
 import torch
 
 from ltr.__main__ import main as ltr
+from ltr.grid import Cell, Grid
 
 
 class Run(NamedTuple):
     """One training and its test.
 
     Attributes:
-        config: the configuration.
-        seed: of everything.
+        grid: that the cell is of.
+        cell: the options and the seed.
         fold: of the data, or None.
         options: further ones of ``ltr fit``.
         runs: the folder of run folders.
     """
 
-    config: Path
-    seed: int
+    grid: Grid
+    cell: Cell
     fold: int | None = None
     options: tuple[str, ...] = ()
-    runs: Path = Path("runs", "features")
+    runs: Path = Path("runs")
 
     @property
     def folder(self) -> Path:
-        """``RUNS/NAME[/fold=K]/seed=N``."""
-        return Path(self.runs, self.config.stem, *([] if self.fold is None else [f"fold={self.fold}"]), f"seed={self.seed}")
+        """``RUNS/GRID[/fold=K]/NAME/seed=N``."""
+        return Path(self.runs, self.grid.name, *([] if self.fold is None else [f"fold={self.fold}"]), self.cell.folder)
 
 
 def train(run: Run) -> Path:
@@ -50,8 +51,10 @@ def train(run: Run) -> Path:
         folder.mkdir(parents=True)
         quiet = ["--trainer.default_root_dir", str(folder), "--trainer.enable_progress_bar", "false"]
         which = [] if run.fold is None else ["--data.init_args.fold", str(run.fold)]
+        base = [word for file in run.grid.base for word in ("--config", str(file))]
+        words = [*base, "--seed_everything", str(run.cell.seed), *run.cell.words(), *which, *run.options, *quiet]
         with open(folder / "output.txt", "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-            code = ltr(["fit", "--config", str(run.config), "--seed_everything", str(run.seed), *which, *run.options, *quiet])
+            code = ltr(["fit", *words])
             code = code or ltr(["test", "--config", str(folder / "config.yaml"), "--ckpt_path", "best"])
         if code:
             raise RuntimeError(f"{folder}: {(folder / 'output.txt').read_text().splitlines()[-1]}")

