@@ -75,20 +75,17 @@ quality: .venv/bench data  ## Dual encoders beside sentence-transformers' traine
 	$(BIN)/python benchmarks/quality_dual.py --data data/wikiqa --candidates candidates --max-length 64 --losses batch-hard --seeds 3 4 5 6 7 8 9 10
 	$(BIN)/python benchmarks/quality_dual.py --data examples/medquad --examples 480 --max-length 64 --losses "in-batch softmax" --seeds 0 --exact
 
-# One YAML, one row of a table. The published WikiQA numbers are over three seeds.
-SEEDS := 0 1 2
-REPRODUCED := runs/cross_encoder/medquad/seed=0/test.run $(SEEDS:%=runs/cross_encoder/wikiqa/seed=%/test.run)
-
-reproduce: .venv/bench data $(REPRODUCED)  ## Every trained number in the README and docs/features.md
-	$(BIN)/python experiments/table.py $(dir $(REPRODUCED))
+# A run that was interrupted goes on. make reproduce QUICK=1: one seed of what ships, in half an hour.
+reproduce: $(if $(QUICK),env,.venv/bench data)  ## Every trained number of the README and docs/ (QUICK=1: one seed of what ships)
+	$(BIN)/python experiments/subset.py examples/medquad runs/data/medquad-400 --queries 400
+	$(BIN)/python experiments/reproduce.py $(if $(QUICK),--quick)
+ifndef QUICK
+	$(BIN)/python experiments/audit.py data/medquad-liveqa runs/audit --trainer.max_epochs 1 --trainer.limit_val_batches 0
+	$(BIN)/python experiments/significance.py
 	$(BIN)/python benchmarks/synthetic.py
-	$(BIN)/python benchmarks/letor.py experiments/features/lambdarank_*.yaml --seeds 0 1 2 3 4
-	$(BIN)/python benchmarks/letor.py experiments/features/mq2008_*.yaml --seeds 0 1 2
-
-# A run that was interrupted goes on; to train anew after a change of the YAML, remove its folder.
-runs/%/test.run: | env
-	$(BIN)/python -m ltr fit -c experiments/$(patsubst %/,%,$(dir $*)).yaml --seed_everything $(patsubst seed=%,%,$(notdir $*)) --ckpt_path last
-	$(BIN)/python -m ltr test $(@D)
+	$(BIN)/python benchmarks/letor.py experiments/grids/lambdarank.yaml
+	$(BIN)/python benchmarks/letor.py experiments/grids/mq2008.yaml
+endif
 
 clean:  ## Remove what was built, not what was trained
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -3,14 +3,19 @@
 import math
 import os
 import re
+import runpy
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from ltr.grid import Grid
 from tests.cli.test_command import metrics
+from tests.conftest import write_letor
+from tests.run.resumes import BASE
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,19 +24,53 @@ def test_the_tables_are_filled():
     assert "_TABLE" not in (ROOT / "README.md").read_text()
 
 
-def test_reproduce_makes_every_published_run(tmp_path):
+def reproduce(tmp_path, *words):
+    """The commands of make reproduce."""
     for name in ("Makefile", "setup.cfg", "constraints.txt"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv/ready").touch()
-    done = subprocess.run(
-        ["make", "-n", "reproduce", f"DATA={tmp_path}"], cwd=tmp_path, capture_output=True, text=True, check=True
+    command = ["make", "-n", "reproduce", f"DATA={tmp_path}", *words]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+
+def test_reproduce_runs_every_grid(tmp_path):
+    families = {one.grid for one in runpy.run_path(str(ROOT / "experiments/reproduce.py"))["FAMILIES"]}
+    commands = reproduce(tmp_path)
+    assert (
+        "experiments/reproduce.py \n" in commands and "experiments/subset.py examples/medquad runs/data/medquad-400" in commands
     )
-    commands = done.stdout.replace("\\\n", " ")
-    for experiment, seed in (("medquad", 0), ("wikiqa", 0), ("wikiqa", 1), ("wikiqa", 2)):
-        (fit,) = re.findall(rf"fit -c experiments/cross_encoder/{experiment}.yaml --seed_everything {seed}\b.*", commands)
-        assert fit.endswith("--ckpt_path last")  # begins the run, or resumes it
-        assert f"ltr test runs/cross_encoder/{experiment}/seed={seed}\n" in commands
+    by_benchmarks = set(re.findall(r"experiments/grids/(\w+).yaml", commands)) | {"synthetic"}
+    assert families | by_benchmarks == {file.stem for file in (ROOT / "experiments/grids").glob("*.yaml")}
+
+
+def test_a_quick_reproduction_wants_nothing_that_does_not_ship(tmp_path):
+    commands = reproduce(tmp_path, "QUICK=1")
+    assert "experiments/reproduce.py --quick" in commands and "data/" not in commands.replace("runs/data/", "")
+    scope = runpy.run_path(str(ROOT / "experiments/reproduce.py"))
+    grids = {one.grid: Grid.read(ROOT / f"experiments/grids/{one.grid}.yaml") for one in scope["FAMILIES"] if one.ships}
+    for grid in grids.values():
+        base = yaml.safe_load(grid.base[0].read_text())["data"]["init_args"]["path"]
+        assert grid.options.get("data.path", base) in ("examples/medquad", "runs/data/medquad-400")
+
+
+def test_reproduce_writes_the_page_below_its_mark(tmp_path, monkeypatch, capsys):
+    write_letor(tmp_path / "letor")
+    data = BASE["data"] | {"init_args": {"path": str(tmp_path / "letor"), "batch_size": 4}}
+    (tmp_path / "experiments/grids").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "experiments/grids/base.txt").write_text(yaml.safe_dump(BASE | {"data": data}))
+    grid = "# Asks: which rate?\nbase: base.txt\naxes: {model.lr: [0.1, 0.2]}\nseeds: [0, 1]\noptions: {trainer.max_epochs: 1}\n"
+    (tmp_path / "experiments/grids/rates.yaml").write_text(grid)
+    scope = runpy.run_path(str(ROOT / "experiments/reproduce.py"))
+    (tmp_path / "docs/results.md").write_text(f"# Results\n\nBy hand.\n\n{scope['MARK']}old")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["reproduce.py"])
+    monkeypatch.setitem(scope["main"].__globals__, "FAMILIES", (scope["Family"]("rates", "rates"),))
+    scope["main"]()
+    page = (tmp_path / "docs/results.md").read_text()
+    assert page.startswith("# Results\n\nBy hand.\n") and "old" not in page
+    assert "which rate?" in page and "| lr=0.2 | 2 |" in page and "seeds 0, 1" in page
 
 
 def example(name: str, language: str) -> str:

@@ -1,0 +1,67 @@
+"""Makes every trained number of the README and docs/results.md again: python experiments/reproduce.py [--quick]
+
+Trains what is not there yet in runs/, resumes what was interrupted, and writes docs/results.md anew below its mark. Several
+may run at once and share the work: give each a core. ``--quick``: one seed of what ships, into runs/quick, with its own page.
+"""
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+from ltr.__main__ import main as ltr
+
+GRIDS = Path("experiments", "grids")
+MARK = "<!-- Below this line: experiments/reproduce.py -->\n"
+MEDQUAD = ["--data.path", "runs/data/medquad-400", "--data.candidates", "bm25", "--data.depth", "20"]
+
+
+class Family(NamedTuple):
+    """A grid, on the data that it names or on another."""
+
+    grid: str
+    runs: str
+    options: tuple[str, ...] = ()
+    ships: bool = False
+
+
+FAMILIES = (
+    Family("wikiqa", "wikiqa"),
+    Family("cross_encoder", "cross_encoder", ships=True),
+    Family("losses", "losses"),
+    Family("losses", "losses-medquad", (*MEDQUAD,)),
+    Family("dual_encoder", "dual_encoder"),
+    Family("ladder", "ladder", ships=True),
+    Family("ladder", "ladder-wikiqa", ("--data.path", "data/wikiqa")),
+    Family("schedule", "schedule", ("--model.ranker.init_args.max_length", "32", "--trainer.max_epochs", "2")),
+    Family("margins", "margins"),
+    Family("rerank_mined", "rerank_mined", ("--trainer.max_epochs", "1")),
+)
+
+
+def section(family: Family, runs: Path, words: list[str]) -> str:
+    """Train what is missing; the question of the grid, the command, and the tables."""
+    file, folder = GRIDS / f"{family.grid}.yaml", runs / family.runs
+    table = folder.with_suffix(".md")
+    command = ["grid", str(file), "--runs", str(folder), *words, *family.options]
+    if ltr([*command, "--markdown", str(table)]):
+        raise SystemExit(2)
+    question = file.read_text().splitlines()[0].removeprefix("# Asks: ")
+    return f"## {family.runs}\n\n{question}\n\n`ltr {' '.join(command)}`\n\n{table.read_text()}"
+
+
+def main() -> None:
+    """Make them all, write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one seed, on examples/medquad")
+    asked = parser.parse_args()
+    runs, words = (Path("runs", "quick"), ["--seeds", "0"]) if asked.quick else (Path("runs"), [])
+    sections = [section(one, runs, words) for one in FAMILIES if one.ships or not asked.quick]
+    page = Path("docs", "results.md")
+    head = page.read_text().partition(MARK)[0] if not asked.quick else "# Results, one seed\n\n"
+    written = runs / "results.md" if asked.quick else page
+    written.write_text(head + MARK + "\n" + "\n".join(sections))
+    print(f"written to {written}")
+
+
+if __name__ == "__main__":
+    main()
