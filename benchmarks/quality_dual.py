@@ -10,14 +10,10 @@ the difference, seed by seed.
 Wants ``pip install -e '.[bench]'``.
 """
 
-import logging
-import os
 import sys
 import tempfile
-import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -27,9 +23,10 @@ import torch
 from harness.machine import described
 from harness.options import MEDQUAD, add_backbone, add_data, parser
 from harness.sides import check_lengths
-from lightning.pytorch import Trainer, seed_everything
+from harness.trainers import InOrder, absent_peers, quiet_trainer, silence
+from lightning.pytorch import seed_everything
 from torch import nn
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from ltr.data.collection import Collection
 from ltr.data.query_lists import LabelledList
@@ -42,7 +39,6 @@ from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.module import RankerModule
 
 LR, WARM_UP, DECAY, MARGIN, SCALE = 5e-5, 0.1, 0.01, 0.3, 20.0
-NEEDS = ("datasets", "accelerate")
 MEASURES = ["nDCG@10", "RR@10", "AP", "R@100"]
 
 
@@ -134,22 +130,6 @@ def batches(collection: Collection, examples: int, batch: int, own: bool, seed: 
     return [lists[at : at + batch] for at in range(0, len(lists) - batch + 1, batch)]
 
 
-class InOrder(Sampler):
-    """Batches as they stand in the data set, for sentence-transformers."""
-
-    def __init__(self, dataset, batch_size: int, drop_last: bool, **_: object) -> None:
-        self.n, self.size = len(dataset), batch_size
-
-    def __len__(self) -> int:
-        return self.n // self.size
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter([list(range(at, at + self.size)) for at in range(0, self.n, self.size)])
-
-    def set_epoch(self, epoch: int) -> None:
-        """There is one."""
-
-
 def train_ours(
     recipe: Recipe, epoch: list[list[LabelledList]], data: PoolDataModule, options: Namespace, seed: int
 ) -> RankerModule:
@@ -162,7 +142,7 @@ def train_ours(
     data.trainer = None  # of the last test
     data.setup("test")
     loader = DataLoader(epoch, batch_size=None, collate_fn=data.collator)
-    _trainer(max_epochs=1).fit(module, loader)
+    quiet_trainer(max_epochs=1).fit(module, loader)
     return module
 
 
@@ -218,13 +198,8 @@ def train_theirs(
 
 def measure(module: RankerModule, data: PoolDataModule) -> list[float]:
     """On the test split."""
-    found = _trainer().test(module, data, verbose=False)[0]
+    found = quiet_trainer().test(module, data, verbose=False)[0]
     return [found[f"test/{name}"] for name in MEASURES]
-
-
-def _trainer(**options: int) -> Trainer:
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    return Trainer(accelerator="cpu", devices=1, default_root_dir=tempfile.gettempdir(), **quiet, **options)
 
 
 def main() -> None:
@@ -247,10 +222,7 @@ def main() -> None:
     chosen = {name: recipe for name, recipe in recipes().items() if not options.losses or name in options.losses}
     if unknown := set(options.losses or []) - set(chosen):
         made.error(f"there is no loss {sorted(unknown)}, but {', '.join(recipes())}")
-    warnings.simplefilter("ignore")
-    for name in ("lightning.pytorch", "sentence_transformers", "ltr"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    os.environ.update(HF_DATASETS_DISABLE_PROGRESS_BARS="1", TOKENIZERS_PARALLELISM="false")
+    silence()
     print(f"{options.data}; {described()}\n")
     compare(options, chosen)
     how = f"batches of {options.batch}, {options.max_length} tokens at most" + (", no dropout" if options.exact else "")
@@ -269,7 +241,7 @@ def compare(options: Namespace, chosen: dict[str, Recipe]) -> None:
     print(f"| test queries search | loss | side | {' | '.join(MEASURES)} |\n|{' --- |' * (len(MEASURES) + 3)}")
     for target, pool in pools.items():
         print(f"| {target} | none | untrained | {_spread([np.asarray(measure(untrained, pool))])} |", flush=True)
-    absent = [name for name in NEEDS if find_spec(name) is None]
+    absent = absent_peers()
     found: dict[tuple[str, str], list[Pair]] = {(target, name): [] for target in pools for name in chosen}
     for seed, (name, recipe) in product(options.seeds, chosen.items()):
         epoch = batches(data.collection, options.examples, options.batch, recipe.own, seed)

@@ -23,6 +23,7 @@ OPTIONS = {
     "losses": {},
     "mining": TEXTS,
     "padding": TEXTS,
+    "quality_cross": TEXTS,
     "quality_dual": TEXTS,
     "ranknet_factorised": {},
     "synthetic": {"--runs": "runs"},

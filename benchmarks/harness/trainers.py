@@ -1,0 +1,46 @@
+"""What the trainings beside those of sentence-transformers share."""
+
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from lightning.pytorch import Trainer
+from torch.utils.data import Sampler
+
+
+class InOrder(Sampler):
+    """Batches as they stand in the data set, for sentence-transformers."""
+
+    def __init__(self, dataset, batch_size: int, drop_last: bool, **_: object) -> None:
+        self.n, self.size = len(dataset), batch_size
+
+    def __len__(self) -> int:
+        return self.n // self.size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([list(range(at, at + self.size)) for at in range(0, self.n, self.size)])
+
+    def set_epoch(self, epoch: int) -> None:
+        """They are the same in each."""
+
+
+def quiet_trainer(**options: int) -> Trainer:
+    """Lightning's, without files and lines."""
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return Trainer(accelerator="cpu", devices=1, default_root_dir=tempfile.gettempdir(), **quiet, **options)
+
+
+def absent_peers() -> list[str]:
+    """The modules that the trainers of sentence-transformers need and that are not installed."""
+    return [name for name in ("datasets", "accelerate") if find_spec(name) is None]
+
+
+def silence() -> None:
+    """Only the table is of interest."""
+    warnings.simplefilter("ignore")
+    for name in ("lightning.pytorch", "sentence_transformers", "ltr"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    os.environ.update(HF_DATASETS_DISABLE_PROGRESS_BARS="1", TOKENIZERS_PARALLELISM="false")
