@@ -1,10 +1,11 @@
 """How good are cross-encoders trained by ltr and by sentence-transformers on the same lists?  python benchmarks/quality_cross.py
 
-The same start, the same lists in the same order, the same epochs, AdamW with the same decay and warm-up, no gradient clipping, each
-side with its own head, dropout and order of texts in memory. A list is a query, one of its relevant documents and others of its
-pool (random ones where the pool has fewer). Each side chooses its learning rate on dev, with the first seed, for each loss. Both are
-measured by the same code on the pools of the source, theirs from the folder that it saves. A row has the mean over the seeds, and
-the difference over queries and seeds (ltr.compare.statistics).
+The same start, the same lists in the same order, the same epochs, AdamW with the same decay and warm-up, no
+gradient clipping; each side with its own head and dropout. A list is a query, one of its relevant documents and
+others of its pool (random ones where the pool has fewer). Each side chooses its learning rate on dev, with the
+first seed, for each loss. Both are measured by the same code on the pools of the source, theirs from the folder
+that it saves. A row has the mean over the seeds, and the difference over queries and seeds
+(ltr.compare.statistics).
 
 Wants ``pip install -e '.[bench]'``.
 """
@@ -203,9 +204,8 @@ def main() -> None:
     silence()
     print(f"{options.data}; {described()}\n")
     data, absent = open_collection(options.data), absent_peers()
-    print(
-        f"| loss | ltr, {options.measure} | lr | sentence-transformers | lr | difference | p | p of these models |\n|{' --- |' * 8}"
-    )
+    heads = ("loss", f"ltr, {options.measure}", "lr", "sentence-transformers", "lr", "difference", "p", "p of these models")
+    print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     for name, recipe in chosen.items():
         ours, lr = side("ltr", trained_by_us, name, recipe, data, options)
         cells = [name, spread(ours), f"{lr:g}"]
