@@ -34,7 +34,7 @@ FAMILIES = (
     Family("ladder", "ladder-wikiqa", ("--data.path", "data/wikiqa")),
     Family("schedule", "schedule", ("--model.ranker.init_args.max_length", "32", "--trainer.max_epochs", "2")),
     Family("margins", "margins"),
-    Family("rerank_mined", "rerank_mined", ("--trainer.max_epochs", "1")),
+    Family("rerank_mined", "rerank_mined", ("--trainer.max_epochs", "1", "--data.depth", "20")),
 )
 
 
