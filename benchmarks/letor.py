@@ -2,15 +2,15 @@
 
 Every cell of the grid is trained and tested on every fold of its data, by the command line, into
 ``runs/GRID[/fold=K]/NAME/seed=N``. A run that is there already is read: remove its folder after a change of the
-file. The trees (LightGBM's lambdarank and XGBoost's rank:ndcg, ``pip install -e '.[bench]'``)
-get the same queries and the same metrics. All choose on the dev split alone: ours the epoch; the trees one of
-the settings below by its mean over the folds, and in the rows "best stage" also the number of trees, which is
-300 otherwise.
+file. The trees (LightGBM's lambdarank and XGBoost's rank:ndcg, ``pip install -e '.[bench]'``) get the same queries
+and the same metrics. All choose on the dev split alone: ours the epoch; the trees one of the settings below by its
+mean over the folds, and in the rows "best stage" also the number of trees, which is 300 otherwise.
 
 Prints, for each ranker, the metrics of the test split (mean over folds, then mean ± deviation over seeds),
 the dev metric that chose, and the seconds of training for one fold. The best of many epochs is too good on
 dev, more so for noisier configurations; to choose among configurations, look at the mean of the last five
-epochs instead.
+epochs instead. A second table tests the differences from the grid's baseline, over the queries of all folds and
+the seeds.
 """
 
 import json
@@ -30,6 +30,8 @@ from harness.machine import described
 from harness.options import parser
 from harness.runs import Run, train_all
 
+from ltr.compare.statistics import estimate, holm
+from ltr.compare.tables import p_value
 from ltr.data.letor import FeatureSplit
 from ltr.datamodules import FeatureDataModule
 from ltr.grid import Grid
@@ -175,8 +177,29 @@ def row(name: str, by_seed: list[list[Result]], measures: list[str]) -> str:
     return f"| {' | '.join([name, *cells])} |"
 
 
+def by_query(folders: list[Path], measure: str) -> np.ndarray:
+    """The metric of each test query of all folds; NaN where there is nothing to find."""
+    values: list[float] = []
+    for folder in folders:
+        header, *lines = (line.split("\t") for line in (folder / "per_query.tsv").read_text().splitlines())
+        values += [float(line[header.index(measure)] or "nan") for line in lines]
+    return np.asarray(values)
+
+
+def compared(values: dict[str, np.ndarray], base: str, measure: str) -> Iterator[str]:
+    """A table of the differences from one ranker over the queries of all folds and the seeds, ``[S, Q]`` each."""
+    found = {name: estimate(own, values[base]) for name, own in values.items() if name != base}
+    corrected = holm([one.p for one in found.values()])
+    yield f"\n| {measure}, difference from {base} | mean | 95 % interval | p | p, Holm |\n|{' --- |' * 5}"
+    for (name, one), p in zip(found.items(), corrected, strict=True):
+        low, high = one.interval()
+        yield f"| {name} | {one.mean:+.4f} | {low:+.4f} to {high:+.4f} | {p_value(one.p)} | {p_value(p)} |"
+    detectable = statistics.median(one.detectable(0.05 / len(found)) for one in found.values())
+    yield f"\nOver queries and seeds; Holm's correction over {len(found)}. This data could show a difference of {detectable:.3f}."
+
+
 def main() -> None:
-    """Parse the arguments, train what is missing, print the table."""
+    """Parse the arguments, train what is missing, print the tables."""
     made = parser(__doc__)
     made.add_argument("grid", type=Path, help="a grid of one axis over feature vectors")
     made.add_argument("--seeds", type=int, nargs="+", help="default: those of the grid")
@@ -184,10 +207,10 @@ def main() -> None:
     made.add_argument("--runs", type=Path, default=Path("runs"), help="the folder of the run folders")
     options = made.parse_args()
     if options.tiny:
-        options.seeds, options.jobs = [0], 1
+        options.seeds, options.jobs = [0, 1], 1
     grid = Grid.read(options.grid)
     cells, seeds = {one.names[0]: one for one in grid.cells()}, options.seeds or grid.seeds
-    (base,) = grid.base
+    (base,), base_name = grid.base, next(iter(grid.baseline), next(iter(cells)))
     first = yaml.safe_load(base.read_text())
     measure = first["best"]["monitor"].removeprefix("val/")
     if not re.fullmatch(r"nDCG_exp@\d+", measure):
@@ -215,6 +238,13 @@ def main() -> None:
             print(*of_peer(peer, first, folds, measure, metrics, 2 if options.tiny else TREES), sep="\n", flush=True)
         except ImportError as error:
             print(f"| {peer}: absent ({error}) |{' |' * (len(heads) - 1)}")
+    if len(cells) > 1 and len(seeds) > 1:
+        values = {
+            name: np.stack([by_query([runs[name, fold, seed].folder for fold in folds], measure) for seed in seeds])
+            for name in cells
+        }
+        counted = np.isfinite(np.stack([*values.values()])).all(axis=(0, 1))
+        print(*compared({name: own[:, counted] for name, own in values.items()}, base_name, measure), sep="\n")
     for metric in metrics:
         print(f"{metric.measure}: {metric.convention}")
     print(f"Seeds {', '.join(map(str, seeds))}; trees are deterministic. {described()}")

@@ -44,7 +44,7 @@ def made(tmp_path, backbone, collection_folder, letor_folder):
     base, grid = tmp_path / "base.yaml", tmp_path / "grid.yaml"
     text = (ROOT / "experiments/features/lambdarank.yaml").read_text().replace("examples/lambdarank", str(letor_folder))
     base.write_text(re.sub(r" +dev_share: .*\n", "", text))
-    grid.write_text("base: base.yaml\naxes: {loss: {mse: {model.loss: ltr.losses.MSELoss}}}\n")
+    grid.write_text("base: base.yaml\naxes: {loss: {mse: {model.loss: ltr.losses.MSELoss}, ranknet: {}}}\n")
     return {
         "backbone": backbone,
         "collection": collection_folder,
