@@ -2,7 +2,10 @@
 
 import multiprocessing
 import os
+import signal
 import sys
+import threading
+from multiprocessing.connection import wait
 
 from ltr.errors import InputError
 
@@ -36,7 +39,16 @@ def _main(args: list[str], path: list[str]) -> None:
     from ltr.__main__ import main
 
     sys.path[:] = path
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     code = main(args)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _leave_with_parent() -> None:
+    """End this process as SIGTERM does, which saves first, when the one that waits for it is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)

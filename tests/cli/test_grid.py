@@ -2,11 +2,15 @@
 
 import json
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from ltr.__main__ import main
 from ltr.errors import InputError
@@ -72,6 +76,35 @@ def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_
     assert main(["grid", "grids/losses.yaml", *options]) == 0
     assert steps(run) == 12 and (run / "checkpoints/last.ckpt").stat().st_mtime_ns != first
     assert [row["step"] for row in json.loads((run / "metrics.json").read_text())["validations"]] == [6, 12]
+
+
+def test_a_cell_leaves_with_its_grid_and_is_resumed(folder):
+    """Killed with -9, the grid can tell nobody; the run that it waited for saves and ends all the same."""
+    words = ["grid", "grids/losses.yaml", "--only", "ranknet", "--seeds", "1", "--trainer.max_epochs", "100000"]
+    run, grid = Path("runs/losses/ranknet/seed=1"), subprocess.Popen([sys.executable, "-m", "ltr", *words])
+    until(lambda: (run / "checkpoints/last.ckpt").is_file())
+    grid.kill()
+    grid.wait()
+
+    def is_free() -> bool:
+        try:
+            with FileLock(run / ".lock", timeout=0):
+                return True
+        except Timeout:
+            return False
+
+    until(is_free)
+    assert "SIGTERM" in (run / "train.log").read_text()
+    done = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"]
+    time.sleep(2)
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == done > 0
+
+
+def until(true, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_what_is_best_on_dev_is_chosen_with_the_first_seed(folder, capfd):
