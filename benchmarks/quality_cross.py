@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from harness.machine import described
 from harness.options import WIKIQA, add_backbone, add_data, parser
-from harness.trainers import InOrder, absent_peers, quiet_trainer, silence
+from harness.trainers import absent_peers, arguments, quiet_trainer, silence
 from lightning.pytorch import seed_everything
 from torch import nn
 from torch.utils.data import DataLoader
@@ -124,21 +124,9 @@ def trained_by_them(recipe: Recipe, batches: list[Lists], collection: Collection
     else:
         columns = dict(zip(("query", "docs", "labels"), map(list, zip(*texts, strict=True)), strict=True))
     with tempfile.TemporaryDirectory() as folder:
-        settings = CrossEncoderTrainingArguments(
-            output_dir=str(Path(folder, "output")),
-            num_train_epochs=1,  # the rows are those of all epochs
-            per_device_train_batch_size=options.batch * (options.negatives + 1 if recipe.pairs else 1),
-            learning_rate=lr,
-            warmup_steps=WARM_UP,
-            weight_decay=DECAY,
-            max_grad_norm=0.0,
-            batch_sampler=InOrder,
-            seed=seed,
-            use_cpu=True,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        )
+        size = options.batch * (options.negatives + 1 if recipe.pairs else 1)
+        # One epoch: the rows are those of all epochs.
+        settings = CrossEncoderTrainingArguments(**arguments(Path(folder), size, lr, WARM_UP, DECAY, seed))
         assert recipe.theirs is not None
         trainer = CrossEncoderTrainer(
             model=model, args=settings, train_dataset=Dataset.from_dict(columns), loss=recipe.theirs(model)

@@ -23,7 +23,7 @@ import torch
 from harness.machine import described
 from harness.options import MEDQUAD, add_backbone, add_data, parser
 from harness.sides import check_lengths
-from harness.trainers import InOrder, absent_peers, quiet_trainer, silence
+from harness.trainers import absent_peers, arguments, quiet_trainer, silence
 from lightning.pytorch import seed_everything
 from torch import nn
 from torch.utils.data import DataLoader
@@ -172,21 +172,8 @@ def train_theirs(
     else:
         names = ("positive", "negative")[: len(docs[0])]
         columns = {"anchor": queries} | {name: [found[i] for found in docs] for i, name in enumerate(names)}
-    settings = SentenceTransformerTrainingArguments(
-        output_dir=str(folder / "output"),
-        num_train_epochs=1,
-        per_device_train_batch_size=len(epoch[0]) * (2 if recipe.columns == "labels" else 1),
-        learning_rate=LR,
-        warmup_steps=WARM_UP,
-        weight_decay=DECAY,
-        max_grad_norm=0.0,
-        batch_sampler=InOrder,
-        seed=seed,
-        use_cpu=True,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
+    size = len(epoch[0]) * (2 if recipe.columns == "labels" else 1)
+    settings = SentenceTransformerTrainingArguments(**arguments(folder, size, LR, WARM_UP, DECAY, seed))
     trainer = SentenceTransformerTrainer(
         model=model, args=settings, train_dataset=Dataset.from_dict(columns), loss=recipe.theirs(model)
     )

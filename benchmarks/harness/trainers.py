@@ -6,6 +6,8 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import Trainer
 from torch.utils.data import Sampler
@@ -31,6 +33,25 @@ def quiet_trainer(**options: int) -> Trainer:
     """Lightning's, without files and lines."""
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     return Trainer(accelerator="cpu", devices=1, default_root_dir=tempfile.gettempdir(), **quiet, **options)
+
+
+def arguments(folder: Path, batch: int, lr: float, warm_up: float, decay: float, seed: int) -> dict[str, Any]:
+    """Of a trainer of sentence-transformers: one epoch over batches as they stand, with its AdamW and no clipping."""
+    return {
+        "output_dir": str(folder / "output"),
+        "num_train_epochs": 1,
+        "per_device_train_batch_size": batch,
+        "learning_rate": lr,
+        "warmup_steps": warm_up,
+        "weight_decay": decay,
+        "max_grad_norm": 0.0,
+        "batch_sampler": InOrder,
+        "seed": seed,
+        "use_cpu": True,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
 
 
 def absent_peers() -> list[str]:
