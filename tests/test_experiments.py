@@ -72,6 +72,7 @@ def test_an_experiment_runs(config, tmp_path, tiny):
     run(config, tiny(config), tmp_path / "run")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("file", "cell"), CELLS)
 def test_a_cell_of_a_grid_runs(file, cell, tmp_path, tiny):
     assert file.read_text().startswith("# Asks: ")
