@@ -16,7 +16,6 @@ import gzip
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 from collections import defaultdict
@@ -26,6 +25,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ltr.compare.statistics import estimate
+from ltr.compare.tables import p_value
 from ltr.data.collection import Collection, open_collection
 from ltr.mining.audit import audited
 from ltr.mining.filters import Recipe
@@ -168,16 +169,24 @@ def pairs_of(lists) -> tuple[list[int], list[int]]:
     return np.repeat(lists.query_rows, np.diff(lists.offsets)).tolist(), lists.doc_rows.tolist()
 
 
-def ndcg(run: Path, queries: set[str]) -> float:
-    """The mean of nDCG@10 over some queries."""
+def ndcg(run: Path, queries: set[str]) -> list[float]:
+    """nDCG@10 of some queries."""
     header, *lines = (line.split("\t") for line in (run / "per_query.tsv").read_text().splitlines())
     at = header.index("nDCG@10")
-    return statistics.mean(float(line[at]) for line in lines if line[0] in queries and line[at] not in ("", "nan"))
+    return [float(line[at]) for line in lines if line[0] in queries and line[at] not in ("", "nan")]
 
 
-def spread(values: list[float]) -> str:
-    """Mean and deviation."""
-    return f"{statistics.mean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
+def spread(values: np.ndarray) -> str:
+    """Mean and deviation over the seeds, of values ``[S, Q]``."""
+    means = values.mean(axis=1)
+    return f"{means.mean():.4f}" + (f" ± {means.std(ddof=1):.4f}" if len(means) > 1 else "")
+
+
+def against(own: np.ndarray, none: np.ndarray) -> str:
+    """The difference over queries and seeds, with its 95 % interval and p."""
+    found = estimate(own, none)
+    low, high = found.interval()
+    return f"{found.mean:+.4f} ({low:+.4f} to {high:+.4f}), p {p_value(found.p)}"
 
 
 def report(source: Path, out: Path, seeds: list[int]) -> None:
@@ -187,14 +196,13 @@ def report(source: Path, out: Path, seeds: list[int]) -> None:
     for name in found[0]:
         cells = [f"{one[name]:.3f}" if isinstance(one[name], float) else f"{one[name]:,}" for one in found]
         print(f"| {name} | {' | '.join(cells)} |")
-    print("\n| negatives | nDCG@10 test | won back | nDCG@10 dev | won back |\n|" + " --- |" * 5)
+    print("\n| negatives | nDCG@10 test | against none | nDCG@10 dev | against none |\n|" + " --- |" * 5)
     sets = [set(judgements(source / f"qrels/{split}.tsv")) for split in ("test", "dev")]
-    values = {arm: [[ndcg(out / arm / f"seed={seed}", one) for seed in seeds] for one in sets] for arm in ARMS}
+    values = {arm: [np.array([ndcg(out / arm / f"seed={seed}", one) for seed in seeds]) for one in sets] for arm in ARMS}
     for arm in ARMS:
         cells = []
-        for own, none, whole in zip(values[arm], values["none"], values["whole"], strict=True):
-            won = f"{statistics.mean(own) - statistics.mean(none):+.4f} of {statistics.mean(whole) - statistics.mean(none):+.4f}"
-            cells += [spread(own), "" if arm in ("whole", "none") else won]
+        for own, none in zip(values[arm], values["none"], strict=True):
+            cells += [spread(own), "" if arm == "none" else against(own, none)]
         print(f"| {arm} | {' | '.join(cells)} |")
 
 
