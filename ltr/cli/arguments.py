@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonargparse
-import yaml
 
 import ltr.models
 from ltr.errors import InputError
 from ltr.module import RankerModule
 from ltr.run.folder import RunFolder
 from ltr.run.results import read_metrics
+from ltr.run.yaml_files import read_yaml
 
 CONFIG = ("--config", "-c")
 COMMANDS = ("fit", "validate", "test", "predict", "mine")
@@ -35,13 +35,13 @@ def expanded(args: list[str]) -> list[str]:
         if not any(option.partition("=")[0] == "--ckpt_path" for option in rest):
             found = (folder.to_resume() or "last") if command == "fit" else folder.to_measure("best")
             own += ["--ckpt_path", str(found)]
-        rest = own + _data_elsewhere(folder) + rest[1:]
+        rest = own + data_elsewhere(folder) + rest[1:]
     return [command, *_checked(rest)]
 
 
-def _data_elsewhere(folder: RunFolder) -> list[str]:
+def data_elsewhere(folder: RunFolder) -> list[str]:
     """The option of the data, where its path counts from the working directory that the run was started in."""
-    path = ((_read(folder.config) or {}).get("data", {}).get("init_args") or {}).get("path")
+    path = ((read_yaml(folder.config) or {}).get("data", {}).get("init_args") or {}).get("path")
     before = read_metrics(folder.results).get("directory")
     if path is None or before is None or Path(before) == Path.cwd() or not Path(before, path).exists():
         return []
@@ -57,7 +57,7 @@ def _checked(args: Iterable[str]) -> Iterator[str]:
             yield word
             continue
         file = value if equals else next(words, "")
-        if not Path(file).is_file() or _read(Path(file)) is not None:  # the parser says what is wrong with a name
+        if not Path(file).is_file() or read_yaml(Path(file)) is not None:  # the parser says what is wrong with a name
             yield from (name, file)
 
 
@@ -70,7 +70,7 @@ def check_keys(args: Iterable[str], parser: jsonargparse.ArgumentParser) -> None
     known = {".".join(parts[:end]) for action in parser._actions for parts in [action.dest.split(".")] for end in range(9)}
     words = list(args)
     for name, file in zip(words, words[1:], strict=False):
-        for key in _empty(_read(Path(file)) or {}) if name in CONFIG else ():
+        for key in _empty(read_yaml(Path(file)) or {}) if name in CONFIG else ():
             if key not in known and "class_path" not in key and "init_args" not in key:
                 raise InputError(f"{file}: {key!r} is no option, and holds nothing; remove it")
 
@@ -82,36 +82,6 @@ def _empty(options: dict, path: str = "") -> Iterator[str]:
             yield f"{path}{name}"
         elif isinstance(value, dict):
             yield from _empty(value, f"{path}{name}.")
-
-
-class _Strict(yaml.SafeLoader):
-    """Refuses a key that is given twice, of which YAML takes the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                where = f"{self.name}:{key.start_mark.line + 1}"
-                raise InputError(f"{where}: a key must be given once, got {key.value!r} again; remove one of them")
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def _read(file: Path) -> dict | None:
-    """A configuration file, or None if it holds nothing."""
-    try:
-        with open(file, encoding="utf-8") as opened:
-            found = yaml.load(opened, _Strict)  # noqa: S506  # a SafeLoader
-    except UnicodeDecodeError as error:
-        hint = "save the file as UTF-8"
-        raise InputError(f"{file}: a configuration must be UTF-8, got byte 0x{error.object[error.start]:02x}; {hint}") from None
-    except yaml.YAMLError as error:
-        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-        where, what = (f"{file}:{mark.line + 1}", error.problem) if mark else (str(file), " ".join(str(error).split())[:100])
-        raise InputError(f"{where}: a configuration must be YAML: {what}") from None
-    if found is not None and not isinstance(found, dict):
-        raise InputError(f"{file}: a configuration must be options with their values, got {str(found)[:40]!r}")
-    return found
 
 
 class ModelHelp(argparse.Action):

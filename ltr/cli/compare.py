@@ -1,17 +1,20 @@
 """``ltr compare``: is the difference of runs real?"""
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import jsonargparse
 from rich.console import Console
 
-from ltr.compare.comparison import compare
-from ltr.compare.runs import experiments
+from ltr.compare.comparison import Compared, against, compare
+from ltr.compare.runs import Experiment, experiments
 from ltr.compare.tables import as_csv, footnotes, latex, markdown, tables, terminal
 from ltr.data.files import write_whole
 from ltr.errors import InputError
 
+WRITTEN = ("markdown", "latex", "csv", "html")
 WIDTH = 200  # letters of a line where no terminal says it
 
 
@@ -34,18 +37,40 @@ def run(args: list[str]) -> None:
     if asked.plan is not None and not asked.plan > 0:
         raise InputError(f"--plan must be a difference above 0, got {asked.plan:g}")
     runs = experiments(asked.runs)
-    found = compare(runs, asked.metric, asked.baseline, asked.alpha)
-    made, notes = tables(found, asked.alpha, asked.plan), footnotes(found)
+    pairs = against([one.name for one in runs], asked.baseline)
+    found = compare(runs, asked.metric, pairs, asked.alpha)
+    tell(runs, found, asked.alpha, asked.plan, {name: getattr(asked, name) for name in WRITTEN})
+
+
+def tell(
+    runs: Sequence[Experiment],
+    found: Sequence[Compared],
+    alpha: float = 0.05,
+    plan: float | None = None,
+    written: Mapping[str, str | None] = MappingProxyType({}),
+    missing: Sequence[str] = (),
+) -> None:
+    """Print a comparison, and write it to files.
+
+    Args:
+        runs: the experiments.
+        found: what :func:`ltr.compare.comparison.compare` says of them.
+        alpha: the level of the family.
+        plan: a difference to plan for.
+        written: a file for each of :data:`WRITTEN`; None for none.
+        missing: lines on what is not there, to stand beside the tables.
+    """
+    made, notes = tables(found, alpha, plan), [*missing, *footnotes(found)]
     console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
     terminal(made, notes, console)
-    if asked.html is not None:
+    if written.get("html") is not None:
         from ltr.compare.page import page  # matplotlib takes a second to import
-    for file, write in (
-        (asked.markdown, lambda: markdown(made, notes)),
-        (asked.latex, lambda: latex(made, notes)),
-        (asked.csv, lambda: as_csv(found)),
-        (asked.html, lambda: page(runs, found, made, notes)),
+    for name, write in (
+        ("markdown", lambda: markdown(made, notes)),
+        ("latex", lambda: latex(made, notes)),
+        ("csv", lambda: as_csv(found)),
+        ("html", lambda: page(runs, found, made, notes)),
     ):
-        if file is not None:
+        if (file := written.get(name)) is not None:
             write_whole(Path(file), [write()])
             console.print(f"written to {file}", markup=False, highlight=False)

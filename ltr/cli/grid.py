@@ -2,16 +2,20 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from ltr.cli.compare import WRITTEN, tell
 from ltr.cli.process import call
+from ltr.compare.comparison import compare
+from ltr.compare.runs import experiments, read_run
 from ltr.data.files import write_whole
 from ltr.errors import InputError
 from ltr.grid import Cell, Grid
+from ltr.run.yaml_files import read_yaml
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +23,7 @@ USAGE = """\
 usage: ltr grid FILE [--runs FOLDER] [--only NAME …] [--seeds N …] [--table] [options of ltr fit]
 
 Train and test each cell of a grid that is not there yet, resume one that was interrupted, and compare the experiments.
-Several may run at once: a cell that another one works on is left to it.
+Several may run at once and share the work: a cell that another one works on is left to it, and waited for in the end.
 
   FILE           the grid: base, axes, and perhaps options, seeds, choose, metrics, baseline (docs/compare.md)
   --runs FOLDER  where the runs lie; runs/<name of FILE>
@@ -28,7 +32,6 @@ Several may run at once: a cell that another one works on is left to it.
   --table        train nothing
   --html FILE, --markdown FILE, --latex FILE, --csv FILE: also write the comparison, see ltr compare --help
 """
-WRITTEN = ("html", "markdown", "latex", "csv")
 
 
 def run(args: list[str]) -> None:
@@ -61,7 +64,7 @@ class _Asked:
         self.only: list[str] = []
         self.seeds: list[int] = []
         self.table = False
-        self.written: list[str] = []
+        self.written: dict[str, str] = {}
 
 
 def _parse(args: list[str], asked: _Asked, options: list[str]) -> None:
@@ -82,7 +85,7 @@ def _parse(args: list[str], asked: _Asked, options: list[str]) -> None:
         elif name == "--table" and not values:
             asked.table = True
         elif name.removeprefix("--") in WRITTEN and len(values) == 1:
-            asked.written += [name, *values]
+            asked.written[name.removeprefix("--")] = values[0]
         elif name.startswith("--") and "." in name and len(values) == 1:
             options += [name, *values]
         else:
@@ -90,21 +93,36 @@ def _parse(args: list[str], asked: _Asked, options: list[str]) -> None:
 
 
 def _train(grid: Grid, cells: Sequence[Cell], root: Path, options: list[str], table: bool) -> None:
-    for number, cell in enumerate(cells, start=1):
-        folder = root / cell.folder
-        if _is_done(grid, cell, folder, options) or table:
-            continue
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with FileLock(folder / ".cell", timeout=0):
-                print(f"{folder} ({number} of {len(cells)})", flush=True)
-                write_whole(folder / "cell.json", [json.dumps(_content(grid, cell, options), indent=1), "\n"])
-                base = [word for file in grid.base for word in ("--config", str(file))]
-                where = ["--trainer.default_root_dir", str(folder), "--seed_everything", str(cell.seed)]
-                call(["fit", *base, *where, *cell.words(), *options, "--ckpt_path", "last"])
-                call(["test", str(folder)])
-        except Timeout:
-            print(f"{folder}: another process works on it", flush=True)
+    """Make the cells that are not there; wait for those that other processes make."""
+    missing = [cell for cell in cells if not _is_done(grid, cell, root / cell.folder, options)]
+    if table:
+        return
+    busy = []
+    for number, cell in enumerate(missing, start=1):
+        print(f"{root / cell.folder} ({number} of {len(missing)})", flush=True)
+        if not _made(grid, cell, root, options, wait=False):
+            busy.append(cell)
+    for cell in busy:
+        print(f"{root / cell.folder}: another process works on it; waiting", flush=True)
+        _made(grid, cell, root, options, wait=True)
+
+
+def _made(grid: Grid, cell: Cell, root: Path, options: list[str], wait: bool) -> bool:
+    """Train and test a cell, unless another process does."""
+    folder = root / cell.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".cell", timeout=-1 if wait else 0, poll_interval=0.5):
+            if _is_done(grid, cell, folder, options):  # by now
+                return True
+            write_whole(folder / "cell.json", [json.dumps(_content(grid, cell, options), indent=1), "\n"])
+            base = [word for file in grid.base for word in ("--config", str(file))]
+            where = ["--trainer.default_root_dir", str(folder), "--seed_everything", str(cell.seed)]
+            call(["fit", *base, *where, *cell.words(), *options, "--ckpt_path", "last"])
+            call(["test", str(folder)])
+            return True
+    except Timeout:
+        return False
 
 
 def _content(grid: Grid, cell: Cell, options: list[str]) -> dict[str, Any]:
@@ -116,17 +134,26 @@ def _is_done(grid: Grid, cell: Cell, folder: Path, options: list[str]) -> bool:
     """Whether a cell was trained and tested.
 
     Raises:
-        InputError: if the run there is of another grid file, or of other options.
+        InputError: if the run there is of another grid file, of other options, or of no grid.
     """
-    made, file = (folder / "test.run").is_file(), folder / "cell.json"
-    began = (folder / "config.yaml").is_file()  # a cell that was refused leaves none, and may be mended
-    if began and file.is_file() and json.loads(file.read_text()) != json.loads(json.dumps(_content(grid, cell, options))):
+    file = folder / "cell.json"
+    if not (folder / "config.yaml").is_file():  # nothing was trained: a cell that was refused may be mended
+        return False
+    if not file.is_file():
+        raise InputError(f"{folder} holds a run that no grid has made; name another folder (--runs)")
+    try:
+        then = json.loads(file.read_text())
+    except ValueError:
+        then = None
+    if then != json.loads(json.dumps(_content(grid, cell, options))):
         raise InputError(
             f"{folder} was made by other options than {grid.name} has now; remove it, or name another folder (--runs)"
         )
-    if made and not file.is_file():
-        raise InputError(f"{folder} holds a run that no grid has made; name another folder (--runs)")
-    return made
+    try:
+        read_run(folder)
+    except InputError:  # a test that was interrupted is made again
+        return False
+    return (folder / "test.run").is_file()
 
 
 def _chosen(grid: Grid, tried: Sequence[Cell], cells: Sequence[Cell], root: Path) -> list[Cell]:
@@ -137,6 +164,8 @@ def _chosen(grid: Grid, tried: Sequence[Cell], cells: Sequence[Cell], root: Path
     best: dict[tuple[str, ...], tuple[float, Cell]] = {}
     for cell in tried:
         folder = RunFolder(root / cell.folder)
+        if not (root / cell.folder / "test.run").is_file():
+            raise InputError(f"{folder.path} is not there yet, so nothing can be chosen; leave out --table to make it")
         if not folder.best.is_file():
             raise InputError(
                 f"{folder.path} has no best.ckpt, so nothing can be chosen on dev; it wants a dev split and best.monitor"
@@ -153,19 +182,18 @@ def _chosen(grid: Grid, tried: Sequence[Cell], cells: Sequence[Cell], root: Path
 
 
 def _monitor(folder: Any) -> str:
-    import yaml
-
-    return yaml.safe_load(folder.config.read_text())["best"]["monitor"]
+    return (read_yaml(folder.config) or {})["best"]["monitor"]
 
 
-def _compare(grid: Grid, cells: Sequence[Cell], root: Path, written: list[str]) -> None:
-    from ltr.cli import compare
-
-    there = [str(root / cell.folder) for cell in cells if (root / cell.folder / "test.run").is_file()]
-    missing = len(cells) - len(there)
-    if missing:
-        print(f"{missing} of {len(cells)} runs are not there yet")
-    if there:
-        metrics = ["--metric", *grid.metrics] if grid.metrics else []
-        baseline = ["--baseline", *grid.baseline] if grid.baseline else []
-        compare.run([*there, *metrics, *baseline, *written])
+def _compare(grid: Grid, cells: Sequence[Cell], root: Path, written: Mapping[str, str]) -> None:
+    there = [cell for cell in cells if (root / cell.folder / "test.run").is_file()]
+    missing = [f"{len(cells) - len(there)} of {len(cells)} runs are not there yet"] if len(there) < len(cells) else []
+    if not there:
+        raise InputError(f"{root}: {missing[0]}, so there is nothing to compare")
+    runs = experiments([str(root / cell.folder) for cell in there])
+    combinations = list(dict.fromkeys(cell.names for cell in there))
+    name_of = {one.runs[0].folder.parent: one.name for one in runs}
+    names = [name_of[root / Cell(own, {}, 0).experiment] for own in combinations]
+    pairs, alone = grid.pairs(combinations)
+    found = compare(runs, grid.metrics, [(names[one], names[other]) for one, other in pairs])
+    tell(runs, found, written=written, missing=[*missing, *alone])

@@ -7,7 +7,7 @@ import sys
 import threading
 from multiprocessing.connection import wait
 
-from ltr.errors import InputError
+from ltr.errors import InputError, Terminated
 
 PRELOADED = ["ltr.cli.command", "ltr.datamodules", "ltr.models", "ltr.losses"]
 
@@ -25,7 +25,9 @@ def call(args: list[str]) -> None:
     process.start()
     try:
         process.join()
-    except KeyboardInterrupt:  # the command has it too, and saves
+    except KeyboardInterrupt as stop:  # of Ctrl-C the command knows by itself; it saves
+        if isinstance(stop, Terminated) and process.pid is not None and process.is_alive():
+            os.kill(process.pid, stop.number)
         process.join()
         raise
     if process.exitcode and process.exitcode > 128:

@@ -8,9 +8,11 @@ from pathlib import Path
 import jsonargparse
 from scipy import stats
 
+from ltr.cli.arguments import data_elsewhere
 from ltr.cli.process import call
-from ltr.compare.runs import Run, experiments, read_run
+from ltr.compare.runs import Run, check_alike, experiments, read_run
 from ltr.errors import InputError
+from ltr.run.folder import RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +32,24 @@ def run(args: list[str]) -> None:
     if not then.config:
         raise InputError(f"{folder} has no config.yaml, so nobody knows how it was trained; restore it")
     again = Path(asked.output or folder / "reproduced")
-    where = ["--trainer.default_root_dir", str(again)]
-    if not (again / "test.run").is_file():
+    if again.resolve() == folder.resolve():
+        raise InputError(f"--output must be a folder of its own, got that of the run, {folder}")
+    where = ["--trainer.default_root_dir", str(again), *data_elsewhere(RunFolder(folder))]
+    if not (again / "config.yaml").is_file() or not _is_tested(again):
         call(["fit", "--config", str(folder / "config.yaml"), *where, "--ckpt_path", "last"])
         call(["test", str(again), "--ckpt_path", _measured(then)])
-    for line in told(then, read_run(again), _siblings(folder)):
+    now = read_run(again)
+    if (now.seed, now.identity) != (then.seed, then.identity):
+        raise InputError(f"{again} holds a run of other options than {folder}; remove it, or name another folder (--output)")
+    for line in told(then, now, _siblings(folder)):
         print(line)
+
+
+def _is_tested(folder: Path) -> bool:
+    try:
+        return bool(read_run(folder))
+    except InputError:
+        return False
 
 
 def _measured(run: Run) -> str:
@@ -46,10 +60,13 @@ def _measured(run: Run) -> str:
 def _siblings(folder: Path) -> list[Run]:
     """The other seeds of the experiment, as far as they can be compared."""
     found = []
-    for other in sorted(folder.absolute().parent.glob("seed=*")):
-        if other != folder.absolute():
+    own = folder.absolute()
+    for other in sorted(own.parent.glob("seed=*")):
+        if other != own:
             try:
-                experiments([str(folder), str(other)])
+                (both,) = experiments([str(own), str(other)])
+                for metric in both.runs[0].test["conventions"]:
+                    check_alike([both], metric)
                 found.append(read_run(other))
             except InputError:
                 continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ltr.compare.runs import Experiment, check_alike
-from ltr.compare.statistics import Estimate, estimate, holm, randomisation_p
+from ltr.compare.statistics import Estimate, estimate, gaps, holm, randomisation_p
 from ltr.errors import InputError
 
 LOWER_IS_BETTER = ("swapped_pairs",)
@@ -87,52 +87,52 @@ class Compared:
 
 
 def compare(
-    made: Sequence[Experiment], metrics: Sequence[str] = (), baselines: Sequence[str] = (), alpha: float = 0.05
+    made: Sequence[Experiment],
+    metrics: Sequence[str] = (),
+    pairs: Sequence[tuple[str, str]] | None = None,
+    alpha: float = 0.05,
 ) -> list[Compared]:
-    """Compare experiments with one or several baselines among them, by one or several metrics: all of it is one family.
+    """Compare experiments with baselines among them, by one or several metrics: all of it is one family.
 
     Args:
         made: the experiments.
         metrics: none: the first one of the first run.
-        baselines: names of experiments; a part that several names share (hinge/constant, logistic/constant) compares each
-            experiment with its neighbour that has this part; none: the first experiment.
+        pairs: names of an experiment and of its baseline; None: each with the first one (:func:`against`).
         alpha: the level of the whole family.
 
     Raises:
-        InputError: if the runs can't be compared, or a baseline is none of them.
+        InputError: if the runs can't be compared.
     """
     if not 0 < alpha < 1:
         raise InputError(f"alpha must be above 0 and below 1, got {alpha}", option="alpha")
-    asked = list(dict.fromkeys(metrics)) or [next(iter(made[0].runs[0].test["conventions"]))]
-    pairs = _pairs([one.name for one in made], baselines)
+    asked = list(dict.fromkeys(metrics)) or list(made[0].runs[0].test.get("conventions", {}))[:1]
+    if not asked:
+        raise InputError(f"{made[0].runs[0].folder} was measured by no metric; test it again")
+    pairs = against([one.name for one in made]) if pairs is None else pairs
     level = alpha / max(1, len(pairs) * len(asked))  # of the smallest p of the family
     found = [_by_metric(made, metric, pairs, level) for metric in asked]
     corrected = iter(holm([one.p for by_metric in found for one in by_metric.comparisons]))
     return [replace(one, comparisons=[_judged(each, next(corrected), alpha, one) for each in one.comparisons]) for one in found]
 
 
-def _pairs(names: Sequence[str], baselines: Sequence[str]) -> list[tuple[str, str]]:
-    """Each experiment with each baseline, no two of them twice; in a grid, with its neighbour that has the baseline's value."""
+def against(names: Sequence[str], baselines: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Each experiment with each baseline, no two of them twice.
+
+    Raises:
+        InputError: if a baseline is none of them.
+    """
     pairs: list[tuple[str, str]] = []
-    for base in dict.fromkeys(baselines) or [names[0]]:
-        found = _neighbours(names, base) or [(name, _named(base, names)) for name in names]
-        pairs += [(name, other) for name, other in found if name != other and (other, name) not in pairs]
-    return list(dict.fromkeys(pairs))
-
-
-def _neighbours(names: Sequence[str], value: str) -> list[tuple[str, str]]:
-    """Each experiment with the one whose name differs in one part, which is this value; none, unless several have it."""
-    parts = [tuple(name.split("/")) for name in names]
-    at = {one.index(value) for one in parts if value in one}
-    if len(at) != 1 or sum(value in one for one in parts) < 2:
-        return []
-    (n,) = at
-    pairs = [("/".join(one), "/".join((*one[:n], value, *one[n + 1 :]))) for one in parts if len(one) > n]
-    return [pair for pair in pairs if pair[1] in names]
+    for base in dict.fromkeys(_named(name, names) for name in baselines) or [names[0]]:
+        pairs += [(name, base) for name in names if name != base and (base, name) not in pairs]
+    return pairs
 
 
 def _by_metric(made: Sequence[Experiment], metric: str, pairs: Sequence[tuple[str, str]], level: float) -> Compared:
     notes, first = check_alike(made, metric), made[0].runs[0]
+    n_seeds = [len(one.runs) for one in made]
+    if 1 < min(n_seeds) < 3 < max(n_seeds):
+        text = f"{min(n_seeds)} and {max(n_seeds)} seeds are compared: false differences are then likelier than the level says"
+        notes = [*notes, f"{text}; train as many of each"]
     queries = [q for q in first.values[metric] if all(math.isfinite(run.values[metric][q]) for one in made for run in one.runs)]
     if len(queries) < 2:
         raise InputError(f"two queries or more must have a {metric}, got {len(queries)}")
@@ -149,7 +149,7 @@ def _by_metric(made: Sequence[Experiment], metric: str, pairs: Sequence[tuple[st
 
 def _comparison(name: str, base: str, values: Mapping[str, np.ndarray], metric: str, level: float) -> Comparison:
     difference = estimate(values[name], values[base])
-    by_query = values[name].mean(axis=0) - values[base].mean(axis=0)
+    by_query = gaps(values[name], values[base])
     gains = -by_query if metric in LOWER_IS_BETTER else by_query
     has_seeds, p_models = min(len(values[name]), len(values[base])) > 1, randomisation_p(by_query)
     return Comparison(

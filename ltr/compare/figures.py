@@ -21,6 +21,7 @@ STYLE: dict[Any, Any] = {
     "font.size": 10,
     "svg.fonttype": "none",  # the fonts of the page
     "svg.hashsalt": "ltr",
+    "text.parse_math": False,  # a name may hold $
     "axes.spines.top": False,
     "axes.spines.right": False,
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
@@ -75,7 +76,7 @@ def _curve(metrics: Mapping[str, Any], metric: str) -> list[tuple[int, float]]:
 
 
 def _styles() -> list[dict[str, Any]]:
-    return [{"color": COLOURS[n % len(COLOURS)], "ls": DASHES[n // len(COLOURS) % len(DASHES)]} for n in range(32)]
+    return [{"color": COLOURS[n % len(COLOURS)], "ls": DASHES[n // len(COLOURS) % len(DASHES)]} for n in range(32)] * 32
 
 
 def _svg(draw: Callable[[Axes], None]) -> str:

@@ -14,6 +14,7 @@ from ltr.compare import figures
 from ltr.compare.comparison import LOWER_IS_BETTER, Compared, Comparison
 from ltr.compare.documents import Ranking, TopDocument, collection_of, text_of
 from ltr.compare.runs import Experiment
+from ltr.compare.statistics import gaps
 from ltr.compare.tables import Table
 
 QUERIES, DOCUMENTS, RANKS = 10, 5, 20  # shown of a comparison, of a query, of the precision
@@ -96,7 +97,7 @@ def _rankings(made: Sequence[Experiment]) -> dict[str, Ranking]:
 def _by_query(one: Experiment, base: Experiment, metric: str) -> tuple[list[str], np.ndarray]:
     """Queries that both have a value of, and the differences of their means over the seeds."""
     queries = list(one.runs[0].values[metric])
-    by_query = one.values(metric, queries).mean(axis=0) - base.values(metric, queries).mean(axis=0)
+    by_query = gaps(one.values(metric, queries), base.values(metric, queries))
     there = np.isfinite(by_query)
     return [query for query, known in zip(queries, there, strict=True) if known], by_query[there]
 

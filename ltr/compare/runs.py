@@ -5,16 +5,21 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from ltr.compare.wandb_runs import PREFIX, fetched
 from ltr.errors import InputError
 from ltr.run.identity import identity
+from ltr.run.yaml_files import read_yaml
 
+# What a resumed run may change, and the seeds of an experiment may not.
+MODEL = ("lr", "weight_decay", "warmup", "decay")
+DATA = ("batch_size", "groups", "candidates", "depth")
+TRAINER = ("max_epochs", "max_steps", "precision")
 # What two runs must share for their numbers to be compared, and what to call it.
 SHARED = {"judgements": "judgements", "queries": "texts of queries", "documents": "texts of documents", "data": "data"}
 
@@ -42,7 +47,10 @@ class Run:
         """The options that make it what it is, without the seed."""
         try:
             found = identity(self.config) if self.config else {}
-        except (KeyError, AttributeError):
+            for part, names in (("model", MODEL), ("data", DATA), ("trainer", TRAINER)) if self.config else ():
+                own = self.config[part].get("init_args", {}) if part == "data" else self.config[part]
+                found |= {f"{part}.{name}": own.get(name) for name in names}
+        except (KeyError, AttributeError, TypeError):
             text = f"{self.folder}/config.yaml must be the configuration of a run, and is not; restore it"
             raise InputError(text) from None
         return {name: value for name, value in found.items() if name != "seed_everything"}
@@ -109,13 +117,13 @@ def read_run(folder: Path) -> Run:
         InputError: if it was not tested, or its files are damaged or don't fit each other.
     """
     metrics = _json(folder / "metrics.json")
-    if "test" not in metrics or not (folder / "per_query.tsv").is_file():
+    if not isinstance(metrics.get("test"), dict) or not (folder / "per_query.tsv").is_file():
         raise InputError(f"{folder}: a run must have been tested to be compared; ltr test {folder}")
     if "evaluated" not in metrics["test"]:
         raise InputError(f"{folder}: its results do not say what they were measured on; test it again: ltr test {folder}")
     config: dict[str, Any] = {}
     if (folder / "config.yaml").is_file():
-        config = yaml.safe_load((folder / "config.yaml").read_text()) or {}
+        config = read_yaml(folder / "config.yaml") or {}
     return Run(folder, config.get("seed_everything", 0), config, metrics, _values(folder, metrics))
 
 
@@ -164,17 +172,17 @@ def _folders(path: str) -> list[Path]:
     given = Path(path)
     if given.parent.name == "wandb" and given.name.startswith(("offline-run-", "run-")):
         given = given.parent.parent  # what Weights & Biases keeps of a run lies in its folder
-    found = [given] if given.is_dir() else sorted(Path().glob(path) if not given.is_absolute() else given.parent.glob(given.name))
+    if given.name == "metrics.json":
+        given = given.parent
+    found = [given] if given.is_dir() else [one for one in map(Path, sorted(glob(path, recursive=True))) if one.is_dir()]
     if not found:
         raise InputError(f"{path}: there is no such folder")
     out = []
-    for folder in (one for one in found if one.is_dir()):
+    for folder in found:
         if (folder / "metrics.json").is_file():
             out.append(folder)
             continue
-        below = sorted(file.parent for file in folder.glob("*/metrics.json")) or sorted(
-            file.parent for file in folder.glob("*/seed=*/metrics.json")
-        )
+        below = [file.parent for depth in ("*", "*/seed=*") for file in folder.glob(f"{depth}/metrics.json")]
         if not below:
             raise InputError(f"{folder} is no run folder, and holds none: there is no metrics.json; ltr fit makes one")
         out += sorted(below, key=_by_seed)
@@ -210,20 +218,27 @@ def _check_seeds(one: Experiment) -> None:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        return json.loads(file.read_text()) if file.is_file() else {}
+        found = json.loads(file.read_text()) if file.is_file() else {}
     except ValueError as error:
         raise InputError(f"{file}: the file is damaged ({error}); test the run again") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{file}: the file is damaged, it is no object; test the run again")
+    return found
 
 
 def _values(folder: Path, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
     file, names = folder / "per_query.tsv", list(metrics["test"].get("conventions", {}))
-    with open(file, newline="", encoding="utf-8") as opened:
-        header, *rows = csv.reader(opened, delimiter="\t", quoting=csv.QUOTE_NONE)
+    try:
+        with open(file, newline="", encoding="utf-8") as opened:
+            header, *rows = [*csv.reader(opened, delimiter="\t", quoting=csv.QUOTE_NONE)] or [[]]
+    except UnicodeDecodeError:
+        raise InputError(f"{file}: the file is damaged, it is no UTF-8; test the run again") from None
     if header != ["query", *names]:
         raise InputError(f"{file}:1: the columns must be those of metrics.json, query, {', '.join(names)}; test the run again")
     values: dict[str, dict[str, float]] = {name: {} for name in names}
-    for number, (query, *cells) in enumerate(rows, start=2):
+    for number, row in enumerate(rows, start=2):
         try:
+            query, *cells = row
             for name, cell in zip(names, cells, strict=True):
                 values[name][query] = float(cell)
         except ValueError:

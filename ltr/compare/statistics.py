@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+NOTHING = 1e-9  # a difference that is rounding: values have six digits
 BLOCK = 2**24  # signs that are drawn at once
 EXACT = 16  # up to so many differences that are not 0, all sign flips are counted
 
@@ -63,8 +64,8 @@ class Estimate:
     @property
     def p(self) -> float:
         """The two-sided probability of such a mean or a larger one if it were 0."""
-        if self.error == 0:
-            return 1.0 if self.mean == 0 else 0.0
+        if self.error < NOTHING:
+            return 1.0 if abs(self.mean) < NOTHING else 0.0
         return float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
 
     def detectable(self, alpha: float = 0.05, power: float = 0.8) -> float:
@@ -128,7 +129,7 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
     if not all(np.isfinite(one).all() for one in rankers):
         raise ValueError("values must be finite; leave queries without a value out")
     means = [one.mean(axis=0) for one in rankers]
-    by_query = means[0] - means[1] if len(means) > 1 else means[0]
+    by_query = gaps(*rankers) if len(means) > 1 else means[0]
     several = [one for one in rankers if len(one) > 1]
     return Estimate(
         mean=float(by_query.mean()),
@@ -138,6 +139,12 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
         n_queries=n_queries,
         n_seeds=tuple(len(one) for one in several),
     )
+
+
+def gaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The difference of two rankers' means over their seeds by query, ``[Q]``: exactly 0 where only rounding is left."""
+    differences = first.mean(axis=0) - second.mean(axis=0)
+    return np.where(abs(differences) < NOTHING, 0.0, differences)
 
 
 def _of_both(values: np.ndarray) -> float:

@@ -5,6 +5,7 @@ import io
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from rich import box
@@ -117,7 +118,8 @@ def _plan(found: Compared, difference: float, level: float) -> Table:
 
 def _needed(one: Comparison, difference: float, level: float) -> list[str]:
     if not one.has_seeds:
-        n = one.difference.queries_needed(difference, 1, level)
+        models = replace(one.difference, of_seeds=(), shared=(), n_seeds=())
+        n = models.queries_needed(difference, 1, level)
         return ["unknown: train more than one seed", *[""] * (len(SEEDS) - 2), "" if n is None else f"{n:,} for these models"]
     found = [one.difference.queries_needed(difference, n, level) for n in SEEDS]
     return ["no number" if n is None else f"{n:,}" for n in found]

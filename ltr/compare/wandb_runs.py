@@ -30,12 +30,17 @@ def fetched(address: str) -> list[Path]:
             results = [one for one in run.logged_artifacts() if one.type == "results"]
             if not results:
                 continue
-            folder = cache_root() / "wandb" / project / (run.group or run.id) / f"seed={run.config.get('seed_everything', 0)}"
+            parts = f"{project}/{run.group or run.id}".split("/")  # text of others: it may not lead out of the folder
+            seed = int(run.config.get("seed_everything", 0))
+            folder = Path(cache_root(), "wandb", *(one for one in parts if one.strip(".")), f"seed={seed}")
+            if folder in folders:
+                text = f"{address}: two runs of the group {run.group} have the seed {seed}"
+                raise InputError(f"{text}; give one of them another group there, or compare run folders")
             shutil.rmtree(folder, ignore_errors=True)
             results[-1].download(root=str(folder))
             folders.append(folder)
-    except (wandb.errors.Error, ValueError) as error:
+    except (wandb.errors.Error, ValueError, TypeError) as error:
         raise InputError(f"{address}: {' '.join(str(error).split())[:200]}") from None
     if not folders:
         raise InputError(f"{address}: no run there has results; test them with Weights & Biases: ltr test RUN --wandb PROJECT")
-    return sorted(dict.fromkeys(folders))
+    return sorted(folders)

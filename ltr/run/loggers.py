@@ -39,9 +39,11 @@ def loggers(folder: Path, wandb_project: str | None, fits: bool, tags: Sequence[
         if fits and not file.is_file():
             write_whole(file, [os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)])  # an agent of a sweep says it
         known = file.read_text().strip() if file.is_file() else None
-        experiment = folder.parent if folder.name.startswith("seed=") else folder
-        options: dict[str, Any] = {"project": wandb_project, "name": "/".join(folder.parts[-3:]), "resume": "allow"}
-        options |= {"group": "/".join(experiment.parts[-2:]), "tags": [*tags]}
+        parts = folder.absolute().resolve().parts
+        below = parts[len(parts) - parts[::-1].index("runs") :] if "runs" in parts[:-1] else parts[-3:]
+        experiment = below[:-1] if below[-1].startswith("seed=") and len(below) > 1 else below
+        options: dict[str, Any] = {"project": wandb_project, "name": "/".join(below), "resume": "allow"}
+        options |= {"group": "/".join(experiment), "tags": [*tags]}
         made.append(WandbLogger(save_dir=folder.absolute(), offline=offline, id=known, **options))
     return made
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from ltr.__main__ import main
+from ltr.cli.grid import _content
 from ltr.errors import InputError
 from ltr.grid import Grid
 from tests.conftest import write_letor
@@ -67,13 +69,22 @@ def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_
     options = ["--only", "ranknet", "--seeds", "1", "--trainer.max_epochs", "2"]
     run = Path("runs/losses/ranknet/seed=1")
     run.mkdir(parents=True)
-    with FileLock(run / ".cell"):
-        assert main(["grid", "grids/losses.yaml", *options]) == 0
-    assert "another process works on it" in capfd.readouterr().out and not (run / "test.run").exists()
     stops = ["--trainer.default_root_dir", str(run), "--seed_everything", "1", "--model.loss", "ltr.losses.RankNetLoss"]
     assert main(["fit", "--config", "base.yaml", *stops]) == 0
     first = (run / "checkpoints/last.ckpt").stat().st_mtime_ns
+    assert main(["grid", "grids/losses.yaml", *options]) == 2
+    assert "holds a run that no grid has made" in capfd.readouterr().err
+    grid = Grid.read(Path("grids/losses.yaml"))
+    (cell,) = (one for one in grid.cells() if one.folder == Path("ranknet/seed=1"))
+    (run / "cell.json").write_text(json.dumps(_content(grid, cell, options[-2:])))
+    hold = (
+        f"import time, filelock; filelock.FileLock({str(run / '.cell')!r}).acquire(); print('held', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
+    assert other.stdout.readline() == b"held\n"
+    threading.Timer(1.0, other.kill).start()
     assert main(["grid", "grids/losses.yaml", *options]) == 0
+    assert "another process works on it; waiting" in capfd.readouterr().out
     assert steps(run) == 12 and (run / "checkpoints/last.ckpt").stat().st_mtime_ns != first
     assert [row["step"] for row in json.loads((run / "metrics.json").read_text())["validations"]] == [6, 12]
 
@@ -166,7 +177,7 @@ def test_a_file_that_is_no_grid_is_one_line(case, folder, capsys):
 @pytest.mark.parametrize(
     "args, text",
     [
-        (["none.yaml"], "no such file"),
+        (["none.yaml"], "no such grid file"),
         (["grids/losses.yaml", "--only", "mse"], "--only must name values of an axis, ranknet, softmax; got mse"),
         (["grids/losses.yaml", "--seed", "3"], "ltr grid does not know '--seed 3'"),
     ],
@@ -195,6 +206,62 @@ def test_a_cell_that_fails_ends_the_grid_with_its_code(folder, capfd):
     assert not Path("runs/losses/bad/seed=1/metrics.json").exists()
     write_grid(folder, axes={"loss": {"bad": LOSSES["ranknet"]}}, seeds=[1])  # mended, and called again
     assert main(["grid", "grids/losses.yaml"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"axes": {"scale": {"k": {}, "k?": {}, "k!": {}}}}, "the values of scale must have names of their own, fit for folders"),
+        ({"axes": {"scale": {"..": {}}}}, "fit for folders; got '..'"),
+        ({"axes": {"data.path": ["letor", "other/letor"]}}, "fit for folders; got 'path=letor'"),
+        ({"baseline": "rankent"}, "baseline must be a value of an axis, ranknet, softmax, got 'rankent'"),
+        ({"options": {"seed_everything": 5}}, "seeds are named by seeds"),
+        ({"options": "foo"}, "options must be names with their values, got 'foo'"),
+        ({"base": 3}, "is not there; paths count from the grid's file"),
+        ({"choose": ["loss"]}, "choose must be one of the axes"),
+    ],
+)
+def test_what_would_lose_a_cell_or_end_a_grid_late_is_refused_first(changes, text, folder, capsys):
+    write_grid(folder, **{"axes": {"loss": LOSSES}} | changes)
+    assert main(["grid", "grids/losses.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert text in told and told.count("\n") == 1 and not Path("runs").exists()
+
+
+def test_values_that_differ_late_have_folders_of_their_own(folder):
+    write_grid(folder, axes={"scale": {"k=0.5": {}, "k=1.5": {}, "a_b": {}}, "model.lr": [0.1234567, 0.1234568, 0.1]}, seeds=[1])
+    names = {one.folder.as_posix() for one in Grid.read(Path("grids/losses.yaml")).cells()}
+    assert len(names) == 9 and "lr=0.1/k=0.5/seed=1" in names
+
+
+def test_a_name_that_is_given_twice_is_refused(folder, capsys):
+    Path("grids/losses.yaml").write_text("base: ../base.yaml\naxes:\n  loss:\n    a: {}\n    a: {}\n")
+    assert main(["grid", "grids/losses.yaml"]) == 2
+    assert "losses.yaml:5: a key must be given once, got 'a' again" in capsys.readouterr().err
+
+
+def test_a_baseline_is_compared_with_its_neighbours(folder):
+    axes = {"loss": {"hinge": {}, "logistic": {}}, "margin": {"constant": {}, "learnt": {}}}
+    write_grid(folder, axes=axes, baseline="constant")
+    grid = Grid.read(Path("grids/losses.yaml"))
+    names = [("hinge", "constant"), ("hinge", "learnt"), ("logistic", "constant"), ("logistic", "learnt")]
+    assert grid.pairs(names) == ([(1, 0), (3, 2)], [])
+    assert grid.pairs(names[:2] + names[3:]) == ([(1, 0)], ["logistic/learnt is not compared with constant, which is not there"])
+    write_grid(folder, axes=axes | {"model.lr": [1, 2]}, baseline="constant", choose="model.lr")
+    chosen = [(*one, f"lr={n % 2 + 1}") for n, one in enumerate(names)]  # other rates were best for the neighbours
+    assert Grid.read(Path("grids/losses.yaml")).pairs(chosen) == ([(1, 0), (3, 2)], [])
+    write_grid(folder, axes=axes)
+    assert Grid.read(Path("grids/losses.yaml")).pairs(names) == ([(1, 0), (2, 0), (3, 0)], [])
+
+
+def test_a_test_that_was_interrupted_is_made_again(folder, capfd):
+    words = ["grid", "grids/losses.yaml", "--only", "ranknet", "--seeds", "1"]
+    assert main(words) == 0
+    run = Path("runs/losses/ranknet/seed=1")
+    (run / "per_query.tsv").unlink()
+    weights = (run / "checkpoints/last.ckpt").stat().st_mtime_ns
+    assert main(words) == 0 and (run / "per_query.tsv").is_file()
+    assert (run / "checkpoints/last.ckpt").stat().st_mtime_ns == weights
 
 
 def test_a_grid_without_axes_is_its_base(folder):

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import yaml
 from ltr import metrics
 from ltr.__main__ import main
 from ltr.compare import comparison
-from ltr.compare.comparison import compare
+from ltr.compare.comparison import against, compare
 from ltr.compare.runs import experiments
 from ltr.compare.statistics import estimate, holm, randomisation_p
 
@@ -94,26 +95,44 @@ def test_experiments_are_compared_with_the_first_one(runs):
 
 
 def test_several_baselines_and_metrics_are_one_family_and_no_pair_is_counted_twice(runs):
-    (found,) = compare(experiments(["runs/*"]), baselines=["good", "runs/base"])
+    (found,) = compare(experiments(["runs/*"]), pairs=against(["base", "good", "same"], ["good", "runs/base"]))
     assert [(one.name, one.baseline) for one in found.comparisons] == [("base", "good"), ("same", "good"), ("same", "base")]
     assert found.comparisons[0].verdict == "worse"
     assert [one.corrected for one in found.comparisons] == holm([one.p for one in found.comparisons])
 
 
-def test_a_baseline_that_several_names_share_is_each_ones_neighbour(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_rounding_is_no_difference(tmp_path):
+    """The same values under other seeds in another order: the mean differs in its last bit, and no query in anything."""
     rng = np.random.default_rng(0)
-    names = ["hinge/constant", "hinge/learnt", "logistic/constant", "logistic/learnt"]
-    for name in names:
-        for seed in range(2):
-            write_run(tmp_path / name / f"seed={seed}", rng.uniform(0.2, 0.6, 40), seed=seed, loss=name)
-    made = experiments(names)
-    (margins,) = compare(made, baselines=["constant"])
-    assert [(one.name, one.baseline) for one in margins.comparisons] == [(names[1], names[0]), (names[3], names[2])]
-    (losses,) = compare(made, baselines=["hinge"])
-    assert [(one.name, one.baseline) for one in losses.comparisons] == [(names[2], names[0]), (names[3], names[1])]
-    (one,) = compare(made, baselines=["hinge/learnt"])
-    assert [other.name for other in one.comparisons] == [name for name in names if name != "hinge/learnt"]
+    values = rng.uniform(0, 1, (3, 40)).round(6)
+    for name, order in (("x", (0, 1, 2)), ("y", (2, 0, 1))):
+        for seed, at in enumerate(order):
+            write_run(tmp_path / name / f"seed={seed}", values[at], seed=seed)
+    for seed in range(2):
+        write_run(tmp_path / f"z/seed={seed}", np.full(40, 0.1), seed=seed)
+    for seed in range(3):
+        write_run(tmp_path / f"w/seed={seed}", np.full(40, 0.1), seed=seed)
+    for first, second in (("x", "y"), ("z", "w")):
+        ((one,),) = (each.comparisons for each in compare(experiments([str(tmp_path / first), str(tmp_path / second)])))
+        assert (one.wins, one.ties, one.losses, one.verdict, one.p, one.p_models) == (0, 40, 0, "equal", 1.0, 1.0)
+
+
+def test_folders_of_runs_and_of_experiments_side_by_side_and_results_stand_for_their_run(runs):
+    write_run(runs / "single", [0.5] * 40)
+    assert [one.name for one in experiments(["runs"])] == ["single", "base", "good", "same"]
+    assert [one.name for one in experiments(["runs/base", "runs/good/seed=0/metrics.json"])] == ["base", "good"]
+
+
+def test_few_seeds_against_many_are_said_and_one_seed_can_be_planned_with(runs, capsys):
+    rng = np.random.default_rng(1)
+    for seed in range(4):
+        write_run(runs / f"many/seed={seed}", rng.uniform(0.2, 0.6, 40), seed=seed, loss="many")
+    shutil.rmtree(runs / "base/seed=2")
+    assert main(["compare", "runs/base", "runs/many"]) == 0
+    assert "2 and 4 seeds are compared: false differences are then likelier" in capsys.readouterr().out
+    shutil.rmtree(runs / "base/seed=1")
+    assert main(["compare", "runs/base", "runs/many", "--plan", "0.01"]) == 0
+    assert "for these models" in capsys.readouterr().out
 
 
 def test_less_is_better_for_swapped_pairs(tmp_path):
@@ -173,6 +192,23 @@ REFUSED = {
         lambda r: config(r, model={"ranker": {"class_path": "FeatureRanker"}, "loss": "X"}),
         "no seeds of one experiment, they differ in model.loss ('Loss_good', 'X')",
     ),
+    "other rate": (
+        lambda r: config(r, model={"ranker": {"class_path": "FeatureRanker"}, "loss": "Loss_good", "lr": 0.2}),
+        "no seeds of one experiment, they differ in model.lr (0.1, 0.2)",
+    ),
+    "no configuration": (
+        lambda r: (r / "good/seed=1/config.yaml").write_text("[1]"),
+        "config.yaml: a configuration must be options",
+    ),
+    "empty table": (
+        lambda r: (r / "good/seed=1/per_query.tsv").write_text(""),
+        "per_query.tsv:1: the columns must be those of metrics.json",
+    ),
+    "empty line": (
+        lambda r: (r / "good/seed=1/per_query.tsv").write_text("query\tAP\n\n"),
+        "per_query.tsv:2: a line must be a query and 1 numbers",
+    ),
+    "no test": (lambda r: (r / "good/seed=1/metrics.json").write_text('{"test": null}'), "a run must have been tested"),
     "damaged": (lambda r: (r / "good/seed=1/metrics.json").write_text("{"), "metrics.json: the file is damaged"),
     "damaged table": (
         lambda r: (r / "good/seed=1/per_query.tsv").write_text("query\tAP\nq0\tx\n"),

@@ -87,7 +87,7 @@ def test_a_run_that_was_interrupted_resumed_and_tested_is_one_run(config, tmp_pa
     starts = offline(run)
     assert len(starts) == 3 and {one.run_id for one in runs_in(starts)} == {(run / "wandb/run-id").read_text()}
     for one in runs_in(starts):
-        assert (one.project, one.run_group, one.display_name) == ("tests", "runs/losses", "runs/losses/seed=3")
+        assert (one.project, one.run_group, one.display_name) == ("tests", "losses", "losses/seed=3")
         assert {*one.tags} == {"FeatureRanker", "RankNetLoss", "FeatureDataModule"}
     steps = [step for step, _ in logged(starts, "train/loss")]
     assert steps == sorted(set(steps)) and steps[0] == 0 and steps[-1] == 11, "each step once, over both starts"
@@ -189,6 +189,27 @@ def test_runs_at_weights_and_biases_are_compared_as_those_here(config, tmp_path,
     monkeypatch.setattr(wandb, "Api", lambda: Server(folders, results=False))
     with pytest.raises(InputError, match="no run there has results; test them with Weights & Biases"):
         experiments(["wandb:team/project"])
+
+
+def test_a_group_of_others_does_not_lead_out_of_the_folder_of_derived_data(tmp_path, monkeypatch):
+    from tests.compare.test_compare import write_run
+
+    mine = write_run(tmp_path / "mine/seed=0", [0.5] * 40)
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
+    server = Server([write_run(tmp_path / "x/seed=0", [0.5] * 40)])
+    (tmp_path / "x/seed=0/test.run").touch()
+    for group in (f"/{mine.parent}", f"{'../' * 20}{mine.parent}"):
+        monkeypatch.setattr(server, "runs", lambda *_, group=group, **__: [server_run(server, group)])
+        monkeypatch.setattr(wandb, "Api", lambda: server)
+        (one,) = experiments(["wandb:team/project"])
+        assert (tmp_path / "cache/wandb") in one.runs[0].folder.parents and (mine / "metrics.json").is_file()
+    monkeypatch.setattr(server, "runs", lambda *_, **__: [server_run(server, "same")] * 2)
+    with pytest.raises(InputError, match="two runs of the group same have the seed 0"):
+        experiments(["wandb:team/project"])
+
+
+def server_run(server, group):
+    return mock.Mock(group=group, id="x", config={"seed_everything": 0}, **server.logged(server.folders[0]))
 
 
 def test_an_offline_folder_stands_for_its_run(tmp_path):
