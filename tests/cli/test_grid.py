@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -77,10 +78,8 @@ def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_
     grid = Grid.read(Path("grids/losses.yaml"))
     (cell,) = (one for one in grid.cells() if one.folder == Path("ranknet/seed=1"))
     (run / "cell.json").write_text(json.dumps(_content(grid, cell, options[-2:])))
-    hold = (
-        f"import time, filelock; filelock.FileLock({str(run / '.cell')!r}).acquire(); print('held', flush=True); time.sleep(60)"
-    )
-    other = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
+    hold = f"import filelock, time; lock = filelock.FileLock({str(run / '.cell')!r}); lock.acquire(); print('held', flush=True)"
+    other = subprocess.Popen([sys.executable, "-c", f"{hold}; time.sleep(60)"], stdout=subprocess.PIPE)
     assert other.stdout.readline() == b"held\n"
     threading.Timer(1.0, other.kill).start()
     assert main(["grid", "grids/losses.yaml", *options]) == 0
@@ -89,13 +88,14 @@ def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_
     assert [row["step"] for row in json.loads((run / "metrics.json").read_text())["validations"]] == [6, 12]
 
 
-def test_a_cell_leaves_with_its_grid_and_is_resumed(folder):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_cell_leaves_with_its_grid(how, folder):
     """Killed with -9, the grid can tell nobody; the run that it waited for saves and ends all the same."""
     words = ["grid", "grids/losses.yaml", "--only", "ranknet", "--seeds", "1", "--trainer.max_epochs", "100000"]
     run, grid = Path("runs/losses/ranknet/seed=1"), subprocess.Popen([sys.executable, "-m", "ltr", *words])
     until(lambda: (run / "checkpoints/last.ckpt").is_file())
-    grid.kill()
-    grid.wait()
+    grid.send_signal(how)
+    assert grid.wait(60) == (143 if how == signal.SIGTERM else -signal.SIGKILL)
 
     def is_free() -> bool:
         try:

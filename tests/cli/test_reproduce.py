@@ -44,6 +44,21 @@ def test_a_run_is_trained_again_and_its_numbers_are_the_same(config, capsys):
     assert f"{value + 0.01:.4f} then, {value:.4f} now: not the same; there are no three seeds" in capsys.readouterr().out
 
 
+def test_another_run_is_not_taken_for_the_reproduction(config, tmp_path, monkeypatch, capsys):
+    run, other = Path("runs/c/seed=3"), Path("runs/c/other")
+    assert main(["fit", "--config", config]) == main(["test", str(run)]) == 0
+    assert main(["fit", "--config", config, "--model.lr", "0.2", "--trainer.default_root_dir", str(other)]) == 0
+    assert main(["test", str(other)]) == 0
+    assert main(["reproduce", str(run), "--output", str(run)]) == 2
+    assert "--output must be a folder of its own" in capsys.readouterr().err
+    assert main(["reproduce", str(run), "--output", str(other)]) == 2
+    assert "holds a run of other options" in capsys.readouterr().err
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["reproduce", str(tmp_path / run)]) == 0
+    assert "now: same" in capsys.readouterr().out
+
+
 def test_what_was_not_tested_or_has_no_configuration_is_refused(config, tmp_path, capsys):
     assert main(["reproduce", str(tmp_path)]) == 2
     assert "a run must have been tested" in capsys.readouterr().err
