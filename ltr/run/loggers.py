@@ -66,7 +66,11 @@ def _finish(before: Any, exit_code: int) -> None:
 
 
 def _wandb_run() -> Any:
-    return getattr(sys.modules.get("wandb"), "run", None)
+    if "wandb" not in sys.modules:
+        return None
+    import wandb
+
+    return wandb.run
 
 
 def log_results(found: Sequence[Logger], folder: Path) -> None:
