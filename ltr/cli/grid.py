@@ -86,7 +86,7 @@ def _parse(args: list[str], asked: _Asked, options: list[str]) -> None:
             asked.table = True
         elif name.removeprefix("--") in WRITTEN and len(values) == 1:
             asked.written[name.removeprefix("--")] = values[0]
-        elif name.startswith("--") and "." in name and len(values) == 1:
+        elif (name in ("--wandb", "--init_from") or (name.startswith("--") and "." in name)) and len(values) == 1:
             options += [name, *values]
         else:
             raise InputError(f"ltr grid does not know {' '.join([name, *values])!r}; ltr grid --help says what it takes")

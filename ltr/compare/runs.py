@@ -198,9 +198,12 @@ def _short(names: Sequence[str]) -> list[str]:
     """The names without the folders that all of them share."""
     parts = [Path(name).parts for name in names]
     shared = 0
-    while len(set(names)) > 1 and len({one[: shared + 1] for one in parts}) == 1:
+    while len(set(names)) > 1 and shared < min(map(len, parts)) - 1 and len({one[: shared + 1] for one in parts}) == 1:
         shared += 1
-    return ["/".join(one[shared:]) if len(set(names)) > 1 else Path(name).name for one, name in zip(parts, names, strict=True)]
+    return [
+        "/".join(one[shared:]) if len(set(names)) > 1 else Path(name).resolve().name
+        for one, name in zip(parts, names, strict=True)
+    ]
 
 
 def _check_seeds(one: Experiment) -> None:
