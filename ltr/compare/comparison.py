@@ -24,6 +24,7 @@ class Row:
         deviation: of the means of the seeds; None with one seed.
         start: mean on dev before training, None where no run measured it.
         ceiling: the best value that a ranker of its candidates could reach; None where there is no limit or it is not known.
+        seconds: of training, the mean over the seeds; None where no run says it.
     """
 
     experiment: Experiment
@@ -31,6 +32,7 @@ class Row:
     deviation: float | None
     start: float | None
     ceiling: float | None
+    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -187,12 +189,14 @@ def _ratio(mean: float, deviation: float) -> float:
 def _row(one: Experiment, metric: str, values: np.ndarray) -> Row:
     starts, ceilings = one.starts(metric), {run.test.get("ceiling", {}).get(metric) for run in one.runs}
     ceiling = next(iter(ceilings)) if len(ceilings) == 1 else None
+    seconds = [run.metrics["fit"]["seconds"] for run in one.runs if "seconds" in run.metrics.get("fit", {})]
     return Row(
         experiment=one,
         mean=estimate(values),
         deviation=statistics.stdev(values.mean(axis=1).tolist()) if len(values) > 1 else None,
         start=statistics.mean(starts) if starts else None,
         ceiling=ceiling if ceiling is not None and ceiling < 1 else None,
+        seconds=statistics.mean(seconds) if seconds else None,
     )
 
 

@@ -15,7 +15,20 @@ from rich.table import Table as RichTable
 from ltr.compare.comparison import Compared, Comparison, Row
 
 SEEDS = (3, 5, 10)  # of a plan
-COLUMNS = ["metric", "experiment", "seeds", "queries", "mean", "deviation", "low", "high", "start", "ceiling", "baseline"]
+COLUMNS = [
+    "metric",
+    "experiment",
+    "seeds",
+    "queries",
+    "mean",
+    "deviation",
+    "low",
+    "high",
+    "start",
+    "ceiling",
+    "seconds",
+    "baseline",
+]
 COLUMNS += ["difference", "difference_low", "difference_high", "p", "p_corrected", "p_models", "effect"]
 COLUMNS += ["wins", "ties", "losses", "detectable", "verdict"]
 
@@ -76,14 +89,15 @@ def _made(found: Sequence[Compared]) -> list[str]:
 
 
 def _experiments(found: Compared) -> Table:
-    rows, optional = found.rows, ("before training, dev", "ceiling")
-    shown = [any(one.start is not None for one in rows), any(one.ceiling is not None for one in rows)]
-    header = ["experiment", "seeds", found.metric, "95 % interval"]
-    header += [name for name, there in zip(optional, shown, strict=True) if there]
-    cells = []
-    for one in rows:
-        extra = [value for value, there in zip((one.start, one.ceiling), shown, strict=True) if there]
-        cells.append([*_mean(one), *("" if value is None else f"{value:.4f}" for value in extra)])
+    rows = found.rows
+    optional = {
+        "before training, dev": ["" if one.start is None else f"{one.start:.4f}" for one in rows],
+        "ceiling": ["" if one.ceiling is None else f"{one.ceiling:.4f}" for one in rows],
+        "training, s": ["" if one.seconds is None else f"{one.seconds:,.0f}" for one in rows],
+    }
+    shown = {name: values for name, values in optional.items() if any(values)}
+    header = ["experiment", "seeds", found.metric, "95 % interval", *shown]
+    cells = [[*_mean(one), *extra] for one, *extra in zip(rows, *shown.values(), strict=True)]
     return Table(f"{found.metric}, {found.n_queries:,} queries", header, cells)
 
 
@@ -197,7 +211,7 @@ def as_csv(found: Sequence[Compared]) -> str:
                 high,
             ]
             against: list[Comparison | None] = [each for each in one.comparisons if each.name == row.experiment.name]
-            writer.writerows([*own, row.start, row.ceiling, *_numbers(each)] for each in against or [None])
+            writer.writerows([*own, row.start, row.ceiling, row.seconds, *_numbers(each)] for each in against or [None])
     return out.getvalue()
 
 

@@ -32,7 +32,7 @@ def write_run(folder: Path, values, *, seed=0, start=0.4, name="AP", **changes) 
         "ceiling": {name: 0.9, "R": 0.95},
     }
     report |= changes.pop("report", {})
-    metrics = {"test": report} | ({} if start is None else {"start": {name: start}})
+    metrics = {"test": report, "fit": {"seconds": 10.0 + seed}} | ({} if start is None else {"start": {name: start}})
     (folder / "metrics.json").write_text(json.dumps(metrics))
     rows = "".join(f"{query}\t{value:.6f}\n" for query, value in zip(QUERIES, values, strict=True))
     (folder / "per_query.tsv").write_text(f"query\t{name}\n{rows}")
@@ -79,7 +79,7 @@ def test_experiments_are_compared_with_the_first_one(runs):
     base, good, same = (values_of(runs / name) for name in ("base", "good", "same"))
     for row, own in zip(found.rows, (base, good, same), strict=True):
         assert row.mean == estimate(own) and row.deviation == pytest.approx(own.mean(axis=1).std(ddof=1))
-        assert (row.start, row.ceiling) == (pytest.approx(0.4), 0.9)
+        assert (row.start, row.ceiling, row.seconds) == (pytest.approx(0.4), 0.9, 11.0)
     expected = holm([estimate(one, base).p for one in (good, same)])
     for one, own, corrected in zip(found.comparisons, (good, same), expected, strict=True):
         by_query = own.mean(axis=0) - base.mean(axis=0)
