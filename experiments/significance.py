@@ -2,7 +2,7 @@
 
 Two rankers of several seeds whose values have the same expectation, 200 queries: a paired t-test over queries of the means over
 the seeds, the test of ltr.compare, and 95 % intervals by percentiles of a bootstrap over queries and seeds. Shares of 400
-simulations.
+simulations. Then the test of ltr.compare alone, where the two have different numbers of seeds: shares of 2,000.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from scipy import stats
 
 from ltr.compare.statistics import estimate
 
-N, QUERIES, DRAWS = 400, 200, 500
+N, QUERIES, DRAWS, MANY = 400, 200, 500, 2000
 
 
 def bootstrap_holds(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> bool:
@@ -42,6 +42,15 @@ def main() -> None:
             print(
                 f"| {n_seeds} | {seeds} | {queries} | {both} | {' | '.join(f'{share:.1%}' for share in told / N)} |", flush=True
             )
+    print("\n| seeds | ltr.compare |\n| --- | --- |")
+    rng = np.random.default_rng(0)
+    for first, second in ((2, 2), (2, 5), (2, 20), (3, 3), (3, 20)):
+        told = 0
+        for _ in range(MANY):
+            queries = rng.normal(0, 0.02, QUERIES)
+            sides = [queries + rng.normal(0, 0.02, (n, 1)) + rng.normal(0, 0.05, (n, QUERIES)) for n in (first, second)]
+            told += estimate(*sides).p < 0.05
+        print(f"| {first} and {second} | {told / MANY:.1%} |", flush=True)
 
 
 if __name__ == "__main__":
