@@ -23,9 +23,10 @@ env: .venv/ready  ## Create .venv with everything installed
 demo: env  ## Train on the data that ships, and compare with BM25 and a bi-encoder (some minutes)
 	HF_HUB_OFFLINE=1 $(BIN)/python examples/medquad/demo.py
 
-# One thread per process: as many processes as cores then share them best, and timings of the tests say nothing anyway.
+# One thread per process, and one process more than cores, as some tests wait for others. Timings of the tests say nothing anyway.
+WORKERS = $(shell $(PYTHON) -c 'import os; print(1 + os.cpu_count())')
 test: env  ## Run the tests (J=1: one after the other)
-	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(J),auto) --dist loadfile
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile
 
 test-long: env  ## Run the tests that make test leaves out
 	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n $(or $(J),auto)
@@ -78,6 +79,12 @@ quality: .venv/bench data  ## Dual encoders beside sentence-transformers' traine
 # A run that was interrupted goes on. make reproduce QUICK=1: one seed of what ships, in half an hour.
 reproduce: $(if $(QUICK),env,.venv/bench data)  ## Every trained number of the README and docs/ (QUICK=1: one seed of what ships)
 	$(BIN)/python experiments/subset.py examples/medquad runs/data/medquad-400 --queries 400
+ifndef QUICK
+	$(BIN)/python experiments/subset.py data/medquad-liveqa runs/data/liveqa-600 --queries 600
+	$(BIN)/python experiments/pool_negatives.py data/wikiqa runs/data/wikiqa-negatives
+	$(BIN)/ltr fit --config experiments/cross_encoder/health.yaml --trainer.default_root_dir runs/health/seed=0
+	$(BIN)/ltr mine --config experiments/mined/medquad.yaml --data.path runs/data/medquad-400 --recipe.n 20 --output runs/data/medquad-negatives
+endif
 	$(BIN)/python experiments/reproduce.py $(if $(QUICK),--quick)
 ifndef QUICK
 	$(BIN)/python experiments/audit.py data/medquad-liveqa runs/audit --trainer.max_epochs 1 --trainer.limit_val_batches 0

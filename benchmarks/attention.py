@@ -1,4 +1,4 @@
-"""Which kernels of attention and dropout are the fastest, and which are chosen?  OMP_NUM_THREADS=1 python benchmarks/attention.py
+"""Which kernels of attention, dropout and linear layers are the fastest?  OMP_NUM_THREADS=1 python benchmarks/attention.py
 
 Milliseconds of CPU time on one thread, the fastest of several rounds in which the contestants take turns.
 Attention is that of one layer of 12 heads of 32 dimensions over 2,048 tokens.
@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ltr.models.encoder import attention as kernels
 from ltr.models.encoder.dropout import FastDropout
+from ltr.models.encoder.linear import FastLinear, mkl_is_slow
 
 HEADS, DIM, TOKENS = 12, 32, 2048
 RULE = kernels.explicit_is_faster  # the runs replace it, to force one kernel
@@ -109,8 +110,22 @@ def dropout_table(rounds: int, tokens: int) -> None:
         print(f"| {tokens} × {width} | {str(dtype)[6:]} | {cells} |", flush=True)
 
 
+def linear_table(rounds: int, tokens: int) -> None:
+    """Torch's linear layers against those by oneDNN, forward alone, and forward and backward."""
+    print(f"\nLinear layers in float32; chosen: {'oneDNN' if mkl_is_slow() else 'torch'}\n")
+    print("| linear layer | forward: torch | oneDNN | forward and backward: torch | oneDNN |\n" + "| --- " * 5 + "|")
+    for width, size in ((384, 384), (384, 1536), (1536, 384)):
+        x, gradient = torch.randn(tokens, width, requires_grad=True), torch.randn(tokens, size)
+        modules = {"torch": nn.Linear(width, size), "ours": FastLinear(width, size)}
+        with torch.no_grad():
+            forward = fastest(rounds, **{name: partial(module, x) for name, module in modules.items()})
+        both = fastest(rounds, **{name: partial(step, module, x, gradient) for name, module in modules.items()})
+        cells = " | ".join(f"{milliseconds:.2f}" for milliseconds in (*forward.values(), *both.values()))
+        print(f"| {tokens} × {width} to {size} | {cells} |", flush=True)
+
+
 def main() -> None:
-    """Print three tables."""
+    """Print four tables."""
     made = parser(__doc__)
     made.add_argument("--rounds", type=int, default=15)
     options = made.parse_args()
@@ -121,6 +136,7 @@ def main() -> None:
     kernels_table(rounds, tokens, TEXTS[:1] if options.tiny else TEXTS)
     layouts_table(rounds, tokens, RANGES[-1:] if options.tiny else RANGES)
     dropout_table(rounds, tokens)
+    linear_table(rounds, tokens)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ may run at once and share the work: give each a core. ``--quick``: one seed of w
 """
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,9 @@ from ltr.__main__ import main as ltr
 
 GRIDS = Path("experiments", "grids")
 MARK = "<!-- Below this line: experiments/reproduce.py -->\n"
-MEDQUAD = ["--data.path", "runs/data/medquad-400", "--data.candidates", "bm25", "--data.depth", "20"]
+MEDQUAD = ["--data.path", "runs/data/medquad-400", "--data.negatives", "runs/data/medquad-negatives"]
+MEDQUAD += ["--data.candidates", "bm25", "--data.depth", "20"]
+ENDS = ["--only", "in-batch", "mined once", "with margins"]
 
 
 class Family(NamedTuple):
@@ -26,12 +29,19 @@ class Family(NamedTuple):
 
 FAMILIES = (
     Family("wikiqa", "wikiqa"),
+    Family("wikiqa_best", "wikiqa_best"),
     Family("cross_encoder", "cross_encoder", ships=True),
     Family("losses", "losses"),
     Family("losses", "losses-medquad", (*MEDQUAD,)),
     Family("dual_encoder", "dual_encoder"),
     Family("ladder", "ladder", ships=True),
     Family("ladder", "ladder-wikiqa", ("--data.path", "data/wikiqa")),
+    Family(
+        "ladder",
+        "ladder-liveqa",
+        (*ENDS, "--data.path", "runs/data/liveqa-600", "--trainer.max_epochs", "2", "--seeds", "0", "1", "2"),
+    ),
+    Family("ladder", "ladder-cmedir", (*ENDS, "--data.path", "data/cmedir", "--trainer.max_epochs", "1", "--seeds", "0")),
     Family("schedule", "schedule", ("--model.ranker.init_args.max_length", "32", "--trainer.max_epochs", "2")),
     Family("margins", "margins"),
     Family("rerank_mined", "rerank_mined", ("--trainer.max_epochs", "1", "--data.depth", "20")),
@@ -47,7 +57,7 @@ def section(family: Family, runs: Path, words: list[str]) -> str:
         raise SystemExit(2)
     command = [word for word in command if word != "--table"]
     question = file.read_text().splitlines()[0].removeprefix("# Asks: ")
-    return f"## {family.runs}\n\n{question}\n\n`ltr {' '.join(command)}`\n\n{table.read_text()}"
+    return f"## {family.runs}\n\n{question}\n\n`{shlex.join(['ltr', *command])}`\n\n{table.read_text()}"
 
 
 def main() -> None:

@@ -42,18 +42,18 @@ LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derive
 def main(args: list[str] | None = None) -> int:
     """Run a command and return the exit code: 0; 2 for bad input (one line on stderr); 130, 143 or 129 after a signal."""
     args = sys.argv[1:] if args is None else args
-    if not args or args[0] in ("-h", "--help"):
-        print(USAGE, end="")
-        return 0
-    if args[0] == "--version":
-        from ltr import __version__
-
-        print(__version__)
-        return 0
     if os.environ.get("LOCAL_RANK", "0") != "0":  # the first process ends the others, and would wait for one that is gone
         for known in NAMES:
             signal.signal(known, signal.SIG_IGN)
     try:
+        if not args or args[0] in ("-h", "--help"):
+            print(USAGE, end="", flush=True)
+            return 0
+        if args[0] == "--version":
+            from ltr import __version__
+
+            print(__version__)
+            return 0
         from ltr.cli import run  # Lightning takes seconds to import: only where it is needed
 
         with _ended_by_signals():
@@ -64,6 +64,11 @@ def main(args: list[str] | None = None) -> int:
         if isinstance(cause, KeyboardInterrupt):
             return 128 + (cause.number if isinstance(cause, Terminated) else signal.SIGINT)
         raise
+    except BrokenPipeError:  # a table in ltr … | head
+        from ltr.run.log import nobody_reads
+
+        nobody_reads(sys.stdout)
+        return 128 + signal.SIGPIPE
     except Exception as error:
         from ltr.cli import one_line
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,24 @@ QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summa
 WORDS = [f"w{i}" for i in range(60)]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def sighup_is_heard():
+    """Also where the tests themselves run under nohup."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     """Derived data of a test session lies apart from the user's."""
     monkeypatch.setenv("LTR_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def no_run_of_wandb_is_left():
+    """The next test of the process would log into it."""
+    yield
+    assert "wandb" not in sys.modules or sys.modules["wandb"].run is None
 
 
 def write_jsonl(path: Path, rows: list[dict]) -> None:

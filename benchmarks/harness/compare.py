@@ -163,13 +163,12 @@ def _precision(asked: str | None, device: str) -> tuple[str, str]:
     if device == "cuda":
         multiplies, name = torch.cuda.is_bf16_supported(including_emulation=False), "GPU"
     else:
-        multiplies, name = torch.cpu.get_capabilities().get("amx_bf16", False), "CPU"
+        able = torch.cpu.get_capabilities()
+        multiplies, name = able.get("amx_bf16", False) or able.get("avx512_bf16", False), "CPU"
     if multiplies:
         return "bf16", f"bf16, as this {name} multiplies it"
-    return (
-        "float32",
-        f"float32, as this {name} {'would emulate bf16' if device == 'cuda' else 'has no AMX and would emulate bf16'}",
-    )
+    lacks = "" if device == "cuda" else "has neither AMX nor AVX512-BF16 and "
+    return "float32", f"float32, as this {name} {lacks}would emulate bf16"
 
 
 def _malloc(asked: str | None, device: str) -> tuple[str | None, str]:

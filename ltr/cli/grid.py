@@ -36,7 +36,7 @@ Several may run at once and share the work: a cell that another one works on is 
 
 def run(args: list[str]) -> None:
     """Parse the arguments after ``ltr grid``, and do what they say."""
-    if not args or args[0] in ("-h", "--help"):
+    if not args or {"-h", "--help"} & {*args}:
         print(USAGE, end="")
         return
     file, asked, options = Path(args[0]), _Asked(), list[str]()

@@ -1,13 +1,14 @@
 """What a run says: on the terminal only what is its own, in ``train.log`` everything."""
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -29,7 +30,7 @@ def speaking(leads: bool) -> Iterator[Callable[[Path], None]]:
     Args:
         leads: whether this process speaks: rank 0 does for all.
     """
-    written, out, err = MemoryHandler(1000), logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
+    written, out, err = MemoryHandler(1000), _Terminal(sys.stdout), _Terminal(sys.stderr)
     out.addFilter(lambda record: record.levelno < logging.WARNING)
     err.setLevel(logging.WARNING)
     ours, others = logging.getLogger(OURS), [logging.getLogger(name) for name in OTHERS]
@@ -57,6 +58,21 @@ def speaking(leads: bool) -> Iterator[Callable[[Path], None]]:
             logger.handlers = handlers
         if written.target is not None:
             written.target.close()
+
+
+class _Terminal(logging.StreamHandler):
+    """Is silent once nobody reads any more, as in ``ltr … | head``; the command goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if isinstance(sys.exc_info()[1], BrokenPipeError):
+            nobody_reads(self.stream)
+        else:
+            super().handleError(record)
+
+
+def nobody_reads(stream: TextIO) -> None:
+    """Send what is still to be written, and what the interpreter flushes at its end, to nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Progress(Callback):

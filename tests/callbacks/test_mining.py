@@ -26,6 +26,7 @@ from ltr.mining.miner import digest_of_weights
 from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.module import RankerModule
+from ltr.run.loggers import wandb_run_ended
 from tests.conftest import QUIET
 
 RECIPE = Recipe(depth=12, n=4, relative=None)
@@ -438,7 +439,11 @@ def test_a_refresh_is_logged_with_its_margins_and_the_active_pairs(tmp_path, col
     module = RankerModule(ranker, SoftmaxLoss(), FromDistance(k=2.0, power=0.5), lr=1e-3)
     data = TripletDataModule(str(collection_folder), "mined", negatives_per_query=2, batch_size=5, reads=ranker.reads)
     online = WandbLogger(save_dir=tmp_path, offline=True)
-    with mock.patch.object(online.experiment, "log_artifact") as kept, mock.patch.object(online.experiment, "log") as logged:
+    with (
+        wandb_run_ended(),
+        mock.patch.object(online.experiment, "log_artifact") as kept,
+        mock.patch.object(online.experiment, "log") as logged,
+    ):
         loggers = [CSVLogger(tmp_path, "logs"), online]
         options = QUIET | {"max_epochs": 2, "limit_val_batches": 0, "enable_checkpointing": False, "logger": loggers}
         Trainer(default_root_dir=tmp_path, callbacks=[HardNegativeMining(recipe=RECIPE)], **options).fit(module, data)

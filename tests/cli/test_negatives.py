@@ -1,6 +1,9 @@
 """``ltr negatives import`` and ``diff`` as they are typed; the arithmetic is tested in tests/mining."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -118,3 +121,15 @@ def test_the_manifest_says_where_they_come_from(tmp_path, collection_folder):
     assert main(["negatives", "import", source, str(tmp_path / "out"), "--data.path", str(collection_folder)]) == 0
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     assert manifest["source"] == "a.trec" and manifest["distance"] is None and len(manifest["key"]) == 16
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path, collection_folder):
+    """As in ``ltr negatives diff … | head -1``; the table of ``--tsv`` is written all the same."""
+    data, out, table = ["--data.path", str(collection_folder)], str(tmp_path / "bm25"), tmp_path / "pairs.tsv"
+    assert main(["negatives", "import", pool(tmp_path, "a.trec", range(20), [0, 3, 2]), out, *data]) == 0
+    command = [sys.executable, "-u", "-m", "ltr", "negatives", "diff", out, out, *data, "--tsv", str(table)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "") and table.stat().st_size

@@ -17,6 +17,7 @@ from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, padding_share
 from ltr.models.encoder.dropout import EncoderDropout
+from ltr.models.encoder.linear import use_fast_linear
 from ltr.models.encoder.packed import enable_packing, first_position, hidden_states, logits
 from ltr.models.encoder.pooling import Pooling, pool
 
@@ -92,6 +93,7 @@ class TextEncoder(nn.Module):
             model.config.pad_token_id = pad_id
         self.model, self.pad_id, self.options = model, pad_id or 0, options
         self.pooling = options.pooling or "mean"
+        use_fast_linear(model)
         self.reads_packed = enable_packing(model)
         self.first_position = first_position(model)
         if options.compile:

@@ -96,6 +96,8 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(backbone, tmp_pat
     """With ``new_weights`` the rest is begun anew."""
     change, rule = PARTS[part]
     folder = changed(backbone, tmp_path / "bert", **change)
+    kind(backbone, max_length=24)
+    capfd.readouterr()  # what other packages say when they are imported
     with pytest.raises(
         InputError, match=rf"bert': its weights do not fit its configuration, {rule}.*\(option backbone\)"
     ) as caught:

@@ -1,0 +1,97 @@
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ltr.models.encoder import linear
+from ltr.models.encoder.linear import FastLinear, use_fast_linear
+from ltr.models.encoder.text_encoder import TextEncoder
+from tests.models.encoder.test_text_encoder import bert, texts
+
+needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+AMD = {"avx512_f": True, "cpu_name": "AMD EPYC 9755"}
+
+
+@needs_onednn
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(6, 5), (1, 6, 5), (2, 3, 4, 5)])
+def test_outputs_and_gradients_are_those_of_torch(shape, bias):
+    torch.manual_seed(0)
+    layer = FastLinear(5, 7, bias=bias)
+    x, gradient = torch.randn(shape, requires_grad=True), torch.randn(*shape[:-1], 7)
+    inputs = [x, *layer.parameters()]
+    expected = F.linear(*inputs)
+    torch.testing.assert_close(layer(x), expected)
+    found = torch.autograd.grad(layer(x), inputs, gradient)
+    for ours, theirs in zip(found, torch.autograd.grad(expected, inputs, gradient), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@needs_onednn
+def test_rows_that_are_not_contiguous_and_frozen_weights():
+    torch.manual_seed(0)
+    layer, x = FastLinear(5, 7).requires_grad_(False), torch.randn(5, 6)
+    torch.testing.assert_close(layer(x.t()), F.linear(x.t(), layer.weight, layer.bias))
+    torch.testing.assert_close(layer(x.t()[::2]), F.linear(x.t()[::2], layer.weight, layer.bias))
+    x.requires_grad_()
+    layer(x.t()).sum().backward()
+    torch.testing.assert_close(x.grad, layer.weight.sum(dim=0).unsqueeze(1).expand(5, 6))
+    assert layer.weight.grad is None and layer(torch.zeros(0, 5)).shape == (0, 7)
+
+
+def test_half_precision_is_left_to_torch(monkeypatch):
+    monkeypatch.setattr(linear, "_product", None)  # which would raise
+    layer, x = FastLinear(5, 7), torch.randn(6, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    assert layer.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
+    assert layer.double()(x.double()).dtype == torch.float64
+
+
+@needs_onednn
+def test_a_second_derivative_is_refused():
+    x = torch.randn(6, 5, requires_grad=True)
+    (gradient,) = torch.autograd.grad(FastLinear(5, 1)(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("able", "kind"),
+    [
+        (AMD, FastLinear),
+        (AMD | {"avx512_f": False}, nn.Linear),
+        (AMD | {"cpu_name": "Intel(R) Xeon(R) Platinum 8481C"}, nn.Linear),
+        ({}, nn.Linear),
+    ],
+)
+@needs_onednn
+def test_only_an_amd_cpu_with_avx512_takes_it(monkeypatch, able, kind):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able)
+    layer = nn.Sequential(nn.Linear(2, 3))
+    use_fast_linear(layer)
+    assert type(layer[0]) is kind
+
+
+@needs_onednn
+def test_an_encoder_keeps_its_weights_and_outputs(monkeypatch):
+    """Layers of another kind stay as they are: they may compute something else."""
+    monkeypatch.setattr(linear, "mkl_is_slow", lambda: False)
+    plain = TextEncoder(bert(), 0)
+    monkeypatch.setattr(linear, "mkl_is_slow", lambda: True)
+    fast = TextEncoder(copy.deepcopy(plain.model), 0)
+    kinds = [type(module) for module in fast.modules() if isinstance(module, nn.Linear)]
+    assert set(kinds) == {FastLinear} and len(kinds) == 6 * len(plain.model.encoder.layer)
+    assert not any(isinstance(module, FastLinear) for module in plain.modules())
+    for name, values in plain.state_dict().items():
+        assert torch.equal(fast.state_dict()[name], values)
+    torch.testing.assert_close(fast(texts()), plain(texts()))
+    layer = fast.model.encoder.layer[0].output.dense
+    copied = pickle.loads(pickle.dumps(layer))
+    assert type(copied) is FastLinear and torch.equal(copied.weight, layer.weight)
+    other = nn.Sequential(nn.modules.linear.NonDynamicallyQuantizableLinear(2, 2))
+    use_fast_linear(other)
+    assert type(other[0]) is nn.modules.linear.NonDynamicallyQuantizableLinear
