@@ -17,8 +17,9 @@ from transformers.masking_utils import sdpa_mask
 from ltr.models.encoder.dropout import fast_dropout
 
 NAME = "ltr_packed"
-# On a CPU that multiplies bfloat16 (AMX), shorter texts train faster by explicit matmuls: 2.6 to 11 times from 64 to 256 tokens.
-# The flash kernel's backward pass is slow there. Everywhere else flash is as fast or faster: benchmarks/attention.py.
+# On a CPU that multiplies bfloat16, shorter texts train faster by explicit matmuls: 2.6 to 11 times from 64 to 256 tokens with AMX,
+# 2 to 5 times without. The flash kernel's backward pass is slow there. Without AMX its forward pass is slower, too. In float32 flash is
+# as fast or faster: benchmarks/attention.py.
 EXPLICIT_BELOW = 512
 
 
@@ -121,8 +122,9 @@ def _padded(
 
 def explicit_is_faster(query: Tensor) -> bool:
     """Whether explicit matmuls on a CPU beat torch's flash kernel for ``[C, h, L, d]``."""
-    multiplies_bfloat16 = torch.cpu.get_capabilities().get("amx_bf16", False)
-    return multiplies_bfloat16 and query.dtype == torch.bfloat16 and query.requires_grad and query.shape[2] < EXPLICIT_BELOW
+    able = torch.cpu.get_capabilities()
+    faster = query.requires_grad if able.get("amx_bf16", False) else able.get("avx512_bf16", False)
+    return faster and query.dtype == torch.bfloat16 and query.shape[2] < EXPLICIT_BELOW
 
 
 def _window(length: int, sliding_window: int | None, device: torch.device) -> Tensor | None:

@@ -40,13 +40,17 @@ def test_attention_is_block_diagonal_and_local(window, dtype, way, monkeypatch):
         torch.testing.assert_close(ours, theirs, **tolerance)
 
 
-def test_explicit_matmuls_are_for_short_texts_in_bfloat16_training_on_amx(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+def test_explicit_matmuls_are_for_short_texts_in_bfloat16(monkeypatch):
+    """In training; without AMX in encoding, too."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True})
     query = torch.zeros(1, 2, 511, 8, dtype=torch.bfloat16, requires_grad=True)
     assert attention.explicit_is_faster(query)
     assert not attention.explicit_is_faster(query.detach())
     assert not attention.explicit_is_faster(query.float())
     assert not attention.explicit_is_faster(torch.zeros(1, 2, 512, 8, dtype=torch.bfloat16, requires_grad=True))
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False, "avx512_bf16": True})
+    assert attention.explicit_is_faster(query) and attention.explicit_is_faster(query.detach())
+    assert not attention.explicit_is_faster(query.float())
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     assert not attention.explicit_is_faster(query)
 
