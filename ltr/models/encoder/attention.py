@@ -17,9 +17,9 @@ from transformers.masking_utils import sdpa_mask
 from ltr.models.encoder.dropout import fast_dropout
 
 NAME = "ltr_packed"
-# On a CPU that multiplies bfloat16, shorter texts train faster by explicit matmuls: 2.6 to 11 times from 64 to 256 tokens with AMX,
-# 2 to 5 times without. The flash kernel's backward pass is slow there. Without AMX its forward pass is slower, too. In float32 flash is
-# as fast or faster: benchmarks/attention.py.
+# In bfloat16 shorter texts train faster by explicit matmuls on a CPU that multiplies it, as the backward pass of the flash kernel
+# is slow there: from 64 to 256 tokens 2.6 to 11 times with AMX, 2 to 5 times without. There its forward pass is slower, too.
+# Everywhere else flash is as fast or faster: benchmarks/attention.py.
 EXPLICIT_BELOW = 512
 
 
