@@ -52,7 +52,7 @@ def our_encoder(setting: Setting):
 
     tokenizer = load_tokenizer(setting.backbone)
     store = TokenStore.open(open_collection(setting.data).corpus, tokenizer)
-    model, _ = load_encoder(setting.backbone, dropout="none")
+    model = load_encoder(setting.backbone, dropout="none").model
     return TextEncoder(model, tokenizer.pad_token_id), store, SingleTexts(tokenizer, setting.max_length)
 
 

@@ -21,6 +21,10 @@ def run(args: list[str]) -> None:
         from ltr.cli import reproduce
 
         return reproduce.run(args[1:])
+    if args[0] in ("rank", "search"):
+        from ltr.cli import use
+
+        return use.run(args[0], args[1:])
     from ltr.cli import command
 
     return command.run(args)

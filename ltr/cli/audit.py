@@ -13,11 +13,11 @@ from ltr.data.files import write_whole
 from ltr.errors import InputError
 from ltr.mining.audit import Suspects, audited
 from ltr.mining.judge import Judge
-from ltr.mining.miner import digest_of_weights
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import Policy, save_overlay
 from ltr.models import DualEncoder, PairWiseBertRanker, Ranker
-from ltr.models.encoder.pretrained import is_ready_cross_encoder
+from ltr.models.encoder.cross_modules import is_cross_encoder
+from ltr.models.ranker import digest_of_weights
 from ltr.run.folder import RunFolder
 from ltr.run.ranker import ranker_of
 
@@ -98,7 +98,7 @@ def judge_named(name: str, max_length: int | None = None) -> Ranker:
         if path.is_file() or RunFolder(path).holds_weights():
             ranker = ranker_of(path, "--judge")
         else:
-            ranker = PairWiseBertRanker(name, **length) if is_ready_cross_encoder(name) else DualEncoder(name, **length)
+            ranker = PairWiseBertRanker(name, **length) if is_cross_encoder(name) else DualEncoder(name, **length)
     except InputError as error:
         raise error if "--judge" in error.message else InputError(f"--judge {name}: {error.message}") from None
     return ranker.eval().requires_grad_(False).to("cuda" if torch.cuda.is_available() else "cpu")

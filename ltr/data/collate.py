@@ -10,7 +10,7 @@ from ltr.batch import RankingBatch
 from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
 from ltr.data.query_lists import LabelledList
 from ltr.data.texts import TextTable
-from ltr.data.tokens import TokenStore
+from ltr.data.tokens import Tokens, TokenStore
 
 
 class Collator(ABC):
@@ -32,7 +32,7 @@ class Collator(ABC):
 class PairCollator(Collator):
     """Joins each query with each document of its list."""
 
-    def __init__(self, queries: TokenStore, docs: TokenStore, join: JoinedPairs) -> None:
+    def __init__(self, queries: Tokens, docs: Tokens, join: JoinedPairs) -> None:
         self.queries, self.docs, self.join = queries, docs, join
 
     def lengths(self, one: LabelledList) -> np.ndarray:
@@ -49,7 +49,7 @@ class PairCollator(Collator):
 class TextCollator(Collator):
     """Lays queries and documents out apart; ``queries`` is None where lists have no query, as the groups of labelled texts."""
 
-    def __init__(self, queries: TokenStore | None, docs: TokenStore, forms: ApartTexts) -> None:
+    def __init__(self, queries: Tokens | None, docs: Tokens, forms: ApartTexts) -> None:
         self.queries, self.docs, self.forms = queries, docs, forms
         self._keys: dict[int, int] = {}  # of judged documents, by row
 
@@ -99,7 +99,7 @@ def text_collator(queries: TextTable, docs: TextTable, reads: TextReads) -> Coll
     if isinstance(reads, PairsAndTexts):
         return BothCollator(text_collator(queries, docs, reads.pairs), text_collator(queries, docs, reads.apart))
     asked, found = (TokenStore.open(*side) for side in zip((queries, docs), reads.tokenizers, strict=True))
-    reads.check_queries(queries, asked)
+    reads.check_queries(queries.ids, queries.texts, asked)
     return PairCollator(asked, found, reads) if isinstance(reads, JoinedPairs) else TextCollator(asked, found, reads)
 
 

@@ -101,7 +101,7 @@ def _from_folder(folder: Path) -> Collection:
         if file is None:
             raise InputError(f"{folder / name}[.gz]: there is no such file; a data folder needs it")
         try:
-            tables.append(TextTable.open(digest_of(file), _json_records(file), kind))
+            tables.append(TextTable.open(digest_of(file), json_records(file), kind))
         except InputError as error:
             raise error if str(file) in error.message else InputError(f"{file}: {error.message}") from None
     corpus, queries = tables
@@ -123,7 +123,8 @@ def _from_folder(folder: Path) -> Collection:
     return Collection(str(folder), corpus, queries, qrels, candidates, "add candidates/{split}.trec")
 
 
-def _json_records(file: Path) -> Iterator[Record]:
+def json_records(file: Path) -> Iterator[Record]:
+    """The texts of a file with one JSON object a line: ``_id``, ``text``, perhaps ``title``."""
     for number, line in numbered_lines(file):
         where = f"{file}:{number}"
         try:

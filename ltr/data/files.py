@@ -144,6 +144,13 @@ def folder_once(path: Path, build: Callable[[Path], None], is_whole: Callable[[P
     return path
 
 
+def write_new_folder(path: Path, build: Callable[[Path], None]) -> None:
+    """As :func:`write_folder`; an InputError if the folder is there."""
+    if path.exists():
+        raise InputError(f"the folder of a saved model must not exist yet, got {str(path)!r}; remove it, or take another")
+    write_folder(path, build)
+
+
 def write_folder(path: Path, build: Callable[[Path], None]) -> None:
     """Let ``build`` fill a temporary folder beside ``path``, and rename that when it is complete. A failure leaves no folder.
 

@@ -9,8 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ltr.batch import Texts
-from ltr.data.texts import TextTable
-from ltr.data.tokens import TokenStore
+from ltr.data.tokens import Tokens
 from ltr.errors import InputError
 
 
@@ -43,7 +42,7 @@ class JoinedPairs:
         """Tokens of each joined pair."""
         return np.minimum(query_lengths + doc_lengths + self.n_special, self.max_length)
 
-    def texts(self, queries: TokenStore, query_rows: np.ndarray, docs: TokenStore, doc_rows: np.ndarray) -> Texts:
+    def texts(self, queries: Tokens, query_rows: np.ndarray, docs: Tokens, doc_rows: np.ndarray) -> Texts:
         """Join each query with the document beside it (rows ``[S]`` int64); each query must fit, see :meth:`check_queries`."""
         n_query, n_doc = queries.lengths(query_rows), docs.lengths(doc_rows)
         n_doc = self.lengths(n_query, n_doc) - self.n_special - n_query
@@ -55,15 +54,15 @@ class JoinedPairs:
             dtype=docs.dtype,
         )
 
-    def check_queries(self, queries: TextTable, tokens: TokenStore) -> None:
+    def check_queries(self, ids: Sequence[str], texts: Sequence[str], tokens: Tokens) -> None:
         """Every query must fit beside at least one token of a document: else an InputError names the longest."""
         lengths, room = tokens.lengths(np.arange(len(tokens))), self.max_length - self.n_special - 1
         longest = int(lengths.argmax())
         if lengths[longest] > room:
             raise InputError(
-                f"query {queries.ids[longest]!r} has {lengths[longest]} tokens, but max_length {self.max_length} leaves {room} "
+                f"query {ids[longest]!r} has {lengths[longest]} tokens, but max_length {self.max_length} leaves {room} "
                 f"beside {self.n_special} special tokens and a document; raise max_length, or shorten the query, "
-                f"{queries.texts[longest][:60]!r}",
+                f"{texts[longest][:60]!r}",
                 option="max_length",
             )
 
@@ -100,7 +99,7 @@ class SingleTexts:
         """Tokens of each text with its prompt and special tokens."""
         return np.minimum(text_lengths + len(self._prompt_ids) + self.n_special, self.max_length)
 
-    def texts(self, store: TokenStore, rows: np.ndarray) -> Texts:
+    def texts(self, store: Tokens, rows: np.ndarray) -> Texts:
         """The texts of these rows, ``[S]`` int64."""
         n_text = store.lengths(rows)
         n_both = self.lengths(n_text) - self.n_special
@@ -124,7 +123,7 @@ class ApartTexts(NamedTuple):
         """Of queries and of documents."""
         return self.queries.tokenizer, self.docs.tokenizer
 
-    def check_queries(self, queries: TextTable, tokens: TokenStore) -> None:
+    def check_queries(self, ids: Sequence[str], texts: Sequence[str], tokens: Tokens) -> None:
         """Every query will do: one that is too long is cut, as a document is."""
 
 

@@ -74,6 +74,13 @@ class Normalisation:
         folder = cached("normalised", content, lambda folder: self._write(folder, split))
         return np.load(folder / "features.npy", mmap_mode="r")
 
+    def of_list(self, features: np.ndarray) -> np.ndarray:
+        """The feature vectors of one query's documents, ``[N, n_features]`` float32, after all steps."""
+        whole = np.array([0]), np.array([len(features)])
+        for step, fitted in zip(self.steps, self._fitted, strict=True):
+            features = _applied(step, fitted, features, *whole)
+        return features
+
     def state_dict(self) -> dict[str, torch.Tensor | list[str] | int | None]:
         """What a checkpoint keeps."""
         statistics = {

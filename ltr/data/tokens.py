@@ -1,8 +1,10 @@
-"""Texts tokenised once, on disk."""
+"""Texts as token ids: tokenised once, on disk, or a few in memory."""
 
 import json
 import logging
 import time
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +21,17 @@ log = logging.getLogger(__name__)
 BATCH = 4096  # texts handed to the tokenizer at once; it spreads them over the cores
 
 
-class TokenStore:
-    """Token ids of every text of a table, without special tokens, end to end in a memory-mapped array."""
+class Tokens:
+    """Token ids of texts, without special tokens, end to end.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        # As plain arrays: every slice of an np.memmap costs microseconds.
-        self._ids, self._offsets = (np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ("ids", "offsets"))
-        self._buffer, self.dtype = self._ids.data, self._ids.dtype
+    Args:
+        ids: the tokens of all texts.
+        offsets: ``[texts + 1]``, where each begins, and the end of the last.
+    """
 
-    def __reduce__(self) -> tuple:
-        return TokenStore, (self.folder,)  # a worker started by spawn maps the files again, instead of a copy of them
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        self._ids, self._offsets = ids, offsets
+        self._buffer, self.dtype = ids.data, ids.dtype
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -45,12 +47,32 @@ class TokenStore:
         return self._offsets[rows + 1] - self._offsets[rows]
 
     def views(self, rows: np.ndarray, counts: np.ndarray, *, last: bool = False) -> list[memoryview]:
-        """The first (or last) ``counts`` tokens of each of these texts, as views of the file: nothing is copied.
+        """The first (or last) ``counts`` tokens of each of these texts, as views: nothing is copied.
 
         Both arrays are ``[S]`` int64, and a count is at most that of :meth:`lengths`.
         """
         starts = self._offsets[rows + 1] - counts if last else self._offsets[rows]
         return [self._buffer[start:stop] for start, stop in zip(starts.tolist(), (starts + counts).tolist(), strict=True)]
+
+    @classmethod
+    def of(cls, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> "Tokens":
+        """Tokenise a few texts, in memory; an InputError if the tokenizer is not a fast one."""
+        backend = _plain(tokenizer)
+        found = [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        offsets = np.cumsum([0, *map(len, found)])
+        return cls(np.fromiter(chain.from_iterable(found), _smallest(backend), int(offsets[-1])), offsets)
+
+
+class TokenStore(Tokens):
+    """The tokens of every text of a table, in a memory-mapped array."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # As plain arrays: every slice of an np.memmap costs microseconds.
+        super().__init__(*(np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ("ids", "offsets")))
+
+    def __reduce__(self) -> tuple:
+        return TokenStore, (self.folder,)  # a worker started by spawn maps the files again, instead of a copy of them
 
     @classmethod
     def open(cls, table: TextTable, tokenizer: PreTrainedTokenizerBase) -> "TokenStore":
@@ -75,9 +97,14 @@ def _plain(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     return backend
 
 
+def _smallest(backend: Tokenizer) -> type[np.uint16 | np.int32]:
+    """The smallest type that holds the tokenizer's ids."""
+    return np.uint16 if max(backend.get_vocab(with_added_tokens=True).values()) < 2**16 else np.int32
+
+
 def _tokenise(folder: Path, table: TextTable, backend: Tokenizer) -> None:
     start = time.perf_counter()
-    dtype = np.uint16 if max(backend.get_vocab(with_added_tokens=True).values()) < 2**16 else np.int32
+    dtype = _smallest(backend)
     lengths = np.empty(len(table), dtype=np.int64)
     raw = folder / "raw"
     with open(raw, "wb") as file:

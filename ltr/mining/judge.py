@@ -1,22 +1,18 @@
 """A second ranker that scores what was found: above the relevant document, it is likely a false negative."""
 
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ltr.data.collate import Collator, text_collator
 from ltr.data.collection import Collection
-from ltr.data.formats import FeatureVectors
+from ltr.data.formats import FeatureVectors, PairsAndTexts
 from ltr.data.query_lists import LabelledList, QueryLists
+from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
-from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.ranker import Ranker
+from ltr.search.pairs import pair_scores
 from ltr.search.ranks import rank, summed, world_size
-
-PAIRS = 512  # of a query and a document that are scored at once
 
 
 @dataclass
@@ -63,29 +59,15 @@ class Judge:
         whole = summed(whole)
         return whole[:, :-1], whole[:, -1]
 
-    @torch.inference_mode()
     def scored(self, lists: list[LabelledList]) -> list[np.ndarray]:
-        """Scores of each list's documents; lists of one length are read together."""
-        collator, device = self._collator(), next(self.ranker.parameters()).device
-        order = sorted(range(len(lists)), key=lambda at: collator.lengths(lists[at]).sum())
-        found: dict[int, np.ndarray] = {}
-        with in_eval_mode(self.ranker):
-            while order:
-                batch = [order.pop()]
-                while order and sum(len(lists[at].doc_rows) for at in [*batch, order[-1]]) <= PAIRS:
-                    batch.append(order.pop())
-                whole = collator([lists[at] for at in batch])
-                scores = self.ranker(_moved(whole, device)).float().cpu().numpy()
-                found |= {at: row[: len(lists[at].doc_rows)] for at, row in zip(batch, scores, strict=True)}
-        return [found[at] for at in range(len(lists))]
-
-    def _collator(self) -> Collator:
-        reads = self.ranker.reads
-        if isinstance(reads, FeatureVectors):
+        """Scores of each list's documents."""
+        reads, tables = self.ranker.reads, (self.collection.queries, self.collection.corpus)
+        if isinstance(reads, FeatureVectors | PairsAndTexts):
             raise InputError(f"a judge must read texts, got {type(self.ranker).__name__}", option="judge")
-        return text_collator(self.collection.queries, self.collection.corpus, reads)
-
-
-def _moved(batch: Any, device: torch.device) -> Any:
-    """The batch on a device, with all its parts."""
-    return type(batch)(*(part.to(device) if isinstance(part, Tensor) else part and _moved(part, device) for part in batch))
+        queries, docs = (TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True))
+        reads.check_queries(tables[0].ids, tables[0].texts, queries)
+        sizes = [len(one.doc_rows) for one in lists]
+        query_rows = np.repeat(np.array([one.query_row for one in lists], np.int64), sizes)
+        doc_rows = np.concatenate([np.empty(0, np.int64), *(one.doc_rows for one in lists)])
+        scores = iter(pair_scores(self.ranker, queries, docs, query_rows, doc_rows))
+        return [np.fromiter(islice(scores, size), np.float32, size) for size in sizes]

@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import nn
 
 from ltr.data.collection import Collection
 from ltr.data.formats import SingleTexts
@@ -24,6 +22,7 @@ from ltr.mining.filters import Candidates, Recipe, filtered, sampled
 from ltr.mining.judge import Judge
 from ltr.mining.negatives import MinedNegatives
 from ltr.models.dual_encoder import DualEncoder
+from ltr.models.ranker import digest_of_weights
 from ltr.search.index import DenseIndex
 from ltr.search.ranks import barrier, rank, shared_folder
 from ltr.search.shards import Shards, encode_everywhere, encode_shard
@@ -233,15 +232,6 @@ class _SameTexts:
         for begin in range(0, len(rows), BLOCK):
             keys[begin : begin + BLOCK] = self._form.texts(self._store, rows[begin : begin + BLOCK]).keys().numpy()
         return keys[inverse].astype(np.uint64) ^ (at.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-
-
-def digest_of_weights(module: nn.Module) -> str:
-    """The same for the same weights, and else another one."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:32]
 
 
 def _to_the_front(ids: np.ndarray) -> np.ndarray:

@@ -1,6 +1,8 @@
 """Cross-encoder: query and document are read together, and one score comes out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import overload
 
 import torch
@@ -8,9 +10,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ltr.batch import RankingBatch, Texts
+from ltr.data.files import write_new_folder
 from ltr.data.formats import JoinedPairs
 from ltr.errors import InputError
-from ltr.models.encoder.pretrained import check_max_length, check_vocabulary, load_encoder, load_tokenizer, max_positions
+from ltr.models.encoder.cross_modules import save_cross_encoder, save_plain, saved_head
+from ltr.models.encoder.pretrained import (
+    check_max_length,
+    check_vocabulary,
+    load_encoder,
+    load_tokenizer,
+    longest_text,
+    max_positions,
+)
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.ranker import Ranker, in_lists
 
@@ -20,11 +31,12 @@ Inputs = Mapping[str, Tensor]
 class PairWiseBertRanker(Ranker):
     r"""An encoder, a pooling and a linear head: :math:`s(q, d) = w^\top \mathrm{pool}(\mathrm{enc}(q, d)) + b`.
 
-    A ready cross-encoder (a sequence classifier with one label) keeps its own head, and the pooling and dropout in front of it.
+    A ready cross-encoder (a sequence classifier with one label) keeps its own head, and the pooling and dropout in front of it. A
+    CrossEncoder of sentence-transformers with a pooling and a linear layer keeps these; its sigmoid is left out.
 
     Args:
         backbone: Pretrained encoder: hub id, folder, or ``package:NAME`` (weights inside an installed package).
-        max_length: Tokens of a joined query and document, special ones counted. The document is cut.
+        max_length: Tokens of a joined query and document, special ones counted; the document is cut. None: as in the model.
         dropout: Dropout probability in front of the head, at least 0 and below 1.
         encoder: How the encoder reads and trains.
 
@@ -35,10 +47,12 @@ class PairWiseBertRanker(Ranker):
         Nogueira & Cho (2019), Passage re-ranking with BERT.
     """
 
+    reads: JoinedPairs
+
     def __init__(
         self,
         backbone: str,
-        max_length: int = 256,
+        max_length: int | None = 256,
         dropout: float = 0.1,
         encoder: TextEncoder.Options = TextEncoder.Options(),
     ) -> None:
@@ -46,14 +60,22 @@ class PairWiseBertRanker(Ranker):
         if not 0 <= dropout < 1:
             raise InputError(f"dropout must be at least 0 and below 1, got {dropout}", option="dropout")
         self.tokenizer = load_tokenizer(backbone)
-        model, self.has_own_head = load_encoder(backbone, encoder.dropout, encoder.new_weights)
+        model, self.has_own_head, self._left_out = load_encoder(backbone, encoder.dropout, encoder.new_weights)
         check_vocabulary(self.tokenizer, model, backbone)
+        max_length = (
+            longest_text(self.tokenizer.model_max_length, max_positions(model), backbone) if max_length is None else max_length
+        )
         check_max_length(max_length, max_positions(model), backbone)
+        saved = saved_head(backbone)
+        if saved is not None and encoder.pooling is None:
+            encoder = replace(encoder, pooling=saved.pooling)
         self.reads = JoinedPairs(self.tokenizer, max_length)
         self.encoder = TextEncoder(model, self.tokenizer.pad_token_id, encoder)
         self.gives_embeddings = not self.has_own_head
         self.dropout = nn.Identity() if self.has_own_head else nn.Dropout(dropout)
         self.head = nn.Identity() if self.has_own_head else nn.Linear(model.config.hidden_size, 1)
+        if saved is not None:
+            self.head.load_state_dict({"weight": saved.weight, "bias": saved.bias})
         self.train()  # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no dropout
 
     @overload
@@ -98,6 +120,39 @@ class PairWiseBertRanker(Ranker):
         """
         pooled = self.encoder(_pairs(batch))
         return in_lists(self._head(pooled), batch.mask), in_lists(pooled, batch.mask)
+
+    def save(self, folder: str | Path) -> None:
+        """Write a folder that ``CrossEncoder(folder)`` of sentence-transformers and this class load. A failure leaves no folder.
+
+        There ``predict`` gives the scores of this model.
+
+        Raises:
+            InputError: if the folder exists.
+        """
+        how = self.reads.max_length, self.head, self.encoder.pooling
+        self._write(folder, lambda part: save_cross_encoder(part, self.encoder.model, self.tokenizer, *how))
+
+    def save_plain(self, folder: str | Path) -> None:
+        """Write a folder of transformers: a sequence classifier with one score. A failure leaves no folder.
+
+        Raises:
+            InputError: if the ranker has no head of its own, or the folder exists.
+        """
+        if not self.has_own_head:
+            kind = type(self.encoder.model).__name__.removesuffix("Model")
+            raise InputError(
+                f"transformers has no head for this ranker, a linear layer behind the {self.encoder.pooling} of the tokens: "
+                f"{kind}ForSequenceClassification has others; export it to sentence-transformers"
+            )
+        self._write(folder, lambda part: save_plain(part, self.encoder.model, self.tokenizer, self.reads.max_length))
+
+    def _write(self, folder: str | Path, write: Callable[[Path], None]) -> None:
+        config = self.encoder.model.config
+        config.update(self._left_out)  # the encoder's own dropout
+        try:
+            write_new_folder(Path(folder), write)
+        finally:
+            config.update(dict.fromkeys(self._left_out, 0.0))
 
     def padding_share(self, batch: RankingBatch) -> float:
         return self.encoder.padding_share(_pairs(batch))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ltr.batch import RankingBatch, Texts
-from ltr.data.files import write_folder
+from ltr.data.files import write_new_folder
 from ltr.data.formats import ApartTexts
 from ltr.errors import InputError
 from ltr.models.encoder.pretrained import quiet
@@ -200,9 +200,6 @@ class DualEncoder(Ranker):
         from sentence_transformers import SentenceTransformer  # here, not above: see tower.py
         from sentence_transformers.sentence_transformer.modules import Router
 
-        folder = Path(folder)
-        if folder.exists():
-            raise InputError(f"the folder of a saved model must not exist yet, got {str(folder)!r}; remove it, or take another")
         with quiet(), ExitStack() as stack:
             q, d = (form.max_length for form in self.reads)
             lengths = [(q, d)] if len(self.towers) == 1 else [(q, q), (d, d)]
@@ -215,7 +212,7 @@ class DualEncoder(Ranker):
                 similarity_fn_name=self.similarity.removeprefix("squared_"),
             )
             # Without a card: it would run the model, and leave it in eval mode.
-            write_folder(folder, lambda partial: model.save(str(partial), create_model_card=False))
+            write_new_folder(Path(folder), lambda partial: model.save(str(partial), create_model_card=False))
 
 
 def _end_to_end(*parts: Texts) -> Texts:

@@ -1,5 +1,8 @@
 """The base of every ranker."""
 
+import hashlib
+
+import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch
@@ -47,3 +50,12 @@ def in_lists(values: Tensor, mask: Tensor) -> Tensor:
     """
     lists = values.new_zeros(*mask.shape, *values.shape[1:])
     return lists.masked_scatter(mask if values.ndim == 1 else mask.unsqueeze(2), values)
+
+
+def digest_of_weights(module: nn.Module) -> str:
+    """The same for the same weights, and else another one."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]

@@ -21,14 +21,8 @@ def ranker_of(path: str | Path, option: str) -> Ranker:
     Raises:
         InputError: if there is no checkpoint, or it doesn't say which ranker it is of.
     """
-    file, checkpoint = _trained(path, option)
-    settings = checkpoint.get("hyper_parameters", {}).get("ranker")
-    if not isinstance(settings, dict) or "class_path" not in settings:
-        hint = "one of a run that began on the command line says it"
-        raise InputError(f"{option} {file}: the checkpoint must say how its ranker is built, and does not; {hint}")
-    ranker = instantiate_module(Ranker, {"_class_path": settings["class_path"], **settings.get("init_args", {})})
-    _load(ranker, checkpoint, f"{option} {file}")
-    return ranker
+    file, checkpoint = trained(path, option)
+    return built(checkpoint, file, option)
 
 
 def take_weights(module: RankerModule, path: str | Path, option: str) -> Path:
@@ -39,16 +33,28 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> Path:
     Raises:
         InputError: if there is no checkpoint, or its weights do not fit.
     """
-    file, checkpoint = _trained(path, option)
+    file, checkpoint = trained(path, option)
     _load(module.ranker, checkpoint, f"{option} {file}")
     if module.miner is not None and any(name.startswith("miner.") for name in checkpoint["state_dict"]):
         _load(module.miner, checkpoint, f"{option} {file}", "miner.")
     return file
 
 
-def _trained(path: str | Path, option: str) -> tuple[Path, dict[str, Any]]:
+def trained(path: str | Path, option: str) -> tuple[Path, dict[str, Any]]:
+    """The file and the content of the best checkpoint of a run folder, or of a checkpoint; an InputError if there is none."""
     file = RunFolder(path).to_measure("best", option) if Path(path).is_dir() else path
     return Path(file), read_checkpoint(file, option)
+
+
+def built(checkpoint: dict[str, Any], file: Path, option: str = "source") -> Ranker:
+    """Build the ranker of a checkpoint, with its weights; an InputError if it doesn't say which ranker it is of."""
+    settings = checkpoint.get("hyper_parameters", {}).get("ranker")
+    if not isinstance(settings, dict) or "class_path" not in settings:
+        hint = "one of a run that began on the command line says it"
+        raise InputError(f"{option} {file}: the checkpoint must say how its ranker is built, and does not; {hint}")
+    ranker: Ranker = instantiate_module(Ranker, {"_class_path": settings["class_path"], **settings.get("init_args", {})})
+    _load(ranker, checkpoint, f"{option} {file}")
+    return ranker
 
 
 def _load(ranker: Ranker, checkpoint: dict[str, Any], where: str, part: str = "ranker.") -> None:

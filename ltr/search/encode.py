@@ -13,7 +13,7 @@ from ltr.batch import Texts
 from ltr.data.files import new_array
 from ltr.data.formats import SingleTexts
 from ltr.data.progress import track
-from ltr.data.tokens import TokenStore
+from ltr.data.tokens import Tokens
 from ltr.models.encoder.chunks import cuts
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.search.ranks import barrier, by_rank_0, rank, world_size
@@ -24,7 +24,7 @@ BATCH_TOKENS = 65536
 
 def encode(
     encoder: nn.Module,
-    store: TokenStore,
+    store: Tokens,
     form: SingleTexts,
     file: Path,
     rows: np.ndarray | None = None,
@@ -77,7 +77,7 @@ def encode(
 
 
 def encode_batches(
-    encoder: nn.Module, store: TokenStore, form: SingleTexts, rows: np.ndarray, rank: int = 0, world_size: int = 1
+    encoder: nn.Module, store: Tokens, form: SingleTexts, rows: np.ndarray, rank: int = 0, world_size: int = 1
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Embed texts batch by batch, longest first.
 
@@ -100,7 +100,7 @@ def encode_batches(
         yield places, found
 
 
-def share(store: TokenStore, form: SingleTexts, rows: np.ndarray, rank: int, world_size: int) -> np.ndarray:
+def share(store: Tokens, form: SingleTexts, rows: np.ndarray, rank: int, world_size: int) -> np.ndarray:
     """Places in ``rows`` of the texts that a rank embeds: every ``world_size``-th by length, so that shares take equal time."""
     lengths = form.lengths(store.lengths(rows))
     return np.argsort(-lengths, kind="stable")[rank::world_size]  # longest first: too little memory shows at once

@@ -22,8 +22,8 @@ from ltr.errors import InputError
 from ltr.losses import SoftmaxLoss
 from ltr.margins import FromDistance
 from ltr.mining.filters import Recipe
-from ltr.mining.miner import digest_of_weights
 from ltr.mining.negatives import MinedNegatives
+from ltr.models.ranker import digest_of_weights
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.module import RankerModule
 from ltr.run.loggers import wandb_run_ended

@@ -155,8 +155,8 @@ def test_a_query_too_long_for_the_limit_is_named(tmp_path):
     table = table_of(["w1", "w1 w2 w3 w4 w5 w6"], "q")
     join, store = JoinedPairs(tokenizer, 9), TokenStore.open(table, tokenizer)
     with pytest.raises(InputError, match="query '001' has 6 tokens, but max_length 9 leaves 5 .* the query, 'w1 w2 w3 w4 w5 w6'"):
-        join.check_queries(table, store)
-    JoinedPairs(tokenizer, 10).check_queries(table, store)
+        join.check_queries(table.ids, table.texts, store)
+    JoinedPairs(tokenizer, 10).check_queries(table.ids, table.texts, store)
     with pytest.raises(InputError, match="room for a query and a document beside 3"):
         JoinedPairs(tokenizer, 4)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -27,6 +27,7 @@ from ltr.models.encoder.dropout import EncoderDropout, leave_out_dropout, use_dr
 from ltr.models.encoder.packed import first_position, position_embeddings
 
 PACKAGE = "package:"
+NO_LIMIT = 10**9  # a tokenizer that knows no longest text says 10^30
 # What loading raises where a model is absent, of another kind, or damaged.
 LOAD_ERRORS = (OSError, ValueError, ImportError, RuntimeError, EOFError, KeyError, TypeError, SafetensorError, UnpicklingError)
 
@@ -90,8 +91,22 @@ def check_vocabulary(
         )
 
 
-def load_encoder(backbone: str, dropout: EncoderDropout = "hidden", new_weights: bool = False) -> tuple[PreTrainedModel, bool]:
-    """An encoder in float32, and whether it has a head of its own (a ready cross-encoder with one score).
+class Pretrained(NamedTuple):
+    """A loaded encoder.
+
+    Attributes:
+        model: the encoder.
+        has_own_head: whether it is a ready cross-encoder, with a head for one score.
+        left_out: probabilities of dropout that were set to 0 in its config, as they were.
+    """
+
+    model: PreTrainedModel
+    has_own_head: bool
+    left_out: dict[str, float]
+
+
+def load_encoder(backbone: str, dropout: EncoderDropout = "hidden", new_weights: bool = False) -> Pretrained:
+    """An encoder in float32.
 
     Weights stored in half precision become float32: training updates them in float32, under ``trainer.precision`` too. A pooler
     that no head uses is removed: it would get no gradient.
@@ -109,7 +124,7 @@ def load_encoder(backbone: str, dropout: EncoderDropout = "hidden", new_weights:
         if getattr(config, "is_encoder_decoder", False):
             raise InputError(f"backbone {backbone!r}: {config.model_type} has a decoder; take an encoder")
         config.return_dict = True
-        leave_out_dropout(config, dropout)
+        left_out = leave_out_dropout(config, dropout)
         has_own_head = _has_one_score(config)
         kind = AutoModelForSequenceClassification if has_own_head else AutoModel
         with quiet(), whole_weights(backbone, new_weights):
@@ -119,7 +134,7 @@ def load_encoder(backbone: str, dropout: EncoderDropout = "hidden", new_weights:
     if not has_own_head and getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
     use_dropout(encoder, dropout)
-    return encoder, has_own_head
+    return Pretrained(encoder, has_own_head, left_out)
 
 
 def is_ready_cross_encoder(backbone: str) -> bool:
@@ -194,6 +209,14 @@ def max_positions(encoder: PreTrainedModel) -> int | None:
         limit = getattr(encoder.config, "max_position_embeddings", None) or -1  # XLNet says -1 for no limit
         return limit if limit > 0 else None
     return positions.num_embeddings - first_position(encoder)
+
+
+def longest_text(own: int | None, positions: int | None, backbone: str) -> int:
+    """The longest text in tokens that a model names, within its positions (None: no limit); an InputError if there is none."""
+    known = [n for n in (own, positions) if n is not None and n < NO_LIMIT]
+    if not known:
+        raise InputError(f"backbone {backbone!r} names no longest text; set max_length", option="max_length")
+    return min(known)
 
 
 def check_max_length(max_length: int, positions: int | None, backbone: str) -> None:

@@ -20,6 +20,7 @@ from ltr.models.encoder.pretrained import (
     check_max_length,
     check_tokenizer,
     check_vocabulary,
+    longest_text,
     max_positions,
     quiet,
     resolve,
@@ -29,7 +30,6 @@ from ltr.models.encoder.text_encoder import TextEncoder
 
 # Importing sentence_transformers takes some ten seconds, and ``import ltr.models`` must not: it is imported inside functions.
 
-NO_LIMIT = 10**9  # a tokenizer that knows no longest text says 10^30
 Modules = list[Any]  # of sentence-transformers: modules that each have attributes of their own
 
 
@@ -153,11 +153,7 @@ class Tower(nn.Module):
         positions = max_positions(self.encoder.model)
         if max_length is None:
             own = transformer.query_length if task == "query" else transformer.document_length
-            own = transformer.max_seq_length if own is None else own
-            known = [n for n in (own, positions) if n is not None and n < NO_LIMIT]
-            if not known:
-                raise InputError(f"backbone {backbone!r} names no longest text; set max_length", option="max_length")
-            max_length = min(known)
+            max_length = longest_text(transformer.max_seq_length if own is None else own, positions, backbone)
         check_max_length(max_length, positions, backbone)
         return SingleTexts(self.tokenizer, max_length, prompt)
 

@@ -1,0 +1,161 @@
+"""``ltr rank`` and ``ltr search``: a trained ranker orders texts."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+from rich.console import Console
+from rich.table import Table
+
+from ltr.data.collection import lists_of_lines
+from ltr.data.text_files import open_texts
+from ltr.data.trec import Ranked, read_run, write_run
+from ltr.errors import InputError
+from ltr.use.load import load
+from ltr.use.rankers import Precision, RankedDocument, TextRanker
+from ltr.use.reranking import lines, lines_of_search, ranked, reranked, searched_twice
+from ltr.use.retriever import Retriever, SearchableCorpus
+
+
+def run(command: str, args: list[str]) -> None:
+    """Parse the arguments after ``ltr rank`` or ``ltr search``, and do what they say."""
+    functions: dict[str, Callable[..., None]] = {"rank": rank, "search": search}
+    if args and not args[0].startswith("-"):
+        args = ["--ranker", *args]
+    options: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False, "as_positional": False}
+    jsonargparse.auto_cli(functions[command], args=args, prog=f"ltr {command} RANKER", **options)
+
+
+def rank(
+    ranker: str,
+    query: str | None = None,
+    documents: str | None = None,
+    k: int = 10,
+    run: str | None = None,
+    data: str | None = None,
+    output: str | None = None,
+    depth: int | None = None,
+    precision: Precision | None = None,
+    device: str | None = None,
+) -> None:
+    """Order the documents of a file for a query; or order a run file again.
+
+    Args:
+        ranker: A run folder, a checkpoint, an exported folder, or a model of the hub.
+        query: What is asked.
+        documents: A file of texts: .jsonl with _id and text, .tsv with id<TAB>text, or one text a line; or a data folder.
+        k: How many documents are printed.
+        run: A run file in TREC format, to be ordered again.
+        data: Its queries and documents: a data folder.
+        output: The new run file.
+        depth: How many documents of each query of the run are read, best first; None: all. The others are left out.
+        precision: Of the encoder; None: that of the run.
+        device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.
+    """
+    _at_least_one(k=k, depth=depth)
+    if query is not None and documents is not None and run is data is output is None:
+        table = open_texts(documents, "document", "--documents")
+        _show(ranked(_texts(ranker, precision, device), query, table)[:k])
+    elif run is not None and data is not None and output is not None and query is documents is None:
+        tables = open_texts(data, "query", "--data"), open_texts(data, "document", "--data")
+        lists = lists_of_lines(Path(run), "line", *tables, read_run(run)).best_first().first(depth)
+        _write(output, lines(reranked(_texts(ranker, precision, device), *tables, lists), *tables), len(lists.query_rows))
+    else:
+        raise InputError("ltr rank needs either --query and --documents, or --run, --data and --output; see ltr rank --help")
+
+
+def search(
+    ranker: str,
+    corpus: str,
+    query: str | None = None,
+    queries: str | None = None,
+    output: str | None = None,
+    k: int | None = None,
+    rerank: str | None = None,
+    depth: int = 100,
+    precision: Precision | None = None,
+    device: str | None = None,
+) -> None:
+    """Find the best documents of a corpus: for a query, for those of a file, or for what is typed.
+
+    The encoded corpus is kept, so the next search of it starts at once.
+
+    Args:
+        ranker: A dual encoder: a run folder, a checkpoint, an exported folder, or a model of the hub.
+        corpus: A data folder, or a file of texts: .jsonl with _id and text, .tsv with id<TAB>text, or one text a line.
+        query: What is searched for. Without it and --queries, queries are read line by line, until an empty one.
+        queries: A file of queries, as corpus; or a data folder.
+        output: The new run file, in TREC format, for --queries.
+        k: How many documents; None: 10, and 100 for --queries.
+        rerank: A second ranker that orders again what was found.
+        depth: How many documents it reads for each query.
+        precision: Of the encoders; None: that of each run.
+        device: Where they run, such as cpu or cuda:1; None: the GPU if there is one.
+    """
+    _at_least_one(k=k, depth=depth)
+    if (queries is None) != (output is None) or (queries is not None and query is not None):
+        raise InputError("ltr search takes --query, or --queries and --output, or neither; see ltr search --help")
+    found = load(ranker, precision, device)
+    if not isinstance(found, Retriever):
+        raise InputError(f"{ranker} is no dual encoder, and only one can search a corpus; let it order: --rerank {ranker}")
+    second = None if rerank is None else _texts(rerank, precision, device)
+    searched = SearchableCorpus(found, open_texts(corpus, "document", "--corpus"))
+    if queries is not None and output is not None:
+        table = open_texts(queries, "query", "--queries")
+        return _write(output, lines_of_search(searched, table, k or 100, second, depth), len(table))
+    for asked in _typed(len(searched.documents)) if query is None else [query]:
+        _show(searched.search(asked, k or 10) if second is None else searched_twice(searched, second, asked, depth)[: k or 10])
+    return None
+
+
+def _texts(name: str, precision: Precision | None, device: str | None) -> TextRanker:
+    found = load(name, precision, device)
+    if not isinstance(found, TextRanker):
+        raise InputError(f"{name} reads feature vectors, not texts; use it in Python: ltr.load")
+    return found
+
+
+def _write(output: str, ranked: Iterable[Ranked], n_queries: int) -> None:
+    write_run(output, ranked, "ltr")
+    print(f"{n_queries} queries written to {output}")
+
+
+def _show(hits: list[RankedDocument]) -> None:
+    """A table on a terminal; elsewhere lines of rank, score, id and text, with tabs between."""
+    if not sys.stdout.isatty():
+        for rank, hit in enumerate(hits, start=1):
+            print(rank, f"{hit.score:.9g}", hit.id, " ".join(hit.text.split()), sep="\t", flush=True)
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("rank", "score", "id", "text"):
+        table.add_column(name, no_wrap=name != "text")
+    for rank, hit in enumerate(hits, start=1):
+        table.add_row(str(rank), f"{hit.score:.4f}", hit.id.replace("[", r"\["), _short(hit.text).replace("[", r"\["))
+    Console().print(table)
+
+
+def _short(text: str, length: int = 200) -> str:
+    whole = " ".join(text.split())
+    return whole if len(whole) <= length else f"{whole[: length - 1]}…"
+
+
+def _typed(n_documents: int) -> Iterator[str]:
+    """The lines of stdin, up to an empty one."""
+    terminal = sys.stdin.isatty()
+    if terminal:
+        print(f"{n_documents:,} documents; an empty line ends", file=sys.stderr)
+    while True:
+        if terminal:
+            print("query> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline().strip()
+        if not line:
+            return
+        yield line
+
+
+def _at_least_one(**options: int | None) -> None:
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise InputError(f"--{name} must be at least 1, got {value}")

@@ -1,0 +1,126 @@
+"""A dual encoder in use: embeddings, and a corpus that is encoded once, kept on disk, and searched.
+
+Letters of shapes: S texts, H the size of an embedding, Q queries, K documents found per query.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from ltr.data.files import cached, read_array
+from ltr.data.text_files import open_texts
+from ltr.data.texts import Record, TextTable
+from ltr.data.tokens import TokenStore
+from ltr.errors import InputError
+from ltr.models import DualEncoder
+from ltr.models.ranker import digest_of_weights
+from ltr.search.encode import encode, encode_batches
+from ltr.search.index import DenseIndex
+from ltr.use.rankers import RankedDocument, Side, TextRanker, check_count
+
+FILE = "embeddings.npy"
+
+
+class Retriever(TextRanker):
+    """A dual encoder, ready for use: it also embeds texts, and searches a corpus."""
+
+    model: DualEncoder
+
+    def encode(self, texts: Sequence[str], side: Side = "document") -> np.ndarray:
+        """Embeddings ``[S, H]`` float32 of texts.
+
+        Args:
+            texts: what is embedded.
+            side: ``query`` or ``document``: prompts, lengths and towers may differ.
+
+        Raises:
+            InputError: for another side, or if the texts are one string.
+        """
+        if side not in get_args(Side):
+            raise InputError(f"side must be query or document, got {side!r}")
+        if isinstance(texts, str):
+            raise InputError("texts must be a list of strings, got one string; put it into a list")
+        model, found = self.model, np.empty((len(texts), self.model.dim), np.float32)
+        tower, form = (model.query_tower, model.reads.queries) if side == "query" else (model.doc_tower, model.reads.docs)
+        with self.context():
+            for places, values in encode_batches(tower, self.tokens(texts, side), form, np.arange(len(texts))):
+                found[places] = values
+        return found
+
+    def corpus(self, documents: str | Path | Sequence[str]) -> "SearchableCorpus":
+        """Encode documents to be searched, once: see :class:`SearchableCorpus`.
+
+        Args:
+            documents: a list of texts; or a file or folder of texts with ids, see :func:`ltr.data.text_files.open_texts`.
+        """
+        if isinstance(documents, str | Path):
+            return SearchableCorpus(self, open_texts(str(documents), "document", "documents"))
+        return SearchableCorpus(self, listed(documents))
+
+    def search(self, query: str, documents: "SearchableCorpus | str | Path | Sequence[str]", k: int = 10) -> list[RankedDocument]:
+        """The k best documents for a query. To search the same documents again, keep their :meth:`corpus`."""
+        corpus = documents if isinstance(documents, SearchableCorpus) else self.corpus(documents)
+        return corpus.search(query, k)
+
+
+class SearchableCorpus:
+    """Documents and their embeddings, ready to be searched.
+
+    The embeddings are kept in the cache (``$LTR_CACHE``) under the weights, how these read a document, and the content of the
+    documents: a second start does not encode again; changed weights or documents are always encoded.
+
+    Args:
+        retriever: the dual encoder.
+        documents: the texts, with ids.
+
+    Attributes:
+        was_kept: whether the embeddings were there already.
+    """
+
+    def __init__(self, retriever: Retriever, documents: TextTable) -> None:
+        self.retriever, self.documents = retriever, documents
+        model, self.was_kept = retriever.model, True
+        form, tower = model.reads.docs, model.doc_tower
+
+        def build(folder: Path) -> None:
+            self.was_kept = False
+            with retriever.context():
+                encode(tower, TokenStore.open(documents, form.tokenizer), form, folder / FILE, alone=True)
+
+        reads = [form.max_length, form.prompt, tower.encoder.pooling, str(tower.head), form.tokenizer.backend_tokenizer.to_str()]
+        parts = ["embeddings-1", digest_of_weights(tower), *reads, documents.key, retriever.precision]
+        folder = cached("embeddings", hashlib.sha256(json.dumps(parts).encode()).hexdigest(), build)
+        self._index = DenseIndex.build(read_array(folder / FILE), model.similarity)
+
+    def search(self, query: str, k: int = 10) -> list[RankedDocument]:
+        """The k best documents for a query, best first; of equal scores the later id comes first, as in trec_eval.
+
+        Raises:
+            InputError: if k is below 1.
+        """
+        scores, rows = self.search_all([query], k)
+        ids, texts = self.documents.ids, self.documents.texts
+        found = zip(rows[0].tolist(), scores[0].tolist(), strict=True)
+        return [RankedDocument(row, score, texts[row], ids[row]) for row, score in found if row >= 0]
+
+    def search_all(self, queries: Sequence[str], k: int = 10) -> tuple[np.ndarray, np.ndarray]:
+        """Similarities ``[Q, K]`` float32 and documents ``[Q, K]`` int64 by row, best first.
+
+        K is k, or the number of documents if that is less; −∞ and −1 stand where fewer were found.
+        """
+        check_count(k)
+        if not len(queries):
+            raise InputError("there must be at least one query to search for, got none")
+        return self._index.search(self.retriever.encode(queries, "query"), min(k, len(self.documents)))
+
+
+def listed(texts: Sequence[str]) -> TextTable:
+    """A table of texts without ids: each has its place as its id."""
+    digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+    width = len(str(len(texts)))  # ids sort as bytes, and shall sort as numbers
+    records = (Record(f"{at:0{width}}", text, f"document {at}") for at, text in enumerate(texts))
+    return TextTable.open(f"list {digest}", records, "document")
