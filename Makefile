@@ -17,7 +17,7 @@ env: .venv/ready  ## Create .venv with everything installed
 .venv/ready: setup.cfg constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q $$(grep '^torch==' constraints.txt)
-	$(BIN)/pip install -q -c constraints.txt -e '.[cpu,demo,dev]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[cpu,demo,dev,onnx]'
 	touch $@
 
 demo: env  ## Train on the data that ships, and compare with BM25 and a bi-encoder (some minutes)

@@ -23,6 +23,9 @@ commands
   validate   measure it on the dev split  ltr validate runs/EXPERIMENT/seed=0
   test       measure it on the test split, and write test.run, per_query.tsv, metrics.json
   predict    rank the test candidates, and write predict.run
+  rank       order texts for a query      ltr rank RUN --query "…" --documents FILE
+  search     search a corpus              ltr search RUN --corpus PATH
+  export     for sentence-transformers, transformers or ONNX   ltr export RUN FOLDER
   compare    is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER
   grid       a family of experiments      ltr grid experiments/grids/FILE
   reproduce  train and test a run again   ltr reproduce runs/EXPERIMENT/seed=0

@@ -1,4 +1,4 @@
-"""``ltr rank`` and ``ltr search``: a trained ranker orders texts."""
+"""``ltr rank``, ``ltr search`` and ``ltr export``: a trained ranker orders texts, and is handed to others."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +13,8 @@ from ltr.data.collection import lists_of_lines
 from ltr.data.text_files import open_texts
 from ltr.data.trec import Ranked, read_run, write_run
 from ltr.errors import InputError
+from ltr.use.export import Form
+from ltr.use.export import export as write_exported
 from ltr.use.load import load
 from ltr.use.rankers import Precision, RankedDocument, TextRanker
 from ltr.use.reranking import lines, lines_of_search, ranked, reranked, searched_twice
@@ -20,10 +22,12 @@ from ltr.use.retriever import Retriever, SearchableCorpus
 
 
 def run(command: str, args: list[str]) -> None:
-    """Parse the arguments after ``ltr rank`` or ``ltr search``, and do what they say."""
-    functions: dict[str, Callable[..., None]] = {"rank": rank, "search": search}
-    if args and not args[0].startswith("-"):
-        args = ["--ranker", *args]
+    """Parse the arguments after ``ltr rank``, ``ltr search`` or ``ltr export``, and do what they say."""
+    functions: dict[str, Callable[..., None]] = {"rank": rank, "search": search, "export": export}
+    named = ("--ranker", "--folder") if command == "export" else ("--ranker",)
+    for at, name in enumerate(named):
+        if len(args) > 2 * at and not args[2 * at].startswith("-"):
+            args = [*args[: 2 * at], name, *args[2 * at :]]
     options: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False, "as_positional": False}
     jsonargparse.auto_cli(functions[command], args=args, prog=f"ltr {command} RANKER", **options)
 
@@ -108,6 +112,18 @@ def search(
     for asked in _typed(len(searched.documents)) if query is None else [query]:
         _show(searched.search(asked, k or 10) if second is None else searched_twice(searched, second, asked, depth)[: k or 10])
     return None
+
+
+def export(ranker: str, folder: str, to: Form = "sentence-transformers") -> None:
+    """Write a folder that sentence-transformers, transformers or onnxruntime loads, with a model card.
+
+    Args:
+        ranker: A run folder, a checkpoint, an exported folder, or a model of the hub.
+        folder: The new folder.
+        to: ``sentence-transformers``; ``transformers``, for cross-encoders that kept a head of their own; or ``onnx``.
+    """
+    write_exported(ranker, folder, to)
+    print(f"{folder} is written, for {to}; its README.md says how to use it")
 
 
 def _texts(name: str, precision: Precision | None, device: str | None) -> TextRanker:

@@ -45,9 +45,9 @@ def load(source: str | Path, precision: Precision | None = None, device: str | N
         return _ready(model, precision or _precision_of(file))
     if path.is_dir() and any(path.glob("seed=*")):
         raise InputError(f"{path} holds several runs; name one: {sorted(path.glob('seed=*'))[0]}")
-    if path.is_absolute() or str(source).startswith(".") or len(path.parts) > 2:  # no hub id
-        if not (path / "config.json").is_file():
-            raise InputError(f"{path}: there is no run, checkpoint or model; a run is named by its folder, runs/NAME/seed=0")
+    is_path = path.is_absolute() or str(source).startswith(".") or len(path.parts) > 2  # no hub id has more
+    if is_path and not any((path / name).is_file() for name in ("config.json", "modules.json")):
+        raise InputError(f"{path}: there is no run, checkpoint or model; a run is named by its folder, runs/NAME/seed=0")
     if is_cross_encoder(str(source)):
         return _ready(PairWiseBertRanker(str(source), max_length=None).to(at), precision or _usual(at))
     return _ready(DualEncoder(str(source)).to(at), precision or _usual(at))

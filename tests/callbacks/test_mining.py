@@ -23,8 +23,8 @@ from ltr.losses import SoftmaxLoss
 from ltr.margins import FromDistance
 from ltr.mining.filters import Recipe
 from ltr.mining.negatives import MinedNegatives
-from ltr.models.ranker import digest_of_weights
 from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models.ranker import digest_of_weights
 from ltr.module import RankerModule
 from ltr.run.loggers import wandb_run_ended
 from tests.conftest import QUIET

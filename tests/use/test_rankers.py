@@ -79,7 +79,9 @@ def test_pairs_are_joined_as_the_tokenizer_joins_them(backbone):
     """Against padded inputs from the tokenizer itself, in one batch of transformers."""
     model = PairWiseBertRanker(backbone, max_length=12)
     pairs = [("w1 w2", "w3 " * 30), ("w5", ""), ("w1 w2 w3 w4 w5 w6", "w7 w8 w9 w10 w11 w12 w13")]
-    inputs = model.tokenizer(*zip(*pairs), truncation="only_second", max_length=12, padding=True, return_tensors="pt")
+    inputs = model.tokenizer(
+        *zip(*pairs, strict=True), truncation="only_second", max_length=12, padding=True, return_tensors="pt"
+    )
     with torch.no_grad():
         expected, _ = model.eval()(inputs, None)
     assert TextRanker(model).score(pairs) == pytest.approx(expected.numpy(), abs=1e-6)

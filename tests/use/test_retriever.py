@@ -1,6 +1,7 @@
 """A corpus is encoded once, kept, and searched."""
 
 import gzip
+import io
 import json
 
 import numpy as np
@@ -51,7 +52,12 @@ def test_the_test_of_a_run_finds_the_same(tmp_path, collection_folder, backbone)
     file, wanted = tmp_path / "found.trec", tmp_path / "queries.jsonl"
     lines = (collection_folder / "queries.jsonl").read_text().splitlines(keepends=True)
     wanted.write_text("".join(line for line in lines if '"test-' in line))
-    assert main(["search", str(run), "--corpus", str(collection_folder), "--queries", str(wanted), "--output", str(file), "--k", "10"]) == 0
+    assert (
+        main(
+            ["search", str(run), "--corpus", str(collection_folder), "--queries", str(wanted), "--output", str(file), "--k", "10"]
+        )
+        == 0
+    )
     found, expected = (sorted(line for _, line in read_run(path)) for path in (file, run / "test.run"))
     assert len(found) == 300 and [one[:2] for one in found] == [one[:2] for one in expected]
     assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-5)
@@ -129,8 +135,6 @@ def test_a_query_on_the_command_line(tmp_path, backbone, capsys):
 
 
 def test_queries_are_typed(backbone, collection_folder, capsys, monkeypatch):
-    import io
-
     monkeypatch.setattr("sys.stdin", io.StringIO("w3 w4\nw5\n\nw6\n"))
     assert main(["search", backbone, "--corpus", str(collection_folder), "--k", "3"]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]

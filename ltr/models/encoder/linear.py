@@ -19,6 +19,13 @@ def use_fast_linear(module: nn.Module) -> None:
                 child.__class__ = FastLinear
 
 
+def use_plain_linear(module: nn.Module) -> None:
+    """Undo :func:`use_fast_linear`, for what traces a model."""
+    for child in module.modules():
+        if isinstance(child, FastLinear):
+            child.__class__ = nn.Linear  # type: ignore[assignment]
+
+
 def mkl_is_slow() -> bool:
     """Whether this is an AMD CPU with AVX-512, and torch has oneDNN."""
     able = torch.cpu.get_capabilities()

@@ -1,0 +1,176 @@
+"""The model card of an exported ranker: what it is, how to use it, what it was trained on, and how good it is."""
+
+from pathlib import Path
+from typing import Any
+
+from ltr import __version__
+from ltr.compare.comparison import compare
+from ltr.compare.runs import Experiment, experiments
+from ltr.errors import InputError
+from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.run.folder import RunFolder
+from ltr.run.log import duration
+from ltr.run.results import read_metrics
+from ltr.run.yaml_files import read_yaml
+
+CITATION = """\
+```bibtex
+@software{{ltr,
+  title = {{ltr: train, compare and understand text rankers}},
+  version = {{{version}}},
+  year = {{2026}}
+}}
+```
+"""
+
+SENTENCE_CROSS = """\
+from sentence_transformers import CrossEncoder
+
+ranker = CrossEncoder("FOLDER")
+scores = ranker.predict([("a question", "a document"), ("a question", "another document")])
+"""
+SENTENCE_DUAL = """\
+from sentence_transformers import SentenceTransformer
+
+ranker = SentenceTransformer("FOLDER")
+queries, documents = ranker.encode_query(["a question"]), ranker.encode_document(["a document", "another document"])
+scores = ranker.similarity(queries, documents)
+"""
+TRANSFORMERS = """\
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer, ranker = AutoTokenizer.from_pretrained("FOLDER"), AutoModelForSequenceClassification.from_pretrained("FOLDER")
+options = {"truncation": "only_second", "padding": True, "return_tensors": "pt"}
+pairs = tokenizer(["a question"] * 2, ["a document", "another document"], **options)
+scores = ranker(**pairs).logits[:, 0]
+"""
+ONNX_CROSS = """\
+import onnxruntime
+from transformers import AutoTokenizer
+
+tokenizer, ranker = AutoTokenizer.from_pretrained("FOLDER"), onnxruntime.InferenceSession("FOLDER/model.onnx")
+options = {"truncation": "only_second", "max_length": LENGTH, "padding": True, "return_tensors": "np"}
+pairs = tokenizer(["a question"] * 2, ["a document", "another document"], **options)
+(scores,) = ranker.run(None, {one.name: pairs[one.name] for one in ranker.get_inputs()})
+"""
+ONNX_DUAL = """\
+import onnxruntime
+from transformers import AutoTokenizer
+
+tokenizer, ranker = AutoTokenizer.from_pretrained("FOLDER"), onnxruntime.InferenceSession("FOLDER/model.onnx")
+texts = tokenizer(["a document"], truncation=True, max_length=LENGTH, padding=True, return_tensors="np")
+(embeddings,) = ranker.run(None, {one.name: texts[one.name] for one in ranker.get_inputs()})
+"""
+
+
+def card(source: Path, to: str, model: PairWiseBertRanker | DualEncoder) -> str:
+    """The text of README.md, with its metadata for the hub.
+
+    Args:
+        source: where the ranker came from; a run folder tells most.
+        to: the form of the folder, see :func:`ltr.use.export.export`.
+        model: the ranker.
+    """
+    cross = isinstance(model, PairWiseBertRanker)
+    kind, pipeline = ("cross-encoder", "text-ranking") if cross else ("dual encoder", "sentence-similarity")
+    library = {"sentence-transformers": "sentence-transformers", "transformers": "transformers", "onnx": "onnx"}[to]
+    head = (
+        f"---\nlibrary_name: {library}\npipeline_tag: {pipeline}\ntags: [{kind.replace(' ', '-')}, learning-to-rank, ltr]\n---\n"
+    )
+    n_weights = sum(weight.numel() for weight in model.parameters())
+    longest = model.reads.max_length if isinstance(model, PairWiseBertRanker) else model.reads.docs.max_length
+    parts = [f"{head}\n# A {kind} trained with ltr\n\n{n_weights / 1e6:.1f} million weights; texts of up to {longest} tokens."]
+    parts += [
+        _reading(model),
+        f"## Use\n\n```python\n{_snippet(to, cross).replace('LENGTH', str(longest))}```\n\nFOLDER is this folder.",
+    ]
+    folder = RunFolder(source if source.is_dir() else source.parents[1] if len(source.parents) > 1 else source)
+    if folder.config.is_file():
+        parts += [_training(read_yaml(folder.config) or {}, read_metrics(folder.results)), _results(folder.path)]
+    return "\n\n".join([*(part for part in parts if part), "## Citation\n\n" + CITATION.format(version=__version__)])
+
+
+def _snippet(to: str, cross: bool) -> str:
+    if to == "transformers":
+        return TRANSFORMERS
+    if to == "onnx":
+        return ONNX_CROSS if cross else ONNX_DUAL
+    return SENTENCE_CROSS if cross else SENTENCE_DUAL
+
+
+def _reading(model: PairWiseBertRanker | DualEncoder) -> str:
+    if isinstance(model, PairWiseBertRanker):
+        return (
+            "Scores are logits: higher is better, and they compare documents of one query. The document is cut, the query is not."
+        )
+    queries, documents = model.reads
+    told = f"Embeddings of {model.dim} dimensions, compared by {model.similarity.replace('_', ' ')}."
+    for name, form in (("query", queries), ("document", documents)):
+        told += f" Before each {name}: `{form.prompt}`." if form.prompt else ""
+    return told
+
+
+def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
+    model, data = config.get("model", {}), config.get("data", {}).get("init_args", {})
+    rows = {
+        "data": data.get("path"),
+        "start": config.get("init_from") or _inside(model.get("ranker"), "backbone"),
+        "negatives": data.get("negatives"),
+        "negatives per query": data.get("negatives_per_query"),
+        "loss": _named(model.get("loss")),
+        "margin": _named(model.get("margin")),
+        "in-batch": _named(model.get("in_batch")),
+        "learning rate": model.get("lr"),
+        "seed": config.get("seed_everything"),
+        "precision": config.get("trainer", {}).get("precision") or "32-true",
+        "steps": metrics.get("fit", {}).get("steps"),
+        "time of training": duration(metrics["fit"]["seconds"]) if "seconds" in metrics.get("fit", {}) else None,
+        "machine": metrics.get("test", {}).get("made", {}).get("machine"),
+    }
+    lines = [f"| {name} | {value} |" for name, value in rows.items() if value is not None]
+    return "\n".join(["## Training\n", "| | |", "| --- | --- |", *lines, "\n`config.yaml` of the run has every option."])
+
+
+def _named(part: Any) -> str | None:
+    """A class with its options, as a configuration names it."""
+    if not isinstance(part, dict):
+        return part
+    options = ", ".join(f"{name} {value}" for name, value in (part.get("init_args") or {}).items() if value is not None)
+    return f"{part.get('class_path')}{f' ({options})' if options else ''}"
+
+
+def _inside(part: Any, name: str) -> Any:
+    return (part.get("init_args") or {}).get(name) if isinstance(part, dict) else None
+
+
+def _results(folder: Path) -> str:
+    """The test metrics of this run with intervals, and those of the other seeds beside it."""
+    try:
+        (own,) = experiments([str(folder)])
+        found = compare([own], list(own.runs[0].test["conventions"]), [])
+    except (InputError, ValueError):
+        return "It was not tested."  # or no longer as it stands
+    seeds = _with_other_seeds(folder, own)
+    lines = []
+    for one in found:
+        low, high = one.rows[0].mean.interval()
+        means = seeds.means(one.metric)
+        spread = compare([seeds], [one.metric], [])[0].rows[0].deviation
+        of_seeds = "" if spread is None else f"{sum(means) / len(means):.4f} ± {spread:.4f} ({len(means)})"
+        lines.append(f"| {one.metric} | {one.rows[0].mean.mean:.4f} | {low:.4f} to {high:.4f} | {of_seeds} | {one.convention} |")
+    test = own.runs[0].test
+    depth = "" if test.get("depth") is None else f", {test['depth']} deep"
+    candidates = f"Candidates: {test.get('candidates', 'its own')}{depth}."
+    told = f"{found[0].n_queries} test queries. {candidates} {test['made']['date']}, ltr {test['made']['ltr']}."
+    header = ["| metric | this model | 95 % interval over queries | all seeds (number) | counted |", "| --- " * 5 + "|"]
+    return "\n".join(["## Results\n", *header, *lines, f"\n{told}"])
+
+
+def _with_other_seeds(folder: Path, own: Experiment) -> Experiment:
+    if not folder.name.startswith("seed="):
+        return own
+    try:
+        (found,) = experiments([str(folder.parent)])
+    except (InputError, ValueError):  # others were not tested, or have other options
+        return own
+    return found

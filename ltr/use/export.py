@@ -1,0 +1,69 @@
+"""A trained ranker as a folder that others load: sentence-transformers, transformers, onnxruntime."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ltr.data.files import write_new_folder
+from ltr.errors import InputError
+from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.use.card import card
+from ltr.use.load import load
+from ltr.use.onnx_graph import graphs, write_graph
+from ltr.use.rankers import TextRanker
+
+Form = Literal["sentence-transformers", "transformers", "onnx"]
+
+
+def export(source: str | Path, folder: str | Path, to: Form = "sentence-transformers") -> None:
+    """Write a folder that another library loads, with a model card. A failure leaves no folder.
+
+    Args:
+        source: as :func:`ltr.load` takes it.
+        folder: the new folder.
+        to: ``sentence-transformers``: a ``CrossEncoder`` or a ``SentenceTransformer``; ``transformers``: a sequence classifier,
+            for cross-encoders with a head of their own; ``onnx``: ``model.onnx`` (two towers: ``query.onnx`` and
+            ``document.onnx``) beside the tokenizer.
+
+    Raises:
+        InputError: for a ranker that this form can't express, a folder that is there, or a missing package.
+    """
+    if to not in get_args(Form):
+        raise InputError(f"the form must be one of {', '.join(get_args(Form))}, got {to!r}", option="to")
+    ranker = load(source, "32-true", "cpu")
+    model = ranker.model
+    if not isinstance(ranker, TextRanker) or not isinstance(model, PairWiseBertRanker | DualEncoder):
+        raise InputError(f"{source}: text rankers are exported, got a {type(model).__name__}; use it in Python: ltr.load")
+    if to == "transformers" and isinstance(model, DualEncoder):
+        raise InputError("a dual encoder is no sequence classifier of transformers; export it to sentence-transformers")
+
+    def write(part: Path) -> None:
+        inner = part / "model"
+        if to == "onnx":
+            inner.mkdir()
+            _write_onnx(inner, model)
+        elif to == "transformers":
+            assert isinstance(model, PairWiseBertRanker), "checked above"
+            model.save_plain(inner)
+        else:
+            model.save(inner)
+        for file in inner.iterdir():
+            file.rename(part / file.name)
+        inner.rmdir()
+        (part / "README.md").write_text(card(Path(source), to, model), encoding="utf-8")
+
+    write_new_folder(Path(folder), write)
+
+
+def _write_onnx(folder: Path, model: PairWiseBertRanker | DualEncoder) -> None:
+    settings: dict[str, Any] = {}
+    for name, (graph, tokenizer, longest) in graphs(model).items():
+        write_graph(folder / f"{name}.onnx", graph, tokenizer)
+        at = folder if name == "model" else folder / name
+        tokenizer.save_pretrained(at)
+        settings[name] = {"max_length": longest}
+    if isinstance(model, DualEncoder):
+        prompts = {"query": model.reads.queries.prompt, "document": model.reads.docs.prompt}
+        lengths = {"query": model.reads.queries.max_length, "document": model.reads.docs.max_length}
+        settings |= {"prompts": prompts, "max_lengths": lengths, "similarity": model.similarity}
+    (folder / "ltr.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
