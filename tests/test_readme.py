@@ -115,6 +115,15 @@ def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(tmp_path):
     (tmp_path / "bin/ltr").chmod(0o755)
     run(lines.replace(".venv/bin/ltr", "bin/ltr"), tmp_path)
     assert metrics(tmp_path / "runs/cross_encoder/own/seed=0")["test"]["queries"] == 1
+    use, load, train = example("use", "sh"), example("load", "python"), example("train", "python")
+    ranked = run(use.replace(".venv/bin/ltr", "bin/ltr"), tmp_path).splitlines()
+    assert ranked[0].startswith("1\t") and "Madrid" in ranked[0] and "Seville" in ranked[1]
+    assert (tmp_path / "exported/modules.json").is_file()
+    for name, code in (("load", load), ("train", train)):
+        assert len([line for line in code.splitlines() if line]) <= 15
+        (tmp_path / f"{name}.py").write_text(code)
+    assert run(f"{sys.executable} load.py", tmp_path) == "Madrid is the capital of Spain.\n"
+    assert re.search(r"\[-?\d+\.\d+\]", run(f"{sys.executable} train.py", tmp_path))
     (tmp_path / "my_losses.py").write_text(loss)
     command = re.search(r"`(ltr fit [^`]*my_losses.Gap)`", (ROOT / "README.md").read_text().replace("\n", " ")).group(1)
     run(f"bin/{command} --trainer.default_root_dir own", tmp_path)
