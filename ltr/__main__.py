@@ -26,6 +26,7 @@ commands
   rank       order texts for a query      ltr rank RUN --query "…" --documents FILE
   search     search a corpus              ltr search RUN --corpus PATH
   export     for sentence-transformers, transformers or ONNX   ltr export RUN FOLDER
+  score      a teacher's scores, to distil  ltr score RUN --data PATH --output FOLDER
   compare    is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER
   grid       a family of experiments      ltr grid experiments/grids/FILE
   reproduce  train and test a run again   ltr reproduce runs/EXPERIMENT/seed=0

@@ -168,6 +168,15 @@ class RankerModule(LightningModule):
 
     # Before anything runs
 
+    def _check_teaching(self) -> None:
+        """Labels are scores: an InputError for a loss that would take them for grades, and for documents of other queries."""
+        if not self.loss.takes_scores:
+            hint = "take MarginMSELoss, KLDivergenceLoss, RankNetLoss, ADRMSELoss or MSELoss"
+            raise InputError(f"{type(self.loss).__name__} takes labels for grades, and they are scores; {hint}", option="loss")
+        if type(self.in_batch) is not OwnLists:
+            text = "a teacher has scored each query's own list, not the documents of other queries; leave out in_batch"
+            raise InputError(text, option="in_batch")
+
     def setup(self, stage: str) -> None:
         precision = str(self.trainer.precision)
         if precision not in ("32-true", "16-mixed", "bf16-mixed"):
@@ -184,6 +193,8 @@ class RankerModule(LightningModule):
                 "set in_batch to ltr.in_batch.OtherQueries or ltr.in_batch.AllTexts",
                 option="in_batch",
             )
+        if stage == "fit" and data.teaches:
+            self._check_teaching()
         policies = [] if self.margin is None else [part for part in self.margin.modules() if isinstance(part, Margin)]
         has_distances = data.has_distances or isinstance(self.ranker, DualEncoder)  # which gives those of its embeddings
         if stage == "fit" and not has_distances and any(policy.wants_distances for policy in policies):

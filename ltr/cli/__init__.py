@@ -21,7 +21,7 @@ def run(args: list[str]) -> None:
         from ltr.cli import reproduce
 
         return reproduce.run(args[1:])
-    if args[0] in ("rank", "search", "export"):
+    if args[0] in ("rank", "search", "export", "score"):
         from ltr.cli import use
 
         return use.run(args[0], args[1:])

@@ -1,15 +1,16 @@
-"""``ltr rank``, ``ltr search`` and ``ltr export``: a trained ranker orders texts, and is handed to others."""
+"""``ltr rank``, ``search``, ``export`` and ``score``: a trained ranker orders texts, is handed to others, and teaches."""
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonargparse
 from rich.console import Console
 from rich.table import Table
 
-from ltr.data.collection import lists_of_lines
+from ltr.data.collection import lists_of_lines, open_collection
 from ltr.data.text_files import open_texts
 from ltr.data.trec import Ranked, read_run, write_run
 from ltr.errors import InputError
@@ -19,15 +20,19 @@ from ltr.use.load import load
 from ltr.use.rankers import Precision, RankedDocument, TextRanker
 from ltr.use.reranking import lines, lines_of_search, ranked, reranked, searched_twice
 from ltr.use.retriever import Retriever, SearchableCorpus
+from ltr.use.teaching import Teacher, lists_to_score, score_lists
 
 
 def run(command: str, args: list[str]) -> None:
-    """Parse the arguments after ``ltr rank``, ``ltr search`` or ``ltr export``, and do what they say."""
-    functions: dict[str, Callable[..., None]] = {"rank": rank, "search": search, "export": export}
-    named = ("--ranker", "--folder") if command == "export" else ("--ranker",)
-    for at, name in enumerate(named):
-        if len(args) > 2 * at and not args[2 * at].startswith("-"):
-            args = [*args[: 2 * at], name, *args[2 * at :]]
+    """Parse the arguments after one of these commands, and do what they say."""
+    functions: dict[str, Callable[..., None]] = {"rank": rank, "search": search, "export": export, "score": score}
+    n_words = next((at for at, word in enumerate(args) if word.startswith("-")), len(args))
+    words, args = args[:n_words], args[n_words:]
+    if command == "score" and words:
+        args = ["--rankers", json.dumps(words), *args]
+    else:
+        names = ("--ranker", "--folder") if command == "export" else ("--ranker",)
+        args = [part for pair in zip(names, words, strict=False) for part in pair] + words[len(names) :] + args
     options: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False, "as_positional": False}
     jsonargparse.auto_cli(functions[command], args=args, prog=f"ltr {command} RANKER", **options)
 
@@ -124,6 +129,41 @@ def export(ranker: str, folder: str, to: Form = "sentence-transformers") -> None
     """
     write_exported(ranker, folder, to)
     print(f"{folder} is written, for {to}; its README.md says how to use it")
+
+
+def score(
+    rankers: list[str],
+    data: str,
+    output: str,
+    split: Literal["train", "dev", "test"] = "train",
+    documents: str = "candidates",
+    depth: int | None = None,
+    precision: Precision | None = None,
+    device: str | None = None,
+) -> None:
+    """Write a teacher's scores of the lists of a collection, to train others on them: --data.labels scores:OUTPUT.
+
+    Started again, it goes on where it was; started twice at once, the two share the work.
+
+    Args:
+        rankers: The teacher: a run folder, a checkpoint, an exported folder, or a model of the hub. Several are averaged.
+        data: A data folder.
+        output: The new folder.
+        split: The queries.
+        documents: Scored beside those that are judged relevant: ``candidates``, ``bm25``, or a folder of negatives.
+        depth: How many of these documents, best first; None: all, and 100 of ``bm25``.
+        precision: Of the encoder; None: that of the run.
+        device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.
+    """
+    _at_least_one(depth=depth)
+    collection = open_collection(data)
+    lists = lists_to_score(collection, split, documents, depth)
+    teachers = [Teacher(name, _texts(name, precision, device)) for name in rankers]
+    found = score_lists(teachers, collection, lists, Path(output))
+    counts, about = found.manifest["counts"], found.manifest
+    print(f"{output}: {counts['documents']} documents of {counts['queries']} queries are scored", end="; ")
+    print(f"mean {about['mean']:.3g}, deviation within a list {about['deviation_in_lists']:.3g}")
+    print(f"to train on them: --data.labels scores:{output} --model.loss ltr.losses.MarginMSELoss")
 
 
 def _texts(name: str, precision: Precision | None, device: str | None) -> TextRanker:

@@ -1,6 +1,7 @@
 """The rows of a training epoch: each is a list of documents, drawn anew in every epoch."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -118,6 +119,14 @@ class TripletRows:
         doc_rows, values = negatives.of(query_row)
         kept = (doc_rows != taken[:, None]).all(axis=0)  # faster than np.isin for so few documents
         return doc_rows[kept], values[kept]
+
+    def drawable(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The documents that may be drawn, by query: the relevant ones, and those of sources that name theirs."""
+        assert self.queries is not None, "the constructor sets them"
+        for query_row in self.queries.tolist():
+            judged_rows, grades = self.judged.of(query_row)
+            others = [self._others(source.lists, query_row)[0] for source in self.sources if source.lists is not None]
+            yield query_row, np.concatenate([judged_rows[grades > 0], *others])
 
     def _drawn(
         self, source: Source, query_row: int, taken: np.ndarray, rng: np.random.Generator

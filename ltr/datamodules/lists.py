@@ -7,6 +7,7 @@ from ltr.data.bm25 import bm25_lists
 from ltr.data.formats import Reads
 from ltr.data.query_lists import QueryLists
 from ltr.data.rows import GradedLists, Keep, ListRows, with_two_grades
+from ltr.data.scores import Teaching, Unscored
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.ranking import at_least, one_of
 
@@ -33,6 +34,11 @@ class ListDataModule(PoolDataModule):
             ``all``: every document, in several lists of about one size.
         batch_size: lists per step and process.
         bucket_window: batches among which rows are sorted by length to save padding; 1 turns that off.
+        labels: ``grades``, or ``scores:FOLDER``: the scores of a teacher, written by ``ltr score``. The loss must take scores,
+            and lists are ranked by themselves.
+        unscored: documents without a score: ``refuse`` them, or ``leave_out``, which shortens the list.
+        label_deviation: bring the scores to this standard deviation within a list (the mean over the lists), for losses that
+            compare them with the student's; None: as they are.
         candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`PoolDataModule`.
 
     Raises:
@@ -47,6 +53,9 @@ class ListDataModule(PoolDataModule):
         keep: Keep = "relevant",
         batch_size: int = 16,
         bucket_window: int = 64,
+        labels: str = "grades",
+        unscored: Unscored = "refuse",
+        label_deviation: float | None = None,
         candidates: Literal["candidates", "bm25", "corpus"] = "candidates",
         depth: int | None = None,
         index: str = "Flat",
@@ -57,6 +66,8 @@ class ListDataModule(PoolDataModule):
         reads: Reads | None = None,
     ) -> None:
         super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
+        self.teaching = Teaching(labels, unscored, label_deviation)
+        self.teaches = self.teaching.labels != "grades"
         at_least(1, batch_size=batch_size, bucket_window=bucket_window)
         at_least(2, list_size=list_size)  # one document has no order
         one_of(get_args(Unjudged), unjudged=unjudged)
@@ -72,12 +83,14 @@ class ListDataModule(PoolDataModule):
             self.content["judgements"] = judged.digest()
             if lists.pools is not None:
                 self.content["candidates"] = lists.pools.digest()
-            queries = with_two_grades(lists, judged.query_rows, where)
+            # A teacher tells documents apart that all have one grade.
+            queries = judged.query_rows if self.teaches else with_two_grades(lists, judged.query_rows, where)
             if left_out := len(judged.query_rows) - len(queries):
                 text = "%s: %d of %d queries have no two documents of different grades and are left out"
                 log.info(text, where, left_out, len(judged.query_rows))
             rows = ListRows(lists, queries, self.list_size, self.keep, self.seed)
-            self.train = self._buckets(rows, self.bucket_window, self.collator)
+            drawable = ((query, lists.whole(query).doc_rows) for query in queries.tolist())
+            self.train = self._buckets(self._taught(rows, drawable, where), self.bucket_window, self.collator)
 
     def _pool_source(self) -> QueryLists | None:
         """Documents beside the judged ones; None for none."""

@@ -1,7 +1,7 @@
 """What is evaluated: the candidate pools of a split, or a search of the whole corpus; every query exactly once."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,8 @@ from ltr.data.collection import Collection, open_collection
 from ltr.data.formats import ApartTexts, FeatureVectors, Reads, TextReads
 from ltr.data.plans import EvalBatches
 from ltr.data.query_lists import QueryLists
+from ltr.data.rows import Rows
+from ltr.data.scores import TaughtRows, Teaching
 from ltr.data.tokens import TokenStore
 from ltr.datamodules.ranking import RankingDataModule, at_least, one_of
 from ltr.errors import InputError
@@ -54,6 +56,7 @@ class PoolDataModule(RankingDataModule):
             raise InputError(f"candidates {candidates!r} need a depth, the number of documents per query", option="depth")
         at_least(1, depth=depth)
         self.candidates, self.depth, self.index = candidates, depth, index
+        self.teaching = Teaching()
         self.collection: Collection  # from setup on
         self._opened = False
         self._pools: dict[str, EvalBatches] = {}
@@ -100,6 +103,16 @@ class PoolDataModule(RankingDataModule):
             queries, docs = (TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True))
             own_texts = collection.queries.key == collection.corpus.key
             self.corpus = SearchedCorpus(queries, docs, reads, self.depth, self.index, own_texts)
+
+    def _taught(self, rows: Rows, drawable: Iterable[tuple[int, np.ndarray]], where: str) -> Rows:
+        """The rows with the labels that are asked for; ``drawable`` are the documents that they may draw, by query."""
+        scores = self.teaching.scores(self.collection)
+        if scores is None:
+            return rows
+        self.content["labels"] = scores.digest()
+        taught = TaughtRows(rows, scores, self.teaching.unscored, self.names("train"), where)
+        taught.check(drawable)
+        return taught
 
     def _text_form(self) -> TextReads:
         """What the ranker reads, checked."""

@@ -38,6 +38,7 @@ class RankingDataModule(LightningDataModule):
         needs_in_batch: whether lists hold relevant documents alone, so that they must be ranked against those of other lists.
         has_distances: whether training lists bring the distances of mined negatives, for margins that read them.
         has_soft_labels: whether training lists have labels between irrelevant and relevant, after ``setup("fit")``.
+        teaches: whether the labels of training lists are the scores of a teacher.
         batch_size: training lists per step and process; None where a batch is counted in groups.
         before_batch: called in the main process before each training batch is fetched, when all is done that belongs to the last.
         corpus: the corpus to search for the documents of evaluated lists, after ``setup``; None where lists bring them.
@@ -50,6 +51,7 @@ class RankingDataModule(LightningDataModule):
     needs_in_batch: bool = False
     has_distances: bool = False
     has_soft_labels: bool = False
+    teaches: bool = False
     batch_size: int | None = None
     corpus: SearchedCorpus | None = None
     before_batch: Callable[[], None] | None = None

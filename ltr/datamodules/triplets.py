@@ -10,6 +10,7 @@ from ltr.data.formats import Reads
 from ltr.data.plans import Buckets
 from ltr.data.query_lists import QueryLists
 from ltr.data.rows import Epoch, Source, TripletRows
+from ltr.data.scores import TaughtRows, Teaching, Unscored
 from ltr.datamodules.pools import PoolDataModule
 from ltr.datamodules.ranking import at_least, one_of
 from ltr.errors import InputError
@@ -36,6 +37,11 @@ class TripletDataModule(PoolDataModule):
         bucket_window: see :class:`ltr.datamodules.ListDataModule`.
         epoch: over ``queries``, each training query has one row; over ``pairs``, it has as many as its relevant documents fill,
             and each of these is in one of them.
+        labels: ``grades``, or ``scores:FOLDER``: the scores of a teacher, written by ``ltr score``. The loss must take scores,
+            and lists are ranked by themselves.
+        unscored: documents without a score: ``refuse`` them, or ``leave_out``, which shortens the list.
+        label_deviation: bring the scores to this standard deviation within a list (the mean over the lists), for losses that
+            compare them with the student's; None: as they are.
         candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`PoolDataModule`.
 
     Raises:
@@ -52,6 +58,9 @@ class TripletDataModule(PoolDataModule):
         batch_size: int = 16,
         bucket_window: int = 64,
         epoch: Epoch = "queries",
+        labels: str = "grades",
+        unscored: Unscored = "refuse",
+        label_deviation: float | None = None,
         candidates: Literal["candidates", "bm25", "corpus"] = "candidates",
         depth: int | None = None,
         index: str = "Flat",
@@ -62,6 +71,8 @@ class TripletDataModule(PoolDataModule):
         reads: Reads | None = None,
     ) -> None:
         super().__init__(path, candidates, depth, index, eval_batch_size, num_workers, persistent_workers, seed, reads)
+        self.teaching = Teaching(labels, unscored, label_deviation)
+        self.teaches = self.teaching.labels != "grades"
         at_least(1, positives=positives, negatives_per_query=negatives_per_query)
         at_least(1, negatives_depth=negatives_depth, batch_size=batch_size, bucket_window=bucket_window)
         one_of(get_args(Epoch), epoch=epoch)
@@ -89,7 +100,7 @@ class TripletDataModule(PoolDataModule):
             options = (judged, sources, len(self.collection.corpus), self.positives, self.seed)
             queries = judged.query_rows if "mined" in self.sources else None
             rows = TripletRows(*options, epoch=self.epoch, where=where, queries=queries, labels=labels)
-            self.train = self._buckets(rows, self.bucket_window, self.collator)
+            self.train = self._buckets(self._taught(rows, rows.drawable(), where), self.bucket_window, self.collator)
             self.awaits_negatives = "mined" in self.sources
 
     @property
@@ -106,13 +117,16 @@ class TripletDataModule(PoolDataModule):
         """
         assert self.train is not None and isinstance(self.train.plan, Buckets), "setup('fit') comes first"
         plan, mined = self.train.plan, negatives.lists().first(self.negatives_depth)
-        assert isinstance(plan.rows, TripletRows), "setup has made them"
+        taught = plan.rows if isinstance(plan.rows, TaughtRows) else None
+        rows = plan.rows if taught is None else taught.rows
+        assert isinstance(rows, TripletRows), "setup has made them"
         at = list(self.sources).index("mined") if "mined" in self.sources else 0
-        sources = list(plan.rows.sources)
+        sources = list(rows.sources)
         sources[at] = Source(sources[at].n, mined, have_distances=True)
         if not resumed:
             plan.keep_window(*self._position())
-        plan.replace(replace(plan.rows, sources=tuple(sources)))
+        rows = replace(rows, sources=tuple(sources))
+        plan.replace(rows if taught is None else replace(taught, rows=rows))
         self.awaits_negatives = False
 
     def _before_batch(self) -> None:

@@ -46,6 +46,7 @@ class WeightedSum(Loss):
             not_negative("weights", weight)
         self.losses: Iterable[Loss] = nn.ModuleList(losses)  # type: ignore[assignment]  # it forgets the class of its modules
         self.takes_margin = any(loss.takes_margin for loss in losses)
+        self.takes_scores = all(loss.takes_scores for loss in losses)
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         values = [loss(scores, labels, mask, margin) for loss in self.losses]

@@ -1,10 +1,14 @@
 """Distillation: the labels are the scores of a teacher."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from ltr.losses.lists import check_lists, masked_log_softmax, two_labels
 from ltr.losses.loss import Loss, Reduction, positive
 from ltr.losses.pairs import mean_over_pairs
+from ltr.losses.pairs.blocks import sum_in_blocks
 
 
 class MarginMSELoss(Loss):
@@ -24,6 +28,8 @@ class MarginMSELoss(Loss):
         >>> MarginMSELoss()(torch.tensor([[3.0, 1.0]]), torch.tensor([[5.0, 4.0]]))  # gaps 2 and 1
         tensor(1.)
     """
+
+    takes_scores = True
 
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         def cost(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor) -> Tensor:
@@ -55,6 +61,8 @@ class KLDivergenceLoss(Loss):
         tensor(0.)
     """
 
+    takes_scores = True
+
     def __init__(self, temperature: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.temperature = positive("temperature", temperature)
@@ -66,3 +74,52 @@ class KLDivergenceLoss(Loss):
         log_q = masked_log_softmax(scores / self.temperature, mask)
         cost = (log_p.exp() * (log_p - log_q)).masked_fill(~(mask & has_signal_b.unsqueeze(1)), 0.0)
         return self.reduce(self.temperature**2 * cost.sum(dim=1), has_signal_b)
+
+
+class ADRMSELoss(Loss):
+    r"""Squared difference of the teacher's ranks and smooth ranks of the student, those of the first documents weighing most.
+
+    .. math::
+        \ell(s, t) = \frac{1}{N} \sum_i \frac{(\pi_i - \hat\pi_i)^2}{\log_2(1 + \pi_i)}, \qquad
+        \hat\pi_i = 1 + \sum_{j \ne i} \frac{1}{1 + e^{(s_i - s_j) / \tau}}
+
+    :math:`\pi_i` is the rank that the teacher gives, 1 for its best document; documents of equal scores share the mean of their
+    ranks. A list needs two documents that the teacher tells apart.
+
+    Use: A teacher that ranks but whose scores mean nothing, such as a large language model that sorts lists.
+    Cost: O(N²) time, O(N · block) memory.
+    References: Schlatt et al. (2024), Rank-DistiLLM: closing the effectiveness gap between cross-encoders and LLMs for passage
+        re-ranking (ADR-MSE).
+
+    Args:
+        temperature: of the smooth ranks, in units of score.
+
+    Example:
+        >>> import torch
+        >>> ADRMSELoss()(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # both at 1.5: (1/4 / 1 + 1/4 / log2 3) / 2
+        tensor(0.2039)
+    """
+
+    takes_scores = True
+
+    def __init__(self, temperature: float = 1.0, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        self.temperature = positive("temperature", temperature)
+
+    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+        scores, labels, mask = check_lists(scores, labels, mask)
+        has_signal_b = two_labels(labels, mask)
+        real_i = mask.to(scores.dtype)
+
+        def block(span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+            (s_i, t_i, real_i), (s_j, t_j, real_j) = ([x.unsqueeze(2) for x in docs], [x.unsqueeze(1) for x in lists])
+            # A document counts itself as one half, and those of an equal score too.
+            above_ij = ((t_j > t_i) + 0.5 * (t_j == t_i)) * real_j
+            smooth_ij = torch.sigmoid((s_j - s_i) / self.temperature) * real_j
+            rank_i, smooth_i = 0.5 + above_ij.sum(dim=2), 0.5 + smooth_ij.sum(dim=2)
+            cost_i = (rank_i - smooth_i).square() / torch.log2(1 + rank_i.clamp(min=1)) * real_i.squeeze(2)
+            return cost_i.sum(dim=1), torch.zeros_like(cost_i.sum(dim=1))
+
+        sum_b, _ = sum_in_blocks(block, [scores, labels, real_i], [scores, labels, real_i])
+        value_b = sum_b / mask.sum(dim=1).clamp(min=1)
+        return self.reduce(value_b.masked_fill(~has_signal_b, 0.0), has_signal_b)

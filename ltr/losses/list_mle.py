@@ -25,6 +25,8 @@ class ListMLELoss(Loss):
         tensor(1.7918)
     """
 
+    takes_scores = True
+
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         scores, order, n_below, competes = sort_by_label(scores, labels, mask)
         value_b = PlackettLuce.apply(scores, order, n_below, competes.to(scores.dtype))

@@ -97,6 +97,8 @@ class ListNetLoss(Loss):
         tensor(0.6931)
     """
 
+    takes_scores = True
+
     def __init__(self, kind: Kind = "ce", temperature: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         check_choice("kind", kind, Kind)

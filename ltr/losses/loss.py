@@ -21,9 +21,14 @@ class Loss(nn.Module):
 
     Args:
         reduction: ``mean`` over the rows with something to learn, ``sum`` over all rows, or ``none``: one value per row.
+
+    Attributes:
+        takes_margin: whether it uses the margin of a batch.
+        takes_scores: whether labels may be the scores of a teacher, of any sign; else they are grades, and 0 is irrelevant.
     """
 
     takes_margin: bool = False
+    takes_scores: bool = False
 
     def __init__(self, reduction: Reduction = "mean") -> None:
         super().__init__()

@@ -42,6 +42,7 @@ class MarginRankingLoss(Loss):
     """
 
     takes_margin = True
+    takes_scores = True
 
     def __init__(self, margin: float = 1.0, pairs: Pairs = "all", squared: bool = False, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
@@ -110,6 +111,8 @@ class RankNetLoss(Loss):
         >>> RankNetLoss()(torch.tensor([[2.0, 2.0]]), torch.tensor([[1.0, 0.0]]))  # log 2
         tensor(0.6931)
     """
+
+    takes_scores = True
 
     def __init__(
         self, sigma: float = 1.0, pairs: Pairs = "all", targets: Targets = "hard", reduction: Reduction = "mean"

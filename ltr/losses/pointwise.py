@@ -60,6 +60,8 @@ class MSELoss(Loss):
         tensor(2.)
     """
 
+    takes_scores = True
+
     def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         return self.reduce(*mean_over_documents((scores - labels).square(), mask))

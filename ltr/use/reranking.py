@@ -30,12 +30,16 @@ def reranked(ranker: TextRanker, queries: TextTable, documents: TextTable, lists
     Raises:
         InputError: for a query that leaves a cross-encoder no room for a document.
     """
+    return lists._replace(values=scores_of(ranker, queries, documents, lists)).best_first()
+
+
+def scores_of(ranker: TextRanker, queries: TextTable, documents: TextTable, lists: QueryLists) -> np.ndarray:
+    """The scores of the documents of lists, in their order; an InputError as :func:`reranked`."""
     reads = ranker.model.reads
     assert isinstance(reads, JoinedPairs | ApartTexts), "load makes it of a ranker that reads texts"
     asked, found = (TokenStore.open(*side) for side in zip((queries, documents), reads.tokenizers, strict=True))
     reads.check_queries(queries.ids, queries.texts, asked)
-    query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))
-    return lists._replace(values=ranker.score_rows(asked, found, query_rows, lists.doc_rows)).best_first()
+    return ranker.score_rows(asked, found, np.repeat(lists.query_rows, np.diff(lists.offsets)), lists.doc_rows)
 
 
 def lines(lists: QueryLists, queries: TextTable, documents: TextTable) -> Iterator[Ranked]:
