@@ -62,12 +62,16 @@ def score_lists(teachers: Sequence[Teacher], collection: Collection, lists: Quer
     parts.mkdir(parents=True, exist_ok=True)
     begins = range(0, len(lists.query_rows), PART)
     files = [parts / f"{number:06}.npy" for number in range(len(begins))]
-    for wait in (False, True):  # first what is free, then what others have begun: one of them may have been killed
-        for file, begin in zip(files, begins, strict=True):
-            _score_part(teachers, collection, _cut(lists, begin), file, wait, folder)
-    if not folder.exists():  # else another process has put the parts together
-        values = np.concatenate([np.load(file) for file in files])
-        TeacherScores(lists._replace(values=values), {"key": key, "teachers": about}).save(folder, collection)
+    try:
+        for wait in (False, True):  # first what is free, then what others have begun: one of them may have been killed
+            for file, begin in zip(files, begins, strict=True):
+                _score_part(teachers, collection, _cut(lists, begin), file, wait, folder)
+        if not folder.exists():
+            values = np.concatenate([np.load(file) for file in files])
+            TeacherScores(lists._replace(values=values), {"key": key, "teachers": about}).save(folder, collection)
+    except FileNotFoundError:  # another process has put the parts together, and removed them
+        if not folder.exists():
+            raise
     shutil.rmtree(parts, ignore_errors=True)
     return TeacherScores.open(folder, collection, "output")
 
