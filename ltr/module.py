@@ -169,12 +169,13 @@ class RankerModule(LightningModule):
     # Before anything runs
 
     def _check_teaching(self) -> None:
-        """Labels are scores: an InputError for a loss that would take them for grades, and for documents of other queries."""
+        """Labels are scores: refuse a loss that would take them for grades, and documents of other queries."""
         if not self.loss.takes_scores:
-            hint = "take MarginMSELoss, KLDivergenceLoss, RankNetLoss, ADRMSELoss or MSELoss"
-            raise InputError(f"{type(self.loss).__name__} takes labels for grades, and they are scores; {hint}", option="loss")
+            raise InputError(
+                f"{type(self.loss).__name__} takes grades as labels, and they are scores; take another", option="loss"
+            )
         if type(self.in_batch) is not OwnLists:
-            text = "a teacher has scored each query's own list, not the documents of other queries; leave out in_batch"
+            text = "a teacher has scored no documents of other queries; leave out in_batch"
             raise InputError(text, option="in_batch")
 
     def setup(self, stage: str) -> None:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ltr.losses import KLDivergenceLoss, MarginMSELoss
+from ltr.losses import ADRMSELoss, KLDivergenceLoss, MarginMSELoss
 
 
 def test_margin_mse_by_hand():
@@ -34,3 +34,23 @@ def test_a_student_that_keeps_the_gaps_has_nothing_to_learn(loss):
     (gradient,) = torch.autograd.grad(value, student)
     assert value.item() == pytest.approx(0.0, abs=1e-6)
     assert gradient.abs().max() < 1e-6
+
+
+def test_adr_mse_by_hand():
+    """Teacher (9, 4, 4): ranks 1, 2.5, 2.5. Student (0, 50, 100) at a temperature of 1: ranks 3, 2, 1.
+
+    (1 - 3)² / log2 2 + (2.5 - 2)² / log2 3.5 + (2.5 - 1)² / log2 3.5 = 4 + 2.5 / 1.80735 = 5.38324; a third of it.
+    """
+    scores, labels = torch.tensor([[0.0, 50.0, 100.0, 7.0]]), torch.tensor([[9.0, 4.0, 4.0, 8.0]])
+    mask = torch.tensor([[True, True, True, False]])
+    assert ADRMSELoss()(scores, labels, mask).item() == pytest.approx(5.38324 / 3, abs=1e-4)
+
+
+def test_adr_mse_reads_the_order_of_the_teacher_alone():
+    torch.manual_seed(1)
+    student, teacher = torch.randn(3, 7, dtype=torch.float64), torch.randn(3, 7, dtype=torch.float64)
+    first = ADRMSELoss(temperature=0.5)(student, teacher)
+    torch.testing.assert_close(ADRMSELoss(temperature=0.5)(student, teacher.exp() * 40 - 3), first)
+    torch.testing.assert_close(ADRMSELoss(temperature=1.0)(2 * student, teacher), first)
+    right = ADRMSELoss(temperature=0.01)(teacher, teacher)
+    assert right < 1e-3 < first

@@ -114,8 +114,8 @@ def test_students_are_trained_and_measured_by_grades(tmp_path, loss, scores, col
 
 
 REFUSED = [
-    (["--model.loss", "ltr.losses.SoftmaxLoss"], "SoftmaxLoss takes labels for grades, and they are scores"),
-    (["--model.in_batch", "ltr.in_batch.OtherQueries"], "not the documents of other queries; leave out in_batch"),
+    (["--model.loss", "ltr.losses.SoftmaxLoss"], "SoftmaxLoss takes grades as labels, and they are scores"),
+    (["--model.in_batch", "ltr.in_batch.OtherQueries"], "no documents of other queries; leave out in_batch"),
     (["--data.negatives", "bm25"], "pairs have no score, first document"),
     (["--data.labels", "scores"], "labels must be grades or scores:FOLDER, got 'scores'"),
     (["--data.labels", "scores:nowhere"], "nowhere must be a folder of scores, as ltr score writes it"),
