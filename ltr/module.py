@@ -171,9 +171,7 @@ class RankerModule(LightningModule):
     def _check_teaching(self) -> None:
         """Labels are scores: refuse a loss that would take them for grades, and documents of other queries."""
         if not self.loss.takes_scores:
-            raise InputError(
-                f"{type(self.loss).__name__} takes grades as labels, and they are scores; take another", option="loss"
-            )
+            raise InputError(f"{type(self.loss).__name__} takes grades as labels, and they are scores", option="loss")
         if type(self.in_batch) is not OwnLists:
             text = "a teacher has scored no documents of other queries; leave out in_batch"
             raise InputError(text, option="in_batch")
