@@ -82,7 +82,9 @@ reproduce: $(if $(QUICK),env,.venv/bench data)  ## Every trained number of the R
 ifndef QUICK
 	$(BIN)/python experiments/subset.py data/medquad-liveqa runs/data/liveqa-600 --queries 600
 	$(BIN)/python experiments/pool_negatives.py data/wikiqa runs/data/wikiqa-negatives
-	$(BIN)/ltr fit --config experiments/cross_encoder/health.yaml --trainer.default_root_dir runs/health/seed=0
+	$(BIN)/ltr fit --config experiments/cross_encoder/health.yaml --trainer.default_root_dir runs/health/seed=0 --ckpt_path last
+	$(BIN)/ltr fit --config experiments/cross_encoder/wikiqa.yaml --trainer.default_root_dir runs/teacher/seed=0 --ckpt_path last
+	$(BIN)/ltr score runs/teacher/seed=0 --data data/wikiqa --output runs/scores/wikiqa
 	$(BIN)/ltr mine --config experiments/mined/medquad.yaml --data.path runs/data/medquad-400 --recipe.n 20 --output runs/data/medquad-negatives
 endif
 	$(BIN)/python experiments/reproduce.py $(if $(QUICK),--quick)

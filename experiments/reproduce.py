@@ -34,6 +34,7 @@ FAMILIES = (
     Family("losses", "losses"),
     Family("losses", "losses-medquad", (*MEDQUAD,)),
     Family("dual_encoder", "dual_encoder"),
+    Family("distil", "distil"),
     Family("ladder", "ladder", ships=True),
     Family("ladder", "ladder-wikiqa", ("--data.path", "data/wikiqa")),
     Family(

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted(ROOT.glob("experiments/*/*.yaml"))
 GRIDS = [file for file in FILES if file.parent.name == "grids"]
 NEGATIVES = "runs/data/wikiqa-negatives"  # of experiments/pool_negatives.py
+SCORES = "scores:runs/scores/wikiqa"  # of ltr score
 CONFIGS = [file for file in FILES if file not in GRIDS]
 
 
@@ -52,6 +53,10 @@ def tiny(tmp_path, backbone, collection_folder):
             found = {"model.ranker.backbone": backbone, "model.ranker.max_length": 24, "data.path": collection_folder}
             if NEGATIVES in words:
                 found["data.negatives"] = with_distances(collection_folder, tmp_path)
+            if SCORES in words:
+                scored = ["--data", str(collection_folder), "--output", str(tmp_path / "scores")]
+                assert main(["score", str(backbone), *scored]) == 0
+                found["data.labels"] = f"scores:{tmp_path / 'scores'}"
         elif data["path"] == "synthetic":
             found = {}
         else:
