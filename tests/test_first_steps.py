@@ -48,7 +48,7 @@ def run_page(folder: Path) -> list[tuple[str, str, str]]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_is_what_happens(tmp_path):
     found = run_page(tmp_path)
     assert len(found) == 6
