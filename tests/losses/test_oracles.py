@@ -10,11 +10,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from sentence_transformers.cross_encoder import losses as cross_encoder
 from sentence_transformers.sentence_transformer import losses as sentence_transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ltr.losses import (
+    ADRMSELoss,
     BatchAllTripletLoss,
     BatchHardTripletLoss,
     BatchSemiHardTripletLoss,
@@ -397,3 +399,26 @@ def test_listmle_gives_the_orders_of_a_list_a_probability():
     probability = (-ListMLELoss(reduction="none")(scores, orders)).exp()
     assert probability.sum().item() == pytest.approx(1.0)
     assert probability.max() > 2 * probability.min() > 0
+
+
+class Scored(nn.Module):
+    """Stands for a cross-encoder of sentence-transformers: each pair's score is written in its document."""
+
+    num_labels, device = 1, torch.device("cpu")
+
+    def preprocess(self, pairs, **_):
+        return {"scores": torch.tensor([float(document) for _, document in pairs])}
+
+    def forward(self, tokens):
+        return tokens
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_adr_mse_is_that_of_sentence_transformers(seed):
+    """One list at a time: theirs is the mean over the documents of all lists, ours over lists. Labels have ties."""
+    generator = torch.Generator().manual_seed(seed)
+    scores, labels = 3 * torch.randn(1, 9, generator=generator), torch.randint(0, 4, (1, 9), generator=generator).float()
+    given = [["query"], [[str(score) for score in scores[0].tolist()]]]
+    for temperature in (1.0, 0.25):
+        expected = cross_encoder.ADRMSELoss(Scored(), alpha=1 / temperature)(given, list(labels))
+        torch.testing.assert_close(ADRMSELoss(temperature=temperature)(scores, labels), expected)
