@@ -35,7 +35,7 @@ def load(source: str | Path, precision: Precision | None = None, device: str | N
     Raises:
         InputError: if nothing is found there, or it can't be loaded.
     """
-    at = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    at = _device(device)
     path = Path(source)
     if path.is_file() or RunFolder(path).config.is_file():
         file, checkpoint = trained(path, "source")
@@ -45,12 +45,23 @@ def load(source: str | Path, precision: Precision | None = None, device: str | N
         return _ready(model, precision or _precision_of(file))
     if path.is_dir() and any(path.glob("seed=*")):
         raise InputError(f"{path} holds several runs; name one: {sorted(path.glob('seed=*'))[0]}")
-    is_path = path.is_absolute() or str(source).startswith(".") or len(path.parts) > 2  # no hub id has more
+    named = path.is_absolute() or str(source).startswith(".") or path.parts[:1] == ("runs",)
+    is_path = named or len(path.parts) > 2  # no hub id has more
     if is_path and not any((path / name).is_file() for name in ("config.json", "modules.json")):
         raise InputError(f"{path}: there is no run, checkpoint or model; a run is named by its folder, runs/NAME/seed=0")
     if is_cross_encoder(str(source)):
         return _ready(PairWiseBertRanker(str(source), max_length=None).to(at), precision or _usual(at))
     return _ready(DualEncoder(str(source)).to(at), precision or _usual(at))
+
+
+def _device(name: str | None) -> torch.device:
+    try:
+        found = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(f"device {name!r} can't be used here: {reason}", option="device") from None
+    return found
 
 
 def _ready(model: Ranker, precision: Precision) -> TextRanker:

@@ -151,6 +151,11 @@ def test_bad_precision_side_and_source(backbone, tmp_path, runs):
         Retriever(DualEncoder(backbone)).encode("w1")
     with pytest.raises(InputError, match="no run, checkpoint or model"):
         ltr.load(tmp_path / "nothing")
+    with pytest.raises(InputError, match="no run, checkpoint or model"):
+        ltr.load("runs/nothing")
+    for device in ("gpu", "cuda:99"):
+        with pytest.raises(InputError, match=f"device '{device}' can't be used here: "):
+            ltr.load(backbone, device=device)
     (tmp_path / "experiment/seed=0").mkdir(parents=True)
     with pytest.raises(InputError, match="holds several runs; name one: .*seed=0"):
         ltr.load(tmp_path / "experiment")
