@@ -17,6 +17,7 @@ from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, padding_share
 from ltr.models.encoder.dropout import EncoderDropout
+from ltr.models.encoder.layers import keep_layers, layers_of
 from ltr.models.encoder.linear import use_fast_linear
 from ltr.models.encoder.packed import enable_packing, first_position, hidden_states, logits
 from ltr.models.encoder.pooling import Pooling, pool
@@ -63,6 +64,7 @@ class TextEncoder(nn.Module):
             compile: Run the encoder's layers through ``torch.compile``. The first steps then take minutes.
             pooling: How the tokens of a text become one vector; ``cls`` takes the first token. None: the model's own pooling,
                 or ``mean`` for a plain encoder.
+            layers: Keep this many layers of the encoder, evenly spaced from its first one, for a smaller ranker; None: all.
             new_weights: Begin with random numbers where the backbone's weights do not fit its configuration. Otherwise it is
                 refused.
 
@@ -75,10 +77,11 @@ class TextEncoder(nn.Module):
         dropout: EncoderDropout = "hidden"
         compile: bool = False
         pooling: Pooling | None = None
+        layers: int | None = None
         new_weights: bool = False
 
         def __post_init__(self) -> None:
-            for option, lowest in (("max_tokens", 1), ("keep_tokens", 0)):
+            for option, lowest in (("max_tokens", 1), ("keep_tokens", 0), ("layers", 1)):
                 value = getattr(self, option)
                 if value is not None and value < lowest:
                     raise InputError(f"{option} must be at least {lowest}, got {value}", option=option)
@@ -93,12 +96,13 @@ class TextEncoder(nn.Module):
             model.config.pad_token_id = pad_id
         self.model, self.pad_id, self.options = model, pad_id or 0, options
         self.pooling = options.pooling or "mean"
+        if options.layers is not None:
+            keep_layers(model, options.layers)
         use_fast_linear(model)
         self.reads_packed = enable_packing(model)
         self.first_position = first_position(model)
         if options.compile:
-            # The layers, the longest list, are all alike: compiling each on its own compiles one.
-            for layer in max((m for m in model.modules() if isinstance(m, nn.ModuleList)), key=len):
+            for layer in layers_of(model):  # all alike: compiling each on its own compiles one
                 layer.compile(dynamic=True)  # a deep copy of this module is not compiled
 
     def forward(self, texts: Texts) -> Tensor:
