@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from ltr.data.tokens import TokenStore
+from ltr.data.tokens import Tokens, TokenStore
 from tests.conftest import wordpiece_tokenizer
 from tests.data.tokenizers import TEXTS, byte_level_bpe, table_of
 
@@ -82,3 +82,15 @@ def test_two_processes_that_build_the_same_store_do_not_clash(tmp_path):
     assert first.returncode == second.returncode == 0
     assert outputs[0][-1] == outputs[1][-1] and outputs[0][-1].endswith(" 60")
     assert "working" not in outputs[1]  # it waited, and found the work done
+
+
+def test_tokens_in_memory_are_those_of_the_store():
+    """Also where the tokenizer cuts and pads: neither does."""
+    tokenizer = wordpiece_tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(2)
+    tokenizer.backend_tokenizer.enable_padding(length=9)
+    table = table_of(TEXTS)
+    store, tokens = TokenStore.open(table, tokenizer), Tokens.of(list(table.texts), tokenizer)
+    assert len(tokens) == len(store) and tokens.dtype == store.dtype
+    assert all(np.array_equal(tokens[row], store[row]) for row in range(len(store)))
+    assert len(Tokens.of([], tokenizer)) == 0 and Tokens.of(["", "w1"], tokenizer)[0].tolist() == []
