@@ -43,7 +43,7 @@ def test_encoder_options_are_nested_once_in_a_configuration(backbone, tmp_path, 
     file.write_text(json.dumps({"ranker": {"class_path": f"ltr.models.{kind}", "init_args": init}}))
     config = parser.parse_args(["--config", str(file), "--ranker.init_args.encoder.max_tokens", "4096"])
     expected = {"max_tokens": 4096, "keep_tokens": None, "dropout": "hidden", "compile": False, "pooling": "cls"}
-    expected["new_weights"] = False
+    expected |= {"layers": None, "new_weights": False}
     assert config.as_dict()["ranker"]["init_args"]["encoder"] == expected
     ranker = parser.instantiate(config).ranker
     encoder = ranker.encoder if kind == "PairWiseBertRanker" else ranker.doc_tower.encoder
