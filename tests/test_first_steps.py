@@ -39,7 +39,8 @@ def run_page(folder: Path) -> list[tuple[str, str, str]]:
         else:
             target.write_text(f"#!{sys.executable}\nimport sys\n{code}\n")
         target.chmod(0o755)
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    # Without the mode of wandb that make sets: importing sentence_transformers tells of it.
+    env = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"} | {"PYTHONPATH": str(ROOT)}
     found = []
     for commands, shown in blocks(PAGE.read_text()):
         done = subprocess.run(["bash", "-ec", commands], cwd=folder, env=env, capture_output=True, text=True, timeout=400)
