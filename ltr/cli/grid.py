@@ -27,7 +27,7 @@ Several may run at once and share the work: a cell that another one works on is 
 
   FILE           the grid: base, axes, and perhaps options, seeds, choose, metrics, baseline (docs/compare.md)
   --runs FOLDER  where the runs lie; runs/<name of FILE>
-  --only NAME …  only cells with one of these names on an axis
+  --only NAME …  only cells with these names: with one of them on each axis that has one
   --seeds N …    other seeds than those of FILE
   --table        train nothing
   --html FILE, --markdown FILE, --latex FILE, --csv FILE: also write the comparison, see ltr compare --help
@@ -45,17 +45,25 @@ def run(args: list[str]) -> None:
     root = asked.runs or Path("runs", grid.name)
     seeds = tuple(asked.seeds) or grid.seeds
     cells = [Cell(one.names, one.options, seed) for one in grid.cells() if one.seed == grid.seeds[0] for seed in seeds]
-    unknown = set(asked.only) - {name for one in cells for name in one.names}
-    if unknown:
-        known = ", ".join(dict.fromkeys(name for one in cells for name in one.names))
-        raise InputError(f"--only must name values of an axis, {known}; got {', '.join(sorted(unknown))}")
-    cells = [one for one in cells if not asked.only or set(asked.only) & set(one.names)]
+    cells = chosen_by_name(grid, cells, asked.only)
     if grid.choose is not None:
         tried = [one for one in cells if one.seed == seeds[0]]
         _train(grid, tried, root, options, asked.table)
         cells = _chosen(grid, tried, cells, root)
     _train(grid, cells, root, options, asked.table)
     _compare(grid, cells, root, asked.written)
+
+
+def chosen_by_name(grid: Grid, cells: list[Cell], only: Sequence[str]) -> list[Cell]:
+    """The cells that have, on each axis with some of these names, one of them; an InputError for an unknown name."""
+    unknown = set(only) - {name for axis in grid.axes.values() for name in axis}
+    if unknown:
+        known = ", ".join(name for axis in grid.axes.values() for name in axis)
+        raise InputError(f"--only must name values of an axis, {known}; got {', '.join(sorted(unknown))}")
+    for at, axis in enumerate(grid.axes.values()):
+        kept = axis.keys() & {*only}
+        cells = [one for one in cells if not kept or one.names[at] in kept]
+    return cells
 
 
 class _Asked:

@@ -16,6 +16,7 @@ from ltr.data.trec import Ranked, read_run, write_run
 from ltr.errors import InputError
 from ltr.use.export import Form
 from ltr.use.export import export as write_exported
+from ltr.use.int8 import METRIC
 from ltr.use.load import load
 from ltr.use.rankers import Precision, RankedDocument, TextRanker
 from ltr.use.reranking import lines, lines_of_search, ranked, reranked, searched_twice
@@ -119,15 +120,17 @@ def search(
     return None
 
 
-def export(ranker: str, folder: str, to: Form = "sentence-transformers") -> None:
+def export(ranker: str, folder: str, to: Form = "sentence-transformers", int8: str | None = None) -> None:
     """Write a folder that sentence-transformers, transformers or onnxruntime loads, with a model card.
 
     Args:
         ranker: A run folder, a checkpoint, an exported folder, or a model of the hub.
         folder: The new folder.
         to: ``sentence-transformers``; ``transformers``, for cross-encoders that kept a head of their own; or ``onnx``.
+        int8: A data folder: ``onnx`` graphs with weights in int8, too, and both kinds measured on its dev split.
     """
-    write_exported(ranker, folder, to)
+    for one in write_exported(ranker, folder, to, int8):
+        print(f"{one.kind}: {METRIC} {one.ndcg:.4f} on dev, {one.per_second:.0f} per second, {one.megabytes:.1f} MB")
     print(f"{folder} is written, for {to}; its README.md says how to use it")
 
 

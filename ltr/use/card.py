@@ -1,5 +1,6 @@
 """The model card of an exported ranker: what it is, how to use it, what it was trained on, and how good it is."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ltr.run.folder import RunFolder
 from ltr.run.log import duration
 from ltr.run.results import read_metrics
 from ltr.run.yaml_files import read_yaml
+from ltr.use.int8 import METRIC, Measured
 
 CITATION = """\
 ```bibtex
@@ -63,13 +65,14 @@ texts = tokenizer(["a document"], truncation=True, max_length=LENGTH, padding=Tr
 """
 
 
-def card(source: Path, to: str, model: PairWiseBertRanker | DualEncoder) -> str:
+def card(source: Path, to: str, model: PairWiseBertRanker | DualEncoder, measured: Sequence[Measured] = ()) -> str:
     """The text of README.md, with its metadata for the hub.
 
     Args:
         source: where the ranker came from; a run folder tells most.
         to: the form of the folder, see :func:`ltr.use.export.export`.
         model: the ranker.
+        measured: its graphs in float32 and int8.
     """
     cross = isinstance(model, PairWiseBertRanker)
     kind, pipeline = ("cross-encoder", "text-ranking") if cross else ("dual encoder", "sentence-similarity")
@@ -84,10 +87,19 @@ def card(source: Path, to: str, model: PairWiseBertRanker | DualEncoder) -> str:
         _reading(model),
         f"## Use\n\n```python\n{_snippet(to, cross).replace('LENGTH', str(longest))}```\n\nFOLDER is this folder.",
     ]
+    if measured:
+        parts += [_int8(measured, "pairs" if cross else "texts")]
     folder = RunFolder(source if source.is_dir() else source.parents[1] if len(source.parents) > 1 else source)
     if folder.config.is_file():
         parts += [_training(read_yaml(folder.config) or {}, read_metrics(folder.results)), _results(folder.path)]
     return "\n\n".join([*(part for part in parts if part), "## Citation\n\n" + CITATION.format(version=__version__)])
+
+
+def _int8(measured: Sequence[Measured], what: str) -> str:
+    rows = [f"| {one.kind} | {one.ndcg:.4f} | {one.per_second:.0f} | {one.megabytes:.1f} |" for one in measured]
+    head = f"## Int8\n\n| graph | {METRIC} on dev | {what} per second | MB |\n| --- | --- | --- | --- |\n"
+    told = "`*_int8.onnx` hold the weights in int8. Speed: onnxruntime on all cores of the machine that exported them."
+    return head + "\n".join(rows) + f"\n\n{told}"
 
 
 def _snippet(to: str, cross: bool) -> str:

@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ltr.data.collection import open_collection
 from ltr.data.files import write_new_folder
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.card import card
+from ltr.use.int8 import Measured, int8_beside
 from ltr.use.load import load
 from ltr.use.onnx_graph import graphs, write_graph
 from ltr.use.rankers import TextRanker
@@ -15,7 +17,7 @@ from ltr.use.rankers import TextRanker
 Form = Literal["sentence-transformers", "transformers", "onnx"]
 
 
-def export(source: str | Path, folder: str | Path, to: Form = "sentence-transformers") -> None:
+def export(source: str | Path, folder: str | Path, to: Form = "sentence-transformers", int8: str | None = None) -> list[Measured]:
     """Write a folder that another library loads, with a model card. A failure leaves no folder.
 
     Args:
@@ -24,10 +26,19 @@ def export(source: str | Path, folder: str | Path, to: Form = "sentence-transfor
         to: ``sentence-transformers``: a ``CrossEncoder`` or a ``SentenceTransformer``; ``transformers``: a sequence classifier,
             for cross-encoders with a head of their own; ``onnx``: ``model.onnx`` (two towers: ``query.onnx`` and
             ``document.onnx``) beside the tokenizer.
+        int8: a data folder. With ``onnx``, each graph gets a second one with weights in int8 (``model_int8.onnx``), and both are
+            measured on the dev split. None: float32 alone.
+
+    Returns:
+        What the graphs do in float32 and in int8; empty without ``int8``.
 
     Raises:
-        InputError: for a ranker that this form can't express, a folder that is there, or a missing package.
+        InputError: for a ranker that this form can't express, a folder that is there, data without a dev split, or a missing
+            package.
     """
+    if int8 is not None and to != "onnx":
+        raise InputError(f"int8 is for ONNX graphs, got --to {to}; leave it out, or export --to onnx", option="int8")
+    collection = None if int8 is None else open_collection(int8)
     if to not in get_args(Form):
         raise InputError(f"the form must be one of {', '.join(get_args(Form))}, got {to!r}", option="to")
     ranker = load(source, "32-true", "cpu")
@@ -37,11 +48,15 @@ def export(source: str | Path, folder: str | Path, to: Form = "sentence-transfor
     if to == "transformers" and isinstance(model, DualEncoder):
         raise InputError("a dual encoder is no sequence classifier of transformers; export it to sentence-transformers")
 
+    found: list[Measured] = []
+
     def write(part: Path) -> None:
         inner = part / "model"
         if to == "onnx":
             inner.mkdir()
             _write_onnx(inner, model)
+            if collection is not None:
+                found.extend(int8_beside(inner, model, collection))
         elif to == "transformers":
             assert isinstance(model, PairWiseBertRanker), "checked above"
             model.save_plain(inner)
@@ -50,9 +65,10 @@ def export(source: str | Path, folder: str | Path, to: Form = "sentence-transfor
         for file in inner.iterdir():
             file.rename(part / file.name)
         inner.rmdir()
-        (part / "README.md").write_text(card(Path(source), to, model), encoding="utf-8")
+        (part / "README.md").write_text(card(Path(source), to, model, found), encoding="utf-8")
 
     write_new_folder(Path(folder), write)
+    return found
 
 
 def _write_onnx(folder: Path, model: PairWiseBertRanker | DualEncoder) -> None:

@@ -15,7 +15,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from ltr.__main__ import main
-from ltr.cli.grid import _content
+from ltr.cli.grid import _content, chosen_by_name
 from ltr.errors import InputError
 from ltr.grid import Grid
 from tests.conftest import write_letor
@@ -64,6 +64,22 @@ def test_a_grid_is_made_once_and_compared(folder, capfd):
     assert main(["grid", "grids/losses.yaml", "--only", "softmax"]) == 0
     assert {run: Path(run, "test.run").stat().st_mtime_ns for run in runs[:3]} == {run: before[run] for run in runs[:3]}
     assert Path(runs[3], "test.run").is_file() and "against" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("only", "missing"),
+    [
+        (["ranknet"], ["ranknet/low", "ranknet/high"]),
+        (["ranknet", "low"], ["ranknet/low"]),
+        (["ranknet", "softmax", "high"], ["ranknet/high", "softmax/high"]),
+        (["low", "high"], ["ranknet/low", "ranknet/high", "softmax/low", "softmax/high"]),
+    ],
+)
+def test_only_asks_on_each_axis_that_has_one_of_its_names(folder, capfd, only, missing):
+    rates = {"low": {"model.lr": 0.001}, "high": {"model.lr": 0.01}}
+    write_grid(folder, axes={"loss": LOSSES, "rate": rates}, seeds=[0])
+    grid = Grid.read(Path("grids/losses.yaml"))
+    assert sorted(str(one.experiment) for one in chosen_by_name(grid, list(grid.cells()), only)) == sorted(missing)
 
 
 def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_to_it(folder, capfd):
