@@ -83,8 +83,10 @@ ifndef QUICK
 	$(BIN)/python experiments/subset.py data/medquad-liveqa runs/data/liveqa-600 --queries 600
 	$(BIN)/python experiments/pool_negatives.py data/wikiqa runs/data/wikiqa-negatives
 	$(BIN)/ltr fit --config experiments/cross_encoder/health.yaml --trainer.default_root_dir runs/health/seed=0 --ckpt_path last
-	$(BIN)/ltr fit --config experiments/cross_encoder/wikiqa.yaml --trainer.default_root_dir runs/teacher/seed=0 --ckpt_path last
-	$(BIN)/ltr score runs/teacher/seed=0 --data data/wikiqa --output runs/scores/wikiqa
+	$(BIN)/ltr grid experiments/grids/wikiqa_best.yaml --only "health questions" "as published" --seeds 0 1 2
+	$(BIN)/ltr score "runs/wikiqa_best/health questions/as published/seed=0" --data data/wikiqa --output runs/scores/wikiqa
+	$(BIN)/ltr score "runs/wikiqa_best/health questions/as published/"seed=[012] --data data/wikiqa --output runs/scores/wikiqa-3
+	$(BIN)/ltr score runs/health/seed=0 --data runs/data/liveqa-600 --documents bm25 --depth 20 --output runs/scores/liveqa
 	$(BIN)/ltr mine --config experiments/mined/medquad.yaml --data.path runs/data/medquad-400 --recipe.n 20 --output runs/data/medquad-negatives
 endif
 	$(BIN)/python experiments/reproduce.py $(if $(QUICK),--quick)

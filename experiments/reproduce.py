@@ -14,7 +14,7 @@ from ltr.__main__ import main as ltr
 GRIDS = Path("experiments", "grids")
 MARK = "<!-- Below this line: experiments/reproduce.py -->\n"
 MEDQUAD = ["--data.path", "runs/data/medquad-400", "--data.negatives", "runs/data/medquad-negatives"]
-MEDQUAD += ["--data.candidates", "bm25", "--data.depth", "20"]
+MEDQUAD += ["--data.candidates", "bm25", "--data.depth", "20", "--model.ranker.init_args.max_length", "64"]
 ENDS = ["--only", "in-batch", "mined once", "with margins"]
 
 
@@ -35,6 +35,8 @@ FAMILIES = (
     Family("losses", "losses-medquad", (*MEDQUAD,)),
     Family("dual_encoder", "dual_encoder"),
     Family("distil", "distil"),
+    Family("distil_cross", "distil_cross"),
+    Family("distil_corpus", "distil_corpus"),
     Family("ladder", "ladder", ships=True),
     Family("ladder", "ladder-wikiqa", ("--data.path", "data/wikiqa")),
     Family(

@@ -89,6 +89,7 @@ def _measured(
     scores, speed = (_pairs if isinstance(model, PairWiseBertRanker) else _compared)(sessions, model, collection, lists)
     values, metric = [], RankingMetric(METRIC)
     for own, one in zip(scores, lists, strict=True):
+        assert one.ideal is not None, "labelled sets it"
         parts = own, one.labels, np.ones(len(own), dtype=bool), one.doc_rows, one.ideal
         values.append(float(metric.per_query(*(torch.from_numpy(part.copy())[None] for part in parts))))
     return Measured(kind, float(np.mean(values)), speed, sum(file.stat().st_size for file in files.values()) / 1e6)
