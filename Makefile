@@ -62,6 +62,7 @@ bench: .venv/bench data  ## Measure speed, memory and padding (benchmarks/)
 	$(BIN)/python benchmarks/train_dual.py --cached --batch 1024 --max-length 64 --warm-up 1 --steps 1 --turns 2
 	$(BIN)/python benchmarks/big_batch.py
 	$(BIN)/python benchmarks/encode.py
+	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/mining.py
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/ranknet_factorised.py

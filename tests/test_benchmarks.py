@@ -26,6 +26,7 @@ OPTIONS = {
     "quality_cross": TEXTS,
     "quality_dual": TEXTS,
     "ranknet_factorised": {},
+    "search": TEXTS,
     "synthetic": {"--runs": "runs"},
     "tokens": TEXTS,
     "train_cross": TEXTS,
