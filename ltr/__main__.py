@@ -34,11 +34,12 @@ commands
   negatives  import SOURCE OUTPUT         make negatives of a TREC run, .npy or .parquet
              diff FOLDER FOLDER           compare two folders of negatives
              audit FOLDER --judge MODEL   list likely false negatives, and drop or relabel them
+  doctor     check what this machine computes: kernels, search, processes   ltr doctor
 
 Options of a command: ltr COMMAND --help; its whole configuration: ltr COMMAND --config FILE --print_config.
 A run lies in runs/EXPERIMENT/seed=N/: its configuration, its best and its last weights, its results.
 Exit codes: 0 done, 2 for what you can mend (one line says what), 130 Ctrl-C, 143 SIGTERM and 129 SIGHUP (all save first),
-1 a mistake of ours.
+1 a mistake of ours, or wrong numbers found by ltr doctor.
 LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derived data (now ~/.cache/ltr).
 """
 

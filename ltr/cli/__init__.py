@@ -21,6 +21,10 @@ def run(args: list[str]) -> None:
         from ltr.cli import reproduce
 
         return reproduce.run(args[1:])
+    if args[0] == "doctor":
+        from ltr.cli import doctor
+
+        return doctor.run(args[1:])
     if args[0] in ("rank", "search", "export", "score"):
         from ltr.cli import use
 

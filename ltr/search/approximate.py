@@ -31,6 +31,11 @@ class FaissIndex:
         self.shape: tuple[int, int] = (index.ntotal, index.d)
         self._on_gpu = _on_gpu(index, factory)
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it is searched on the GPU."""
+        return self._on_gpu is not None
+
     @classmethod
     def build(
         cls, docs: np.ndarray, prepare: Prepare, factory: str, *, squared: bool, probes: int | None, seed: int

@@ -67,7 +67,7 @@ def _block_diagonal(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
 ) -> Tensor:
     """Takes and returns ``[T, h, d]``; each text attends to itself only."""
-    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and not p:  # varlen_attn needs half precision, no dropout
+    if not p and takes_varlen(query):
         longest = layout.groups[-1][1]
         window = (-1, -1) if sliding_window is None else (sliding_window - 1, sliding_window - 1)
         ends = layout.offsets, layout.offsets, longest, longest
@@ -118,6 +118,11 @@ def _padded(
     output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p, scale=scaling)
     text = torch.arange(len(lengths), device=query.device).repeat_interleave(lengths, output_size=len(query))
     return output.transpose(1, 2)[text, torch.arange(len(query), device=query.device) - offsets[text]]
+
+
+def takes_varlen(query: Tensor) -> bool:
+    """Whether torch's attention for texts of varying length reads packed texts; it has no dropout."""
+    return query.is_cuda and query.dtype in (torch.float16, torch.bfloat16)
 
 
 def explicit_is_faster(query: Tensor) -> bool:

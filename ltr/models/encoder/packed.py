@@ -82,7 +82,9 @@ def enable_packing(encoder: PreTrainedModel) -> bool:
             expected = _trial(encoder, "padded")
             error = _difference(_trial(encoder, "alone"), expected)
         except Exception as unforeseen:  # an architecture may raise anything for inputs that it does not know
-            raise InputError(f"{name} can't read two texts side by side ({_line(unforeseen)}); take another backbone") from None
+            raise InputError(
+                f"{name} can't read two texts side by side ({one_line(unforeseen)}); take another backbone"
+            ) from None
         if error > TOLERANCE:
             raise InputError(
                 f"{name} gives a text other outputs beside a longer text than alone (by {error:.1%}), so it can't read batches; "
@@ -93,7 +95,7 @@ def enable_packing(encoder: PreTrainedModel) -> bool:
             error = _difference(expected, _trial(encoder, "packed"))
             reason = "" if error < TOLERANCE else f"its outputs would differ by {error:.1%}"
         except Exception as unforeseen:
-            reason = _line(unforeseen)
+            reason = one_line(unforeseen)
     if reason:
         encoder.set_attn_implementation(before)
         log.info("%s can't read packed texts, so it gets padded ones: %s", name, reason)
@@ -112,7 +114,8 @@ def in_eval_mode(module: nn.Module) -> Iterator[None]:
             inner.training = True
 
 
-def _line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """The kind of an error, and the first line of its message."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 

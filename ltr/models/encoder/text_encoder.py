@@ -1,8 +1,10 @@
 """A pretrained encoder over the texts of a batch: all of them in one pass, whatever their lengths."""
 
 import ctypes
+import logging
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -21,11 +23,15 @@ from ltr.models.encoder.layers import keep_layers, layers_of
 from ltr.models.encoder.linear import use_fast_linear
 from ltr.models.encoder.packed import enable_packing, first_position, hidden_states, logits
 from ltr.models.encoder.pooling import Pooling, pool
+from ltr.models.encoder.self_check import PathCheck, check_packed
+
+log = logging.getLogger(__name__)
 
 # Tokens per chunk, padding counted. On 2 CPU cores larger chunks gain nothing, and the temporaries of these fit the cache. A GPU
 # wants few, large kernels.
 CHUNK_TOKENS = {"cpu": 2048, "cuda": 65536}
 RECOMPUTED_TOKENS = {"cpu": 2048, "cuda": 8192}  # with keep_tokens: smaller, as chunks are there to save memory
+CHECKS_ITSELF = ("cuda",)  # kinds of devices; on a CPU the tests hold what the check asks
 
 # glibc keeps freed memory, and its heap grows with the number of chunks, whose buffers have many sizes. Other platforms lack
 # this call.
@@ -99,6 +105,8 @@ class TextEncoder(nn.Module):
         if options.layers is not None:
             keep_layers(model, options.layers)
         use_fast_linear(model)
+        self._own_attention = model.config._attn_implementation
+        self._checked: set[tuple[str, torch.dtype | None, bool]] = set()
         self.reads_packed = enable_packing(model)
         self.first_position = first_position(model)
         if options.compile:
@@ -117,6 +125,15 @@ class TextEncoder(nn.Module):
         """Scores ``[S]`` float32 of a ready cross-encoder's own head."""
         return self._read(texts, partial(logits, self.model))
 
+    def check_packed(self, dtype: torch.dtype | None) -> PathCheck:
+        """Compare packed with padded reading on this device, under autocast to ``dtype`` (None: without).
+
+        An encoder does so by itself before it first reads on a GPU, in each precision, with and without gradients; see
+        :mod:`ltr.models.encoder.self_check`.
+        """
+        with torch.compiler.set_stance("force_eager") if self.options.compile else nullcontext():  # compiling takes minutes
+            return check_packed(self.model, self._own_attention, dtype)
+
     def padding_share(self, texts: Texts) -> float:
         """See :meth:`ltr.models.Ranker.padding_share`."""
         return 0.0 if self.reads_packed else padding_share(texts.lengths.tolist(), self._chunk_tokens(texts))
@@ -125,11 +142,28 @@ class TextEncoder(nn.Module):
         """What ``read`` makes of each text, ``[S, *size]``."""
         if not len(texts.lengths):
             return torch.zeros(0, *size, device=texts.ids.device)
+        if self.reads_packed and texts.ids.device.type in CHECKS_ITSELF:
+            self._check_once(texts.ids.device.type)
         chunks = self._chunks(texts)
         recomputed = self._recomputed(chunks)
         read_again = partial(checkpoint, partial(_read_alone, read), use_reentrant=False)
         outputs = [read_again(chunk) for chunk in chunks[:recomputed]] + [read(chunk) for chunk in chunks[recomputed:]]
         return torch.cat(outputs)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
+
+    def _check_once(self, device: str) -> None:
+        """Take padded reading from here on if packed reading is wrong on this device, in the precision of the caller."""
+        # Under DDP each process decides for itself, without a collective call. They need not agree: both ways compute the same
+        # function of the same parameters, and neither communicates.
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        precision = (device, dtype, torch.is_grad_enabled())
+        if precision in self._checked:
+            return
+        self._checked.add(precision)
+        if fault := self.check_packed(dtype).fault:
+            self.reads_packed = False
+            self.model.set_attn_implementation(self._own_attention)
+            name, kind = type(self.model).__name__, str(dtype or torch.float32).removeprefix("torch.")
+            log.warning("%s on %s in %s: packed texts %s; from here on texts are padded", name, device, kind, fault)
 
     def _recomputed(self, chunks: Sequence[Chunk]) -> int:
         """How many of the first chunks are computed again: the backward pass begins with the last, which is always kept."""

@@ -1,0 +1,239 @@
+"""On a CPU an encoder does not check itself; here it is told to, by ``CHECKS_ITSELF``."""
+
+import copy
+from itertools import accumulate
+
+import pytest
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+from transformers import BertConfig, BertForSequenceClassification, BertModel, ModernBertConfig, ModernBertModel
+
+from ltr.batch import Texts
+from ltr.models.encoder import attention, text_encoder
+from ltr.models.encoder.attention import Layout
+from ltr.models.encoder.self_check import check_packed
+from ltr.models.encoder.text_encoder import TextEncoder
+
+SIZES = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+SPECIAL = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+PRECISIONS = [None, torch.bfloat16, torch.float16]
+right = attention._block_diagonal
+
+
+def bert(kind=BertModel, std=0.1):
+    torch.manual_seed(0)
+    model = kind(BertConfig(**SIZES, max_position_embeddings=64, num_labels=1))
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=std)
+    return model
+
+
+def modernbert():
+    torch.manual_seed(0)
+    return ModernBertModel(ModernBertConfig(**SIZES, **SPECIAL, local_attention=8, global_attn_every_n_layers=2))
+
+
+def texts(lengths=(7, 1, 20, 7)):
+    generator = torch.Generator().manual_seed(0)
+    return Texts(torch.randint(3, 200, (sum(lengths),), generator=generator), torch.tensor(lengths))
+
+
+def missing(*args):
+    raise NotImplementedError("no kernel image is available\nCUDA_LAUNCH_BLOCKING=1 …")
+
+
+def failing(*args):
+    raise RuntimeError("CUDA error: invalid configuration argument")
+
+
+def of_other_sign(*args):
+    return -right(*args)
+
+
+def short_ones_joined(query, key, value, layout, *others):
+    """Attention in which the two shortest texts see each other."""
+    first, second, *sizes = [n for count, n in layout.groups for _ in range(count)]
+    sizes = [first + second, *sizes]
+    return right(query, key, value, Layout(tuple((1, n) for n in sizes), torch.tensor([0, *accumulate(sizes)])), *others)
+
+
+class WrongBackward(torch.autograd.Function):
+    """The right outputs; the gradient of the keys has the other sign."""
+
+    @staticmethod
+    def forward(ctx, key):
+        return key.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient
+
+
+def wrong_backward(query, key, *others):
+    return right(query, WrongBackward.apply(key), *others)
+
+
+def of_nan(*args):
+    return right(*args) * float("nan")
+
+
+def drawing(*args):
+    """Right, but it moves the random state."""
+    torch.rand(1)
+    return right(*args)
+
+
+WRONG = [of_other_sign, short_ones_joined, wrong_backward, of_nan]
+
+
+def named(dtype):
+    return str(dtype or torch.float32).removeprefix("torch.")
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    monkeypatch.setattr(text_encoder, "CHECKS_ITSELF", ("cpu",))
+
+
+def read(encoder, dtype=None):
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+        return encoder(texts())
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=named)
+@pytest.mark.parametrize("build", [bert, modernbert, lambda: bert(BertForSequenceClassification), lambda: bert(std=0.3)])
+def test_the_right_kernel_passes(build, dtype):
+    check = TextEncoder(build()).check_packed(dtype)
+    assert check.fault == "" and check.error < (0.1 if dtype else 1e-5)
+    assert check.rounding == 0 if dtype is None else 0 < check.rounding < 0.2
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=named)
+@pytest.mark.parametrize("kernel", WRONG)
+@pytest.mark.parametrize("build", [bert, modernbert])
+def test_a_wrong_kernel_is_found(build, kernel, dtype, monkeypatch):
+    encoder = TextEncoder(build())
+    monkeypatch.setattr(attention, "_block_diagonal", kernel)
+    fault = encoder.check_packed(dtype).fault
+    assert fault.startswith("give wrong ") and ("gradients" in fault or kernel is not wrong_backward)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=named)
+def test_without_gradients_the_outputs_tell(dtype, monkeypatch):
+    encoder = TextEncoder(bert())
+    with torch.inference_mode():
+        assert encoder.check_packed(dtype).fault == ""
+        monkeypatch.setattr(attention, "_block_diagonal", short_ones_joined)
+        assert "outputs" in encoder.check_packed(dtype).fault
+    encoder.requires_grad_(False)
+    assert "outputs" in encoder.check_packed(dtype).fault
+
+
+def test_weights_in_half_precision_are_no_fault():
+    assert TextEncoder(bert()).bfloat16().check_packed(None).fault == ""
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=named)
+@pytest.mark.parametrize("kernel", [missing, failing, *WRONG])
+def test_an_encoder_says_so_once_and_reads_padded_texts_from_then_on(kernel, dtype, on_cpu, monkeypatch, caplog):
+    never_packed = TextEncoder(bert()).eval()
+    never_packed.reads_packed = False
+    never_packed.model.set_attn_implementation("sdpa")
+    expected = read(never_packed, dtype)
+    encoder = TextEncoder(bert()).eval()
+    monkeypatch.setattr(attention, "_block_diagonal", kernel)
+    assert torch.equal(read(encoder, dtype), expected)
+    (record,) = caplog.records
+    reasons = {
+        missing: "can't be read (NotImplementedError: no kernel image is available)",
+        failing: "can't be read (RuntimeError: CUDA error: invalid configuration argument)",
+    }
+    reason = reasons.get(kernel, "give wrong ")
+    assert record.levelname == "WARNING" and "\n" not in record.message
+    assert record.message.startswith(f"BertModel on cpu in {named(dtype)}: packed texts {reason}")
+    assert record.message.endswith("; from here on texts are padded")
+    assert not encoder.reads_packed and encoder.model.config._attn_implementation == "sdpa"
+    assert encoder.padding_share(texts()) > 0
+    read(encoder, dtype).sum().backward()
+    assert len(caplog.records) == 1
+
+
+def test_each_precision_is_checked_once_with_and_without_gradients(on_cpu, monkeypatch):
+    calls = []
+    encoder = TextEncoder(bert())
+    monkeypatch.setattr(
+        text_encoder, "check_packed", lambda *args: calls.append((args[2], torch.is_grad_enabled())) or check_packed(*args)
+    )
+    for _ in range(2):
+        read(encoder)
+        with torch.inference_mode():
+            read(encoder, torch.bfloat16)
+        read(copy.deepcopy(encoder), torch.bfloat16)
+        read(encoder, torch.bfloat16)
+    assert calls == [(None, True), (torch.bfloat16, False), (torch.bfloat16, True), (torch.bfloat16, True)]
+
+
+def test_on_a_cpu_nothing_is_checked(monkeypatch):
+    encoder = TextEncoder(bert())
+    monkeypatch.setattr(text_encoder, "check_packed", missing)
+    read(encoder)
+
+
+@pytest.mark.parametrize("kernel", [right, drawing, of_other_sign, missing])
+def test_a_check_leaves_no_trace(kernel, monkeypatch):
+    """Dropout of 10 % is on: the step after the check draws what it would have drawn."""
+    encoder = TextEncoder(bert()).train()
+    encoder.model.encoder.layer[0].eval()
+    parameters = [p for p in encoder.parameters()]
+    parameters[0].grad = torch.ones_like(parameters[0])
+    modes, state = [m.training for m in encoder.modules()], torch.random.get_rng_state()
+    with monkeypatch.context() as patch, torch.autocast("cpu", dtype=torch.bfloat16):
+        patch.setattr(attention, "_block_diagonal", kernel)
+        assert bool(encoder.check_packed(torch.bfloat16).fault) == (kernel in (of_other_sign, missing))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert (parameters[0].grad == 1).all() and all(p.grad is None for p in parameters[1:])
+    assert [m.training for m in encoder.modules()] == modes
+    assert encoder.model.config._attn_implementation == attention.NAME
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+def test_a_step_with_the_check_is_the_step_without_it(ddp, monkeypatch, tmp_path):
+    """Inside autocast and DistributedDataParallel, which waits for the gradient of each parameter once, as in training."""
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        found = []
+        for devices in ((), ("cpu",)):
+            monkeypatch.setattr(text_encoder, "CHECKS_ITSELF", devices)
+            model = bert()
+            model.pooler = None
+            encoder = TextEncoder(model).train()
+            trained = DistributedDataParallel(encoder) if ddp else encoder
+            torch.manual_seed(1)
+            read(trained, torch.bfloat16).square().sum().backward()
+            assert bool(encoder._checked) == bool(devices)
+            found.append([torch.random.get_rng_state(), *(p.grad for p in trained.parameters())])
+    finally:
+        distributed.destroy_process_group()
+    assert all(map(torch.equal, *found))
+
+
+def test_an_error_of_the_padded_path_is_raised(monkeypatch):
+    """There is no other path to take."""
+    encoder = TextEncoder(bert())
+    monkeypatch.setattr("ltr.models.encoder.self_check.padded_chunks", missing)
+    with pytest.raises(NotImplementedError, match="no kernel"):
+        encoder.check_packed(None)
+    assert encoder.model.config._attn_implementation == attention.NAME
+
+
+def test_too_little_memory_says_nothing_of_the_kernel(on_cpu, monkeypatch):
+    def out_of_memory(*args):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    encoder = TextEncoder(bert())
+    monkeypatch.setattr(attention, "_block_diagonal", out_of_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        read(encoder)
+    assert encoder.reads_packed

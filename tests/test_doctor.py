@@ -1,0 +1,166 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ltr import doctor
+from ltr.__main__ import main
+from ltr.doctor import Finding, check_encoding, check_gather, check_search
+from ltr.models.encoder import attention, text_encoder
+from ltr.models.encoder.self_check import PathCheck
+from ltr.search.approximate import FaissIndex
+
+ROOT = Path(__file__).parents[1]
+right = attention._block_diagonal
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """Without the check that starts two processes."""
+    monkeypatch.setattr(doctor, "check_gather", lambda backend: Finding(f"gather, {backend}", "", "not run", "in this test"))
+
+
+def report(text: str) -> dict[str, list[str]]:
+    """Way, result and reason by what was looked at."""
+    lines = [line.split("\t") for line in text.splitlines()]
+    assert {len(line) for line in lines} == {4} and len({line[0] for line in lines}) == len(lines)
+    return {what: rest for what, *rest in lines}
+
+
+@pytest.mark.slow
+def test_the_command_in_a_pipe():
+    done = subprocess.run([sys.executable, "-m", "ltr", "doctor"], cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = report(done.stdout)
+    assert found["torch"][0] == torch.__version__ and "allocator" in found and "CPU features" in found
+    assert "cores" in found["machine"][0] and found["linear layers, CPU, float32"][0] in ("torch", "oneDNN")
+    checks = {what: result for what, (_, result, _) in found.items() if result}
+    precisions = [f"{precision}, {stage}" for precision in ("float32", "bfloat16") for stage in ("training", "inference")]
+    on_cpu = [
+        *(f"attention, CPU, {one}" for one in precisions),
+        "search, Flat",
+        "search, IVF1,Flat",
+        "gather, two processes, gloo",
+    ]
+    assert {checks.pop(what) for what in on_cpu} == {"ok"}
+    if torch.cuda.device_count() < 2:
+        assert checks.pop("gather, two processes, nccl") == "not run"
+    assert set(checks.values()) <= {"ok"}
+
+
+def test_a_backbone_and_a_table_on_a_terminal(backbone, alone, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["doctor", "--backbone", backbone]) == 0
+    out = capsys.readouterr().out
+    assert "attention" in out and "\t" not in out and "┃" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [(["--backbone", "/nowhere"], "backbone '/nowhere' can't be loaded"), (["--depth", "3"], "--depth")]
+)
+def test_bad_input_is_one_line(options, said, capsys):
+    assert main(["doctor", *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("ltr: ") and said in err and err.count("\n") == 1
+
+
+def missing(*args):
+    raise NotImplementedError("no kernel image is available\nfor this device")
+
+
+def of_other_sign(*args):
+    return -right(*args)
+
+
+@pytest.mark.parametrize("kernel", [missing, of_other_sign])
+def test_a_wrong_kernel_with_another_path_has_fallen_back(kernel, alone, monkeypatch, capsys):
+    monkeypatch.setattr(text_encoder, "CHECKS_ITSELF", ("cpu",))
+    tiny = doctor._tiny()
+
+    def broken():
+        monkeypatch.setattr(attention, "_block_diagonal", kernel)
+        return tiny
+
+    monkeypatch.setattr(doctor, "_tiny", broken)
+    assert main(["doctor"]) == 0
+    found = {what: rest for what, rest in report(capsys.readouterr().out).items() if what.startswith("attention")}
+    assert len(found) == 4
+    for uses, result, why in found.values():
+        assert (uses, result) == ("padded, by transformers", "fell back")
+        assert ("no kernel image" in why) if kernel is missing else ("give wrong" in why)
+
+
+@pytest.mark.parametrize("rounding", [0.0, float("nan")])
+def test_a_wrong_kernel_without_another_path_is_exit_code_1(rounding, alone, monkeypatch, capsys):
+    """On a CPU no encoder checks itself; where padded texts are wrong too, there is nothing to fall back to."""
+    if rounding != 0:
+        monkeypatch.setattr(text_encoder, "CHECKS_ITSELF", ("cpu",))
+    monkeypatch.setattr(text_encoder.TextEncoder, "check_packed", lambda *args: PathCheck("give wrong outputs", 1.0, rounding))
+    with pytest.raises(SystemExit) as stop:
+        main(["doctor"])
+    assert stop.value.code == 1
+    assert report(capsys.readouterr().out)["attention, CPU, float32, training"][1:] == [
+        "wrong",
+        "packed texts give wrong outputs",
+    ]
+
+
+def test_an_encoder_that_is_always_padded_has_no_finding(monkeypatch):
+    encoder, _ = doctor._tiny()
+    encoder.reads_packed = False
+    assert {finding.result for finding in doctor.check_attention(encoder)} == {""}
+
+
+def the_worst(scores, rows):
+    return scores.flip(1), rows.flip(1) * 0 + torch.arange(10)
+
+
+def one_twice(scores, rows):
+    return torch.cat([scores[:, :-1], scores[:, :1]], 1), torch.cat([rows[:, :-1], rows[:, :1]], 1)
+
+
+def neighbours(scores, rows):
+    return scores, (rows + 1) % 1000
+
+
+@pytest.mark.parametrize("fault", [the_worst, one_twice, neighbours])
+def test_a_wrong_search_is_found(fault, monkeypatch):
+    assert [check_search(factory).result for factory in ("Flat", "IVF1,Flat")] == ["ok", "ok"]
+    exact, approximate = doctor.search_exactly, FaissIndex.search
+    monkeypatch.setattr(doctor, "search_exactly", lambda *args, **options: fault(*exact(*args, **options)))
+    monkeypatch.setattr(FaissIndex, "search", lambda *args, **options: fault(*approximate(*args, **options)))
+    assert [check_search(factory).result for factory in ("Flat", "IVF1,Flat")] == ["wrong", "wrong"]
+
+
+def test_a_search_without_faiss_is_not_run(monkeypatch):
+    monkeypatch.setattr("ltr.search.approximate.faiss", None)
+    finding = check_search("IVF1,Flat")
+    assert finding.result == "not run" and "faiss" in finding.why
+
+
+def test_an_encoding_that_autocast_spoils_is_found():
+    encoder, tokenizer = doctor._tiny()
+    assert check_encoding(encoder, tokenizer, torch.bfloat16).result == "ok"
+    hook = encoder.register_forward_hook(lambda *args: args[2] + 0.1 * torch.is_autocast_enabled("cpu"))
+    assert check_encoding(encoder, tokenizer, torch.bfloat16).result == "wrong"
+    hook.remove()
+
+
+def test_a_wrong_gather_is_found(monkeypatch):
+    """The real one, with two processes, runs in the command above."""
+    whole = doctor._gradient(slice(None), "cpu")
+
+    def ranks_get(*gradients):
+        def spawn(_, args, nprocs):
+            for rank, gradient in enumerate(gradients):
+                torch.save(gradient, f"{args[1]}/{rank}")
+
+        monkeypatch.setattr(doctor, "spawn", spawn)
+        return check_gather("gloo").result
+
+    assert ranks_get(0.5 * whole, 1.5 * whole) == "ok"
+    assert ranks_get(whole, 0 * whole) == "wrong"
+    monkeypatch.setattr(doctor, "spawn", lambda *_, args, nprocs: missing())
+    assert check_gather("gloo")[2:] == ("wrong", "for this device")
