@@ -1,7 +1,9 @@
-"""Linear layers of an encoder by oneDNN, where torch's own are slow.
+"""Linear layers of an encoder: fewer casts under autocast, and oneDNN where torch's own float32 is slow.
 
-In float32 torch multiplies matrices by MKL, which uses half of the vector width of an AMD CPU with AVX-512. oneDNN, which is part
-of torch too, uses all of it (``benchmarks/attention.py``). In bfloat16 torch takes oneDNN by itself.
+Autocast casts the input of every linear layer, and keeps each copy for the backward pass: query, key and value cast one tensor
+three times. Here they share one copy. In float32 torch multiplies matrices by MKL, which uses half of the vector width of an AMD
+CPU with AVX-512. oneDNN, which is part of torch too, uses all of it (``benchmarks/attention.py``). In bfloat16 torch takes it by
+itself.
 """
 
 from typing import Any
@@ -12,17 +14,20 @@ from torch.autograd.function import once_differentiable
 
 
 def use_fast_linear(module: nn.Module) -> None:
-    """Turn every ``nn.Linear`` inside into a :class:`FastLinear`, if that is faster on this CPU. Parameters stay as they are."""
-    if mkl_is_slow():
-        for child in module.modules():
-            if type(child) is nn.Linear:
-                child.__class__ = FastLinear
+    """Turn every ``nn.Linear`` inside into a :class:`SharedCastLinear`, or a :class:`FastLinear` where that is faster.
+
+    Parameters stay as they are.
+    """
+    kind = FastLinear if mkl_is_slow() else SharedCastLinear
+    for child in module.modules():
+        if type(child) in (nn.Linear, SharedCastLinear, FastLinear):
+            child.__class__ = kind
 
 
 def use_plain_linear(module: nn.Module) -> None:
     """Undo :func:`use_fast_linear`, for what traces a model."""
     for child in module.modules():
-        if isinstance(child, FastLinear):
+        if isinstance(child, SharedCastLinear):
             child.__class__ = nn.Linear  # type: ignore[assignment]
 
 
@@ -32,8 +37,28 @@ def mkl_is_slow() -> bool:
     return bool(able.get("avx512_f")) and "AMD" in str(able.get("cpu_name")) and torch.backends.mkldnn.is_available()
 
 
-class FastLinear(nn.Linear):
-    """``nn.Linear`` by oneDNN in float32 on a CPU. Everywhere else, under autocast and ``torch.compile``, it is torch's own."""
+class SharedCastLinear(nn.Linear):
+    """``nn.Linear`` that under autocast shares the half-precision copy of its input with others that read the same tensor."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        device = input.device.type
+        if input.dtype == torch.float32 and torch.is_autocast_enabled(device) and not torch.compiler.is_compiling():
+            return super().forward(_half(input, torch.get_autocast_dtype(device)))
+        return super().forward(input)
+
+
+def _half(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The copy of ``x`` in half precision. It lives as long as ``x`` does, on which it is kept."""
+    state = (dtype, torch.is_grad_enabled(), None if x.is_inference() else x._version)
+    kept: tuple[Any, Tensor] | None = getattr(x, "_half_of_linear", None)
+    if kept is None or kept[0] != state:
+        kept = state, x.to(dtype)
+        x._half_of_linear = kept  # type: ignore[attr-defined]
+    return kept[1]
+
+
+class FastLinear(SharedCastLinear):
+    """Also by oneDNN in float32 on a CPU. Everywhere else, under autocast and ``torch.compile``, it is torch's own."""
 
     def forward(self, input: Tensor) -> Tensor:
         plain = input.device.type == "cpu" and input.dtype == self.weight.dtype == torch.float32 and input.numel()

@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ltr.models.encoder import linear
-from ltr.models.encoder.linear import FastLinear, use_fast_linear
+from ltr.models.encoder.linear import FastLinear, SharedCastLinear, use_fast_linear
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.models.encoder.test_text_encoder import bert, texts
 
@@ -51,6 +52,70 @@ def test_half_precision_is_left_to_torch(monkeypatch):
     assert layer.double()(x.double()).dtype == torch.float64
 
 
+def casts(function) -> int:
+    """How many tensors are cast from float32 to bfloat16, without weights: those that autocast has cast it keeps."""
+
+    class Count(TorchDispatchMode):
+        found = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten._to_copy.default and (kwargs or {}).get("dtype") == torch.bfloat16:
+                self.found += args[0].shape[0] == 1  # a chunk, [1, T, H]
+            return func(*args, **(kwargs or {}))
+
+    with torch.autocast("cpu", torch.bfloat16), Count() as count:
+        function()
+    return count.found
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_query_key_and_value_share_a_cast(training, monkeypatch):
+    """In each of the two layers: the input of attention, and that of the feed-forward network; plain layers cast four."""
+    encoder = TextEncoder(bert(), 0).train(training)
+    n_layers = len(encoder.model.encoder.layer)
+    with torch.set_grad_enabled(training):
+        assert casts(lambda: encoder(texts())) == 2 * n_layers
+        linear.use_plain_linear(encoder)
+        assert casts(lambda: encoder(texts())) == 4 * n_layers
+
+
+def test_a_shared_cast_gives_the_outputs_and_gradients_of_autocast():
+    encoder = TextEncoder(bert(), 0).eval()
+    found = []
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            output = encoder(texts())
+        output.square().sum().backward()
+        # Of matrices: the gradient of a key's bias is rounding alone.
+        found.append([output.detach(), *(p.grad for p in encoder.parameters() if p.grad is not None and p.ndim > 1)])
+        encoder.zero_grad()
+        linear.use_plain_linear(encoder)
+    assert torch.equal(found[0][0], found[1][0]) and len(found[0]) == len(found[1]) > 10
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).norm() <= 0.02 * theirs.norm() + 1e-6
+
+
+@pytest.mark.parametrize("kind", [SharedCastLinear, FastLinear])
+def test_a_cast_is_not_shared_where_it_would_be_wrong(kind):
+    """After the input has changed, in another precision, and for gradients behind a forward pass without them."""
+    layer, x = kind(3, 3, bias=False), torch.randn(2, 3)
+    torch.nn.init.eye_(layer.weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer(x), x.bfloat16())
+        x.add_(1)
+        assert torch.equal(layer(x), x.bfloat16())
+    with torch.autocast("cpu", torch.float16):
+        assert torch.equal(layer(x), x.half())
+    x.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.no_grad():
+            layer(x)
+        layer(x).sum().backward()
+    assert torch.equal(x.grad, torch.ones(2, 3))
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        assert layer(torch.ones(2, 3)).dtype == torch.bfloat16
+
+
 @needs_onednn
 def test_a_second_derivative_is_refused():
     x = torch.randn(6, 5, requires_grad=True)
@@ -63,9 +128,9 @@ def test_a_second_derivative_is_refused():
     ("able", "kind"),
     [
         (AMD, FastLinear),
-        (AMD | {"avx512_f": False}, nn.Linear),
-        (AMD | {"cpu_name": "Intel(R) Xeon(R) Platinum 8481C"}, nn.Linear),
-        ({}, nn.Linear),
+        (AMD | {"avx512_f": False}, SharedCastLinear),
+        (AMD | {"cpu_name": "Intel(R) Xeon(R) Platinum 8481C"}, SharedCastLinear),
+        ({}, SharedCastLinear),
     ],
 )
 @needs_onednn
@@ -85,7 +150,7 @@ def test_an_encoder_keeps_its_weights_and_outputs(monkeypatch):
     fast = TextEncoder(copy.deepcopy(plain.model), 0)
     kinds = [type(module) for module in fast.modules() if isinstance(module, nn.Linear)]
     assert set(kinds) == {FastLinear} and len(kinds) == 6 * len(plain.model.encoder.layer)
-    assert not any(isinstance(module, FastLinear) for module in plain.modules())
+    assert {type(module) for module in plain.modules() if isinstance(module, nn.Linear)} == {SharedCastLinear}
     for name, values in plain.state_dict().items():
         assert torch.equal(fast.state_dict()[name], values)
     torch.testing.assert_close(fast(texts()), plain(texts()))
