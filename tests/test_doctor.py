@@ -29,7 +29,7 @@ def report(text: str) -> dict[str, list[str]]:
     return {what: rest for what, *rest in lines}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_in_a_pipe():
     done = subprocess.run([sys.executable, "-m", "ltr", "doctor"], cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
