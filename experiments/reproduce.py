@@ -30,6 +30,7 @@ class Family(NamedTuple):
 FAMILIES = (
     Family("wikiqa", "wikiqa"),
     Family("wikiqa_best", "wikiqa_best"),
+    Family("wikiqa_dual", "wikiqa_dual"),
     Family("cross_encoder", "cross_encoder", ships=True),
     Family("losses", "losses"),
     Family("losses", "losses-medquad", (*MEDQUAD,)),
