@@ -50,10 +50,9 @@ class SharedCastLinear(nn.Linear):
 def _half(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The copy of ``x`` in half precision. It lives as long as ``x`` does, on which it is kept."""
     state = (dtype, torch.is_grad_enabled(), None if x.is_inference() else x._version)
-    kept: tuple[Any, Tensor] | None = getattr(x, "_half_of_linear", None)
+    kept: tuple[Any, Tensor] | None = x.__dict__.get("half_of_linear")
     if kept is None or kept[0] != state:
-        kept = state, x.to(dtype)
-        x._half_of_linear = kept  # type: ignore[attr-defined]
+        kept = x.__dict__["half_of_linear"] = state, x.to(dtype)
     return kept[1]
 
 
