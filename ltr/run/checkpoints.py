@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -23,6 +24,10 @@ from ltr.run.progress import Moment, settle
 from ltr.run.signals import NAMES, Signals
 
 log = logging.getLogger(__name__)
+
+#: The most of a run's time that goes into writing ``last.ckpt`` where nothing else asks for it. A file of 270 MB after each of a
+#: small data set's epochs took longer than the epoch.
+SHARE = 0.05
 
 
 @dataclass
@@ -55,8 +60,9 @@ class Last:
     """How often ``last.ckpt`` is written.
 
     Args:
-        every_n_steps: Optimiser steps between two writes. It is also written at the end of every epoch and of the run, after
-            every validation, and at Ctrl-C, SIGTERM and SIGHUP.
+        every_n_steps: Optimiser steps between two writes. It is also written at the end of the run, with new best weights, and at
+            Ctrl-C, SIGTERM and SIGHUP; at the end of an epoch and after a validation where that takes at most a twentieth of the
+            time since it was last written.
     """
 
     every_n_steps: int = 500
@@ -90,6 +96,7 @@ class Checkpoints(Checkpoint):
         self._unfinished = 0  # batches since the last optimiser step
         self._validating = self._is_due = self._improved = self._stopped = False
         self._before: dict[str, Any] = {}  # states of the callbacks before the validation that is running
+        self._pays_from = 0.0  # when the next write of last.ckpt takes at most its share of the time
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.strategy.restore_checkpoint_after_setup:
@@ -101,7 +108,7 @@ class Checkpoints(Checkpoint):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         kept = self._kept(RunFolder(trainer.default_root_dir)) if trainer.is_global_zero else {}
         self._scores = trainer.strategy.broadcast(kept)  # so that all ranks decide alike
-        self._unfinished, self._stopped = 0, False
+        self._unfinished, self._stopped, self._pays_from = 0, False, 0.0
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._stopped = state_dict["stopped"]
@@ -143,18 +150,19 @@ class Checkpoints(Checkpoint):
         epoch, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
         assert fetcher is not None, "a batch has been fetched"
         to_validate = epoch._should_check_val_fx(fetcher)
-        if self._unfinished or (epoch._is_training_done and not to_validate):
+        if self._unfinished:
+            return
+        self._is_due = trainer.global_step % self.last.every_n_steps == 0
+        if epoch._is_training_done and not to_validate:
             return
         if self._signals.asked and not _ends(trainer):
             self._leave(trainer, Moment.VALIDATION_DUE if to_validate else Moment.AFTER_STEP)
-        if trainer.global_step % self.last.every_n_steps == 0:
-            self._is_due = to_validate
-            if not to_validate:
-                self._save(trainer, Moment.AFTER_STEP)
+        if self._is_due and not to_validate:
+            self._save(trainer, Moment.AFTER_STEP)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         whole = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
-        self._save(trainer, Moment.EPOCH_END if whole else Moment.AFTER_STEP)
+        self._save_if_it_pays(trainer, Moment.EPOCH_END if whole else Moment.AFTER_STEP)
         if self._signals.asked and whole and not _ends(trainer):
             raise self._signals.asked
 
@@ -175,7 +183,7 @@ class Checkpoints(Checkpoint):
             self._before = {}
             return  # the end of the epoch is at hand
         if self._improved or not self._unfinished:
-            self._save(trainer, Moment.AFTER_STEP)
+            self._save_if_it_pays(trainer, Moment.AFTER_STEP)
         self._before = {}
         if self._signals.asked and not self._unfinished and not _ends(trainer):
             raise self._signals.asked
@@ -215,6 +223,12 @@ class Checkpoints(Checkpoint):
         self._save(trainer, moment)
         raise self._signals.asked
 
+    def _save_if_it_pays(self, trainer: Trainer, moment: Moment) -> None:
+        """Write, or leave it to a later moment: what is lost then is done anew by a resume, and costs less than writing did."""
+        wanted = self._improved or self._is_due or self._signals.asked or _ends(trainer)
+        if wanted or time.monotonic() >= self._pays_from:
+            self._save(trainer, moment)
+
     def _save(self, trainer: Trainer, moment: Moment) -> None:
         """Write ``last.ckpt``, and ``best.ckpt`` where the weights are the best so far.
 
@@ -225,7 +239,7 @@ class Checkpoints(Checkpoint):
         self._stopped = trainer.should_stop and not _time_is_up(trainer)
         if not trainer.is_global_zero or is_trial(trainer):
             return
-        folder = RunFolder(trainer.default_root_dir)
+        start, folder = time.monotonic(), RunFolder(trainer.default_root_dir)
         checkpoint = self._settled(trainer, moment)
         temporary = folder.checkpoints / ".checkpoint.tmp"
         try:
@@ -242,6 +256,8 @@ class Checkpoints(Checkpoint):
         finally:
             for left in (temporary, folder.checkpoints / ".best.tmp"):
                 left.unlink(missing_ok=True)
+        took = time.monotonic() - start
+        self._pays_from = start + took / SHARE
 
     def _settled(self, trainer: Trainer, moment: Moment) -> dict[str, Any]:
         """A checkpoint of Lightning that resumes at a moment, and what we add to it."""

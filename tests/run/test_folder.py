@@ -3,13 +3,17 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
+from lightning.pytorch.strategies import Strategy
 
 from ltr.__main__ import main
 from ltr.errors import InputError
+from ltr.module import RankerModule
+from ltr.run.checkpoints import Checkpoints
 from ltr.run.folder import RunFolder, read_checkpoint
 from tests.conftest import write_letor
 from tests.run.resumes import configured
@@ -236,6 +240,54 @@ def test_killed_between_the_two_files_of_the_first_validation(config):
     Path("run/checkpoints/last.ckpt").unlink()
     assert fit(config, "run", "--ckpt_path", "last", *same_rate) == 0
     assert all(torch.equal(a, b) for a, b in zip(_weights("run"), _weights("whole"), strict=True))
+
+
+class _Clock:
+    """A clock of its own: epochs of 50 s, and 10 s for each checkpoint."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now, self.written = 0.0, []
+        save, epoch = Strategy.save_checkpoint, RankerModule.on_train_epoch_start
+
+        def saving(strategy, checkpoint, *args):
+            self.now += 10
+            self.written.append(checkpoint["global_step"])
+            save(strategy, checkpoint, *args)
+
+        def beginning(module):
+            self.now += 50
+            epoch(module)
+
+        patch.setattr("ltr.run.checkpoints.time", SimpleNamespace(monotonic=lambda: self.now))
+        patch.setattr(Strategy, "save_checkpoint", saving)
+        patch.setattr(RankerModule, "on_train_epoch_start", beginning)
+
+
+LONG = ("--last.every_n_steps", "500")
+NO_VALIDATION = ("--trainer.limit_val_batches", "0", "--trainer.max_epochs", "10")
+
+
+def test_short_epochs_share_a_checkpoint(config, monkeypatch):
+    """Six steps an epoch. The first is written from 50 s to 60 s, so that the next is due 200 s after 50 s: at 260 s, after the
+    fifth epoch, until 270 s; then 200 s after 260 s, at 470 s, after the ninth; and the end."""
+    clock = _Clock(monkeypatch)
+    assert fit(config, "run", *NO_VALIDATION, *LONG) == 0
+    assert clock.written == [6, 30, 54, 60] and loaded("run")["global_step"] == 60
+
+
+def test_a_checkpoint_that_was_asked_for_is_written(config, monkeypatch):
+    """Every 12 steps is the end of every second epoch; none but these and the first is written."""
+    clock = _Clock(monkeypatch)
+    assert fit(config, "run", *NO_VALIDATION, "--last.every_n_steps", "12") == 0
+    assert clock.written == [6, 12, 24, 36, 48, 60]
+
+
+def test_new_best_weights_are_written_at_once(config, monkeypatch):
+    clock = _Clock(monkeypatch)
+    monkeypatch.setattr(Checkpoints, "_rate", lambda self, trainer: setattr(self, "_improved", trainer.global_step in (12, 24)))
+    monkeypatch.setattr(Checkpoints, "_keep_best", lambda *_: None)
+    assert fit(config, "run", "--trainer.max_epochs", "6", *LONG) == 0
+    assert clock.written == [6, 12, 24, 36]
 
 
 def _weights(run: str, name: str = "last") -> list[torch.Tensor]:
