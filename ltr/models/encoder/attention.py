@@ -29,11 +29,13 @@ class Layout:
 
     Attributes:
         groups: texts of equal length lie side by side: (number of texts, length), shortest first.
-        offsets: ``[C + 1]`` int32, where each text begins, and T.
+        offsets: ``[C + 1]`` int32, where each text begins, and where the last one ends.
+        padding: tokens behind the last text, which nothing attends to; on a CPU alone.
     """
 
     groups: tuple[tuple[int, int], ...]
     offsets: Tensor
+    padding: int = 0
 
 
 def _attention(
@@ -82,13 +84,13 @@ def _block_diagonal(
 def _by_length(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
 ) -> Tensor:
-    """Texts of equal length together, by the faster kernel."""
+    """Texts of equal length together, by the faster kernel. Padding gets zeros."""
     outputs = []
-    sizes = [n_texts * length for n_texts, length in layout.groups]
-    for group, *qkv in zip(layout.groups, *(x.split(sizes) for x in (query, key, value)), strict=True):
+    sizes = [*(n_texts * length for n_texts, length in layout.groups), layout.padding]
+    for group, *qkv in zip(layout.groups, *(x.split(sizes) for x in (query, key, value)), strict=False):
         q, k, v = (x.unflatten(0, group).transpose(1, 2) for x in qkv)
         outputs.append(_attend(q, k, v, scaling, p, sliding_window).transpose(1, 2).flatten(0, 1))
-    return torch.cat(outputs)
+    return torch.cat([*outputs, value.new_zeros(layout.padding, *value.shape[1:])])
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, p: float, sliding_window: int | None) -> Tensor:

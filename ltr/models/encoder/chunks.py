@@ -1,6 +1,9 @@
 """Texts in chunks: an encoder reads one chunk at a time, so its size bounds time and memory.
 
 A packed chunk lays its texts end to end; a padded one makes them equally long, and gathers texts of similar length.
+
+A new number of tokens costs a CPU twice: the freed buffers of other sizes don't fit, so the heap grows, and oneDNN compiles and
+keeps a kernel for it. So a packed chunk is filled up to one of 16 sizes between each power of two and the next, which recur.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +26,8 @@ class Chunk(NamedTuple):
         rows: ``[C]`` int64, which of the texts these are.
         lengths: ``[C]`` int64, their tokens.
         inputs: what the encoder takes: ``input_ids``, perhaps ``token_type_ids``, and for padded texts ``attention_mask``, each
-            ``[C, L]``; for packed ones ``position_ids``, restarted with every text, each ``[1, T]``, and ``packed_layout``.
+            ``[C, L]``; for packed ones ``position_ids``, restarted with every text, each ``[1, T]`` (their padding counted), and
+            ``packed_layout``.
     """
 
     rows: Tensor
@@ -32,7 +36,10 @@ class Chunk(NamedTuple):
 
 
 def packed_chunks(texts: Texts, max_tokens: int, first_position: int) -> Iterator[Chunk]:
-    """Chunks of at most ``max_tokens`` tokens, or of a single text, that lie end to end. Texts count from ``first_position``."""
+    """Chunks of at most ``max_tokens`` tokens, or of a single text, that lie end to end. Texts count from ``first_position``.
+
+    On a CPU their first token may follow the last text some times more, to make a size that recurs.
+    """
     order = texts.lengths.argsort(stable=True)
     begins = texts.lengths.cumsum(0) - texts.lengths
     sizes = texts.lengths[order].tolist()
@@ -44,14 +51,28 @@ def packed_chunks(texts: Texts, max_tokens: int, first_position: int) -> Iterato
         position = position - offsets[:-1].repeat_interleave(lengths, output_size=n_tokens)
         token = position + begins[rows].repeat_interleave(lengths, output_size=n_tokens)
         groups = tuple((len(list(same)), n) for n, same in groupby(sizes[begin:end]))
+        padding = 0
+        if rows.device.type == "cpu":
+            padding = filled(n_tokens, max_tokens) - n_tokens
+            position, token = F.pad(position, (0, padding)), F.pad(token, (0, padding))
         inputs = {
             "input_ids": texts.ids[token].unsqueeze(0),
             "position_ids": (position + first_position).unsqueeze(0),
-            "packed_layout": Layout(groups, offsets.int()),
+            "packed_layout": Layout(groups, offsets.int(), padding),
         }
         if texts.type_ids is not None:
             inputs["token_type_ids"] = texts.type_ids[token].unsqueeze(0)
         yield Chunk(rows, lengths, inputs)
+
+
+def filled(n_tokens: int, max_tokens: int) -> int:
+    """Tokens of a packed chunk on a CPU: the next of sizes that are at most a sixteenth apart, but no more than ``max_tokens``.
+
+    >>> [filled(n, max_tokens=1080) for n in (7, 32, 33, 65, 1000, 1025)]
+    [7, 32, 34, 68, 1024, 1080]
+    """
+    step = 1 << max(0, (n_tokens - 1).bit_length() - 5)
+    return max(n_tokens, min(-(-n_tokens // step) * step, max_tokens))
 
 
 def padded_chunks(texts: Texts, max_tokens: int, pad_id: int) -> Iterator[Chunk]:
@@ -70,11 +91,12 @@ def padded_chunks(texts: Texts, max_tokens: int, pad_id: int) -> Iterator[Chunk]
         yield Chunk(order[begin:end], lengths[begin:end], inputs)
 
 
-def padding_share(lengths: Sequence[int], max_tokens: int) -> float:
-    """Share of padding among all tokens of the padded chunks of texts of these lengths."""
+def padding_share(lengths: Sequence[int], max_tokens: int, packed: bool = False) -> float:
+    """Share of padding among all tokens of the chunks of texts of these lengths: padded ones, or packed ones on a CPU."""
     lengths = sorted(lengths)
-    padded = sum((end - begin) * lengths[end - 1] for begin, end in cuts(lengths, max_tokens, padded=True))
-    return 1 - sum(lengths) / padded if padded else 0.0
+    chunks = [lengths[begin:end] for begin, end in cuts(lengths, max_tokens, padded=not packed)]
+    tokens = sum(filled(sum(chunk), max_tokens) if packed else len(chunk) * chunk[-1] for chunk in chunks)
+    return 1 - sum(lengths) / tokens if tokens else 0.0
 
 
 def cuts(lengths: Sequence[int], max_tokens: int, padded: bool = False) -> Iterator[tuple[int, int]]:

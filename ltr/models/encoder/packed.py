@@ -26,7 +26,7 @@ TOLERANCE = 1e-3  # relative error of outputs that should agree: rounding makes 
 def hidden_states(encoder: PreTrainedModel, chunk: Chunk) -> Tensor:
     """The encoder's last layer ``[T, H]`` of a chunk's texts, end to end. For packed ones see :func:`enable_packing`."""
     hidden = encoder(**chunk.inputs).last_hidden_state
-    return hidden[chunk.inputs["attention_mask"].bool()] if "attention_mask" in chunk.inputs else hidden.squeeze(0)
+    return hidden[chunk.inputs["attention_mask"].bool()] if "attention_mask" in chunk.inputs else _of_texts(hidden, chunk)
 
 
 def logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
@@ -38,7 +38,7 @@ def logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
 
     def one_row_per_text(base: PreTrainedModel, _: tuple, output: Any) -> Any:
         how: Pooling = getattr(base.config, "classifier_pooling", "cls")
-        pooled = pool(output.last_hidden_state.squeeze(0), chunk.lengths, how)
+        pooled = pool(_of_texts(output.last_hidden_state, chunk), chunk.lengths, how)
         output.last_hidden_state = pooled.to(output.last_hidden_state.dtype).unsqueeze(1)
         if output.get("pooler_output") is not None:
             output.pooler_output = base.pooler(output.last_hidden_state)
@@ -49,6 +49,11 @@ def logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
             hook = classifier.base_model.register_forward_hook(one_row_per_text)
             stack.callback(hook.remove)
         return classifier(**chunk.inputs).logits[:, 0].float()
+
+
+def _of_texts(hidden: Tensor, chunk: Chunk) -> Tensor:
+    """``[T, H]`` of the packed texts: of ``[1, T + padding, H]``."""
+    return hidden[0, : hidden.shape[1] - chunk.inputs["packed_layout"].padding]
 
 
 def position_embeddings(encoder: nn.Module) -> nn.Embedding | None:

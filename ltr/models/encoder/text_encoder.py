@@ -136,7 +136,9 @@ class TextEncoder(nn.Module):
 
     def padding_share(self, texts: Texts) -> float:
         """See :meth:`ltr.models.Ranker.padding_share`."""
-        return 0.0 if self.reads_packed else padding_share(texts.lengths.tolist(), self._chunk_tokens(texts))
+        if self.reads_packed and texts.ids.device.type != "cpu":
+            return 0.0
+        return padding_share(texts.lengths.tolist(), self._chunk_tokens(texts), self.reads_packed)
 
     def _read(self, texts: Texts, read: Callable[[Chunk], Tensor], *size: int) -> Tensor:
         """What ``read`` makes of each text, ``[S, *size]``."""

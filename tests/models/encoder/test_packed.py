@@ -214,3 +214,23 @@ def test_a_compiled_encoder_is_compiled_once_for_all_layouts():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_first_position(name):
     assert first_position(built(name)) == FIRST_POSITION.get(name, 0)
+
+
+def test_the_fill_of_a_chunk_changes_nothing(encoder, monkeypatch):
+    """300 tokens are filled up to 304. Neither outputs nor gradients know, whatever the fill holds."""
+    texts = Texts(torch.randint(3, 60, (300,)), torch.tensor([20] * 15))
+
+    def read():
+        (chunk,) = packed_chunks(texts, 2048, first_position(encoder))
+        encoder.zero_grad()
+        hidden = hidden_states(encoder, chunk)
+        (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
+        return chunk.inputs["input_ids"].shape[1], hidden, [weight.grad for weight in encoder.parameters()]
+
+    enable_packing(encoder)
+    n_filled, filled, gradients = read()
+    monkeypatch.setattr("ltr.models.encoder.chunks.filled", lambda n_tokens, max_tokens: n_tokens)
+    n_alone, alone, expected = read()
+    assert (n_filled, n_alone) == (304, 300)
+    torch.testing.assert_close(filled, alone)
+    torch.testing.assert_close(gradients, expected)

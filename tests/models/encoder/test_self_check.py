@@ -56,7 +56,8 @@ def short_ones_joined(query, key, value, layout, *others):
     """Attention in which the two shortest texts see each other."""
     first, second, *sizes = [n for count, n in layout.groups for _ in range(count)]
     sizes = [first + second, *sizes]
-    return right(query, key, value, Layout(tuple((1, n) for n in sizes), torch.tensor([0, *accumulate(sizes)])), *others)
+    joined = Layout(tuple((1, n) for n in sizes), torch.tensor([0, *accumulate(sizes)]), layout.padding)
+    return right(query, key, value, joined, *others)
 
 
 class WrongBackward(torch.autograd.Function):
