@@ -61,6 +61,7 @@ def section(family: Family, runs: Path, words: list[str]) -> str:
         raise SystemExit(2)
     command = [word for word in command if word != "--table"]
     question = file.read_text().splitlines()[0].removeprefix("# Asks: ")
+    question = question[0].upper() + question[1:]
     return f"## {family.runs}\n\n{question}\n\n`{shlex.join(['ltr', *command])}`\n\n{table.read_text()}"
 
 
