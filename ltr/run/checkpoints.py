@@ -162,9 +162,10 @@ class Checkpoints(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         whole = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
-        self._save_if_it_pays(trainer, Moment.EPOCH_END if whole else Moment.AFTER_STEP)
-        if self._signals.asked and whole and not _ends(trainer):
-            raise self._signals.asked
+        asked = self._signals.asked  # once: a signal that comes while this is read waits for the next step
+        self._save_if_it_pays(trainer, Moment.EPOCH_END if whole else Moment.AFTER_STEP, asked)
+        if asked and whole and not _ends(trainer):
+            raise asked
 
     # Validations
 
@@ -182,11 +183,12 @@ class Checkpoints(Checkpoint):
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             self._before = {}
             return  # the end of the epoch is at hand
+        asked = self._signals.asked
         if self._improved or not self._unfinished:
-            self._save_if_it_pays(trainer, Moment.AFTER_STEP)
+            self._save_if_it_pays(trainer, Moment.AFTER_STEP, asked)
         self._before = {}
-        if self._signals.asked and not self._unfinished and not _ends(trainer):
-            raise self._signals.asked
+        if asked and not self._unfinished and not _ends(trainer):
+            raise asked
 
     def _rate(self, trainer: Trainer) -> None:
         """Note the score of these weights, and whether they are among the best."""
@@ -223,9 +225,13 @@ class Checkpoints(Checkpoint):
         self._save(trainer, moment)
         raise self._signals.asked
 
-    def _save_if_it_pays(self, trainer: Trainer, moment: Moment) -> None:
-        """Write, or leave it to a later moment: what is lost then is done anew by a resume, and costs less than writing did."""
-        wanted = self._improved or self._is_due or self._signals.asked or _ends(trainer)
+    def _save_if_it_pays(self, trainer: Trainer, moment: Moment, asked: KeyboardInterrupt | None) -> None:
+        """Write, or leave it to a later moment: what is lost then is done anew by a resume, and costs less than writing did.
+
+        A refresh of negatives may follow the end of an epoch. It takes longer than a write, and ends at once when it is asked to.
+        """
+        mines = any(isinstance(one, HardNegativeMining) for one in trainer.callbacks)  # type: ignore[attr-defined]
+        wanted = self._improved or self._is_due or asked or mines or _ends(trainer)
         if wanted or time.monotonic() >= self._pays_from:
             self._save(trainer, moment)
 
@@ -269,7 +275,9 @@ class Checkpoints(Checkpoint):
             checkpoint["callbacks"] = self._before
         settle(checkpoint, moment, self._unfinished)
         monitored = {"monitor": self.best.monitor, "scores": dict(self._scores)}
-        checkpoint["run"] = {"identity": self.identity, "stopped": self._stopped} | monitored
+        # Asked to stop before min_epochs or min_steps, a run is not at its end.
+        ended = self._stopped and trainer.fit_loop._can_stop_early
+        checkpoint["run"] = {"identity": self.identity, "stopped": ended} | monitored
         return checkpoint
 
     def _kept(self, folder: RunFolder) -> dict[int, float]:

@@ -1,6 +1,7 @@
 """Negatives that are refreshed while a ranker trains."""
 
 import csv
+import itertools
 import json
 import logging
 import signal
@@ -345,6 +346,22 @@ def test_a_signal_in_a_refresh_saves_and_the_resumed_run_is_the_same(tmp_path, c
     assert sorted(negatives_of(run)) == [0, 5, 10]
     whole = weights(tmp_path / "whole/run")
     assert all(torch.equal(value, whole[name]) for name, value in weights(run).items())
+
+
+def test_the_epoch_before_a_refresh_is_saved_whatever_it_costs(tmp_path, collection_folder, backbone, monkeypatch):
+    """Epochs of 6 steps. SIGTERM comes in the refresh before the third, which is left at once: two epochs are kept."""
+    monkeypatch.setattr("ltr.run.checkpoints.SHARE", 1e-9)
+    args, refreshes, real = configuration(tmp_path, collection_folder, backbone), itertools.count(1), MinedNegatives.overlap
+
+    def interrupted(self, other):
+        if next(refreshes) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return real(self, other)
+
+    monkeypatch.setattr(MinedNegatives, "overlap", interrupted)
+    options = ("--trainer.max_epochs", "4", "--trainer.limit_val_batches", "0", "--last.every_n_steps", "500")
+    assert main([*args, *options]) == 143
+    assert torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)["global_step"] == 12
 
 
 def test_a_run_is_not_resumed_without_its_negatives_or_with_another_recipe(tmp_path, collection_folder, backbone, capsys):

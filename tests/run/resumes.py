@@ -101,6 +101,12 @@ VARIANTS = {
     "the fewest swapped pairs": {"best.monitor": "val/swapped_pairs", "trainer.val_check_interval": 3},
     "early stopping": {"trainer.callbacks": [EARLY], "trainer.max_epochs": 8},
     "early stopping within epochs": {"trainer.callbacks": [EARLY], "trainer.val_check_interval": 2, "trainer.max_epochs": 8},
+    "early stopping within epochs, not before the sixth": {
+        "trainer.callbacks": [EARLY],
+        "trainer.val_check_interval": 2,
+        "trainer.min_epochs": 6,
+        "trainer.max_epochs": 8,
+    },
     "early stopping, accumulation": {
         "trainer.callbacks": [EARLY],
         "trainer.val_check_interval": 3,

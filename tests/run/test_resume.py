@@ -17,6 +17,7 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.losses import RankNetLoss
+from ltr.run import checkpoints
 from ltr.run.signals import NAMES, _tell
 from tests.run.kills import Child, start, torn, waiting
 from tests.run.resumes import AVERAGE, VARIANTS, configured, differences, outcome, try_variant, write_world
@@ -35,7 +36,7 @@ TRIED = (
     "validation every second epoch",
     "accumulation of 2, validation every 3",
     "the three best",
-    "early stopping",
+    "early stopping within epochs, not before the sixth",
     "a cross-encoder with dropout",
     "negatives mined every step, accumulation of 2, validation every 3",
     "negatives mined every 2 steps, the newest kept",
@@ -204,6 +205,29 @@ def test_a_signal_between_accumulated_batches_waits_for_their_step(world, tmp_pa
     batches = last["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
     assert last["global_step"] == 2 and batches["completed"] == 4
     assert main(start(run, _written(world, tmp_path / "again", **changes))) == 0
+    assert list(differences(outcome(_finished(world, tmp_path / "whole", **changes)), outcome(run))) == []
+
+
+@pytest.mark.parametrize("changes", [{"trainer.limit_val_batches": 0}, {"trainer.val_check_interval": 3}])
+def test_a_signal_while_the_end_of_an_epoch_is_looked_at_waits_for_a_step(world, tmp_path, ctrl_c, monkeypatch, changes):
+    """No write of last.ckpt pays after the first one, so this signal comes just after it was decided not to write."""
+    changes |= {"trainer.max_epochs": 4, "last.every_n_steps": 500, "best.monitor": None}
+    ends, asked = checkpoints._ends, []
+
+    def ends_and_signals(trainer):
+        answer = ends(trainer)
+        if trainer.global_step >= 9 and not asked:
+            asked.append(trainer.global_step)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ltr.run.checkpoints.SHARE", 1e-9)
+        patch.setattr("ltr.run.checkpoints._ends", ends_and_signals)
+        run = tmp_path / "stopped/run"
+        assert main(start(run, _written(world, run.parent, **changes))) == 143
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == asked[0] + 1
+    assert main(["fit", str(run)]) == 0
     assert list(differences(outcome(_finished(world, tmp_path / "whole", **changes)), outcome(run))) == []
 
 
