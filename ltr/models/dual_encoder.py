@@ -123,7 +123,9 @@ class DualEncoder(Ranker):
         """What a similarity is divided by."""
         if self.log_temperature is None:
             return self._temperature
-        return self.log_temperature.clamp(min=math.log(LOWEST_TEMPERATURE)).exp()
+        log = self.log_temperature
+        # Its gradient is that of the unbounded logarithm, so that it leads back: of a clamp at its bound it is 0 since torch 2.15.
+        return (log + (log.clamp(min=math.log(LOWEST_TEMPERATURE)) - log).detach()).exp()
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]`` and the documents' embeddings ``[B, N, H]``, both float32 and 0 at the padding.
@@ -150,7 +152,7 @@ class DualEncoder(Ranker):
             InputError: for lists without queries if there are two towers: one of them would never learn.
         """
         if self.training and self.log_temperature is not None:
-            # As CLIP does between steps. Below the bound there would be no gradient to bring it back.
+            # As CLIP does between steps, so that it does not wander off below the bound.
             self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
         queries, one_tower = None, len(self.towers) == 1
         assert batch.docs is not None, "the data lays out what the ranker reads"
