@@ -6,10 +6,13 @@ import time
 from functools import wraps
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from ltr.models.encoder.attention import Layout
 
 
 class Step(NamedTuple):
@@ -60,7 +63,7 @@ class Meter:
         @wraps(forward)
         def counted(*args: Any, **options: Any) -> Any:
             if torch._C._current_graph_task_id() == -1:  # within a backward pass texts are only read again
-                self._count(signature.bind(*args, **options).arguments)
+                self._count(signature.bind(*args, **options).arguments, options.get("packed_layout"))
             return forward(*args, **options)
 
         base.forward = counted  # a hook would miss those who call forward themselves, as sentence-transformers does
@@ -93,9 +96,12 @@ class Meter:
             clock.record()
         return _Mark(clock, time.perf_counter(), _busy(), time.process_time())
 
-    def _count(self, inputs: dict[str, Any]) -> None:
+    def _count(self, inputs: dict[str, Any], layout: "Layout | None") -> None:
         ids = inputs["input_ids"]
-        if inputs.get("position_ids") is not None:  # packed: 1 + 3 + 5 + … is the square of a length
+        if layout is not None:
+            lengths = layout.offsets.diff().long()
+            tokens, squares = lengths.sum(), lengths.square().sum()
+        elif inputs.get("position_ids") is not None:  # packed: 1 + 3 + 5 + … is the square of a length
             place = inputs["position_ids"] - inputs["position_ids"].min()
             tokens, squares = place.new_full((), ids.numel()), (2 * place + 1).sum()
         else:

@@ -124,7 +124,7 @@ class DualEncoder(Ranker):
         if self.log_temperature is None:
             return self._temperature
         log = self.log_temperature
-        # Its gradient is that of the unbounded logarithm, so that it leads back: of a clamp at its bound it is 0 since torch 2.15.
+        # With the gradient of the unbounded logarithm, which leads back. That of a clamp at its bound is 0 since torch 2.15.
         return (log + (log.clamp(min=math.log(LOWEST_TEMPERATURE)) - log).detach()).exp()
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
