@@ -70,7 +70,7 @@ def test_reproduce_writes_the_page_below_its_mark(tmp_path, monkeypatch, capsys)
     scope["main"]()
     page = (tmp_path / "docs/results.md").read_text()
     assert page.startswith("# Results\n\nBy hand.\n") and "old" not in page
-    assert "which rate?" in page and "| lr=0.2 | 2 |" in page and "seeds 0, 1" in page
+    assert "Which rate?" in page and "| lr=0.2 | 2 |" in page and "seeds 0, 1" in page
 
 
 def example(name: str, language: str) -> str:
