@@ -322,4 +322,4 @@ def test_gradients_and_values_in_bf16_mixed(tmp_path, backbone, collection_folde
     data = data_for(module, TripletDataModule, collection_folder, negatives_per_query=7, batch_size=4)
     before = run.validate(module, data, verbose=False)[0]["val/nDCG@10"]
     run.fit(module, data)
-    assert run.callback_metrics["val/nDCG@10"] > before + 0.05
+    assert run.callback_metrics["val/nDCG@10"] > before + 0.1
