@@ -36,6 +36,7 @@ TRIED = (
     "validation every second epoch",
     "accumulation of 2, validation every 3",
     "the three best",
+    "early stopping",
     "early stopping within epochs, not before the sixth",
     "a cross-encoder with dropout",
     "negatives mined every step, accumulation of 2, validation every 3",
@@ -211,7 +212,7 @@ def test_a_signal_between_accumulated_batches_waits_for_their_step(world, tmp_pa
 @pytest.mark.parametrize("changes", [{"trainer.limit_val_batches": 0}, {"trainer.val_check_interval": 3}])
 def test_a_signal_while_the_end_of_an_epoch_is_looked_at_waits_for_a_step(world, tmp_path, ctrl_c, monkeypatch, changes):
     """No write of last.ckpt pays after the first one, so this signal comes just after it was decided not to write."""
-    changes |= {"trainer.max_epochs": 4, "last.every_n_steps": 500, "best.monitor": None}
+    changes = changes | {"trainer.max_epochs": 4, "last.every_n_steps": 500, "best.monitor": None}
     ends, asked = checkpoints._ends, []
 
     def ends_and_signals(trainer):

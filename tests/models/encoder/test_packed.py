@@ -217,7 +217,7 @@ def test_first_position(name):
 
 
 def test_the_fill_of_a_chunk_changes_nothing(encoder, monkeypatch):
-    """300 tokens are filled up to 304. Neither outputs nor gradients know, whatever the fill holds."""
+    """300 tokens are filled up to 304. Outputs and gradients are those of 300."""
     texts = Texts(torch.randint(3, 60, (300,)), torch.tensor([20] * 15))
 
     def read():
