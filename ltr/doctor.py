@@ -233,13 +233,13 @@ def _loaded(backbone: str) -> tuple[TextEncoder, PreTrainedTokenizerBase]:
 
 def _kernel(device: str, dtype: torch.dtype) -> str:
     """Which attention reads packed texts here, as :mod:`ltr.models.encoder.attention` chooses it."""
-    query = torch.empty(1, 1, 1, 1, dtype=dtype, device=device, requires_grad=torch.is_grad_enabled())
+    query = torch.empty(1, 1, 1, dtype=dtype, device=device, requires_grad=torch.is_grad_enabled())
     if attention.takes_varlen(query):
         return "varlen_attn"
     if device == "cuda":
         return "SDPA, padded"
-    below = f"matmuls below {attention.EXPLICIT_BELOW} tokens, then "
-    return f"{below if attention.explicit_is_faster(query) else ''}SDPA, texts of one length together"
+    in_blocks = f"matmuls in blocks up to {attention.LONGEST_IN_BLOCKS:,} tokens, then "
+    return f"{in_blocks if attention.takes_blocks(query, 1) else ''}SDPA, texts of one length together"
 
 
 def _device(device: str) -> str:

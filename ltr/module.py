@@ -112,6 +112,10 @@ class RankerModule(LightningModule):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*is an instance of `nn.Module`.*")
             self.save_hyperparameters(logger=False)
+            # Under the command line these are class paths, of which ``load_from_checkpoint`` rebuilds the module. What was built
+            # in Python is left out: Lightning would hold a copy of it, and a checkpoint loads with ``weights_only=True``.
+            built = [name for name, value in self.hparams.items() if isinstance(value, nn.Module)]
+            self.save_hyperparameters(logger=False, ignore=built)
 
     def check_margin(self, loss: Loss, margin: Margin | None) -> None:
         """Check that the loss can use the margin, and that the margin can be computed.
@@ -155,12 +159,6 @@ class RankerModule(LightningModule):
     def measures(self) -> list[RankingMetric]:
         """The metrics, in order."""
         return [metric for metric in self.metrics if isinstance(metric, RankingMetric)]
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # Under the command line the settings are class paths, and ``load_from_checkpoint`` rebuilds the module. Modules that
-        # were built in Python are left out, so a checkpoint always loads with ``weights_only=True``; pass them again.
-        settings = checkpoint.get("hyper_parameters", {})
-        checkpoint["hyper_parameters"] = {k: v for k, v in settings.items() if not isinstance(v, nn.Module)}
 
     def forward(self, batch: RankingBatch) -> Tensor:
         """Scores ``[B, N]``."""

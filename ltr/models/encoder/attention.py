@@ -3,7 +3,7 @@
 Shapes: T tokens of the C texts of a chunk, h heads of d dimensions, L tokens of a text, or of the longest.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,13 +14,13 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from ltr.models.encoder.blocks import Slots, attend_in_blocks
 from ltr.models.encoder.dropout import fast_dropout
 
 NAME = "ltr_packed"
-# In bfloat16 shorter texts train faster by explicit matmuls on a CPU that multiplies it, as the backward pass of the flash kernel
-# is slow there: from 64 to 256 tokens 2.6 to 11 times with AMX, 2 to 5 times without. There its forward pass is slower, too.
-# Everywhere else flash is as fast or faster: benchmarks/attention.py.
-EXPLICIT_BELOW = 512
+# The longest text that is as fast or faster by explicit matmuls, in blocks, on a CPU that multiplies bfloat16. The backward pass
+# of torch's flash kernel is slow there, and without AMX its forward pass, too: benchmarks/attention.py.
+LONGEST_IN_BLOCKS = 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +36,13 @@ class Layout:
     groups: tuple[tuple[int, int], ...]
     offsets: Tensor
     padding: int = 0
+    _slots: dict[int, Slots] = field(default_factory=dict, init=False, repr=False)
+
+    def slots(self, heads: int) -> Slots:
+        """Where the heads of each token lie for :func:`ltr.models.encoder.blocks.attend_in_blocks`. All layers share it."""
+        if heads not in self._slots:
+            self._slots[heads] = Slots.of([length for n_texts, length in self.groups for _ in range(n_texts)], heads)
+        return self._slots[heads]
 
 
 def _attention(
@@ -76,6 +83,8 @@ def _block_diagonal(
         output = varlen_attn(query, key, value, *ends, scale=scaling, window_size=window)
         assert isinstance(output, Tensor), "auxiliary outputs come only when asked for"
         return output
+    if not p and takes_blocks(query, layout.groups[-1][1]):
+        return attend_in_blocks(query, key, value, layout.slots(query.shape[1]), _scale(query, scaling), sliding_window)
     # Many small kernels cost a GPU more than some padding does; for a CPU it is the other way round.
     attend = _padded if query.is_cuda else _by_length
     return attend(query, key, value, layout, scaling, p, sliding_window)
@@ -84,7 +93,7 @@ def _block_diagonal(
 def _by_length(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
 ) -> Tensor:
-    """Texts of equal length together, by the faster kernel. Padding gets zeros."""
+    """Texts of equal length together. Padding gets zeros."""
     outputs = []
     sizes = [*(n_texts * length for n_texts, length in layout.groups), layout.padding]
     for group, *qkv in zip(layout.groups, *(x.split(sizes) for x in (query, key, value)), strict=False):
@@ -96,9 +105,9 @@ def _by_length(
 def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, p: float, sliding_window: int | None) -> Tensor:
     """Takes and returns ``[C, h, L, d]``."""
     mask = _window(query.shape[2], sliding_window, query.device)
-    if not (p or explicit_is_faster(query)):  # with dropout, torch has no flash kernel on a CPU
+    if not p:  # with dropout, torch has no flash kernel on a CPU
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
-    scores = (query * (query.shape[-1] ** -0.5 if scaling is None else scaling)) @ key.transpose(-1, -2)
+    scores = (query * _scale(query, scaling)) @ key.transpose(-1, -2)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     return fast_dropout(scores.softmax(dim=-1), p) @ value
@@ -127,11 +136,15 @@ def takes_varlen(query: Tensor) -> bool:
     return query.is_cuda and query.dtype in (torch.float16, torch.bfloat16)
 
 
-def explicit_is_faster(query: Tensor) -> bool:
-    """Whether explicit matmuls on a CPU beat torch's flash kernel for ``[C, h, L, d]``."""
+def takes_blocks(query: Tensor, longest: int) -> bool:
+    """Whether explicit matmuls in blocks beat torch's flash kernel for ``[T, h, d]`` and texts of at most ``longest`` tokens."""
     able = torch.cpu.get_capabilities()
     faster = query.requires_grad if able.get("amx_bf16", False) else able.get("avx512_bf16", False)
-    return faster and query.dtype == torch.bfloat16 and query.shape[2] < EXPLICIT_BELOW
+    return faster and query.device.type == "cpu" and query.dtype == torch.bfloat16 and longest <= LONGEST_IN_BLOCKS
+
+
+def _scale(query: Tensor, scaling: float | None) -> float:
+    return query.shape[-1] ** -0.5 if scaling is None else scaling
 
 
 def _window(length: int, sliding_window: int | None, device: torch.device) -> Tensor | None:

@@ -19,8 +19,9 @@ from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, padding_share
 from ltr.models.encoder.dropout import EncoderDropout
+from ltr.models.encoder.gelu import plain_gelu, use_light_gelu
 from ltr.models.encoder.layers import keep_layers, layers_of
-from ltr.models.encoder.linear import use_fast_linear
+from ltr.models.encoder.linear import cast_once, use_fast_linear
 from ltr.models.encoder.packed import enable_packing, first_position, hidden_states, logits
 from ltr.models.encoder.pooling import Pooling, pool
 from ltr.models.encoder.self_check import PathCheck, check_packed
@@ -105,6 +106,7 @@ class TextEncoder(nn.Module):
         if options.layers is not None:
             keep_layers(model, options.layers)
         use_fast_linear(model)
+        use_light_gelu(model)
         self._own_attention = model.config._attn_implementation
         self._checked: set[tuple[str, torch.dtype | None, bool]] = set()
         self.reads_packed = enable_packing(model)
@@ -149,7 +151,8 @@ class TextEncoder(nn.Module):
         chunks = self._chunks(texts)
         recomputed = self._recomputed(chunks)
         read_again = partial(checkpoint, partial(_read_alone, read), use_reentrant=False)
-        outputs = [read_again(chunk) for chunk in chunks[:recomputed]] + [read(chunk) for chunk in chunks[recomputed:]]
+        with nullcontext() if self.options.compile else cast_once(self.model):
+            outputs = [read_again(chunk) for chunk in chunks[:recomputed]] + [read(chunk) for chunk in chunks[recomputed:]]
         return torch.cat(outputs)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
 
     def _check_once(self, device: str) -> None:
@@ -192,4 +195,5 @@ def _read_alone(read: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:
     torch.clear_autocast_cache()
     if _trim is not None and chunk.rows.device.type == "cpu":
         _trim(0)
-    return read(chunk)
+    with plain_gelu():
+        return read(chunk)

@@ -11,12 +11,12 @@ def attend(q, k, v, lengths, **options):
     return attention._attention(torch.nn.Module(), q, k, v, None, packed_layout=layout, **options)[0]
 
 
-@pytest.mark.parametrize("way", ["explicit", "flash", "padded"])
+@pytest.mark.parametrize("way", ["blocks", "flash", "padded"])
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_is_block_diagonal_and_local(window, dtype, way, monkeypatch):
     """Against a softmax over all tokens with everything else masked, in value and gradient, with a scale of its own."""
-    monkeypatch.setattr(attention, "explicit_is_faster", lambda query: way == "explicit")
+    monkeypatch.setattr(attention, "takes_blocks", lambda query, longest: way == "blocks")
     if way == "padded":  # a GPU's way where it has no kernel for ragged texts
         monkeypatch.setattr(attention, "_by_length", attention._padded)
     torch.manual_seed(0)
@@ -40,19 +40,19 @@ def test_attention_is_block_diagonal_and_local(window, dtype, way, monkeypatch):
         torch.testing.assert_close(ours, theirs, **tolerance)
 
 
-def test_explicit_matmuls_are_for_short_texts_in_bfloat16(monkeypatch):
+def test_blocks_are_for_bfloat16_on_a_cpu_that_multiplies_it(monkeypatch):
     """In training; without AMX in encoding, too."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True})
-    query = torch.zeros(1, 2, 511, 8, dtype=torch.bfloat16, requires_grad=True)
-    assert attention.explicit_is_faster(query)
-    assert not attention.explicit_is_faster(query.detach())
-    assert not attention.explicit_is_faster(query.float())
-    assert not attention.explicit_is_faster(torch.zeros(1, 2, 512, 8, dtype=torch.bfloat16, requires_grad=True))
+    query = torch.zeros(1, 2, 8, dtype=torch.bfloat16, requires_grad=True)
+    assert attention.takes_blocks(query, 2048)
+    assert not attention.takes_blocks(query.detach(), 2048)
+    assert not attention.takes_blocks(query.float(), 2048)
+    assert not attention.takes_blocks(query, 2049)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False, "avx512_bf16": True})
-    assert attention.explicit_is_faster(query) and attention.explicit_is_faster(query.detach())
-    assert not attention.explicit_is_faster(query.float())
+    assert attention.takes_blocks(query, 2048) and attention.takes_blocks(query.detach(), 2048)
+    assert not attention.takes_blocks(query.float(), 2048)
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    assert not attention.explicit_is_faster(query)
+    assert not attention.takes_blocks(query, 2048)
 
 
 @pytest.mark.parametrize("window", [None, 12])

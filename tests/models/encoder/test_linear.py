@@ -6,11 +6,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import DistilBertConfig, DistilBertModel
 
 from ltr.models.encoder import linear
+from ltr.models.encoder.layers import layers_of
 from ltr.models.encoder.linear import FastLinear, SharedCastLinear, use_fast_linear
 from ltr.models.encoder.text_encoder import TextEncoder
-from tests.models.encoder.test_text_encoder import bert, texts
+from tests.models.encoder.test_self_check import modernbert
+from tests.models.encoder.test_text_encoder import bert, reader, texts
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
 AMD = {"avx512_f": True, "cpu_name": "AMD EPYC 9755"}
@@ -71,6 +74,7 @@ def casts(function) -> int:
 @pytest.mark.parametrize("training", [True, False])
 def test_query_key_and_value_share_a_cast(training, monkeypatch):
     """In each of the two layers: the input of attention, and that of the feed-forward network; plain layers cast four."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)  # else reading casts nothing here
     encoder = TextEncoder(bert(), 0).train(training)
     n_layers = len(encoder.model.encoder.layer)
     with torch.set_grad_enabled(training):
@@ -114,6 +118,83 @@ def test_a_cast_is_not_shared_where_it_would_be_wrong(kind):
     assert torch.equal(x.grad, torch.ones(2, 3))
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         assert layer(torch.ones(2, 3)).dtype == torch.bfloat16
+
+
+multiplies_half = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN multiplies no bfloat16 on this CPU"
+)
+
+
+def distilbert():
+    torch.manual_seed(0)
+    return DistilBertModel(DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, vocab_size=60))
+
+
+class Seen(TorchDispatchMode):
+    """Counts what is cast from float32 to bfloat16, and how many weights are laid out."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.weights, self.casts, self.laid_out = {tuple(weight.shape) for weight in weights}, 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._to_copy.default and (kwargs or {}).get("dtype") == torch.bfloat16:
+            self.casts += tuple(args[0].shape) in self.weights
+        self.laid_out += func is torch.ops.mkldnn._reorder_linear_weight.default
+        return func(*args, **(kwargs or {}))
+
+
+@multiplies_half
+@pytest.mark.parametrize("build", [bert, modernbert, distilbert])
+def test_an_encoding_casts_each_weight_once_and_stays_in_bfloat16(build):
+    """Six chunks. Embeddings are near those of float32."""
+    encoder, dtypes = reader(build(), max_tokens=10).eval(), []
+    layers = [layer for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
+    norms = [module for module in layers_of(encoder.model).modules() if isinstance(module, nn.LayerNorm)]
+    for norm in norms:
+        norm.register_forward_hook(lambda *args: dtypes.append(args[2].dtype))
+    weights = [layer.weight for layer in layers]
+    with torch.no_grad():
+        exact = encoder(texts())
+        dtypes.clear()
+        with torch.autocast("cpu", torch.bfloat16), Seen(weights) as seen:
+            found = encoder(texts())
+        assert set(dtypes) == {torch.bfloat16} and len(dtypes) == 6 * len(norms)
+        assert (seen.casts, seen.laid_out) == (len(weights), len(weights))
+    assert found.dtype == torch.float32 and not torch.equal(found, exact)
+    assert F.cosine_similarity(found, exact).min() > 0.999
+
+
+@multiplies_half
+def test_nothing_of_an_encoding_is_left_behind():
+    """Not after an error either; weights that change are seen, whatever changes them."""
+    encoder = TextEncoder(bert(), 0).eval()
+    layers = [layer for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        before = encoder(texts())
+        for layer in layers:
+            layer.weight.data.mul_(1.1)  # as averaged weights are put in place: no version is counted
+        assert not torch.equal(encoder(texts()), before)
+        broken = layers[-1].register_forward_pre_hook(lambda *args: (_ for _ in ()).throw(ValueError("planted")))
+        with pytest.raises(ValueError, match="planted"):
+            encoder(texts())
+        broken.remove()
+    assert all(layer.laid_out is None for layer in layers)
+    output = encoder(texts())
+    assert output.dtype == torch.float32 and output.requires_grad
+    output.sum().backward()
+    assert layers[0].weight.grad is not None
+
+
+@multiplies_half
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
+def test_a_read_with_gradients_or_in_another_precision_is_left_to_autocast(dtype):
+    encoder = TextEncoder(bert(), 0).eval()
+    weights = [layer.weight for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
+    precision = torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None)
+    with torch.set_grad_enabled(dtype == torch.bfloat16), Seen(weights) as seen, precision:
+        encoder(texts())
+    assert seen.laid_out == 0
 
 
 @needs_onednn

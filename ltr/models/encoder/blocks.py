@@ -1,0 +1,157 @@
+"""Attention within each of several texts by explicit matmuls, a block at a time, for a CPU that multiplies bfloat16.
+
+A block is some (text, head) pairs whose scores fit the cache. Their probabilities are not kept: the backward pass computes them
+again. Texts are padded, within blocks only, to a multiple of 16 tokens, and blocks hold powers of two: so few sizes recur, for
+each of which oneDNN compiles and keeps kernels.
+
+Shapes: T tokens of C texts, h heads of d dimensions, S slots, which are places for a row of d numbers.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+MULTIPLE = 16  # of tokens
+SCORES = 2**19  # numbers of a block for each thread: a megabyte in bfloat16
+
+
+class Block(NamedTuple):
+    """Equally long (text, head) pairs side by side.
+
+    Attributes:
+        slots: the block's slots.
+        pairs, tokens: how many, and of how many tokens each, padding counted.
+        padded: whether there is padding.
+    """
+
+    slots: slice
+    pairs: int
+    tokens: int
+    padded: bool
+
+    def of(self, x: Tensor) -> Tensor:
+        """``[pairs, tokens, n]``, a view of ``[S, n]``."""
+        return x[self.slots].view(self.pairs, self.tokens, x.shape[1])
+
+
+class Slots(NamedTuple):
+    """Where each token's heads lie: text by text, head by head, with padding behind a text's last token.
+
+    Attributes:
+        rows: ``[S]`` int64, which of the rows ``[T * h]`` fills a slot; padding repeats its text's last token.
+        of_rows: ``[T * h]`` int64, the slot of each row.
+        real: ``[S]`` bool, False for padding.
+        blocks: all slots, block by block.
+    """
+
+    rows: Tensor
+    of_rows: Tensor
+    real: Tensor
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], heads: int) -> "Slots":
+        """Of texts that lie end to end, shortest first."""
+        padded = [-(-length // MULTIPLE) * MULTIPLE for length in lengths]
+        of_text, slots_of_text = torch.tensor(lengths), heads * torch.tensor(padded)
+        first_row, first_slot = (ends.cumsum(0) - ends for ends in (of_text, slots_of_text))
+        text = torch.arange(len(lengths)).repeat_interleave(slots_of_text)
+        in_text = torch.arange(len(text)) - first_slot[text]
+        length, tokens = of_text[text], slots_of_text[text] // heads
+        head, token = in_text // tokens, in_text % tokens
+        real = token < length
+        rows = (first_row[text] + torch.minimum(token, length - 1)) * heads + head
+        of_rows = torch.empty(sum(lengths) * heads, dtype=torch.int64)
+        of_rows[rows[real]] = real.nonzero().squeeze(1)
+        return cls(rows, of_rows, real, tuple(_cut(lengths, padded, heads)))
+
+
+def _cut(lengths: Sequence[int], padded: Sequence[int], heads: int) -> Iterator[Block]:
+    begin = 0
+    most = SCORES * torch.get_num_threads()
+    for tokens, alike in groupby(zip(padded, lengths, strict=True), key=lambda pair: pair[0]):
+        own = [length for _, length in alike]
+        pairs, fit = heads * len(own), max(1, most // tokens**2)
+        while pairs:
+            block = min(heads, fit, pairs)
+            while 2 * block <= min(fit, pairs):
+                block *= 2
+            end = begin + block * tokens
+            yield Block(slice(begin, end), block, tokens, min(own) < tokens)
+            begin, pairs = end, pairs - block
+
+
+def attend_in_blocks(
+    query: Tensor, key: Tensor, value: Tensor, slots: Slots, scaling: float, sliding_window: int | None = None
+) -> Tensor:
+    """Softmax of the scaled products within each text, times the values. Takes and returns ``[T, h, d]``.
+
+    With ``sliding_window`` a token attends to tokens nearer than this. Tokens behind the last text get zeros.
+    """
+    output: Tensor = _InBlocks.apply(query, key, value, slots, scaling, sliding_window)
+    return output
+
+
+class _InBlocks(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, slots: Slots, scaling: float, sliding_window: int | None
+    ) -> Tensor:
+        q, k, v = (_to_slots(x, slots) for x in (query, key, value))
+        q.mul_(scaling)
+        ctx.save_for_backward(q, k, v)
+        ctx.slots, ctx.scaling, ctx.window, ctx.shape = slots, scaling, sliding_window, query.shape
+        output, mask = torch.empty_like(q), _mask(slots, q)
+        for block in slots.blocks:
+            torch.bmm(_probabilities(block, q, k, mask, sliding_window), block.of(v), out=block.of(output))
+        return _to_rows(output, slots, query.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        slots: Slots = ctx.slots
+        q, k, v = ctx.saved_tensors
+        mask, of_output = _mask(slots, q), _to_slots(gradient, slots).mul_(slots.real.unsqueeze(1))
+        of_q, of_k, of_v = (torch.empty_like(x) for x in (q, k, v))
+        for block in slots.blocks:
+            p, of_o = _probabilities(block, q, k, mask, ctx.window), block.of(of_output)
+            torch.bmm(p.transpose(1, 2), of_o, out=block.of(of_v))
+            of_p = torch.bmm(of_o, block.of(v).transpose(1, 2))
+            of_scores = torch.ops.aten._softmax_backward_data(of_p, p, -1, p.dtype)
+            torch.bmm(of_scores, block.of(k), out=block.of(of_q))
+            torch.bmm(of_scores.transpose(1, 2), block.of(q), out=block.of(of_k))
+        of_q.mul_(ctx.scaling)
+        return *(_to_rows(x, slots, ctx.shape) for x in (of_q, of_k, of_v)), None, None, None
+
+
+def _probabilities(block: Block, query: Tensor, key: Tensor, mask: Tensor, sliding_window: int | None) -> Tensor:
+    """``[pairs, tokens, tokens]``. Nothing attends to padding but what has nothing else within its window, which is padding."""
+    q, k = block.of(query), block.of(key).transpose(1, 2)
+    scores = torch.baddbmm(block.of(mask).transpose(1, 2), q, k) if block.padded else torch.bmm(q, k)
+    if sliding_window is not None and sliding_window < block.tokens:
+        token = torch.arange(block.tokens)
+        scores.masked_fill_((token.unsqueeze(1) - token).abs() >= sliding_window, torch.finfo(scores.dtype).min)
+    return scores.softmax(dim=-1)
+
+
+def _mask(slots: Slots, like: Tensor) -> Tensor:
+    """``[S, 1]``, what is added to the scores of a slot's token: for padding so little that its probability is 0."""
+    # Not -inf: a token that sees padding alone would make NaN.
+    return torch.zeros_like(like[:, :1]).masked_fill_(~slots.real.unsqueeze(1), torch.finfo(like.dtype).min / 2)
+
+
+def _to_slots(x: Tensor, slots: Slots) -> Tensor:
+    """``[S, d]`` of ``[T, h, d]``."""
+    return x.reshape(-1, x.shape[-1]).index_select(0, slots.rows)
+
+
+def _to_rows(x: Tensor, slots: Slots, shape: torch.Size) -> Tensor:
+    """``[T, h, d]`` of ``[S, d]``, zeros behind the last text."""
+    rows = x.new_empty(shape).view(-1, shape[-1])
+    torch.index_select(x, 0, slots.of_rows, out=rows[: len(slots.of_rows)])
+    rows[len(slots.of_rows) :] = 0
+    return rows.view(shape)
