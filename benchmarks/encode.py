@@ -14,7 +14,8 @@ from harness.meter import Meter
 from harness.sides import Setting, Side, fastest_attention, tokenising
 
 BATCHES = 16  # of a step
-CHECKED = 64  # documents
+CHECKED = 64  # documents, against sentence-transformers
+SEARCHED, QUERIES, DEPTH = 1000, 100, 100  # documents in bf16 against float32, those that search, and how deep
 
 
 def samples(setting: Setting, n_docs: int) -> list[np.ndarray]:
@@ -37,9 +38,34 @@ def prepare(setting: Setting) -> tuple[float, str]:
     model = SentenceTransformer(setting.backbone, device="cpu")
     model.max_seq_length = setting.max_length
     expected = model.encode([corpus.texts[row] for row in rows], show_progress_bar=False)
-    cosine = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
+    cosine = cosines(found, expected)
     assert cosine.min() > 0.999, f"the sides' embeddings differ: a cosine of {cosine.min():.4f}"
-    return float(form.lengths(store.lengths(np.arange(len(store)))).mean()), tokenising(store)
+    mean = float(form.lengths(store.lengths(np.arange(len(store)))).mean())
+    return mean, tokenising(store) + (f"; {agreement(setting)}" if setting.precision == "bf16" else "")
+
+
+def agreement(setting: Setting) -> str:
+    """How near embeddings in bf16 are to those in float32, and how many documents both find for the same query."""
+    import torch
+
+    from ltr.search.encode import encode
+
+    encoder, store, form = our_encoder(setting)
+    encoder.to(setting.device)
+    rows = np.random.default_rng(2).choice(len(store), min(len(store), SEARCHED), replace=False)
+    exact = encode(encoder, store, form, setting.folder / "exact.npy", rows=rows)
+    with torch.autocast(setting.device, torch.bfloat16):
+        half = encode(encoder, store, form, setting.folder / "half.npy", rows=rows)
+    depth = min(DEPTH, len(rows))
+    found = [np.argsort(-one[:QUERIES] @ one.T, axis=1)[:, :depth] for one in (exact, half)]
+    overlap = np.mean([len(np.intersect1d(*pair)) / depth for pair in zip(*found, strict=True)])
+    lowest = cosines(exact, half).min()
+    return f"in bf16 cosines to float32 are {lowest:.5f} or more, and {overlap:.1%} of the first {depth} documents are the same"
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Row by row."""
+    return (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
 
 def our_encoder(setting: Setting):

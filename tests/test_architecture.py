@@ -169,8 +169,8 @@ def test_no_function_is_longer_than_60_lines():
     assert {name: n for name, n in lengths.items() if n > 60} == {}
 
 
-def test_the_package_has_at_most_19500_lines():
-    assert sum(len(file.read_text().splitlines()) for file in FILES) <= 19_500
+def test_the_package_has_at_most_19700_lines():
+    assert sum(len(file.read_text().splitlines()) for file in FILES) <= 19_700
 
 
 def test_attributes_are_declared_and_not_guessed():

@@ -69,9 +69,8 @@ def compare(
         steps = options.steps or (50 if device == "cuda" else 5)
         sizes = options.max_length, options.batch, steps, options.turns
         absent = [name for name in needs if find_spec(name) is None]
-        setting = Setting(
-            device, options.data, backbone, *sizes, Path(folder), options.warm_up, options.cached, options.keep_tokens, not absent
-        )
+        memory = options.cached, options.keep_tokens
+        setting = Setting(device, options.data, backbone, *sizes, Path(folder), options.warm_up, *memory, not absent, precision)
         config = AutoConfig.from_pretrained(backbone)
         peak = apart(matmul_peak, device, precision)
         tokens_per_unit, line = apart(prepare, setting)

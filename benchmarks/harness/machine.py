@@ -17,9 +17,11 @@ def described() -> str:
     """Processor, threads, versions and date: a line to print beside every table."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
-    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    amx = "with AMX" if "amx_tile" in flags else "without AMX"
+    values = dict(re.split(r"\s*:\s*", line, maxsplit=1) for line in reversed(lines) if ":" in line)
+    name, flags = values.get("model name", platform.processor()), values.get("flags", "")
+    if "cpu family" in values:  # names of rented machines hide it
+        name += f", family {values['cpu family']}, model {values['model']}"
+    amx = ("with AVX512-BF16, " if "avx512_bf16" in flags else "") + ("with AMX" if "amx_tile" in flags else "without AMX")
     packages = ", ".join(f"{p} {version(p)}" for p in ("torch", "transformers", "tokenizers"))
     return f"{name} ({amx}), {torch.get_num_threads()} threads; {packages}; {datetime.date.today()}"
 

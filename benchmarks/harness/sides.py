@@ -33,6 +33,7 @@ class Setting(NamedTuple):
         cached: memory must not grow with the batch.
         keep_tokens: tokens whose activations ltr keeps; None: all.
         peers: whether the modules that sentence-transformers' trainers need are installed.
+        precision: of ltr, float32 or bf16.
     """
 
     device: str
@@ -47,6 +48,7 @@ class Setting(NamedTuple):
     cached: bool = False
     keep_tokens: int | None = None
     peers: bool = True
+    precision: str = "float32"
 
 
 class Side(NamedTuple):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from ltr.data.files import blocks
 from ltr.errors import InputError
@@ -114,6 +113,8 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
     for place, letter in enumerate(b"qid"):
         if body.count(letter) != n_rows or (chars[begins[heads] + place] != letter).any():
             return None
+    import pandas as pd  # here: it takes 27 MB, which training on texts needs no part of
+
     column = BytesIO(body.translate(_ONE_A_LINE, delete=b"qid"))
     try:
         numbers = pd.read_csv(column, header=None, dtype=np.float64, na_filter=False).to_numpy().ravel()
