@@ -85,7 +85,8 @@ def read_faults(path: Path = ROOT / "tests/mutations.txt") -> list[Fault]:
 def test_path(name: str) -> str:
     """``pairwise::test_x`` to what pytest takes."""
     file, *one = name.split("::")
-    folder = "tests/losses" if (ROOT / f"tests/losses/test_{file}.py").exists() else "tests"
+    folders = ("tests/losses", "tests", "tests/models/encoder")
+    folder = next(folder for folder in folders if (ROOT / folder / f"test_{file}.py").exists())
     return "::".join([f"{folder}/test_{file}.py", *one])
 
 

@@ -65,7 +65,7 @@ def test_a_second_backward_pass_through_a_kept_graph():
 
 
 def test_another_use_of_the_output_keeps_it_and_is_right():
-    """The linear layer behind it reads half of the numbers, so it keeps them."""
+    """The linear layer behind it reads half of the numbers, and keeps them."""
     gelu, layer, x = LightGelu(), SharedCastLinear(4, 3), torch.randn(5, 8, requires_grad=True)
     y = gelu(x)
     (found,) = torch.autograd.grad(layer(y[:, :4]).square().sum(), x)

@@ -150,6 +150,8 @@ def test_an_encoding_casts_each_weight_once_and_stays_in_bfloat16(build):
     """Six chunks. Embeddings are near those of float32."""
     encoder, dtypes = reader(build(), max_tokens=10).eval(), []
     layers = [layer for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
+    for bias in (p for p in encoder.parameters() if p.ndim == 1):
+        nn.init.normal_(bias, std=0.5)
     norms = [module for module in layers_of(encoder.model).modules() if isinstance(module, nn.LayerNorm)]
     for norm in norms:
         norm.register_forward_hook(lambda *args: dtypes.append(args[2].dtype))

@@ -51,7 +51,7 @@ def test_a_text_whose_scores_do_not_fit_is_read_by_some_heads_at_a_time(monkeypa
 def test_texts_that_attend_together_attend_as_alone(scores, window, monkeypatch):
     """Whatever the size of a block. Tokens behind the last text get zeros, and no gradient."""
     monkeypatch.setattr(blocks, "SCORES", scores)
-    lengths = [1, 2, 15, 16, 17, 17, 40]
+    lengths = [1, 2, 15, 16, 17, 17, 30, 40]
     q, k, v = drawn(sum(lengths) + 5)
     output = attend_in_blocks(q, k, v, Slots.of(lengths, HEADS), 0.6, window)
     weights = torch.randn(output.shape)
@@ -68,15 +68,6 @@ def test_texts_that_attend_together_attend_as_alone(scores, window, monkeypatch)
             torch.testing.assert_close(ours[part].double(), theirs, atol=1e-5, rtol=1e-5)
     assert output.isfinite().all() and not output[-5:].any()
     assert not any(gradient[-5:].any() for gradient in found)
-
-
-def test_large_scores_in_bfloat16_leave_padding_out():
-    """Products of -10,000: padding, whose product is that of the last token, would win if it were merely lowered a little."""
-    q, k, v = (torch.ones(17, 1, 1, dtype=torch.bfloat16) for _ in range(3))
-    k[:] = -10_000
-    v[:, 0, 0] = torch.arange(17)
-    output = attend_in_blocks(q, k, v, Slots.of([17], 1), 1.0)
-    torch.testing.assert_close(output.float(), torch.full((17, 1, 1), 8.0), atol=0.05, rtol=0)  # the mean of 0 to 16
 
 
 def test_probabilities_are_not_kept():
