@@ -112,10 +112,8 @@ class RankerModule(LightningModule):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*is an instance of `nn.Module`.*")
             self.save_hyperparameters(logger=False)
-            # Under the command line these are class paths, of which ``load_from_checkpoint`` rebuilds the module. What was built
-            # in Python is left out: Lightning would hold a copy of it, and a checkpoint loads with ``weights_only=True``.
             built = [name for name, value in self.hparams.items() if isinstance(value, nn.Module)]
-            self.save_hyperparameters(logger=False, ignore=built)
+            self.save_hyperparameters(logger=False, ignore=built)  # or Lightning would hold a copy of each
 
     def check_margin(self, loss: Loss, margin: Margin | None) -> None:
         """Check that the loss can use the margin, and that the margin can be computed.
@@ -160,6 +158,12 @@ class RankerModule(LightningModule):
         """The metrics, in order."""
         return [metric for metric in self.metrics if isinstance(metric, RankingMetric)]
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # Under the command line these are class paths, and ``load_from_checkpoint`` rebuilds the module. Modules that were built
+        # in Python are left out, so a checkpoint loads with ``weights_only=True``; pass them again.
+        given = checkpoint.get("hyper_parameters", {})
+        checkpoint["hyper_parameters"] = {k: v for k, v in given.items() if not isinstance(v, nn.Module)}
+
     def forward(self, batch: RankingBatch) -> Tensor:
         """Scores ``[B, N]``."""
         return self.ranker(batch)
@@ -171,8 +175,7 @@ class RankerModule(LightningModule):
         if not self.loss.takes_scores:
             raise InputError(f"{type(self.loss).__name__} takes grades as labels, and they are scores", option="loss")
         if type(self.in_batch) is not OwnLists:
-            text = "a teacher has scored no documents of other queries; leave out in_batch"
-            raise InputError(text, option="in_batch")
+            raise InputError("a teacher has scored no documents of other queries; leave out in_batch", option="in_batch")
 
     def setup(self, stage: str) -> None:
         precision = str(self.trainer.precision)
@@ -243,8 +246,7 @@ class RankerModule(LightningModule):
         seen = {name: x.detach() for name, x in lists._asdict().items() if isinstance(x, Tensor)}
         self.last_step = LastStep(lists._replace(**seen), None if margin is None else margin.detach(), loss.detach())
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch.labels))
-        padding = self.ranker.padding_share(batch)
-        if padding is not None:
+        if (padding := self.ranker.padding_share(batch)) is not None:
             self.log("train/padding", padding, batch_size=len(batch.labels))
         if self.miner is None:
             return loss

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
 
@@ -15,11 +16,15 @@ from ltr.data.formats import SingleTexts
 from ltr.data.progress import track
 from ltr.data.tokens import Tokens
 from ltr.models.encoder.chunks import cuts
+from ltr.models.encoder.linear import cast_once
 from ltr.models.encoder.packed import in_eval_mode
+from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.search.ranks import barrier, by_rank_0, rank, world_size
 
 # Tokens handed to the encoder at once, at most: several of its chunks on a CPU, one on a GPU.
 BATCH_TOKENS = 65536
+# To lay out the weights costs as much as reading 1,000 tokens or so saves.
+MANY_TOKENS = 4096
 
 
 def encode(
@@ -93,8 +98,11 @@ def encode_batches(
     lengths = form.lengths(store.lengths(rows))
     batches = [order[begin:end] for begin, end in cuts(lengths[order].tolist(), BATCH_TOKENS)]
     for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
-        with torch.inference_mode(), in_eval_mode(encoder):
+        with torch.inference_mode(), in_eval_mode(encoder), ExitStack() as stack:
             ids, lengths_of, types = form.texts(store, rows[places])
+            for inner in encoder.modules():
+                if isinstance(inner, TextEncoder) and not inner.options.compile and len(ids) >= MANY_TOKENS:
+                    stack.enter_context(cast_once(inner.model))
             texts = Texts(ids.to(device), lengths_of.to(device), None if types is None else types.to(device))
             found = encoder(texts).float().cpu().numpy()
         yield places, found

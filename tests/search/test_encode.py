@@ -1,5 +1,6 @@
 import errno
 import os
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -64,6 +65,19 @@ def test_half_precision_comes_from_autocast(world, tmp_path):
         half = encode(encoder, store, form, tmp_path / "half.npy")
     assert half.dtype == np.float32 and np.abs(half - full).max() > 0
     np.testing.assert_allclose(half, full, atol=0.1)
+
+
+def test_weights_are_laid_out_for_many_tokens_alone(world, tmp_path, monkeypatch):
+    """What that does, and in which precision: tests/models/encoder/test_linear.py."""
+    encoder, store, form, *_ = world
+    laid_out = []
+    monkeypatch.setattr("ltr.search.encode.cast_once", lambda model: nullcontext(laid_out.append(model)))
+    total = int(form.lengths(store.lengths(np.arange(len(store)))).sum())
+    for least, n_times in ((total + 1, 0), (total, 1)):
+        monkeypatch.setattr("ltr.search.encode.MANY_TOKENS", least)
+        laid_out.clear()
+        encode(encoder, store, form, tmp_path / "rows.npy")
+        assert laid_out == [encoder.model] * n_times
 
 
 def test_shares_are_of_equal_length_and_make_the_whole(world):

@@ -18,9 +18,10 @@ from ltr.models.encoder.blocks import Slots, attend_in_blocks
 from ltr.models.encoder.dropout import fast_dropout
 
 NAME = "ltr_packed"
-# The longest text that is as fast or faster by explicit matmuls, in blocks, on a CPU that multiplies bfloat16. The backward pass
-# of torch's flash kernel is slow there, and without AMX its forward pass, too: benchmarks/attention.py.
-LONGEST_IN_BLOCKS = 2048
+# The longest text that attends by explicit matmuls, in blocks, on a CPU that multiplies bfloat16. The backward pass of torch's
+# flash kernel is slow there, and without AMX its forward pass, too: benchmarks/attention.py. Longer texts attend faster as well,
+# but flash keeps scores in float32: at 1,024 tokens its error is half as large.
+LONGEST_IN_BLOCKS = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,7 @@ class Layout:
     def slots(self, heads: int) -> Slots:
         """Where the heads of each token lie for :func:`ltr.models.encoder.blocks.attend_in_blocks`. All layers share it."""
         if heads not in self._slots:
-            self._slots[heads] = Slots.of([length for n_texts, length in self.groups for _ in range(n_texts)], heads)
+            self._slots[heads] = Slots.of([length for n_texts, length in self.groups for _ in range(n_texts) if length], heads)
         return self._slots[heads]
 
 

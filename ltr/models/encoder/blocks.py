@@ -129,19 +129,19 @@ class _InBlocks(torch.autograd.Function):
 
 
 def _probabilities(block: Block, query: Tensor, key: Tensor, mask: Tensor, sliding_window: int | None) -> Tensor:
-    """``[pairs, tokens, tokens]``. Nothing attends to padding but what has nothing else within its window, which is padding."""
+    """``[pairs, tokens, tokens]``. Nothing attends to padding. Padding that has nothing within its window attends to all."""
     q, k = block.of(query), block.of(key).transpose(1, 2)
     scores = torch.baddbmm(block.of(mask).transpose(1, 2), q, k) if block.padded else torch.bmm(q, k)
     if sliding_window is not None and sliding_window < block.tokens:
         token = torch.arange(block.tokens)
-        scores.masked_fill_((token.unsqueeze(1) - token).abs() >= sliding_window, torch.finfo(scores.dtype).min)
+        outside = (token.unsqueeze(1) - token).abs() >= sliding_window
+        scores.masked_fill_(outside, torch.finfo(scores.dtype).min)  # not -inf: a row of padding would be NaN
     return scores.softmax(dim=-1)
 
 
 def _mask(slots: Slots, like: Tensor) -> Tensor:
-    """``[S, 1]``, what is added to the scores of a slot's token: for padding so little that its probability is 0."""
-    # Not -inf: a token that sees padding alone would make NaN.
-    return torch.zeros_like(like[:, :1]).masked_fill_(~slots.real.unsqueeze(1), torch.finfo(like.dtype).min / 2)
+    """``[S, 1]``, what is added to the scores of a slot's token: -inf for padding."""
+    return torch.zeros_like(like[:, :1]).masked_fill_(~slots.real.unsqueeze(1), float("-inf"))
 
 
 def _to_slots(x: Tensor, slots: Slots) -> Tensor:

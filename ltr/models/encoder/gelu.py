@@ -7,13 +7,21 @@ of a training step to compute.
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers.activations import GELUActivation
 
 _plain: ContextVar[bool] = ContextVar("plain", default=False)
+
+
+class _Kept(NamedTuple):
+    """What waits for the backward pass; with a shape it is the input of GELU, whose output of that shape is wanted."""
+
+    held: Tensor
+    version: int
+    shape: torch.Size | None
 
 
 def use_light_gelu(module: nn.Module) -> None:
@@ -39,22 +47,25 @@ class LightGelu(GELUActivation):
     def forward(self, input: Tensor) -> Tensor:
         output: Tensor = super().forward(input)
         if torch.is_grad_enabled() and not (_plain.get() or torch.compiler.is_compiling()):
-            output.__dict__["gelu_of"] = self.act, input.detach()
+            output.__dict__["gelu_of"] = self.act, input.detach(), output._version
         return output
 
 
 def kept_lightly(x: Tensor) -> AbstractContextManager[Any]:
     """Inside the block, autograd keeps the input of the GELU that made ``x``, where there is one, in place of ``x``."""
-    made: tuple[Any, Tensor] | None = x.__dict__.get("gelu_of")
-    if made is None:
+    made: tuple[Any, Tensor, int] | None = x.__dict__.get("gelu_of")
+    if made is None or made[2] != x._version:  # changed in place since
         return nullcontext()
-    gelu, before = made
+    gelu, before, _ = made
     address = x.data_ptr()  # not x: autograd holds what these functions see
 
-    def pack(kept: Tensor) -> Tensor | torch.Size:
-        return kept.shape if kept.data_ptr() == address else kept
+    def pack(kept: Tensor) -> _Kept:
+        held, shape = (before, kept.shape) if kept.data_ptr() == address else (kept, None)
+        return _Kept(held, held._version, shape)
 
-    def unpack(kept: Tensor | torch.Size) -> Tensor:
-        return kept if isinstance(kept, Tensor) else gelu(before).view(kept)
+    def unpack(kept: _Kept) -> Tensor:
+        if kept.held._version != kept.version:  # autograd looks after this where there are no hooks
+            raise RuntimeError("a tensor that the backward pass needs was changed in place after the forward pass")
+        return kept.held if kept.shape is None else gelu(kept.held).view(kept.shape)
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

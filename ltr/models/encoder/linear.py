@@ -39,18 +39,18 @@ def use_plain_linear(module: nn.Module) -> None:
 
 @contextmanager
 def cast_once(encoder: PreTrainedModel) -> Iterator[None]:
-    """Read without gradients under autocast to bfloat16 on a CPU; elsewhere this does nothing.
+    """For an encoding of many texts under autocast to bfloat16 on a CPU; elsewhere this does nothing.
 
     Inside the block weights are cast once, and laid out as oneDNN multiplies them (which torch does anew in each product), and
-    what goes from layer to layer stays in bfloat16. Of all-MiniLM-L6-v2, embeddings are as near to float32's as under autocast.
+    what goes from layer to layer stays in bfloat16. The relative error of all-MiniLM-L6-v2's embeddings is a fifth larger than
+    under autocast alone: 0.0066.
     """
     weights = [layer for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
-    half = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     on_cpu = bool(weights) and weights[0].weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    if not (half and on_cpu) or torch.is_grad_enabled() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if not (on_cpu and _only_reads_half() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         yield
         return
-    cast = layers_of(encoder)[0].register_forward_pre_hook(lambda _, args: (args[0].bfloat16(), *args[1:]))
+    cast = layers_of(encoder)[0].register_forward_pre_hook(_to_half)
     try:
         for layer in weights:
             weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach().bfloat16(), None)
@@ -61,6 +61,18 @@ def cast_once(encoder: PreTrainedModel) -> Iterator[None]:
         cast.remove()
         for layer in weights:
             layer.laid_out = None
+
+
+def _only_reads_half() -> bool:
+    half = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    return half and not torch.is_grad_enabled()
+
+
+def _to_half(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Cast the hidden states that a layer takes first, if it does and they are float32."""
+    if not (args and _only_reads_half() and isinstance(args[0], Tensor) and args[0].dtype == torch.float32):
+        return None
+    return args[0].bfloat16(), *args[1:]
 
 
 def mkl_is_slow() -> bool:
@@ -88,7 +100,10 @@ class SharedCastLinear(nn.Linear):
 
     def product(self, input: Tensor) -> Tensor:
         """``x Wᵀ + b``."""
-        return super().forward(input) if self.laid_out is None else _product(input, *self.laid_out)
+        laid_out = self.laid_out  # of the thread that encodes; another one may train
+        if laid_out is None or torch.is_grad_enabled() or input.dtype != torch.bfloat16:
+            return super().forward(input)
+        return _product(input, *laid_out)
 
 
 def _half(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -21,7 +21,7 @@ from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, paddi
 from ltr.models.encoder.dropout import EncoderDropout
 from ltr.models.encoder.gelu import plain_gelu, use_light_gelu
 from ltr.models.encoder.layers import keep_layers, layers_of
-from ltr.models.encoder.linear import cast_once, use_fast_linear
+from ltr.models.encoder.linear import use_fast_linear
 from ltr.models.encoder.packed import enable_packing, first_position, hidden_states, logits
 from ltr.models.encoder.pooling import Pooling, pool
 from ltr.models.encoder.self_check import PathCheck, check_packed
@@ -151,8 +151,7 @@ class TextEncoder(nn.Module):
         chunks = self._chunks(texts)
         recomputed = self._recomputed(chunks)
         read_again = partial(checkpoint, partial(_read_alone, read), use_reentrant=False)
-        with nullcontext() if self.options.compile else cast_once(self.model):
-            outputs = [read_again(chunk) for chunk in chunks[:recomputed]] + [read(chunk) for chunk in chunks[recomputed:]]
+        outputs = [read_again(chunk) for chunk in chunks[:recomputed]] + [read(chunk) for chunk in chunks[recomputed:]]
         return torch.cat(outputs)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
 
     def _check_once(self, device: str) -> None:

@@ -44,15 +44,15 @@ def test_blocks_are_for_bfloat16_on_a_cpu_that_multiplies_it(monkeypatch):
     """In training; without AMX in encoding, too."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True})
     query = torch.zeros(1, 2, 8, dtype=torch.bfloat16, requires_grad=True)
-    assert attention.takes_blocks(query, 2048)
-    assert not attention.takes_blocks(query.detach(), 2048)
-    assert not attention.takes_blocks(query.float(), 2048)
-    assert not attention.takes_blocks(query, 2049)
+    assert attention.takes_blocks(query, 512)
+    assert not attention.takes_blocks(query.detach(), 512)
+    assert not attention.takes_blocks(query.float(), 512)
+    assert not attention.takes_blocks(query, 513)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False, "avx512_bf16": True})
-    assert attention.takes_blocks(query, 2048) and attention.takes_blocks(query.detach(), 2048)
-    assert not attention.takes_blocks(query.float(), 2048)
+    assert attention.takes_blocks(query, 512) and attention.takes_blocks(query.detach(), 512)
+    assert not attention.takes_blocks(query.float(), 512)
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    assert not attention.takes_blocks(query, 2048)
+    assert not attention.takes_blocks(query, 512)
 
 
 @pytest.mark.parametrize("window", [None, 12])
@@ -67,6 +67,21 @@ def test_attention_dropout_keeps_the_mean(window):
     torch.manual_seed(0)
     assert torch.equal(attend(q, q, v, lengths, dropout=p, sliding_window=window)[..., 0], sums)
     torch.testing.assert_close(attend(q, q, v, lengths, sliding_window=window)[..., 0], torch.ones_like(sums))
+
+
+def test_attention_dropout_is_not_forgotten_in_bfloat16(monkeypatch):
+    """Blocks have none. With p = 0.5 of three equal probabilities, the sums are not all 1."""
+    monkeypatch.setattr(attention, "takes_blocks", lambda query, longest: True)
+    torch.manual_seed(0)
+    q, v = torch.zeros(1, 2, 30, 8, dtype=torch.bfloat16), torch.ones(1, 2, 30, 8, dtype=torch.bfloat16)
+    assert attend(q, q, v, [3] * 10, dropout=0.5).float().std() > 0.3
+    assert attend(q, q, v, [3] * 10).float().std() < 0.01
+
+
+def test_all_layers_share_the_slots_of_a_chunk_by_their_heads():
+    layout = Layout(((1, 0), (2, 3)), torch.tensor([0, 0, 3, 6]))
+    assert layout.slots(2) is layout.slots(2) and len(layout.slots(2).of_rows) == 12
+    assert len(layout.slots(3).of_rows) == 18 and layout.slots(3) is not layout.slots(2)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

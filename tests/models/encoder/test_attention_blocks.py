@@ -70,6 +70,22 @@ def test_texts_that_attend_together_attend_as_alone(scores, window, monkeypatch)
     assert not any(gradient[-5:].any() for gradient in found)
 
 
+def test_large_scores_in_bfloat16_leave_padding_out():
+    """Scores of 2^16, of which bfloat16 knows every 512th: what is lowered by less than that is not lowered at all."""
+    q, k, v = (torch.ones(17, 1, 1, dtype=torch.bfloat16) for _ in range(3))
+    k[:] = 2**16
+    v[:, 0, 0] = torch.arange(17)
+    output = attend_in_blocks(q, k, v, Slots.of([17], 1), 1.0)
+    torch.testing.assert_close(output.float(), torch.full((17, 1, 1), 8.0), atol=0.05, rtol=0)  # the mean of 0 to 16
+
+
+def test_more_threads_take_larger_blocks(monkeypatch):
+    monkeypatch.setattr(blocks, "SCORES", 3 * 16 * 16)
+    assert shapes(Slots.of([16] * 4, HEADS)) == [(3, 16, False)] * 4
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert shapes(Slots.of([16] * 4, HEADS)) == [(6, 16, False)] * 2
+
+
 def test_probabilities_are_not_kept():
     """What waits for the backward pass: query, key and value."""
     kept: list[torch.Tensor] = []

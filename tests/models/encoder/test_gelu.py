@@ -74,6 +74,26 @@ def test_another_use_of_the_output_keeps_it_and_is_right():
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("change", [lambda y: y.mul_(2), lambda y: nn.Dropout(0.5, inplace=True)(y)])
+def test_an_output_that_is_changed_in_place_is_kept(change):
+    torch.manual_seed(0)
+    gelu, layer, x = LightGelu(), SharedCastLinear(8, 3), torch.randn(5, 8, requires_grad=True)
+    y = gelu(x)
+    change(y)
+    layer(y).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, y.detach().sum(dim=0).expand(3, 8))
+
+
+@pytest.mark.parametrize("of", ["weight", "input"])
+def test_what_waits_and_is_changed_in_place_is_refused(of):
+    gelu, layer, h = LightGelu(), SharedCastLinear(8, 3), torch.randn(5, 8, requires_grad=True)
+    output = layer(gelu(h)).sum()
+    with torch.no_grad():
+        (layer.weight if of == "weight" else h).mul_(2)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        output.backward()
+
+
 def test_plain_inside_the_block_and_without_gradients():
     gelu, x = LightGelu(), torch.randn(5, 8, requires_grad=True)
     assert "gelu_of" in gelu(x).__dict__

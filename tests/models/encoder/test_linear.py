@@ -1,5 +1,6 @@
 import copy
 import pickle
+import threading
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from transformers import DistilBertConfig, DistilBertModel
 
 from ltr.models.encoder import linear
 from ltr.models.encoder.layers import layers_of
-from ltr.models.encoder.linear import FastLinear, SharedCastLinear, use_fast_linear
+from ltr.models.encoder.linear import FastLinear, SharedCastLinear, cast_once, use_fast_linear
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.models.encoder.test_self_check import modernbert
 from tests.models.encoder.test_text_encoder import bert, reader, texts
@@ -74,7 +75,6 @@ def casts(function) -> int:
 @pytest.mark.parametrize("training", [True, False])
 def test_query_key_and_value_share_a_cast(training, monkeypatch):
     """In each of the two layers: the input of attention, and that of the feed-forward network; plain layers cast four."""
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)  # else reading casts nothing here
     encoder = TextEncoder(bert(), 0).train(training)
     n_layers = len(encoder.model.encoder.layer)
     with torch.set_grad_enabled(training):
@@ -159,7 +159,7 @@ def test_an_encoding_casts_each_weight_once_and_stays_in_bfloat16(build):
     with torch.no_grad():
         exact = encoder(texts())
         dtypes.clear()
-        with torch.autocast("cpu", torch.bfloat16), Seen(weights) as seen:
+        with torch.autocast("cpu", torch.bfloat16), Seen(weights) as seen, cast_once(encoder.model):
             found = encoder(texts())
         assert set(dtypes) == {torch.bfloat16} and len(dtypes) == 6 * len(norms)
         assert (seen.casts, seen.laid_out) == (len(weights), len(weights))
@@ -173,14 +173,14 @@ def test_nothing_of_an_encoding_is_left_behind():
     encoder = TextEncoder(bert(), 0).eval()
     layers = [layer for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        before = encoder(texts())
+        with cast_once(encoder.model):
+            before = encoder(texts())
         for layer in layers:
             layer.weight.data.mul_(1.1)  # as averaged weights are put in place: no version is counted
-        assert not torch.equal(encoder(texts()), before)
-        broken = layers[-1].register_forward_pre_hook(lambda *args: (_ for _ in ()).throw(ValueError("planted")))
-        with pytest.raises(ValueError, match="planted"):
-            encoder(texts())
-        broken.remove()
+        with cast_once(encoder.model):
+            assert not torch.equal(encoder(texts()), before)
+        with pytest.raises(ValueError, match="planted"), cast_once(encoder.model):
+            raise ValueError("planted")
     assert all(layer.laid_out is None for layer in layers)
     output = encoder(texts())
     assert output.dtype == torch.float32 and output.requires_grad
@@ -194,9 +194,40 @@ def test_a_read_with_gradients_or_in_another_precision_is_left_to_autocast(dtype
     encoder = TextEncoder(bert(), 0).eval()
     weights = [layer.weight for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
     precision = torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None)
-    with torch.set_grad_enabled(dtype == torch.bfloat16), Seen(weights) as seen, precision:
+    with torch.set_grad_enabled(dtype == torch.bfloat16), Seen(weights) as seen, precision, cast_once(encoder.model):
         encoder(texts())
     assert seen.laid_out == 0
+
+
+@multiplies_half
+def test_another_thread_may_train_or_read_in_float32_beside_an_encoding():
+    encoder = TextEncoder(bert(), 0).eval()
+    expected, found = encoder(texts()).detach(), []
+
+    def train():
+        found.append(encoder(texts()))
+        with torch.autocast("cpu", torch.bfloat16):
+            encoder(texts()).sum().backward()
+        with torch.no_grad():
+            found.append(encoder(texts()))
+
+    thread = threading.Thread(target=train)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), cast_once(encoder.model):
+        thread.start()
+        thread.join()
+    assert all(torch.equal(one, expected) for one in found) and len(found) == 2
+    assert all(p.grad is not None for p in encoder.parameters())
+
+
+@multiplies_half
+def test_a_layer_that_takes_no_hidden_states_first_is_left_as_it_is():
+    """As in MarkupLM, whose longest list of modules is one of embeddings."""
+    layer = nn.Identity()
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        for ids in (torch.ones(2, dtype=torch.int64), torch.ones(2, dtype=torch.float64)):
+            assert linear._to_half(layer, (ids,)) is None
+        assert linear._to_half(layer, ()) is None
+        assert linear._to_half(layer, (torch.ones(2), 1))[0].dtype == torch.bfloat16
 
 
 @needs_onednn
