@@ -23,7 +23,7 @@ from ltr.search.ranks import barrier, by_rank_0, rank, world_size
 
 # Tokens handed to the encoder at once, at most: several of its chunks on a CPU, one on a GPU.
 BATCH_TOKENS = 65536
-# To lay out the weights costs as much as reading 1,000 tokens or so saves.
+# Laying out the weights takes longer than it saves for 1,000 tokens, and no longer for 2,000.
 MANY_TOKENS = 4096
 
 
@@ -100,8 +100,8 @@ def encode_batches(
     for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
         with torch.inference_mode(), in_eval_mode(encoder), ExitStack() as stack:
             ids, lengths_of, types = form.texts(store, rows[places])
-            for inner in encoder.modules():
-                if isinstance(inner, TextEncoder) and not inner.options.compile and len(ids) >= MANY_TOKENS:
+            for inner in encoder.modules() if len(ids) >= MANY_TOKENS else ():
+                if isinstance(inner, TextEncoder) and not inner.options.compile:
                     stack.enter_context(cast_once(inner.model))
             texts = Texts(ids.to(device), lengths_of.to(device), None if types is None else types.to(device))
             found = encoder(texts).float().cpu().numpy()

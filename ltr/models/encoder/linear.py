@@ -2,8 +2,8 @@
 
 Autocast casts the input of every linear layer, and keeps each copy for the backward pass: query, key and value cast one tensor
 three times. Here they share one copy. In float32 torch multiplies matrices by MKL, which uses half of the vector width of an AMD
-CPU with AVX-512. oneDNN, which is part of torch too, uses all of it (``benchmarks/attention.py``). In bfloat16 torch takes it by
-itself.
+Zen 5. oneDNN, which is part of torch too, uses all of it, and is a little faster on a Zen 4 (``benchmarks/attention.py``). In
+bfloat16 torch takes it by itself.
 """
 
 from collections.abc import Iterator

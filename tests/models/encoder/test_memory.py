@@ -6,9 +6,9 @@ import sys
 import pytest
 
 WARM_UP, STEPS = 100, 200
-# Documents and their shortest length; the longest has 64 tokens. 16 of 40 and more make some 130 sums and 5 sizes of chunks. In
-# bfloat16 attention multiplies texts of one length together, and oneDNN keeps a kernel for each count and length: few of both, so
-# that all have come.
+# Documents and their shortest length; the longest has 64 tokens. 16 of 40 and more make some 130 sums and 5 sizes of chunks. On
+# a CPU that does not multiply bfloat16, its attention takes texts of one length together, and oneDNN keeps a kernel for each
+# count and length: few of both, so that all have come.
 RAGGED = {"32-true": ("16", "40"), "bf16-mixed": ("4", "60")}
 PROGRAM = f"""
 import sys
