@@ -19,6 +19,7 @@ from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, padding_share
 from ltr.models.encoder.dropout import EncoderDropout
+from ltr.models.encoder.embedding import use_one_gradient, with_one_gradient
 from ltr.models.encoder.gelu import plain_gelu, use_light_gelu
 from ltr.models.encoder.layers import keep_layers, layers_of
 from ltr.models.encoder.linear import use_fast_linear
@@ -107,6 +108,7 @@ class TextEncoder(nn.Module):
             keep_layers(model, options.layers)
         use_fast_linear(model)
         use_light_gelu(model)
+        use_one_gradient(model)
         self._own_attention = model.config._attn_implementation
         self._checked: set[tuple[str, torch.dtype | None, bool]] = set()
         self.reads_packed = enable_packing(model)
@@ -150,6 +152,7 @@ class TextEncoder(nn.Module):
             self._check_once(texts.ids.device.type)
         chunks = self._chunks(texts)
         recomputed = self._recomputed(chunks)
+        read = with_one_gradient(self.model, read)
         read_again = partial(checkpoint, partial(_read_alone, read), use_reentrant=False)
         outputs = [read_again(chunk) for chunk in chunks[:recomputed]] + [read(chunk) for chunk in chunks[recomputed:]]
         return torch.cat(outputs)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
