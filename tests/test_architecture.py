@@ -21,6 +21,7 @@ FOREIGN = {
     "ltr/data/letor.py": "errors of the JSON reader, some with a line number",
     "ltr/data/tokens.py": "tokenizers with and without a fast backend",
     "ltr/models/encoder/cross_modules.py": "models of transformers, with and without a pooler",
+    "ltr/models/encoder/first_tokens.py": "layers of transformers",
     "ltr/models/encoder/packed.py": "configurations of transformers",
     "ltr/models/encoder/pretrained.py": "configurations and models of transformers",
     "ltr/models/encoder/text_encoder.py": "malloc_trim of the C library",

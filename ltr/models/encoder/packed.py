@@ -6,6 +6,7 @@ Shapes: T tokens of the C texts of a chunk, H the hidden size.
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal
 
 import torch
@@ -16,11 +17,16 @@ from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder.attention import NAME
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks
+from ltr.models.encoder.first_tokens import compute_all, first_alone, leave_others_out, leaves_others_out
 from ltr.models.encoder.pooling import Pooling, pool
 
 log = logging.getLogger(__name__)
 
+SHORT = 3  # tokens of the first text of a trial
 TOLERANCE = 1e-3  # relative error of outputs that should agree: rounding makes 1e-5, a wrong attention 5e-3
+
+# What a head reads of which chunk; None: the rows as they are. Not an attribute of the model: another thread may read, too.
+_headed: ContextVar[tuple[Chunk, Pooling | None] | None] = ContextVar("headed", default=None)
 
 
 def hidden_states(encoder: PreTrainedModel, chunk: Chunk) -> Tensor:
@@ -29,26 +35,49 @@ def hidden_states(encoder: PreTrainedModel, chunk: Chunk) -> Tensor:
     return hidden[chunk.inputs["attention_mask"].bool()] if "attention_mask" in chunk.inputs else _of_texts(hidden, chunk)
 
 
+def pooled(encoder: PreTrainedModel, chunk: Chunk, pooling: Pooling) -> Tensor:
+    """One vector ``[C, H]`` float32 for each text of a chunk. For packed ones see :func:`enable_packing`."""
+    if not _first_alone(encoder, chunk, pooling):
+        return pool(hidden_states(encoder, chunk), chunk.lengths, pooling)
+    with first_alone(_first_tokens(chunk)):
+        return encoder(**chunk.inputs).last_hidden_state[0].float()
+
+
 def logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
     """Scores ``[C]`` float32 of a ready cross-encoder's own head. For packed texts see :func:`enable_packing`.
 
     Such a head reads the first token of a row (ModernBERT's may read the mean), or what the pooler makes of it. So the base model
     hands it a row of one token for each packed text.
     """
+    if "packed_layout" not in chunk.inputs:
+        return classifier(**chunk.inputs).logits[:, 0].float()
+    how: Pooling = getattr(classifier.config, "classifier_pooling", "cls")
+    with ExitStack() as stack:
+        if alone := _first_alone(classifier, chunk, how):
+            stack.enter_context(first_alone(_first_tokens(chunk)))
+        before = _headed.set((chunk, None if alone else how))
+        stack.callback(_headed.reset, before)
+        return classifier(**chunk.inputs).logits[:, 0].float()
 
-    def one_row_per_text(base: PreTrainedModel, _: tuple, output: Any) -> Any:
-        how: Pooling = getattr(base.config, "classifier_pooling", "cls")
-        pooled = pool(_of_texts(output.last_hidden_state, chunk), chunk.lengths, how)
-        output.last_hidden_state = pooled.to(output.last_hidden_state.dtype).unsqueeze(1)
+
+def _one_row_per_text(base: PreTrainedModel, _: tuple, output: Any) -> Any:
+    """A hook of the base model below a head; it does nothing outside of :func:`logits`."""
+    if (headed := _headed.get()) is not None:
+        (chunk, how), hidden = headed, output.last_hidden_state
+        rows = hidden[0] if how is None else pool(_of_texts(hidden, chunk), chunk.lengths, how).to(hidden.dtype)
+        output.last_hidden_state = rows.unsqueeze(1)
         if output.get("pooler_output") is not None:
             output.pooler_output = base.pooler(output.last_hidden_state)
-        return output
+    return output
 
-    with ExitStack() as stack:
-        if "packed_layout" in chunk.inputs:
-            hook = classifier.base_model.register_forward_hook(one_row_per_text)
-            stack.callback(hook.remove)
-        return classifier(**chunk.inputs).logits[:, 0].float()
+
+def _first_alone(model: PreTrainedModel, chunk: Chunk, pooling: Pooling) -> bool:
+    return pooling == "cls" and "packed_layout" in chunk.inputs and leaves_others_out(model)
+
+
+def _first_tokens(chunk: Chunk) -> Tensor:
+    offsets: Tensor = chunk.inputs["packed_layout"].offsets
+    return offsets[:-1].long()
 
 
 def _of_texts(hidden: Tensor, chunk: Chunk) -> Tensor:
@@ -73,7 +102,7 @@ def first_position(encoder: nn.Module) -> int:
 def enable_packing(encoder: PreTrainedModel) -> bool:
     """Prepare an encoder, or a ready cross-encoder, to read packed texts. It still reads padded ones as before.
 
-    A trial decides: two texts must give the same outputs packed as padded. An encoder that fails is left unchanged.
+    A trial decides: two texts must give the same outputs packed as padded. An encoder that fails reads as before.
 
     Returns:
         Whether the encoder reads packed texts.
@@ -97,6 +126,8 @@ def enable_packing(encoder: PreTrainedModel) -> bool:
             )
         try:
             encoder.set_attn_implementation(NAME)
+            if _one_row_per_text not in encoder.base_model._forward_hooks.values():
+                encoder.base_model.register_forward_hook(_one_row_per_text)
             error = _difference(expected, _trial(encoder, "packed"))
             reason = "" if error < TOLERANCE else f"its outputs would differ by {error:.1%}"
         except Exception as unforeseen:
@@ -104,7 +135,21 @@ def enable_packing(encoder: PreTrainedModel) -> bool:
     if reason:
         encoder.set_attn_implementation(before)
         log.info("%s can't read packed texts, so it gets padded ones: %s", name, reason)
+    else:
+        _enable_first_alone(encoder, expected[0])
     return not reason
+
+
+def _enable_first_alone(encoder: PreTrainedModel, expected: Tensor) -> None:
+    """Leave out what no first token needs, where a trial's first tokens are as in ``expected``, its hidden states."""
+    leave_others_out(encoder)
+    try:
+        with in_eval_mode(encoder):
+            error = _difference([expected[[0, SHORT]]], _trial(encoder, "first"))
+    except Exception:  # as above
+        error = float("inf")
+    if error > TOLERANCE:
+        compute_all(encoder)
 
 
 @contextmanager
@@ -130,11 +175,14 @@ def _difference(expected: list[Tensor], found: list[Tensor]) -> float:
 
 
 @torch.no_grad()
-def _trial(encoder: PreTrainedModel, how: Literal["alone", "padded", "packed"]) -> list[Tensor]:
-    """Hidden states (and logits) of two short texts, one of them longer than the window of local attention."""
+def _trial(encoder: PreTrainedModel, how: Literal["alone", "padded", "packed", "first"]) -> list[Tensor]:
+    """Hidden states (and logits) of two short texts, one of them longer than the window of local attention.
+
+    ``first``: hidden states of their first tokens alone.
+    """
     config, base = encoder.config, encoder.base_model
     device = base.get_input_embeddings().weight.device
-    lengths = torch.tensor([3, 3 + (getattr(config, "sliding_window", None) or 4)], device=device)
+    lengths = torch.tensor([SHORT, SHORT + (getattr(config, "sliding_window", None) or 4)], device=device)
     # Without the padding's id: such a token would not count as one.
     known = torch.tensor([i for i in range(min(config.vocab_size, 50)) if i != config.pad_token_id], device=device)
     ids = known[torch.arange(int(lengths.sum()), device=device) % len(known)]
@@ -143,8 +191,10 @@ def _trial(encoder: PreTrainedModel, how: Literal["alone", "padded", "packed"]) 
         hidden = [torch.cat([base(row).last_hidden_state[0] for row in rows])]
         return hidden + ([] if base is encoder else [torch.cat([encoder(row).logits[:, 0] for row in rows])])
     texts, unlimited = Texts(ids, lengths), 10 * len(ids)
-    if how == "packed":
+    if how in ("packed", "first"):
         (chunk,) = packed_chunks(texts, unlimited, first_position(base))
     else:
         (chunk,) = padded_chunks(texts, unlimited, config.pad_token_id or 0)
+    if how == "first":
+        return [pooled(base, chunk, "cls")]
     return [hidden_states(base, chunk)] + ([] if base is encoder else [logits(encoder, chunk)])

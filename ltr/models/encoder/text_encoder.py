@@ -23,8 +23,8 @@ from ltr.models.encoder.embedding import use_one_gradient, with_one_gradient
 from ltr.models.encoder.gelu import plain_gelu, use_light_gelu
 from ltr.models.encoder.layers import keep_layers, layers_of
 from ltr.models.encoder.linear import use_fast_linear
-from ltr.models.encoder.packed import enable_packing, first_position, hidden_states, logits
-from ltr.models.encoder.pooling import Pooling, pool
+from ltr.models.encoder.packed import enable_packing, first_position, logits, pooled
+from ltr.models.encoder.pooling import Pooling
 from ltr.models.encoder.self_check import PathCheck, check_packed
 
 log = logging.getLogger(__name__)
@@ -119,11 +119,8 @@ class TextEncoder(nn.Module):
 
     def forward(self, texts: Texts) -> Tensor:
         """Pooled representations ``[S, H]`` float32."""
-
-        def pooled(chunk: Chunk) -> Tensor:
-            return pool(hidden_states(self.model, chunk), chunk.lengths, self.pooling)
-
-        return self._read(texts, pooled, self.model.config.hidden_size)
+        read = partial(pooled, self.model, pooling=self.pooling)
+        return self._read(texts, read, self.model.config.hidden_size)
 
     def logits(self, texts: Texts) -> Tensor:
         """Scores ``[S]`` float32 of a ready cross-encoder's own head."""

@@ -14,8 +14,7 @@ from transformers import (
 
 from ltr.batch import Texts
 from ltr.models.encoder.chunks import packed_chunks, padded_chunks
-from ltr.models.encoder.packed import enable_packing, first_position, hidden_states, logits
-from ltr.models.encoder.pooling import pool
+from ltr.models.encoder.packed import enable_packing, first_position, hidden_states, logits, pooled
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 COMMON = {"vocab_size": 60, "max_position_embeddings": 64, "pad_token_id": 1, "num_labels": 1}
@@ -64,9 +63,7 @@ def read_packed(read, of, max_tokens, first):
 
 
 def read(encoder, how, of, max_tokens=40):
-    return read_packed(
-        lambda chunk: pool(hidden_states(encoder, chunk), chunk.lengths, how), of, max_tokens, first_position(encoder.base_model)
-    )
+    return read_packed(lambda chunk: pooled(encoder, chunk, how), of, max_tokens, first_position(encoder.base_model))
 
 
 def read_padded(encoder, how, of):
