@@ -2,8 +2,9 @@
 
 16 queries with a relevant document and a random one each: 32 pairs a step, the same pairs on both sides. Each
 side trains with its own trainer and data loader, dropout and AdamW as by default: ltr's PairWiseBertRanker
-under RankNet, and a CrossEncoderTrainer under binary cross-entropy. harness/compare.py says what is measured,
-and how.
+under RankNet, and a CrossEncoderTrainer under binary cross-entropy. By default ltr reads the mean of the tokens,
+and sentence-transformers the first one, which ltr reads with --pooling cls. harness/compare.py says what is
+measured, and how.
 
 Wants ``pip install -e '.[bench]'``.
 """
@@ -68,9 +69,11 @@ def ours(meter: Meter, setting: Setting, side: Side) -> None:
     """The module and the data module as a configuration would name them."""
     from ltr.losses import RankNetLoss
     from ltr.models import PairWiseBertRanker
+    from ltr.models.encoder.text_encoder import TextEncoder
     from ltr.module import RankerModule
 
-    ranker = PairWiseBertRanker(setting.backbone, setting.max_length)
+    options = TextEncoder.Options(pooling=setting.pooling)
+    ranker = PairWiseBertRanker(setting.backbone, setting.max_length, encoder=options)
     meter.watch(ranker.encoder.model)
     fit(RankerModule(ranker, RankNetLoss()), triplets(setting, ranker.reads), meter, setting, side)
 

@@ -69,14 +69,14 @@ def compare(
         steps = options.steps or (50 if device == "cuda" else 5)
         sizes = options.max_length, options.batch, steps, options.turns
         absent = [name for name in needs if find_spec(name) is None]
-        memory = options.cached, options.keep_tokens
-        setting = Setting(device, options.data, backbone, *sizes, Path(folder), options.warm_up, *memory, not absent, precision)
+        reading = options.cached, options.keep_tokens, options.pooling
+        setting = Setting(device, options.data, backbone, *sizes, Path(folder), options.warm_up, *reading, not absent, precision)
         config = AutoConfig.from_pretrained(backbone)
         peak = apart(matmul_peak, device, precision)
         tokens_per_unit, line = apart(prepare, setting)
         print(
             f"{'BERT-base, untrained' if options.bert_base else options.backbone}; batch {setting.batch}, {setting.max_length} "
-            f"tokens at most, {setting.turns} turns of {setting.steps} steps after {setting.warm_up}; {_memory(options)}{why}; "
+            f"tokens at most, {setting.turns} turns of {setting.steps} steps after {setting.warm_up}; {_reading(options)}{why}; "
             f"{which}.\nLarge matmuls reach {peak / 1e12:.3g} TFLOP/s in {precision}. {line}; one of the {unit} has "
             f"{tokens_per_unit:.1f} real tokens.\n",
             flush=True,
@@ -146,6 +146,9 @@ def _options(description: str, batch: int) -> argparse.Namespace:
     made.add_argument("--bert-base", action="store_true", help="an untrained BERT of base size with the backbone's tokenizer")
     made.add_argument("--cached", action="store_true", help="memory that does not grow with the batch (train_dual.py)")
     made.add_argument("--keep-tokens", type=int, help="ltr keeps the activations of so many (train_dual.py); all by default")
+    made.add_argument(
+        "--pooling", choices=["mean", "cls", "max"], help="of ltr's tokens (train_cross.py); cls is sentence-transformers'"
+    )
     add_data(made, LIVEQA, MEDQUAD)
     made.add_argument("--malloc", help="the jemalloc library to preload, or none; searched for by default")
     options = made.parse_args()
@@ -184,10 +187,11 @@ def _malloc(asked: str | None, device: str) -> tuple[str | None, str]:
     return None, "the system's malloc on every side, as there is no jemalloc here (option --malloc)"
 
 
-def _memory(options: argparse.Namespace) -> str:
+def _reading(options: argparse.Namespace) -> str:
     if options.cached:
         return "memory does not grow with the batch; "
-    return "" if options.keep_tokens is None else f"ltr keeps the activations of {options.keep_tokens:,} tokens; "
+    kept = "" if options.keep_tokens is None else f"ltr keeps the activations of {options.keep_tokens:,} tokens; "
+    return kept + ("" if options.pooling is None else f"ltr pools tokens by {options.pooling}; ")
 
 
 def _first_gpu() -> str:

@@ -32,6 +32,7 @@ class Setting(NamedTuple):
         warm_up: first steps, which do not count.
         cached: memory must not grow with the batch.
         keep_tokens: tokens whose activations ltr keeps; None: all.
+        pooling: what ltr's cross-encoder reads of the tokens; None: its default.
         peers: whether the modules that sentence-transformers' trainers need are installed.
         precision: of ltr, float32 or bf16.
     """
@@ -47,6 +48,7 @@ class Setting(NamedTuple):
     warm_up: int
     cached: bool = False
     keep_tokens: int | None = None
+    pooling: str | None = None
     peers: bool = True
     precision: str = "float32"
 

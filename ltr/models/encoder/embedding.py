@@ -1,6 +1,6 @@
 """Token embeddings that get one gradient from all chunks of a batch.
 
-The gradient of MiniLM's table takes 47 MB, nearly all of them zeros. One for each chunk took 8 % of a training step on a CPU.
+The gradient of MiniLM's table takes 47 MB, nearly all of it zeros. On a CPU one for each chunk took some 25 ms a chunk.
 
 Shapes: V tokens in the vocabulary, H the hidden size.
 """
@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from ltr.models.encoder.chunks import Chunk
 
 
 def use_one_gradient(model: PreTrainedModel) -> None:
-    """Turn the embedding of the token ids into a :class:`OneGradientEmbedding`."""
+    """Turn the embedding of the token ids into a :class:`OneGradientEmbedding`, if it is a plain one."""
     embedding = model.get_input_embeddings()
-    other = embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse
-    if type(embedding) is nn.Embedding and not other:
+    if type(embedding) is not nn.Embedding:
+        return
+    if embedding.max_norm is None and not (embedding.scale_grad_by_freq or embedding.sparse):
         embedding.__class__ = OneGradientEmbedding
 
 
@@ -44,29 +44,29 @@ def with_one_gradient(model: PreTrainedModel, read: Callable[[Chunk], Tensor]) -
 
 
 class _Gradient:
-    """Of a table ``[V, H]``, the sum over the chunks that have been through the backward pass."""
+    """The sum over the chunks that a backward pass has been through, ``[V, H]``; one for each pass that is on its way."""
 
-    def __init__(self, table: Tensor) -> None:
-        self._table = table.detach()
-        self._sum: Tensor | None = None
+    def __init__(self, weight: Tensor) -> None:
+        self._weight = weight.detach()
+        self._sums: dict[int, Tensor] = {}
 
     def add(self, ids: Tensor, rows: Tensor) -> None:
         some, at = ids.unique(return_inverse=True)
         of_some = rows.new_zeros(len(some), rows.shape[1]).index_add_(0, at, rows)  # fits the cache; the table does not
-        if self._sum is None:
-            self._sum = torch.zeros_like(self._table)
-        self._sum.index_add_(0, some, of_some)
+        backward_pass = torch._C._current_graph_task_id()
+        if backward_pass not in self._sums:
+            self._sums[backward_pass] = torch.zeros_like(self._weight)
+        self._sums[backward_pass].index_add_(0, some, of_some)
 
     def take(self) -> Tensor | None:
-        whole, self._sum = self._sum, None
-        return whole
+        return self._sums.pop(torch._C._current_graph_task_id(), None)
 
 
 class _Table:
     """The weights of an embedding as the chunks of one batch look them up."""
 
     def __init__(self, weight: Tensor) -> None:
-        self.of, self.gradient = weight, _Gradient(weight)
+        self.weight, self.gradient = weight, _Gradient(weight)
         self.whole: Tensor = _Whole.apply(weight, self.gradient)
 
 
@@ -77,15 +77,15 @@ class OneGradientEmbedding(nn.Embedding):
     """``nn.Embedding``; inside :func:`with_one_gradient` its gradients add up before autograd sees one."""
 
     def forward(self, input: Tensor) -> Tensor:
-        table = _table.get()
-        if table is None or table.of is not self.weight or torch.compiler.is_compiling():
+        table = None if torch.compiler.is_compiling() else _table.get()
+        if table is None or table.weight is not self.weight:
             return super().forward(input)
         rows: Tensor = _Rows.apply(table.whole, input, self.padding_idx, table.gradient)
         return rows
 
 
 class _Whole(torch.autograd.Function):
-    """The weights as they are. The backward pass comes here once, after all chunks."""
+    """The weights as they are. A backward pass comes here once, after all chunks."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, gradient: _Gradient) -> Tensor:
@@ -94,13 +94,12 @@ class _Whole(torch.autograd.Function):
         return weight.view_as(weight)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, _: None) -> tuple[Tensor | None, None]:
         return ctx.gradient.take(), None
 
 
 class _Rows(torch.autograd.Function):
-    """Rows of the weights. Their gradient goes to the sum; autograd gets None."""
+    """Rows of the weights. Their gradient goes to the sum, and autograd gets None."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, ids: Tensor, padding_idx: int | None, gradient: _Gradient) -> Tensor:
@@ -109,12 +108,8 @@ class _Rows(torch.autograd.Function):
         return nn.functional.embedding(ids, weight)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, rows: Tensor) -> tuple[None, ...]:
         (ids,) = ctx.saved_tensors
-        ids, rows = ids.flatten(), rows.flatten(0, -2)
-        if ctx.padding_idx is not None:
-            counts = ids != ctx.padding_idx
-            ids, rows = ids[counts], rows[counts]
-        ctx.gradient.add(ids, rows)
+        counts = ids != (-1 if ctx.padding_idx is None else ctx.padding_idx)
+        ctx.gradient.add(ids[counts], rows[counts])
         return None, None, None, None

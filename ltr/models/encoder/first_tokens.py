@@ -54,7 +54,7 @@ def first_alone(first: Tensor) -> Iterator[None]:
 
 
 def _leave_out(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    first = _first.get()
+    first = None if torch.compiler.is_compiling() else _first.get()
     return None if first is None else tuple(x[:, first] for x in args)
 
 

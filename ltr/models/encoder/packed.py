@@ -62,7 +62,8 @@ def logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
 
 def _one_row_per_text(base: PreTrainedModel, _: tuple, output: Any) -> Any:
     """A hook of the base model below a head; it does nothing outside of :func:`logits`."""
-    if (headed := _headed.get()) is not None:
+    headed = None if torch.compiler.is_compiling() else _headed.get()
+    if headed is not None:
         (chunk, how), hidden = headed, output.last_hidden_state
         rows = hidden[0] if how is None else pool(_of_texts(hidden, chunk), chunk.lengths, how).to(hidden.dtype)
         output.last_hidden_state = rows.unsqueeze(1)
