@@ -6,11 +6,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from ltr.errors import Terminated
-from ltr.run.signals import NAMES
+from ltr.run.signals import NAMES, end_at_once
 
 USAGE = """\
 ltr: train, compare and understand text rankers.
@@ -90,16 +89,13 @@ def main(args: list[str] | None = None) -> int:
 def _ended_by_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end the program as Ctrl-C does, so that what it has opened is closed; a run that trains does more."""
 
-    def end(number: int, frame: FrameType | None) -> None:
-        raise Terminated(number)
-
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before: dict[signal.Signals, Any] = {}  # handlers: functions or numbers
     for known in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(known) != signal.SIG_IGN:  # as under nohup
-            before[known] = signal.signal(known, end)
+            before[known] = signal.signal(known, end_at_once)
     try:
         yield
     finally:

@@ -1,5 +1,7 @@
 """The command line: arguments, the run that they ask for, and what is told of an error."""
 
+import importlib
+
 from ltr.errors import InputError
 
 
@@ -9,22 +11,8 @@ def run(args: list[str]) -> None:
     Raises:
         InputError: for what the user can mend.
     """
-    if args[0] == "compare":  # without Lightning, which takes seconds to import
-        from ltr.cli import compare
-
-        return compare.run(args[1:])
-    if args[0] == "grid":
-        from ltr.cli import grid
-
-        return grid.run(args[1:])
-    if args[0] == "reproduce":
-        from ltr.cli import reproduce
-
-        return reproduce.run(args[1:])
-    if args[0] == "doctor":
-        from ltr.cli import doctor
-
-        return doctor.run(args[1:])
+    if args[0] in ("compare", "grid", "reproduce", "doctor"):  # without the others: Lightning takes seconds to import
+        return importlib.import_module(f"ltr.cli.{args[0]}").run(args[1:])
     if args[0] in ("rank", "search", "export", "score"):
         from ltr.cli import use
 
