@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from ltr.cli.compare import WRITTEN, tell
 from ltr.cli.process import call
 from ltr.compare.comparison import compare
-from ltr.compare.runs import experiments, read_run
+from ltr.compare.runs import experiments, is_tested
 from ltr.data.files import write_whole
 from ltr.errors import InputError
 from ltr.grid import Cell, Grid
@@ -157,11 +157,7 @@ def _is_done(grid: Grid, cell: Cell, folder: Path, options: list[str]) -> bool:
         raise InputError(
             f"{folder} was made by other options than {grid.name} has now; remove it, or name another folder (--runs)"
         )
-    try:
-        read_run(folder)
-    except InputError:  # a test that was interrupted is made again
-        return False
-    return (folder / "test.run").is_file()
+    return is_tested(folder) and (folder / "test.run").is_file()  # a test that was interrupted is made again
 
 
 def _chosen(grid: Grid, tried: Sequence[Cell], cells: Sequence[Cell], root: Path) -> list[Cell]:
@@ -178,7 +174,7 @@ def _chosen(grid: Grid, tried: Sequence[Cell], cells: Sequence[Cell], root: Path
             raise InputError(
                 f"{folder.path} has no best.ckpt, so nothing can be chosen on dev; it wants a dev split and best.monitor"
             )
-        monitor = _monitor(folder)
+        monitor = (read_yaml(folder.config) or {})["best"]["monitor"]
         value = max(folder.kept_scores(monitor).values())
         if grid.rival(cell) not in best or value > best[grid.rival(cell)][0]:
             best[grid.rival(cell)] = (value, cell)
@@ -187,10 +183,6 @@ def _chosen(grid: Grid, tried: Sequence[Cell], cells: Sequence[Cell], root: Path
     names = {cell.names for _, cell in best.values()}
     print("chosen on dev:", ", ".join(str(cell.experiment) for _, cell in best.values()), flush=True)
     return [cell for cell in cells if cell.names in names]
-
-
-def _monitor(folder: Any) -> str:
-    return (read_yaml(folder.config) or {})["best"]["monitor"]
 
 
 def _compare(grid: Grid, cells: Sequence[Cell], root: Path, written: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from scipy import stats
 
 from ltr.cli.arguments import data_elsewhere
 from ltr.cli.process import call
-from ltr.compare.runs import Run, check_alike, experiments, read_run
+from ltr.compare.runs import Run, check_alike, experiments, is_tested, read_run
 from ltr.errors import InputError
 from ltr.run.folder import RunFolder
 
@@ -35,7 +35,7 @@ def run(args: list[str]) -> None:
     if again.resolve() == folder.resolve():
         raise InputError(f"--output must be a folder of its own, got that of the run, {folder}")
     where = ["--trainer.default_root_dir", str(again), *data_elsewhere(RunFolder(folder))]
-    if not (again / "config.yaml").is_file() or not _is_tested(again):
+    if not (again / "config.yaml").is_file() or not is_tested(again):
         call(["fit", "--config", str(folder / "config.yaml"), *where, "--ckpt_path", "last"])
         call(["test", str(again), "--ckpt_path", _measured(then)])
     now = read_run(again)
@@ -43,13 +43,6 @@ def run(args: list[str]) -> None:
         raise InputError(f"{again} holds a run of other options than {folder}; remove it, or name another folder (--output)")
     for line in told(then, now, _siblings(folder)):
         print(line)
-
-
-def _is_tested(folder: Path) -> bool:
-    try:
-        return bool(read_run(folder))
-    except InputError:
-        return False
 
 
 def _measured(run: Run) -> str:

@@ -127,6 +127,14 @@ def read_run(folder: Path) -> Run:
     return Run(folder, config.get("seed_everything", 0), config, metrics, _values(folder, metrics))
 
 
+def is_tested(folder: Path) -> bool:
+    """Whether there is a run whose results can be read."""
+    try:
+        return bool(read_run(folder))
+    except InputError:
+        return False
+
+
 def check_alike(made: Sequence[Experiment], metric: str) -> list[str]:
     """Check that the numbers of all runs may be compared.
 
