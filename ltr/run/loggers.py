@@ -51,26 +51,17 @@ def loggers(folder: Path, wandb_project: str | None, fits: bool, tags: Sequence[
 @contextmanager
 def wandb_run_ended() -> Iterator[None]:
     """End the run of Weights & Biases that a command has begun: its process may go on to another run, or end without hooks."""
-    before = _wandb_run()
+    before, exit_code = _wandb_run(), 1
     try:
         yield
-    except BaseException:
-        _finish(before, 1)
-        raise
-    _finish(before, 0)
-
-
-def _finish(before: Any, exit_code: int) -> None:
-    if (run := _wandb_run()) is not None and run is not before:
-        run.finish(exit_code)
+        exit_code = 0
+    finally:
+        if (run := _wandb_run()) is not None and run is not before:
+            run.finish(exit_code)
 
 
 def _wandb_run() -> Any:
-    if "wandb" not in sys.modules:
-        return None
-    import wandb
-
-    return wandb.run
+    return sys.modules["wandb"].run if "wandb" in sys.modules else None
 
 
 def log_results(found: Sequence[Logger], folder: Path) -> None:
