@@ -37,8 +37,9 @@ class RefreshLog:
         for logger in trainer.loggers:
             logger.log_metrics(numbers(found.manifest), trainer.global_step)
             if isinstance(logger, WandbLogger):
-                shown, margin = sample(found, miner.collection, miner.judged), module.margin
-                rows = [[*one, _margin(margin, one[-1]) if isinstance(margin, FromDistance) else None] for one in shown]
+                shown = sample(found, miner.collection, miner.judged)
+                margin = module.margin if isinstance(module.margin, FromDistance) else None
+                rows = [[*one, margin and round(margin.of(torch.tensor(one[-1])).item(), 4)] for one in shown]
                 import wandb  # here, not above: it takes a second, which every command would
 
                 table = wandb.Table(columns=[*SAMPLE, "margin"], data=rows)
@@ -62,10 +63,6 @@ class RefreshLog:
                 import wandb
 
                 logger.experiment.log({"mining/margins": wandb.Histogram(margins.tolist())})
-
-
-def _margin(margin: FromDistance, distance: float) -> float:
-    return round(margin.of(torch.tensor(distance)).item(), 4)
 
 
 def _margins(seen: LastStep) -> Tensor:

@@ -154,13 +154,14 @@ def _comparison(name: str, base: str, values: Mapping[str, np.ndarray], metric: 
     by_query = gaps(values[name], values[base])
     gains = -by_query if metric in LOWER_IS_BETTER else by_query
     has_seeds, p_models = min(len(values[name]), len(values[base])) > 1, randomisation_p(by_query)
+    deviation = float(gains.std(ddof=1))
     return Comparison(
         name=name,
         baseline=base,
         difference=difference,
         p=difference.p if has_seeds else p_models,
         p_models=p_models,
-        effect=_ratio(float(gains.mean()), float(gains.std(ddof=1))),
+        effect=float(gains.mean()) / deviation if deviation else math.nan,
         wins=int((gains > 0).sum()),
         ties=int((gains == 0).sum()),
         losses=int((gains < 0).sum()),
@@ -180,10 +181,6 @@ def _judged(one: Comparison, corrected: float, alpha: float, of: Compared) -> Co
     if not one.has_seeds:
         verdict += "; one seed: of these models alone"
     return replace(one, corrected=corrected, verdict=verdict)
-
-
-def _ratio(mean: float, deviation: float) -> float:
-    return mean / deviation if deviation else math.nan
 
 
 def _row(one: Experiment, metric: str, values: np.ndarray) -> Row:

@@ -58,11 +58,6 @@ def _set(counted: dict[str, int], *, begun: int, done: int) -> None:
     counted.update({name: values[name] for name in counted})
 
 
-def epochs_done(checkpoint: dict[str, Any]) -> int:
-    """Whole epochs that a checkpoint has behind it."""
-    return checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
-
-
 def finished(
     checkpoint: dict[str, Any], max_epochs: int | None, max_steps: int, max_time: str | timedelta | dict[str, int] | None
 ) -> str | None:
@@ -74,7 +69,7 @@ def finished(
         max_steps: of the trainer; -1 for no limit.
         max_time: of the trainer, over all resumes; None for no limit.
     """
-    epochs, steps = epochs_done(checkpoint), checkpoint["global_step"]
+    epochs, steps = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"], checkpoint["global_step"]
     if checkpoint.get("run", {}).get("stopped"):
         return f"the run was stopped early at step {steps}"
     if 0 <= max_steps <= steps:

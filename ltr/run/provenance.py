@@ -21,9 +21,9 @@ PACKAGES = ("torch", "lightning", "transformers", "sentence-transformers", "toke
 
 def provenance() -> dict[str, Any]:
     """Version and commit of ltr, those of the packages that numbers depend on, the machine, and the date."""
-    commit = _commit()
+    commit, today = _commit(), datetime.datetime.now(datetime.UTC).date()
     own = {"ltr": __version__} | ({} if commit is None else {"commit": commit})
-    return own | {"python": platform.python_version(), "packages": _versions(), "machine": _machine(), "date": f"{_today()}"}
+    return own | {"python": platform.python_version(), "packages": _versions(), "machine": _machine(), "date": str(today)}
 
 
 def write_ir_metadata(folder: Path, test: Mapping[str, Any], config: Mapping[str, Any]) -> None:
@@ -105,7 +105,3 @@ def _machine() -> str:
     if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_available():
         gpu = f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
     return f"{name or platform.machine()}{amx}, {os.cpu_count()} cores{gpu}"
-
-
-def _today() -> datetime.date:
-    return datetime.datetime.now(datetime.UTC).date()
