@@ -279,8 +279,7 @@ class RankerModule(LightningModule):
     def on_test_start(self) -> None:
         self._search_corpus("test")
 
-    def on_predict_start(self) -> None:
-        self._search_corpus("test")
+    on_predict_start = on_test_start
 
     def _search_corpus(self, split: str) -> None:
         """Search the corpus for the queries of this rank, where the data asks for it."""

@@ -230,9 +230,6 @@ class ShareOfRank(DistributedSampler):
     def __iter__(self) -> Iterator[int]:
         return iter(self.batches)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Does nothing: an evaluation is the same in every epoch."""
-
 
 class TrainBatches(Dataset):
     """Training batches, collated from the lists of a :class:`PlanSampler`, or drawn here: ``batches[epoch, step]``."""

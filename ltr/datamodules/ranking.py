@@ -112,7 +112,8 @@ class RankingDataModule(LightningDataModule):
             judged = [part for one in lists for part in (one.judged_rows, one.judged_grades)]
         queries = np.array([one.query_row for one in lists])
         parts = {"judgements": judged, "candidates": [one.doc_rows for one in lists]}
-        return {name: _digest(queries, [one for one in arrays if one is not None]) for name, arrays in parts.items()}
+        there = {name: [one for one in arrays if one is not None] for name, arrays in parts.items()}
+        return {name: digest_of_arrays(queries, np.array([*map(len, arrays)]), *arrays) for name, arrays in there.items()}
 
     def conventions(self) -> dict[str, object]:
         """What a report must say of the evaluated lists."""
@@ -196,8 +197,7 @@ class RankingDataModule(LightningDataModule):
     def test_dataloader(self) -> DataLoader | list:
         return self._eval_loader("test")
 
-    def predict_dataloader(self) -> DataLoader | list:
-        return self._eval_loader("test")
+    predict_dataloader = test_dataloader
 
     def _eval_loader(self, split: str) -> DataLoader | list:
         batches = self.pools(split)
@@ -247,10 +247,6 @@ class TrainLoader(DataLoader):
             except StopIteration:
                 return
             yield batch
-
-
-def _digest(queries: np.ndarray, arrays: list[np.ndarray]) -> str:
-    return digest_of_arrays(queries, np.array([len(one) for one in arrays]), *arrays)
 
 
 def at_least(least: int, **options: int | None) -> None:
