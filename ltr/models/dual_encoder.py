@@ -3,7 +3,7 @@
 import math
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -106,17 +106,12 @@ class DualEncoder(Ranker):
     @property
     def query_tower(self) -> Tower:
         """The tower of the queries."""
-        return self._tower(0)
+        return cast(Tower, self.towers[0])
 
     @property
     def doc_tower(self) -> Tower:
         """The tower of the documents: the same object where the tower is shared."""
-        return self._tower(-1)
-
-    def _tower(self, place: int) -> Tower:
-        tower = self.towers[place]
-        assert isinstance(tower, Tower)
-        return tower
+        return cast(Tower, self.towers[-1])
 
     @property
     def temperature(self) -> float | Tensor:
@@ -205,7 +200,8 @@ class DualEncoder(Ranker):
         with quiet(), ExitStack() as stack:
             q, d = (form.max_length for form in self.reads)
             lengths = [(q, d)] if len(self.towers) == 1 else [(q, q), (d, d)]
-            sides = [stack.enter_context(self._tower(at).as_saved(*both)) for at, both in enumerate(lengths)]
+            towers = zip((self.query_tower, self.doc_tower), lengths, strict=False)
+            sides = [stack.enter_context(tower.as_saved(*both)) for tower, both in towers]
             model = SentenceTransformer(
                 modules=sides[0] if len(sides) == 1 else [Router.for_query_document(*sides)],
                 device=str(next(self.parameters()).device),
