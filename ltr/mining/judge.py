@@ -29,22 +29,16 @@ class Judge:
     ranker: Ranker
     collection: Collection
 
-    def above_relevant(self, judged: QueryLists, doc_rows: np.ndarray, margin: float = 0.0) -> np.ndarray:
-        """Which documents score above a relevant one of their query minus a margin.
+    def scores(self, judged: QueryLists, doc_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Scores of documents, and of the relevant document of each query that scores lowest.
 
         Args:
             judged: Q queries with their relevant documents.
             doc_rows: ``[Q, n]`` int64, −1 for none.
-            margin: in units of the ranker's score.
 
         Returns:
-            ``[Q, n]`` bool, the same on every process: each scores its share of the queries.
+            ``[Q, n]`` and ``[Q]`` float32, the same on every process: each scores its share of the queries. 0 for no document.
         """
-        scores, lowest = self.scores(judged, doc_rows)
-        return (scores > lowest[:, None] - margin) & (doc_rows >= 0)
-
-    def scores(self, judged: QueryLists, doc_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Scores ``[Q, n]`` float32 of documents, 0 for none; and the lowest score of a relevant document ``[Q]``."""
         own = range(rank(), len(doc_rows), world_size())
         lists = []
         for at in own:

@@ -141,7 +141,8 @@ class Miner:
             found, left = self._rescored(found, left, self.rescorer)
         ids, _ = sampled(found, left, self.recipe, np.random.default_rng([*self.seed, 1]))
         if self.judge is not None:
-            out = self.judge.above_relevant(self.judged, ids, self.recipe.judge_margin)
+            scores, lowest = self.judge.scores(self.judged, ids)
+            out = (scores > lowest[:, None] - self.recipe.judge_margin) & (ids >= 0)
             counts["judge"] = int(out.sum())
             ids = _to_the_front(np.where(out, -1, ids))
         counts = {"found": int((found.doc_rows >= 0).sum())} | counts | {"chosen": int((ids >= 0).sum())}
