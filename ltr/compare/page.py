@@ -38,20 +38,6 @@ class Query:
     sides: list[Side]
 
 
-class Part(NamedTuple):
-    """The queries of a comparison that differ most."""
-
-    title: str
-    queries: list[Query]
-
-
-class Shown(NamedTuple):
-    """A figure of the page."""
-
-    caption: str
-    svg: Markup
-
-
 def page(made: Sequence[Experiment], found: Sequence[Compared], tables: Sequence[Table], notes: Sequence[str]) -> str:
     """The tables, sortable; the metric over training, the differences by query, the precision at each rank; and the queries on
     which two experiments differ most, with the documents that the first run of each puts on top.
@@ -64,16 +50,16 @@ def page(made: Sequence[Experiment], found: Sequence[Compared], tables: Sequence
     for one in found:
         curve = figures.over_training(made, one.metric)
         if curve is not None:
-            drawn.append(Shown(f"{one.metric} on dev over training, by seed; step 0 is before training", Markup(curve)))
+            drawn.append((f"{one.metric} on dev over training, by seed; step 0 is before training", Markup(curve)))
         for each in one.comparisons:
             queries, by_query = _by_query(by_name[each.name], by_name[each.baseline], one.metric)
             caption = f"{one.metric} by query: {each.name} minus {each.baseline}, means over the seeds"
-            drawn.append(Shown(caption, Markup(figures.differences(by_query, one.metric, each.name, each.baseline))))
+            drawn.append((caption, Markup(figures.differences(by_query, one.metric, each.name, each.baseline))))
             if rankings:
                 parts.append(_differing(each, one.metric, queries, by_query, by_name, rankings))
     if rankings:
         by_rank = {name: ranking.precision(RANKS) for name, ranking in rankings.items()}
-        drawn.append(Shown("Precision at each rank, first seed of each experiment", Markup(figures.precision(by_rank))))
+        drawn.append(("Precision at each rank, first seed of each experiment", Markup(figures.precision(by_rank))))
     environment = Environment(loader=PackageLoader("ltr.compare", "."), autoescape=True, undefined=StrictUndefined)
     return environment.get_template("page.html").render(
         title=f"{len(made)} experiments by {', '.join(one.metric for one in found)}",
@@ -109,7 +95,8 @@ def _differing(
     by_query: np.ndarray,
     made: dict[str, Experiment],
     rankings: dict[str, Ranking],
-) -> Part:
+) -> tuple[str, list[Query]]:
+    """The queries of a comparison that differ most, under their title."""
     order = np.argsort(-abs(by_query), kind="stable")[:QUERIES]
     sign, shown = -1.0 if metric in LOWER_IS_BETTER else 1.0, []
     for at in (int(place) for place in order if by_query[place] != 0):
@@ -120,4 +107,4 @@ def _differing(
         ]
         text = text_of(rankings[one.name].collection.queries, query, letters=300)
         shown.append(Query(f"{query}: {text}", difference, sign * difference, sides))
-    return Part(f"Where {one.name} and {one.baseline} differ most in {metric}", shown)
+    return f"Where {one.name} and {one.baseline} differ most in {metric}", shown
