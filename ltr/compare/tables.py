@@ -15,22 +15,10 @@ from rich.table import Table as RichTable
 from ltr.compare.comparison import Compared, Comparison, Row
 
 SEEDS = (3, 5, 10)  # of a plan
-COLUMNS = [
-    "metric",
-    "experiment",
-    "seeds",
-    "queries",
-    "mean",
-    "deviation",
-    "low",
-    "high",
-    "start",
-    "ceiling",
-    "seconds",
-    "baseline",
-]
-COLUMNS += ["difference", "difference_low", "difference_high", "p", "p_corrected", "p_models", "effect"]
-COLUMNS += ["wins", "ties", "losses", "detectable", "verdict"]
+# The columns of an experiment, and of its comparison with a baseline.
+EXPERIMENT = ["metric", "experiment", "seeds", "queries", "mean", "deviation", "low", "high", "start", "ceiling", "seconds"]
+COMPARISON = ["baseline", "difference", "difference_low", "difference_high", "p", "p_corrected", "p_models", "effect"]
+COMPARISON += ["wins", "ties", "losses", "detectable", "verdict"]
 
 
 class Table(NamedTuple):
@@ -196,28 +184,20 @@ def as_csv(found: Sequence[Compared]) -> str:
     """A line for each experiment, metric and baseline, with all digits; an experiment without a baseline has a line alone."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(EXPERIMENT + COMPARISON)
     for one in found:
         for row in one.rows:
             low, high = row.mean.interval()
-            own = [
-                one.metric,
-                row.experiment.name,
-                len(row.experiment.runs),
-                one.n_queries,
-                row.mean.mean,
-                row.deviation,
-                low,
-                high,
-            ]
+            own = [one.metric, row.experiment.name, len(row.experiment.runs), one.n_queries]
+            numbers = [row.mean.mean, row.deviation, low, high, row.start, row.ceiling, row.seconds]
             against: list[Comparison | None] = [each for each in one.comparisons if each.name == row.experiment.name]
-            writer.writerows([*own, row.start, row.ceiling, row.seconds, *_numbers(each)] for each in against or [None])
+            writer.writerows([*own, *numbers, *_numbers(each)] for each in against or [None])
     return out.getvalue()
 
 
 def _numbers(one: Comparison | None) -> list[object]:
     if one is None:
-        return [None] * (len(COLUMNS) - COLUMNS.index("baseline"))
+        return [None] * len(COMPARISON)
     low, high = one.difference.interval()
     effect = None if math.isnan(one.effect) else one.effect
     found = [one.baseline, one.difference.mean, low, high, one.p, one.corrected, one.p_models, effect]
