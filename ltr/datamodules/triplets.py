@@ -84,11 +84,6 @@ class TripletDataModule(PoolDataModule):
             raise InputError(text, option="negatives")
         self.awaits_negatives = "mined" in self.sources
 
-    @property
-    def negatives_per_query(self) -> int:
-        """Documents of a row that are not relevant, where there are enough."""
-        return sum(self.sources.values())
-
     def setup(self, stage: str) -> None:
         super().setup(stage)
         if stage == "fit":

@@ -78,7 +78,7 @@ def audited(negatives: MinedNegatives, judged: QueryLists, judge: Judge, margin:
             columns.append(at)
     found: list[tuple[Any, ...]] = []
     starts = range(0, len(lists), BLOCK)
-    blocks = track(starts, "audit", f"times {BLOCK} queries") if len(starts) > 1 else starts
+    blocks = track(starts, "audit", f"times {BLOCK} queries")
     scores = [one for start in blocks for one in judge.scored(lists[start : start + BLOCK])]
     for one, at, own in zip(lists, columns, scores, strict=True):
         weakest, n = int(own[one.labels > 0].argmin()), int(one.labels.sum())

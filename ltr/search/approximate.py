@@ -24,17 +24,12 @@ ADVISED, ENOUGH = 39, 256  # vectors per centroid that faiss's k-means asks for,
 
 
 class FaissIndex:
-    """An index of faiss that holds its documents, searched on the GPU where faiss supports that."""
+    """An index of faiss that holds its documents, searched on the GPU where faiss supports that: by ``on_gpu``, else None."""
 
     def __init__(self, index: Any, factory: str) -> None:
         self.index = index
         self.shape: tuple[int, int] = (index.ntotal, index.d)
-        self._on_gpu = _on_gpu(index, factory)
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether it is searched on the GPU."""
-        return self._on_gpu is not None
+        self.on_gpu = _on_gpu(index, factory)
 
     @classmethod
     def build(
@@ -61,7 +56,7 @@ class FaissIndex:
 
         ``queries`` are prepared as the documents were; ``squared``: the index answers squared distances, smaller is better.
         """
-        index = self.index if self._on_gpu is None or k > GPU_MOST else self._on_gpu
+        index = self.index if self.on_gpu is None or k > GPU_MOST else self.on_gpu
         scores, rows = (torch.from_numpy(x) for x in index.search(queries, k))
         if squared:
             scores = -scores.clamp(min=0)

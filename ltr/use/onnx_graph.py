@@ -132,11 +132,10 @@ def write_graph(file: Path, graph: Graph, tokenizer: Any) -> None:
 class Session:
     """A graph in onnxruntime, on the CPU."""
 
-    def __init__(self, file: Path, threads: int = 0) -> None:
+    def __init__(self, file: Path) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         self._names = [one.name for one in self._session.get_inputs()]
