@@ -5,8 +5,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -113,7 +113,14 @@ class RankerCLI(LightningCLI):
 
     def __init__(self, stack: ExitStack, log_into: Callable[[Path], None], *args: Any, **options: Any) -> None:
         self._held, self._log_into, self._identity = stack, log_into, dict[str, Any]()
-        super().__init__(*args, **options)
+        self.subcommand = None
+        try:
+            super().__init__(*args, **options)
+        except Exception as error:  # names an option by its path in the configuration: data.depth for depth
+            ours = input_error(error)
+            if ours is not None and ours.option is not None and self.subcommand is not None:
+                ours.option = path_of(ours, self.config[self.subcommand])
+            raise
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -124,25 +131,6 @@ class RankerCLI(LightningCLI):
         if self.config.subcommand == "mine":
             self._recipe = parser.parse_args(args, defaults=False).mine.get("recipe")
         check_keys(args, self._parser(self.config.subcommand))
-
-    def instantiate_classes(self) -> None:
-        with self._options_by_path():
-            super().instantiate_classes()
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        with self._options_by_path():
-            super()._run_subcommand(subcommand)
-
-    @contextmanager
-    def _options_by_path(self) -> Iterator[None]:
-        """An error inside names an option by its path in the configuration: ``data.depth`` for ``depth``."""
-        try:
-            yield
-        except Exception as error:
-            ours = input_error(error)
-            if ours is not None and ours.option is not None:
-                ours.option = path_of(ours, self.config[self.subcommand])
-            raise
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--model.help", action=ModelHelp)
