@@ -86,9 +86,11 @@ def _measured(
     kind: str, files: dict[str, Path], model: PairWiseBertRanker | DualEncoder, collection: Collection, lists: list[LabelledList]
 ) -> Measured:
     sessions = {name: Session(file) for name, file in files.items()}
-    scores, speed = (_pairs if isinstance(model, PairWiseBertRanker) else _compared)(sessions, model, collection, lists)
+    score, sizes = _pairs if isinstance(model, PairWiseBertRanker) else _compared, [len(one.doc_rows) for one in lists]
+    rows = np.repeat([one.query_row for one in lists], sizes), np.concatenate([one.doc_rows for one in lists])
+    scores, speed = score(sessions, model, collection, *rows)
     values, metric = [], RankingMetric(METRIC)
-    for own, one in zip(scores, lists, strict=True):
+    for own, one in zip(np.split(scores, np.cumsum(sizes)[:-1]), lists, strict=True):
         assert one.ideal is not None, "labelled sets it"
         parts = own, one.labels, np.ones(len(own), dtype=bool), one.doc_rows, one.ideal
         values.append(float(metric.per_query(*(torch.from_numpy(part.copy())[None] for part in parts))))
@@ -96,36 +98,32 @@ def _measured(
 
 
 def _pairs(
-    sessions: dict[str, Session], model: Any, collection: Collection, lists: Sequence[LabelledList]
-) -> tuple[list[np.ndarray], float]:
-    """The scores of each list by a cross-encoder, and pairs per second."""
-    texts = [(collection.queries.texts[one.query_row], collection.corpus.texts[row]) for one in lists for row in one.doc_rows]
+    sessions: dict[str, Session], model: Any, collection: Collection, query_rows: np.ndarray, doc_rows: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """The scores of pairs by a cross-encoder, and pairs per second."""
+    rows = zip(query_rows.tolist(), doc_rows.tolist(), strict=True)
+    texts = [(collection.queries.texts[query], collection.corpus.texts[doc]) for query, doc in rows]
     scores, seconds = _outputs(sessions["model"], model.tokenizer, texts, model.reads.max_length)
-    return np.split(scores, np.cumsum([len(one.doc_rows) for one in lists])[:-1]), len(texts) / seconds
+    return scores, len(texts) / seconds
 
 
 def _compared(
-    sessions: dict[str, Session], model: Any, collection: Collection, lists: Sequence[LabelledList]
-) -> tuple[list[np.ndarray], float]:
-    """The scores of each list by a dual encoder, and texts per second."""
-    query_rows, doc_rows = [one.query_row for one in lists], np.unique(np.concatenate([one.doc_rows for one in lists]))
-    embedded, seconds, reads = [], 0.0, model.reads
+    sessions: dict[str, Session], model: Any, collection: Collection, query_rows: np.ndarray, doc_rows: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """The scores of pairs by a dual encoder, and texts per second: each text is read once."""
+    embedded, seconds, n_texts, reads = [], 0.0, 0, model.reads
     for name, tower, form, table, rows in (
         ("query", model.query_tower, reads.queries, collection.queries, query_rows),
-        ("document", model.doc_tower, reads.docs, collection.corpus, doc_rows.tolist()),
+        ("document", model.doc_tower, reads.docs, collection.corpus, doc_rows),
     ):
+        distinct, at = np.unique(rows, return_inverse=True)
         session = sessions[name] if name in sessions else sessions["model"]
-        texts = [(form.prompt + table.texts[row],) for row in rows]
+        texts = [(form.prompt + table.texts[row],) for row in distinct.tolist()]
         found, took = _outputs(session, tower.tokenizer, texts, form.max_length)
-        embedded.append(torch.from_numpy(found))
-        seconds += took
-    queries, docs = embedded
-    scores = []
+        embedded.append(torch.from_numpy(found[at]).unsqueeze(1))
+        seconds, n_texts = seconds + took, n_texts + len(texts)
     with torch.inference_mode():
-        for at, one in enumerate(lists):
-            own = docs[torch.from_numpy(np.searchsorted(doc_rows, one.doc_rows))]
-            scores.append(model.score(queries[at : at + 1], own)[0].numpy())
-    return scores, (len(query_rows) + len(doc_rows)) / seconds
+        return model.score(*embedded).flatten().numpy(), n_texts / seconds
 
 
 def _outputs(session: Session, tokenizer: Any, texts: Sequence[tuple[str, ...]], longest: int) -> tuple[np.ndarray, float]:
