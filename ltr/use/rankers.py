@@ -54,7 +54,9 @@ class TextRanker:
         if precision not in get_args(Precision):
             known = ", ".join(get_args(Precision))
             raise InputError(f"precision must be one of {known}, got {precision!r}", option="precision")
-        self.model, self.precision = model.eval(), precision
+        self.model, self.precision, reads = model.eval(), precision, model.reads
+        assert isinstance(reads, JoinedPairs | ApartTexts), "load makes it of a ranker that reads texts"
+        self.reads = reads
 
     @property
     def device(self) -> torch.device:
@@ -103,18 +105,14 @@ class TextRanker:
 
     def tokens(self, texts: Sequence[str], side: Side) -> Tokens:
         """The tokens of texts as the ranker reads them on one side; an InputError for a query that is too long."""
-        reads = self.model.reads
-        assert isinstance(reads, JoinedPairs | ApartTexts), "load makes it of a ranker that reads texts"
-        tokens = Tokens.of(texts, reads.tokenizers[side == "document"])
+        tokens = Tokens.of(texts, self.reads.tokenizers[side == "document"])
         if side == "query" and len(texts):
-            reads.check_queries([str(number) for number in range(len(texts))], texts, tokens)
+            self.reads.check_queries([str(number) for number in range(len(texts))], texts, tokens)
         return tokens
 
     def stored(self, documents: TextTable) -> Tokens:
         """The tokens of documents as the ranker reads them, kept on disk."""
-        reads = self.model.reads
-        assert isinstance(reads, JoinedPairs | ApartTexts), "load makes it of a ranker that reads texts"
-        return TokenStore.open(documents, reads.tokenizers[1])
+        return TokenStore.open(documents, self.reads.tokenizers[1])
 
     def score_rows(self, queries: Tokens, docs: Tokens, query_rows: np.ndarray, doc_rows: np.ndarray) -> np.ndarray:
         """Score tokenised texts by row: see :func:`ltr.search.pairs.pair_scores`."""

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ltr.data.formats import ApartTexts, JoinedPairs
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
 from ltr.data.tokens import TokenStore
@@ -35,10 +34,8 @@ def reranked(ranker: TextRanker, queries: TextTable, documents: TextTable, lists
 
 def scores_of(ranker: TextRanker, queries: TextTable, documents: TextTable, lists: QueryLists) -> np.ndarray:
     """The scores of the documents of lists, in their order; an InputError as :func:`reranked`."""
-    reads = ranker.model.reads
-    assert isinstance(reads, JoinedPairs | ApartTexts), "load makes it of a ranker that reads texts"
-    asked, found = (TokenStore.open(*side) for side in zip((queries, documents), reads.tokenizers, strict=True))
-    reads.check_queries(queries.ids, queries.texts, asked)
+    asked, found = (TokenStore.open(*side) for side in zip((queries, documents), ranker.reads.tokenizers, strict=True))
+    ranker.reads.check_queries(queries.ids, queries.texts, asked)
     return ranker.score_rows(asked, found, np.repeat(lists.query_rows, np.diff(lists.offsets)), lists.doc_rows)
 
 
