@@ -1,7 +1,6 @@
 """``ltr grid``: train and test a family of experiments, and compare them."""
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from ltr.data.files import write_whole
 from ltr.errors import InputError
 from ltr.grid import Cell, Grid
 from ltr.run.yaml_files import read_yaml
-
-log = logging.getLogger(__name__)
 
 USAGE = """\
 usage: ltr grid FILE [--runs FOLDER] [--only NAME …] [--seeds N …] [--table] [options of ltr fit]

@@ -1,6 +1,5 @@
 """``ltr reproduce``: train and test a run again, and say whether the numbers are the same."""
 
-import logging
 import math
 import statistics
 from pathlib import Path
@@ -13,8 +12,6 @@ from ltr.cli.process import call
 from ltr.compare.runs import Run, check_alike, experiments, is_tested, read_run
 from ltr.errors import InputError
 from ltr.run.folder import RunFolder
-
-log = logging.getLogger(__name__)
 
 SAME = 1e-6  # what float32 sums may differ by on the same machine
 

@@ -144,7 +144,8 @@ class Miner:
             scores, lowest = self.judge.scores(self.judged, ids)
             out = (scores > lowest[:, None] - self.recipe.judge_margin) & (ids >= 0)
             counts["judge"] = int(out.sum())
-            ids = _to_the_front(np.where(out, -1, ids))
+            ids = np.where(out, -1, ids)
+            ids = np.take_along_axis(ids, np.argsort(ids < 0, axis=1, kind="stable"), axis=1)  # −1 behind all others
         counts = {"found": int((found.doc_rows >= 0).sum())} | counts | {"chosen": int((ids >= 0).sum())}
         if ids.shape[1] < self.least:
             ids = np.pad(ids, ((0, 0), (0, self.least - ids.shape[1])), constant_values=-1)
@@ -233,11 +234,6 @@ class _SameTexts:
         for begin in range(0, len(rows), BLOCK):
             keys[begin : begin + BLOCK] = self._form.texts(self._store, rows[begin : begin + BLOCK]).keys().numpy()
         return keys[inverse].astype(np.uint64) ^ (at.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-
-
-def _to_the_front(ids: np.ndarray) -> np.ndarray:
-    """Each row with its −1 behind all others."""
-    return np.take_along_axis(ids, np.argsort(ids < 0, axis=1, kind="stable"), axis=1)
 
 
 def _mean(values: np.ndarray) -> float:

@@ -9,7 +9,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -23,6 +22,7 @@ from ltr.run.folder import RunFolder
 from ltr.run.log import duration
 from ltr.run.loggers import log_results
 from ltr.run.provenance import provenance, write_ir_metadata
+from ltr.search.ranks import of_all
 
 RankedQuery = tuple[int, list[tuple[int, float]], list[float]]  # its row, its documents with their scores, its metrics
 
@@ -68,12 +68,6 @@ class RunWriter(Callback):
             self._lists.append((query, [(doc, score) for score, doc in ranked], [v[row] for v in values]))
 
     on_test_batch_end = on_predict_batch_end = _collect
-
-    def _joined(self, trainer: Trainer) -> list[RankedQuery]:
-        parts: list[Any] = [self._lists] * trainer.world_size
-        if trainer.world_size > 1:
-            torch.distributed.all_gather_object(parts, self._lists)
-        return sorted(chain.from_iterable(parts))
 
     # Writing
 
@@ -127,7 +121,7 @@ class RunWriter(Callback):
         _rewrite(trainer, changed)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        lists = self._joined(trainer)
+        lists = sorted(chain.from_iterable(of_all(self._lists)))
         if not trainer.is_global_zero or is_trial(trainer):
             return
         report = self._report(trainer, pl_module, "test/") | {"queries": len(lists)}
@@ -141,7 +135,7 @@ class RunWriter(Callback):
         log_results(trainer.loggers, Path(trainer.default_root_dir))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        lists = self._joined(trainer)
+        lists = sorted(chain.from_iterable(of_all(self._lists)))
         if trainer.is_global_zero and not is_trial(trainer):
             self._write_ranking(trainer, "predict.run", lists)
 
