@@ -31,17 +31,7 @@ STYLE: dict[Any, Any] = {
 def over_training(made: Sequence[Experiment], metric: str) -> str | None:
     """The metric on dev by step, with that before training at 0: a line for each seed. None where nothing was validated."""
     curves = {one.name: [curve for run in one.runs if (curve := _curve(run.metrics, metric))] for one in made}
-    if not any(curves.values()):
-        return None
-
-    def draw(axes: Axes) -> None:
-        for (name, lines), style in zip(curves.items(), _styles(), strict=False):
-            for number, line in enumerate(lines):
-                axes.plot(*zip(*line, strict=True), marker="o", ms=3, lw=1.2, label=None if number else name, **style)
-        axes.set(xlabel="step", ylabel=f"{metric} on dev")
-        axes.legend(frameon=False, fontsize=9)
-
-    return _svg(draw)
+    return _lines(curves, xlabel="step", ylabel=f"{metric} on dev") if any(curves.values()) else None
 
 
 def differences(by_query: np.ndarray, metric: str, name: str, baseline: str) -> str:
@@ -58,16 +48,9 @@ def differences(by_query: np.ndarray, metric: str, name: str, baseline: str) -> 
 
 def precision(by_rank: Mapping[str, np.ndarray]) -> str:
     """The precision at each rank, by experiment."""
-
-    def draw(axes: Axes) -> None:
-        for (name, values), style in zip(by_rank.items(), _styles(), strict=False):
-            axes.plot(np.arange(1, len(values) + 1), values, marker="o", ms=3, lw=1.2, label=name, **style)
-        axes.set(
-            xlabel="rank", ylabel="precision", ylim=(0, None), xticks=[1, *range(5, len(next(iter(by_rank.values()))) + 1, 5)]
-        )
-        axes.legend(frameon=False, fontsize=9)
-
-    return _svg(draw)
+    lines = {name: [[*enumerate(values.tolist(), start=1)]] for name, values in by_rank.items()}
+    ticks = [1, *range(5, len(next(iter(by_rank.values()))) + 1, 5)]
+    return _lines(lines, xlabel="rank", ylabel="precision", ylim=(0, None), xticks=ticks)
 
 
 def _curve(metrics: Mapping[str, Any], metric: str) -> list[tuple[int, float]]:
@@ -75,8 +58,18 @@ def _curve(metrics: Mapping[str, Any], metric: str) -> list[tuple[int, float]]:
     return [(row["step"], row[metric]) for row in rows if row.get(metric) is not None]
 
 
-def _styles() -> list[dict[str, Any]]:
-    return [{"color": COLOURS[n % len(COLOURS)], "ls": DASHES[n // len(COLOURS) % len(DASHES)]} for n in range(32)] * 32
+def _lines(by_name: Mapping[str, Sequence[Sequence[tuple[int, float]]]], **of_axes: Any) -> str:
+    """Lines through points, those of one name in one style."""
+
+    def draw(axes: Axes) -> None:
+        for number, (name, lines) in enumerate(by_name.items()):
+            style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "ls": DASHES[number // len(COLOURS) % len(DASHES)]}
+            for nth, line in enumerate(lines):
+                axes.plot(*zip(*line, strict=True), marker="o", ms=3, lw=1.2, label=None if nth else name, **style)
+        axes.set(**of_axes)
+        axes.legend(frameon=False, fontsize=9)
+
+    return _svg(draw)
 
 
 def _svg(draw: Callable[[Axes], None]) -> str:
