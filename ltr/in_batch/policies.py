@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
 from ltr.in_batch.embedded import Embedded
-from ltr.in_batch.frozen import load_frozen
 from ltr.in_batch.gather import gathered
 from ltr.in_batch.guide import mask_likely_relevant
 from ltr.in_batch.longer_lists import LongerLists, all_against_all, queries_against_all
 from ltr.margins import Margin
 from ltr.models import DualEncoder, Ranker
+from ltr.models.encoder.text_encoder import TextEncoder
 
 
 class InBatch(nn.Module):
@@ -40,9 +40,31 @@ class InBatch(nn.Module):
         """
 
     def load(self, encoder: str, ranker: DualEncoder, option: str) -> None:
-        """Load a frozen encoder, a guide or that of a margin, unless it is there; see :func:`ltr.in_batch.frozen.load_frozen`."""
-        if encoder not in self._frozen:
-            self._frozen[encoder] = load_frozen(encoder, ranker, option).to(next(ranker.parameters()).device)
+        """Load a frozen dual encoder that reads the ranker's tokens, a guide or that of a margin, unless it is there.
+
+        Args:
+            encoder: hub id, folder or ``package:NAME``.
+            ranker: whose tokens it reads.
+            option: that named it, for errors.
+
+        Raises:
+            InputError: if it can't be loaded, has another tokenizer, or has no positions for the ranker's texts.
+        """
+        if encoder in self._frozen:
+            return
+        longest = max(form.max_length for form in ranker.reads)
+        reading = TextEncoder.Options(dropout="none", max_tokens=ranker.query_tower.encoder.options.max_tokens)
+        try:
+            frozen = DualEncoder(encoder, query_prompt="", doc_prompt="", max_length=longest, encoder=reading)
+        except InputError as error:
+            raise InputError(error.message, option=option) from None
+        for own, other in zip(frozen.reads.tokenizers, ranker.reads.tokenizers, strict=True):
+            if own.get_vocab() != other.get_vocab():
+                raise InputError(
+                    f"an encoder beside the ranker reads its token ids and must have its tokenizer, but {encoder!r} has another",
+                    option=option,
+                )
+        self._frozen[encoder] = frozen.eval().requires_grad_(False).to(next(ranker.parameters()).device)
 
     @abstractmethod
     def forward(self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None) -> ScoredLists:
