@@ -7,12 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ltr.search.approximate import faiss
 from ltr.search.embeddings import DOCS, Prepare, spans
-
-try:
-    import faiss
-except ImportError:
-    faiss = None  # type: ignore[assignment]
 
 QUERIES = 1024  # of a tile: with DOCS documents, 64 MB of scores, whatever D and Q are
 # From this number of queries times dimensions, faiss is a quarter to a third faster than torch on a CPU. Below it, faiss 1.15
