@@ -25,28 +25,30 @@ CITATION = """\
 ```
 """
 
-SENTENCE_CROSS = """\
+# By the form of the folder, and whether it is a cross-encoder.
+SNIPPETS = {
+    ("sentence-transformers", True): """\
 from sentence_transformers import CrossEncoder
 
 ranker = CrossEncoder("FOLDER")
 scores = ranker.predict([("a question", "a document"), ("a question", "another document")])
-"""
-SENTENCE_DUAL = """\
+""",
+    ("sentence-transformers", False): """\
 from sentence_transformers import SentenceTransformer
 
 ranker = SentenceTransformer("FOLDER")
 queries, documents = ranker.encode_query(["a question"]), ranker.encode_document(["a document", "another document"])
 scores = ranker.similarity(queries, documents)
-"""
-TRANSFORMERS = """\
+""",
+    ("transformers", True): """\
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 tokenizer, ranker = AutoTokenizer.from_pretrained("FOLDER"), AutoModelForSequenceClassification.from_pretrained("FOLDER")
 options = {"truncation": "only_second", "padding": True, "return_tensors": "pt"}
 pairs = tokenizer(["a question"] * 2, ["a document", "another document"], **options)
 scores = ranker(**pairs).logits[:, 0]
-"""
-ONNX_CROSS = """\
+""",
+    ("onnx", True): """\
 import onnxruntime
 from transformers import AutoTokenizer
 
@@ -54,15 +56,16 @@ tokenizer, ranker = AutoTokenizer.from_pretrained("FOLDER"), onnxruntime.Inferen
 options = {"truncation": "only_second", "max_length": LENGTH, "padding": True, "return_tensors": "np"}
 pairs = tokenizer(["a question"] * 2, ["a document", "another document"], **options)
 (scores,) = ranker.run(None, {one.name: pairs[one.name] for one in ranker.get_inputs()})
-"""
-ONNX_DUAL = """\
+""",
+    ("onnx", False): """\
 import onnxruntime
 from transformers import AutoTokenizer
 
 tokenizer, ranker = AutoTokenizer.from_pretrained("FOLDER"), onnxruntime.InferenceSession("FOLDER/model.onnx")
 texts = tokenizer(["a document"], truncation=True, max_length=LENGTH, padding=True, return_tensors="np")
 (embeddings,) = ranker.run(None, {one.name: texts[one.name] for one in ranker.get_inputs()})
-"""
+""",
+}
 
 
 def card(source: Path, to: str, model: PairWiseBertRanker | DualEncoder, measured: Sequence[Measured] = ()) -> str:
@@ -85,7 +88,7 @@ def card(source: Path, to: str, model: PairWiseBertRanker | DualEncoder, measure
     parts = [f"{head}\n# A {kind} trained with ltr\n\n{n_weights / 1e6:.1f} million weights; texts of up to {longest} tokens."]
     parts += [
         _reading(model),
-        f"## Use\n\n```python\n{_snippet(to, cross).replace('LENGTH', str(longest))}```\n\nFOLDER is this folder.",
+        f"## Use\n\n```python\n{SNIPPETS[to, cross].replace('LENGTH', str(longest))}```\n\nFOLDER is this folder.",
     ]
     if measured:
         parts += [_int8(measured, "pairs" if cross else "texts")]
@@ -100,14 +103,6 @@ def _int8(measured: Sequence[Measured], what: str) -> str:
     head = f"## Int8\n\n| graph | {METRIC} on dev | {what} per second | MB |\n| --- | --- | --- | --- |\n"
     told = "`*_int8.onnx` hold the weights in int8. Speed: onnxruntime on all cores of the machine that exported them."
     return head + "\n".join(rows) + f"\n\n{told}"
-
-
-def _snippet(to: str, cross: bool) -> str:
-    if to == "transformers":
-        return TRANSFORMERS
-    if to == "onnx":
-        return ONNX_CROSS if cross else ONNX_DUAL
-    return SENTENCE_CROSS if cross else SENTENCE_DUAL
 
 
 def _reading(model: PairWiseBertRanker | DualEncoder) -> str:
@@ -126,7 +121,7 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
     model, data = config.get("model", {}), config.get("data", {}).get("init_args", {})
     rows = {
         "data": data.get("path"),
-        "start": config.get("init_from") or _inside(model.get("ranker"), "backbone"),
+        "start": config.get("init_from") or model.get("ranker", {}).get("init_args", {}).get("backbone"),
         "negatives": data.get("negatives"),
         "negatives per query": data.get("negatives_per_query"),
         "loss": _named(model.get("loss")),
@@ -149,10 +144,6 @@ def _named(part: Any) -> str | None:
         return part
     options = ", ".join(f"{name} {value}" for name, value in (part.get("init_args") or {}).items() if value is not None)
     return f"{part.get('class_path')}{f' ({options})' if options else ''}"
-
-
-def _inside(part: Any, name: str) -> Any:
-    return (part.get("init_args") or {}).get(name) if isinstance(part, dict) else None
 
 
 def _results(folder: Path) -> str:
