@@ -240,15 +240,6 @@ def with_two_grades(source: ListSource, queries: np.ndarray, where: str) -> np.n
     return kept
 
 
-class Groups(Protocol):
-    """The groups of an epoch."""
-
-    owners: np.ndarray  # [G] int64, ascending: a batch never holds two groups of one owner
-
-    def draw(self, epoch: int, group: int) -> LabelledList:
-        """The documents of a group in an epoch: a pure function of (seed, epoch, group)."""
-
-
 class QueryGroups:
     """Groups of ``docs_per_group`` or fewer relevant documents of a query, see :class:`RelevantRows`.
 
@@ -304,6 +295,10 @@ class LabelGroups:
             self._order = epoch, shuffled[np.argsort(self.labels[shuffled], kind="stable")]
         doc_rows = self._order[1][self._starts[group] : self._stops[group]]
         return LabelledList(int(self.owners[group]), doc_rows, np.ones(len(doc_rows), dtype=np.float32))
+
+
+# ``draw`` is a pure function of (seed, epoch, group); ``owners``, [G] int64, ascend: a batch never holds two groups of one owner.
+Groups = QueryGroups | LabelGroups
 
 
 def _log_small(where: str, sizes: np.ndarray, docs_per_group: int) -> None:
