@@ -1,4 +1,6 @@
-"""The one exception for what the user can mend: a file, an option, a shape of data."""
+"""The one exception for what the user can mend: a file, an option, a shape of data; and two checks of options."""
+
+from collections.abc import Collection
 
 
 class InputError(ValueError):
@@ -30,3 +32,17 @@ class Terminated(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
+
+
+def at_least(least: int, **options: int | None) -> None:
+    """Raise an InputError for an option that is smaller; None is allowed."""
+    for name, value in options.items():
+        if value is not None and value < least:
+            raise InputError(f"{name} must be at least {least}, got {value}", option=name)
+
+
+def one_of(known: Collection[object], **options: object) -> None:
+    """Raise an InputError for an option that has another value."""
+    for name, value in options.items():
+        if value not in known:
+            raise InputError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}", option=name)

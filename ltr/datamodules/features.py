@@ -16,8 +16,8 @@ from ltr.data.normalise import Normalisation, Step, check_width
 from ltr.data.plans import EvalBatches
 from ltr.data.rows import Keep, ListRows, with_two_grades
 from ltr.data.synthetic import synthetic_splits
-from ltr.datamodules.ranking import RankingDataModule, at_least, one_of
-from ltr.errors import InputError
+from ltr.datamodules.ranking import RankingDataModule
+from ltr.errors import InputError, at_least, one_of
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from ltr.data.formats import Reads
 from ltr.data.plans import GroupPlan, TrainBatches
 from ltr.data.rows import Epoch, QueryGroups
 from ltr.datamodules.pools import PoolDataModule
-from ltr.datamodules.ranking import at_least, one_of
+from ltr.errors import at_least, one_of
 
 
 class GroupDataModule(PoolDataModule):

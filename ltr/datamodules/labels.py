@@ -13,8 +13,8 @@ from ltr.data.plans import GroupPlan, TrainBatches
 from ltr.data.rows import LabelGroups
 from ltr.data.tokens import TokenStore
 from ltr.datamodules.pools import PoolDataModule
-from ltr.datamodules.ranking import RankingDataModule, at_least
-from ltr.errors import InputError
+from ltr.datamodules.ranking import RankingDataModule
+from ltr.errors import InputError, at_least
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.rows import GradedLists, Keep, ListRows, with_two_grades
 from ltr.data.scores import Teaching, Unscored
 from ltr.datamodules.pools import PoolDataModule
-from ltr.datamodules.ranking import at_least, one_of
+from ltr.errors import at_least, one_of
 
 log = logging.getLogger(__name__)
 

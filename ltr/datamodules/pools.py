@@ -15,8 +15,8 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.rows import Rows
 from ltr.data.scores import TaughtRows, Teaching
 from ltr.data.tokens import TokenStore
-from ltr.datamodules.ranking import RankingDataModule, at_least, one_of
-from ltr.errors import InputError
+from ltr.datamodules.ranking import RankingDataModule
+from ltr.errors import InputError, at_least, one_of
 from ltr.search.corpus import SearchedCorpus
 
 log = logging.getLogger(__name__)

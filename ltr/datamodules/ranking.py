@@ -16,7 +16,7 @@ from ltr.data.files import digest_of_arrays
 from ltr.data.formats import Reads
 from ltr.data.plans import Buckets, EvalBatches, PlanSampler, ShareOfRank, TrainBatches
 from ltr.data.rows import Rows
-from ltr.errors import InputError
+from ltr.errors import InputError, at_least
 from ltr.search.corpus import SearchedCorpus
 
 
@@ -247,20 +247,6 @@ class TrainLoader(DataLoader):
             except StopIteration:
                 return
             yield batch
-
-
-def at_least(least: int, **options: int | None) -> None:
-    """Raise an InputError for an option that is smaller; None is allowed."""
-    for name, value in options.items():
-        if value is not None and value < least:
-            raise InputError(f"{name} must be at least {least}, got {value}", option=name)
-
-
-def one_of(known: Sequence[object], **options: object) -> None:
-    """Raise an InputError for an option that has another value."""
-    for name, value in options.items():
-        if value not in known:
-            raise InputError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}", option=name)
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:

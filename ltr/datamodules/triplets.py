@@ -12,8 +12,7 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.rows import Epoch, Source, TripletRows
 from ltr.data.scores import TaughtRows, Teaching, Unscored
 from ltr.datamodules.pools import PoolDataModule
-from ltr.datamodules.ranking import at_least, one_of
-from ltr.errors import InputError
+from ltr.errors import InputError, at_least, one_of
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import Overlay, negatives_in
 

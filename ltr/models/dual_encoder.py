@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ltr.batch import RankingBatch, Texts
 from ltr.data.files import write_new_folder
 from ltr.data.formats import ApartTexts
-from ltr.errors import InputError
+from ltr.errors import InputError, one_of
 from ltr.models.encoder.pretrained import quiet
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.encoder.tower import Tower, load_modules
@@ -74,9 +74,7 @@ class DualEncoder(Ranker):
         encoder: TextEncoder.Options = TextEncoder.Options(),
     ) -> None:
         super().__init__()
-        if similarity not in SIMILARITIES:
-            known = ", ".join(SIMILARITIES)
-            raise InputError(f"similarity must be one of {known}, got {similarity!r}", option="similarity")
+        one_of(SIMILARITIES, similarity=similarity)
         lowest = LOWEST_TEMPERATURE if learn_temperature else 0
         if not 0 < temperature < math.inf or temperature < lowest:
             bound = f"at least {lowest} where it is learnt" if learn_temperature else "above 0"

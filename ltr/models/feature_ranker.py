@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch
 from ltr.data.formats import FeatureVectors
-from ltr.errors import InputError
+from ltr.errors import InputError, at_least, one_of
 from ltr.models.ranker import Ranker, in_lists
 
 Activation = Literal["relu", "gelu", "tanh", "sigmoid"]
@@ -82,8 +82,7 @@ class FeatureRanker(Ranker):
         heads: int | None = None,
     ) -> None:
         super().__init__()
-        if preset not in PRESETS:
-            raise InputError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}", option="preset")
+        one_of(PRESETS, preset=preset)
         asked = (hidden, activation, layer_norm, dropout, residual_blocks, attention_blocks, heads)
         sizes: list[Any] = [own if new is None else new for own, new in zip(PRESETS[preset], asked, strict=True)]
         network = Network(*sizes)
@@ -138,12 +137,11 @@ def _check(n_features: int, network: Network) -> None:
             raise InputError(f"{option} must be {what}, got {got}", option=option)
 
     hidden, activation, _, dropout, residual_blocks, attention_blocks, heads = network
-    must(n_features >= 1, "n_features", "at least 1", n_features)
+    at_least(1, n_features=n_features)
     must(all(size >= 1 for size in hidden), "hidden", "widths of at least 1", list(hidden))
-    must(activation in ACTIVATIONS, "activation", f"one of {', '.join(ACTIVATIONS)}", repr(activation))
+    one_of(ACTIVATIONS, activation=activation)
     must(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
-    must(residual_blocks >= 0, "residual_blocks", "at least 0", residual_blocks)
-    must(attention_blocks >= 0, "attention_blocks", "at least 0", attention_blocks)
+    at_least(0, residual_blocks=residual_blocks, attention_blocks=attention_blocks)
     width = hidden[-1] if hidden else n_features
     fits = heads >= 1 and (attention_blocks == 0 or width % heads == 0)
     must(fits, "heads", f"a number that divides the last width, {width}", heads)

@@ -16,7 +16,7 @@ from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.normalise import Normalisation
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Tokens, TokenStore
-from ltr.errors import InputError
+from ltr.errors import InputError, one_of
 from ltr.models import Ranker
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.search.pairs import moved, pair_scores
@@ -51,9 +51,7 @@ class TextRanker:
     """
 
     def __init__(self, model: Ranker, precision: Precision = "32-true") -> None:
-        if precision not in get_args(Precision):
-            known = ", ".join(get_args(Precision))
-            raise InputError(f"precision must be one of {known}, got {precision!r}", option="precision")
+        one_of(get_args(Precision), precision=precision)
         self.model, self.precision, reads = model.eval(), precision, model.reads
         assert isinstance(reads, JoinedPairs | ApartTexts), "load makes it of a ranker that reads texts"
         self.reads = reads
