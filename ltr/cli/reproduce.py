@@ -34,17 +34,13 @@ def run(args: list[str]) -> None:
     where = ["--trainer.default_root_dir", str(again), *data_elsewhere(RunFolder(folder))]
     if not (again / "config.yaml").is_file() or not is_tested(again):
         call(["fit", "--config", str(folder / "config.yaml"), *where, "--ckpt_path", "last"])
-        call(["test", str(again), "--ckpt_path", _measured(then)])
+        tested = "last" if Path(then.test.get("checkpoint") or "").name == "last.ckpt" else "best"
+        call(["test", str(again), "--ckpt_path", tested])
     now = read_run(again)
     if (now.seed, now.identity) != (then.seed, then.identity):
         raise InputError(f"{again} holds a run of other options than {folder}; remove it, or name another folder (--output)")
     for line in told(then, now, _siblings(folder)):
         print(line)
-
-
-def _measured(run: Run) -> str:
-    """Which weights were tested: ``best`` or ``last``."""
-    return "last" if Path(run.test.get("checkpoint") or "").name == "last.ckpt" else "best"
 
 
 def _siblings(folder: Path) -> list[Run]:

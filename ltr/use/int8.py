@@ -48,20 +48,16 @@ def int8_beside(folder: Path, model: PairWiseBertRanker | DualEncoder, collectio
     Raises:
         InputError: if there is no dev split, or a dev query has no relevant document.
     """
-    graphs, lists = sorted(folder.glob("*.onnx")), _lists(collection)
+    graphs, judged = sorted(folder.glob("*.onnx")), collection.learnable("dev")
+    asked = judged.query_rows[:N_QUERIES]
+    pools = collection.candidates.get("dev") or bm25_lists(collection, asked, DEPTH)
+    lists = [judged.labelled(row, pools.of(row)[0][:DEPTH]) for row in asked.tolist()]
     for file in graphs:
         _write(file)
     return [
         _measured(kind, {file.stem: _named(file) if kind == "int8" else file for file in graphs}, model, collection, lists)
         for kind in ("float32", "int8")
     ]
-
-
-def _lists(collection: Collection) -> list[LabelledList]:
-    judged = collection.learnable("dev")
-    asked = judged.query_rows[:N_QUERIES]
-    pools = collection.candidates.get("dev") or bm25_lists(collection, asked, DEPTH)
-    return [judged.labelled(row, pools.of(row)[0][:DEPTH]) for row in asked.tolist()]
 
 
 def _write(file: Path) -> None:
