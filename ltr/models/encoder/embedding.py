@@ -5,8 +5,10 @@ The gradient of MiniLM's table takes 47 MB, nearly all of it zeros. On a CPU one
 Shapes: V tokens in the vocabulary, H the hidden size.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +21,8 @@ from ltr.models.encoder.chunks import Chunk
 def use_one_gradient(model: PreTrainedModel) -> None:
     """Turn the embedding of the token ids into a :class:`OneGradientEmbedding`, if it is a plain one."""
     embedding = model.get_input_embeddings()
-    if type(embedding) is not nn.Embedding:
-        return
-    if embedding.max_norm is None and not (embedding.scale_grad_by_freq or embedding.sparse):
+    plain = type(embedding) is nn.Embedding and embedding.max_norm is None
+    if plain and not (embedding.scale_grad_by_freq or embedding.sparse):
         embedding.__class__ = OneGradientEmbedding
 
 
@@ -47,16 +48,12 @@ class _Gradient:
     """The sum over the chunks that a backward pass has been through, ``[V, H]``; one for each pass that is on its way."""
 
     def __init__(self, weight: Tensor) -> None:
-        self._weight = weight.detach()
-        self._sums: dict[int, Tensor] = {}
+        self._sums = defaultdict[int, Tensor](partial(torch.zeros_like, weight.detach()))
 
     def add(self, ids: Tensor, rows: Tensor) -> None:
         some, at = ids.unique(return_inverse=True)
         of_some = rows.new_zeros(len(some), rows.shape[1]).index_add_(0, at, rows)  # fits the cache; the table does not
-        backward_pass = torch._C._current_graph_task_id()
-        if backward_pass not in self._sums:
-            self._sums[backward_pass] = torch.zeros_like(self._weight)
-        self._sums[backward_pass].index_add_(0, some, of_some)
+        self._sums[torch._C._current_graph_task_id()].index_add_(0, some, of_some)
 
     def take(self) -> Tensor | None:
         return self._sums.pop(torch._C._current_graph_task_id(), None)

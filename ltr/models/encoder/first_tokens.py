@@ -10,25 +10,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
+from ltr.models.encoder.attention import Layout
 from ltr.models.encoder.layers import layers_of
 
 _first: ContextVar[Tensor | None] = ContextVar("first", default=None)  # not an attribute: another thread may read, too
 
 
-def leave_others_out(model: PreTrainedModel) -> None:
-    """Prepare an encoder for :func:`first_alone`, if its last layer is built as BERT's."""
+def leave_others_out(model: PreTrainedModel) -> RemovableHandle | None:
+    """Prepare an encoder for :func:`first_alone`. None if it is so already, or its last layer is not built as BERT's."""
     behind = _behind_attention(model)
-    if behind is not None and not _is_prepared(behind):
-        behind.register_forward_pre_hook(_leave_out)
-
-
-def compute_all(model: PreTrainedModel) -> None:
-    """Undo :func:`leave_others_out`."""
-    if (behind := _behind_attention(model)) is not None:
-        for key in [key for key, hook in behind._forward_pre_hooks.items() if hook is _leave_out]:
-            del behind._forward_pre_hooks[key]
+    if behind is None or _leave_out in behind._forward_pre_hooks.values():
+        return None
+    return behind.register_forward_pre_hook(_leave_out)
 
 
 def leaves_others_out(model: PreTrainedModel) -> bool:
@@ -36,17 +32,17 @@ def leaves_others_out(model: PreTrainedModel) -> bool:
 
     Not in what is compiled; and transformers' own checkpointing would compute the layer again outside of the block.
     """
-    behind = _behind_attention(model)
-    if behind is None or not _is_prepared(behind) or torch.compiler.is_compiling():
+    behind, modules = _behind_attention(model), list(model.modules())
+    if behind is None or _leave_out not in behind._forward_pre_hooks.values() or torch.compiler.is_compiling():
         return False
-    again = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
-    return not again and all(module._compiled_call_impl is None for module in model.modules())
+    again = any(getattr(module, "gradient_checkpointing", False) for module in modules)
+    return not again and all(module._compiled_call_impl is None for module in modules)
 
 
 @contextmanager
-def first_alone(first: Tensor) -> Iterator[None]:
-    """Inside the block the encoder returns hidden states ``[1, C, H]`` of the tokens at ``first``: ``[C]`` int64."""
-    before = _first.set(first)
+def first_alone(layout: Layout) -> Iterator[None]:
+    """Inside the block the encoder returns hidden states ``[1, C, H]`` of the first tokens of a chunk's texts."""
+    before = _first.set(layout.offsets[:-1].long())
     try:
         yield
     finally:
@@ -62,7 +58,3 @@ def _behind_attention(model: PreTrainedModel) -> nn.Module | None:
     """What takes the mixed values and the layer's input, each ``[1, T, H]``, in BERT and its kin."""
     behind = getattr(getattr(layers_of(model)[-1], "attention", None), "output", None)
     return behind if isinstance(behind, nn.Module) else None
-
-
-def _is_prepared(behind: nn.Module) -> bool:
-    return _leave_out in behind._forward_pre_hooks.values()

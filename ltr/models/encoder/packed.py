@@ -17,7 +17,7 @@ from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder.attention import NAME
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks
-from ltr.models.encoder.first_tokens import compute_all, first_alone, leave_others_out, leaves_others_out
+from ltr.models.encoder.first_tokens import first_alone, leave_others_out, leaves_others_out
 from ltr.models.encoder.pooling import Pooling, pool
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def pooled(encoder: PreTrainedModel, chunk: Chunk, pooling: Pooling) -> Tensor:
     """One vector ``[C, H]`` float32 for each text of a chunk. For packed ones see :func:`enable_packing`."""
     if not _first_alone(encoder, chunk, pooling):
         return pool(hidden_states(encoder, chunk), chunk.lengths, pooling)
-    with first_alone(_first_tokens(chunk)):
+    with first_alone(chunk.inputs["packed_layout"]):
         return encoder(**chunk.inputs).last_hidden_state[0].float()
 
 
@@ -54,9 +54,8 @@ def logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
     how: Pooling = getattr(classifier.config, "classifier_pooling", "cls")
     with ExitStack() as stack:
         if alone := _first_alone(classifier, chunk, how):
-            stack.enter_context(first_alone(_first_tokens(chunk)))
-        before = _headed.set((chunk, None if alone else how))
-        stack.callback(_headed.reset, before)
+            stack.enter_context(first_alone(chunk.inputs["packed_layout"]))
+        stack.callback(_headed.reset, _headed.set((chunk, None if alone else how)))
         return classifier(**chunk.inputs).logits[:, 0].float()
 
 
@@ -74,11 +73,6 @@ def _one_row_per_text(base: PreTrainedModel, _: tuple, output: Any) -> Any:
 
 def _first_alone(model: PreTrainedModel, chunk: Chunk, pooling: Pooling) -> bool:
     return pooling == "cls" and "packed_layout" in chunk.inputs and leaves_others_out(model)
-
-
-def _first_tokens(chunk: Chunk) -> Tensor:
-    offsets: Tensor = chunk.inputs["packed_layout"].offsets
-    return offsets[:-1].long()
 
 
 def _of_texts(hidden: Tensor, chunk: Chunk) -> Tensor:
@@ -143,14 +137,15 @@ def enable_packing(encoder: PreTrainedModel) -> bool:
 
 def _enable_first_alone(encoder: PreTrainedModel, expected: Tensor) -> None:
     """Leave out what no first token needs, where a trial's first tokens are as in ``expected``, its hidden states."""
-    leave_others_out(encoder)
+    if (prepared := leave_others_out(encoder)) is None:
+        return
     try:
         with in_eval_mode(encoder):
-            error = _difference([expected[[0, SHORT]]], _trial(encoder, "first"))
+            equal = _difference([expected[[0, SHORT]]], _trial(encoder, "first")) < TOLERANCE
     except Exception:  # as above
-        error = float("inf")
-    if error > TOLERANCE:
-        compute_all(encoder)
+        equal = False
+    if not equal:
+        prepared.remove()
 
 
 @contextmanager
