@@ -16,6 +16,8 @@ from transformers.masking_utils import sdpa_mask
 
 from ltr.models.encoder.blocks import Slots, attend_in_blocks
 from ltr.models.encoder.dropout import fast_dropout
+from ltr.models.encoder.first_tokens import attended
+from ltr.models.encoder.pooling import Pooling
 
 NAME = "ltr_packed"
 # The longest text that attends by explicit matmuls, in blocks, on a CPU that multiplies bfloat16. The backward pass of torch's
@@ -32,11 +34,15 @@ class Layout:
         groups: texts of equal length lie side by side: (number of texts, length), shortest first.
         offsets: ``[C + 1]`` int32, where each text begins, and where the last one ends.
         padding: tokens behind the last text, which nothing attends to; on a CPU alone.
+        first_alone: whether no token is read of the last layer but the first of each text.
+        head: what a head behind the encoder reads of each text; None: there is no head.
     """
 
     groups: tuple[tuple[int, int], ...]
     offsets: Tensor
     padding: int = 0
+    first_alone: bool = False
+    head: Pooling | None = None
     _slots: dict[int, Slots] = field(default_factory=dict, init=False, repr=False)
 
     def slots(self, heads: int) -> Slots:
@@ -64,6 +70,8 @@ def _attention(
     With ``packed_layout`` it is attention over a chunk (B = 1), without it torch's over padded texts. ``sliding_window``: a token
     attends to tokens nearer than this. ``others`` are for other implementations.
     """
+    first = None if packed_layout is None or not packed_layout.first_alone else packed_layout.offsets[:-1].long()
+    attended(first, query.shape[2])
     if packed_layout is not None:
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
         return _block_diagonal(q, k, v, packed_layout, scaling, dropout, sliding_window).unsqueeze(0), None

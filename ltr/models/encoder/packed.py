@@ -5,8 +5,8 @@ Shapes: T tokens of the C texts of a chunk, H the hidden size.
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 
 from ltr.batch import Texts
 from ltr.errors import InputError
-from ltr.models.encoder.attention import NAME
+from ltr.models.encoder.attention import NAME, Layout
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks
-from ltr.models.encoder.first_tokens import first_alone, leave_others_out, leaves_others_out
+from ltr.models.encoder.first_tokens import attended, leave_others_out
 from ltr.models.encoder.pooling import Pooling, pool
 
 log = logging.getLogger(__name__)
@@ -25,22 +25,22 @@ log = logging.getLogger(__name__)
 SHORT = 3  # tokens of the first text of a trial
 TOLERANCE = 1e-3  # relative error of outputs that should agree: rounding makes 1e-5, a wrong attention 5e-3
 
-# What a head reads of which chunk; None: the rows as they are. Not an attribute of the model: another thread may read, too.
-_headed: ContextVar[tuple[Chunk, Pooling | None] | None] = ContextVar("headed", default=None)
-
 
 def hidden_states(encoder: PreTrainedModel, chunk: Chunk) -> Tensor:
     """The encoder's last layer ``[T, H]`` of a chunk's texts, end to end. For packed ones see :func:`enable_packing`."""
     hidden = encoder(**chunk.inputs).last_hidden_state
-    return hidden[chunk.inputs["attention_mask"].bool()] if "attention_mask" in chunk.inputs else _of_texts(hidden, chunk)
+    if "attention_mask" in chunk.inputs:
+        return hidden[chunk.inputs["attention_mask"].bool()]
+    return hidden[0, : hidden.shape[1] - chunk.inputs["packed_layout"].padding]
 
 
 def pooled(encoder: PreTrainedModel, chunk: Chunk, pooling: Pooling) -> Tensor:
     """One vector ``[C, H]`` float32 for each text of a chunk. For packed ones see :func:`enable_packing`."""
-    if not _first_alone(encoder, chunk, pooling):
+    layout = chunk.inputs.get("packed_layout")
+    if layout is None or pooling != "cls":
         return pool(hidden_states(encoder, chunk), chunk.lengths, pooling)
-    with first_alone(chunk.inputs["packed_layout"]):
-        return encoder(**chunk.inputs).last_hidden_state[0].float()
+    layout = replace(layout, first_alone=True)
+    return _of_texts(_called(encoder, chunk.inputs | {"packed_layout": layout}).last_hidden_state, layout, pooling)
 
 
 def logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
@@ -49,35 +49,37 @@ def logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
     Such a head reads the first token of a row (ModernBERT's may read the mean), or what the pooler makes of it. So the base model
     hands it a row of one token for each packed text.
     """
-    if "packed_layout" not in chunk.inputs:
-        return classifier(**chunk.inputs).logits[:, 0].float()
-    how: Pooling = getattr(classifier.config, "classifier_pooling", "cls")
-    with ExitStack() as stack:
-        if alone := _first_alone(classifier, chunk, how):
-            stack.enter_context(first_alone(chunk.inputs["packed_layout"]))
-        stack.callback(_headed.reset, _headed.set((chunk, None if alone else how)))
-        return classifier(**chunk.inputs).logits[:, 0].float()
+    inputs = chunk.inputs
+    if "packed_layout" in inputs:
+        how: Pooling = getattr(classifier.config, "classifier_pooling", "cls")
+        inputs = inputs | {"packed_layout": replace(inputs["packed_layout"], first_alone=how == "cls", head=how)}
+    return _called(classifier, inputs).logits[:, 0].float()
 
 
-def _one_row_per_text(base: PreTrainedModel, _: tuple, output: Any) -> Any:
-    """A hook of the base model below a head; it does nothing outside of :func:`logits`."""
-    headed = None if torch.compiler.is_compiling() else _headed.get()
-    if headed is not None:
-        (chunk, how), hidden = headed, output.last_hidden_state
-        rows = hidden[0] if how is None else pool(_of_texts(hidden, chunk), chunk.lengths, how).to(hidden.dtype)
-        output.last_hidden_state = rows.unsqueeze(1)
+def _called(model: PreTrainedModel, inputs: dict[str, Any]) -> Any:
+    try:
+        return model(**inputs)
+    finally:
+        attended(None)  # or, broken off, it could leave what attention has said last to another implementation of attention
+
+
+def _one_row_per_text(base: PreTrainedModel, _: tuple, inputs: dict[str, Any], output: Any) -> Any:
+    """A hook of the base model below a head."""
+    layout = inputs.get("packed_layout")
+    if layout is not None and layout.head is not None:
+        hidden = output.last_hidden_state
+        output.last_hidden_state = _of_texts(hidden, layout, layout.head).to(hidden.dtype).unsqueeze(1)
         if output.get("pooler_output") is not None:
             output.pooler_output = base.pooler(output.last_hidden_state)
     return output
 
 
-def _first_alone(model: PreTrainedModel, chunk: Chunk, pooling: Pooling) -> bool:
-    return pooling == "cls" and "packed_layout" in chunk.inputs and leaves_others_out(model)
-
-
-def _of_texts(hidden: Tensor, chunk: Chunk) -> Tensor:
-    """``[T, H]`` of the packed texts: of ``[1, T + padding, H]``."""
-    return hidden[0, : hidden.shape[1] - chunk.inputs["packed_layout"].padding]
+def _of_texts(hidden: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
+    """``[C, H]`` float32, from the hidden states of first tokens alone ``[1, C, H]`` or of all tokens ``[1, T + padding, H]``."""
+    lengths = layout.offsets.diff().long()
+    if hidden.shape[1] == len(lengths):  # or each text is one token, which is what any pooling makes of it
+        return hidden[0].float()
+    return pool(hidden[0, : hidden.shape[1] - layout.padding], lengths, pooling)
 
 
 def position_embeddings(encoder: nn.Module) -> nn.Embedding | None:
@@ -122,7 +124,7 @@ def enable_packing(encoder: PreTrainedModel) -> bool:
         try:
             encoder.set_attn_implementation(NAME)
             if _one_row_per_text not in encoder.base_model._forward_hooks.values():
-                encoder.base_model.register_forward_hook(_one_row_per_text)
+                encoder.base_model.register_forward_hook(_one_row_per_text, with_kwargs=True)
             error = _difference(expected, _trial(encoder, "packed"))
             reason = "" if error < TOLERANCE else f"its outputs would differ by {error:.1%}"
         except Exception as unforeseen:

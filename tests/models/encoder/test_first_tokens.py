@@ -4,9 +4,10 @@ import threading
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModel, BertForSequenceClassification
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
+from transformers import AutoModel, BertForSequenceClassification, BertModel
 
-from ltr.models.encoder.first_tokens import leaves_others_out
+from ltr.models.encoder.first_tokens import attended
 from ltr.models.encoder.layers import layers_of
 from tests.models.encoder.test_packed import CONFIGS, built
 from tests.models.encoder.test_text_encoder import bert, gradients, one_by_one, reader, texts
@@ -31,6 +32,11 @@ def rows_behind_attention(model):
     found = []
     layers_of(model)[-1].intermediate.register_forward_hook(lambda _, args, output: found.append(args[0].shape[:-1].numel()))
     return found
+
+
+def prepared(model):
+    layer = layers_of(model)[-1]
+    return any(module._forward_pre_hooks for module in layer.modules())
 
 
 @pytest.mark.parametrize("name", AS_BERT)
@@ -59,8 +65,11 @@ def test_a_ready_cross_encoder_computes_the_first_tokens_alone():
 
 @pytest.mark.parametrize("name", sorted(CONFIGS.keys() - set(AS_BERT)))
 def test_other_layers_compute_all(name):
-    encoder = reader(built(name), pooling="cls")
-    assert encoder.reads_packed and not leaves_others_out(encoder.model)
+    model, of = built(name), texts(LENGTHS)
+    expected = one_by_one(model, of, "cls")
+    encoder = reader(model, pooling="cls")
+    assert encoder.reads_packed and not prepared(model)
+    torch.testing.assert_close(encoder(of), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_layer_that_adds_its_input_elsewhere_computes_all():
@@ -68,23 +77,87 @@ def test_a_layer_that_adds_its_input_elsewhere_computes_all():
     layer = layers_of(model)[-1]
     layer.attention = Outside(layer.attention)
     encoder, of = reader(model, pooling="cls"), texts(LENGTHS)
-    assert encoder.reads_packed and not leaves_others_out(model)
+    assert encoder.reads_packed and not prepared(model)
     torch.testing.assert_close(encoder(of), one_by_one(model, of, "cls"), atol=1e-5, rtol=1e-5)
 
 
-def test_a_compiled_encoder_computes_all():
-    assert leaves_others_out(reader(bert(), pooling="cls").model)
-    assert not leaves_others_out(reader(bert(), pooling="cls", compile=True).model)
+def compiled_ranker(encoder):
+    encoder.forward, encoder.logits = (torch.compile(read, backend="eager") for read in (encoder.forward, encoder.logits))
 
 
-def test_checkpointing_of_transformers_computes_all():
-    """It calls the layer again in the backward pass, where nobody says which tokens are the first."""
-    encoder, of = reader(bert(), pooling="cls").train(), texts(LENGTHS)
+def compiled_forward(encoder):
+    encoder.model.forward = torch.compile(encoder.model.forward, backend="eager")
+
+
+def compiled_layers(encoder):
+    layers = layers_of(encoder.model)
+    for at, layer in enumerate(layers):
+        layers[at] = torch.compile(layer, backend="eager")
+
+
+COMPILED = {
+    "ranker": compiled_ranker,
+    "model": lambda encoder: encoder.model.compile(backend="eager"),
+    "base": lambda encoder: encoder.model.base_model.compile(backend="eager"),
+    "forward": compiled_forward,
+    "layers": compiled_layers,
+    "own layers": lambda encoder: [layer.compile(backend="eager") for layer in layers_of(encoder.model)],
+}
+
+
+@pytest.mark.parametrize("how", COMPILED)
+@pytest.mark.parametrize("kind", [BertModel, BertForSequenceClassification])
+def test_a_compiled_encoder_reads_the_same(kind, how):
+    encoder, of = reader(bert(kind=kind), pooling="cls", max_tokens=28), texts(LENGTHS)
+    read = (lambda: encoder(of)) if kind is BertModel else (lambda: encoder.logits(of))
+    expected = read()
+    COMPILED[how](encoder)
+    torch.testing.assert_close(read(), expected)
+
+
+def wrapped(encoder, reentrant):
+    kind = CheckpointImpl.REENTRANT if reentrant else CheckpointImpl.NO_REENTRANT
+    layers = layers_of(encoder.model)
+    for at, layer in enumerate(layers):
+        layers[at] = checkpoint_wrapper(layer, kind)
+
+
+def checkpointed(encoder, reentrant):
+    encoder.model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("checkpointing", [wrapped, checkpointed])
+def test_a_layer_that_is_computed_again_leaves_out_the_same(checkpointing, reentrant):
+    encoder, of = reader(bert(dropout=0.2), pooling="cls").train(), texts(LENGTHS)
     _, expected = gradients(encoder, of)
-    encoder.model.gradient_checkpointing_enable()
-    _, found = gradients(encoder, of)
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, msg=name)
+    checkpointing(encoder, reentrant)
+    found = rows_behind_attention(encoder.model)
+    _, again = gradients(encoder, of)
+    assert found == [len(LENGTHS)] * 2
+    for (name, gradient), other in zip(expected.items(), again.values(), strict=True):
+        torch.testing.assert_close(other, gradient, msg=name)
+
+
+def test_a_read_that_is_broken_off_leaves_nothing_to_the_next():
+    """The next one has as many tokens, and reads all of them by another attention."""
+    model, of = bert(), texts([4, 4])
+    encoder = reader(model, pooling="cls")
+    fails = layers_of(model)[-1].attention.self.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        encoder(of)
+    fails.remove()
+    model.set_attn_implementation("eager")
+    assert model(of.ids[None]).last_hidden_state.shape[1] == 8
+
+
+def test_padded_texts_are_never_cut():
+    """Even where a layer that was computed again in a backward pass has said last which tokens are the first."""
+    model, of = bert(), texts([7, 7])
+    reader(model, pooling="cls")
+    model.set_attn_implementation("eager")
+    attended(torch.tensor([0, 3]), n_tokens=7)
+    assert model(of.ids.view(2, 7)).last_hidden_state.shape == (2, 7, 16)
 
 
 def test_keep_tokens_computes_the_same_again():
@@ -99,7 +172,7 @@ def test_a_second_encoder_of_a_model_and_a_copy():
     model, of = bert(kind=BertForSequenceClassification).eval(), texts(LENGTHS)
     expected = reader(model).logits(of)
     again = reader(model)
-    assert leaves_others_out(model)
+    assert prepared(model)
     assert torch.equal(again.logits(of), expected) and torch.equal(copy.deepcopy(again).logits(of), expected)
 
 
