@@ -134,17 +134,20 @@ class PoolDataModule(RankingDataModule):
 
     def _pool_batches(self, split: str, judged_only: bool) -> EvalBatches:
         """The pools of the judged queries; or of all that have one, where there is nothing to measure."""
-        pools = nothing = QueryLists.from_rows([], [], [])  # a search of the corpus comes later
-        judged = self.collection.judgements(split) if judged_only else self.collection.qrels.get(split, nothing)
+        unjudged = QueryLists.from_rows([], [], [])
+        judged = self.collection.judgements(split) if judged_only else self.collection.qrels.get(split, unjudged)
         asked = judged.query_rows if len(judged.query_rows) else np.arange(len(self.collection.queries))
+        if self.candidates == "corpus":
+            nothing = np.empty(0, dtype=np.int64)
+            lists = [judged.labelled(query_row, nothing) for query_row in asked.tolist()]
+            return EvalBatches(lists, self.eval_batch_size, self.collator, self.world_size)
         if self.candidates == "candidates":
             pools = self.collection.pools(split, "candidates")
-        elif self.candidates == "bm25":
+        else:
             assert self.depth is not None, "the constructor checks it"
             pools = bm25_lists(self.collection, asked, self.depth)
-        query_rows = asked if judged_only or self.candidates == "corpus" else pools.query_rows
-        lists = [judged.labelled(query_row, pools.of(query_row)[0][: self.depth]) for query_row in query_rows.tolist()]
-        missing = sum(len(one.doc_rows) == 0 for one in lists)
-        if missing and self.candidates != "corpus":
+        query_rows = judged.query_rows if judged_only else pools.query_rows
+        lists = [judged.labelled(query_row, pools.of(query_row)[0][: self.depth]) for query_row in query_rows]
+        if missing := sum(len(one.doc_rows) == 0 for one in lists):
             log.warning("%d of %d %s queries have no candidates; they count as nothing found", missing, len(lists), split)
         return EvalBatches(lists, self.eval_batch_size, self.collator, self.world_size)
