@@ -24,7 +24,7 @@ ADVISED, ENOUGH = 39, 256  # vectors per centroid that faiss's k-means asks for,
 
 
 class FaissIndex:
-    """An index of faiss that holds its documents, searched on the GPU where faiss supports that: by ``on_gpu``, else None."""
+    """An index of faiss that holds its documents. ``on_gpu`` is its copy on a GPU, which is searched; None without one."""
 
     def __init__(self, index: Any, factory: str) -> None:
         self.index = index
