@@ -17,7 +17,7 @@ from torchmetrics import Metric
 from ltr.errors import InputError
 from ltr.gains import exp_gain
 from ltr.losses.lists import check_shapes
-from ltr.losses.loss import positive
+from ltr.losses.loss import check_choice, positive
 from ltr.losses.pairs import find_uppers, hinge, pair_sums
 
 Empty = Literal["skip", "zero", "one"]
@@ -228,8 +228,7 @@ class RankingMetric(Metric):
         if not known or (cut and (name in _BY_PAIR or not cut.isdigit() or int(cut) < 1)) or (name == "P" and not cut):
             rule = f"one of {', '.join(_BY_RANK)} with or without @k (P needs one), or {', '.join(_BY_PAIR)}"
             raise InputError(f"a measure must be {rule}; got {measure!r}", option="metrics")
-        if empty not in ("skip", "zero", "one"):
-            raise InputError(f"empty must be 'skip', 'zero' or 'one', got {empty!r}", option="empty")
+        check_choice("empty", empty, Empty)
         self.measure, self.name, self.k = measure, name, int(cut) if cut else None
         self.empty, self.max_grade = empty, positive("max_grade", max_grade)
         self.add_state("total", torch.zeros((), dtype=_exact()), dist_reduce_fx="sum")

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from ltr.batch import Texts
-from ltr.errors import InputError
+from ltr.errors import at_least, one_of
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, padding_share
 from ltr.models.encoder.dropout import EncoderDropout
 from ltr.models.encoder.embedding import use_one_gradient, with_one_gradient
@@ -89,14 +89,11 @@ class TextEncoder(nn.Module):
         new_weights: bool = False
 
         def __post_init__(self) -> None:
-            for option, lowest in (("max_tokens", 1), ("keep_tokens", 0), ("layers", 1)):
-                value = getattr(self, option)
-                if value is not None and value < lowest:
-                    raise InputError(f"{option} must be at least {lowest}, got {value}", option=option)
-            for option, choices in (("dropout", get_args(EncoderDropout)), ("pooling", (*get_args(Pooling), None))):
-                value = getattr(self, option)
-                if value not in choices:
-                    raise InputError(f"{option} must be one of {', '.join(map(str, choices))}, got {value!r}", option=option)
+            at_least(1, max_tokens=self.max_tokens)
+            at_least(0, keep_tokens=self.keep_tokens)
+            at_least(1, layers=self.layers)
+            one_of(get_args(EncoderDropout), dropout=self.dropout)
+            one_of((*get_args(Pooling), None), pooling=self.pooling)
 
     def __init__(self, model: PreTrainedModel, pad_id: int | None = None, options: Options = Options()) -> None:
         super().__init__()

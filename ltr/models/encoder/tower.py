@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ltr.batch import Texts
 from ltr.data.formats import SingleTexts
-from ltr.errors import InputError
+from ltr.errors import InputError, at_least
 from ltr.models.encoder.dropout import EncoderDropout, leave_out_dropout, use_dropout
 from ltr.models.encoder.pooling import Pooling
 from ltr.models.encoder.pretrained import (
@@ -226,8 +226,7 @@ def _head(modules: Modules, width: int, projection: int | None, normalise: bool 
 
     last = [modules.pop()] if modules and isinstance(modules[-1], Normalize) else []
     if projection is not None:
-        if projection < 1:
-            raise InputError(f"projection must be at least 1, got {projection}", option="projection")
+        at_least(1, projection=projection)
         modules.append(Dense(_width(modules, width), projection, activation_function=nn.Identity()))
     if normalise is not None:
         last = [Normalize()] if normalise else []
