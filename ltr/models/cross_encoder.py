@@ -14,14 +14,7 @@ from ltr.data.files import write_new_folder
 from ltr.data.formats import JoinedPairs
 from ltr.errors import InputError
 from ltr.models.encoder.cross_modules import save_cross_encoder, save_plain, saved_head
-from ltr.models.encoder.pretrained import (
-    check_max_length,
-    check_vocabulary,
-    load_encoder,
-    load_tokenizer,
-    longest_text,
-    max_positions,
-)
+from ltr.models.encoder.pretrained import check_vocabulary, load_encoder, load_tokenizer, longest_text
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.ranker import Ranker, in_lists
 
@@ -62,10 +55,7 @@ class PairWiseBertRanker(Ranker):
         self.tokenizer = load_tokenizer(backbone)
         model, self.has_own_head, self._left_out = load_encoder(backbone, encoder.dropout, encoder.new_weights)
         check_vocabulary(self.tokenizer, model, backbone)
-        max_length = (
-            longest_text(self.tokenizer.model_max_length, max_positions(model), backbone) if max_length is None else max_length
-        )
-        check_max_length(max_length, max_positions(model), backbone)
+        max_length = longest_text(max_length, self.tokenizer.model_max_length, model, backbone)
         saved = saved_head(backbone)
         if saved is not None and encoder.pooling is None:
             encoder = replace(encoder, pooling=saved.pooling)

@@ -211,20 +211,21 @@ def max_positions(encoder: PreTrainedModel) -> int | None:
     return positions.num_embeddings - first_position(encoder)
 
 
-def longest_text(own: int | None, positions: int | None, backbone: str) -> int:
-    """The longest text in tokens that a model names, within its positions (None: no limit); an InputError if there is none."""
-    known = [n for n in (own, positions) if n is not None and n < NO_LIMIT]
-    if not known:
-        raise InputError(f"backbone {backbone!r} names no longest text; set max_length", option="max_length")
-    return min(known)
+def longest_text(asked: int | None, own: int | None, encoder: PreTrainedModel, backbone: str) -> int:
+    """Tokens of a text: those asked for, else those that the model names (``own``), within the encoder's positions.
 
-
-def check_max_length(max_length: int, positions: int | None, backbone: str) -> None:
-    """Raises InputError if ``max_length`` tokens are more than the positions of a backbone (None: no limit)."""
-    if positions is not None and max_length > positions:
-        raise InputError(
-            f"max_length must be at most {positions}, the positions of {backbone!r}, got {max_length}", option="max_length"
-        )
+    An InputError if more are asked for, or nothing says how many.
+    """
+    positions = max_positions(encoder)
+    if asked is None:
+        known = [n for n in (own, positions) if n is not None and n < NO_LIMIT]
+        if not known:
+            raise InputError(f"backbone {backbone!r} names no longest text; set max_length", option="max_length")
+        return min(known)
+    if positions is not None and asked > positions:
+        text = f"max_length must be at most {positions}, the positions of {backbone!r}, got {asked}"
+        raise InputError(text, option="max_length")
+    return asked
 
 
 def cannot_load(backbone: str, error: Exception, option: str = "backbone") -> InputError:

@@ -17,11 +17,9 @@ from ltr.models.encoder.pooling import Pooling
 from ltr.models.encoder.pretrained import (
     LOAD_ERRORS,
     cannot_load,
-    check_max_length,
     check_tokenizer,
     check_vocabulary,
     longest_text,
-    max_positions,
     quiet,
     resolve,
     whole_weights,
@@ -150,12 +148,9 @@ class Tower(nn.Module):
                 f"backbone {backbone!r} leaves the prompt {prompt!r} out of its pooling, which is not possible here; set "
                 "query_prompt and doc_prompt to ''"
             )
-        positions = max_positions(self.encoder.model)
-        if max_length is None:
-            own = transformer.query_length if task == "query" else transformer.document_length
-            max_length = longest_text(transformer.max_seq_length if own is None else own, positions, backbone)
-        check_max_length(max_length, positions, backbone)
-        return SingleTexts(self.tokenizer, max_length, prompt)
+        own = transformer.query_length if task == "query" else transformer.document_length
+        own = transformer.max_seq_length if own is None else own
+        return SingleTexts(self.tokenizer, longest_text(max_length, own, self.encoder.model, backbone), prompt)
 
     @contextmanager
     def as_saved(self, query_length: int, doc_length: int) -> Iterator[Modules]:
