@@ -126,13 +126,8 @@ class Checkpoints(Checkpoint):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._signals.release()
-        folder = RunFolder(trainer.default_root_dir)
-        if (
-            isinstance(exception, KeyboardInterrupt)
-            and trainer.is_global_zero
-            and trainer.state.fn == "fit"
-            and folder.last.is_file()
-        ):
+        folder, fits = RunFolder(trainer.default_root_dir), trainer.is_global_zero and trainer.state.fn == "fit"
+        if isinstance(exception, KeyboardInterrupt) and fits and folder.last.is_file():
             ended = f"ended by {NAMES[signal.Signals(exception.number)]}" if isinstance(exception, Terminated) else "interrupted"
             log.warning("%s; 'ltr fit %s' resumes from %s", ended, quote(str(folder.path)), folder.last)
 

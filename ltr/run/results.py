@@ -74,15 +74,12 @@ class RunWriter(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._since = time.perf_counter()
         about: dict[str, Any] = {"directory": os.getcwd()}  # from which the paths count in the configuration that is written now
-        if trainer.ckpt_path:
-            _rewrite(trainer, lambda old: old | about)
-        else:
-            self._trained = 0.0
+        stale: tuple[str, ...] = ()
+        if not trainer.ckpt_path:
+            self._trained, stale = 0.0, ("validations", "start", "init_from")
             about |= {"start": self._before} if self._before else {}
             about |= {} if self.init_from is None else {"init_from": self.init_from}
-            _rewrite(
-                trainer, lambda old: {k: v for k, v in old.items() if k not in ("validations", "start", "init_from")} | about
-            )
+        _rewrite(trainer, lambda old: {k: v for k, v in old.items() if k not in stale} | about)
 
     def _seconds(self) -> float:
         return self._trained + (0.0 if self._since is None else time.perf_counter() - self._since)
