@@ -66,12 +66,9 @@ def _made(found: Sequence[Compared]) -> list[str]:
     runs = [run for row in found[0].rows for run in row.experiment.runs]
     seeds = sorted({run.seed for run in runs})
     lines = [f"seeds {', '.join(map(str, seeds))}"]
-    made = [run.test["made"] for run in runs if "made" in run.test]
-    for name in ("ltr", "commit", "machine", "date"):
+    made = [run.test["made"] | run.test["made"]["packages"] for run in runs if "made" in run.test]
+    for name in ("ltr", "commit", "machine", "date", "torch", "transformers"):
         if own := sorted({one[name] for one in made if name in one}):
-            lines.append(f"{name} {', '.join(own)}")
-    for name in ("torch", "transformers"):
-        if own := sorted({one["packages"][name] for one in made if name in one["packages"]}):
             lines.append(f"{name} {', '.join(own)}")
     return ["; ".join(lines)]
 
