@@ -1,12 +1,13 @@
 """The model card of an exported ranker: what it is, how to use it, what it was trained on, and how good it is."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ltr import __version__
 from ltr.compare.comparison import compare
-from ltr.compare.runs import Experiment, experiments
+from ltr.compare.runs import experiments
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.run.folder import RunFolder
@@ -79,10 +80,7 @@ def card(source: Path, to: str, model: PairWiseBertRanker | DualEncoder, measure
     """
     cross = isinstance(model, PairWiseBertRanker)
     kind, pipeline = ("cross-encoder", "text-ranking") if cross else ("dual encoder", "sentence-similarity")
-    library = {"sentence-transformers": "sentence-transformers", "transformers": "transformers", "onnx": "onnx"}[to]
-    head = (
-        f"---\nlibrary_name: {library}\npipeline_tag: {pipeline}\ntags: [{kind.replace(' ', '-')}, learning-to-rank, ltr]\n---\n"
-    )
+    head = f"---\nlibrary_name: {to}\npipeline_tag: {pipeline}\ntags: [{kind.replace(' ', '-')}, learning-to-rank, ltr]\n---\n"
     n_weights = sum(weight.numel() for weight in model.parameters())
     longest = model.reads.max_length if isinstance(model, PairWiseBertRanker) else model.reads.docs.max_length
     parts = [f"{head}\n# A {kind} trained with ltr\n\n{n_weights / 1e6:.1f} million weights; texts of up to {longest} tokens."]
@@ -107,9 +105,8 @@ def _int8(measured: Sequence[Measured], what: str) -> str:
 
 def _reading(model: PairWiseBertRanker | DualEncoder) -> str:
     if isinstance(model, PairWiseBertRanker):
-        return (
-            "Scores are logits: higher is better, and they compare documents of one query. The document is cut, the query is not."
-        )
+        cut = "The document is cut, the query is not."
+        return f"Scores are logits: higher is better, and they compare documents of one query. {cut}"
     queries, documents = model.reads
     told = f"Embeddings of {model.dim} dimensions, compared by {model.similarity.replace('_', ' ')}."
     for name, form in (("query", queries), ("document", documents)):
@@ -153,8 +150,10 @@ def _results(folder: Path) -> str:
         found = compare([own], list(own.runs[0].test["conventions"]), [])
     except (InputError, ValueError):
         return "It was not tested."  # or no longer as it stands
-    seeds = _with_other_seeds(folder, own)
-    lines = []
+    seeds, lines = own, []
+    if folder.name.startswith("seed="):
+        with suppress(InputError, ValueError):  # others were not tested, or have other options
+            (seeds,) = experiments([str(folder.parent)])
     for one in found:
         low, high = one.rows[0].mean.interval()
         means = seeds.means(one.metric)
@@ -167,13 +166,3 @@ def _results(folder: Path) -> str:
     told = f"{found[0].n_queries} test queries. {candidates} {test['made']['date']}, ltr {test['made']['ltr']}."
     header = ["| metric | this model | 95 % interval over queries | all seeds (number) | counted |", "| --- " * 5 + "|"]
     return "\n".join(["## Results\n", *header, *lines, f"\n{told}"])
-
-
-def _with_other_seeds(folder: Path, own: Experiment) -> Experiment:
-    if not folder.name.startswith("seed="):
-        return own
-    try:
-        (found,) = experiments([str(folder.parent)])
-    except (InputError, ValueError):  # others were not tested, or have other options
-        return own
-    return found
