@@ -108,16 +108,9 @@ def _from_folder(folder: Path) -> Collection:
     qrels, candidates = {}, {}
     for split in SPLITS:
         if file := plain_or_gz(folder / "qrels", f"{split}.tsv"):
-            qrels[split] = _checked_once(
-                file, queries, corpus, lambda file: lists_of_lines(file, "judgement", queries, corpus, trec.read_qrels(file))
-            )
+            qrels[split] = _checked_once(file, queries, corpus, _judgements)
         if file := plain_or_gz(folder / "candidates", f"{split}.trec"):
-            candidates[split] = _checked_once(
-                file,
-                queries,
-                corpus,
-                lambda file: lists_of_lines(file, "line", queries, corpus, trec.read_run(file)).best_first(),
-            )
+            candidates[split] = _checked_once(file, queries, corpus, lists_of_run)
     if not qrels:
         raise InputError(f"{folder / 'qrels'}: there must be at least one of train.tsv, dev.tsv, test.tsv")
     return Collection(str(folder), corpus, queries, qrels, candidates, "add candidates/{split}.trec")
@@ -140,10 +133,19 @@ def json_records(file: Path) -> Iterator[Record]:
         yield Record(id_, f"{title} {text}".strip(), where)
 
 
-def _checked_once(file: Path, queries: TextTable, corpus: TextTable, read: Callable[[Path], QueryLists]) -> QueryLists:
+def _judgements(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
+    return lists_of_lines(file, "judgement", queries, corpus, trec.read_qrels(file))
+
+
+def lists_of_run(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
+    """The documents of each query of a run file, best first; every id and pair checked."""
+    return lists_of_lines(file, "line", queries, corpus, trec.read_run(file)).best_first()
+
+
+def _checked_once(file: Path, queries: TextTable, corpus: TextTable, read: Callable[..., QueryLists]) -> QueryLists:
     """The lists of a file, kept as arrays under the content of all three: checked once, then mapped by every rank."""
     content = f"lists-1 {digest_of(file)} {queries.key} {corpus.key}"
-    return QueryLists.load(cached("lists", content, lambda folder: read(file).save(folder)))
+    return QueryLists.load(cached("lists", content, lambda folder: read(file, queries, corpus).save(folder)))
 
 
 def lists_of_lines(
@@ -187,7 +189,7 @@ def _from_texts(source: str, files: dict[str, Path]) -> Collection:
     queries = TextTable.open(content, first_of_each(records(slice(1), "q")), "query")
     qrels, candidates = {}, {}
     for split, file in files.items():
-        qrels[split] = _checked_once(file, queries, corpus, lambda file: _triple_grades(file, queries, corpus))
+        qrels[split] = _checked_once(file, queries, corpus, _triple_grades)
         if (qrels[split].values == 0).any():  # pairs alone make no pool
             candidates[split] = qrels[split]._replace(values=np.zeros_like(qrels[split].values)).best_first()
     add_pools = "give every line of the split a negative (a third column)"

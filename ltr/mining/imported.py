@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ltr.data.collection import Collection, lists_of_lines
+from ltr.data.collection import Collection, lists_of_lines, lists_of_run
 from ltr.data.files import read_array
 from ltr.data.query_lists import QueryLists
-from ltr.data.trec import read_run
 from ltr.errors import InputError
 from ltr.mining.negatives import MinedNegatives
 
@@ -32,7 +31,7 @@ def imported(source: Path, collection: Collection, distances: Path | None = None
     if distances is not None and source.suffix != ".npy":
         raise InputError(f"{source}: distances go with an array of rows (.npy)", option="distances")
     if source.name.endswith(RUNS):
-        lists = _unknown(lists_of_lines(source, "line", collection.queries, collection.corpus, read_run(source)).best_first())
+        lists = _unknown(lists_of_run(source, collection.queries, collection.corpus))
     elif source.suffix == ".npy":
         lists = _from_arrays(source, distances, collection)
     elif source.suffix == ".parquet":
