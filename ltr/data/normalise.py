@@ -83,18 +83,15 @@ class Normalisation:
 
     def state_dict(self) -> dict[str, torch.Tensor | list[str] | int | None]:
         """What a checkpoint keeps."""
-        statistics = {
-            f"{i}.{name}": torch.from_numpy(value) for i, fitted in enumerate(self._fitted) for name, value in fitted.items()
-        }
-        return {"steps": list(self.steps), "n_features": self.n_features, **statistics}
+        statistics = {f"{i}.{name}": value for i, fitted in enumerate(self._fitted) for name, value in fitted.items()}
+        tensors = {name: torch.from_numpy(value) for name, value in statistics.items()}
+        return {"steps": list(self.steps), "n_features": self.n_features, **tensors}
 
     def load_state_dict(self, state: dict[str, torch.Tensor | list[str] | int | None]) -> None:
         """Take the statistics from a checkpoint; an InputError if its steps are others."""
         if state["steps"] != self.steps:
-            text = (
-                f"the checkpoint was trained with the normalisation {state['steps']}, got {self.steps}; set normalise as it was"
-            )
-            raise InputError(text, option="normalise")
+            text = f"the checkpoint was trained with the normalisation {state['steps']}, got {self.steps}"
+            raise InputError(f"{text}; set normalise as it was", option="normalise")
         assert isinstance(state["n_features"], int | None), "state_dict wrote it"
         self.n_features = state["n_features"]
         statistics = {name: value.numpy() for name, value in state.items() if isinstance(value, torch.Tensor)}

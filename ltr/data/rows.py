@@ -248,10 +248,8 @@ class QueryGroups:
     """
 
     def __init__(self, judged: QueryLists, docs_per_group: int, seed: int, *, epoch: Epoch, where: str) -> None:
-        if len(judged.query_rows) < 2:
-            raise InputError(
-                f"{where}: a batch needs at least 2 queries, to be told from each other; got {len(judged.query_rows)}"
-            )
+        if (n := len(judged.query_rows)) < 2:
+            raise InputError(f"{where}: a batch needs at least 2 queries, to be told from each other; got {n}")
         self.relevant = RelevantRows(judged, judged.query_rows, docs_per_group, epoch, seed)
         self.owners = np.arange(len(self.relevant.query_rows))
         _log_small(where, self.relevant.counts, docs_per_group)
