@@ -32,15 +32,13 @@ def lines(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 SAMPLE = ("query", "relevant", "negative", "distance")
+SAMPLED = 20  # queries
 
 
-def sample(
-    negatives: MinedNegatives, collection: Collection, judged: QueryLists, n: int = 20
-) -> Iterator[tuple[str, str, str, float]]:
+def sample(negatives: MinedNegatives, collection: Collection, judged: QueryLists) -> Iterator[tuple[str, str, str, float]]:
     """Some queries, always the same: their texts, those of a relevant document and of the hardest negative, and its distance."""
-    rows = np.sort(np.random.default_rng(0).permutation(judged.query_rows)[:n]).tolist()
     texts = collection.corpus.texts
-    for row in rows:
+    for row in np.sort(np.random.default_rng(0).permutation(judged.query_rows)[:SAMPLED]).tolist():
         doc_rows, grades = judged.of(row)
         negative = int(negatives.ids[row, 0])
         if negative >= 0:
