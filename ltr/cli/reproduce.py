@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from contextlib import suppress
 from pathlib import Path
 
 import jsonargparse
@@ -45,17 +46,14 @@ def run(args: list[str]) -> None:
 
 def _siblings(folder: Path) -> list[Run]:
     """The other seeds of the experiment, as far as they can be compared."""
-    found = []
-    own = folder.absolute()
+    found, own = [], folder.absolute()
     for other in sorted(own.parent.glob("seed=*")):
         if other != own:
-            try:
+            with suppress(InputError):
                 (both,) = experiments([str(own), str(other)])
                 for metric in both.runs[0].test["conventions"]:
                     check_alike([both], metric)
                 found.append(read_run(other))
-            except InputError:
-                continue
     return found
 
 

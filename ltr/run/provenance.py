@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -72,10 +73,8 @@ def _class_of(part: Any) -> str | None:
 def _versions() -> dict[str, str]:
     found = {}
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,17 +47,14 @@ def score_lists(teachers: Sequence[Teacher], collection: Collection, lists: Quer
     Raises:
         InputError: if the folder is there with other scores, or a query leaves a cross-encoder no room for a document.
     """
-    about = [
-        {"name": one.name, "weights": digest_of_weights(one.ranker.model), "precision": one.ranker.precision} for one in teachers
-    ]
+    about = [{"name": name, "weights": digest_of_weights(one.model), "precision": one.precision} for name, one in teachers]
     content = [about, collection.corpus.key, collection.queries.key, lists.digest(), PART]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
     if folder.exists():
         there = TeacherScores.open(folder, collection, "output")
         if there.manifest.get("key") != key:
-            raise InputError(
-                f"{folder}: there are scores of another teacher or other lists; name another folder", option="output"
-            )
+            text = f"{folder}: there are scores of another teacher or other lists; name another folder"
+            raise InputError(text, option="output")
         return there
     parts = folder.parent / f".{folder.name}.parts-{key}"
     parts.mkdir(parents=True, exist_ok=True)
@@ -114,16 +112,13 @@ def _score_part(
     """Score a part into its file, which is whole or absent; nothing where another process has it, or the folder is made."""
     if file.exists() or folder.exists():
         return
-    try:
-        with FileLock(file.with_suffix(".lock"), timeout=-1 if wait else 0):
-            if file.exists() or folder.exists():
-                return
-            total = np.zeros(len(part.doc_rows), np.float64)
-            for one in teachers:
-                total += scores_of(one.ranker, collection.queries, collection.corpus, part)
-            temporary = file.with_suffix(".tmp")
-            with open(temporary, "wb") as opened:
-                np.save(opened, (total / len(teachers)).astype(np.float32))
-            temporary.rename(file)
-    except Timeout:
-        return
+    with suppress(Timeout), FileLock(file.with_suffix(".lock"), timeout=-1 if wait else 0):
+        if file.exists() or folder.exists():
+            return
+        total = np.zeros(len(part.doc_rows), np.float64)
+        for one in teachers:
+            total += scores_of(one.ranker, collection.queries, collection.corpus, part)
+        temporary = file.with_suffix(".tmp")
+        with open(temporary, "wb") as opened:
+            np.save(opened, (total / len(teachers)).astype(np.float32))
+        temporary.rename(file)
