@@ -100,13 +100,10 @@ class Shards:
             of = own[span]
             a, d = (prepared(x, self.similarity, None) for x in (queries[at[of]], self._docs[places[of]]))
             distance = np.linalg.norm(a - d, axis=1)
-            match self.similarity:
-                case "euclidean":
-                    score = -distance
-                case "squared_euclidean":
-                    score = -np.square(distance)
-                case _:
-                    score = np.einsum("ph,ph->p", a, d)
+            if self.similarity.endswith("euclidean"):
+                score = -distance if self.similarity == "euclidean" else -np.square(distance)
+            else:
+                score = np.einsum("ph,ph->p", a, d)
             found[of] = np.stack([score, distance], axis=1)
         assert sum(of_all(len(own))) == len(doc_rows), "every document of a pair is in one share"
         scores, distances = summed(found).T.copy()
