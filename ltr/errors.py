@@ -23,11 +23,7 @@ class InputError(ValueError):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP ended the program. Lightning cleans up after it as after Ctrl-C.
-
-    Args:
-        number: of the signal.
-    """
+    """SIGTERM or SIGHUP, by its number, ended the program. Lightning cleans up after it as after Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

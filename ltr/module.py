@@ -116,11 +116,7 @@ class RankerModule(LightningModule):
             self.save_hyperparameters(logger=False, ignore=built)  # or Lightning would hold a copy of each
 
     def check_margin(self, loss: Loss, margin: Margin | None) -> None:
-        """Check that the loss can use the margin, and that the margin can be computed.
-
-        Raises:
-            InputError: if not.
-        """
+        """Raise an InputError where the loss can't use the margin, or the margin can't be computed."""
         if margin is None:
             return
         name = type(margin).__name__

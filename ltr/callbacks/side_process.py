@@ -29,11 +29,7 @@ class SideProcess:
         self._process: subprocess.Popen | None = None
 
     def start(self, trainer: Trainer, module: RankerModule, folder: Path) -> None:
-        """Begin to mine with the weights as they stand.
-
-        Raises:
-            InputError: if the run has no configuration, as one that was started in Python.
-        """
+        """Begin to mine with the weights as they stand; an InputError if the run has no configuration, as one begun in Python."""
         run = RunFolder(trainer.default_root_dir)
         if not run.config.is_file():
             hint = "start the run by ltr fit, or leave asynchronous out"
@@ -63,11 +59,7 @@ class SideProcess:
         self.folder = folder
 
     def is_done(self) -> bool:
-        """Whether the negatives are there.
-
-        Raises:
-            InputError: if the process has failed.
-        """
+        """Whether the negatives are there; an InputError if the process has failed."""
         assert self._process is not None and self.folder is not None, "it was started"
         code = self._process.poll()
         if code:

@@ -6,11 +6,7 @@ from ltr.errors import InputError
 
 
 def run(args: list[str]) -> None:
-    """Run a command.
-
-    Raises:
-        InputError: for what the user can mend.
-    """
+    """Run a command; an InputError for what the user can mend."""
     if args[0] in ("compare", "grid", "reproduce", "doctor"):  # without the others: Lightning takes seconds to import
         return importlib.import_module(f"ltr.cli.{args[0]}").run(args[1:])
     if args[0] in ("rank", "search", "export", "score"):

@@ -62,11 +62,7 @@ def _checked(args: Iterable[str]) -> Iterator[str]:
 
 
 def check_keys(args: Iterable[str], parser: jsonargparse.ArgumentParser) -> None:
-    """Check that keys with nothing below them are options: the parser drops them unseen.
-
-    Raises:
-        InputError: if not.
-    """
+    """Raise an InputError for a key with nothing below it that is no option: the parser drops such keys unseen."""
     known = {".".join(parts[:end]) for action in parser._actions for parts in [action.dest.split(".")] for end in range(9)}
     words = list(args)
     for name, file in zip(words, words[1:], strict=False):

@@ -48,11 +48,7 @@ class NothingToDo(Exception):
 
 
 def run(args: list[str]) -> None:
-    """Parse the arguments and run the command.
-
-    Raises:
-        InputError: for what the user can mend.
-    """
+    """Parse the arguments and run the command; an InputError for what the user can mend."""
     if os.getcwd() not in sys.path:  # a loss of one's own in the working directory, also for the console script
         sys.path.insert(0, os.getcwd())
     strict = {"exit_on_error": False, "allow_abbrev": False}

@@ -118,11 +118,7 @@ def compare(
 
 
 def against(names: Sequence[str], baselines: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Each experiment with each baseline, no two of them twice.
-
-    Raises:
-        InputError: if a baseline is none of them.
-    """
+    """Each experiment with each baseline, no two of them twice; an InputError if a baseline is none of them."""
     pairs: list[tuple[str, str]] = []
     for base in dict.fromkeys(_named(name, names) for name in baselines) or [names[0]]:
         pairs += [(name, base) for name in names if name != base and (base, name) not in pairs]

@@ -91,11 +91,7 @@ class BothCollator(Collator):
 
 
 def text_collator(queries: TextTable, docs: TextTable, reads: TextReads) -> Collator:
-    """The collator of what a ranker reads, on the stored tokens of these texts.
-
-    Raises:
-        InputError: if a query leaves no room for a document.
-    """
+    """The collator of what a ranker reads, on stored tokens; an InputError if a query leaves no room for a document."""
     if isinstance(reads, PairsAndTexts):
         return BothCollator(text_collator(queries, docs, reads.pairs), text_collator(queries, docs, reads.apart))
     asked, found = (TokenStore.open(*side) for side in zip((queries, docs), reads.tokenizers, strict=True))

@@ -50,11 +50,7 @@ class TeacherScores(NamedTuple):
 
     @classmethod
     def open(cls, folder: Path, collection: Collection, option: str = "labels") -> "TeacherScores":
-        """Map a folder of scores.
-
-        Raises:
-            InputError: if it is none, is damaged or of an older version, or belongs to another collection.
-        """
+        """Map a folder of scores; an InputError if it is none, damaged, of an older version, or of another collection."""
         try:
             manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
             lists = QueryLists.load(folder)

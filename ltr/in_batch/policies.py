@@ -33,11 +33,7 @@ class InBatch(nn.Module):
         self._frozen: dict[str, DualEncoder] = {}
 
     def attach(self, ranker: Ranker) -> None:
-        """Called once, before training: check that the ranker fits.
-
-        Raises:
-            InputError: if it does not.
-        """
+        """Called once, before training; an InputError if the ranker does not fit."""
 
     def load(self, encoder: str, ranker: DualEncoder, option: str) -> None:
         """Load a frozen dual encoder that reads the ranker's tokens, a guide or that of a margin, unless it is there.

@@ -163,20 +163,13 @@ class DualEncoder(Ranker):
         return queries, in_lists(docs, batch.mask)
 
     def score(self, queries: Tensor, docs: Tensor) -> Tensor:
-        """Similarity over temperature, ``[…, A, D]`` float32.
-
-        Args:
-            queries: ``[…, A, H]``.
-            docs: ``[…, D, H]``.
-        """
+        """Similarity over temperature, ``[…, A, D]`` float32, of queries ``[…, A, H]`` and documents ``[…, D, H]``."""
         return SIMILARITIES[self.similarity](queries, docs) / self.temperature
 
     def distance(self, queries: Tensor, docs: Tensor) -> Tensor:
-        """Euclidean distance, of embeddings of length 1 under ``cosine``: the unit of mined negatives. ``[…, A, D]`` float32.
+        """Euclidean distance, of embeddings of length 1 under ``cosine``: the unit of mined negatives.
 
-        Args:
-            queries: ``[…, A, H]``.
-            docs: ``[…, D, H]``.
+        ``[…, A, D]`` float32, of queries ``[…, A, H]`` and documents ``[…, D, H]``.
         """
         if self.similarity == "cosine":
             queries, docs = F.normalize(queries, dim=-1), F.normalize(docs, dim=-1)

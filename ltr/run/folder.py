@@ -19,11 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class RunFolder:
-    """The files of a run.
-
-    Args:
-        path: the folder, which need not be there yet.
-    """
+    """The files of a run, in a folder that need not be there yet."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -94,11 +90,7 @@ class RunFolder:
         return self.best if self.best.is_file() and "optimizer_states" in read_checkpoint(self.best) else None
 
     def to_measure(self, which: str, option: str = "--ckpt_path") -> Path:
-        """The checkpoint that ``--ckpt_path best`` or ``last`` means to the other commands.
-
-        Raises:
-            InputError: if there is none.
-        """
+        """The checkpoint that ``--ckpt_path best`` or ``last`` means to the other commands; an InputError if there is none."""
         file = self.best if which == "best" else self.last
         if file.is_file():
             return file

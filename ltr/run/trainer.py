@@ -30,11 +30,7 @@ LEAST = {"accumulate_grad_batches": 1, "gradient_clip_val": 0, "val_check_interv
 
 
 def check_options(trainer: Mapping[str, Any]) -> None:
-    """Check the options of the trainer that Lightning does not.
-
-    Raises:
-        InputError: for a number below its least value.
-    """
+    """Raise an InputError for an option of the trainer below its least value, where Lightning does not check it."""
     for name, least in LEAST.items():
         value = trainer[name]
         if isinstance(value, int | float) and value < least:

@@ -74,11 +74,7 @@ class FaissIndex:
 
 
 def empty_index(factory: str, shape: tuple[int, ...], squared: bool) -> Any:
-    """An index of faiss for embeddings of this shape, not trained.
-
-    Raises:
-        InputError: if faiss can't make it, or it has more clusters than there are documents.
-    """
+    """An untrained index of faiss of this shape; an InputError if faiss can't make it, or it has more clusters than documents."""
     _require_faiss(factory)
     count, dim = shape
     try:

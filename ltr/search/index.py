@@ -125,11 +125,7 @@ class DenseIndex:
     # Saving
 
     def save(self, folder: Path) -> None:
-        """Write the index into a new folder, which is whole or absent.
-
-        Raises:
-            InputError: if the folder exists.
-        """
+        """Write the index into a new folder, which is whole or absent; an InputError if the folder exists."""
         if folder.exists():
             raise InputError(f"{folder}: an index is saved into a new folder, but this one exists; remove it, or choose another")
         folder_once(folder, self._write)

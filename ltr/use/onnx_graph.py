@@ -86,11 +86,7 @@ def graphs(model: PairWiseBertRanker | DualEncoder) -> dict[str, tuple[Graph, An
 
 
 def write_graph(file: Path, graph: Graph, tokenizer: Any) -> None:
-    """Write a graph, and check that onnxruntime makes of some texts what torch does.
-
-    Raises:
-        InputError: if a package is missing, or the numbers differ.
-    """
+    """Write a graph; an InputError if a package is missing, or onnxruntime makes other numbers of some texts than torch does."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401

@@ -14,10 +14,7 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
 def keep_layers(model: PreTrainedModel, count: int) -> None:
     """Keep ``count`` layers, evenly spaced from the first one: of six, three are the first, the third and the fifth.
 
-    The configuration says so, too: a saved model has these layers alone.
-
-    Raises:
-        InputError: if the encoder has fewer.
+    The configuration says so, too: a saved model has these layers alone. An InputError if the encoder has fewer.
     """
     layers, config = layers_of(model), model.config
     if count > len(layers):

@@ -55,11 +55,7 @@ def resolve(backbone: str) -> str:
 
 
 def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a backbone.
-
-    Raises:
-        InputError: if it cannot be loaded, or knows no words.
-    """
+    """The tokenizer of a backbone; an InputError if it cannot be loaded, or knows no words."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve(backbone))
     except LOAD_ERRORS as error:
