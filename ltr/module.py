@@ -123,11 +123,8 @@ class RankerModule(LightningModule):
         if not loss.takes_margin:
             raise InputError(f"{type(loss).__name__} has no margin, got {name}; remove the margin", option="margin")
         if margin.wants_embeddings and not self.ranker.gives_embeddings:
-            raise InputError(
-                f"{name} needs a ranker that gives embeddings, and the own head of a ready cross-encoder hides them; take a "
-                "backbone without a head, or another margin",
-                option="margin",
-            )
+            came = "the own head of a ready cross-encoder hides them; take a backbone without a head, or another margin"
+            raise InputError(f"{name} needs a ranker that gives embeddings, and {came}", option="margin")
         if margin.wants_queries or margin.encoder is not None:
             if not isinstance(self.ranker, DualEncoder):
                 apart = "queries and documents that are read apart, by a DualEncoder"
@@ -176,29 +173,22 @@ class RankerModule(LightningModule):
     def setup(self, stage: str) -> None:
         precision = str(self.trainer.precision)
         if precision not in ("32-true", "16-mixed", "bf16-mixed"):
-            raise InputError(
-                f"precision must be 32-true, 16-mixed or bf16-mixed, got {precision}; scores and losses stay in float32",
-                option="trainer.precision",
-            )
+            text = f"precision must be 32-true, 16-mixed or bf16-mixed, got {precision}; scores and losses stay in float32"
+            raise InputError(text, option="trainer.precision")
         data = data_of(self.trainer)
         if data is None:
             return
         if stage == "fit" and data.needs_in_batch and not self.in_batch.ranks_groups:
-            raise InputError(
-                f"the groups of {type(data).__name__} hold relevant documents only, so they must be ranked against each other; "
-                "set in_batch to ltr.in_batch.OtherQueries or ltr.in_batch.AllTexts",
-                option="in_batch",
-            )
+            rule = "hold relevant documents only, so they must be ranked against each other"
+            hint = "set in_batch to ltr.in_batch.OtherQueries or ltr.in_batch.AllTexts"
+            raise InputError(f"the groups of {type(data).__name__} {rule}; {hint}", option="in_batch")
         if stage == "fit" and data.teaches:
             self._check_teaching()
         policies = [] if self.margin is None else [part for part in self.margin.modules() if isinstance(part, Margin)]
         has_distances = data.has_distances or isinstance(self.ranker, DualEncoder)  # which gives those of its embeddings
         if stage == "fit" and not has_distances and any(policy.wants_distances for policy in policies):
-            raise InputError(
-                "the margin needs the distances of mined negatives, and the lists here have none; set negatives to a folder of "
-                "mined ones, or take another margin",
-                option="margin",
-            )
+            text = "the margin needs the distances of mined negatives, and the lists here have none"
+            raise InputError(f"{text}; set negatives to a folder of mined ones, or take another margin", option="margin")
         if stage == "fit" and data.has_soft_labels:
             self._check_soft_labels()
         if data.corpus is not None and isinstance(self.ranker, DualEncoder):

@@ -66,11 +66,9 @@ class Health(Callback):
 
     def __init__(self, every_n_steps: int = 50, patience: int = 100, collapse: float = 0.01, stop: bool = False) -> None:
         if every_n_steps < 1 or patience < 1 or collapse < 0:
-            raise InputError(
-                "Health: every_n_steps and patience must be at least 1 and collapse at least 0, got "
-                f"{every_n_steps}, {patience} and {collapse}",
-                option="trainer.callbacks",
-            )
+            rule = "every_n_steps and patience must be at least 1 and collapse at least 0"
+            came = f"{every_n_steps}, {patience} and {collapse}"
+            raise InputError(f"Health: {rule}, got {came}", option="trainer.callbacks")
         self.every_n_steps, self.patience, self.collapse, self.stop = every_n_steps, patience, collapse, stop
         self._reset()
 
@@ -120,19 +118,15 @@ class Health(Callback):
             assert loss is not None
             bad_gradient = norm is not None and not math.isfinite(norm) and trainer.precision != "16-mixed"
             if not math.isfinite(loss) or bad_gradient:
-                self._warn(
-                    "nan",
-                    f"step {one.step}: the loss is {loss}, the gradient's norm {norm}; the batch has "
-                    f"{_named(trainer, one.query_rows)}. The weights are lost: resume from an earlier checkpoint, with a lower "
-                    "learning rate, clipped gradients (trainer.gradient_clip_val) or another precision",
-                )
+                came = f"the loss is {loss}, the gradient's norm {norm}; the batch has {_named(trainer, one.query_rows)}"
+                others = "a lower learning rate, clipped gradients (trainer.gradient_clip_val) or another precision"
+                hint = f"The weights are lost: resume from an earlier checkpoint, with {others}"
+                self._warn("nan", f"step {one.step}: {came}. {hint}")
             self._dead_steps = self._dead_steps + 1 if loss == 0 or norm == 0 else 0
             if self._dead_steps == self.patience:
-                self._warn(
-                    "dead",
-                    f"step {one.step}: for {self.patience} steps the loss or its gradient was exactly 0 (now {loss} and {norm}), "
-                    "so nothing is learnt; use harder negatives or a larger margin",
-                )
+                came = f"for {self.patience} steps the loss or its gradient was exactly 0 (now {loss} and {norm})"
+                hint = "so nothing is learnt; use harder negatives or a larger margin"
+                self._warn("dead", f"step {one.step}: {came}, {hint}")
 
     def _look(self, pl_module: RankerModule, seen: LastStep) -> None:
         """Log numbers of this step's batch, and check it for collapse."""
@@ -159,11 +153,9 @@ class Health(Callback):
                 told += f", spread of the embeddings {found['spread']:.4g}"
             close = f"the embeddings are closer than {self.collapse} of their length"
             what = "all scores of each list are equal" if equal else close
-            self._warn(
-                "collapse",
-                f"step {self._step}: the model has collapsed: {what} ({told}). It can't recover: start again with a lower "
-                "learning rate or a longer warm-up, or with all or semi-hard triplets instead of the hardest",
-            )
+            again = "a lower learning rate or a longer warm-up, or with all or semi-hard triplets instead of the hardest"
+            hint = f"It can't recover: start again with {again}"
+            self._warn("collapse", f"step {self._step}: the model has collapsed: {what} ({told}). {hint}")
 
     def _warn(self, kind: str, message: str) -> None:
         if kind not in self._warned:

@@ -244,10 +244,8 @@ class HardNegativeMining(Callback):
 
         def opened() -> MinedNegatives:
             if MinedNegatives.key_of(folder) != self._state["key"]:
-                hint = "resume from another checkpoint, or begin again"
-                raise InputError(
-                    f"the checkpoint was trained on the negatives in {folder}, which are not there (any more); {hint}"
-                )
+                text = f"the checkpoint was trained on the negatives in {folder}, which are not there (any more)"
+                raise InputError(f"{text}; resume from another checkpoint, or begin again")
             return MinedNegatives.open(folder, data.collection)
 
         return together(opened)

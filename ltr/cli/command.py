@@ -170,9 +170,8 @@ class RankerCLI(LightningCLI):
             return None
         found = folder.to_resume() if asked == "last" else folder.to_measure("best") if asked == "best" else asked
         if found is None and folder.holds_weights():
-            raise InputError(
-                f"{folder.path} holds weights that no run can resume from; to start from them: another folder, --init_from"
-            )
+            hint = "to start from them: another folder, --init_from"
+            raise InputError(f"{folder.path} holds weights that no run can resume from; {hint}")
         if found is None:
             log.info("%s holds no checkpoint yet; the run begins", folder.path)
             return None
@@ -197,10 +196,9 @@ class RankerCLI(LightningCLI):
         """The checkpoint that is measured; None for the weights that the model starts from."""
         if asked is None:
             if folder.holds_weights():
-                raise InputError(
-                    f"{folder.path} holds trained weights; say which to take (--ckpt_path best or last), or choose another "
-                    "folder (--trainer.default_root_dir) for those that the model starts from"
-                )
+                others = "choose another folder (--trainer.default_root_dir) for those that the model starts from"
+                which = "say which to take (--ckpt_path best or last)"
+                raise InputError(f"{folder.path} holds trained weights; {which}, or {others}")
             log.warning("no --ckpt_path: the weights that the model starts from are used, not trained ones")
             return None
         found = str(folder.to_measure(asked)) if asked in ("best", "last") else asked

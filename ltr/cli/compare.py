@@ -23,9 +23,8 @@ def run(args: list[str]) -> None:
     parser = jsonargparse.ArgumentParser(prog="ltr compare", description=__doc__, exit_on_error=False, allow_abbrev=False)
     help = "Run folders, folders that hold seed=0, seed=1 …, or glob patterns of these. The first experiment is the baseline."
     parser.add_argument("runs", nargs="+", help=help)
-    parser.add_argument(
-        "--metric", nargs="+", default=[], help="Metrics to test, all one family. Default: the first that was measured."
-    )
+    help = "Metrics to test, all one family. Default: the first that was measured."
+    parser.add_argument("--metric", nargs="+", default=[], help=help)
     parser.add_argument("--baseline", nargs="+", default=[], help="Experiments that the others are compared with.")
     parser.add_argument("--alpha", type=float, default=0.05, help="The chance of even one false difference in the family.")
     parser.add_argument("--plan", type=float | None, default=None, help="Also say how many queries would show this difference.")

@@ -101,9 +101,8 @@ def _named(pairs: pd.DataFrame, collection: Collection) -> pd.DataFrame:
     """The pairs with ids for rows, and with texts where they are suspected."""
     texts = {}
     for name, table in (("query", collection.queries), ("doc", collection.corpus)):
-        texts[f"{name}_text"] = (
-            pairs[name].where(pairs["suspected"]).map(lambda row, t=table: _short(t.texts[int(row)]), "ignore")
-        )
+        suspects = pairs[name].where(pairs["suspected"])
+        texts[f"{name}_text"] = suspects.map(lambda row, t=table: _short(t.texts[int(row)]), "ignore")
         texts[name] = pairs[name].map(lambda row, t=table: t.ids[row])
     whole = pairs.assign(**texts, suspected=pairs["suspected"].astype(int))
     return whole[["query", "doc", "rank_1", "rank_2", "distance_1", "distance_2", "suspected", "query_text", "doc_text"]]

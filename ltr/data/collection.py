@@ -43,10 +43,9 @@ class Collection(NamedTuple):
         judged = self.judgements(split)
         without = judged.query_rows[judged.n_relevant() == 0]
         if len(without):
-            raise InputError(
-                f"{self.source}: split {split!r}: {len(without)} of {len(judged.query_rows)} queries have no document with a "
-                f"grade above 0, first {self.queries.ids[without[0]]!r}; remove them, there is nothing to learn from"
-            )
+            came = f"{len(without)} of {len(judged.query_rows)} queries have no document with a grade above 0"
+            hint = f"first {self.queries.ids[without[0]]!r}; remove them, there is nothing to learn from"
+            raise InputError(f"{self.source}: split {split!r}: {came}, {hint}")
         return judged
 
     def pools(self, split: str, option: str) -> QueryLists:
@@ -75,10 +74,8 @@ def open_collection(path: str) -> Collection:
         return _from_ir_datasets(path.removeprefix("ir_datasets:"))
     if plain_or_gz(Path(path), "corpus.jsonl"):
         return _from_folder(Path(path))
-    expected = (
-        "a data folder must hold corpus.jsonl[.gz], queries.jsonl[.gz] and qrels/, or text triples {train,dev,test}.tsv[.gz]"
-    )
-    return _from_texts(path, files_of_lines(path, expected))
+    expected = "corpus.jsonl[.gz], queries.jsonl[.gz] and qrels/, or text triples {train,dev,test}.tsv[.gz]"
+    return _from_texts(path, files_of_lines(path, f"a data folder must hold {expected}"))
 
 
 def files_of_lines(path: str, expected: str) -> dict[str, Path]:

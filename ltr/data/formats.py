@@ -59,12 +59,10 @@ class JoinedPairs:
         lengths, room = tokens.lengths(np.arange(len(tokens))), self.max_length - self.n_special - 1
         longest = int(lengths.argmax())
         if lengths[longest] > room:
-            raise InputError(
-                f"query {ids[longest]!r} has {lengths[longest]} tokens, but max_length {self.max_length} leaves {room} "
-                f"beside {self.n_special} special tokens and a document; raise max_length, or shorten the query, "
-                f"{texts[longest][:60]!r}",
-                option="max_length",
-            )
+            came = f"{lengths[longest]} tokens, but max_length {self.max_length} leaves {room}"
+            beside = f"beside {self.n_special} special tokens and a document"
+            hint = f"raise max_length, or shorten the query, {texts[longest][:60]!r}"
+            raise InputError(f"query {ids[longest]!r} has {came} {beside}; {hint}", option="max_length")
 
 
 class SingleTexts:

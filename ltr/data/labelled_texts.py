@@ -112,9 +112,8 @@ def _same_label(labels: np.ndarray, where: str) -> QueryLists:
     if not n_pairs:
         raise InputError(f"{where}: no two texts have the same label; there is nothing to be found")
     if n_pairs > MOST_PAIRS:
-        raise InputError(
-            f"{where}: {n_pairs} pairs of texts share a label, more than the {MOST_PAIRS} to be measured; take fewer"
-        )
+        most = f"more than the {MOST_PAIRS} to be measured"
+        raise InputError(f"{where}: {n_pairs} pairs of texts share a label, {most}; take fewer")
     query_rows = np.flatnonzero(counts[labels] > 1)
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
     doc_rows = np.concatenate([own[own != row] for row in query_rows for own in (members[labels[row]],)])

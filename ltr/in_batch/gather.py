@@ -56,9 +56,8 @@ def gathered(lists: Embedded) -> Embedded:
         return lists
     sizes = _sizes(lists)
     n_lists, n_docs, n_judged = sizes.amax(dim=0).tolist()
-    shapes = {"queries": (n_lists,), "query_rows": (n_lists,)} | dict.fromkeys(
-        ("judged_rows", "judged_keys"), (n_lists, n_judged)
-    )
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("queries", "query_rows"), (n_lists,))
+    shapes |= dict.fromkeys(("judged_rows", "judged_keys"), (n_lists, n_judged))
     padded = {
         name: _padded(tensor, shapes.get(name, (n_lists, n_docs)), fill=-1 if name == "judged_rows" else 0)
         for name, tensor in lists._asdict().items()

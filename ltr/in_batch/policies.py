@@ -56,10 +56,8 @@ class InBatch(nn.Module):
             raise InputError(error.message, option=option) from None
         for own, other in zip(frozen.reads.tokenizers, ranker.reads.tokenizers, strict=True):
             if own.get_vocab() != other.get_vocab():
-                raise InputError(
-                    f"an encoder beside the ranker reads its token ids and must have its tokenizer, but {encoder!r} has another",
-                    option=option,
-                )
+                rule = f"must have its tokenizer, but {encoder!r} has another"
+                raise InputError(f"an encoder beside the ranker reads its token ids and {rule}", option=option)
         self._frozen[encoder] = frozen.eval().requires_grad_(False).to(next(ranker.parameters()).device)
 
     @abstractmethod
@@ -144,10 +142,8 @@ class _Longer(InBatch):
         queries, docs = encoder.embed(batch)
         prompts = [form.prompt for form in encoder.reads]
         if queries is None and prompts[0] != prompts[1]:
-            raise InputError(
-                f"texts without queries are read with one prompt, but the ranker has two, {prompts[0]!r} and {prompts[1]!r}; set "
-                "query_prompt and doc_prompt to the same"
-            )
+            came = f"the ranker has two, {prompts[0]!r} and {prompts[1]!r}; set query_prompt and doc_prompt to the same"
+            raise InputError(f"texts without queries are read with one prompt, but {came}")
         assert batch.docs is not None, "embed has read them"
         keys = torch.zeros_like(batch.doc_rows).masked_scatter(batch.mask, batch.docs.keys())
         own = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, batch.judged_rows, keys, batch.judged_keys)

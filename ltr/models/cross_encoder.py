@@ -130,10 +130,9 @@ class PairWiseBertRanker(Ranker):
         """
         if not self.has_own_head:
             kind = type(self.encoder.model).__name__.removesuffix("Model")
-            raise InputError(
-                f"transformers has no head for this ranker, a linear layer behind the {self.encoder.pooling} of the tokens: "
-                f"{kind}ForSequenceClassification has others; export it to sentence-transformers"
-            )
+            head = f"a linear layer behind the {self.encoder.pooling} of the tokens"
+            hint = f"{kind}ForSequenceClassification has others; export it to sentence-transformers"
+            raise InputError(f"transformers has no head for this ranker, {head}: {hint}")
         self._write(folder, lambda part: save_plain(part, self.encoder.model, self.tokenizer, self.reads.max_length))
 
     def _write(self, folder: str | Path, write: Callable[[Path], None]) -> None:

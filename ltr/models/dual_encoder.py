@@ -150,10 +150,8 @@ class DualEncoder(Ranker):
         queries, one_tower = None, len(self.towers) == 1
         assert batch.docs is not None, "the data lays out what the ranker reads"
         if batch.queries is None and not one_tower:
-            raise InputError(
-                "groups of texts without queries train one tower, and the model has two; leave out doc_backbone",
-                option="doc_backbone",
-            )
+            text = "groups of texts without queries train one tower, and the model has two; leave out doc_backbone"
+            raise InputError(text, option="doc_backbone")
         if batch.queries is not None and one_tower:
             both = self.query_tower(_end_to_end(batch.queries, batch.docs))
             queries, docs = both.split([len(batch.queries.lengths), len(batch.docs.lengths)])

@@ -100,10 +100,8 @@ class Checkpoints(Checkpoint):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.strategy.restore_checkpoint_after_setup:
-            raise InputError(
-                f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {type(trainer.strategy).__name__}: "
-                "an exact resume of sharded models is not supported"
-            )
+            came = f"{type(trainer.strategy).__name__}: an exact resume of sharded models is not supported"
+            raise InputError(f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {came}")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         kept = self._kept(RunFolder(trainer.default_root_dir)) if trainer.is_global_zero else {}

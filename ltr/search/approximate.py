@@ -83,9 +83,8 @@ def empty_index(factory: str, shape: tuple[int, ...], squared: bool) -> Any:
         raise _cannot_build(factory, shape, error) from None
     clusters = faiss.try_extract_index_ivf(index)
     if clusters is not None and clusters.nlist > count:
-        raise InputError(
-            f"the {clusters.nlist} clusters of {factory!r} can't be more than the {count} documents; ask for fewer clusters"
-        )
+        rule = f"can't be more than the {count} documents"
+        raise InputError(f"the {clusters.nlist} clusters of {factory!r} {rule}; ask for fewer clusters")
     return index
 
 
@@ -95,10 +94,8 @@ def one_line(error: Exception) -> str:
 
 
 def _cannot_build(factory: str, shape: tuple[int, ...], error: RuntimeError) -> InputError:
-    return InputError(
-        f"the index must be one that faiss can build of {shape[0]} embeddings of {shape[1]} dimensions, got {factory!r}: "
-        f"{one_line(error)}"
-    )
+    rule = f"one that faiss can build of {shape[0]} embeddings of {shape[1]} dimensions"
+    return InputError(f"the index must be {rule}, got {factory!r}: {one_line(error)}")
 
 
 def _sample(index: Any, factory: str, count: int, seed: int) -> np.ndarray:

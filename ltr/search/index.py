@@ -163,13 +163,11 @@ class DenseIndex:
         except InputError:
             raise
         except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:  # too deep JSON is a RuntimeError
-            raise InputError(
-                f"{folder} must hold a whole index, as DenseIndex.save writes it, got {one_line(error)}; build it again"
-            ) from None
+            rule = "must hold a whole index, as DenseIndex.save writes it"
+            raise InputError(f"{folder} {rule}, got {one_line(error)}; build it again") from None
         if said != found:
-            raise InputError(
-                f"{folder}: its manifest says {said} documents and dimensions, its index has {found}; build it again"
-            )
+            came = f"its manifest says {said} documents and dimensions, its index has {found}"
+            raise InputError(f"{folder}: {came}; build it again")
         return index
 
 

@@ -79,9 +79,8 @@ class TextRanker:
                 case _:
                     raise InputError(f"each pair must be a query and a document, two strings, got {pair!r:.80} at {number}")
         query_rows, doc_rows = np.array(rows, np.int64).reshape(-1, 2).T
-        return self.score_rows(
-            self.tokens(list(queries), "query"), self.tokens(list(documents), "document"), query_rows, doc_rows
-        )
+        texts = self.tokens(list(queries), "query"), self.tokens(list(documents), "document")
+        return self.score_rows(*texts, query_rows, doc_rows)
 
     def rank(self, query: str, documents: Sequence[str], k: int | None = None) -> list[RankedDocument]:
         """Order documents by their scores for a query, best first; of equal scores the first given comes first.

@@ -131,7 +131,5 @@ def _has_cross_modules(backbone: str) -> bool:
 def _check_options(transformer: Any, backbone: str) -> None:
     """Refuse what sentence-transformers would read otherwise than we do."""
     if (asked := transformer.processing_kwargs) not in ({}, CUTS):
-        text = (
-            f"backbone {backbone!r}: sentence-transformers reads its pairs with processing_kwargs {asked!r}, which is not known"
-        )
-        raise InputError(f"{text} here; take it out of the model's files", option="backbone")
+        text = f"backbone {backbone!r}: sentence-transformers reads its pairs with processing_kwargs {asked!r}"
+        raise InputError(f"{text}, which is not known here; take it out of the model's files", option="backbone")

@@ -113,14 +113,11 @@ def enable_packing(encoder: PreTrainedModel) -> bool:
             expected = _trial(encoder, "padded")
             error = _difference(_trial(encoder, "alone"), expected)
         except Exception as unforeseen:  # an architecture may raise anything for inputs that it does not know
-            raise InputError(
-                f"{name} can't read two texts side by side ({one_line(unforeseen)}); take another backbone"
-            ) from None
+            why = one_line(unforeseen)
+            raise InputError(f"{name} can't read two texts side by side ({why}); take another backbone") from None
         if error > TOLERANCE:
-            raise InputError(
-                f"{name} gives a text other outputs beside a longer text than alone (by {error:.1%}), so it can't read batches; "
-                "take another backbone"
-            )
+            text = f"{name} gives a text other outputs beside a longer text than alone (by {error:.1%})"
+            raise InputError(f"{text}, so it can't read batches; take another backbone")
         try:
             encoder.set_attn_implementation(NAME)
             if _one_row_per_text not in encoder.base_model._forward_hooks.values():

@@ -67,11 +67,8 @@ def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, backbone: str, option: str = "backbone") -> None:
     """Refuse the tokenizer that transformers makes up for a folder without one: it knows special tokens only."""
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        raise InputError(
-            f"backbone {backbone!r} has no tokenizer, or one without words; save the tokenizer into the same folder: "
-            "tokenizer.save_pretrained(folder)",
-            option=option,
-        )
+        hint = "save the tokenizer into the same folder: tokenizer.save_pretrained(folder)"
+        raise InputError(f"backbone {backbone!r} has no tokenizer, or one without words; {hint}", option=option)
 
 
 def check_vocabulary(
@@ -80,11 +77,9 @@ def check_vocabulary(
     """Refuse a tokenizer that makes token ids for which the encoder has no embedding."""
     known, largest = encoder.get_input_embeddings().num_embeddings, max(tokenizer.get_vocab().values())
     if largest >= known:
-        raise InputError(
-            f"backbone {backbone!r}: its tokenizer has token ids up to {largest}, but the encoder has embeddings for ids below "
-            f"{known}; save the tokenizer that the encoder was trained with into the same folder",
-            option=option,
-        )
+        came = f"token ids up to {largest}, but the encoder has embeddings for ids below {known}"
+        hint = "save the tokenizer that the encoder was trained with into the same folder"
+        raise InputError(f"backbone {backbone!r}: its tokenizer has {came}; {hint}", option=option)
 
 
 class Pretrained(NamedTuple):
@@ -192,10 +187,9 @@ def _check_weights(encoder: PreTrainedModel, found: dict[str, Any], backbone: st
     kinds = (("missing", missing), ("unexpected", unexpected), ("of other shapes", shapes))
     said = [f"{len(keys)} {kind} ({', '.join(sorted(keys)[:3])}{', …' * (len(keys) > 3)})" for kind, keys in kinds if keys]
     if said:
-        raise InputError(
-            f"backbone {backbone!r}: its weights do not fit its configuration, {', '.join(said)}; mend its config.json or its "
-            "weights, or set encoder.new_weights to begin with random numbers where they do not"
-        )
+        others = "set encoder.new_weights to begin with random numbers where they do not"
+        hint = f"{', '.join(said)}; mend its config.json or its weights, or {others}"
+        raise InputError(f"backbone {backbone!r}: its weights do not fit its configuration, {hint}")
 
 
 def max_positions(encoder: PreTrainedModel) -> int | None:
@@ -229,7 +223,5 @@ def cannot_load(backbone: str, error: Exception, option: str = "backbone") -> In
     if isinstance(error, InputError):
         return InputError(error.message, option=error.option or option)
     reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".: ")
-    return InputError(
-        f"backbone {backbone!r} can't be loaded: {reason}. Give a hub id, a folder with config.json, or package:NAME",
-        option=option,
-    )
+    hint = "Give a hub id, a folder with config.json, or package:NAME"
+    return InputError(f"backbone {backbone!r} can't be loaded: {reason}. {hint}", option=option)

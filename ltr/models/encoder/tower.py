@@ -68,11 +68,9 @@ def load_modules(backbone: str, option: str = "backbone", new_weights: bool = Fa
     except LOAD_ERRORS as error:
         raise cannot_load(backbone, error, option) from None
     if model.truncate_dim is not None:
-        raise InputError(
-            f"backbone {backbone!r} cuts its embeddings to {model.truncate_dim} dimensions, which can't be trained; take "
-            "truncate_dim out of its config_sentence_transformers.json",
-            option=option,
-        )
+        came = f"cuts its embeddings to {model.truncate_dim} dimensions, which can't be trained"
+        hint = "take truncate_dim out of its config_sentence_transformers.json"
+        raise InputError(f"backbone {backbone!r} {came}; {hint}", option=option)
     query = doc = list(model)
     if isinstance(model[0], Router):
         routes = model[0].sub_modules
@@ -82,9 +80,8 @@ def load_modules(backbone: str, option: str = "backbone", new_weights: bool = Fa
         query, doc = ([*routes[route], *query[1:]] for route in ("query", "document"))
         weights = ({id(weight) for module in side for weight in module.parameters()} for side in (query, doc))
         if set.intersection(*weights):
-            raise InputError(
-                f"backbone {backbone!r}: its routes share weights, but two towers can't; take another backbone", option=option
-            )
+            text = f"backbone {backbone!r}: its routes share weights, but two towers can't; take another backbone"
+            raise InputError(text, option=option)
     for side in (query, doc):
         _check(side, backbone, option)
     return Loaded(query, doc, _prompt(model, "query"), _prompt(model, "document", "passage", "corpus"))
@@ -144,10 +141,8 @@ class Tower(nn.Module):
         """How queries or documents are laid out. ``max_length`` of None: as in the model; ``backbone`` names it in errors."""
         transformer, pooled = self._in_front
         if prompt and not pooled.include_prompt:
-            raise InputError(
-                f"backbone {backbone!r} leaves the prompt {prompt!r} out of its pooling, which is not possible here; set "
-                "query_prompt and doc_prompt to ''"
-            )
+            text = f"backbone {backbone!r} leaves the prompt {prompt!r} out of its pooling, which is not possible here"
+            raise InputError(f"{text}; set query_prompt and doc_prompt to ''")
         own = transformer.query_length if task == "query" else transformer.document_length
         own = transformer.max_seq_length if own is None else own
         return SingleTexts(self.tokenizer, longest_text(max_length, own, self.encoder.model, backbone), prompt)
@@ -195,11 +190,8 @@ def _check(modules: Modules, backbone: str, option: str) -> None:
         other["modality_config"] = reads
     if other:
         settings = ", ".join(f"{name} {value!r}" for name, value in other.items())
-        raise InputError(
-            f"backbone {backbone!r} can't be trained: sentence-transformers reads its texts with {settings}, which is not known "
-            "here; take it out of the model's files",
-            option=option,
-        )
+        text = f"backbone {backbone!r} can't be trained: sentence-transformers reads its texts with {settings}"
+        raise InputError(f"{text}, which is not known here; take it out of the model's files", option=option)
     check_tokenizer(transformer.tokenizer, backbone, option)
     check_vocabulary(transformer.tokenizer, transformer.model, backbone, option)
 
@@ -242,8 +234,6 @@ def _width(head: Iterable[nn.Module], width: int) -> int:
     try:
         return _through(head, torch.zeros(0, width)).shape[1]
     except (RuntimeError, KeyError):
-        raise InputError(
-            f"the modules behind the model's pooling can't read {width} dimensions; leave the pooling as it is in the model, or "
-            "take another backbone",
-            option="pooling",
-        ) from None
+        hint = "leave the pooling as it is in the model, or take another backbone"
+        text = f"the modules behind the model's pooling can't read {width} dimensions; {hint}"
+        raise InputError(text, option="pooling") from None
