@@ -11,7 +11,7 @@ import pandas as pd
 from ltr.cli.audit import Data, audit
 from ltr.data.collection import Collection, open_collection
 from ltr.data.files import write_whole
-from ltr.data.texts import TextTable
+from ltr.data.texts import TextTable, beginning
 from ltr.errors import InputError
 from ltr.mining.compare import overlap, side_by_side
 from ltr.mining.imported import imported
@@ -94,7 +94,7 @@ def _told(pairs: pd.DataFrame, collection: Collection) -> Iterator[str]:
 
 
 def _shown(table: TextTable, row: int) -> str:
-    return f"{table.ids[row]}: {_short(table.texts[row])}"
+    return f"{table.ids[row]}: {beginning(table.texts[row], LETTERS)}"
 
 
 def _named(pairs: pd.DataFrame, collection: Collection) -> pd.DataFrame:
@@ -102,16 +102,10 @@ def _named(pairs: pd.DataFrame, collection: Collection) -> pd.DataFrame:
     texts = {}
     for name, table in (("query", collection.queries), ("doc", collection.corpus)):
         suspects = pairs[name].where(pairs["suspected"])
-        texts[f"{name}_text"] = suspects.map(lambda row, t=table: _short(t.texts[int(row)]), "ignore")
+        texts[f"{name}_text"] = suspects.map(lambda row, t=table: beginning(t.texts[int(row)], LETTERS), "ignore")
         texts[name] = pairs[name].map(lambda row, t=table: t.ids[row])
     whole = pairs.assign(**texts, suspected=pairs["suspected"].astype(int))
     return whole[["query", "doc", "rank_1", "rank_2", "distance_1", "distance_2", "suspected", "query_text", "doc_text"]]
-
-
-def _short(text: str) -> str:
-    """The beginning of a text, in one line."""
-    text = " ".join(text.split())
-    return text if len(text) <= LETTERS else f"{text[:LETTERS]}…"
 
 
 COMMANDS = {"import": import_negatives, "diff": diff, "audit": audit}

@@ -10,7 +10,7 @@ import numpy as np
 from ltr.compare.runs import Run
 from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import grades_of
-from ltr.data.texts import TextTable
+from ltr.data.texts import TextTable, beginning
 from ltr.data.trec import read_run
 from ltr.errors import InputError
 
@@ -81,8 +81,7 @@ def row_of(table: TextTable, name: str) -> int:
 
 def text_of(table: TextTable, name: str, letters: int) -> str:
     """The beginning of a text, in one line."""
-    text = " ".join(table.texts[row_of(table, name)].split())
-    return text if len(text) <= letters else f"{text[:letters]}…"
+    return beginning(table.texts[row_of(table, name)], letters)
 
 
 def collection_of(run: Run) -> Collection | None:

@@ -116,6 +116,12 @@ def first_of_each(records: Iterable[Record]) -> Iterator[Record]:
             yield record
 
 
+def beginning(text: str, letters: int) -> str:
+    """The first letters of a text, in one line; a longer text ends in ``…``."""
+    text = " ".join(text.split())
+    return text if len(text) <= letters else f"{text[:letters]}…"
+
+
 def id_of(letter: str, text: str) -> str:
     """An id for a text that has none: the letter and a hash, so equal texts share one."""
     return letter + hashlib.sha256(text.encode("utf-8")).hexdigest()[:24]
