@@ -28,6 +28,8 @@ from ltr.search.corpus import FoundLists, search_corpus
 
 log = logging.getLogger(__name__)
 
+METRICS = ("nDCG@10", "RR@10", "AP", "swapped_pairs")  # where none are named
+
 
 class LastStep(NamedTuple):
     """What a training step computed, for callbacks that watch a run. All detached, and kept only until the next step.
@@ -104,7 +106,7 @@ class RankerModule(LightningModule):
             raise InputError(f"warmup is a share of all steps and must be from 0 to 1, got {warmup}", option="warmup")
         self.lr = ranker.usual_lr if lr is None else not_negative("lr", lr)
         self.weight_decay, self.warmup, self.decay = not_negative("weight_decay", weight_decay), warmup, decay
-        names = ["nDCG@10", "RR@10", "AP", "swapped_pairs"] if metrics is None else metrics
+        names = METRICS if metrics is None else metrics
         self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in names)
         self.last_step: LastStep | None = None
         self._asked: list[tuple[float, float]] = []  # learning rate and weight decay of each group of parameters

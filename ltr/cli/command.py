@@ -29,7 +29,7 @@ from ltr.data.files import write_whole
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.in_batch import OwnLists
-from ltr.module import RankerModule, is_trial
+from ltr.module import METRICS, RankerModule, is_trial
 from ltr.run.checkpoints import Best, Checkpoints, Last
 from ltr.run.folder import RunFolder, read_checkpoint, second_name
 from ltr.run.identity import check_same, identity, of_ranker
@@ -49,9 +49,6 @@ class NothingToDo(Exception):
 
 def run(args: list[str]) -> None:
     """Parse the arguments and run the command; an InputError for what the user can mend."""
-    if os.getcwd() not in sys.path:  # a loss of one's own in the working directory, also for the console script
-        sys.path.insert(0, os.getcwd())
-    strict = {"exit_on_error": False, "allow_abbrev": False}
     transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
     with ExitStack() as stack:
         log_into = stack.enter_context(speaking(leads=_is_rank_0()))
@@ -59,21 +56,7 @@ def run(args: list[str]) -> None:
         if args[0] == "negatives":
             return negatives.run(args[1:])
         try:
-            RankerCLI(
-                stack,
-                log_into,
-                RankerModule,
-                RankingDataModule,
-                trainer_class=MiningTrainer,
-                subclass_mode_data=True,
-                auto_configure_optimizers=False,
-                seed_everything_default=0,
-                trainer_defaults={"max_epochs": 1, "log_every_n_steps": 10, "num_sanity_val_steps": -1},
-                save_config_callback=RunConfig,
-                save_config_kwargs={"save_to_log_dir": False},
-                parser_kwargs=strict | {command: strict for command in COMMANDS},
-                args=expanded(args),
-            )
+            RankerCLI(stack, log_into, expanded(args))
         except NothingToDo as done:
             log.info("%s", done)
 
@@ -105,13 +88,27 @@ class RankerCLI(LightningCLI):
     Args:
         stack: holds the folder while the command runs.
         log_into: names the file of the log.
+        args: the command with its options.
     """
 
-    def __init__(self, stack: ExitStack, log_into: Callable[[Path], None], *args: Any, **options: Any) -> None:
+    def __init__(self, stack: ExitStack, log_into: Callable[[Path], None], args: list[str]) -> None:
         self._held, self._log_into, self._identity = stack, log_into, dict[str, Any]()
         self.subcommand = None
+        strict = {"exit_on_error": False, "allow_abbrev": False}
         try:
-            super().__init__(*args, **options)
+            super().__init__(
+                RankerModule,
+                RankingDataModule,
+                trainer_class=MiningTrainer,
+                subclass_mode_data=True,
+                auto_configure_optimizers=False,
+                seed_everything_default=0,
+                trainer_defaults={"max_epochs": 1, "log_every_n_steps": 10, "num_sanity_val_steps": -1},
+                save_config_callback=RunConfig,
+                save_config_kwargs={"save_to_log_dir": False},
+                parser_kwargs=strict | {command: strict for command in COMMANDS},
+                args=args,
+            )
         except Exception as error:  # names an option by its path in the configuration: data.depth for depth
             ours = input_error(error)
             if ours is not None and ours.option is not None and self.subcommand is not None:
@@ -278,6 +275,30 @@ class RankerCLI(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is an error, not a wish."""
+
+
+class _Parsed(RankerCLI):
+    """A command that is parsed and checked, and not run."""
+
+    def _set_seed(self) -> None:
+        """Not that of the one that only asks."""
+
+    def before_instantiate_classes(self) -> None:
+        check_options(self.config[self.subcommand].trainer)
+
+    def instantiate_classes(self) -> None:
+        """Nothing."""
+
+    after_instantiate_classes = instantiate_classes
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Nothing."""
+
+
+def metrics_of(args: list[str]) -> list[str]:
+    """The metrics of a command, which is parsed alone: its parser and its checks of plain options have nothing against it."""
+    cli = _Parsed(ExitStack(), lambda _: None, expanded(args))
+    return list(cli.config[cli.subcommand].model.metrics or METRICS)
 
 
 def _parts(config: jsonargparse.Namespace) -> list[str]:

@@ -1,12 +1,14 @@
 """``ltr grid``: train and test a family of experiments, and compare them."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from ltr.cli import one_line
 from ltr.cli.compare import WRITTEN, tell
 from ltr.cli.process import call
 from ltr.compare.comparison import compare
@@ -20,6 +22,7 @@ USAGE = """\
 usage: ltr grid FILE [--runs FOLDER] [--only NAME …] [--seeds N …] [--table] [options of ltr fit]
 
 Train and test each cell of a grid that is not there yet, resume one that was interrupted, and compare the experiments.
+The options of all cells are checked before the first is trained. Where a run fails all the same, the others are made first.
 Several may run at once and share the work: a cell that another one works on is left to it, and waited for in the end.
 
   FILE           the grid: base, axes, and perhaps options, seeds, choose, metrics, baseline (docs/compare.md)
@@ -102,14 +105,48 @@ def _train(grid: Grid, cells: Sequence[Cell], root: Path, options: list[str], ta
     missing = [cell for cell in cells if not _is_done(grid, cell, root / cell.folder, options)]
     if table:
         return
-    busy = []
+    _check(grid, missing, options)
+    busy, failed = list[Cell](), list[str]()
+
+    def make(cell: Cell, wait: bool) -> None:
+        try:
+            if not _made(grid, cell, root, options, wait):
+                busy.append(cell)
+        except InputError as error:  # the others are made all the same: it may be the middle of the night
+            print(f"{root / cell.folder}: {error}", file=sys.stderr, flush=True)
+            failed.append(str(cell.folder))
+
     for number, cell in enumerate(missing, start=1):
         print(f"{root / cell.folder} ({number} of {len(missing)})", flush=True)
-        if not _made(grid, cell, root, options, wait=False):
-            busy.append(cell)
+        make(cell, wait=False)
     for cell in busy:
         print(f"{root / cell.folder}: another process works on it; waiting", flush=True)
-        _made(grid, cell, root, options, wait=True)
+        make(cell, wait=True)
+    if failed:
+        text = f"{len(failed)} of {len(missing)} runs failed, see above: {', '.join(failed)}"
+        raise InputError(f"{root}: {text}; called again, ltr grid makes these alone")
+
+
+def _check(grid: Grid, cells: Sequence[Cell], options: list[str]) -> None:
+    """Parse the options of each experiment before the first is trained: the last one would be refused hours later."""
+    if not cells:
+        return
+    from ltr.cli.command import metrics_of  # Lightning takes seconds to import
+
+    for cell in {cell.experiment: cell for cell in cells}.values():
+        try:
+            measured = metrics_of([*_fit(grid, cell), *options])
+        except Exception as error:
+            if (told := one_line(error)) is None:
+                raise
+            raise InputError(f"{grid.name}: {cell.experiment} would be refused, so nothing was trained: {told}") from None
+        if unknown := [metric for metric in grid.metrics if metric not in measured]:
+            text = f"metrics must be among those of model.metrics, {', '.join(measured)}; got {', '.join(unknown)}"
+            raise InputError(f"{grid.name}: {text} ({cell.experiment}); nothing was trained")
+
+
+def _fit(grid: Grid, cell: Cell) -> list[str]:
+    return ["fit", *(word for file in grid.base for word in ("--config", str(file))), *cell.words()]
 
 
 def _made(grid: Grid, cell: Cell, root: Path, options: list[str], wait: bool) -> bool:
@@ -121,9 +158,8 @@ def _made(grid: Grid, cell: Cell, root: Path, options: list[str], wait: bool) ->
             if _is_done(grid, cell, folder, options):  # by now
                 return True
             write_whole(folder / "cell.json", [json.dumps(_content(grid, cell, options), indent=1), "\n"])
-            base = [word for file in grid.base for word in ("--config", str(file))]
             where = ["--trainer.default_root_dir", str(folder), "--seed_everything", str(cell.seed)]
-            call(["fit", *base, *where, *cell.words(), *options, "--ckpt_path", "last"])
+            call([*_fit(grid, cell), *where, *options, "--ckpt_path", "last"])
             call(["test", str(folder)])
             return True
     except Timeout:

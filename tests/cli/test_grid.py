@@ -215,13 +215,46 @@ def test_a_run_of_other_options_is_not_taken_for_the_cell(folder, capsys):
     assert "holds a run that no grid has made" in capsys.readouterr().err
 
 
-def test_a_cell_that_fails_ends_the_grid_with_its_code(folder, capfd):
-    write_grid(folder, axes={"loss": {"bad": {"model.loss": "ltr.losses.NoLoss"}}}, seeds=[1])
+def test_the_others_are_made_where_a_cell_fails(folder, capfd):
+    """What no parser sees, such as data that is not there, may be met in the middle of the night."""
+    write_grid(folder, axes={"data": {"none": {"data.path": "none"}, "letor": {}}}, seeds=[1, 2])
     assert main(["grid", "grids/losses.yaml"]) == 2
-    assert "ltr fit ended with code 2, see above" in capfd.readouterr().err
-    assert not Path("runs/losses/bad/seed=1/metrics.json").exists()
-    write_grid(folder, axes={"loss": {"bad": LOSSES["ranknet"]}}, seeds=[1])  # mended, and called again
+    told = capfd.readouterr().err.splitlines()
+    assert sum("ltr fit ended with code 2, see above" in line for line in told) == 2
+    text = "runs/losses: 2 of 4 runs failed, see above: none/seed=1, none/seed=2; called again, ltr grid makes these alone"
+    assert told[-1] == f"ltr: {text}"
+    made = {run: Path(run, "test.run").stat().st_mtime_ns for run in ("runs/losses/letor/seed=1", "runs/losses/letor/seed=2")}
+    assert not Path("runs/losses/none/seed=1/metrics.json").exists()
+    write_grid(folder, axes={"data": {"none": {"data.path": "letor"}, "letor": {}}}, seeds=[1, 2])  # mended, and called again
     assert main(["grid", "grids/losses.yaml"]) == 0
+    assert {run: Path(run, "test.run").stat().st_mtime_ns for run in made} == made
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"model.loss": "ltr.losses.NoLoss"}, "losses: bad would be refused, so nothing was trained: "),
+        ({"model.lrr": 0.1}, "losses: bad would be refused, so nothing was trained: "),
+        ({"trainer.accumulate_grad_batches": 0}, "accumulate_grad_batches must be at least 1, got 0"),
+        ({"model.metrics": ["AP"]}, "metrics must be among those of model.metrics, AP; got nDCG_exp@10 (bad); nothing was trained"),
+    ],
+)
+def test_all_cells_are_checked_before_the_first_is_trained(options, text, folder, capsys):
+    write_grid(folder, axes={"loss": {"good": {}, "bad": options}}, seeds=[1])
+    assert main(["grid", "grids/losses.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert text in told and told.count("\n") == 1 and not Path("runs").exists()
+
+
+def test_the_usual_metrics_are_known_before_they_are_measured(folder, capsys):
+    base = yaml.safe_load(Path("base.yaml").read_text())
+    base["model"].pop("metrics")
+    Path("base.yaml").write_text(yaml.safe_dump(base))
+    write_grid(folder, axes={"loss": LOSSES}, seeds=[1], metrics=["RR@5"])
+    assert main(["grid", "grids/losses.yaml"]) == 2
+    assert "those of model.metrics, nDCG@10, RR@10, AP, swapped_pairs; got RR@5" in capsys.readouterr().err
+    write_grid(folder, axes={"loss": LOSSES}, seeds=[1], metrics=["RR@5"])
+    assert main(["grid", "grids/losses.yaml", "--only", "ranknet", "--model.metrics", "[RR@5,nDCG@10]", "--best.monitor", "val/RR@5"]) == 0
 
 
 @pytest.mark.parametrize(
