@@ -18,6 +18,7 @@ from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.models.ranker import digest_of_weights
+from ltr.search.embeddings import checked_sum
 from ltr.search.encode import encode, encode_batches
 from ltr.search.index import DenseIndex
 from ltr.use.rankers import RankedDocument, Side, TextRanker, check_count
@@ -89,7 +90,8 @@ class SearchableCorpus:
         def build(folder: Path) -> None:
             self.was_kept = False
             with retriever.context():
-                encode(tower, TokenStore.open(documents, form.tokenizer), form, folder / FILE, alone=True)
+                made = encode(tower, TokenStore.open(documents, form.tokenizer), form, folder / FILE, alone=True)
+            checked_sum(made, "embeddings")  # broken ones are not kept
 
         reads = [form.max_length, form.prompt, tower.encoder.pooling, str(tower.head), form.tokenizer.backend_tokenizer.to_str()]
         parts = ["embeddings-1", digest_of_weights(tower), *reads, documents.key, retriever.precision]

@@ -87,6 +87,23 @@ def test_an_encoded_corpus_is_kept_until_weights_texts_or_forms_change(backbone,
     assert len(calls) == 7 and before == first.search("w1", folder, k=3)
 
 
+def test_embeddings_that_are_not_finite_are_not_kept(backbone, collection_folder, monkeypatch):
+    """What overflowed once, in half precision say, is not read again and again."""
+    retriever, encode = Retriever(DualEncoder(backbone, max_length=13)), module.encode
+
+    def overflown(*args, **options):
+        made = np.array(encode(*args, **options))
+        made[3, 0] = np.inf
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "encode", overflown)
+        with pytest.raises(InputError, match="embeddings must be finite, got NaN or infinity in row 3"):
+            retriever.corpus(collection_folder)
+    corpus = retriever.corpus(collection_folder)
+    assert not corpus.was_kept and corpus.search("w1")
+
+
 def test_texts_without_ids(retriever):
     documents = [f"w{n}" for n in range(12)]
     found = retriever.search("w11", documents, k=12)
