@@ -97,7 +97,10 @@ def experiments(paths: Iterable[str]) -> list[Experiment]:
     Raises:
         InputError: if there is none, one was not tested or is damaged, or seeds of one folder have other options.
     """
-    folders = list(dict.fromkeys(folder for path in paths for folder in _folders(path)))
+    given: dict[Path, Path] = {}  # by where they are: links and other spellings name the same run
+    for folder in (folder for path in paths for folder in _folders(path)):
+        given.setdefault(folder.resolve(), folder)
+    folders = list(given.values())
     if not folders:
         raise InputError("there must be runs to compare, got none; name run folders, as in: ltr compare runs/a runs/b")
     names = _short([str(folder.parent if folder.name.startswith("seed=") else folder) for folder in folders])

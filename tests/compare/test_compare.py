@@ -94,6 +94,13 @@ def test_experiments_are_compared_with_the_first_one(runs):
     ]
 
 
+def test_a_run_under_two_names_counts_once(runs):
+    """A second copy would make Holm's family larger, and every p with it."""
+    (runs / "latest").symlink_to(runs / "good")
+    paths = ["runs/base", "runs/good", "runs/latest", f"{runs}/../runs/good/seed=1"]
+    assert [(one.name, len(one.runs)) for one in experiments(paths)] == [("base", 3), ("good", 3)]
+
+
 def test_several_baselines_and_metrics_are_one_family_and_no_pair_is_counted_twice(runs):
     (found,) = compare(experiments(["runs/*"]), pairs=against(["base", "good", "same"], ["good", "runs/base"]))
     assert [(one.name, one.baseline) for one in found.comparisons] == [("base", "good"), ("same", "good"), ("same", "base")]
