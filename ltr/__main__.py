@@ -67,6 +67,8 @@ def main(args: list[str] | None = None) -> int:
         cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
         if isinstance(cause, KeyboardInterrupt):
             return 128 + (cause.number if isinstance(cause, Terminated) else signal.SIGINT)
+        if isinstance(cause, BrokenPipeError):  # rich's tables
+            return 128 + signal.SIGPIPE
         raise
     except BrokenPipeError:  # a table in ltr … | head
         from ltr.run.log import nobody_reads

@@ -236,7 +236,10 @@ def test_the_others_are_made_where_a_cell_fails(folder, capfd):
         ({"model.loss": "ltr.losses.NoLoss"}, "losses: bad would be refused, so nothing was trained: "),
         ({"model.lrr": 0.1}, "losses: bad would be refused, so nothing was trained: "),
         ({"trainer.accumulate_grad_batches": 0}, "accumulate_grad_batches must be at least 1, got 0"),
-        ({"model.metrics": ["AP"]}, "metrics must be among those of model.metrics, AP; got nDCG_exp@10 (bad); nothing was trained"),
+        (
+            {"model.metrics": ["AP"]},
+            "metrics must be among those of model.metrics, AP; got nDCG_exp@10 (bad); nothing was trained",
+        ),
     ],
 )
 def test_all_cells_are_checked_before_the_first_is_trained(options, text, folder, capsys):
@@ -254,7 +257,12 @@ def test_the_usual_metrics_are_known_before_they_are_measured(folder, capsys):
     assert main(["grid", "grids/losses.yaml"]) == 2
     assert "those of model.metrics, nDCG@10, RR@10, AP, swapped_pairs; got RR@5" in capsys.readouterr().err
     write_grid(folder, axes={"loss": LOSSES}, seeds=[1], metrics=["RR@5"])
-    assert main(["grid", "grids/losses.yaml", "--only", "ranknet", "--model.metrics", "[RR@5,nDCG@10]", "--best.monitor", "val/RR@5"]) == 0
+    assert (
+        main(
+            ["grid", "grids/losses.yaml", "--only", "ranknet", "--model.metrics", "[RR@5,nDCG@10]", "--best.monitor", "val/RR@5"]
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -302,6 +304,16 @@ def test_the_command_prints_and_writes_its_tables(runs, capsys):
     assert f"| same | {' | '.join(str(n or 'no number') for n in needed)} |" in text and needed[2]
     tex = files["latex"].read_text()
     assert tex.count(r"\toprule") == 3 and r"95 \% interval" in tex and r"$\pm$" in tex
+
+
+def test_nobody_reads_the_table(runs):
+    """As ``ltr compare … | true`` under pipefail: what a program does that SIGPIPE ends."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "ltr", "compare", "runs/base", "runs/good"]
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_it_starts_without_lightning(runs):
