@@ -1,11 +1,13 @@
 """What the user is told of an error: one line, with the path of the option at fault."""
 
 import re
+import tempfile
 import traceback
 
 import jsonargparse
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from ltr.data.files import FULL, cache_root
 from ltr.errors import InputError
 from ltr.module import RankerModule
 
@@ -33,6 +35,10 @@ def one_line(error: BaseException) -> str | None:
     ours = input_error(error)
     if ours is not None:
         return str(ours)
+    if isinstance(error, OSError) and error.errno in FULL:
+        file = error.filename2 or error.filename
+        others = f"of the output, of {cache_root()} (LTR_CACHE) or of {tempfile.gettempdir()} (TMPDIR)"
+        return f"the disk {f'of {file}' if file else others} is full ({error.strerror}); make room and run the command again"
     text = " ".join(str(error).split()) or type(error).__name__
     if "Interval.step" in text:  # its default, which the parser can't write
         return "trainer.callbacks: Lightning's Timer can't be named in a configuration; set trainer.max_time"

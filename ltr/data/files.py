@@ -18,6 +18,7 @@ from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of an OSError: the disk is full
 SEAL = "seal"  # the file of a cached folder that describes its other files
 SEALED_BYTES = 4096  # at both ends of each
 
@@ -168,7 +169,7 @@ def write_folder(path: Path, build: Callable[[Path], None]) -> None:
         os.rename(temporary, path)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in FULL:
             hint = "make room, or for the cache set the environment variable LTR_CACHE to a folder of another disk"
             raise InputError(f"{path}: the disk is full ({error.strerror}); {hint}") from None
         raise
@@ -184,8 +185,11 @@ def new_array(file: Path, dtype: np.typing.DTypeLike, shape: tuple[int, ...]) ->
 def take_room(file: Path) -> None:
     """Reserve the disk space of a new memory map: on a full disk, a later write to the map would kill the process silently."""
     if hasattr(os, "posix_fallocate"):  # Linux
-        with open(file, "r+b") as opened:
-            os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+        try:
+            with open(file, "r+b") as opened:
+                os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(file)) from None
 
 
 def cache_root() -> Path:

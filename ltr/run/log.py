@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any, TextIO
@@ -43,7 +43,7 @@ def speaking(leads: bool) -> Iterator[Callable[[Path], None]]:
     def into(file: Path) -> None:
         if leads:
             file.parent.mkdir(parents=True, exist_ok=True)
-            target = logging.FileHandler(file, encoding="utf-8")
+            target = _File(file, encoding="utf-8")
             target.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             written.setTarget(target)
             written.capacity = 0  # from here on every message is written at once
@@ -68,6 +68,22 @@ class _Terminal(logging.StreamHandler):
             nobody_reads(self.stream)
         else:
             super().handleError(record)
+
+
+class _File(logging.FileHandler):
+    """Goes silent on a full disk, and says so once; the command goes on, and fails at what it can't do without."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self.filters:
+            self.addFilter(lambda _: False)
+            print(f"ltr: {self.baseFilename} is not written any more: {error.strerror}", file=sys.stderr)
+
+    def close(self) -> None:
+        with suppress(OSError):  # as said
+            super().close()
 
 
 def nobody_reads(stream: TextIO) -> None:
