@@ -11,7 +11,7 @@ from lightning.pytorch import Trainer
 
 from ltr.errors import InputError
 from ltr.module import RankerModule
-from ltr.run.folder import RunFolder
+from ltr.run.folder import RunFolder, write_checkpoint
 
 # What tells a process that it is one of several, as a launcher says it.
 LAUNCHED = ("LOCAL_", "RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_", "SLURM_", "TORCHELASTIC_", "OMPI_", "PMI_")
@@ -40,7 +40,7 @@ class SideProcess:
         beside.mkdir(parents=True, exist_ok=True)
         weights = {name: value for name, value in module.state_dict().items() if name.startswith(("ranker.", "miner."))}
         checkpoint = {"state_dict": weights, "pytorch-lightning_version": lightning.__version__}
-        trainer.strategy.checkpoint_io.save_checkpoint(checkpoint, beside / "weights.ckpt")
+        write_checkpoint(checkpoint, beside / "weights.ckpt")
         options = {
             "config": run.config,
             "ckpt_path": beside / "weights.ckpt",

@@ -18,6 +18,8 @@ from ltr.errors import InputError
 from ltr.grid import Cell, Grid
 from ltr.run.yaml_files import read_yaml
 
+# Options that change no result.
+FREE = {f"--trainer.{name}" for name in ("enable_progress_bar", "enable_model_summary", "log_every_n_steps")} | {"--wandb"}
 USAGE = """\
 usage: ltr grid FILE [--runs FOLDER] [--only NAME …] [--seeds N …] [--table] [options of ltr fit]
 
@@ -51,7 +53,7 @@ def run(args: list[str]) -> None:
         _train(grid, tried, root, options, asked.table)
         cells = _chosen(grid, tried, cells, root)
     _train(grid, cells, root, options, asked.table)
-    _compare(grid, cells, root, asked.written)
+    _compare(grid, cells, root, options, asked.written)
 
 
 def chosen_by_name(grid: Grid, cells: list[Cell], only: Sequence[str]) -> list[Cell]:
@@ -183,14 +185,34 @@ def _is_done(grid: Grid, cell: Cell, folder: Path, options: list[str]) -> bool:
     if not file.is_file():
         raise InputError(f"{folder} holds a run that no grid has made; name another folder (--runs)")
     try:
-        then = json.loads(file.read_text())
-    except ValueError:
-        then = None
-    if then != json.loads(json.dumps(_content(grid, cell, options))):
-        raise InputError(
-            f"{folder} was made by other options than {grid.name} has now; remove it, or name another folder (--runs)"
-        )
-    return is_tested(folder) and (folder / "test.run").is_file()  # a test that was interrupted is made again
+        then = _deciding(json.loads(file.read_text()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        then = {}
+    now = _deciding(_content(grid, cell, options))
+    if differ := sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name)):
+        text = f"{folder} was made by other options than {grid.name} has now ({', '.join(differ)})"
+        raise InputError(f"{text}; remove it, or name another folder (--runs)")
+    return is_tested(folder) and (folder / "test.run").is_file() and _is_trained(folder)  # an interrupted test is made again
+
+
+def _deciding(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes a cell's result: the base's files, and each option as it was said last."""
+    words = content["options"]
+    said = dict(zip(words[::2], words[1::2], strict=True))
+    return {"base": content["base"], "seed": content["seed"]} | {k: v for k, v in said.items() if k not in FREE}
+
+
+def _is_trained(folder: Path) -> bool:
+    """Whether a run has reached its end; where its last weights were removed, its results stand."""
+    from ltr.run.folder import RunFolder, read_checkpoint  # Lightning takes seconds to import
+    from ltr.run.progress import finished
+
+    run = RunFolder(folder)
+    if not run.last.is_file():
+        return True
+    trainer = (read_yaml(run.config) or {})["trainer"]
+    ends = (trainer["max_epochs"], trainer["max_steps"], trainer["max_time"])
+    return finished(read_checkpoint(run.last, quick=True), *ends) is not None
 
 
 def _chosen(grid: Grid, tried: Sequence[Cell], cells: Sequence[Cell], root: Path) -> list[Cell]:
@@ -218,8 +240,8 @@ def _chosen(grid: Grid, tried: Sequence[Cell], cells: Sequence[Cell], root: Path
     return [cell for cell in cells if cell.names in names]
 
 
-def _compare(grid: Grid, cells: Sequence[Cell], root: Path, written: Mapping[str, str]) -> None:
-    there = [cell for cell in cells if (root / cell.folder / "test.run").is_file()]
+def _compare(grid: Grid, cells: Sequence[Cell], root: Path, options: list[str], written: Mapping[str, str]) -> None:
+    there = [cell for cell in cells if _is_done(grid, cell, root / cell.folder, options)]
     missing = [f"{len(cells) - len(there)} of {len(cells)} runs are not there yet"] if len(there) < len(cells) else []
     if not there:
         raise InputError(f"{root}: {missing[0]}, so there is nothing to compare")

@@ -19,7 +19,7 @@ from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError, Terminated
 from ltr.metrics import LOWER_IS_BETTER
 from ltr.module import is_trial
-from ltr.run.folder import RunFolder, read_checkpoint, second_name, to_disk
+from ltr.run.folder import RunFolder, read_checkpoint, second_name, write_checkpoint
 from ltr.run.progress import Moment, settle
 from ltr.run.signals import NAMES, Signals
 
@@ -241,15 +241,15 @@ class Checkpoints(Checkpoint):
         start, folder = time.monotonic(), RunFolder(trainer.default_root_dir)
         checkpoint = self._settled(trainer, moment)
         temporary = folder.checkpoints / ".checkpoint.tmp"
+        folder.checkpoints.mkdir(parents=True, exist_ok=True)
         try:
-            trainer.strategy.save_checkpoint(checkpoint, temporary)
-            to_disk(temporary)
+            write_checkpoint(checkpoint, temporary)
             if improved:  # before last.ckpt: a resume from an older one finds them best again
                 whole = temporary
                 if self.best.save_weights_only:
                     whole = folder.checkpoints / ".best.tmp"
                     light = {k: v for k, v in checkpoint.items() if k not in ("callbacks", "optimizer_states", "lr_schedulers")}
-                    trainer.strategy.save_checkpoint(light, whole)
+                    write_checkpoint(light, whole)
                 self._keep_best(folder, whole, trainer.global_step)
             os.replace(temporary, folder.last)
         finally:

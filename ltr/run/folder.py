@@ -130,6 +130,22 @@ def read_checkpoint(path: str | Path, option: str = "--ckpt_path", *, quick: boo
     return found
 
 
+def write_checkpoint(checkpoint: dict[str, Any], file: Path) -> None:
+    """Write a checkpoint of Lightning, and wait until it is on the disk.
+
+    Lightning itself would write one copy into memory, and another into the folder of temporary files.
+    """
+    try:
+        with open(file, "wb") as opened:
+            torch.save(checkpoint, opened)
+    except (OSError, RuntimeError) as error:  # torch hides what the file has said
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError):
+            raise
+        raise OSError(cause.errno, cause.strerror, str(file)) from None
+    to_disk(file)
+
+
 def second_name(file: Path, target: Path) -> None:
     """A second name for a file that never changes, or a copy where the disk has no hard links; whole or not at all."""
     temporary = target.with_name(f".{target.name}.tmp")

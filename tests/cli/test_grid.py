@@ -104,6 +104,29 @@ def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_
     assert [row["step"] for row in json.loads((run / "metrics.json").read_text())["validations"]] == [6, 12]
 
 
+def test_a_cell_that_was_tested_before_its_end_is_trained_to_it(folder, capfd):
+    """Somebody looks how an interrupted one is doing."""
+    words = ["grid", "grids/losses.yaml", "--only", "ranknet", "--seeds", "1", "--trainer.max_epochs"]
+    assert main([*words, "1"]) == 0
+    run = Path("runs/losses/ranknet/seed=1")
+    made, config = json.loads((run / "cell.json").read_text()), yaml.safe_load((run / "config.yaml").read_text())
+    made["options"][-1], config["trainer"]["max_epochs"] = "2", 2  # as Ctrl-C after the first epoch leaves it
+    (run / "cell.json").write_text(json.dumps(made))
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main([*words, "2", "--table"]) == 2
+    assert "1 of 1 runs are not there yet" in capfd.readouterr().err
+    assert main([*words, "2"]) == 0 and steps(run) == 12
+    before = (run / "test.run").stat().st_mtime_ns
+    (run / "checkpoints/last.ckpt").unlink()  # its results stand
+    assert main([*words, "2"]) == 0 and (run / "test.run").stat().st_mtime_ns == before
+
+
+def test_what_changes_no_result_makes_no_other_cell(folder):
+    words = ["grid", "grids/losses.yaml", "--only", "ranknet", "--seeds", "1"]
+    assert main([*words, "--model.lr", "0.2", "--trainer.max_epochs", "1"]) == 0
+    assert main([*words, "--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "true", "--model.lr", "0.2"]) == 0
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_cell_leaves_with_its_grid(how, folder):
     """Killed with -9, the grid can tell nobody; the run that it waited for saves and ends all the same."""
@@ -209,7 +232,10 @@ def test_a_run_of_other_options_is_not_taken_for_the_cell(folder, capsys):
     assert main(["grid", "grids/losses.yaml", *only]) == 0
     capsys.readouterr()
     assert main(["grid", "grids/losses.yaml", *only, "--model.lr", "0.3"]) == 2
-    assert "runs/losses/ranknet/seed=1 was made by other options than losses has now; remove it" in capsys.readouterr().err
+    assert (
+        "runs/losses/ranknet/seed=1 was made by other options than losses has now (--model.lr); remove it"
+        in capsys.readouterr().err
+    )
     Path("runs/losses/ranknet/seed=1/cell.json").unlink()
     assert main(["grid", "grids/losses.yaml", *only]) == 2
     assert "holds a run that no grid has made" in capsys.readouterr().err

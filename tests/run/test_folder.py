@@ -8,13 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from lightning.pytorch.strategies import Strategy
 
 from ltr.__main__ import main
 from ltr.errors import InputError
 from ltr.module import RankerModule
 from ltr.run.checkpoints import Checkpoints
-from ltr.run.folder import RunFolder, read_checkpoint
+from ltr.run.folder import RunFolder, read_checkpoint, write_checkpoint
 from tests.conftest import write_letor
 from tests.run.resumes import configured
 
@@ -247,19 +246,19 @@ class _Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now, self.written = 0.0, []
-        save, epoch = Strategy.save_checkpoint, RankerModule.on_train_epoch_start
+        epoch = RankerModule.on_train_epoch_start
 
-        def saving(strategy, checkpoint, *args):
+        def saving(checkpoint, file):
             self.now += 10
             self.written.append(checkpoint["global_step"])
-            save(strategy, checkpoint, *args)
+            write_checkpoint(checkpoint, file)
 
         def beginning(module):
             self.now += 50
             epoch(module)
 
         patch.setattr("ltr.run.checkpoints.time", SimpleNamespace(monotonic=lambda: self.now))
-        patch.setattr(Strategy, "save_checkpoint", saving)
+        patch.setattr("ltr.run.checkpoints.write_checkpoint", saving)
         patch.setattr(RankerModule, "on_train_epoch_start", beginning)
 
 

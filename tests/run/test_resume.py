@@ -18,6 +18,7 @@ import yaml
 from ltr.__main__ import main
 from ltr.losses import RankNetLoss
 from ltr.run import checkpoints
+from ltr.run.folder import write_checkpoint
 from ltr.run.signals import NAMES, _tell
 from tests.run.kills import Child, start, torn, waiting
 from tests.run.resumes import AVERAGE, VARIANTS, configured, differences, outcome, try_variant, write_world
@@ -285,19 +286,19 @@ def test_an_exception_leaves_the_checkpoint_before(world, tmp_path, monkeypatch)
     assert list(differences(outcome(_finished(world, tmp_path / "whole")), outcome(run))) == []
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 def test_a_full_disk_leaves_the_checkpoint_before(world, tmp_path, monkeypatch, capsys):
     """It is full at the third checkpoint, of step 8; the second is that of step 6."""
     calls, run = itertools.count(1), tmp_path / "stopped/run"
 
-    def full(file: Path) -> None:
-        if next(calls) == 3:
-            raise OSError(errno.ENOSPC, "No space left on device", str(file))
+    def full(checkpoint: dict, file: Path) -> None:
+        write_checkpoint(checkpoint, Path("/dev/full") if next(calls) == 3 else file)
 
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     with monkeypatch.context() as patch:
-        patch.setattr("ltr.run.checkpoints.to_disk", full)
+        patch.setattr("ltr.run.checkpoints.write_checkpoint", full)
         assert main(start(run, _written(world, run.parent))) == 2
-    assert "No space left on device" in capsys.readouterr().err.splitlines()[-1]
+    assert "the disk of /dev/full is full (No space left on device)" in capsys.readouterr().err.splitlines()[-1]
     assert sorted(file.name for file in (run / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"] and torn(run) == []
     assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 6
     assert main(["fit", str(run)]) == 0
