@@ -23,6 +23,7 @@ from ltr.losses.loss import not_negative
 from ltr.margins import Margin
 from ltr.metrics import RankedLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
+from ltr.models.ranker import all_finite
 from ltr.optimiser import adamw, rate_factor
 from ltr.search.corpus import FoundLists, search_corpus
 
@@ -259,6 +260,13 @@ class RankerModule(LightningModule):
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate_factor(total, self.warmup, self.decay))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
+    def on_train_end(self) -> None:
+        """What no validation has told: an InputError where the weights are no numbers any more."""
+        if not all_finite(self):
+            raise InputError(
+                "training has made weights NaN or infinite: the model has diverged; lower its learning rate", option="lr"
+            )
+
     # Measuring
 
     def on_validation_start(self) -> None:
@@ -301,7 +309,9 @@ class RankerModule(LightningModule):
         return self.validation_step(batch, batch_idx)
 
     def predict_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
-        return _outputs(*self.ranked(batch))
+        scores, batch = self.ranked(batch)
+        RankedLists(scores, batch.labels, batch.mask)  # which checks them
+        return _outputs(scores, batch)
 
     def on_validation_epoch_end(self) -> None:
         self._log_metrics("val")

@@ -32,6 +32,13 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def every_test_begins_alike(monkeypatch):
+    """Whichever came before it in this process: Lightning keeps the seed of the last ``fit`` in the environment."""
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def no_run_of_wandb_is_left():
     """The next test of the process would log into it."""
     yield

@@ -266,9 +266,14 @@ class RankerCLI(LightningCLI):
         log.info("test.run, per_query.tsv and metrics.json lie in %s", self.trainer.default_root_dir)
 
     def _tell_ceiling(self, command: str) -> None:
-        folder = RunFolder(self.trainer.default_root_dir)
-        if not is_trial(self.trainer) and (text := told_ceiling(read_metrics(folder.results)[command])):
-            log.info("%s", text)
+        if is_trial(self.trainer):
+            return
+        report = read_metrics(RunFolder(self.trainer.default_root_dir).results).get(command)
+        if report is None:
+            text = f"ltr {command} must read batches to measure anything, and has read none; raise it"
+            raise InputError(text, option=f"trainer.limit_{command.removesuffix('idate')}_batches")
+        if told := told_ceiling(report):
+            log.info("%s", told)
 
     def after_predict(self) -> None:
         log.info("predict.run lies in %s", self.trainer.default_root_dir)

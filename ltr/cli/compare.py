@@ -60,8 +60,6 @@ def tell(
         missing: lines on what is not there, to stand beside the tables.
     """
     made, notes = tables(found, alpha, plan), [*missing, *footnotes(found)]
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
-    terminal(made, notes, console)
     if written.get("html") is not None:
         from ltr.compare.page import page  # matplotlib takes a second to import
     for name, write in (
@@ -72,4 +70,7 @@ def tell(
     ):
         if (file := written.get(name)) is not None:
             write_whole(Path(file), [write()])
-            console.print(f"written to {file}", markup=False, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
+    terminal(made, notes, console)  # last: perhaps nobody reads on
+    for file in filter(None, written.values()):
+        console.print(f"written to {file}", markup=False, highlight=False)

@@ -40,6 +40,10 @@ def run(args: list[str]) -> None:
     now = read_run(again)
     if (now.seed, now.identity) != (then.seed, then.identity):
         raise InputError(f"{again} holds a run of other options than {folder}; remove it, or name another folder (--output)")
+    made = now.test.get("made", {})
+    print(
+        f"{again} was tested on {made.get('date')}, by ltr {made.get('ltr')} {made.get('commit', '')}; remove it to train again"
+    )
     for line in told(then, now, _siblings(folder)):
         print(line)
 

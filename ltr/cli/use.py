@@ -23,6 +23,8 @@ from ltr.use.reranking import lines, lines_of_search, ranked, reranked, searched
 from ltr.use.retriever import Retriever, SearchableCorpus
 from ltr.use.teaching import Teacher, lists_to_score, score_lists
 
+STDIN = "-"
+
 
 def run(command: str, args: list[str]) -> None:
     """Parse the arguments after one of these commands, and do what they say."""
@@ -40,7 +42,7 @@ def run(command: str, args: list[str]) -> None:
 
 def rank(
     ranker: str,
-    query: str | None = None,
+    query: str = "",
     documents: str | None = None,
     k: int = 10,
     run: str | None = None,
@@ -65,10 +67,10 @@ def rank(
         device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.
     """
     _at_least_one(k=k, depth=depth)
-    if query is not None and documents is not None and run is data is output is None:
+    if query and documents is not None and run is data is output is None:
         table = open_texts(documents, "document", "--documents")
         _show(ranked(_texts(ranker, precision, device), query, table)[:k])
-    elif run is not None and data is not None and output is not None and query is documents is None:
+    elif run is not None and data is not None and output is not None and not query and documents is None:
         tables = open_texts(data, "query", "--data"), open_texts(data, "document", "--data")
         lists = lists_of_lines(Path(run), "line", *tables, read_run(run)).best_first().first(depth)
         _write(output, lines(reranked(_texts(ranker, precision, device), *tables, lists), *tables), len(lists.query_rows))
@@ -79,7 +81,7 @@ def rank(
 def search(
     ranker: str,
     corpus: str,
-    query: str | None = None,
+    query: str = STDIN,
     queries: str | None = None,
     output: str | None = None,
     k: int | None = None,
@@ -95,7 +97,7 @@ def search(
     Args:
         ranker: A dual encoder: a run folder, a checkpoint, an exported folder, or a model of the hub.
         corpus: A data folder, or a file of texts: .jsonl with _id and text, .tsv with id<TAB>text, or one text a line.
-        query: What is searched for. Without it and --queries, queries are read line by line, until an empty one.
+        query: What is searched for; - reads queries line by line, until an empty one.
         queries: A file of queries, as corpus; or a data folder.
         output: The new run file, in TREC format, for --queries.
         k: How many documents; None: 10, and 100 for --queries.
@@ -105,7 +107,7 @@ def search(
         device: Where they run, such as cpu or cuda:1; None: the GPU if there is one.
     """
     _at_least_one(k=k, depth=depth)
-    if (queries is None) != (output is None) or (queries is not None and query is not None):
+    if (queries is None) != (output is None) or (queries is not None and query != STDIN):
         raise InputError("ltr search takes --query, or --queries and --output, or neither; see ltr search --help")
     found = load(ranker, precision, device)
     if not isinstance(found, Retriever):
@@ -115,7 +117,7 @@ def search(
     if queries is not None and output is not None:
         table = open_texts(queries, "query", "--queries")
         return _write(output, lines_of_search(searched, table, k or 100, second, depth), len(table))
-    for asked in _typed(len(searched.documents)) if query is None else [query]:
+    for asked in _typed(len(searched.documents)) if query == STDIN else [query]:
         _show(searched.search(asked, k or 10) if second is None else searched_twice(searched, second, asked, depth)[: k or 10])
     return None
 

@@ -127,7 +127,9 @@ def read_run(folder: Path) -> Run:
     config: dict[str, Any] = {}
     if (folder / "config.yaml").is_file():
         config = read_yaml(folder / "config.yaml") or {}
-    return Run(folder, config.get("seed_everything", 0), config, metrics, _values(folder, metrics))
+    named = folder.resolve().name.removeprefix("seed=")
+    seed = config.get("seed_everything", int(named) if named.isdecimal() else 0)
+    return Run(folder, seed, config, metrics, _values(folder, metrics))
 
 
 def is_tested(folder: Path) -> bool:

@@ -19,6 +19,7 @@ from ltr.errors import InputError
 log = logging.getLogger(__name__)
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of an OSError: the disk is full
+NO_ROOM = os.strerror(errno.ENOSPC)
 SEAL = "seal"  # the file of a cached folder that describes its other files
 SEALED_BYTES = 4096  # at both ends of each
 
@@ -169,9 +170,10 @@ def write_folder(path: Path, build: Callable[[Path], None]) -> None:
         os.rename(temporary, path)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in FULL:
-            hint = "make room, or for the cache set the environment variable LTR_CACHE to a folder of another disk"
-            raise InputError(f"{path}: the disk is full ({error.strerror}); {hint}") from None
+        if (isinstance(error, OSError) and error.errno in FULL) or NO_ROOM in str(error):  # so safetensors says it
+            kept = path.is_relative_to(cache_root())
+            hint = ", or set the environment variable LTR_CACHE to a folder of another disk" if kept else ""
+            raise InputError(f"{path}: the disk is full ({NO_ROOM}); make room{hint}") from None
         raise
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ltr.data.files import cached, new_array
+from ltr.data.files import cached, encoded, new_array
 from ltr.data.progress import track
 from ltr.data.texts import TextTable
 from ltr.errors import InputError
@@ -56,8 +56,10 @@ class Tokens:
 
     @classmethod
     def of(cls, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> "Tokens":
-        """Tokenise a few texts, in memory; an InputError if the tokenizer is not a fast one."""
+        """Tokenise a few texts, in memory; an InputError if one is no valid Unicode, or the tokenizer is not a fast one."""
         backend = _fast(tokenizer)
+        for text in texts:
+            encoded(text, ascii(text)[:80])
         options = {"add_special_tokens": False, "truncation": False, "padding": False, "verbose": False}
         # By the tokenizer itself: a copy of its backend, as for a store, takes longer than a query's encoding.
         found = tokenizer(list(texts), **options)["input_ids"] if len(texts) else []

@@ -52,6 +52,11 @@ def in_lists(values: Tensor, mask: Tensor) -> Tensor:
     return lists.masked_scatter(mask if values.ndim == 1 else mask.unsqueeze(2), values)
 
 
+def all_finite(module: nn.Module) -> bool:
+    """Whether all weights are numbers."""
+    return all(bool(weight.isfinite().all()) for weight in module.parameters())
+
+
 def digest_of_weights(module: nn.Module) -> str:
     """The same for the same weights, and else another one."""
     digest = hashlib.sha256()

@@ -7,6 +7,7 @@ from lightning.pytorch.cli import instantiate_module
 
 from ltr.errors import InputError
 from ltr.models import Ranker
+from ltr.models.ranker import all_finite
 from ltr.module import RankerModule
 from ltr.run.folder import RunFolder, read_checkpoint
 
@@ -64,3 +65,5 @@ def _load(ranker: Ranker, checkpoint: dict[str, Any], where: str, part: str = "r
     except RuntimeError as error:
         text = " ".join(str(error).split())[:200]
         raise InputError(f"{where}: the weights do not fit the ranker of this configuration: {text}…") from None
+    if not all_finite(ranker):
+        raise InputError(f"{where}: the weights hold NaN or infinity; the model has diverged: train it again at a lower model.lr")

@@ -39,10 +39,23 @@ def pair_scores(ranker: Ranker, queries: Tokens, docs: Tokens, query_rows: np.nd
         ``[P]`` float32, higher is better.
 
     Raises:
-        InputError: for a ranker of feature vectors.
+        InputError: for a ranker of feature vectors, or one that gives NaN.
     """
     if isinstance(ranker, DualEncoder):
-        return _compared(ranker, queries, docs, query_rows, doc_rows)
+        scores = _compared(ranker, queries, docs, query_rows, doc_rows)
+    else:
+        scores = _read_together(ranker, queries, docs, query_rows, doc_rows)
+    if np.isnan(scores).any():
+        raise InputError("scores must be numbers, got NaN; the ranker has diverged: train it again with a lower learning rate")
+    return scores
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """A batch on a device, with all its parts."""
+    return type(batch)(*(part.to(device) if isinstance(part, Tensor) else part and moved(part, device) for part in batch))
+
+
+def _read_together(ranker: Ranker, queries: Tokens, docs: Tokens, query_rows: np.ndarray, doc_rows: np.ndarray) -> np.ndarray:
     reads, device = ranker.reads, next(ranker.parameters()).device
     collator = _collator(reads, queries, docs)
     lengths = docs.lengths(doc_rows) + queries.lengths(query_rows)
@@ -56,11 +69,6 @@ def pair_scores(ranker: Ranker, queries: Tokens, docs: Tokens, query_rows: np.nd
             lists = [LabelledList(int(query_rows[i]), doc_rows[i : i + 1], label) for i in at.tolist()]
             scores[at] = ranker(moved(collator(lists), device)).squeeze(1).float().cpu().numpy()
     return scores
-
-
-def moved(batch: Any, device: torch.device) -> Any:
-    """A batch on a device, with all its parts."""
-    return type(batch)(*(part.to(device) if isinstance(part, Tensor) else part and moved(part, device) for part in batch))
 
 
 def _collator(reads: Reads, queries: Tokens, docs: Tokens) -> Collator:

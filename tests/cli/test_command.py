@@ -322,6 +322,34 @@ def test_trained_weights_are_asked_for_and_untrained_ones_do_not_pass_for_them(c
     assert "say which to take (--ckpt_path best or last)" in capsys.readouterr().err
 
 
+def test_weights_that_diverged_pass_for_nothing(config, tmp_path, capsys, monkeypatch):
+    """Without a validation, nobody else sees it."""
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    run, output = tmp_path / "run", tmp_path / "made"
+    assert main(["fit", "--config", str(config), "--model.lr", "1e30", "--trainer.limit_val_batches", "0"]) == 2
+    text = "the model has diverged; lower its learning rate (option model.lr)"
+    assert capsys.readouterr().err.splitlines()[-1] == f"ltr: training has made weights NaN or infinite: {text}"
+    (tmp_path / "docs.txt").write_text("w1\nw2\n")
+    for words in (
+        ["predict", str(run)],
+        ["rank", str(run), "--query", "w1", "--documents", str(tmp_path / "docs.txt")],
+        ["score", str(run), "--data", yaml.safe_load(config.read_text())["data"]["init_args"]["path"], "--output", str(output)],
+        ["export", str(run), str(output)],
+    ):
+        assert main(words) == 2
+        assert "NaN" in (told := capsys.readouterr().err) and "the model has diverged" in told, words
+    assert not (run / "predict.run").exists() and not output.exists()
+
+
+def test_what_measures_nothing_is_no_measurement(config, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    assert main(["fit", "--config", str(config), "--trainer.limit_val_batches", "0", "--trainer.max_steps", "3"]) == 0
+    for command, option in (("validate", "val"), ("test", "test")):
+        assert main([command, str(tmp_path / "run"), "--trainer.limit_test_batches", "0"]) == 2
+        text = f"ltr: ltr {command} must read batches to measure anything, and has read none; raise it"
+        assert capsys.readouterr().err.splitlines()[-1] == f"{text} (option trainer.limit_{option}_batches)"
+
+
 def test_a_run_s_configuration_used_elsewhere_writes_there(config, tmp_path):
     assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
     before = (tmp_path / "run/checkpoints/last.ckpt").stat().st_mtime_ns

@@ -37,6 +37,14 @@ def test_a_run_is_trained_again_and_its_numbers_are_the_same(config, capsys):
         [line.split()[:5] for line in (folder / "test.run").read_text().splitlines()] for folder in (run, run / "reproduced")
     ]
     assert ranked[0] == ranked[1]
+    made = json.loads((run / "reproduced/metrics.json").read_text())["test"]["made"]
+    made["commit"] = "0123"
+    found = json.loads((run / "reproduced/metrics.json").read_text())
+    found["test"]["made"] = made
+    (run / "reproduced/metrics.json").write_text(json.dumps(found))
+    assert main(["reproduce", str(run)]) == 0  # trains nothing: what is compared says when it was made, and by what
+    told = f"{run}/reproduced was tested on {made['date']}, by ltr {__version__} 0123; remove it to train again"
+    assert capsys.readouterr().out.startswith(told)
     found = json.loads((run / "metrics.json").read_text())
     found["test"]["nDCG_exp@10"] += 0.01
     (run / "metrics.json").write_text(json.dumps(found))

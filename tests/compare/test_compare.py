@@ -274,6 +274,12 @@ def test_runs_that_cannot_be_compared_are_one_line_and_exit_code_2(case, runs, c
     assert not Path("out.csv").exists()
 
 
+def test_without_a_configuration_the_folder_says_the_seed(runs):
+    for file in runs.glob("base/*/config.yaml"):
+        file.unlink()
+    assert [run.seed for run in experiments(["runs/base"])[0].runs] == [0, 1, 2]
+
+
 def test_other_candidates_are_said(runs):
     for seed in range(3):
         file = runs / f"good/seed={seed}/metrics.json"
@@ -307,13 +313,13 @@ def test_the_command_prints_and_writes_its_tables(runs, capsys):
 
 
 def test_nobody_reads_the_table(runs):
-    """As ``ltr compare … | true`` under pipefail: what a program does that SIGPIPE ends."""
+    """As ``ltr compare … | true`` under pipefail: what a program does that SIGPIPE ends. The files are written."""
     reader, writer = os.pipe()
     os.close(reader)
-    words = [sys.executable, "-m", "ltr", "compare", "runs/base", "runs/good"]
+    words = [sys.executable, "-m", "ltr", "compare", "runs/base", "runs/good", "--csv", "out.csv"]
     done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "") and Path("out.csv").is_file()
 
 
 def test_it_starts_without_lightning(runs):

@@ -170,6 +170,21 @@ def test_a_new_array_is_zeros_with_its_blocks_on_disk(tmp_path):
     assert (tmp_path / "a.npy").stat().st_blocks * 512 >= array.nbytes
 
 
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("No space left on device (28)")]
+)
+def test_a_full_disk_leaves_no_folder(tmp_path, error):
+    """Packages in Rust have errors of their own."""
+
+    def full(folder: Path) -> None:
+        (folder / "half").write_text("half")
+        raise error
+
+    with pytest.raises(InputError, match=r"made: the disk is full \(No space left on device\); make room$"):
+        files.write_folder(tmp_path / "made", full)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_full_disk_leaves_no_table_of_features(tmp_path, monkeypatch):
     """The room for both tables is taken before they are written: an error, and not a process killed by a write to a map."""
     split = read_letor([write_letor(tmp_path / "read") / "train.txt"])

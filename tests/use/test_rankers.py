@@ -134,12 +134,23 @@ def test_bad_features(tmp_path, letor_folder, features, said):
         (lambda one: one.score([("w1", "w2"), ("w1", None)]), r"got \('w1', None\) at 1"),
         (lambda one: one.rank("w1", "w2 w3"), "one string"),
         (lambda one: one.rank("w1", ["w2"], k=0), "k must be at least 1"),
+        (lambda one: one.rank("w\udcff", ["w2"]), "valid Unicode, got half a surrogate pair"),
         (lambda one: one.rank("w1 " * 30, ["w2"]), "has 30 tokens, but max_length 20 leaves"),
     ],
 )
 def test_bad_texts(backbone, call, said):
     with pytest.raises(InputError, match=said):
         call(TextRanker(PairWiseBertRanker(backbone, max_length=20)))
+
+
+@pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
+def test_scores_that_are_no_numbers(backbone, kind):
+    """As those of an overflow in half precision."""
+    model = kind(backbone, max_length=20)
+    ranker = Retriever(model) if kind is DualEncoder else TextRanker(model)
+    next(model.parameters()).data.fill_(float("nan"))
+    with pytest.raises(InputError, match="scores must be numbers, got NaN; the ranker has diverged"):
+        ranker.score([("w1", "w2")])
 
 
 def test_bad_precision_side_and_source(backbone, tmp_path, runs):

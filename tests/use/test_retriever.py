@@ -151,6 +151,19 @@ def test_a_query_on_the_command_line(tmp_path, backbone, capsys):
     assert [row[3] for row in rows] == [" ".join(one.text.split()) for one in expected]
 
 
+@pytest.mark.parametrize("query", ["null", "~", "true", "3", ""])
+def test_a_query_is_taken_as_it_stands(query, backbone, collection_folder, tmp_path, capsys, monkeypatch):
+    """YAML reads None in some, and nobody types any more."""
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    monkeypatch.setattr("sys.stdin", io.StringIO("w3 w4\n"))
+    assert main(["search", backbone, "--corpus", str(collection_folder), "--query", query, "--k", "1"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    (best,) = Retriever(DualEncoder(backbone)).search(query, collection_folder, k=1)
+    assert line.split("\t")[2] == best.id
+    (tmp_path / "d.txt").write_text("w1\n")
+    assert main(["rank", backbone, "--query", query, "--documents", str(tmp_path / "d.txt")]) == (0 if query else 2)
+
+
 def test_queries_are_typed(backbone, collection_folder, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("w3 w4\nw5\n\nw6\n"))
     assert main(["search", backbone, "--corpus", str(collection_folder), "--k", "3"]) == 0
