@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from ltr.use.export import Form
 from ltr.use.export import export as write_exported
 from ltr.use.int8 import METRIC
 from ltr.use.load import load
-from ltr.use.rankers import Precision, RankedDocument, TextRanker
+from ltr.use.rankers import FeatureScorer, Precision, RankedDocument, TextRanker
 from ltr.use.reranking import lines, lines_of_search, ranked, reranked, searched_twice
 from ltr.use.retriever import Retriever, SearchableCorpus
 from ltr.use.teaching import Teacher, lists_to_score, score_lists
@@ -109,7 +110,7 @@ def search(
     _at_least_one(k=k, depth=depth)
     if (queries is None) != (output is None) or (queries is not None and query != STDIN):
         raise InputError("ltr search takes --query, or --queries and --output, or neither; see ltr search --help")
-    found = load(ranker, precision, device)
+    found = _loaded(ranker, precision, device)
     if not isinstance(found, Retriever):
         raise InputError(f"{ranker} is no dual encoder, and only one can search a corpus; let it order: --rerank {ranker}")
     second = None if rerank is None else _texts(rerank, precision, device)
@@ -172,10 +173,15 @@ def score(
 
 
 def _texts(name: str, precision: Precision | None, device: str | None) -> TextRanker:
-    found = load(name, precision, device)
+    found = _loaded(name, precision, device)
     if not isinstance(found, TextRanker):
         raise InputError(f"{name} reads feature vectors, not texts; use it in Python: ltr.load")
     return found
+
+
+def _loaded(name: str, precision: Precision | None, device: str | None) -> TextRanker | FeatureScorer:
+    with redirect_stdout(sys.stderr):  # some packages speak when they are imported, and stdout is for results
+        return load(name, precision, device)
 
 
 def _write(output: str, ranked: Iterable[Ranked], n_queries: int) -> None:

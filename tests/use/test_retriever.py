@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -162,6 +164,14 @@ def test_a_query_is_taken_as_it_stands(query, backbone, collection_folder, tmp_p
     assert line.split("\t")[2] == best.id
     (tmp_path / "d.txt").write_text("w1\n")
     assert main(["rank", backbone, "--query", query, "--documents", str(tmp_path / "d.txt")]) == (0 if query else 2)
+
+
+@pytest.mark.long
+def test_only_results_are_on_stdout(backbone, collection_folder):
+    """With WANDB_MODE=offline, transformers speaks when it is imported."""
+    words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1", "--k", "2"]
+    done = subprocess.run([sys.executable, "-m", "ltr", *words], capture_output=True, text=True, check=True)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["1", "2"]
 
 
 def test_queries_are_typed(backbone, collection_folder, capsys, monkeypatch):
