@@ -76,6 +76,9 @@ class Toy(RankerModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
+    def on_train_end(self):
+        """Not the error that ends a run with such weights: here they are lost on purpose."""
+
 
 class Named(RankingDataModule):
     def __init__(self, data):
