@@ -23,7 +23,7 @@ from ltr.losses.loss import not_negative
 from ltr.margins import Margin
 from ltr.metrics import RankedLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
-from ltr.models.ranker import all_finite
+from ltr.models.ranker import check_trained
 from ltr.optimiser import adamw, rate_factor
 from ltr.search.corpus import FoundLists, search_corpus
 
@@ -261,11 +261,8 @@ class RankerModule(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_train_end(self) -> None:
-        """What no validation has told: an InputError where the weights are no numbers any more."""
-        if not all_finite(self):
-            raise InputError(
-                "training has made weights NaN or infinite: the model has diverged; lower its learning rate", option="lr"
-            )
+        """See :func:`ltr.models.ranker.check_trained`: perhaps no validation has told."""
+        check_trained(self)
 
     # Measuring
 

@@ -3,14 +3,16 @@
 import importlib
 import os
 import sys
+from contextlib import suppress
 
 from ltr.errors import InputError
 
 
 def run(args: list[str]) -> None:
     """Run a command; an InputError for what the user can mend."""
-    if os.getcwd() not in sys.path:  # a class of one's own in the working directory, also for the console script
-        sys.path.insert(0, os.getcwd())
+    with suppress(FileNotFoundError):  # of a folder that was removed
+        if os.getcwd() not in sys.path:  # a class of one's own in the working directory, also for the console script
+            sys.path.insert(0, os.getcwd())
     if args[0] in ("compare", "grid", "reproduce", "doctor"):  # without the others: Lightning takes seconds to import
         return importlib.import_module(f"ltr.cli.{args[0]}").run(args[1:])
     if args[0] in ("rank", "search", "export", "score"):

@@ -266,12 +266,12 @@ class RankerCLI(LightningCLI):
         log.info("test.run, per_query.tsv and metrics.json lie in %s", self.trainer.default_root_dir)
 
     def _tell_ceiling(self, command: str) -> None:
-        if is_trial(self.trainer):
-            return
-        report = read_metrics(RunFolder(self.trainer.default_root_dir).results).get(command)
-        if report is None:
+        if not sum(self.trainer.num_test_batches if command == "test" else self.trainer.num_val_batches):
             text = f"ltr {command} must read batches to measure anything, and has read none; raise it"
             raise InputError(text, option=f"trainer.limit_{command.removesuffix('idate')}_batches")
+        if is_trial(self.trainer) or not self.trainer.is_global_zero:  # which writes the results
+            return
+        report = read_metrics(RunFolder(self.trainer.default_root_dir).results)[command]
         if told := told_ceiling(report):
             log.info("%s", told)
 

@@ -3,9 +3,11 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import yaml
 from filelock import FileLock, Timeout
 
 from ltr.cli import one_line
@@ -196,14 +198,16 @@ def _is_done(grid: Grid, cell: Cell, folder: Path, options: list[str]) -> bool:
 
 
 def _deciding(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What changes a cell's result: the base's files, and each option as it was said last."""
-    words = content["options"]
-    said = dict(zip(words[::2], words[1::2], strict=True))
+    """What changes a cell's result: the base's files, and each option as it was said last, with what ``--option+`` has added."""
+    words, said = content["options"], dict[str, list[str]]()
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        option = name.removesuffix("+")
+        said[option] = [*said.get(option, ["base"]), value] if name.endswith("+") else [value]
     return {"base": content["base"], "seed": content["seed"]} | {k: v for k, v in said.items() if k not in FREE}
 
 
 def _is_trained(folder: Path) -> bool:
-    """Whether a run has reached its end; where its last weights were removed, its results stand."""
+    """Whether a run has reached its end. Where its last weights were removed, its results stand; where they are damaged, not."""
     from ltr.run.folder import RunFolder, read_checkpoint  # Lightning takes seconds to import
     from ltr.run.progress import finished
 
@@ -211,8 +215,12 @@ def _is_trained(folder: Path) -> bool:
     if not run.last.is_file():
         return True
     trainer = (read_yaml(run.config) or {})["trainer"]
-    ends = (trainer["max_epochs"], trainer["max_steps"], trainer["max_time"])
-    return finished(read_checkpoint(run.last, quick=True), *ends) is not None
+    epochs, steps, time = (trainer[name] for name in ("max_epochs", "max_steps", "max_time"))
+    if isinstance(time, str) and time.startswith("{"):
+        time = yaml.safe_load(time)  # the parser dumps a mapping as text
+    with suppress(InputError):
+        return finished(read_checkpoint(run.last, quick=True), epochs, steps, time) is not None
+    return False
 
 
 def _chosen(grid: Grid, tried: Sequence[Cell], cells: Sequence[Cell], root: Path) -> list[Cell]:

@@ -41,6 +41,7 @@ def _main(args: list[str], path: list[str]) -> None:
     from ltr.__main__ import main
 
     sys.path[:] = path
+    sys.argv[1:] = args  # by which Lightning starts the other processes of a run
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     code = main(args)
     sys.stdout.flush()

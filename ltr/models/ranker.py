@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch
 from ltr.data.formats import Reads
+from ltr.errors import InputError
 
 
 class Ranker(nn.Module):
@@ -53,8 +54,16 @@ def in_lists(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def all_finite(module: nn.Module) -> bool:
-    """Whether all weights are numbers."""
-    return all(bool(weight.isfinite().all()) for weight in module.parameters())
+    """Whether all weights are numbers. One that is not trained may be infinite."""
+    bad = (~weight.isfinite() if weight.requires_grad else weight.isnan() for weight in module.parameters())
+    return not any(bool(one.any()) for one in bad)
+
+
+def check_trained(module: nn.Module) -> None:
+    """An InputError where training has made weights that are no numbers."""
+    if not all_finite(module):
+        text = "training has made weights NaN or infinite: the model has diverged; lower its learning rate"
+        raise InputError(text, option="lr")
 
 
 def digest_of_weights(module: nn.Module) -> str:

@@ -18,6 +18,7 @@ from ltr.callbacks.mining import HardNegativeMining
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError, Terminated
 from ltr.metrics import LOWER_IS_BETTER
+from ltr.models.ranker import check_trained
 from ltr.module import is_trial
 from ltr.run.folder import RunFolder, read_checkpoint, second_name, write_checkpoint
 from ltr.run.progress import Moment, settle
@@ -231,9 +232,10 @@ class Checkpoints(Checkpoint):
     def _save(self, trainer: Trainer, moment: Moment) -> None:
         """Write ``last.ckpt``, and ``best.ckpt`` where the weights are the best so far.
 
-        Only rank 0 does, and no rank waits for it. In the middle of accumulated gradients a resume continues after the step
-        before, and repeats the batches since.
+        Only rank 0 does, and no rank waits for it. Weights that are no numbers are refused: those before them stay. In the middle
+        of accumulated gradients a resume continues after the step before, and repeats the batches since.
         """
+        check_trained(trainer.lightning_module)
         improved, self._improved, self._is_due = self._improved, False, False
         self._stopped = trainer.should_stop and not _time_is_up(trainer)
         if not trainer.is_global_zero or is_trial(trainer):

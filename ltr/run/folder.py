@@ -135,6 +135,7 @@ def write_checkpoint(checkpoint: dict[str, Any], file: Path) -> None:
 
     Lightning itself would write one copy into memory, and another into the folder of temporary files.
     """
+    file.unlink(missing_ok=True)  # what a killed process left may be a second name of other weights, which stay as they are
     try:
         with open(file, "wb") as opened:
             torch.save(checkpoint, opened)

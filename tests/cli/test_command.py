@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import logging
+import math
 import time
 from pathlib import Path
 
@@ -329,6 +330,12 @@ def test_weights_that_diverged_pass_for_nothing(config, tmp_path, capsys, monkey
     assert main(["fit", "--config", str(config), "--model.lr", "1e30", "--trainer.limit_val_batches", "0"]) == 2
     text = "the model has diverged; lower its learning rate (option model.lr)"
     assert capsys.readouterr().err.splitlines()[-1] == f"ltr: training has made weights NaN or infinite: {text}"
+    assert not list(run.rglob("*.ckpt"))
+    assert main(["fit", "--config", str(config), "--trainer.limit_val_batches", "0", "--trainer.max_steps", "3"]) == 0
+    last = run / "checkpoints/last.ckpt"
+    kept = torch.load(last, weights_only=True)
+    kept["state_dict"]["ranker.head.weight"].fill_(math.nan)  # as older versions have kept them
+    torch.save(kept, last)
     (tmp_path / "docs.txt").write_text("w1\nw2\n")
     for words in (
         ["predict", str(run)],
@@ -344,6 +351,7 @@ def test_weights_that_diverged_pass_for_nothing(config, tmp_path, capsys, monkey
 def test_what_measures_nothing_is_no_measurement(config, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     assert main(["fit", "--config", str(config), "--trainer.limit_val_batches", "0", "--trainer.max_steps", "3"]) == 0
+    assert main(["test", str(tmp_path / "run")]) == 0  # whose results are not those of the next one
     for command, option in (("validate", "val"), ("test", "test")):
         assert main([command, str(tmp_path / "run"), "--trainer.limit_test_batches", "0"]) == 2
         text = f"ltr: ltr {command} must read batches to measure anything, and has read none; raise it"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from ltr.__main__ import main
-from ltr.cli.grid import _content, chosen_by_name
+from ltr.cli.grid import _content, _deciding, chosen_by_name
 from ltr.errors import InputError
 from ltr.grid import Grid
 from tests.conftest import write_letor
@@ -116,8 +117,17 @@ def test_a_cell_that_was_tested_before_its_end_is_trained_to_it(folder, capfd):
     assert main([*words, "2", "--table"]) == 2
     assert "1 of 1 runs are not there yet" in capfd.readouterr().err
     assert main([*words, "2"]) == 0 and steps(run) == 12
-    before = (run / "test.run").stat().st_mtime_ns
-    (run / "checkpoints/last.ckpt").unlink()  # its results stand
+    before, last = (run / "test.run").stat().st_mtime_ns, run / "checkpoints/last.ckpt"
+    whole = last.read_bytes()
+    last.write_bytes(whole[:1000])
+    assert main([*words, "2", "--table"]) == 2
+    assert "1 of 1 runs are not there yet" in capfd.readouterr().err
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["trainer"] |= {"max_epochs": -1, "max_time": "{'seconds': 0}"}  # so the parser writes a mapping
+    last.write_bytes(whole)
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main([*words, "2", "--table"]) == 0
+    last.unlink()  # its results stand
     assert main([*words, "2"]) == 0 and (run / "test.run").stat().st_mtime_ns == before
 
 
@@ -125,6 +135,25 @@ def test_what_changes_no_result_makes_no_other_cell(folder):
     words = ["grid", "grids/losses.yaml", "--only", "ranknet", "--seeds", "1"]
     assert main([*words, "--model.lr", "0.2", "--trainer.max_epochs", "1"]) == 0
     assert main([*words, "--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "true", "--model.lr", "0.2"]) == 0
+
+
+@pytest.mark.long
+def test_a_cell_of_two_processes(folder):
+    """Lightning starts the second one by the arguments of the first, which are those of the cell and not of the grid."""
+    two = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    words = [sys.executable, "-m", "ltr", "grid", "grids/losses.yaml", "--only", "ranknet", "--seeds", "1", *two]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "[rank 1]" not in done.stderr and steps("runs/losses/ranknet/seed=1") == 3
+
+
+def test_options_that_add_do_not_replace_each_other():
+    def deciding(*words):
+        return _deciding({"base": [], "seed": 0, "options": [*words]})
+
+    adding = ("--trainer.callbacks+", "mine.A"), ("--trainer.callbacks+", "mine.B"), ("--trainer.callbacks", "[]")
+    orders = [deciding(*(word for at in order for word in adding[at])) for order in permutations(range(3))]
+    assert len({str(one) for one in orders}) == 5  # that B was added first means nothing once the list is emptied
+    assert deciding("--model.lr", "1", "--wandb", "x", "--model.lr", "2") == deciding("--model.lr", "2")
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

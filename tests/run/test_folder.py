@@ -241,6 +241,15 @@ def test_killed_between_the_two_files_of_the_first_validation(config):
     assert all(torch.equal(a, b) for a, b in zip(_weights("run"), _weights("whole"), strict=True))
 
 
+def test_what_a_killed_process_left_is_no_second_name_to_write_by(tmp_path):
+    """Killed between the two files of a validation, a run leaves its new best weights under the name of the temporary file."""
+    best, temporary = tmp_path / "best.ckpt", tmp_path / ".checkpoint.tmp"
+    write_checkpoint({"global_step": 8}, best)
+    temporary.hardlink_to(best)
+    write_checkpoint({"global_step": 16}, temporary)
+    assert [torch.load(file)["global_step"] for file in (best, temporary)] == [8, 16]
+
+
 class _Clock:
     """A clock of its own: epochs of 50 s, and 10 s for each checkpoint."""
 
