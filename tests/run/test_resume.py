@@ -18,7 +18,6 @@ import yaml
 from ltr.__main__ import main
 from ltr.losses import RankNetLoss
 from ltr.run import checkpoints
-from ltr.run.folder import write_checkpoint
 from ltr.run.signals import NAMES, _tell
 from tests.run.kills import Child, start, torn, waiting
 from tests.run.resumes import AVERAGE, VARIANTS, configured, differences, outcome, try_variant, write_world
@@ -289,16 +288,20 @@ def test_an_exception_leaves_the_checkpoint_before(world, tmp_path, monkeypatch)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 def test_a_full_disk_leaves_the_checkpoint_before(world, tmp_path, monkeypatch, capsys):
     """It is full at the third checkpoint, of step 8; the second is that of step 6."""
-    calls, run = itertools.count(1), tmp_path / "stopped/run"
+    calls, run, save = itertools.count(1), tmp_path / "stopped/run", torch.save
 
-    def full(checkpoint: dict, file: Path) -> None:
-        write_checkpoint(checkpoint, Path("/dev/full") if next(calls) == 3 else file)
+    def full(checkpoint: dict, file) -> None:
+        if next(calls) == 3:
+            with open("/dev/full", "wb") as device:
+                save(checkpoint, device)
+        save(checkpoint, file)
 
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     with monkeypatch.context() as patch:
-        patch.setattr("ltr.run.checkpoints.write_checkpoint", full)
+        patch.setattr("torch.save", full)
         assert main(start(run, _written(world, run.parent))) == 2
-    assert "the disk of /dev/full is full (No space left on device)" in capsys.readouterr().err.splitlines()[-1]
+    told = f"ltr: the disk of {run}/checkpoints/.checkpoint.tmp is full (No space left on device)"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(told)
     assert sorted(file.name for file in (run / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"] and torn(run) == []
     assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 6
     assert main(["fit", str(run)]) == 0
