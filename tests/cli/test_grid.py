@@ -156,7 +156,7 @@ def test_options_that_add_do_not_replace_each_other():
     assert deciding("--model.lr", "1", "--wandb", "x", "--model.lr", "2") == deciding("--model.lr", "2")
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_cell_leaves_with_its_grid(how, folder):
     """Killed with -9, the grid can tell nobody; the run that it waited for saves and ends all the same."""
     words = ["grid", "grids/losses.yaml", "--only", "ranknet", "--seeds", "1", "--trainer.max_epochs", "100000"]
