@@ -316,6 +316,14 @@ def test_overfit_batches_repeats_its_batches(tmp_path, backbone, collection_fold
     assert run.callback_metrics["train/loss"] < 0.5
 
 
+def test_weights_that_diverged_end_a_run_in_python_too(tmp_path, backbone, collection_folder):
+    """With neither a validation nor a checkpoint of ours."""
+    module = cross_encoder(backbone, SoftmaxLoss(), lr=1e30)
+    run = trainer(tmp_path, max_epochs=1, limit_val_batches=0)
+    with pytest.raises(InputError, match="training has made weights NaN or infinite: the model has diverged"):
+        run.fit(module, data_for(module, TripletDataModule, collection_folder, batch_size=4))
+
+
 def test_gradients_and_values_in_bf16_mixed(tmp_path, backbone, collection_folder):
     module = cross_encoder(backbone, SoftmaxLoss(), lr=0.01)
     run = trainer(tmp_path, max_epochs=6, precision="bf16-mixed")

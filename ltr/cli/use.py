@@ -11,9 +11,9 @@ import jsonargparse
 from rich.console import Console
 from rich.table import Table
 
-from ltr.data.collection import lists_of_lines, open_collection
+from ltr.data.collection import lists_of_run, open_collection
 from ltr.data.text_files import open_texts
-from ltr.data.trec import Ranked, read_run, write_run
+from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
 from ltr.use.export import Form
 from ltr.use.export import export as write_exported
@@ -73,7 +73,7 @@ def rank(
         _show(ranked(_texts(ranker, precision, device), query, table)[:k])
     elif run is not None and data is not None and output is not None and not query and documents is None:
         tables = open_texts(data, "query", "--data"), open_texts(data, "document", "--data")
-        lists = lists_of_lines(Path(run), "line", *tables, read_run(run)).best_first().first(depth)
+        lists = lists_of_run(Path(run), *tables).first(depth)
         _write(output, lines(reranked(_texts(ranker, precision, device), *tables, lists), *tables), len(lists.query_rows))
     else:
         raise InputError("ltr rank needs either --query and --documents, or --run, --data and --output; see ltr rank --help")
