@@ -5,11 +5,11 @@ BIN := .venv/bin
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo data test test-long mutations lint docs bench quality reproduce clean
+.PHONY: help env demo data test test-long test-newest test-oldest mutations lint docs bench quality reproduce clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: .venv/ready  ## Create .venv with everything installed
 
@@ -31,6 +31,21 @@ test: env  ## Run the tests (J=1: one after the other)
 test-long: env  ## Run the tests that make test leaves out
 	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n $(or $(J),auto)
 
+# What others install: the newest versions that the packages allow, and the oldest that setup.cfg names. torch alone is
+# that of constraints.txt. T: tests, where not all are run.
+test-newest:  ## Run the tests with the newest versions of all packages
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/pip install -q $$(grep '^torch==' constraints.txt)
+	.venv-newest/bin/pip install -q -e '.[cpu,demo,dev,onnx]'
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile $(T)
+
+test-oldest:  ## Run the tests with the oldest versions that setup.cfg allows
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install -q $$(grep '^torch==' constraints.txt)
+	sed -nE 's/^ +([A-Za-z0-9_-]+)(\[.*\])? >= ([0-9.]+)$$/\1==\3/p' setup.cfg | grep -v '^torch==' > .venv-oldest/oldest.txt
+	.venv-oldest/bin/pip install -q -c .venv-oldest/oldest.txt -e '.[cpu,demo,dev,onnx]'
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile $(T)
+
 mutations: env  ## Plant faults in a copy of the losses: would the tests notice? (J=2: two at a time)
 	$(BIN)/python tests/mutations.py -j $(or $(J),1)
 
@@ -38,6 +53,7 @@ lint: env  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@$(BIN)/python tests/density.py
 
 docs: env  ## Rebuild docs/losses.md, its figures, and the outputs of the notebooks
 	OMP_NUM_THREADS=1 $(BIN)/python docs/build_losses.py
@@ -100,5 +116,5 @@ ifndef QUICK
 endif
 
 clean:  ## Remove what was built, not what was trained
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf .venv .venv-newest .venv-oldest .mypy_cache .pytest_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

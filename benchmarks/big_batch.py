@@ -1,8 +1,8 @@
 """How much memory does a batch take that does not fit at once?  python benchmarks/big_batch.py
 
-One training step of a dual encoder over the in-batch softmax of 4,096 pairs. With ``keep_tokens: 0`` memory
-grows with the chunk and the matrix of scores, not with the activations of the batch. The peak is that of the
-whole process, libraries and optimiser included.
+One training step of a dual encoder over the in-batch softmax of 4,096 pairs. With
+``keep_tokens: 0`` memory grows with the chunk and the matrix of scores, not with the activations of
+the batch. The peak is that of the whole process, libraries and optimiser included.
 """
 
 import logging
@@ -14,7 +14,7 @@ from harness.machine import described, resident
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 from lightning.pytorch import Callback, Trainer
 
-from ltr.datamodules import GroupDataModule
+from ltr.datamodules import Evaluation, GroupDataModule
 from ltr.in_batch import OtherQueries
 from ltr.losses import SoftmaxLoss
 from ltr.models import DualEncoder
@@ -43,15 +43,22 @@ def main() -> None:
     add_data(made, LIVEQA, MEDQUAD)
     options = made.parse_args()
     if options.tiny:
-        options.batch, options.max_length = 4, 16
+        options.batch = 4
+        options.max_length = 16
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
-    encoder = TextEncoder.Options(max_tokens=options.max_tokens, keep_tokens=None if options.keep else 0)
-    ranker = DualEncoder(options.backbone, temperature=0.05, max_length=options.max_length, encoder=encoder)
+    encoder = TextEncoder.Options(
+        max_tokens=options.max_tokens, keep_tokens=None if options.keep else 0
+    )
+    ranker = DualEncoder(
+        options.backbone, temperature=0.05, max_length=options.max_length, encoder=encoder
+    )
     module = RankerModule(ranker, SoftmaxLoss(), in_batch=OtherQueries())
-    searched = {"candidates": "corpus", "depth": 10, "reads": ranker.reads}
-    data = GroupDataModule(options.data, groups=options.batch, docs_per_group=1, **searched)
+    searched = Evaluation("corpus", depth=10)
+    data = GroupDataModule(
+        options.data, groups=options.batch, docs_per_group=1, evaluation=searched
+    )
     timer = Timer()
     trainer = Trainer(
         max_steps=1,

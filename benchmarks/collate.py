@@ -1,10 +1,11 @@
 """How long does the data of a training step take, without workers?  python benchmarks/collate.py
 
-Batches of epoch 0. Drawing chooses the documents of each row, and sorts the rows of a window of batches by
-length; collating joins the tokens of each pair, at most 256, and pads the lists.
+Batches of epoch 0. Drawing chooses the documents of each row, and sorts the rows of a window of
+batches by length; collating joins the tokens of each pair, at most 256, and pads the lists.
 
-CPU time, which other processes disturb less than time on the clock. Drawing is that of all batches divided by their
-number, so that each pays its share of the sorting; collating is that of the median batch.
+CPU time, which other processes disturb less than time on the clock. Drawing is that of all batches
+divided by their number, so that each pays its share of the sorting; collating is that of the median
+batch.
 """
 
 import statistics
@@ -14,8 +15,8 @@ from harness.machine import described
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 
 from ltr.data.formats import JoinedPairs
-from ltr.datamodules import TripletDataModule
-from ltr.models.encoder.pretrained import load_tokenizer
+from ltr.datamodules import Evaluation, TripletDataModule
+from ltr.models.encoder.loading.pretrained import load_tokenizer
 
 ROUNDS = 5
 STEPS = 64  # a window
@@ -34,16 +35,24 @@ def main() -> None:
     add_data(made, LIVEQA, MEDQUAD)
     add_backbone(made)
     options = made.parse_args()
-    folder, rounds = options.data, 1 if options.tiny else ROUNDS
+    folder = options.data
+    rounds = 1 if options.tiny else ROUNDS
     tokenizer = load_tokenizer(options.backbone)
     print(described(), f"\n{folder}, {rounds} rounds\n")
-    print("| lists | documents | tokens of a pair | drawn, ms | collated, ms | collated, µs a pair |\n" + "| --- " * 6 + "|")
+    print(
+        "| lists | documents | tokens of a pair | drawn, ms | collated, ms | collated, µs a pair |\n"
+        + "| --- " * 6
+        + "|"
+    )
     for batch_size, negatives in ((2, 1),) if options.tiny else ((16, 1), (64, 3)):
-        drawing, collating = [], []
+        drawing = []
+        collating = []
         for _ in range(rounds):
             rows = {"negatives": "bm25", "negatives_per_query": negatives, "batch_size": batch_size}
             reads = JoinedPairs(tokenizer, 64 if options.tiny else 256)
-            data = TripletDataModule(folder, **rows, candidates="bm25", depth=20, reads=reads)  # it has drawn nothing yet
+            data = TripletDataModule(folder, **rows, evaluation=Evaluation("bm25", depth=20))
+            data.reads = reads
+            # It has drawn nothing yet.
             data.setup("fit")
             steps = 1 if options.tiny else min(len(data.train_dataloader()), STEPS)
             lists, seconds = drawn(data, steps)
@@ -52,8 +61,13 @@ def main() -> None:
                 start = time.process_time()
                 data.collator(rows_of_step)
                 collating.append(time.process_time() - start)
-        lengths = [length for rows_of_step in lists for length in data.collator(rows_of_step).pairs.lengths.tolist()]
-        collated, n_pairs = statistics.median(collating), len(lengths) / len(lists)
+        lengths = [
+            length
+            for rows_of_step in lists
+            for length in data.collator(rows_of_step).pairs.lengths.tolist()
+        ]
+        collated = statistics.median(collating)
+        n_pairs = len(lengths) / len(lists)
         print(
             f"| {batch_size} | 1 + {negatives} | {statistics.fmean(lengths):.0f} | {statistics.median(drawing) * 1e3:.2f} | "
             f"{collated * 1e3:.2f} | {collated / n_pairs * 1e6:.2f} |",

@@ -1,9 +1,9 @@
 """How fast are documents embedded, ltr against sentence-transformers?  python benchmarks/encode.py
 
-A step embeds 16 batches of documents of the corpus, drawn at random, the same on both sides, whose embeddings
-must agree. sentence-transformers tokenises within the step. ltr has tokenised the corpus before: of that time
-the step gets the share of its documents, by their tokens before they are cut. harness/compare.py says what is
-measured, and how.
+A step embeds 16 batches of documents of the corpus, drawn at random, the same on both sides, whose
+embeddings must agree. sentence-transformers tokenises within the step. ltr has tokenised the corpus
+before: of that time the step gets the share of its documents, by their tokens before they are cut.
+harness/compare.py says what is measured, and how.
 """
 
 import json
@@ -15,13 +15,20 @@ from harness.sides import Setting, Side, fastest_attention, tokenising
 
 BATCHES = 16  # of a step
 CHECKED = 64  # documents, against sentence-transformers
-SEARCHED, QUERIES, DEPTH = 1000, 100, 100  # documents in bf16 against float32, those that search, and how deep
+# documents in bf16 against float32, those that search, and how deep
+SEARCHED = 1000
+QUERIES = 100
+DEPTH = 100
 
 
 def samples(setting: Setting, n_docs: int) -> list[np.ndarray]:
     """Rows of the documents of every step: the same on all sides."""
-    rng, size = np.random.default_rng(0), min(n_docs, BATCHES * setting.batch)
-    return [rng.choice(n_docs, size, replace=False) for _ in range(setting.warm_up + setting.turns * setting.steps)]
+    rng = np.random.default_rng(0)
+    size = min(n_docs, BATCHES * setting.batch)
+    return [
+        rng.choice(n_docs, size, replace=False)
+        for _ in range(setting.warm_up + setting.turns * setting.steps)
+    ]
 
 
 def prepare(setting: Setting) -> tuple[float, str]:
@@ -41,11 +48,15 @@ def prepare(setting: Setting) -> tuple[float, str]:
     cosine = cosines(found, expected)
     assert cosine.min() > 0.999, f"the sides' embeddings differ: a cosine of {cosine.min():.4f}"
     mean = float(form.lengths(store.lengths(np.arange(len(store)))).mean())
-    return mean, tokenising(store) + (f"; {agreement(setting)}" if setting.precision == "bf16" else "")
+    return mean, tokenising(store) + (
+        f"; {agreement(setting)}" if setting.precision == "bf16" else ""
+    )
 
 
 def agreement(setting: Setting) -> str:
-    """How near embeddings in bf16 are to those in float32, and how many documents both find for the same query."""
+    """How near embeddings in bf16 are to those in float32, and how many documents both find for the
+    same query.
+    """
     import torch
 
     from ltr.search.encode import encode
@@ -68,18 +79,22 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
 
-def our_encoder(setting: Setting):
+def our_encoder(setting: Setting, kernels: str = "auto"):
     """The encoder on the CPU, the tokens of the corpus, and how texts are laid out."""
     from ltr.data.collection import open_collection
     from ltr.data.formats import SingleTexts
     from ltr.data.tokens import TokenStore
-    from ltr.models.encoder.pretrained import load_encoder, load_tokenizer
+    from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
     from ltr.models.encoder.text_encoder import TextEncoder
 
     tokenizer = load_tokenizer(setting.backbone)
     store = TokenStore.open(open_collection(setting.data).corpus, tokenizer)
     model = load_encoder(setting.backbone, dropout="none").model
-    return TextEncoder(model, tokenizer.pad_token_id), store, SingleTexts(tokenizer, setting.max_length)
+    return (
+        TextEncoder(model, tokenizer.pad_token_id, options=TextEncoder.Options(kernels=kernels)),
+        store,
+        SingleTexts(tokenizer, setting.max_length),
+    )
 
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
@@ -88,7 +103,7 @@ def ours(meter: Meter, setting: Setting, side: Side) -> None:
 
     from ltr.search.encode import encode
 
-    encoder, store, form = our_encoder(setting)
+    encoder, store, form = our_encoder(setting, side.kernels)
     encoder.to(setting.device)
     meter.watch(encoder.model)
     counts = json.loads((store.folder / "manifest.json").read_text())

@@ -1,16 +1,18 @@
-"""How good are feature rankers beside boosted trees?  python benchmarks/letor.py experiments/grids/mq2008.yaml
+"""How good are feature rankers beside boosted trees?  python benchmarks/letor.py
+experiments/grids/mq2008.yaml
 
 Every cell of the grid is trained and tested on every fold of its data, by the command line, into
-``runs/GRID[/fold=K]/NAME/seed=N``. A run that is there already is read: remove its folder after a change of the
-file. The trees (LightGBM's lambdarank and XGBoost's rank:ndcg, ``pip install -e '.[bench]'``) get the same queries
-and the same metrics. All choose on the dev split alone: ours the epoch; the trees one of the settings below by its
-mean over the folds, and in the rows "best stage" also the number of trees, which is 300 otherwise.
+``runs/GRID[/fold=K]/NAME/seed=N``. A run that is there already is read: remove its folder after a
+change of the file. The trees (LightGBM's lambdarank and XGBoost's rank:ndcg,
+``pip install -e '.[bench]'``) get the same queries and the same metrics. All choose on the dev
+split alone: ours the epoch; the trees one of the settings below by its mean over the folds, and in
+the rows "best stage" also the number of trees, which is 300 otherwise.
 
-Prints, for each ranker, the metrics of the test split (mean over folds, then mean ± deviation over seeds),
-the dev metric that chose, and the seconds of training for one fold. The best of many epochs is too good on
-dev, more so for noisier configurations; to choose among configurations, look at the mean of the last five
-epochs instead. A second table tests the differences from the grid's baseline, over the queries of all folds and
-the seeds.
+Prints, for each ranker, the metrics of the test split (mean over folds, then mean ± deviation over
+seeds), the dev metric that chose, and the seconds of training for one fold. The best of many epochs
+is too good on dev, more so for noisier configurations; to choose among configurations, look at the
+mean of the last five epochs instead. A second table tests the differences from the grid's baseline,
+over the queries of all folds and the seeds.
 """
 
 import json
@@ -33,7 +35,7 @@ from harness.runs import Run, train_all
 from ltr.compare.statistics import estimate, holm
 from ltr.compare.tables import p_value
 from ltr.data.letor import FeatureSplit
-from ltr.datamodules import FeatureDataModule
+from ltr.datamodules import FeatureDataModule, Loading
 from ltr.grid import Grid
 from ltr.metrics import RankingMetric
 
@@ -55,7 +57,9 @@ Table = tuple[np.ndarray, np.ndarray, list[int]]  # features, labels, documents 
 
 
 class Result(NamedTuple):
-    """Of one training: metrics of the test split; on dev the metric that chose, and its mean over the last epochs; seconds."""
+    """Of one training: metrics of the test split; on dev the metric that chose, and its mean over
+    the last epochs; seconds.
+    """
 
     test: dict[str, float]
     dev: float
@@ -65,23 +69,34 @@ class Result(NamedTuple):
 
 def folds_of(config: dict[str, Any]) -> list[int | None]:
     """The folds of the data that a configuration names."""
-    path, data = Path(config["data"]["init_args"]["path"]), config["data"]["init_args"]
+    path = Path(config["data"]["init_args"]["path"])
+    data = config["data"]["init_args"]
     if "fold" not in data:
         return [None]
     plan = path / "folds.json"
-    names = json.loads(plan.read_text()) if plan.is_file() else [p.name for p in path.glob("Fold[0-9]*")]
+    names = (
+        json.loads(plan.read_text())
+        if plan.is_file()
+        else [p.name for p in path.glob("Fold[0-9]*")]
+    )
     return sorted(int(name.removeprefix("Fold")) for name in names)
 
 
 def read(folder: Path, measure: str) -> Result:
     """What a run folder holds."""
     metrics = json.loads((folder / "metrics.json").read_text())
-    test = {name: value for name, value in metrics["test"].items() if isinstance(value, float) and name != "seconds"}
+    test = {
+        name: value
+        for name, value in metrics["test"].items()
+        if isinstance(value, float) and name != "seconds"
+    }
     curve = [validation[measure] for validation in metrics["validations"]]
     return Result(test, max(curve), statistics.fmean(curve[-LATE:]), metrics["fit"]["seconds"])
 
 
-def measured(scores: np.ndarray, split: FeatureSplit, metrics: list[RankingMetric]) -> dict[str, float]:
+def measured(
+    scores: np.ndarray, split: FeatureSplit, metrics: list[RankingMetric]
+) -> dict[str, float]:
     """The metrics of one score per document, query after query."""
     for metric in metrics:
         metric.reset()
@@ -111,11 +126,20 @@ def lightgbm_stages(
     """nDCG@k of the dev split after each tree, and what predicts with the first n trees."""
     import lightgbm
 
-    options = {"objective": "lambdarank", "metric": "ndcg", "eval_at": [k], "num_threads": 1, "seed": 0, "verbose": -1}
+    options = {
+        "objective": "lambdarank",
+        "metric": "ndcg",
+        "eval_at": [k],
+        "num_threads": 1,
+        "seed": 0,
+        "verbose": -1,
+    }
     sets = [lightgbm.Dataset(x, y, group=sizes) for x, y, sizes in (train, dev)]
     curve: dict = {}
     record = [lightgbm.record_evaluation(curve)]
-    model = lightgbm.train(options | LIGHTGBM[setting], sets[0], n_trees, valid_sets=[sets[1]], callbacks=record)
+    model = lightgbm.train(
+        options | LIGHTGBM[setting], sets[0], n_trees, valid_sets=[sets[1]], callbacks=record
+    )
     return curve["valid_0"][f"ndcg@{k}"], lambda x, n: model.predict(x, num_iteration=n)
 
 
@@ -132,35 +156,59 @@ def xgboost_stages(
     curve: dict = {}
     evals = {"evals": [(sets[1], "dev")], "evals_result": curve, "verbose_eval": False}
     model = xgboost.train(options | XGBOOST[setting], sets[0], n_trees, **evals)
-    return curve["dev"][f"ndcg@{k}"], lambda x, n: model.predict(xgboost.DMatrix(x), iteration_range=(0, n))
+    return curve["dev"][f"ndcg@{k}"], lambda x, n: model.predict(
+        xgboost.DMatrix(x), iteration_range=(0, n)
+    )
 
 
 PEERS = {"LightGBM": (lightgbm_stages, LIGHTGBM), "XGBoost": (xgboost_stages, XGBOOST)}
 
 
 def of_peer(
-    peer: str, config: dict[str, Any], folds: list[int | None], measure: str, metrics: list[RankingMetric], n_trees: int
+    peer: str,
+    config: dict[str, Any],
+    folds: list[int | None],
+    measure: str,
+    metrics: list[RankingMetric],
+    n_trees: int,
 ) -> Iterator[str]:
-    """Rows of the table: the setting that is best on dev, with all trees, and with the best number of them."""
+    """Rows of the table: the setting that is best on dev, with all trees, and with the best number
+    of them.
+    """
     stages, settings = PEERS[peer]
     found: dict[tuple[str, str], list[Result]] = {}
     for fold in folds:
         which = {} if fold is None else {"fold": fold}
-        data = FeatureDataModule(**config["data"]["init_args"] | which | {"normalise": None, "seed": 0})
+        data = FeatureDataModule(
+            **config["data"]["init_args"] | which | {"normalise": None, "loading": Loading(seed=0)}
+        )
         splits = {name: data.split(name) for name in ("train", "dev", "test")}
         n_features = max(split.n_features for split in splits.values())
         tables = {name: table_of(split, n_features) for name, split in splits.items()}
         for setting in settings:
             begun = time.perf_counter()
-            curve, predict = stages(setting, tables["train"], tables["dev"], int(measure.partition("@")[2]), n_trees)
+            curve, predict = stages(
+                setting, tables["train"], tables["dev"], int(measure.partition("@")[2]), n_trees
+            )
             seconds = time.perf_counter() - begun
-            # Both take the gain 2^grade - 1 and count a query without a relevant document as 1: the best stage is ours too.
-            for rule, n in ((f"{n_trees} trees", n_trees), ("best stage", int(np.argmax(curve)) + 1)):
-                values = {name: measured(predict(tables[name][0], n), splits[name], metrics) for name in ("dev", "test")}
-                found.setdefault((setting, rule), []).append(Result(values["test"], values["dev"][measure], math.nan, seconds))
+            # Both take the gain 2^grade - 1 and count a query without a relevant document as 1: the
+            # best stage is ours too.
+            for rule, n in (
+                (f"{n_trees} trees", n_trees),
+                ("best stage", int(np.argmax(curve)) + 1),
+            ):
+                values = {
+                    name: measured(predict(tables[name][0], n), splits[name], metrics)
+                    for name in ("dev", "test")
+                }
+                found.setdefault((setting, rule), []).append(
+                    Result(values["test"], values["dev"][measure], math.nan, seconds)
+                )
     for rule in (f"{n_trees} trees", "best stage"):
         best = max(settings, key=lambda s: statistics.fmean(r.dev for r in found[s, rule]))  # noqa: B023
-        yield row(f"{peer}, {best}, {rule}", [found[best, rule]], [metric.measure for metric in metrics])
+        yield row(
+            f"{peer}, {best}, {rule}", [found[best, rule]], [metric.measure for metric in metrics]
+        )
 
 
 def row(name: str, by_seed: list[list[Result]], measures: list[str]) -> str:
@@ -172,7 +220,10 @@ def row(name: str, by_seed: list[list[Result]], measures: list[str]) -> str:
         return "" if math.isnan(means[0]) else f"{statistics.fmean(means):.{digits}f}{deviation}"
 
     cells = [over([[r.test[m] for r in folds] for folds in by_seed], 4) for m in measures]
-    cells += [over([[getattr(r, column) for r in folds] for folds in by_seed], 4) for column in ("dev", "late")]
+    cells += [
+        over([[getattr(r, column) for r in folds] for folds in by_seed], 4)
+        for column in ("dev", "late")
+    ]
     cells.append(over([[r.seconds for r in folds] for folds in by_seed], 1))
     return f"| {' | '.join([name, *cells])} |"
 
@@ -181,13 +232,17 @@ def by_query(folders: list[Path], measure: str) -> np.ndarray:
     """The metric of each test query of all folds; NaN where there is nothing to find."""
     values: list[float] = []
     for folder in folders:
-        header, *lines = (line.split("\t") for line in (folder / "per_query.tsv").read_text().splitlines())
+        header, *lines = (
+            line.split("\t") for line in (folder / "per_query.tsv").read_text().splitlines()
+        )
         values += [float(line[header.index(measure)] or "nan") for line in lines]
     return np.asarray(values)
 
 
 def compared(values: dict[str, np.ndarray], base: str, measure: str) -> Iterator[str]:
-    """A table of the differences from one ranker over the queries of all folds and the seeds, ``[S, Q]`` each."""
+    """A table of the differences from one ranker over the queries of all folds and the seeds,
+    ``[S, Q]`` each.
+    """
     found = {name: estimate(own, values[base]) for name, own in values.items() if name != base}
     corrected = holm([one.p for one in found.values()])
     yield f"\n| {measure}, difference from {base} | mean | 95 % interval | p | p, Holm |\n|{' --- |' * 5}"
@@ -203,21 +258,31 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("grid", type=Path, help="a grid of one axis over feature vectors")
     made.add_argument("--seeds", type=int, nargs="+", help="default: those of the grid")
-    made.add_argument("--jobs", type=int, help="runs at a time, one thread each; default: as many as cores")
-    made.add_argument("--runs", type=Path, default=Path("runs"), help="the folder of the run folders")
+    made.add_argument(
+        "--jobs", type=int, help="runs at a time, one thread each; default: as many as cores"
+    )
+    made.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="the folder of the run folders"
+    )
     options = made.parse_args()
     if options.tiny:
-        options.seeds, options.jobs = [0, 1], 1
+        options.seeds = [0, 1]
+        options.jobs = 1
     grid = Grid.read(options.grid)
-    cells, seeds = {one.names[0]: one for one in grid.cells()}, options.seeds or grid.seeds
+    cells = {one.names[0]: one for one in grid.cells()}
+    seeds = options.seeds or grid.seeds
     (base,), base_name = grid.base, next(iter(grid.baseline), next(iter(cells)))
     first = yaml.safe_load(base.read_text())
     measure = first["best"]["monitor"].removeprefix("val/")
     if not re.fullmatch(r"nDCG_exp@\d+", measure):
-        made.error(f"best.monitor must be val/nDCG_exp@k, which the trees use too, got {first['best']['monitor']}")
+        made.error(
+            f"best.monitor must be val/nDCG_exp@k, which the trees use too, got {first['best']['monitor']}"
+        )
     folds = folds_of(first)[: 1 if options.tiny else None]
     model = first["model"]
-    metrics = [RankingMetric(name, max_grade=model.get("max_grade", 4.0)) for name in model["metrics"]]
+    metrics = [
+        RankingMetric(name, max_grade=model.get("max_grade", 4.0)) for name in model["metrics"]
+    ]
     measures = [metric.measure for metric in metrics]
 
     short = ("--trainer.max_epochs", "1") if options.tiny else ()
@@ -231,20 +296,34 @@ def main() -> None:
     heads = ["ranker", *measures, f"dev {measure}, best", f"dev, last {LATE} epochs", "training, s"]
     print(f"\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     for name in cells:
-        by_seed = [[read(runs[name, fold, seed].folder, measure) for fold in folds] for seed in seeds]
+        by_seed = [
+            [read(runs[name, fold, seed].folder, measure) for fold in folds] for seed in seeds
+        ]
         print(row(name, by_seed, measures), flush=True)
     for peer in PEERS:
         try:
-            print(*of_peer(peer, first, folds, measure, metrics, 2 if options.tiny else TREES), sep="\n", flush=True)
+            print(
+                *of_peer(peer, first, folds, measure, metrics, 2 if options.tiny else TREES),
+                sep="\n",
+                flush=True,
+            )
         except ImportError as error:
             print(f"| {peer}: absent ({error}) |{' |' * (len(heads) - 1)}")
     if len(cells) > 1 and len(seeds) > 1:
         values = {
-            name: np.stack([by_query([runs[name, fold, seed].folder for fold in folds], measure) for seed in seeds])
+            name: np.stack(
+                [
+                    by_query([runs[name, fold, seed].folder for fold in folds], measure)
+                    for seed in seeds
+                ]
+            )
             for name in cells
         }
         counted = np.isfinite(np.stack([*values.values()])).all(axis=(0, 1))
-        print(*compared({name: own[:, counted] for name, own in values.items()}, base_name, measure), sep="\n")
+        print(
+            *compared({name: own[:, counted] for name, own in values.items()}, base_name, measure),
+            sep="\n",
+        )
     for metric in metrics:
         print(f"{metric.measure}: {metric.convention}")
     print(f"Seeds {', '.join(map(str, seeds))}; trees are deterministic. {described()}")

@@ -1,8 +1,8 @@
 """How fast is LETOR text read into arrays?  python benchmarks/letor_reader.py
 
-The text files of a folder are repeated, with new query numbers each time, in one plain file. Ours checks,
-sorts and writes it into a cache of its own; scikit-learn reads it into sparse arrays in memory. Both in one
-process, in turn.
+The text files of a folder are repeated, with new query numbers each time, in one plain file. Ours
+checks, sorts and writes it into a cache of its own; scikit-learn reads it into sparse arrays in
+memory. Both in one process, in turn.
 """
 
 import gzip
@@ -35,7 +35,13 @@ def write_large(folder: Path, large: Path, size: int) -> None:
     with open(large, "wb") as out:
         for i in range(sys.maxsize):
             for part in parts:
-                out.write(re.sub(rb"qid:(\d+)", lambda match, i=i: b"qid:%d" % (int(match[1]) + i * QIDS), part))
+                out.write(
+                    re.sub(
+                        rb"qid:(\d+)",
+                        lambda match, i=i: b"qid:%d" % (int(match[1]) + i * QIDS),
+                        part,
+                    )
+                )
             if out.tell() >= size:
                 return
 
@@ -50,17 +56,24 @@ def ours(file: Path) -> tuple[int, float]:
 
 def sklearn(file: Path) -> tuple[int, float]:
     """The same with scikit-learn."""
-    features, labels, _ = load_svmlight_file(str(file), dtype=np.float32, query_id=True, zero_based=False)
+    features, labels, _ = load_svmlight_file(
+        str(file), dtype=np.float32, query_id=True, zero_based=False
+    )
     return len(labels), float(features.sum(dtype=np.float64))
 
 
 def main() -> None:
     """Print a table."""
     made = parser(__doc__)
-    made.add_argument("--data", type=Path, default=Path("data", "mq2008"), help="a folder of LETOR files")
+    made.add_argument(
+        "--data", type=Path, default=Path("data", "mq2008"), help="a folder of LETOR files"
+    )
     options = made.parse_args()
     runs, size = (1, 1) if options.tiny else (RUNS, BYTES)
-    readers: dict[str, Callable[[Path], tuple[int, float]]] = {"ours": ours, f"scikit-learn {version('scikit-learn')}": sklearn}
+    readers: dict[str, Callable[[Path], tuple[int, float]]] = {
+        "ours": ours,
+        f"scikit-learn {version('scikit-learn')}": sklearn,
+    }
     seconds: dict[str, list[float]] = {name: [] for name in readers}
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "large.txt"
@@ -73,11 +86,16 @@ def main() -> None:
                 answers.append(read(file))
                 seconds[name].append(time.perf_counter() - start)
             np.testing.assert_allclose(*answers, rtol=1e-6)
-    print(described(), f"\n{options.data} repeated, {megabytes:.0f} MB, {answers[0][0]:,} rows; median of {runs} runs\n")
+    print(
+        described(),
+        f"\n{options.data} repeated, {megabytes:.0f} MB, {answers[0][0]:,} rows; median of {runs} runs\n",
+    )
     print("| reader | seconds | MB/s | rows/s |\n| --- | --- | --- | --- |")
     for name, taken in seconds.items():
         median = statistics.median(taken)
-        print(f"| {name} | {median:.2f} | {megabytes / median:.1f} | {answers[0][0] / median:,.0f} |")
+        print(
+            f"| {name} | {median:.2f} | {megabytes / median:.1f} | {answers[0][0] / median:,.0f} |"
+        )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
 """How long does mining take, and how much memory?  OMP_NUM_THREADS=1 python benchmarks/mining.py
 
-search: the 100 best of a million random embeddings of 384 dimensions for 10,000 queries, exact, by cosine, read from a
-memory map by one process on the CPU (on a GPU if there is one). Reading is the pass that checks that all are finite. The
-memory is the process's own at its peak, libraries included, beside the pages of the map, which the system may drop.
+search: the 100 best of a million random embeddings of 384 dimensions for 10,000 queries, exact, by
+cosine, read from a memory map by one process on the CPU (on a GPU if there is one). Reading is the
+pass that checks that all are finite. The memory is the process's own at its peak, libraries
+included, beside the pages of the map, which the system may drop.
 
-mining: from texts to the negatives of all training queries of a collection, on the CPU, against mine_hard_negatives of
-sentence-transformers: as it comes, and tuned (the fastest batch size for some of the documents, faiss if it is there, its
-smallest output, bf16 weights in bf16 rows). Both find ``--depth`` documents, leave out relevant ones and those that score
-above 95 % of the lowest relevant one, and keep the best ``--negatives``. A query with fewer keeps what it has. Where
-``range_max`` is R and no query has more than p relevant documents, theirs searches R + p deep: here R is the depth minus p.
+mining: from texts to the negatives of all training queries of a collection, on the CPU, against
+mine_hard_negatives of sentence-transformers: as it comes, and tuned (the fastest batch size for
+some of the documents, faiss if it is there, its smallest output, bf16 weights in bf16 rows). Both
+find ``--depth`` documents, leave out relevant ones and those that score above 95 % of the lowest
+relevant one, and keep the best ``--negatives``. A query with fewer keeps what it has. Where
+``range_max`` is R and no query has more than p relevant documents, theirs searches R + p deep: here
+R is the depth minus p.
 
-* ltr tokenises all texts before it encodes them, once for all refreshes; sentence-transformers whenever it encodes.
+* ltr tokenises all texts before it encodes them, once for all refreshes; sentence-transformers
+  whenever it encodes.
 * The rest is filters, and the output: theirs is a data set of texts, ours a folder of numbers.
 * Theirs reads texts that are several times in the corpus once. Overlaps compare texts, not ids.
 * The peak is the process's own, libraries and mapped files included.
@@ -46,22 +50,29 @@ from ltr.data.collection import Collection, open_collection
 from ltr.data.files import new_array, read_array
 from ltr.data.query_lists import QueryLists
 from ltr.mining.filters import Recipe
-from ltr.models.encoder.pretrained import resolve
-from ltr.search.embeddings import DOCS, spans
+from ltr.models.encoder.loading.pretrained import resolve
+from ltr.search.embeddings import DOCS
 from ltr.search.shards import Shards
+from ltr.similarity import similarity_of
+from ltr.spans import spans
 
 EVERY = 0.02  # seconds between two looks at the memory
 ST = "sentence-transformers"
 DEFAULT = f"{ST}, default"
 BATCHES = (16, 32, 64, 128)  # that the tuned side tries
-TRIED = 128  # documents of about one length, on which it does: it sorts them by length, so a batch is hardly padded
+# documents of about one length, on which it does: it sorts them by length, so a batch is hardly
+# padded
+TRIED = 128
 
 
 class Peak:
-    """While entered, watches the memory of this process that is not mapped from files; ``bytes`` is the peak."""
+    """While entered, watches the memory of this process that is not mapped from files; ``bytes`` is
+    the peak.
+    """
 
     def __enter__(self) -> "Peak":
-        self.bytes, self._left = 0, threading.Event()
+        self.bytes = 0
+        self._left = threading.Event()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
         return self
@@ -77,8 +88,11 @@ class Peak:
 
 
 def random_map(file: Path, n_docs: int, dim: int) -> np.ndarray:
-    """``[D, H]``, mapped from a file: a block of normal numbers again and again, each time moved by another vector."""
-    rng, docs = np.random.default_rng(0), new_array(file, np.float32, (n_docs, dim))
+    """``[D, H]``, mapped from a file: a block of normal numbers again and again, each time moved by
+    another vector.
+    """
+    rng = np.random.default_rng(0)
+    docs = new_array(file, np.float32, (n_docs, dim))
     block = rng.standard_normal((min(n_docs, DOCS), dim), dtype=np.float32)
     for span in spans(n_docs, DOCS):
         docs[span] = block[: span.stop - span.start] + rng.standard_normal(dim, dtype=np.float32)
@@ -92,17 +106,21 @@ def search(n_docs: int, n_queries: int, dim: int, depth: int, folder: str) -> No
         docs = random_map(Path(temporary) / "docs.npy", n_docs, dim)
         queries = np.random.default_rng(1).standard_normal((n_queries, dim), dtype=np.float32)
         with Peak() as peak:
-            start, start_cpu = time.perf_counter(), time.process_time()
-            shards = Shards(docs, np.arange(n_docs), "cosine")
+            start = time.perf_counter()
+            start_cpu = time.process_time()
+            shards = Shards(docs, np.arange(n_docs), similarity_of("cosine"))
             read = time.perf_counter()
             shards.search(queries, depth)
-            found, found_cpu = time.perf_counter(), time.process_time()
+            found = time.perf_counter()
+            found_cpu = time.process_time()
     print(
         "| documents | queries | depth | map, GB | read and checked, s | searched, s | both, s of CPU | peak beside the map, GB |"
     )
     print("| --- " * 8 + "|")
     times = f"{read - start:.1f} | {found - read:.1f} | {found_cpu - start_cpu:.1f}"
-    print(f"| {n_docs:,} | {n_queries:,} | {depth} | {docs.nbytes / 1e9:.2f} | {times} | {peak.bytes / 1e9:.2f} |")
+    print(
+        f"| {n_docs:,} | {n_queries:,} | {depth} | {docs.nbytes / 1e9:.2f} | {times} | {peak.bytes / 1e9:.2f} |"
+    )
 
 
 def work(setting: Setting, n_queries: int | None) -> tuple[Collection, QueryLists]:
@@ -112,7 +130,9 @@ def work(setting: Setting, n_queries: int | None) -> tuple[Collection, QueryList
     if n_queries is None:
         return collection, judged
     kept = judged.offsets[: n_queries + 1]
-    return collection, QueryLists(judged.query_rows[:n_queries], kept, judged.doc_rows[: kept[-1]], judged.values[: kept[-1]])
+    return collection, QueryLists(
+        judged.query_rows[:n_queries], kept, judged.doc_rows[: kept[-1]], judged.values[: kept[-1]]
+    )
 
 
 def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, side: Side) -> None:
@@ -127,16 +147,28 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
     meter.watch(model.query_tower.encoder.model)
     tables = list(zip((collection.queries, collection.corpus), model.reads.tokenizers, strict=True))
     rows = middle([len(text) for text in collection.corpus.texts])
-    encode(model.doc_tower, TokenStore.open(*tables[1]), model.reads.docs, setting.folder / f"{side.name}.npy", rows)
+    encode(
+        model.doc_tower,
+        TokenStore.open(*tables[1]),
+        model.reads.docs,
+        setting.folder / f"{side.name}.npy",
+        rows,
+    )
     turn = 0
     while meter.step_ended():
         start = time.process_time()
-        folder, turn = setting.folder / f"{side.name} {turn}", turn + 1
+        folder = setting.folder / f"{side.name} {turn}"
+        turn = turn + 1
         os.environ["LTR_CACHE"] = str(folder / "cache")  # so that it tokenises
         miner = Miner(model, collection, judged, recipe, least=0)
-        found = miner.mine(folder, partial(torch.autocast, "cpu", torch.bfloat16, enabled=side.precision == "bf16"))
+        found = miner.mine(
+            folder, partial(torch.autocast, "cpu", torch.bfloat16, enabled=side.precision == "bf16")
+        )
         found.save(folder / "negatives", collection)
-        counts = [json.loads((TokenStore.open(*table).folder / "manifest.json").read_text()) for table in tables]
+        counts = [
+            json.loads((TokenStore.open(*table).folder / "manifest.json").read_text())
+            for table in tables
+        ]
         tokenised = sum(count["seconds"] for count in counts)
         note(setting, side, start, found.manifest["seconds"] | {"tokenise": tokenised})
     ids = found.ids[judged.query_rows]
@@ -144,17 +176,24 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
     np.save(setting.folder / f"{side.name} negatives.npy", first[ids])
 
 
-def theirs(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, side: Side) -> None:
+def theirs(
+    recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, side: Side
+) -> None:
     """From texts in memory to a data set of texts."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import hard_negatives
 
     collection, judged = work(setting, n_queries)
-    docs, queries = list(collection.corpus.texts), [collection.queries.texts[row] for row in judged.query_rows]
+    docs = list(collection.corpus.texts)
+    queries = [collection.queries.texts[row] for row in judged.query_rows]
     relevant = judged.values > 0
-    asked = [queries[at] for at in np.repeat(np.arange(len(queries)), np.diff(judged.offsets))[relevant]]
-    pairs = Dataset.from_dict({"query": asked, "relevant": [docs[row] for row in judged.doc_rows[relevant]]})
+    asked = [
+        queries[at] for at in np.repeat(np.arange(len(queries)), np.diff(judged.offsets))[relevant]
+    ]
+    pairs = Dataset.from_dict(
+        {"query": asked, "relevant": [docs[row] for row in judged.doc_rows[relevant]]}
+    )
     options = {"dtype": torch.bfloat16} if side.precision == "bf16" else {}
     model = SentenceTransformer(setting.backbone, device="cpu", model_kwargs=options)
     model.max_seq_length = setting.max_length
@@ -163,7 +202,8 @@ def theirs(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting
     model.encode(tried, show_progress_bar=False)
     chosen: dict[str, Any] = {"output_format": "triplet"}
     if side.tuned:
-        batch, faiss = fastest_batch(model, tried), find_spec("faiss") is not None
+        batch = fastest_batch(model, tried)
+        faiss = find_spec("faiss") is not None
         chosen = {"output_format": "labeled-list", "batch_size": batch, "use_faiss": faiss}
     seconds: dict[str, float] = defaultdict(float)
 
@@ -173,7 +213,8 @@ def theirs(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting
         yield from range(*limits)
         seconds["search"] += time.perf_counter() - start
 
-    model.encode, hard_negatives.trange = timed(seconds, "encode", model.encode), blocks
+    model.encode = timed(seconds, "encode", model.encode)
+    hard_negatives.trange = blocks
     while meter.step_ended():
         seconds.clear()
         start = time.process_time()
@@ -190,9 +231,14 @@ def theirs(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting
         note(setting, side, start, seconds | {"batch": chosen.get("batch_size", 32)})
     negatives = defaultdict(dict)  # of a query, in order and once
     for row in found:
-        listed = zip(row["relevant"], row["labels"], strict=True) if side.tuned else [(row["negative"], 0)]
+        listed = (
+            zip(row["relevant"], row["labels"], strict=True)
+            if side.tuned
+            else [(row["negative"], 0)]
+        )
         negatives[row["query"]].update({text: None for text, label in listed if not label})
-    ids, rows = np.full((len(queries), recipe.n), -1), first_rows(docs)[1]
+    ids = np.full((len(queries), recipe.n), -1)
+    rows = first_rows(docs)[1]
     for own, query in zip(ids, queries, strict=True):
         own[: len(negatives[query])] = [rows[text] for text in negatives[query]]
     np.save(setting.folder / f"{side.name} negatives.npy", ids)
@@ -235,7 +281,9 @@ def first_rows(texts: Any) -> tuple[np.ndarray, dict[str, int]]:
 
 
 def note(setting: Setting, side: Side, start: float, numbers: dict[str, float]) -> None:
-    """Keep a line about a turn for the table, which began at ``start`` seconds of this process on the CPU."""
+    """Keep a line about a turn for the table, which began at ``start`` seconds of this process on
+    the CPU.
+    """
     numbers = numbers | {"cpu": time.process_time() - start, "peak": resident("VmHWM")}
     with open(setting.folder / f"{side.name}.jsonl", "a") as file:
         print(json.dumps(numbers), file=file)
@@ -245,30 +293,56 @@ def mining(options: argparse.Namespace) -> None:
     """Print a table of a row for each side."""
     # Forked processes have everything imported.
     multiprocessing.set_start_method("fork" if options.tiny else "spawn", force=True)
-    depth, n, length = (6, 2, 64) if options.tiny else (options.depth, options.negatives, options.max_length)
+    depth, n, length = (
+        (6, 2, 64) if options.tiny else (options.depth, options.negatives, options.max_length)
+    )
     recipe = Recipe(depth=depth, n=n, relative=0.95)
     quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder, environment(LTR_CACHE=f"{folder}/cache", **quiet):
+    with (
+        tempfile.TemporaryDirectory(dir=options.folder) as folder,
+        environment(LTR_CACHE=f"{folder}/cache", **quiet),
+    ):
         sizes = length, 0, 1, options.turns  # a turn mines once; batches are each side's own
-        setting = Setting("cpu", options.data, resolve(options.backbone), *sizes, Path(folder), warm_up=1)
+        setting = Setting(
+            "cpu", options.data, resolve(options.backbone), *sizes, Path(folder), warm_up=1
+        )
         collection, judged = work(setting, options.queries)
-        n_docs, different = len(collection.corpus), len(set(collection.corpus.texts))
+        n_docs = len(collection.corpus)
+        different = len(set(collection.corpus.texts))
         print(
             f"{len(judged.query_rows):,} queries of {options.data}, {n_docs:,} documents ({different:,} different ones); "
             f"{options.backbone}, {length} tokens at most; {n} negatives of the best {depth}; {setting.turns} turns.\n",
             flush=True,
         )
-        sides = _sides(partial(theirs, recipe, options.queries), partial(ours, recipe, options.queries))
+        sides = _sides(
+            partial(theirs, recipe, options.queries), partial(ours, recipe, options.queries)
+        )
         absent = find_spec("datasets") is None
-        found = take_turns([side for side in sides if not (absent and side.name.startswith(ST))], setting)
-        _print_sides({side: found.get(side, "datasets absent (pip install -e '.[bench]')") for side in sides}, setting)
+        found = take_turns(
+            [side for side in sides if not (absent and side.name.startswith(ST))], setting
+        )
+        _print_sides(
+            {
+                side: found.get(side, "datasets absent (pip install -e '.[bench]')")
+                for side in sides
+            },
+            setting,
+        )
     print(f"\n{described()}; {ST} {version(ST)}")
 
 
 def _sides(theirs: Callable, ours: Callable) -> list[Side]:
-    precisions = ["float32", "bf16"] if torch.cpu.get_capabilities().get("amx_bf16", False) else ["float32"]
-    tuned = [Side(f"{ST}, tuned, {precision}", theirs, precision, tuned=True) for precision in precisions]
-    return [Side(DEFAULT, theirs, "float32"), *tuned, *(Side(f"ltr, {precision}", ours, precision) for precision in precisions)]
+    precisions = (
+        ["float32", "bf16"] if torch.cpu.get_capabilities().get("amx_bf16", False) else ["float32"]
+    )
+    tuned = [
+        Side(f"{ST}, tuned, {precision}", theirs, precision, tuned=True) for precision in precisions
+    ]
+    return [
+        Side(DEFAULT, theirs, "float32"),
+        *tuned,
+        *(Side(f"ltr, {precision}", ours, precision) for precision in precisions),
+    ]
 
 
 def _print_sides(results: dict[Side, Result | str], setting: Setting) -> None:
@@ -286,25 +360,44 @@ def _print_sides(results: dict[Side, Result | str], setting: Setting) -> None:
     ]
     columns += ["padding", "peak MB", "negatives of a query", "also default's", "turns kept"]
     print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
-    base, in_all = None, {}
+    base = None
+    in_all = {}
     for side, result in results.items():
         if isinstance(result, str):
             print(f"| {side.name} | cannot run: {result} |{' |' * (len(columns) - 2)}")
             continue
         kept, turns = result.kept()
         middle = statistics.median_low(step.seconds for step in kept)
-        notes = [json.loads(line) for line in (setting.folder / f"{side.name}.jsonl").read_text().splitlines()]
-        step, noted = next(one for one in zip(result.steps, notes, strict=True) if one[0].seconds == middle)
+        notes = [
+            json.loads(line)
+            for line in (setting.folder / f"{side.name}.jsonl").read_text().splitlines()
+        ]
+        step, noted = next(
+            one for one in zip(result.steps, notes, strict=True) if one[0].seconds == middle
+        )
         ids = np.load(setting.folder / f"{side.name} negatives.npy")
         base = ids if side.name == DEFAULT else base
         in_all[side.name] = step.seconds
         peers = [in_all.get(name) for name in (DEFAULT, f"{ST}, tuned, {side.precision}")]
-        ratios = ["" if other is None or side.name == DEFAULT else f"{other / step.seconds:.2f}" for other in peers]
+        ratios = [
+            "" if other is None or side.name == DEFAULT else f"{other / step.seconds:.2f}"
+            for other in peers
+        ]
         parts = [noted.get(name) for name in ("tokenise", "encode", "search")]
         rest = step.seconds - sum(part or 0.0 for part in parts)
         name = f"{side.name}, batches of {noted['batch']}" if "batch" in noted else side.name
-        cells = [name, *("" if part is None else f"{part:.2f}" for part in (*parts, rest, step.seconds, noted["cpu"]))]
-        cells += [f"{noted['search'] / step.seconds:.1%}", *ratios, f"{1 - step.tokens / step.seen:.1%}"]
+        cells = [
+            name,
+            *(
+                "" if part is None else f"{part:.2f}"
+                for part in (*parts, rest, step.seconds, noted["cpu"])
+            ),
+        ]
+        cells += [
+            f"{noted['search'] / step.seconds:.1%}",
+            *ratios,
+            f"{1 - step.tokens / step.seen:.1%}",
+        ]
         cells += [f"{noted['peak'] / 1e6:,.0f}", f"{(ids >= 0).sum(axis=1).mean():.2f}"]
         cells += ["" if base is None else f"{overlap(ids, base):.2%}", turns]
         print(f"| {' | '.join(cells)} |")
@@ -321,18 +414,33 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--only", choices=["search", "mining"], help="one part; default: both")
     made.add_argument("--depth", type=int, default=100)
-    made.add_argument("--queries", type=int, help="search: 10,000 by default; mining: the first of all training queries")
-    made.add_argument("--folder", help="where memory maps lie for as long as they are searched; default: the system's")
+    made.add_argument(
+        "--queries",
+        type=int,
+        help="search: 10,000 by default; mining: the first of all training queries",
+    )
+    made.add_argument(
+        "--folder",
+        help="where memory maps lie for as long as they are searched; default: the system's",
+    )
     made.add_argument("--docs", type=int, default=1_000_000, help="of search")
     made.add_argument("--dim", type=int, default=384, help="of search")
     add_data(made, LIVEQA, MEDQUAD)
     add_backbone(made)
     made.add_argument("--negatives", type=int, default=10, help="of a query")
-    made.add_argument("--max-length", type=int, default=256, help="tokens of a text, special ones counted")
-    made.add_argument("--turns", type=int, default=1, help="of each side, which mines once in a turn")
+    made.add_argument(
+        "--max-length", type=int, default=256, help="tokens of a text, special ones counted"
+    )
+    made.add_argument(
+        "--turns", type=int, default=1, help="of each side, which mines once in a turn"
+    )
     options = made.parse_args()
     if options.only != "mining":
-        sizes = (1000, 10, 16, 5) if options.tiny else (options.docs, options.queries or 10_000, options.dim, options.depth)
+        sizes = (
+            (1000, 10, 16, 5)
+            if options.tiny
+            else (options.docs, options.queries or 10_000, options.dim, options.depth)
+        )
         print(described(), "\n")
         search(*sizes, options.folder)
         print()

@@ -1,11 +1,12 @@
-"""How good are cross-encoders trained by ltr and by sentence-transformers on the same lists?  python benchmarks/quality_cross.py
+"""How good are cross-encoders trained by ltr and by sentence-transformers on the same lists?
+python benchmarks/quality_cross.py
 
-The same start, the same lists in the same order, the same epochs, AdamW with the same decay and warm-up, no
-gradient clipping; each side with its own head and dropout. A list is a query, one of its relevant documents and
-others of its pool (random ones where the pool has fewer). Each side chooses its learning rate on dev, with the
-first seed, for each loss. Both are measured by the same code on the pools of the source, theirs from the folder
-that it saves. A row has the mean over the seeds, and the difference over queries and seeds
-(ltr.compare.statistics).
+The same start, the same lists in the same order, the same epochs, AdamW with the same decay and
+warm-up, no gradient clipping; each side with its own head and dropout. A list is a query, one of
+its relevant documents and others of its pool (random ones where the pool has fewer). Each side
+chooses its learning rate on dev, with the first seed, for each loss. Both are measured by the same
+code on the pools of the source, theirs from the folder that it saves. A row has the mean over the
+seeds, and the difference over queries and seeds (ltr.compare.statistics).
 
 Wants ``pip install -e '.[bench]'``.
 """
@@ -34,10 +35,11 @@ from ltr.losses import BCELoss, LambdaLoss, ListNetLoss, Loss, RankNetLoss, Soft
 from ltr.metrics import RankingMetric
 from ltr.mining.judge import Judge
 from ltr.models import PairWiseBertRanker
-from ltr.models.encoder.pretrained import resolve
+from ltr.models.encoder.loading.pretrained import resolve
 from ltr.module import RankerModule
 
-WARM_UP, DECAY = 0.1, 0.01
+WARM_UP = 0.1
+DECAY = 0.01
 Lists = list[LabelledList]
 
 
@@ -70,15 +72,25 @@ def recipes() -> dict[str, Recipe]:
 
 def epochs(collection: Collection, options: Namespace, seed: int) -> list[Lists]:
     """The batches of all epochs."""
-    judged, rng, made = collection.learnable("train"), np.random.default_rng([seed, 7]), []
+    judged = collection.learnable("train")
+    rng = np.random.default_rng([seed, 7])
+    made = []
     for _ in range(options.epochs):
-        lists = [one_list(judged, int(row), len(collection.corpus), options.negatives, rng) for row in judged.query_rows]
+        lists = [
+            one_list(judged, int(row), len(collection.corpus), options.negatives, rng)
+            for row in judged.query_rows
+        ]
         lists = [lists[at] for at in rng.permutation(len(lists))][: options.examples]
-        made += [lists[at : at + options.batch] for at in range(0, len(lists) - options.batch + 1, options.batch)]
+        made += [
+            lists[at : at + options.batch]
+            for at in range(0, len(lists) - options.batch + 1, options.batch)
+        ]
     return made
 
 
-def one_list(judged: QueryLists, query_row: int, n_docs: int, n: int, rng: np.random.Generator) -> LabelledList:
+def one_list(
+    judged: QueryLists, query_row: int, n_docs: int, n: int, rng: np.random.Generator
+) -> LabelledList:
     """A relevant document, and n that are not."""
     doc_rows, grades = judged.of(query_row)
     relevant = doc_rows[grades > 0]
@@ -91,27 +103,53 @@ def one_list(judged: QueryLists, query_row: int, n_docs: int, n: int, rng: np.ra
     return LabelledList(query_row, np.asarray([rng.choice(relevant), *others]), labels)
 
 
-def trained_by_us(recipe: Recipe, batches: list[Lists], collection: Collection, options: Namespace, lr: float, seed: int):
+def trained_by_us(
+    recipe: Recipe,
+    batches: list[Lists],
+    collection: Collection,
+    options: Namespace,
+    lr: float,
+    seed: int,
+):
     """The ranker under Lightning's Trainer, with these batches."""
     seed_everything(seed, verbose=False)
     ranker = PairWiseBertRanker(options.backbone, max_length=options.max_length)
     module = RankerModule(ranker, recipe.loss, lr=lr, warmup=WARM_UP, weight_decay=DECAY)
     collator = text_collator(collection.queries, collection.corpus, ranker.reads)
-    quiet_trainer(max_epochs=1).fit(module, DataLoader(batches, batch_size=None, collate_fn=collator))
+    quiet_trainer(max_epochs=1).fit(
+        module, DataLoader(batches, batch_size=None, collate_fn=collator)
+    )
     return ranker
 
 
-def trained_by_them(recipe: Recipe, batches: list[Lists], collection: Collection, options: Namespace, lr: float, seed: int):
+def trained_by_them(
+    recipe: Recipe,
+    batches: list[Lists],
+    collection: Collection,
+    options: Namespace,
+    lr: float,
+    seed: int,
+):
     """A CrossEncoderTrainer on the same texts; its model, read as ours is."""
     from datasets import Dataset
-    from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
+    from sentence_transformers.cross_encoder import (
+        CrossEncoder,
+        CrossEncoderTrainer,
+        CrossEncoderTrainingArguments,
+    )
     from transformers import PrinterCallback
 
     seed_everything(seed, verbose=False)
-    model = CrossEncoder(resolve(options.backbone), num_labels=1, max_length=options.max_length, device="cpu")
+    model = CrossEncoder(
+        resolve(options.backbone), num_labels=1, max_length=options.max_length, device="cpu"
+    )
     rows = [one for lists in batches for one in lists]
     texts: list[tuple[str, list[str], list[float]]] = [
-        (collection.queries.texts[one.query_row], [collection.corpus.texts[row] for row in one.doc_rows], one.labels.tolist())
+        (
+            collection.queries.texts[one.query_row],
+            [collection.corpus.texts[row] for row in one.doc_rows],
+            one.labels.tolist(),
+        )
         for one in rows
     ]
     columns: dict[str, list[Any]]
@@ -122,14 +160,21 @@ def trained_by_them(recipe: Recipe, batches: list[Lists], collection: Collection
             "label": [label for _, _, labels in texts for label in labels],
         }
     else:
-        columns = dict(zip(("query", "docs", "labels"), map(list, zip(*texts, strict=True)), strict=True))
+        columns = dict(
+            zip(("query", "docs", "labels"), map(list, zip(*texts, strict=True)), strict=True)
+        )
     with tempfile.TemporaryDirectory() as folder:
         size = options.batch * (options.negatives + 1 if recipe.pairs else 1)
         # One epoch: the rows are those of all epochs.
-        settings = CrossEncoderTrainingArguments(**arguments(Path(folder), size, lr, WARM_UP, DECAY, seed))
+        settings = CrossEncoderTrainingArguments(
+            **arguments(Path(folder), size, lr, WARM_UP, DECAY, seed)
+        )
         assert recipe.theirs is not None
         trainer = CrossEncoderTrainer(
-            model=model, args=settings, train_dataset=Dataset.from_dict(columns), loss=recipe.theirs(model)
+            model=model,
+            args=settings,
+            train_dataset=Dataset.from_dict(columns),
+            loss=recipe.theirs(model),
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
@@ -137,18 +182,29 @@ def trained_by_them(recipe: Recipe, batches: list[Lists], collection: Collection
         return PairWiseBertRanker(str(Path(folder, "model")), max_length=options.max_length)
 
 
-def by_query(ranker: PairWiseBertRanker, collection: Collection, split: str, measure: str) -> np.ndarray:
+def by_query(
+    ranker: PairWiseBertRanker, collection: Collection, split: str, measure: str
+) -> np.ndarray:
     """The metric of each query with a relevant document, on the pools of the source."""
-    pools, judged, metric = collection.pools(split, "candidates"), collection.judgements(split), RankingMetric(measure)
+    pools = collection.pools(split, "candidates")
+    judged = collection.judgements(split)
+    metric = RankingMetric(measure)
     lists = [judged.labelled(int(row), pools.of(int(row))[0]) for row in pools.query_rows]
     found = []
-    for one, scores in zip(lists, Judge("", ranker, collection).scored(lists), strict=True):
+    for one, scores in zip(lists, Judge("", ranker, collection).score_lists(lists), strict=True):
         parts = (scores, one.labels, np.ones(len(scores), dtype=bool), one.doc_rows)
         found.append(float(metric.per_query(*(torch.from_numpy(part)[None] for part in parts))))
     return np.asarray([value for value in found if not np.isnan(value)])
 
 
-def side(name: str, train: Callable[..., PairWiseBertRanker], loss: str, recipe: Recipe, data: Collection, options: Namespace):
+def side(
+    name: str,
+    train: Callable[..., PairWiseBertRanker],
+    loss: str,
+    recipe: Recipe,
+    data: Collection,
+    options: Namespace,
+):
     """Test values ``[S, Q]`` with the learning rate that is best on dev, and that rate."""
     made: dict[tuple[float, int], PairWiseBertRanker] = {}
 
@@ -159,12 +215,20 @@ def side(name: str, train: Callable[..., PairWiseBertRanker], loss: str, recipe:
 
     first = options.seeds[0]
     rates = options.lr
-    on_dev = {lr: by_query(ranker(lr, first), data, "dev", options.measure).mean() for lr in rates} if len(rates) > 1 else {}
+    on_dev = (
+        {lr: by_query(ranker(lr, first), data, "dev", options.measure).mean() for lr in rates}
+        if len(rates) > 1
+        else {}
+    )
     chosen = max(on_dev, key=lambda lr: on_dev[lr]) if on_dev else rates[0]
     values = []
     for seed in options.seeds:
         values.append(by_query(ranker(chosen, seed), data, "test", options.measure))
-        print(f"{loss}, {name}, lr {chosen:g}, seed {seed}: {values[-1].mean():.4f}", file=sys.stderr, flush=True)
+        print(
+            f"{loss}, {name}, lr {chosen:g}, seed {seed}: {values[-1].mean():.4f}",
+            file=sys.stderr,
+            flush=True,
+        )
     return np.stack(values), chosen
 
 
@@ -175,8 +239,16 @@ def main() -> None:
     add_backbone(made)
     made.add_argument("--losses", nargs="+", help="names of rows; all by default")
     made.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    made.add_argument("--lr", nargs="+", type=float, default=[1e-4, 2e-4], help="the best one on dev is taken, by the first seed")
-    made.add_argument("--examples", type=int, default=100000, help="training lists of an epoch at most")
+    made.add_argument(
+        "--lr",
+        nargs="+",
+        type=float,
+        default=[1e-4, 2e-4],
+        help="the best one on dev is taken, by the first seed",
+    )
+    made.add_argument(
+        "--examples", type=int, default=100000, help="training lists of an epoch at most"
+    )
     made.add_argument("--epochs", type=int, default=2)
     made.add_argument("--negatives", type=int, default=5)
     made.add_argument("--batch", type=int, default=16)
@@ -184,15 +256,35 @@ def main() -> None:
     made.add_argument("--measure", default="AP")
     options = made.parse_args()
     if options.tiny:
-        options.seeds, options.lr, options.examples, options.epochs, options.batch = [0, 1], [1e-3], 2, 1, 2
-        options.losses, options.negatives, options.max_length = ["RankNet", "softmax"], 2, 16
-    chosen = {name: recipe for name, recipe in recipes().items() if not options.losses or name in options.losses}
+        options.seeds = [0, 1]
+        options.lr = [1e-3]
+        options.examples = 2
+        options.epochs = 1
+        options.batch = 2
+        options.losses = ["RankNet", "softmax"]
+        options.negatives = 2
+        options.max_length = 16
+    chosen = {
+        name: recipe
+        for name, recipe in recipes().items()
+        if not options.losses or name in options.losses
+    }
     if unknown := set(options.losses or []) - set(chosen):
         made.error(f"there is no loss {sorted(unknown)}, but {', '.join(recipes())}")
     silence()
     print(f"{options.data}; {described()}\n")
-    data, absent = open_collection(options.data), absent_peers()
-    heads = ("loss", f"ltr, {options.measure}", "lr", "sentence-transformers", "lr", "difference", "p", "p of these models")
+    data = open_collection(options.data)
+    absent = absent_peers()
+    heads = (
+        "loss",
+        f"ltr, {options.measure}",
+        "lr",
+        "sentence-transformers",
+        "lr",
+        "difference",
+        "p",
+        "p of these models",
+    )
     print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     for name, recipe in chosen.items():
         ours, lr = side("ltr", trained_by_us, name, recipe, data, options)
@@ -201,13 +293,16 @@ def main() -> None:
             cells += [f"{', '.join(absent)} absent" if absent else "has none", *[""] * 4]
         else:
             theirs, lr = side("sentence-transformers", trained_by_them, name, recipe, data, options)
-            found, models = estimate(ours, theirs), randomisation_p((ours - theirs).mean(axis=0))
+            found = estimate(ours, theirs)
+            models = randomisation_p((ours - theirs).mean(axis=0))
             low, high = found.interval()
             difference = f"{found.mean:+.4f} ({low:+.4f} to {high:+.4f})"
             cells += [spread(theirs), f"{lr:g}", difference, f"{found.p:.3f}", f"{models:.3f}"]
         print(f"| {' | '.join(cells)} |", flush=True)
     how = f"{options.epochs} epochs of lists of 1 + {options.negatives}, batches of {options.batch}"
-    print(f"\nMean ± deviation over seeds {options.seeds}; {how}, {options.max_length} tokens at most.")
+    print(
+        f"\nMean ± deviation over seeds {options.seeds}; {how}, {options.max_length} tokens at most."
+    )
 
 
 def spread(values: np.ndarray) -> str:

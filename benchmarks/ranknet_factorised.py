@@ -1,27 +1,32 @@
 """What does RankNet's factorised gradient save?  python benchmarks/ranknet_factorised.py
 
-One list, the two-layer net of RankNet over 100 features, float32, one CPU thread. Three sides find the gradient of the mean cost
-of the pairs P = {(i, j) : y_i > y_j}, where a pair costs C_ij = log(1 + exp(-(s_i - s_j))):
+One list, the two-layer net of RankNet over 100 features, float32, one CPU thread. Three sides find
+the gradient of the mean cost of the pairs P = {(i, j) : y_i > y_j}, where a pair costs C_ij = log(1
++ exp(-(s_i - s_j))):
 
-* per pair, as in the RankNet of 2005: each pair has its own forward, of two documents, and its own backward;
+* per pair, as in the RankNet of 2005: each pair has its own forward, of two documents, and its own
+  backward;
 * dense: one forward of the list, the pairs as an ``[N, N]`` matrix in autograd, one backward;
 * ours: one forward of the list, :class:`ltr.losses.RankNetLoss`, one backward.
 
-Per pair, the net differentiates 2·|P| scores: dC_ij/dθ = -sigmoid(s_j - s_i) · (∂s_i/∂θ - ∂s_j/∂θ). Factorised, the pairs of a
-document are summed to one number before the net is asked, and it differentiates N scores:
+Per pair, the net differentiates 2·|P| scores: dC_ij/dθ = -sigmoid(s_j - s_i) · (∂s_i/∂θ - ∂s_j/∂θ).
+Factorised, the pairs of a document are summed to one number before the net is asked, and it
+differentiates N scores:
 
-    dL/dθ = Σ_i λ_i ∂s_i/∂θ,    λ_i = (Σ_{j: y_j > y_i} sigmoid(s_i - s_j) - Σ_{j: y_i > y_j} sigmoid(s_j - s_i)) / |P|
+    dL/dθ = Σ_i λ_i ∂s_i/∂θ,    λ_i = (Σ_{j: y_j > y_i} sigmoid(s_i - s_j) - Σ_{j: y_i > y_j}
+    sigmoid(s_j - s_i)) / |P|
 
-λ_i = ∂L/∂s_i, so autograd factorises by itself wherever a list goes through the net as a whole: dense does it too, and ours
-differs only in how it sums over the pairs. Per pair asks the net 2·|P| / N times as often; what its ratio has beyond that is the
-overhead of small calls. The RankNet of 2005 also took a step after each pair; here none is taken, so that all compute the same.
+λ_i = ∂L/∂s_i, so autograd factorises by itself wherever a list goes through the net as a whole:
+dense does it too, and ours differs only in how it sums over the pairs. Per pair asks the net 2·|P|
+/ N times as often; what its ratio has beyond that is the overhead of small calls. The RankNet of
+2005 also took a step after each pair; here none is taken, so that all compute the same.
 
-CPU time, which other processes disturb less than time on the clock. The sides take turns; medians, where a step of minutes is
-measured twice.
+CPU time, which other processes disturb less than time on the clock. The sides take turns; medians,
+where a step of minutes is measured twice.
 
 References:
-    Burges et al. (2005), Learning to rank using gradient descent; Burges (2010), From RankNet to LambdaRank to LambdaMART: an
-    overview, section 2.1.
+    Burges et al. (2005), Learning to rank using gradient descent; Burges (2010), From RankNet to
+    LambdaRank to LambdaMART: an overview, section 2.1.
 """
 
 import statistics
@@ -38,14 +43,16 @@ from torch.nn import functional as F
 from ltr.losses import RankNetLoss
 
 LISTS = (10, 100, 1000)  # documents
-FEATURES, HIDDEN = 100, 10
+FEATURES = 100
+HIDDEN = 10
 TURNS = 41
 SECONDS = 6.0  # of measured steps per side, after which it is only measured once more
 
 
 def graded_list(n_docs: int) -> tuple[Tensor, Tensor]:
     """Features ``[N, F]``, and grades ``[N]`` from 0 to 4 that follow a noisy linear score."""
-    weights, x = torch.randn(FEATURES), torch.randn(n_docs, FEATURES)
+    weights = torch.randn(FEATURES)
+    x = torch.randn(n_docs, FEATURES)
     score = x @ weights + torch.randn(n_docs)
     return x, torch.bucketize(score, torch.tensor([-1.0, 0.0, 1.0, 2.0])).float()
 
@@ -53,14 +60,16 @@ def graded_list(n_docs: int) -> tuple[Tensor, Tensor]:
 def per_pair(net: nn.Module, x: Tensor, labels: Tensor) -> None:
     """A forward of two documents and a backward for each pair."""
     pairs = (labels[:, None] > labels).nonzero()
-    gap, share = torch.tensor([[-1.0, 1.0]]), torch.tensor([[1 / len(pairs)]])
+    gap = torch.tensor([[-1.0, 1.0]])
+    share = torch.tensor([[1 / len(pairs)]])
     for pair in pairs:
         F.softplus(gap @ net(x[pair])).backward(share)
 
 
 def dense(net: nn.Module, x: Tensor, labels: Tensor) -> None:
     """A forward of the list, every pair in autograd, a backward."""
-    scores, is_pair = net(x).squeeze(1), labels[:, None] > labels
+    scores = net(x).squeeze(1)
+    is_pair = labels[:, None] > labels
     (F.logsigmoid(scores[:, None] - scores) * is_pair).sum().div(-is_pair.sum()).backward()
 
 
@@ -69,7 +78,9 @@ def ours(net: nn.Module, x: Tensor, labels: Tensor) -> None:
     RankNetLoss()(net(x).T, labels[None]).backward()
 
 
-def measured(side: Callable[..., None], net: nn.Module, x: Tensor, labels: Tensor, n_steps: int = 1) -> tuple[float, Tensor]:
+def measured(
+    side: Callable[..., None], net: nn.Module, x: Tensor, labels: Tensor, n_steps: int = 1
+) -> tuple[float, Tensor]:
     """CPU seconds of a step, and the gradient of all parameters in a row."""
     start = time.process_time()
     for _ in range(n_steps):
@@ -89,10 +100,14 @@ def compare(n_docs: int, turns: int = TURNS) -> None:
     gradient = firsts[0][1]
     for side, (_, other) in zip(sides, firsts, strict=True):
         error = (other - gradient).norm() / gradient.norm()
-        assert error < 1e-4, f"{n_docs} documents, {side.__name__}: the gradient differs by {error:.1e} of its length"
+        assert error < 1e-4, (
+            f"{n_docs} documents, {side.__name__}: the gradient differs by {error:.1e} of its length"
+        )
 
     n_steps = [max(1, round(SHORTEST / seconds)) for seconds, _ in firsts]
-    times = [[seconds] for seconds, _ in firsts]  # the median forgets the warm-up; a step of minutes has none
+    times = [
+        [seconds] for seconds, _ in firsts
+    ]  # the median forgets the warm-up; a step of minutes has none
     for turn in range(turns):
         for i, side in enumerate(sides):
             if turn == turns // 2 or sum(times[i]) * n_steps[i] < SECONDS:
@@ -101,7 +116,10 @@ def compare(n_docs: int, turns: int = TURNS) -> None:
     seconds = [statistics.median(steps) for steps in times]
     ms = " | ".join(f"{s * 1e3:,.{1 if s > 0.01 else 3}f}" for s in seconds)
     n_pairs = int((labels[:, None] > labels).sum())
-    print(f"| {n_docs:,} | {n_pairs:,} | {ms} | {seconds[0] / seconds[2]:,.0f} | {seconds[1] / seconds[2]:.2f} |", flush=True)
+    print(
+        f"| {n_docs:,} | {n_pairs:,} | {ms} | {seconds[0] / seconds[2]:,.0f} | {seconds[1] / seconds[2]:.2f} |",
+        flush=True,
+    )
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """How fast is a TokenStore built?  python benchmarks/tokens.py
 
-Every build is from scratch, in a cache of its own. Reading and checking the texts comes first and is timed
-separately.
+Every build is from scratch, in a cache of its own. Reading and checking the texts comes first and
+is timed separately.
 """
 
 import json
@@ -15,7 +15,7 @@ from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, par
 
 from ltr.data.collection import open_collection
 from ltr.data.tokens import TokenStore
-from ltr.models.encoder.pretrained import load_tokenizer
+from ltr.models.encoder.loading.pretrained import load_tokenizer
 
 RUNS = 5
 
@@ -29,9 +29,14 @@ def main() -> None:
     runs = 1 if options.tiny else RUNS
     tokenizer = load_tokenizer(options.backbone)
     print(described(), f"\nmedian of {runs} builds\n")
-    print("| corpus | documents | tokens | read and checked, s | tokenised, s | tokens/s |\n" + "| --- " * 6 + "|")
+    print(
+        "| corpus | documents | tokens | read and checked, s | tokenised, s | tokens/s |\n"
+        + "| --- " * 6
+        + "|"
+    )
     for folder in options.data:
-        reading, building = [], []
+        reading = []
+        building = []
         for _ in range(runs):
             with tempfile.TemporaryDirectory() as cache:
                 os.environ["LTR_CACHE"] = cache

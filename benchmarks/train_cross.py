@@ -1,10 +1,11 @@
-"""How fast does a cross-encoder train, ltr against sentence-transformers?  python benchmarks/train_cross.py
+"""How fast does a cross-encoder train, ltr against sentence-transformers?  python
+benchmarks/train_cross.py
 
-16 queries with a relevant document and a random one each: 32 pairs a step, the same pairs on both sides. Each
-side trains with its own trainer and data loader, dropout and AdamW as by default: ltr's PairWiseBertRanker
-under RankNet, and a CrossEncoderTrainer under binary cross-entropy. By default ltr reads the mean of the tokens,
-and sentence-transformers the first one, which ltr reads with --pooling cls. harness/compare.py says what is
-measured, and how.
+16 queries with a relevant document and a random one each: 32 pairs a step, the same pairs on both
+sides. Each side trains with its own trainer and data loader, dropout and AdamW as by default: ltr's
+PairWiseBertRanker under RankNet, and a CrossEncoderTrainer under binary cross-entropy. By default
+ltr reads the mean of the tokens, and sentence-transformers the first one, which ltr reads with
+--pooling cls. harness/compare.py says what is measured, and how.
 
 Wants ``pip install -e '.[bench]'``.
 """
@@ -26,16 +27,24 @@ NEEDS = ("datasets", "accelerate")
 
 def triplets(setting: Setting, reads: "JoinedPairs") -> "TripletDataModule":
     """A relevant document and a random one for each query."""
-    from ltr.datamodules import TripletDataModule
+    from ltr.datamodules import Evaluation, Loading, TripletDataModule
 
-    options = {"negatives": "random", "negatives_per_query": 1, "batch_size": setting.batch, "seed": 0}
-    return TripletDataModule(setting.data, **options, candidates="bm25", depth=1, reads=reads)
+    options = {
+        "negatives": "random",
+        "negatives_per_query": 1,
+        "batch_size": setting.batch,
+        "evaluation": Evaluation("bm25", depth=1),
+        "loading": Loading(seed=0),
+    }
+    data = TripletDataModule(setting.data, **options)
+    data.reads = reads
+    return data
 
 
 def prepare(setting: Setting) -> tuple[float, str]:
     """Save the pairs of our first epoch for sentence-transformers."""
     from ltr.data.formats import JoinedPairs
-    from ltr.models.encoder.pretrained import load_tokenizer
+    from ltr.models.encoder.loading.pretrained import load_tokenizer
 
     data = triplets(setting, JoinedPairs(load_tokenizer(setting.backbone), setting.max_length))
     data.setup("fit")
@@ -46,12 +55,15 @@ def prepare(setting: Setting) -> tuple[float, str]:
     return float(lengths.mean()), tokenising(data.collator.queries, data.collator.docs)
 
 
-def save_pairs(setting: Setting, data: "TripletDataModule", lists: list, lengths: np.ndarray) -> None:
+def save_pairs(
+    setting: Setting, data: "TripletDataModule", lists: list, lengths: np.ndarray
+) -> None:
     """As a data set of sentence-transformers, which must find as many tokens in each pair."""
     from datasets import Dataset
     from sentence_transformers import CrossEncoder
 
-    queries, docs = data.collection.queries.texts, data.collection.corpus.texts
+    queries = data.collection.queries.texts
+    docs = data.collection.corpus.texts
     pairs = Dataset.from_dict(
         {
             "query": [queries[one.query_row] for one in lists for _ in one.doc_rows],
@@ -60,9 +72,13 @@ def save_pairs(setting: Setting, data: "TripletDataModule", lists: list, lengths
         }
     )
     pairs.save_to_disk(str(setting.folder / "pairs"))
-    model = CrossEncoder(setting.backbone, num_labels=1, max_length=setting.max_length, device="cpu")
+    model = CrossEncoder(
+        setting.backbone, num_labels=1, max_length=setting.max_length, device="cpu"
+    )
     first = pairs[:CHECKED]
-    check_lengths(model, list(zip(first["query"], first["document"], strict=True)), lengths[:CHECKED])
+    check_lengths(
+        model, list(zip(first["query"], first["document"], strict=True)), lengths[:CHECKED]
+    )
 
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
@@ -72,7 +88,7 @@ def ours(meter: Meter, setting: Setting, side: Side) -> None:
     from ltr.models.encoder.text_encoder import TextEncoder
     from ltr.module import RankerModule
 
-    options = TextEncoder.Options(pooling=setting.pooling)
+    options = TextEncoder.Options(pooling=setting.pooling, kernels=side.kernels)
     ranker = PairWiseBertRanker(setting.backbone, setting.max_length, encoder=options)
     meter.watch(ranker.encoder.model)
     fit(RankerModule(ranker, RankNetLoss()), triplets(setting, ranker.reads), meter, setting, side)
@@ -80,14 +96,23 @@ def ours(meter: Meter, setting: Setting, side: Side) -> None:
 
 def theirs(meter: Meter, setting: Setting, side: Side) -> None:
     """As many pairs a step, in random order, tokenised on the fly."""
-    from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
+    from sentence_transformers.cross_encoder import (
+        CrossEncoder,
+        CrossEncoderTrainer,
+        CrossEncoderTrainingArguments,
+    )
     from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
 
-    model = CrossEncoder(setting.backbone, num_labels=1, max_length=setting.max_length, **load_options(setting, side))
+    model = CrossEncoder(
+        setting.backbone, num_labels=1, max_length=setting.max_length, **load_options(setting, side)
+    )
     meter.watch(model.transformers_model)
     loss = BinaryCrossEntropyLoss(model)
-    pairs, batch = setting.folder / "pairs", 2 * setting.batch
-    train(CrossEncoderTrainer, CrossEncoderTrainingArguments, model, loss, pairs, batch, meter, side)
+    pairs = setting.folder / "pairs"
+    batch = 2 * setting.batch
+    train(
+        CrossEncoderTrainer, CrossEncoderTrainingArguments, model, loss, pairs, batch, meter, side
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""How fast does a dual encoder train, ltr against sentence-transformers?  python benchmarks/train_dual.py
+"""How fast does a dual encoder train, ltr against sentence-transformers?  python
+benchmarks/train_dual.py
 
-64 queries with a relevant document each, and the other documents of the batch as negatives: softmax over 20 ·
-cosine. Each side trains with its own trainer and data loader, dropout and AdamW as by default: ltr's
-DualEncoder reads all texts of a batch in one pass, a SentenceTransformerTrainer has
-MultipleNegativesRankingLoss. ``--cached --batch 1024`` takes batches that don't fit the memory at once: ltr
-recomputes chunks in the backward pass, sentence-transformers has CachedMultipleNegativesRankingLoss.
-harness/compare.py says what is measured, and how.
+64 queries with a relevant document each, and the other documents of the batch as negatives: softmax
+over 20 · cosine. Each side trains with its own trainer and data loader, dropout and AdamW as by
+default: ltr's DualEncoder reads all texts of a batch in one pass, a SentenceTransformerTrainer has
+MultipleNegativesRankingLoss. ``--cached --batch 1024`` takes batches that don't fit the memory at
+once: ltr recomputes chunks in the backward pass, sentence-transformers has
+CachedMultipleNegativesRankingLoss. harness/compare.py says what is measured, and how.
 
 Wants ``pip install -e '.[bench]'``.
 """
@@ -24,18 +25,26 @@ def prepare(setting: Setting) -> tuple[float, str]:
     from ltr.data.collection import open_collection
     from ltr.data.formats import SingleTexts
     from ltr.data.tokens import TokenStore
-    from ltr.models.encoder.pretrained import load_tokenizer
+    from ltr.models.encoder.loading.pretrained import load_tokenizer
 
     collection = open_collection(setting.data)
-    judged, rng = collection.judgements("train"), np.random.default_rng(0)
-    relevant = {row: docs[grades > 0] for row in judged.query_rows for docs, grades in [judged.of(row)]}
+    judged = collection.judgements("train")
+    rng = np.random.default_rng(0)
+    relevant = {
+        row: docs[grades > 0] for row in judged.query_rows for docs, grades in [judged.of(row)]
+    }
     rows = np.asarray([(row, rng.choice(docs)) for row, docs in relevant.items() if len(docs)])
     tables = {"anchor": collection.queries, "positive": collection.corpus}
-    texts = {name: [table.texts[row] for row in column] for (name, table), column in zip(tables.items(), rows.T, strict=True)}
+    texts = {
+        name: [table.texts[row] for row in column]
+        for (name, table), column in zip(tables.items(), rows.T, strict=True)
+    }
     tokenizer = load_tokenizer(setting.backbone)
     stores = [TokenStore.open(table, tokenizer) for table in tables.values()]
     form = SingleTexts(tokenizer, setting.max_length)
-    lengths = [form.lengths(store.lengths(column)) for store, column in zip(stores, rows.T, strict=True)]
+    lengths = [
+        form.lengths(store.lengths(column)) for store, column in zip(stores, rows.T, strict=True)
+    ]
     if setting.peers:
         save_texts(setting, texts, lengths)
     return float(sum(of_side.sum() for of_side in lengths) / len(rows)), tokenising(*stores)
@@ -55,26 +64,37 @@ def save_texts(setting: Setting, texts: dict[str, list[str]], lengths: list[np.n
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
     """The softmax over groups of a query and one of its documents, drawn anew in every epoch."""
-    from ltr.datamodules import GroupDataModule
+    from ltr.datamodules import Evaluation, GroupDataModule
     from ltr.in_batch import OtherQueries
     from ltr.losses import SoftmaxLoss
     from ltr.models import DualEncoder
     from ltr.models.encoder.text_encoder import TextEncoder
     from ltr.module import RankerModule
 
-    encoder = TextEncoder.Options(keep_tokens=0 if setting.cached else setting.keep_tokens)
-    ranker = DualEncoder(setting.backbone, temperature=0.05, max_length=setting.max_length, encoder=encoder)
+    encoder = TextEncoder.Options(
+        keep_tokens=0 if setting.cached else setting.keep_tokens, kernels=side.kernels
+    )
+    ranker = DualEncoder(
+        setting.backbone, temperature=0.05, max_length=setting.max_length, encoder=encoder
+    )
     meter.watch(ranker.query_tower.encoder.model)
     module = RankerModule(ranker, SoftmaxLoss(), in_batch=OtherQueries(), lr=5e-5)
-    # No list is measured here, so that none is looked for: medquad-liveqa has pools for its test split alone.
-    searched = {"candidates": "corpus", "depth": 10, "reads": ranker.reads}
-    data = GroupDataModule(setting.data, groups=setting.batch, docs_per_group=1, **searched)
+    # No list is measured here, so that none is looked for: medquad-liveqa has pools for its test
+    # split alone.
+    searched = Evaluation("corpus", depth=10)
+    data = GroupDataModule(
+        setting.data, groups=setting.batch, docs_per_group=1, evaluation=searched
+    )
     fit(module, data, meter, setting, side)
 
 
 def theirs(meter: Meter, setting: Setting, side: Side) -> None:
     """Texts tokenised on the fly; the two columns are encoded one after the other."""
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
     from sentence_transformers.sentence_transformer.losses import (
         CachedMultipleNegativesRankingLoss,
         MultipleNegativesRankingLoss,
@@ -83,9 +103,21 @@ def theirs(meter: Meter, setting: Setting, side: Side) -> None:
     model = SentenceTransformer(setting.backbone, **load_options(setting, side))
     model.max_seq_length = setting.max_length
     meter.watch(model.transformers_model)
-    loss = (CachedMultipleNegativesRankingLoss if setting.cached else MultipleNegativesRankingLoss)(model)
-    pairs, batch = setting.folder / "pairs", setting.batch
-    train(SentenceTransformerTrainer, SentenceTransformerTrainingArguments, model, loss, pairs, batch, meter, side)
+    loss = (CachedMultipleNegativesRankingLoss if setting.cached else MultipleNegativesRankingLoss)(
+        model
+    )
+    pairs = setting.folder / "pairs"
+    batch = setting.batch
+    train(
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+        model,
+        loss,
+        pairs,
+        batch,
+        meter,
+        side,
+    )
 
 
 if __name__ == "__main__":

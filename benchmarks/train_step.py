@@ -1,7 +1,8 @@
-"""What does each way of reading a batch bring to a training step of the cross-encoder?  python benchmarks/train_step.py
+"""What does each way of reading a batch bring to a training step of the cross-encoder?  python
+benchmarks/train_step.py
 
-all-MiniLM-L6-v2, 8 rows of 1 + 3 documents of examples/medquad, 256 tokens at most. The variants take turns,
-step by step, over the same batches. Medians of real tokens per second.
+all-MiniLM-L6-v2, 8 rows of 1 + 3 documents of examples/medquad, 256 tokens at most. The variants
+take turns, step by step, over the same batches. Medians of real tokens per second.
 """
 
 import statistics
@@ -14,12 +15,13 @@ from harness.machine import allocator, described
 from harness.options import MEDQUAD, add_backbone, add_data, parser
 from torch import nn
 
-from ltr.datamodules import TripletDataModule
+from ltr.datamodules import Evaluation, TripletDataModule
 from ltr.losses import SoftmaxLoss
 from ltr.models import PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 
-STEPS, WARM_UP = 4, 2
+STEPS = 4
+WARM_UP = 2
 
 
 VARIANTS = {
@@ -34,8 +36,12 @@ VARIANTS = {
 }
 
 
-def built(backbone: str, max_length: int, padded: bool = False, torchs_mask: bool = False, **options: Any) -> PairWiseBertRanker:
-    """A ranker with these options, perhaps with padded texts, or with torch's dropout for the cheap one."""
+def built(
+    backbone: str, max_length: int, padded: bool = False, torchs_mask: bool = False, **options: Any
+) -> PairWiseBertRanker:
+    """A ranker with these options, perhaps with padded texts, or with torch's dropout for the cheap
+    one.
+    """
     ranker = PairWiseBertRanker(backbone, max_length, encoder=TextEncoder.Options(**options))
     ranker.encoder.reads_packed = not padded
     if torchs_mask:
@@ -52,13 +58,24 @@ def main() -> None:
     add_backbone(made)
     options = made.parse_args()
     steps, rows, max_length = (1, 2, 64) if options.tiny else (STEPS, 8, 256)
-    variants = {name: kind for name, kind in VARIANTS.items() if not (options.tiny and "compile" in kind)}  # it takes a minute
+    variants = {
+        name: kind for name, kind in VARIANTS.items() if not (options.tiny and "compile" in kind)
+    }  # it takes a minute
     rankers = {name: built(options.backbone, max_length, **kind) for name, kind in variants.items()}
-    lists = {"negatives": "bm25", "negatives_per_query": 3, "batch_size": rows, "candidates": "bm25", "depth": 20}
-    data = TripletDataModule(options.data, **lists, reads=next(iter(rankers.values())).reads)
+    lists = {
+        "negatives": "bm25",
+        "negatives_per_query": 3,
+        "batch_size": rows,
+        "evaluation": Evaluation("bm25", depth=20),
+    }
+    data = TripletDataModule(options.data, **lists)
+    data.reads = next(iter(rankers.values())).reads
     data.setup("fit")
     loss = SoftmaxLoss()
-    optimizers = {name: torch.optim.AdamW(ranker.parameters(), lr=1e-5, fused=True) for name, ranker in rankers.items()}
+    optimizers = {
+        name: torch.optim.AdamW(ranker.parameters(), lr=1e-5, fused=True)
+        for name, ranker in rankers.items()
+    }
     speeds: dict[str, list[float]] = {name: [] for name in variants}
     for step, batch in enumerate(islice(data.train_dataloader(), steps + WARM_UP)):
         for name, ranker in rankers.items():

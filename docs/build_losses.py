@@ -1,6 +1,8 @@
-"""Build docs/losses.md and its figures from the docstrings of ``ltr.losses``: python docs/build_losses.py
+"""Build docs/losses.md and its figures from the docstrings of ``ltr.losses``: python
+docs/build_losses.py
 
-What is said of a loss stands in its docstring, and what a figure shows in loss_figures.py; here is only how a page is made of it.
+What is said of a loss stands in its docstring, and what a figure shows in loss_figures.py; here is
+only how a page is made of it.
 """
 
 import inspect
@@ -14,11 +16,20 @@ from loss_figures import caption, svg
 import ltr.losses
 import ltr.margins
 from ltr.losses import LOSSES, Loss
-from ltr.margins import Margin
 
 DOCS = Path(__file__).parent
 # From the first choices to the special ones; a file not named here comes last.
-FILES = ("pairwise", "triplet", "lambdarank", "listwise", "list_mle", "approximate", "pointwise", "distillation", "combine")
+FILES = (
+    "pairwise",
+    "triplet",
+    "lambdarank",
+    "listwise",
+    "list_mle",
+    "approximate",
+    "pointwise",
+    "distillation",
+    "combine",
+)
 MATH = ".. math::"
 SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Use", "Cost", "References", "Example")
 
@@ -64,7 +75,7 @@ MARGINS = """\
 ## margins
 
 A policy of `ltr.margins` gives the margin of each pair of a batch, in units of score, to a loss that uses one: `model.margin` in
-a configuration. The docstrings in [margins.py](../ltr/margins.py) have all options, as has `ltr fit --model.margin.help NAME`.
+a configuration. The docstrings in [margins](../ltr/margins) have all options, as has `ltr fit --model.margin.help NAME`.
 Distances and similarities are those of the embeddings; mined negatives bring the distance in their index.
 
 """
@@ -72,13 +83,18 @@ Distances and similarities are those of the embeddings; mined negatives bring th
 
 def sections(doc: str) -> dict[str, str]:
     """The parts of a docstring by their names; what comes before the first one is ``""``."""
-    parts, name = {"": []}, ""
+    parts = {"": []}
+    name = ""
     for line in inspect.cleandoc(doc).splitlines():
         if begins := re.fullmatch(rf"({'|'.join(SECTIONS)}):(?: (.*))?", line):
-            name, line = begins[1], "    " + (begins[2] or "")
+            name = begins[1]
+            line = "    " + (begins[2] or "")
             parts[name] = []
         parts[name].append(line)
-    return {name: inspect.cleandoc("\n".join(lines)) if name else "\n".join(lines).strip() for name, lines in parts.items()}
+    return {
+        name: inspect.cleandoc("\n".join(lines)) if name else "\n".join(lines).strip()
+        for name, lines in parts.items()
+    }
 
 
 def options(args: str) -> dict[str, str]:
@@ -88,19 +104,33 @@ def options(args: str) -> dict[str, str]:
 
 
 def described(cls: type[Loss]) -> dict[str, str]:
-    """The parts of a class's docstring; an option that it leaves to :class:`Loss` is described there."""
+    """The parts of a class's docstring; an option that it leaves to :class:`Loss` is described
+    there.
+    """
     parts = sections(cls.__doc__)
-    missing = [name for name in inspect.signature(cls).parameters if name not in options(parts.get("Args", ""))]
+    missing = [
+        name
+        for name in inspect.signature(cls).parameters
+        if name not in options(parts.get("Args", ""))
+    ]
     shared = options(sections(Loss.__doc__)["Args"])
-    return parts | {"Args": "\n".join([parts.get("Args", ""), *(f"{name}: {shared[name]}" for name in missing)]).strip()}
+    return parts | {
+        "Args": "\n".join(
+            [parts.get("Args", ""), *(f"{name}: {shared[name]}" for name in missing)]
+        ).strip()
+    }
 
 
 @cache
 def by_file() -> dict[str, list[type[Loss]]]:
     """The exported classes by the file that they stand in, in the order of their definition."""
     order = {name: i for i, name in enumerate(FILES)}
-    files = sorted({_file(c) for c in LOSSES.values()}, key=lambda name: (order.get(name, len(order)), name))
-    return {f: sorted((c for c in LOSSES.values() if _file(c) == f), key=_first_line) for f in files}
+    files = sorted(
+        {_file(c) for c in LOSSES.values()}, key=lambda name: (order.get(name, len(order)), name)
+    )
+    return {
+        f: sorted((c for c in LOSSES.values() if _file(c) == f), key=_first_line) for f in files
+    }
 
 
 def blocks(text: str) -> list[str]:
@@ -109,23 +139,33 @@ def blocks(text: str) -> list[str]:
 
 
 def markdown(text: str) -> str:
-    """A docstring's paragraph with GitHub's marks: formulas, code, and names that link to their section."""
+    """A docstring's paragraph with GitHub's marks: formulas, code, and names that link to their
+    section.
+    """
     if text.startswith(MATH):
         return f"```math\n{inspect.cleandoc(text.removeprefix(MATH))}\n```"
 
     def link(name: re.Match) -> str:
         cls = LOSSES.get(name[1].split(".")[-1])
-        return f"[`{name[1].removeprefix('ltr.losses.')}`](#{cls.__name__.lower()})" if cls else f"`{name[1]}`"
+        return (
+            f"[`{name[1].removeprefix('ltr.losses.')}`](#{cls.__name__.lower()})"
+            if cls
+            else f"`{name[1]}`"
+        )
 
     marks = re.split(r"(:math:`[^`]*`|``[^`]*``)", _line(text))
-    marks = [f"${mark[6:]}$" if mark.startswith(":math:") else mark.replace("``", "`") for mark in marks]
+    marks = [
+        f"${mark[6:]}$" if mark.startswith(":math:") else mark.replace("``", "`") for mark in marks
+    ]
     return re.sub(r":(?:func|class|data):`([\w.]+)`", link, "".join(marks))
 
 
 def source(references: str) -> str:
     """Authors and years only."""
     parts = references.split("; ")
-    return "; ".join(m[1] for part in parts if (m := re.match(r"(.*?\(\d{4}\))", part))) or parts[0].removesuffix(".")
+    return "; ".join(m[1] for part in parts if (m := re.match(r"(.*?\(\d{4}\))", part))) or parts[
+        0
+    ].removesuffix(".")
 
 
 def table() -> str:
@@ -134,29 +174,41 @@ def table() -> str:
     for file, classes in by_file().items():
         rows.append((f"**[{file}](#{file})**", "", "", ""))
         for cls in classes:
-            parts, name = described(cls), cls.__name__
+            parts = described(cls)
+            name = cls.__name__
             said = (parts["Use"], parts["Cost"], source(_line(parts["References"])))
-            rows.append((f"[{name}](#{name.lower()})", *(markdown(text).replace("|", "\\|") for text in said)))
+            rows.append(
+                (
+                    f"[{name}](#{name.lower()})",
+                    *(markdown(text).replace("|", "\\|") for text in said),
+                )
+            )
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def margins() -> str:
     """The section of the margin policies: one row per class, with its first sentence and formula."""
     rows = [("margin", "formula", "source, or work of the same kind"), ("---",) * 3]
-    for name, cls in vars(ltr.margins).items():
-        if inspect.isclass(cls) and issubclass(cls, Margin) and cls is not Margin and not name.startswith("_"):
-            parts = sections(cls.__doc__)
-            first, *more = blocks(parts[""])
-            formula = f" $`{_line(more[0].removeprefix(MATH))}`$" if more and more[0].startswith(MATH) else ""
-            rows.append((f"`{name}`", markdown(first) + formula, source(_line(parts.get("References", "")))))
+    for name, cls in ltr.margins.MARGINS.items():
+        parts = sections(cls.__doc__)
+        first, *more = blocks(parts[""])
+        formula = ""
+        if more and more[0].startswith(MATH):
+            formula = f" $`{_line(more[0].removeprefix(MATH))}`$"
+        references = source(_line(parts.get("References", "")))
+        rows.append((f"`{name}`", markdown(first) + formula, references))
     return MARGINS + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def section(cls: type[Loss]) -> str:
     """Formula, options, figure and source of a class."""
-    name, parts = cls.__name__, described(cls)
+    name = cls.__name__
+    parts = described(cls)
     defaults = inspect.signature(cls).parameters
-    listed = [f"* `{o}` (`{defaults[o].default}`): {markdown(text)}" for o, text in options(parts["Args"]).items()]
+    listed = [
+        f"* `{o}` (`{defaults[o].default}`): {markdown(text)}"
+        for o, text in options(parts["Args"]).items()
+    ]
     listed.append(f"* A margin of the batch is {'used' if cls().takes_margin else 'not used'}.")
     figure = f"![{name}: value and gradient](figures/{name}.svg)\n\n*{caption(name)}*"
     texts = [
@@ -174,21 +226,31 @@ def page() -> str:
     parts = [INTRODUCTION, table(), LEGEND]
     for file, classes in by_file().items():
         about = blocks(getattr(ltr.losses, file).__doc__)[0]
-        parts += [f"## {file}\n\n{markdown(about)} Code: [{file}.py](../ltr/losses/{file}.py).\n", *map(section, classes)]
+        parts += [
+            f"## {file}\n\n{markdown(about)} Code: [{file}.py](../ltr/losses/{file}.py).\n",
+            *map(section, classes),
+        ]
     return wrapped("\n".join([*parts, margins()]))
 
 
 def wrapped(text: str, width: int = 140) -> str:
-    """Break long lines of prose; not those of tables, of code, nor inside a formula, code or a link."""
-    lines, fenced = [], False
+    """Break long lines of prose; not those of tables, of code, nor inside a formula, code or a
+    link.
+    """
+    lines = []
+    fenced = False
     for line in text.split("\n"):
         fenced ^= line.startswith("```")
         if fenced or len(line) <= width or line.startswith(("|", "!", "<")):
             lines.append(line)
             continue
-        whole = re.sub(r"\$`.*?`\$|`[^`]*`|\[[^]]*\]\([^)]*\)", lambda m: m[0].replace(" ", "\0"), line)
+        whole = re.sub(
+            r"\$`.*?`\$|`[^`]*`|\[[^]]*\]\([^)]*\)", lambda m: m[0].replace(" ", "\0"), line
+        )
         indent = "  " if line.startswith("* ") else ""
-        broken = textwrap.wrap(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        broken = textwrap.wrap(
+            whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
         lines += [part.replace("\0", " ") for part in broken]
     return "\n".join(lines)
 

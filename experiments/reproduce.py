@@ -1,7 +1,9 @@
-"""Makes every trained number of the README and docs/results.md again: python experiments/reproduce.py [--quick]
+"""Makes every trained number of the README and docs/results.md again: python
+experiments/reproduce.py [--quick]
 
-Trains what is not there yet in runs/, resumes what was interrupted, and writes docs/results.md anew below its mark. Several
-may run at once and share the work: give each a core. ``--quick``: one seed of what ships, into runs/quick, with its own page.
+Trains what is not there yet in runs/, resumes what was interrupted, and writes docs/results.md anew
+below its mark. Several may run at once and share the work: give each a core. ``--quick``: one seed
+of what ships, into runs/quick, with its own page.
 """
 
 import argparse
@@ -13,8 +15,20 @@ from ltr.__main__ import main as ltr
 
 GRIDS = Path("experiments", "grids")
 MARK = "<!-- Below this line: experiments/reproduce.py -->\n"
-MEDQUAD = ["--data.path", "runs/data/medquad-400", "--data.negatives", "runs/data/medquad-negatives"]
-MEDQUAD += ["--data.candidates", "bm25", "--data.depth", "20", "--model.ranker.init_args.max_length", "64"]
+MEDQUAD = [
+    "--data.path",
+    "runs/data/medquad-400",
+    "--data.negatives",
+    "runs/data/medquad-negatives",
+]
+MEDQUAD += [
+    "--data.evaluation.candidates",
+    "bm25",
+    "--data.evaluation.depth",
+    "20",
+    "--model.ranker.init_args.max_length",
+    "64",
+]
 ENDS = ["--only", "in-batch", "mined once", "with margins"]
 
 
@@ -43,18 +57,41 @@ FAMILIES = (
     Family(
         "ladder",
         "ladder-liveqa",
-        (*ENDS, "--data.path", "runs/data/liveqa-600", "--trainer.max_epochs", "2", "--seeds", "0", "1", "2"),
+        (
+            *ENDS,
+            "--data.path",
+            "runs/data/liveqa-600",
+            "--trainer.max_epochs",
+            "2",
+            "--seeds",
+            "0",
+            "1",
+            "2",
+        ),
     ),
-    Family("ladder", "ladder-cmedir", (*ENDS, "--data.path", "data/cmedir", "--trainer.max_epochs", "1", "--seeds", "0")),
-    Family("schedule", "schedule", ("--model.ranker.init_args.max_length", "32", "--trainer.max_epochs", "2")),
+    Family(
+        "ladder",
+        "ladder-cmedir",
+        (*ENDS, "--data.path", "data/cmedir", "--trainer.max_epochs", "1", "--seeds", "0"),
+    ),
+    Family(
+        "schedule",
+        "schedule",
+        ("--model.ranker.init_args.max_length", "32", "--trainer.max_epochs", "2"),
+    ),
     Family("margins", "margins"),
-    Family("rerank_mined", "rerank_mined", ("--trainer.max_epochs", "1", "--data.depth", "20")),
+    Family(
+        "rerank_mined",
+        "rerank_mined",
+        ("--trainer.max_epochs", "1", "--data.evaluation.depth", "20"),
+    ),
 )
 
 
 def section(family: Family, runs: Path, words: list[str]) -> str:
     """Train what is missing; the question of the grid, the command, and the tables."""
-    file, folder = GRIDS / f"{family.grid}.yaml", runs / family.runs
+    file = GRIDS / f"{family.grid}.yaml"
+    folder = runs / family.runs
     table = folder.with_suffix(".md")
     command = ["grid", str(file), "--runs", str(folder), *words, *family.options]
     if ltr([*command, "--markdown", str(table)]):
@@ -67,14 +104,18 @@ def section(family: Family, runs: Path, words: list[str]) -> str:
 
 def main() -> None:
     """Make them all, write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="one seed, on examples/medquad")
     asked = parser.parse_args()
     runs, words = (Path("runs", "quick"), ["--seeds", "0"]) if asked.quick else (Path("runs"), [])
     asked_for = [one for one in FAMILIES if one.ships or not asked.quick]
     for one in asked_for:
         section(one, runs, words)
-    sections = [section(one, runs, [*words, "--table"]) for one in asked_for]  # with all that others have made
+    sections = [
+        section(one, runs, [*words, "--table"]) for one in asked_for
+    ]  # with all that others have made
     page = Path("docs", "results.md")
     head = page.read_text().partition(MARK)[0] if not asked.quick else "# Results, one seed\n\n"
     written = runs / "results.md" if asked.quick else page

@@ -1,8 +1,9 @@
 """How often do tests call equal ways to train different?  python experiments/significance.py
 
-Two rankers of several seeds whose values have the same expectation, 200 queries: a paired t-test over queries of the means over
-the seeds, the test of ltr.compare, and 95 % intervals by percentiles of a bootstrap over queries and seeds. Shares of 400
-simulations. Then the test of ltr.compare alone, where the two have different numbers of seeds: shares of 2,000.
+Two rankers of several seeds whose values have the same expectation, 200 queries: a paired t-test
+over queries of the means over the seeds, the test of ltr.compare, and 95 % intervals by percentiles
+of a bootstrap over queries and seeds. Shares of 400 simulations. Then the test of ltr.compare
+alone, where the two have different numbers of seeds: shares of 2,000.
 """
 
 import numpy as np
@@ -10,14 +11,20 @@ from scipy import stats
 
 from ltr.compare.statistics import estimate
 
-N, QUERIES, DRAWS, MANY = 400, 200, 500, 2000
+N = 400
+QUERIES = 200
+DRAWS = 500
+MANY = 2000
 
 
 def bootstrap_holds(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> bool:
     """Whether the interval of the difference holds 0."""
     found = []
     for _ in range(DRAWS):
-        queries, (own, other) = rng.integers(QUERIES, size=QUERIES), rng.integers(len(a), size=(2, len(a)))
+        queries, (own, other) = (
+            rng.integers(QUERIES, size=QUERIES),
+            rng.integers(len(a), size=(2, len(a))),
+        )
         found.append((a[own].mean(axis=0) - b[other].mean(axis=0))[queries].mean())
     low, high = np.percentile(found, [2.5, 97.5])
     return bool(low <= 0 <= high)
@@ -26,7 +33,9 @@ def bootstrap_holds(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> b
 def main() -> None:
     """Print a table."""
     rng = np.random.default_rng(0)
-    print("| seeds | spread of seeds | of queries | of both | t-test over queries | ltr.compare | bootstrap holds 0 |")
+    print(
+        "| seeds | spread of seeds | of queries | of both | t-test over queries | ltr.compare | bootstrap holds 0 |"
+    )
     print("|" + " --- |" * 7)
     for n_seeds in (2, 3, 5):
         for seeds, queries, both in ((0.0, 0.1, 0.1), (0.02, 0.1, 0.2), (0.02, 0.1, 0.05)):
@@ -34,13 +43,16 @@ def main() -> None:
             for _ in range(N):
                 shape = (2, n_seeds, QUERIES)
                 values = (
-                    rng.normal(0, seeds, (2, n_seeds, 1)) + rng.normal(0, queries, (2, 1, QUERIES)) + rng.normal(0, both, shape)
+                    rng.normal(0, seeds, (2, n_seeds, 1))
+                    + rng.normal(0, queries, (2, 1, QUERIES))
+                    + rng.normal(0, both, shape)
                 )
                 a, b = values
                 over_queries = stats.ttest_1samp(a.mean(axis=0) - b.mean(axis=0), 0).pvalue < 0.05
                 told += (over_queries, estimate(a, b).p < 0.05, bootstrap_holds(a, b, rng))
             print(
-                f"| {n_seeds} | {seeds} | {queries} | {both} | {' | '.join(f'{share:.1%}' for share in told / N)} |", flush=True
+                f"| {n_seeds} | {seeds} | {queries} | {both} | {' | '.join(f'{share:.1%}' for share in told / N)} |",
+                flush=True,
             )
     print("\n| seeds | ltr.compare |\n| --- | --- |")
     rng = np.random.default_rng(0)
@@ -48,7 +60,10 @@ def main() -> None:
         told = 0
         for _ in range(MANY):
             queries = rng.normal(0, 0.02, QUERIES)
-            sides = [queries + rng.normal(0, 0.02, (n, 1)) + rng.normal(0, 0.05, (n, QUERIES)) for n in (first, second)]
+            sides = [
+                queries + rng.normal(0, 0.02, (n, 1)) + rng.normal(0, 0.05, (n, QUERIES))
+                for n in (first, second)
+            ]
             told += estimate(*sides).p < 0.05
         print(f"| {first} and {second} | {told / MANY:.1%} |", flush=True)
 

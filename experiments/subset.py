@@ -1,4 +1,5 @@
-"""Writes a collection with some of the training queries of another one: python experiments/subset.py SOURCE FOLDER --queries 400
+"""Writes a collection with some of the training queries of another one: python
+experiments/subset.py SOURCE FOLDER --queries 400
 
 The queries are drawn with seed 0. Corpus, queries and the other splits stay as they are.
 """
@@ -12,10 +13,14 @@ import numpy as np
 
 def main() -> None:
     """Copy, and cut the training judgements."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", type=Path, help="a collection in a folder")
     parser.add_argument("folder", type=Path, help="the one to write; what is there stays")
-    parser.add_argument("--queries", type=int, required=True, help="how many training queries to keep")
+    parser.add_argument(
+        "--queries", type=int, required=True, help="how many training queries to keep"
+    )
     asked = parser.parse_args()
     if asked.folder.exists():
         return

@@ -10,12 +10,14 @@ from torch import Tensor
 
 
 class Texts(NamedTuple):
-    """S tokenised texts laid end to end, without padding; an encoder that needs padding makes it inside.
+    """S tokenised texts laid end to end, without padding; an encoder that needs padding makes it
+    inside.
 
     Attributes:
         ids: ``[T]`` int64, token ids with the special tokens.
         lengths: ``[S]`` int64, tokens of each text; they sum to T.
-        type_ids: ``[T]`` int64, 0 for the query part and 1 for the document part, or None where the tokenizer has none.
+        type_ids: ``[T]`` int64, 0 for the query part and 1 for the document part, or None where the
+            tokenizer has none.
     """
 
     ids: Tensor
@@ -23,18 +25,24 @@ class Texts(NamedTuple):
     type_ids: Tensor | None = None
 
     def keys(self) -> Tensor:
-        r"""``[S]`` int64: equal for texts of equal ids, and for others with a probability of about :math:`2^{-64}` a pair.
+        r"""``[S]`` int64: equal for texts of equal ids, and for others with a probability of about
+        :math:`2^{-64}` a pair.
 
-        They are :math:`\sum_t (x_{st} + 1)\, w_t \bmod 2^{64}`, with odd numbers :math:`w_t` that are the same in every process.
+        They are :math:`\sum_t (x_{st} + 1)\, w_t \bmod 2^{64}`, with odd numbers :math:`w_t` that
+        are the same in every process.
         """
         device = self.ids.device
         longest = int(self.lengths.max()) if len(self.lengths) else 0
         generator = torch.Generator().manual_seed(0)
-        weights = (torch.randint(-(2**62), 2**62, (longest,), generator=generator) * 2 + 1).to(device)
+        weights = (torch.randint(-(2**62), 2**62, (longest,), generator=generator) * 2 + 1).to(
+            device
+        )
         begin = self.lengths.cumsum(0) - self.lengths
         text = torch.arange(len(self.lengths), device=device).repeat_interleave(self.lengths)
         place = torch.arange(len(self.ids), device=device) - begin[text]
-        return torch.zeros_like(self.lengths).index_add_(0, text, (self.ids.long() + 1) * weights[place])
+        return torch.zeros_like(self.lengths).index_add_(
+            0, text, (self.ids.long() + 1) * weights[place]
+        )
 
 
 class RankingBatch(NamedTuple):
@@ -44,20 +52,25 @@ class RankingBatch(NamedTuple):
         labels: ``[B, N]`` float, relevance grades; 0 for documents nobody judged.
         mask: ``[B, N]`` bool, True for a document, False for padding.
         query_rows: ``[B]`` int64, row numbers of the queries in the collection.
-        doc_rows: ``[B, N]`` int64, row numbers of the documents. Documents are stored in the order of their ids, so the larger
-            row wins a tie of scores, as in trec_eval.
-        pairs: the joined query–document texts, one for every True of ``mask``, row by row (cross-encoder).
-        queries: the texts of the B queries (dual encoder); None where lists have none, as the groups of labelled texts.
+        doc_rows: ``[B, N]`` int64, row numbers of the documents. Documents are stored in the order
+            of their ids, so the larger row wins a tie of scores, as in trec_eval.
+        pairs: the joined query–document texts, one for every True of ``mask``, row by row
+            (cross-encoder).
+        queries: the texts of the B queries (dual encoder); None where lists have none, as the
+            groups of labelled texts.
         docs: the documents' texts, one for every True of ``mask``, row by row (dual encoder).
-        features: ``[B, N, F]`` float32, feature vectors of the documents, 0 at the padding (feature ranker).
-        distances: ``[B, N]`` float, distance of each document to its query in the index that mined it; NaN for a negative whose
-            source gives none. None where no document has one.
-        judged_rows: ``[B, J]`` int64, rows of all documents that are judged for the query, in the list or not; −1 as padding
-            (dual encoder: what another query's list must not bring in as irrelevant).
+        features: ``[B, N, F]`` float32, feature vectors of the documents, 0 at the padding (feature
+            ranker).
+        distances: ``[B, N]`` float, distance of each document to its query in the index that mined
+            it; NaN for a negative whose source gives none. None where no document has one.
+        judged_rows: ``[B, J]`` int64, rows of all documents that are judged for the query, in the
+            list or not; −1 as padding (dual encoder: what another query's list must not bring in as
+            irrelevant).
         judged_grades: ``[B, J]`` float, their grades.
-        judged_keys: ``[B, J]`` int64, the keys of their texts, as :meth:`Texts.keys` has them. Lists to be measured have none.
-        ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or not, largest first and
-            filled up with 0. Only lists to be measured carry it.
+        judged_keys: ``[B, J]`` int64, the keys of their texts, as :meth:`Texts.keys` has them.
+            Lists to be measured have none.
+        ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or
+            not, largest first and filled up with 0. Only lists to be measured carry it.
     """
 
     labels: Tensor
@@ -76,21 +89,25 @@ class RankingBatch(NamedTuple):
 
 
 class ScoredLists(NamedTuple):
-    """What a loss, a margin policy and a callback see of a training batch: R rows of up to C documents.
+    """What a loss, a margin policy and a callback see of a training batch: R rows of up to C
+    documents.
 
     A row is a query, or an anchor of a batch of groups; a column is a document of its list.
 
     Attributes:
         scores: ``[R, C]`` float, higher is better.
         labels: ``[R, C]`` float, relevance grades.
-        mask: ``[R, C]`` bool, True for a document, False for padding and for what a row must not be compared with.
-        distances: ``[R, C]`` float, distance of each document to its row. Whole if the margin policy wants distances and the
-            ranker is a dual encoder: that in the index for the mined negatives of a list, and that of the two embeddings,
-            without gradient, for all others. Otherwise as in the batch, and None with in-batch lists.
-        embeddings: ``[R, C, H]`` float, the documents' representations, finite at the padding; ``[1, C, H]`` where all rows share
-            their documents; None where the ranker gives none.
+        mask: ``[R, C]`` bool, True for a document, False for padding and for what a row must not be
+            compared with.
+        distances: ``[R, C]`` float, distance of each document to its row. Whole if the margin
+            policy wants distances and the ranker is a dual encoder: that in the index for the mined
+            negatives of a list, and that of the two embeddings, without gradient, for all others.
+            Otherwise as in the batch, and None with in-batch lists.
+        embeddings: ``[R, C, H]`` float, the documents' representations, finite at the padding;
+            ``[1, C, H]`` where all rows share their documents; None where the ranker gives none.
         queries: ``[R, H]`` float, the rows' representations; None where the ranker gives none.
-        frozen: rows and documents, as ``queries`` and ``embeddings``, by the margin policy's frozen encoder; None without one.
+        frozen: rows and documents, as ``queries`` and ``embeddings``, by the margin policy's frozen
+            encoder; None without one.
         shared: whether these are the lists of all processes, the same in each.
     """
 

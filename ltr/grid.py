@@ -39,7 +39,9 @@ class Cell:
 
     def words(self) -> list[str]:
         """The options as the command line takes them."""
-        return [word for name, value in self.options.items() for word in (f"--{name}", as_word(value))]
+        return [
+            word for name, value in self.options.items() for word in (f"--{name}", as_word(value))
+        ]
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,11 @@ class Grid:
         options: of all cells, by path.
         axes: by name, the options of each of its named values.
         seeds: of each combination.
-        choose: the axis whose value is chosen on dev with the first seed; only that one is trained with the others.
+        choose: the axis whose value is chosen on dev with the first seed; only that one is trained
+            with the others.
         metrics: that the experiments are compared by; none: the first one.
-        baseline: values of axes that the others on their axis are compared with; none: the first experiment.
+        baseline: values of axes that the others on their axis are compared with; none: the first
+            experiment.
     """
 
     name: str
@@ -88,19 +92,43 @@ class Grid:
         base = tuple(file.parent / str(one) for one in _listed(found["base"]))
         for path in base or [file.parent / "None"]:
             if not path.is_file():
-                raise InputError(f"{file}: base {path} is not there; paths count from the grid's file")
-        axes = {str(name): _values(file, str(name), given) for name, given in (found["axes"] or {}).items()}
-        seeds, choose = found.get("seeds", [0, 1, 2]), found.get("choose")
-        if not isinstance(seeds, list) or not seeds or not all(type(one) is int and one >= 0 for one in seeds):
+                raise InputError(
+                    f"{file}: base {path} is not there; paths count from the grid's file"
+                )
+        axes = {
+            str(name): _values(file, str(name), given)
+            for name, given in (found["axes"] or {}).items()
+        }
+        seeds = found.get("seeds", [0, 1, 2])
+        choose = found.get("choose")
+        if (
+            not isinstance(seeds, list)
+            or not seeds
+            or not all(type(one) is int and one >= 0 for one in seeds)
+        ):
             raise InputError(f"{file}: seeds must be a list of whole numbers, got {seeds!r}")
         if choose is not None and choose not in axes:
-            raise InputError(f"{file}: choose must be one of the axes {', '.join(axes)}, got {choose!r}")
-        named = {name: tuple(map(str, _listed(found.get(name)))) for name in ("metrics", "baseline")}
-        made = cls(file.stem, base, axes, found.get("options") or {}, tuple(dict.fromkeys(seeds)), choose, **named)
+            raise InputError(
+                f"{file}: choose must be one of the axes {', '.join(axes)}, got {choose!r}"
+            )
+        named = {
+            name: tuple(map(str, _listed(found.get(name)))) for name in ("metrics", "baseline")
+        }
+        made = cls(
+            file.stem,
+            base,
+            axes,
+            found.get("options") or {},
+            tuple(dict.fromkeys(seeds)),
+            choose,
+            **named,
+        )
         known = [value for axis in axes.values() for value in axis]
         for one in made.baseline:
             if one not in known:
-                raise InputError(f"{file}: baseline must be a value of an axis, {', '.join(known)}, got {one!r}")
+                raise InputError(
+                    f"{file}: baseline must be a value of an axis, {', '.join(known)}, got {one!r}"
+                )
         if any("seed_everything" in cell.options for cell in made.cells()):
             raise InputError(f"{file}: seeds are named by seeds, not by the option seed_everything")
         return made
@@ -114,17 +142,23 @@ class Grid:
             for seed in self.seeds:
                 yield Cell(tuple(name for name, _ in values), options, seed)
 
-    def pairs(self, combinations: Sequence[tuple[str, ...]]) -> tuple[list[tuple[int, int]], list[str]]:
-        """Which combinations to compare, by their places: each with its neighbour that has the value of a baseline.
+    def pairs(
+        self, combinations: Sequence[tuple[str, ...]]
+    ) -> tuple[list[tuple[int, int]], list[str]]:
+        """Which combinations to compare, by their places: each with its neighbour that has the
+        value of a baseline.
 
-        What was chosen does not count: it may differ. Without a baseline, each is compared with the first one.
+        What was chosen does not count: it may differ. Without a baseline, each is compared with the
+        first one.
 
         Returns:
             The pairs; and a line for each combination that has no such neighbour.
         """
         shown = [n for n, axis in enumerate(self.axes) if axis != self.choose]
         at = {tuple(one[n] for n in shown): place for place, one in enumerate(combinations)}
-        found: list[tuple[int, int]] = [] if self.baseline else [(place, 0) for place in range(1, len(combinations))]
+        found: list[tuple[int, int]] = (
+            [] if self.baseline else [(place, 0) for place in range(1, len(combinations))]
+        )
         alone: list[str] = []
         for base in self.baseline:
             axis = next(n for n, values in enumerate(self.axes.values()) if base in values)
@@ -138,7 +172,9 @@ class Grid:
 
     def rival(self, cell: Cell) -> tuple[str, ...]:
         """What the cells share among which one is chosen: their values on all other axes."""
-        return tuple(name for axis, name in zip(self.axes, cell.names, strict=True) if axis != self.choose)
+        return tuple(
+            name for axis, name in zip(self.axes, cell.names, strict=True) if axis != self.choose
+        )
 
 
 def as_word(value: Any) -> str:
@@ -147,20 +183,34 @@ def as_word(value: Any) -> str:
 
 
 def _values(file: Path, axis: str, given: Any) -> dict[str, dict[str, Any]]:
-    """The named values of an axis: a list of values of the option that the axis is named after, or names with their options."""
+    """The named values of an axis: a list of values of the option that the axis is named after, or
+    names with their options.
+    """
     if isinstance(given, list) and given:
         short = axis.rpartition(".")[2]
-        named: list[tuple[str, dict[str, Any]]] = [(f"{short}={_short(value)}", {axis: value}) for value in given]
-    elif isinstance(given, dict) and given and all(own is None or isinstance(own, dict) for own in given.values()):
+        named: list[tuple[str, dict[str, Any]]] = [
+            (f"{short}={_short(value)}", {axis: value}) for value in given
+        ]
+    elif (
+        isinstance(given, dict)
+        and given
+        and all(own is None or isinstance(own, dict) for own in given.values())
+    ):
         named = [(as_word(name), own or {}) for name, own in given.items()]
     else:
         text = f"{file}: the axis {axis} must be a list of values, or names with their options"
-        raise InputError(f"{text}, as in 'ranknet: {{model.loss: ltr.losses.RankNetLoss}}'; got {given!r}")
+        raise InputError(
+            f"{text}, as in 'ranknet: {{model.loss: ltr.losses.RankNetLoss}}'; got {given!r}"
+        )
     made: dict[str, dict[str, Any]] = {}
     for name, own in named:
-        folder = "".join(letter if letter.isalnum() or letter in " .,=+-_" else "_" for letter in name)
+        folder = "".join(
+            letter if letter.isalnum() or letter in " .,=+-_" else "_" for letter in name
+        )
         if folder in made or not folder.strip(". "):
-            raise InputError(f"{file}: the values of {axis} must have names of their own, fit for folders; got {name!r}")
+            raise InputError(
+                f"{file}: the values of {axis} must have names of their own, fit for folders; got {name!r}"
+            )
         made[folder] = own
     return made
 
@@ -169,7 +219,11 @@ def _short(value: Any) -> str:
     """The name of a value in a list: of a class path or a path its last part."""
     if isinstance(value, str):
         return value.rpartition("/" if "/" in value else ".")[2] or value
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else as_word(value)
+    return (
+        f"{value:g}"
+        if isinstance(value, float) and float(f"{value:g}") == value
+        else as_word(value)
+    )
 
 
 def _listed(value: Any) -> list[Any]:

@@ -1,4 +1,6 @@
-"""Small worlds for the tests: a collection on disk, a tiny encoder in a folder. Nothing here needs a network."""
+"""Small worlds for the tests: a collection on disk, a tiny encoder in a folder. Nothing here needs
+a network.
+"""
 
 import json
 import os
@@ -11,10 +13,17 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-os.environ.update(HF_HUB_OFFLINE="1", WANDB_MODE="offline", TOKENIZERS_PARALLELISM="false", WANDB_SILENT="true")
+os.environ.update(
+    HF_HUB_OFFLINE="1", WANDB_MODE="offline", TOKENIZERS_PARALLELISM="false", WANDB_SILENT="true"
+)
 
 # Options of the trainer that keep a test quiet.
-QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
+QUIET = {
+    "accelerator": "cpu",
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "log_every_n_steps": 1,
+}
 WORDS = [f"w{i}" for i in range(60)]
 
 
@@ -33,7 +42,9 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def every_test_begins_alike(monkeypatch):
-    """Whichever came before it in this process: Lightning keeps the seed of the last ``fit`` in the environment."""
+    """Whichever came before it in this process: Lightning keeps the seed of the last ``fit`` in the
+    environment.
+    """
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     torch.manual_seed(0)
 
@@ -50,7 +61,9 @@ def write_jsonl(path: Path, rows: list[dict]) -> None:
 
 
 def write_collection(folder: Path, n_queries: int = 30, n_docs: int = 8, seed: int = 0) -> Path:
-    """Queries ``w{q} …`` whose relevant document repeats their word: learnable, with pools of ``n_docs`` and three splits."""
+    """Queries ``w{q} …`` whose relevant document repeats their word: learnable, with pools of
+    ``n_docs`` and three splits.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def words(n: int) -> list[str]:
@@ -58,16 +71,25 @@ def write_collection(folder: Path, n_queries: int = 30, n_docs: int = 8, seed: i
 
     (folder / "qrels").mkdir(parents=True)
     (folder / "candidates").mkdir()
-    queries, docs = [], []
+    queries = []
+    docs = []
     for split in ("train", "dev", "test"):
-        qrels, run = ["query-id\tcorpus-id\tscore\n"], []
+        qrels = ["query-id\tcorpus-id\tscore\n"]
+        run = []
         for q in range(n_queries):
             query = f"{split}-q{q}"
             queries.append({"_id": query, "text": " ".join([WORDS[q % len(WORDS)], *words(2)])})
             for d in range(n_docs):
                 doc = f"{query}-d{d}"
                 length = 3 + int(torch.randint(0, 12, (1,), generator=generator))
-                docs.append({"_id": doc, "text": " ".join(([WORDS[q % len(WORDS)]] * 3 if d == 0 else []) + words(length))})
+                docs.append(
+                    {
+                        "_id": doc,
+                        "text": " ".join(
+                            ([WORDS[q % len(WORDS)]] * 3 if d == 0 else []) + words(length)
+                        ),
+                    }
+                )
                 run.append(f"{query} Q0 {doc} {d + 1} {n_docs - d} pool\n")
                 if d < 2:
                     qrels.append(f"{query}\t{doc}\t{int(d == 0)}\n")
@@ -90,7 +112,9 @@ def wordpiece_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
+    tokenizer.post_processor = processors.BertProcessing(
+        ("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"])
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="[PAD]",
@@ -123,8 +147,12 @@ def backbone(tmp_path_factory) -> str:
     return str(make_backbone(tmp_path_factory.mktemp("backbone") / "tiny-bert"))
 
 
-def write_letor(folder: Path, *splits: str, n_queries: int = 24, n_features: int = 5, seed: int = 0) -> Path:
-    """``train.txt`` … of 3 to 9 documents a query, grades 0 to 2 by a hidden linear score: learnable. Query ids run on."""
+def write_letor(
+    folder: Path, *splits: str, n_queries: int = 24, n_features: int = 5, seed: int = 0
+) -> Path:
+    """``train.txt`` … of 3 to 9 documents a query, grades 0 to 2 by a hidden linear score:
+    learnable. Query ids run on.
+    """
     generator = torch.Generator().manual_seed(seed)
     weights = torch.randn(n_features, generator=generator)
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from lightning.pytorch import Callback
 
-from ltr.callbacks import HardNegativeMining
+from ltr.data import artefact
 from ltr.errors import InputError
-from ltr.mining import miner, negatives
-from ltr.search import encode, shards
+from ltr.mining import miner, refresh
+from ltr.search import encode
 
 
 class WaitAt(Callback):
@@ -23,8 +23,13 @@ class WaitAt(Callback):
         seconds: how long it waits at most.
     """
 
-    def __init__(self, file: str, step: int = 0, within: str = "step", seconds: float = 2.0) -> None:
-        self.file, self.step, self.within, self.seconds = Path(file), step, within, seconds
+    def __init__(
+        self, file: str, step: int = 0, within: str = "step", seconds: float = 2.0
+    ) -> None:
+        self.file = Path(file)
+        self.step = step
+        self.within = within
+        self.seconds = seconds
 
     def on_after_backward(self, trainer, pl_module) -> None:
         self._wait(trainer, "step")
@@ -68,8 +73,13 @@ class SignalAt(Callback):
         times: how often it comes, without a pause.
     """
 
-    def __init__(self, within: str = "step", step: int = 0, by: str = "SIGTERM", times: int = 1) -> None:
-        self.within, self.step, self.by, self.left = within, step, by, times
+    def __init__(
+        self, within: str = "step", step: int = 0, by: str = "SIGTERM", times: int = 1
+    ) -> None:
+        self.within = within
+        self.step = step
+        self.by = by
+        self.left = times
 
     def setup(self, trainer, pl_module, stage) -> None:
         self._send(trainer, "setup")
@@ -84,7 +94,8 @@ class SignalAt(Callback):
 
 
 class SlowRefresh(Callback):
-    """Takes its time in each refresh of negatives: while embeddings lie on the disk, and in the midst of writing.
+    """Takes its time in each refresh of negatives: while embeddings lie on the disk, and in the
+    midst of writing.
 
     Args:
         file: is there as long as a refresh goes on.
@@ -92,15 +103,17 @@ class SlowRefresh(Callback):
     """
 
     def __init__(self, file: str, seconds: float = 0.3) -> None:
-        self.file, self.seconds = Path(file), seconds
+        self.file = Path(file)
+        self.seconds = seconds
 
     def on_fit_start(self, trainer, pl_module) -> None:
-        (mining,) = (one for one in trainer.callbacks if isinstance(one, HardNegativeMining))
-        refreshed, encode, folder_once = mining._refreshed, miner.encode_everywhere, negatives.folder_once
+        refreshed = refresh.RefreshFolders.mined
+        encode = miner.encode_everywhere
+        folder_once = artefact.folder_once
 
-        def marked(*args):
+        def marked(*args, **options):
             self.file.write_text("")
-            found = refreshed(*args)
+            found = refreshed(*args, **options)
             self.file.unlink(missing_ok=True)  # of several processes the first one does
             return found
 
@@ -111,11 +124,14 @@ class SlowRefresh(Callback):
         def slow_folder(path, build):
             return folder_once(path, lambda temporary: (build(temporary), time.sleep(self.seconds)))
 
-        mining._refreshed, miner.encode_everywhere, negatives.folder_once = marked, slow_encode, slow_folder
+        refresh.RefreshFolders.mined = marked
+        miner.encode_everywhere = slow_encode
+        artefact.folder_once = slow_folder
 
 
 class Watched(Callback):
-    """Writes what each process has encoded and trained on: a file per rank, with how many texts, and the batches.
+    """Writes what each process has encoded and trained on: a file per rank, with how many texts,
+    and the batches.
 
     Args:
         folder: of the files.
@@ -123,7 +139,10 @@ class Watched(Callback):
     """
 
     def __init__(self, folder: str, fault: int | None = None) -> None:
-        self.folder, self.fault, self.n_texts, self.batches = Path(folder), fault, 0, []
+        self.folder = Path(folder)
+        self.fault = fault
+        self.n_texts = 0
+        self.batches = []
 
     def on_fit_start(self, trainer, pl_module) -> None:
         real = encode.encode_batches
@@ -135,10 +154,12 @@ class Watched(Callback):
                 self.n_texts += len(places)
                 yield places, found
 
-        encode.encode_batches = shards.encode_batches = watched
+        encode.encode_batches = watched
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        self.batches.append((trainer.global_step, batch.query_rows.tolist(), batch.doc_rows.tolist()))
+        self.batches.append(
+            (trainer.global_step, batch.query_rows.tolist(), batch.doc_rows.tolist())
+        )
 
     def on_train_end(self, trainer, pl_module) -> None:
         torch.save((self.n_texts, self.batches), self.folder / f"{trainer.global_rank}.pt")
@@ -154,10 +175,14 @@ class WaitFor(Callback):
     """
 
     def __init__(self, file: str, step: int, seconds: float) -> None:
-        self.file, self.step, self.seconds = Path(file), step, seconds
+        self.file = Path(file)
+        self.step = step
+        self.seconds = seconds
 
     def on_train_batch_end(self, trainer, *args) -> None:
         end = time.monotonic() + self.seconds
-        while trainer.global_step == self.step and not self.file.exists() and time.monotonic() < end:
+        while (
+            trainer.global_step == self.step and not self.file.exists() and time.monotonic() < end
+        ):
             time.sleep(0.1)
         time.sleep(3.0 if trainer.global_step == self.step else 0.0)  # until that process has ended

@@ -1,6 +1,7 @@
 """Two ranks against one process: value and gradients of every loss over in-batch lists.
 
-``python tests/rank_gradients.py`` prints the table of docs/distributed.md; tests/in_batch/test_gather.py asserts it.
+``python tests/rank_gradients.py`` prints the table of docs/distributed.md;
+tests/in_batch/test_gather.py asserts it.
 """
 
 import tempfile
@@ -36,7 +37,8 @@ class Difference(NamedTuple):
         loss, form, split: what was compared.
         value: of the loss.
         gradient: the largest over the parameters, of the largest element each.
-        weakest: the smallest of the parameters' largest gradients in one process: above 0, or nothing was compared.
+        weakest: the smallest of the parameters' largest gradients in one process: above 0, or
+            nothing was compared.
     """
 
     loss: str
@@ -61,7 +63,10 @@ class Lists(NamedTuple):
     def part(self, lists: list[int]) -> "Lists":
         """These lists, cut to the longest of them."""
         at = torch.tensor(lists, dtype=torch.int64)
-        n_docs, n_judged = (int(real[at].sum(dim=1).amax()) if lists else 1 for real in (self.mask, self.judged_rows >= 0))
+        n_docs, n_judged = (
+            int(real[at].sum(dim=1).amax()) if lists else 1
+            for real in (self.mask, self.judged_rows >= 0)
+        )
         queries, docs, labels, mask, query_rows, doc_rows, judged_rows = (t[at] for t in self)
         docs, labels, mask, doc_rows = (t[:, :n_docs] for t in (docs, labels, mask, doc_rows))
         return Lists(queries, docs, labels, mask, query_rows, doc_rows, judged_rows[:, :n_judged])
@@ -100,12 +105,16 @@ class Trained(nn.Module):
 
     def forward(self, lists: Lists, loss: nn.Module, form: str) -> Tensor:
         """Of the lists of all ranks."""
-        longer = FORMS[form](gathered(Embedded(self.encoder(lists.queries), self.encoder(lists.docs), *lists[2:])))
+        longer = FORMS[form](
+            gathered(Embedded(self.encoder(lists.queries), self.encoder(lists.docs), *lists[2:]))
+        )
         scores = cosine(longer.rows, longer.columns) / self.log_temperature.exp()
         return loss(scores, longer.labels, longer.mask)
 
 
-def value_and_gradients(trained: nn.Module, lists: Lists, loss: nn.Module, form: str) -> list[Tensor]:
+def value_and_gradients(
+    trained: nn.Module, lists: Lists, loss: nn.Module, form: str
+) -> list[Tensor]:
     """The value, and the gradient of every parameter."""
     trained.zero_grad()
     value = trained(lists, loss, form)
@@ -115,10 +124,15 @@ def value_and_gradients(trained: nn.Module, lists: Lists, loss: nn.Module, form:
 
 def _run_rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    trained, lists = DistributedDataParallel(Trained()), six_lists()
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
+    trained = DistributedDataParallel(Trained())
+    lists = six_lists()
     found = {
-        (loss.__name__, form, split): value_and_gradients(trained, lists.part(parts[rank]), loss(), form)
+        (loss.__name__, form, split): value_and_gradients(
+            trained, lists.part(parts[rank]), loss(), form
+        )
         for split, parts in SPLITS.items()
         for loss in LOSSES
         for form in FORMS
@@ -132,14 +146,17 @@ def differences() -> list[Difference]:
     with tempfile.TemporaryDirectory() as folder:
         spawn(_run_rank, args=(folder,), nprocs=2)
         ranks = [torch.load(Path(folder) / str(rank)) for rank in range(2)]
-    trained, lists, rows = Trained(), six_lists(), []
+    trained = Trained()
+    lists = six_lists()
+    rows = []
     for split, parts in SPLITS.items():
         whole = lists.part(parts[0] + parts[1])
         for loss in LOSSES:
             for form in FORMS:
                 expected = value_and_gradients(trained, whole, loss(), form)
                 value, *gradients = (
-                    max(_relative(rank[loss.__name__, form, split][i], one) for rank in ranks) for i, one in enumerate(expected)
+                    max(_relative(rank[loss.__name__, form, split][i], one) for rank in ranks)
+                    for i, one in enumerate(expected)
                 )
                 weakest = min(float(one.abs().amax()) for one in expected[1:])
                 rows.append(Difference(loss.__name__, form, split, value, max(gradients), weakest))
@@ -154,14 +171,24 @@ def _relative(ours: Tensor, expected: Tensor) -> float:
 def table(rows: list[Difference]) -> str:
     """The largest difference of each loss over the splits, in Markdown."""
     columns = [(form, part) for form in FORMS for part in ("value", "gradient")]
-    lines = ["| loss | " + " | ".join(f"`{form}`: {part}" for form, part in columns) + " |", "| --- |" + " --- |" * len(columns)]
+    lines = [
+        "| loss | " + " | ".join(f"`{form}`: {part}" for form, part in columns) + " |",
+        "| --- |" + " --- |" * len(columns),
+    ]
     for loss in LOSSES:
-        worst = [max(getattr(r, part) for r in rows if (r.loss, r.form) == (loss.__name__, form)) for form, part in columns]
-        lines.append(f"| {loss.__name__} | " + " | ".join(f"{x:.0e}" if x else "0" for x in worst) + " |")
+        worst = [
+            max(getattr(r, part) for r in rows if (r.loss, r.form) == (loss.__name__, form))
+            for form, part in columns
+        ]
+        lines.append(
+            f"| {loss.__name__} | " + " | ".join(f"{x:.0e}" if x else "0" for x in worst) + " |"
+        )
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
     found = differences()
     print(table(found))
-    print(f"\n{len(found)} comparisons: {', '.join(SPLITS)}; torch {torch.__version__}, float32, gloo")
+    print(
+        f"\n{len(found)} comparisons: {', '.join(SPLITS)}; torch {torch.__version__}, float32, gloo"
+    )

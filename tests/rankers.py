@@ -13,11 +13,19 @@ from ltr.losses import Loss
 from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker, Ranker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.module import RankerModule
+from tests.datasets import data_module
 
 
 def trainer(folder: Path, **options) -> Trainer:
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "enable_checkpointing": False}
-    return Trainer(accelerator="cpu", default_root_dir=folder, num_sanity_val_steps=0, **quiet, **options)
+    quiet = {
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "logger": False,
+        "enable_checkpointing": False,
+    }
+    return Trainer(
+        accelerator="cpu", default_root_dir=folder, num_sanity_val_steps=0, **quiet, **options
+    )
 
 
 def cross_encoder(backbone: str, loss: Loss, **options) -> RankerModule:
@@ -28,7 +36,9 @@ def dual_encoder(backbone: str, loss: Loss, **options) -> RankerModule:
     return _module(DualEncoder, loss, {"backbone": backbone, "max_length": 24} | options)
 
 
-def feature_ranker(n_features: int, loss: Loss, preset: str = "two_layer", **options) -> RankerModule:
+def feature_ranker(
+    n_features: int, loss: Loss, preset: str = "two_layer", **options
+) -> RankerModule:
     """Measured as LETOR is, and without warm-up."""
     options = {"warmup": 0.0, "metrics": ["nDCG_exp@10", "AP", "swapped_pairs"]} | options
     return _module(FeatureRanker, loss, {"n_features": n_features, "preset": preset} | options)
@@ -43,9 +53,11 @@ def _module(kind: type[Ranker], loss: Loss, options: dict) -> RankerModule:
     return RankerModule(ranker, loss, **options)
 
 
-def data_for(module: RankerModule, kind: type[RankingDataModule], path: object, **options) -> RankingDataModule:
+def data_for(
+    module: RankerModule, kind: type[RankingDataModule], path: object, **options
+) -> RankingDataModule:
     """Data that lays out what the ranker reads."""
-    return kind(str(path), reads=module.ranker.reads, **options)
+    return data_module(kind, str(path), reads=module.ranker.reads, **options)
 
 
 def first_batch(data: RankingDataModule) -> RankingBatch:

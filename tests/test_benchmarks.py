@@ -1,4 +1,6 @@
-"""Every script of benchmarks/ runs one tiny step; what it prints then means nothing, but that it still runs does."""
+"""Every script of benchmarks/ runs one tiny step; what it prints then means nothing, but that it
+still runs does.
+"""
 
 import os
 import re
@@ -42,10 +44,17 @@ def test_every_script_is_run():
 @pytest.fixture
 def made(tmp_path, backbone, collection_folder, letor_folder):
     """What the options name."""
-    base, grid = tmp_path / "base.yaml", tmp_path / "grid.yaml"
-    text = (ROOT / "experiments/features/lambdarank.yaml").read_text().replace("examples/lambdarank", str(letor_folder))
+    base = tmp_path / "base.yaml"
+    grid = tmp_path / "grid.yaml"
+    text = (
+        (ROOT / "experiments/features/lambdarank.yaml")
+        .read_text()
+        .replace("examples/lambdarank", str(letor_folder))
+    )
     base.write_text(re.sub(r" +dev_share: .*\n", "", text))
-    grid.write_text("base: base.yaml\naxes: {loss: {mse: {model.loss: ltr.losses.MSELoss}, ranknet: {}}}\n")
+    grid.write_text(
+        "base: base.yaml\naxes: {loss: {mse: {model.loss: ltr.losses.MSELoss}, ranknet: {}}}\n"
+    )
     return {
         "backbone": backbone,
         "collection": collection_folder,
@@ -57,9 +66,13 @@ def made(tmp_path, backbone, collection_folder, letor_folder):
 
 @pytest.fixture(scope="module")
 def server():
-    """Processes are forked from one that has imported what is slow to import, and has done nothing with it."""
+    """Processes are forked from one that has imported what is slow to import, and has done nothing
+    with it.
+    """
     context = get_context("forkserver")
-    context.set_forkserver_preload(["ltr.cli", "ltr.datamodules", "ltr.module", "sentence_transformers"])
+    context.set_forkserver_preload(
+        ["ltr.cli", "ltr.datamodules", "ltr.module", "sentence_transformers"]
+    )
     return context
 
 
@@ -76,7 +89,12 @@ def run(script: str, arguments: list[str], output: Path) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_runs_one_tiny_step(script, made, server, tmp_path):
-    arguments = [str(word) for option, name in OPTIONS[script].items() for word in (option, made[name]) if word]
+    arguments = [
+        str(word)
+        for option, name in OPTIONS[script].items()
+        for word in (option, made[name])
+        if word
+    ]
     output = tmp_path / "output.txt"
     process = server.Process(target=run, args=(script, ["--tiny", *arguments], output))
     process.start()
@@ -84,4 +102,6 @@ def test_a_script_runs_one_tiny_step(script, made, server, tmp_path):
     said = output.read_text()
     assert process.exitcode == 0, said
     assert not re.search(r"\| (ltr|ours).*cannot run", said), said  # others may be absent
-    assert re.search(r"^\|.*\d", said, re.MULTILINE) or script == "big_batch", f"no row with a number:\n{said}"
+    assert re.search(r"^\|.*\d", said, re.MULTILINE) or script == "big_batch", (
+        f"no row with a number:\n{said}"
+    )

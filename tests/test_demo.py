@@ -27,7 +27,10 @@ def test_the_bi_encoder_ranks_the_pools_by_cosine(demo, backbone, collection_fol
     collection = open_collection(str(collection_folder))
     pools = collection.pools("test", "candidates")
     found = demo.bi_encoder(collection, pools)
-    queries, docs = (ltr.load(backbone).encode(list(table.texts), side) for table, side in sides(collection))
+    queries, docs = (
+        ltr.load(backbone, precision="32-true").encode(list(table.texts), side)
+        for table, side in sides(collection)
+    )
     rows = np.repeat(pools.query_rows, np.diff(pools.offsets))
     expected = (queries[rows] * docs[pools.doc_rows]).sum(axis=1)
     expected /= np.linalg.norm(queries[rows], axis=1) * np.linalg.norm(docs[pools.doc_rows], axis=1)

@@ -1,4 +1,6 @@
-"""docs/losses.md and its figures say what the docstrings and the losses say; docs/runs.md names tests that exist."""
+"""docs/losses.md and its figures say what the docstrings and the losses say; docs/runs.md names
+tests that exist.
+"""
 
 import importlib
 import inspect
@@ -26,16 +28,26 @@ def figures(build):
 
 
 def test_the_page_is_what_the_docstrings_say(build):
-    assert (DOCS / "losses.md").read_text(encoding="utf-8") == build.page(), "a docstring has changed: run `make docs`"
+    assert (DOCS / "losses.md").read_text(encoding="utf-8") == build.page(), (
+        "a docstring has changed: run `make docs`"
+    )
 
 
 @pytest.mark.parametrize("cls", LOSSES.values(), ids=lambda cls: cls.__name__)
 def test_every_loss_has_a_row_a_section_and_a_figure(build, cls):
-    parts, page = build.described(cls), (DOCS / "losses.md").read_text(encoding="utf-8")
+    parts = build.described(cls)
+    page = (DOCS / "losses.md").read_text(encoding="utf-8")
     for part in ("Use", "Cost", "References"):
         assert parts[part].strip(), f"{cls.__name__} has no {part}:"
-    assert len(re.findall(rf"^\| \[{cls.__name__}\]\(#{cls.__name__.lower()}\) \|", page, re.MULTILINE)) == 1
-    (section,) = re.findall(rf"^### {cls.__name__}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    assert (
+        len(
+            re.findall(rf"^\| \[{cls.__name__}\]\(#{cls.__name__.lower()}\) \|", page, re.MULTILINE)
+        )
+        == 1
+    )
+    (section,) = re.findall(
+        rf"^### {cls.__name__}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL
+    )
     assert "```math\n" in section or "$`" in section
     assert f"(figures/{cls.__name__}.svg)" in section
     assert "<svg" in (DOCS / f"figures/{cls.__name__}.svg").read_text(encoding="utf-8")
@@ -47,7 +59,9 @@ def test_every_link_leads_somewhere_and_no_mark_of_a_docstring_is_left():
     page = (DOCS / "losses.md").read_text(encoding="utf-8")
     headings = {heading.lower() for heading in re.findall(r"^#+ (\w+)$", page, re.MULTILINE)}
     for target in re.findall(r"\]\(([^)]*)\)", page):
-        assert target[1:] in headings if target.startswith("#") else (DOCS / target).exists(), target
+        assert target[1:] in headings if target.startswith("#") else (DOCS / target).exists(), (
+            target
+        )
     assert not re.search(r":\w+:`|\.\. math|(?<!`)``(?!`)", page)
 
 
@@ -58,11 +72,13 @@ def test_there_are_no_figures_of_losses_that_are_no_more(figures):
 
 def test_every_row_of_what_happens_to_a_run_names_tests_that_exist():
     page = (DOCS / "runs.md").read_text(encoding="utf-8")
-    (table,) = re.findall(r"^\| you \| what happens .*\n\| --- .*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    (table,) = re.findall(
+        r"^\| you \| what happens .*\n\| --- .*\n((?:\|.*\n)+)", page, re.MULTILINE
+    )
     texts = {
         file.name: file.read_text()
         for room in ("run", "cli", "data")
-        for file in (DOCS.parent / "tests" / room).glob("test_*.py")
+        for file in (DOCS.parent / "tests" / room).rglob("test_*.py")
     }
     for row in table.splitlines():
         named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", row.rpartition(" | ")[2])
@@ -73,10 +89,22 @@ def test_every_row_of_what_happens_to_a_run_names_tests_that_exist():
 
 # Value and gradient of the moving document at gap x, the other's score being 0.
 BY_HAND = {
-    ("RankNetLoss", "sigma = 2"): (lambda x: np.log(1 + np.exp(-2 * x)), lambda x: -2 / (1 + np.exp(2 * x))),
-    ("RankNetLoss", "sigma = 0.5"): (lambda x: np.log(1 + np.exp(-x / 2)), lambda x: -0.5 / (1 + np.exp(x / 2))),
-    ("MarginRankingLoss", "margin = 2"): (lambda x: np.maximum(0, 2 - x), lambda x: -(x < 2).astype(float)),
-    ("AdaptiveMarginRankingLoss", "k = 2"): (lambda x: np.maximum(0, 3 - x), lambda x: -(x < 3).astype(float)),
+    ("RankNetLoss", "sigma = 2"): (
+        lambda x: np.log(1 + np.exp(-2 * x)),
+        lambda x: -2 / (1 + np.exp(2 * x)),
+    ),
+    ("RankNetLoss", "sigma = 0.5"): (
+        lambda x: np.log(1 + np.exp(-x / 2)),
+        lambda x: -0.5 / (1 + np.exp(x / 2)),
+    ),
+    ("MarginRankingLoss", "margin = 2"): (
+        lambda x: np.maximum(0, 2 - x),
+        lambda x: -(x < 2).astype(float),
+    ),
+    ("AdaptiveMarginRankingLoss", "k = 2"): (
+        lambda x: np.maximum(0, 3 - x),
+        lambda x: -(x < 3).astype(float),
+    ),
     ("MSELoss", "y = (2, 0)"): (lambda x: (x - 2) ** 2 / 2, lambda x: x - 2),
     ("MarginMSELoss", "y = (2, 0)"): (lambda x: (x - 2) ** 2, lambda x: 2 * (x - 2)),
     # Three negatives at -2, 0 and 2.
@@ -84,7 +112,10 @@ BY_HAND = {
         lambda x: np.log(1 + np.exp(-x) * (np.exp(-2) + 1 + np.exp(2))),
         lambda x: -1 / (1 + np.exp(x) / (np.exp(-2) + 1 + np.exp(2))),
     ),
-    ("BatchHardTripletLoss", "margin = 1"): (lambda x: np.maximum(0, 3 - x), lambda x: -(x < 3).astype(float)),
+    ("BatchHardTripletLoss", "margin = 1"): (
+        lambda x: np.maximum(0, 3 - x),
+        lambda x: -(x < 3).astype(float),
+    ),
 }
 
 
@@ -111,7 +142,15 @@ def test_the_figures_show_the_losses_as_they_are_now(figures):
 
     for name in LOSSES:
         shown = figures.shown_of(name)
-        old, new = (drawn(text) for text in ((DOCS / f"figures/{name}.svg").read_text(encoding="utf-8"), figures.svg(name)))
+        old, new = (
+            drawn(text)
+            for text in (
+                (DOCS / f"figures/{name}.svg").read_text(encoding="utf-8"),
+                figures.svg(name),
+            )
+        )
         assert len(old) == len(new) >= 2 * len(shown)
         for before, after in zip(old, new, strict=True):
-            np.testing.assert_allclose(before, after, atol=0.05, err_msg=f"{name} has changed: run `make docs`")
+            np.testing.assert_allclose(
+                before, after, atol=0.05, err_msg=f"{name} has changed: run `make docs`"
+            )

@@ -19,7 +19,11 @@ right = attention._block_diagonal
 @pytest.fixture
 def alone(monkeypatch):
     """Without the check that starts two processes."""
-    monkeypatch.setattr(doctor, "check_gather", lambda backend: Finding(f"gather, {backend}", "", "not run", "in this test"))
+    monkeypatch.setattr(
+        doctor,
+        "check_gather",
+        lambda backend: Finding(f"gather, {backend}", "", "not run", "in this test"),
+    )
 
 
 def report(text: str) -> dict[str, list[str]]:
@@ -31,13 +35,28 @@ def report(text: str) -> dict[str, list[str]]:
 
 @pytest.mark.long
 def test_the_command_in_a_pipe():
-    done = subprocess.run([sys.executable, "-m", "ltr", "doctor"], cwd=ROOT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, "-m", "ltr", "doctor"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     found = report(done.stdout)
-    assert found["torch"][0] == torch.__version__ and "allocator" in found and "CPU features" in found
-    assert "cores" in found["machine"][0] and found["linear layers, CPU, float32"][0] in ("torch", "oneDNN")
+    assert (
+        found["torch"][0] == torch.__version__ and "allocator" in found and "CPU features" in found
+    )
+    assert "cores" in found["machine"][0] and found["linear layers, CPU, float32"][0] in (
+        "torch",
+        "oneDNN",
+    )
     checks = {what: result for what, (_, result, _) in found.items() if result}
-    precisions = [f"{precision}, {stage}" for precision in ("float32", "bfloat16") for stage in ("training", "inference")]
+    precisions = [
+        f"{precision}, {stage}"
+        for precision in ("float32", "bfloat16")
+        for stage in ("training", "inference")
+    ]
     on_cpu = [
         *(f"attention, CPU, {one}" for one in precisions),
         "search, Flat",
@@ -58,7 +77,11 @@ def test_a_backbone_and_a_table_on_a_terminal(backbone, alone, monkeypatch, caps
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [(["--backbone", "/nowhere"], "backbone '/nowhere' can't be loaded"), (["--depth", "3"], "--depth")]
+    ("options", "said"),
+    [
+        (["--backbone", "/nowhere"], "backbone '/nowhere' can't be loaded"),
+        (["--depth", "3"], "--depth"),
+    ],
 )
 def test_bad_input_is_one_line(options, said, capsys):
     assert main(["doctor", *options]) == 2
@@ -85,7 +108,11 @@ def test_a_wrong_kernel_with_another_path_has_fallen_back(kernel, alone, monkeyp
 
     monkeypatch.setattr(doctor, "_tiny", broken)
     assert main(["doctor"]) == 0
-    found = {what: rest for what, rest in report(capsys.readouterr().out).items() if what.startswith("attention")}
+    found = {
+        what: rest
+        for what, rest in report(capsys.readouterr().out).items()
+        if what.startswith("attention")
+    }
     assert len(found) == 4
     for uses, result, why in found.values():
         assert (uses, result) == ("padded, by transformers", "fell back")
@@ -94,10 +121,16 @@ def test_a_wrong_kernel_with_another_path_has_fallen_back(kernel, alone, monkeyp
 
 @pytest.mark.parametrize("rounding", [0.0, float("nan")])
 def test_a_wrong_kernel_without_another_path_is_exit_code_1(rounding, alone, monkeypatch, capsys):
-    """On a CPU no encoder checks itself; where padded texts are wrong too, there is nothing to fall back to."""
+    """On a CPU no encoder checks itself; where padded texts are wrong too, there is nothing to fall
+    back to.
+    """
     if rounding != 0:
         monkeypatch.setattr(text_encoder, "CHECKS_ITSELF", ("cpu",))
-    monkeypatch.setattr(text_encoder.TextEncoder, "check_packed", lambda *args: PathCheck("give wrong outputs", 1.0, rounding))
+    monkeypatch.setattr(
+        text_encoder.TextEncoder,
+        "check_packed",
+        lambda *args: PathCheck("give wrong outputs", 1.0, rounding),
+    )
     with pytest.raises(SystemExit) as stop:
         main(["doctor"])
     assert stop.value.code == 1
@@ -128,9 +161,14 @@ def neighbours(scores, rows):
 @pytest.mark.parametrize("fault", [the_worst, one_twice, neighbours])
 def test_a_wrong_search_is_found(fault, monkeypatch):
     assert [check_search(factory).result for factory in ("Flat", "IVF1,Flat")] == ["ok", "ok"]
-    exact, approximate = doctor.search_exactly, FaissIndex.search
-    monkeypatch.setattr(doctor, "search_exactly", lambda *args, **options: fault(*exact(*args, **options)))
-    monkeypatch.setattr(FaissIndex, "search", lambda *args, **options: fault(*approximate(*args, **options)))
+    exact = doctor.search_exactly
+    approximate = FaissIndex.search
+    monkeypatch.setattr(
+        doctor, "search_exactly", lambda *args, **options: fault(*exact(*args, **options))
+    )
+    monkeypatch.setattr(
+        FaissIndex, "search", lambda *args, **options: fault(*approximate(*args, **options))
+    )
     assert [check_search(factory).result for factory in ("Flat", "IVF1,Flat")] == ["wrong", "wrong"]
 
 
@@ -143,7 +181,9 @@ def test_a_search_without_faiss_is_not_run(monkeypatch):
 def test_an_encoding_that_autocast_spoils_is_found():
     encoder, tokenizer = doctor._tiny()
     assert check_encoding(encoder, tokenizer, torch.bfloat16).result == "ok"
-    hook = encoder.register_forward_hook(lambda *args: args[2] + 0.1 * torch.is_autocast_enabled("cpu"))
+    hook = encoder.register_forward_hook(
+        lambda *args: args[2] + 0.1 * torch.is_autocast_enabled("cpu")
+    )
     assert check_encoding(encoder, tokenizer, torch.bfloat16).result == "wrong"
     hook.remove()
 

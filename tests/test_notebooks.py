@@ -1,4 +1,6 @@
-"""The notebooks run from top to bottom, and are stored with their outputs, so that they can be read where they lie."""
+"""The notebooks run from top to bottom, and are stored with their outputs, so that they can be read
+where they lie.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -24,7 +26,9 @@ def test_a_notebook_is_stored_with_its_outputs_and_small(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert notebook.metadata.kernelspec.name == "python3"
-    assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code"), "run notebooks/run.py"
+    assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code"), (
+        "run notebooks/run.py"
+    )
     assert not any(one.output_type == "error" for one in outputs(notebook))
     assert any("image/png" in one.get("data", {}) for one in outputs(notebook))
     assert path.stat().st_size < 1_000_000
@@ -32,16 +36,29 @@ def test_a_notebook_is_stored_with_its_outputs_and_small(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "path", [pytest.param(path, marks=[pytest.mark.long] * (path.name != QUICK)) for path in PATHS], ids=lambda path: path.name
+    "path",
+    [pytest.param(path, marks=[pytest.mark.long] * (path.name != QUICK)) for path in PATHS],
+    ids=lambda path: path.name,
 )
 def test_a_notebook_runs_and_prints_what_is_stored(path, monkeypatch):
     for name, value in {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(name, value)
-    stored, fresh = (kinds(book) for book in (nbformat.read(path, as_version=4), run.executed(path)))
+    stored, fresh = (
+        kinds(book) for book in (nbformat.read(path, as_version=4), run.executed(path))
+    )
     assert stored == fresh
 
 
 def kinds(notebook: nbformat.NotebookNode) -> list[set[tuple]]:
-    """The kinds of outputs of each cell: printed text comes in any number of parts, some of them empty."""
-    cells = [[one for one in cell.outputs if one.get("text") != ""] for cell in notebook.cells if cell.cell_type == "code"]
-    return [{(one.output_type, one.get("name"), *sorted(one.get("data", {}))) for one in cell} for cell in cells]
+    """The kinds of outputs of each cell: printed text comes in any number of parts, some of them
+    empty.
+    """
+    cells = [
+        [one for one in cell.outputs if one.get("text") != ""]
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+    return [
+        {(one.output_type, one.get("name"), *sorted(one.get("data", {}))) for one in cell}
+        for cell in cells
+    ]

@@ -33,12 +33,23 @@ def test_two_ranks_train_and_measure_each_query_once(tmp_path, backbone, collect
     config = write_config(tmp_path, backbone, collection_folder)
     run = tmp_path / "run"
     two_processes("fit", config)
-    assert metrics(run)["fit"]["steps"] == 8  # 30 rows, 2 ranks x 4 rows: 3 whole steps and one smaller one, 2 epochs
+    assert (
+        metrics(run)["fit"]["steps"] == 8
+    )  # 30 rows, 2 ranks x 4 rows: 3 whole steps and one smaller one, 2 epochs
     two_processes("test", run / "config.yaml", "--ckpt_path", "best")
-    both, both_run = metrics(run)["test"], list(read_run(run / "test.run"))
-    one_config = ["--config", str(run / "config.yaml"), "--trainer.devices", "1", "--trainer.strategy", "auto"]
+    both = metrics(run)["test"]
+    both_run = list(read_run(run / "test.run"))
+    one_config = [
+        "--config",
+        str(run / "config.yaml"),
+        "--trainer.devices",
+        "1",
+        "--trainer.strategy",
+        "auto",
+    ]
     assert main(["test", *one_config, "--ckpt_path", "best"]) == 0
-    alone, alone_run = metrics(run)["test"], list(read_run(run / "test.run"))
+    alone = metrics(run)["test"]
+    alone_run = list(read_run(run / "test.run"))
     assert both["queries"] == alone["queries"] == len({r.query for _, r in both_run}) == 30
     assert len(both_run) == len(alone_run) == 30 * 8
     for name in ("nDCG@10", "RR@10", "AP", "swapped_pairs"):
@@ -59,20 +70,47 @@ def test_fewer_queries_than_ranks(tmp_path, backbone):
     assert metrics(tmp_path / "run")["test"]["queries"] == 1
 
 
-def mined(folder: Path, collection: Path, backbone: str, processes: int, fault: int | None = None) -> subprocess.CompletedProcess:
-    """A run of 10 steps of 6 queries over all processes, refreshed after every 3rd, in the midst of windows of 4 batches."""
+def mined(
+    folder: Path, collection: Path, backbone: str, processes: int, fault: int | None = None
+) -> subprocess.CompletedProcess:
+    """A run of 10 steps of 6 queries over all processes, refreshed after every 3rd, in the midst of
+    windows of 4 batches.
+    """
     folder.mkdir()
-    options = {"negatives": "mined", "negatives_per_query": 2, "bucket_window": 4, "batch_size": 6 // processes}
-    watched = {"class_path": "tests.faults.Watched", "init_args": {"folder": str(folder), "fault": fault}}
+    options = {
+        "negatives": "mined",
+        "negatives_per_query": 2,
+        "loading": {"bucket_window": 4},
+        "batch_size": 6 // processes,
+    }
+    watched = {
+        "class_path": "tests.faults.Watched",
+        "init_args": {"folder": str(folder), "fault": fault},
+    }
     recipe = {"depth": 12, "n": 4, "relative": None}
-    mining = {"class_path": "ltr.callbacks.HardNegativeMining", "init_args": {"every_n_steps": 3, "recipe": recipe}}
+    mining = {
+        "class_path": "ltr.callbacks.HardNegativeMining",
+        "init_args": {"every_n_steps": 3, "recipe": recipe},
+    }
     config = {
         "model": {
-            "ranker": {"class_path": "DualEncoder", "init_args": {"backbone": backbone, "max_length": 24}},
+            "ranker": {
+                "class_path": "DualEncoder",
+                "init_args": {"backbone": backbone, "max_length": 24},
+            },
             "loss": "ltr.losses.SoftmaxLoss",
         },
-        "data": {"class_path": "TripletDataModule", "init_args": {"path": str(collection), **options}},
-        "trainer": {**QUIET, "logger": False, "max_epochs": 2, "limit_val_batches": 0, "callbacks": [mining, watched]},
+        "data": {
+            "class_path": "TripletDataModule",
+            "init_args": {"path": str(collection), **options},
+        },
+        "trainer": {
+            **QUIET,
+            "logger": False,
+            "max_epochs": 2,
+            "limit_val_batches": 0,
+            "callbacks": [mining, watched],
+        },
     }
     (folder / "mined.yaml").write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "ltr", "fit", "--config", str(folder / "mined.yaml")]
@@ -83,12 +121,19 @@ def mined(folder: Path, collection: Path, backbone: str, processes: int, fault: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("processes", [2, 3])
-def test_processes_mine_what_one_mines_and_each_encodes_its_share(tmp_path, backbone, collection_folder, processes):
-    """720 documents and 30 queries. Each process has a dropout of its own, so later refreshes differ a little."""
+def test_processes_mine_what_one_mines_and_each_encodes_its_share(
+    tmp_path, backbone, collection_folder, processes
+):
+    """720 documents and 30 queries. Each process has a dropout of its own, so later refreshes
+    differ a little.
+    """
     told = [mined(tmp_path / str(n), collection_folder, backbone, n) for n in (1, processes)]
     assert [one.returncode for one in told] == [0, 0], told[-1].stderr
     steps = (0, 3, 6, 9)
-    alone, shared = ([np.load(tmp_path / f"{n}/run/negatives/step={s}/ids.npy") for s in steps] for n in (1, processes))
+    alone, shared = (
+        [np.load(tmp_path / f"{n}/run/negatives/step={s}/ids.npy") for s in steps]
+        for n in (1, processes)
+    )
     np.testing.assert_array_equal(alone[0], shared[0])
     assert all((np.sort(a) == np.sort(b)).mean() > 0.97 for a, b in zip(alone, shared, strict=True))
     of_ranks = [torch.load(tmp_path / f"{processes}/{rank}.pt") for rank in range(processes)]
@@ -96,9 +141,17 @@ def test_processes_mine_what_one_mines_and_each_encodes_its_share(tmp_path, back
     for _, batches in of_ranks:
         for step, queries, docs in batches:
             ids = shared[(step - 1) // 3]
-            assert all({*row[1:]} <= {*ids[query].tolist()} for query, row in zip(queries, docs, strict=True))
+            assert all(
+                {*row[1:]} <= {*ids[query].tolist()}
+                for query, row in zip(queries, docs, strict=True)
+            )
     for epoch in (slice(0, 5), slice(5, 10)):
-        visited = [query for _, batches in of_ranks for _, queries, _ in batches[epoch] for query in queries]
+        visited = [
+            query
+            for _, batches in of_ranks
+            for _, queries, _ in batches[epoch]
+            for query in queries
+        ]
         assert len(visited) == len(set(visited)) == 30
 
 
@@ -106,11 +159,15 @@ def test_processes_mine_what_one_mines_and_each_encodes_its_share(tmp_path, back
 @pytest.mark.parametrize("fault", [0, 1])
 def test_a_fault_in_a_refresh_on_one_rank_ends_all(tmp_path, backbone, collection_folder, fault):
     told = mined(tmp_path / "run", collection_folder, backbone, 2, fault)
-    assert told.returncode == 2 and "a fault" in told.stderr and "Traceback" not in told.stderr, told.stderr
+    assert told.returncode == 2 and "a fault" in told.stderr and "Traceback" not in told.stderr, (
+        told.stderr
+    )
 
 
 def _measure_part(rank: int, store: str, parts: list, results: str) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2
+    )
     values = {}
     for measure in ("nDCG@10", "AP", "swapped_pairs"):
         metric = RankingMetric(measure)
@@ -131,4 +188,6 @@ def test_a_metric_over_two_ranks_is_the_metric_over_all_queries(tmp_path, cut):
         alone = RankingMetric(measure)
         alone.update(*lists)
         for rank in range(2):
-            assert torch.load(tmp_path / str(rank))[measure] == pytest.approx(alone.compute().item(), abs=1e-12)
+            assert torch.load(tmp_path / str(rank))[measure] == pytest.approx(
+                alone.compute().item(), abs=1e-12
+            )

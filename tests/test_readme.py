@@ -35,20 +35,31 @@ def reproduce(tmp_path, *words):
 
 
 def test_reproduce_runs_every_grid(tmp_path):
-    families = {one.grid for one in runpy.run_path(str(ROOT / "experiments/reproduce.py"))["FAMILIES"]}
+    families = {
+        one.grid for one in runpy.run_path(str(ROOT / "experiments/reproduce.py"))["FAMILIES"]
+    }
     commands = reproduce(tmp_path)
     assert (
-        "experiments/reproduce.py \n" in commands and "experiments/subset.py examples/medquad runs/data/medquad-400" in commands
+        "experiments/reproduce.py \n" in commands
+        and "experiments/subset.py examples/medquad runs/data/medquad-400" in commands
     )
     by_benchmarks = set(re.findall(r"experiments/grids/(\w+).yaml", commands)) | {"synthetic"}
-    assert families | by_benchmarks == {file.stem for file in (ROOT / "experiments/grids").glob("*.yaml")}
+    assert families | by_benchmarks == {
+        file.stem for file in (ROOT / "experiments/grids").glob("*.yaml")
+    }
 
 
 def test_a_quick_reproduction_wants_nothing_that_does_not_ship(tmp_path):
     commands = reproduce(tmp_path, "QUICK=1")
-    assert "experiments/reproduce.py --quick" in commands and "data/" not in commands.replace("runs/data/", "")
+    assert "experiments/reproduce.py --quick" in commands and "data/" not in commands.replace(
+        "runs/data/", ""
+    )
     scope = runpy.run_path(str(ROOT / "experiments/reproduce.py"))
-    grids = {one.grid: Grid.read(ROOT / f"experiments/grids/{one.grid}.yaml") for one in scope["FAMILIES"] if one.ships}
+    grids = {
+        one.grid: Grid.read(ROOT / f"experiments/grids/{one.grid}.yaml")
+        for one in scope["FAMILIES"]
+        if one.ships
+    }
     for grid in grids.values():
         base = yaml.safe_load(grid.base[0].read_text())["data"]["init_args"]["path"]
         assert grid.options.get("data.path", base) in ("examples/medquad", "runs/data/medquad-400")
@@ -76,7 +87,9 @@ def test_reproduce_writes_the_page_below_its_mark(tmp_path, monkeypatch, capsys)
 def example(name: str, language: str) -> str:
     """The block of the README behind this mark."""
     page = (ROOT / "README.md").read_text()
-    return re.search(rf"<!-- example: {name} -->\n```{language}\n(.*?)```", page, re.DOTALL).group(1)
+    return re.search(rf"<!-- example: {name} -->\n```{language}\n(.*?)```", page, re.DOTALL).group(
+        1
+    )
 
 
 def run(script: str, folder: Path) -> str:
@@ -92,30 +105,43 @@ def run(script: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_loss_in_three_lines(tmp_path):
-    """Pairs 1 > 2 and 3 > 1 and 3 > 2: log(1 + e^-1.5), log(1 + e^1), log(1 + e^-0.5); their mean is 0.663."""
+def test_the_loss_in_four_lines(tmp_path):
+    """Pairs 1 > 2 and 3 > 1 and 3 > 2: log(1 + e^-1.5), log(1 + e^1), log(1 + e^-0.5); their mean
+    is 0.663.
+    """
     block = example("loss", "python")
-    assert len([line for line in block.splitlines() if line]) == 3
-    (tmp_path / "three.py").write_text(block)
+    assert len([line for line in block.splitlines() if line]) == 4
+    (tmp_path / "loss.py").write_text(block)
     expected = statistics.mean(math.log(1 + math.exp(x)) for x in (-1.5, 1.0, -0.5))
-    printed = run(f"{sys.executable} three.py", tmp_path)
+    printed = run(f"{sys.executable} loss.py", tmp_path)
     assert float(re.search(r"[\d.]+", printed).group()) == pytest.approx(expected, abs=1e-4)
     assert printed.strip() == re.search(r"# (tensor.*)", block).group(1)
 
 
 @pytest.mark.slow
 def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(tmp_path):
-    """The loss is found in the working directory, also by the console script, which does not look there by itself."""
-    lines, loss = example("data", "sh"), example("own loss", "python")
-    assert len(lines.strip().splitlines()) == 5 and len([line for line in loss.splitlines() if line]) <= 8
+    """The loss is found in the working directory, also by the console script, which does not look
+    there by itself.
+    """
+    lines = example("data", "sh")
+    loss = example("own loss", "python")
+    assert (
+        len(lines.strip().splitlines()) == 5
+        and len([line for line in loss.splitlines() if line]) <= 8
+    )
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
-    # As the console script: the first entry of the path is the script's folder, not the working directory.
+    # As the console script: the first entry of the path is the script's folder, not the working
+    # directory.
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/ltr").write_text(f"#!{sys.executable}\nimport sys\nfrom ltr.__main__ import main\nsys.exit(main())\n")
+    (tmp_path / "bin/ltr").write_text(
+        f"#!{sys.executable}\nimport sys\nfrom ltr.__main__ import main\nsys.exit(main())\n"
+    )
     (tmp_path / "bin/ltr").chmod(0o755)
     run(lines.replace(".venv/bin/ltr", "bin/ltr"), tmp_path)
     assert metrics(tmp_path / "runs/cross_encoder/own/seed=0")["test"]["queries"] == 1
-    use, load, train = example("use", "sh"), example("load", "python"), example("train", "python")
+    use = example("use", "sh")
+    load = example("load", "python")
+    train = example("train", "python")
     ranked = run(use.replace(".venv/bin/ltr", "bin/ltr"), tmp_path).splitlines()
     assert ranked[0].startswith("1\t") and "Madrid" in ranked[0] and "Seville" in ranked[1]
     assert (tmp_path / "exported/modules.json").is_file()
@@ -125,6 +151,8 @@ def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(tmp_path):
     assert run(f"{sys.executable} load.py", tmp_path) == "Madrid is the capital of Spain.\n"
     assert re.search(r"\[-?\d+\.\d+\]", run(f"{sys.executable} train.py", tmp_path))
     (tmp_path / "my_losses.py").write_text(loss)
-    command = re.search(r"`(ltr fit [^`]*my_losses.Gap)`", (ROOT / "README.md").read_text().replace("\n", " ")).group(1)
+    command = re.search(
+        r"`(ltr fit [^`]*my_losses.Gap)`", (ROOT / "README.md").read_text().replace("\n", " ")
+    ).group(1)
     run(f"bin/{command} --trainer.default_root_dir own", tmp_path)
     assert metrics(tmp_path / "own")["fit"]["steps"] > 0

@@ -12,24 +12,31 @@ DOCS = torch.tensor([[4.0, 6.0], [1.0, 2.0], [0.0, 0.0]])
 
 
 def embeddings(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def test_values_by_hand():
-    """Differences of (1, 2) to the documents: (3, 4), (0, 0) and (1, 2); of (0, -1): (4, 7), (1, 3) and (0, 1)."""
+    """Differences of (1, 2) to the documents: (3, 4), (0, 0) and (1, 2); of (0, -1): (4, 7), (1, 3)
+    and (0, 1).
+    """
     assert dot(QUERIES, DOCS).tolist() == [[16.0, 5.0, 0.0], [-6.0, -2.0, 0.0]]
     expected = torch.tensor([[-25.0, 0.0, -5.0], [-65.0, -10.0, -1.0]])
     torch.testing.assert_close(squared_euclidean(QUERIES, DOCS), expected)
     expected = torch.tensor([[-5.0, 0.0, -math.sqrt(5)], [-math.sqrt(65), -math.sqrt(10), -1.0]])
     torch.testing.assert_close(euclidean(QUERIES, DOCS), expected)
     lengths = math.sqrt(5) * math.sqrt(52), 5.0, math.sqrt(52), math.sqrt(5)
-    expected = torch.tensor([[16 / lengths[0], 5 / lengths[1], 0.0], [-6 / lengths[2], -2 / lengths[3], 0.0]])
+    expected = torch.tensor(
+        [[16 / lengths[0], 5 / lengths[1], 0.0], [-6 / lengths[2], -2 / lengths[3], 0.0]]
+    )
     torch.testing.assert_close(cosine(QUERIES, DOCS), expected)
 
 
 @EVERY
 def test_gradcheck(similarity):
-    queries, docs = embeddings(3, 4).requires_grad_(), embeddings(5, 4, seed=1).requires_grad_()
+    queries = embeddings(3, 4).requires_grad_()
+    docs = embeddings(5, 4, seed=1).requires_grad_()
     assert torch.autograd.gradcheck(similarity, (queries, docs))
 
 
@@ -44,30 +51,42 @@ def test_a_text_is_most_like_itself_and_gets_less_so_the_further_it_moves(simila
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_euclidean_is_minus_cdist_of_torch(shape):
     """torch.cdist with its differences in full: value and gradient, for any leading dimensions."""
-    inputs = embeddings(*shape, 4, 6).requires_grad_(), embeddings(*shape, 5, 6, seed=1).requires_grad_()
+    inputs = (
+        embeddings(*shape, 4, 6).requires_grad_(),
+        embeddings(*shape, 5, 6, seed=1).requires_grad_(),
+    )
     ours = euclidean(*inputs)
     expected = -torch.cdist(*inputs, compute_mode="donot_use_mm_for_euclid_dist")
     weights = embeddings(*shape, 4, 5, seed=2)
     torch.testing.assert_close(ours, expected)
     torch.testing.assert_close(squared_euclidean(*inputs), -expected.square())
-    gradients = [torch.autograd.grad((scores * weights).sum(), inputs) for scores in (ours, expected)]
+    gradients = [
+        torch.autograd.grad((scores * weights).sum(), inputs) for scores in (ours, expected)
+    ]
     for our, their in zip(*gradients, strict=True):
         torch.testing.assert_close(our, their)
 
 
 @EVERY
 def test_leading_dimensions_are_batches(similarity):
-    queries, docs = embeddings(2, 3, 4, 6), embeddings(2, 3, 5, 6, seed=1)
+    queries = embeddings(2, 3, 4, 6)
+    docs = embeddings(2, 3, 5, 6, seed=1)
     singly = [[similarity(queries[a, b], docs[a, b]) for b in range(3)] for a in range(2)]
-    torch.testing.assert_close(similarity(queries, docs), torch.stack([torch.stack(row) for row in singly]))
+    torch.testing.assert_close(
+        similarity(queries, docs), torch.stack([torch.stack(row) for row in singly])
+    )
 
 
 def test_a_distance_of_zero_has_a_zero_gradient():
-    """Every text against itself: without the diagonal the gradient is that of torch's norm, and the diagonal adds nothing."""
+    """Every text against itself: without the diagonal the gradient is that of torch's norm, and the
+    diagonal adds nothing.
+    """
     x = embeddings(6, 4).requires_grad_()
     scores = euclidean(x, x)
     same = torch.eye(6, dtype=torch.bool)
-    exact = x.detach().round(decimals=1).requires_grad_()  # a distance of zero in full: sums of squares of few digits
+    exact = (
+        x.detach().round(decimals=1).requires_grad_()
+    )  # a distance of zero in full: sums of squares of few digits
     twins = euclidean(exact[:1].expand(3, 4), exact[:1].expand(2, 4))
     assert (twins == 0).all() and (torch.autograd.grad(twins.sum(), exact)[0] == 0).all()
     (gradient,) = torch.autograd.grad(scores.masked_fill(same, 0.0).sum(), x, retain_graph=True)
@@ -78,7 +97,9 @@ def test_a_distance_of_zero_has_a_zero_gradient():
 
 
 def test_rounding_makes_no_negative_distance():
-    """Two far clusters of long embeddings that nearly agree, in float32: the three terms of a square cancel, some to below 0."""
+    """Two far clusters of long embeddings that nearly agree, in float32: the three terms of a
+    square cancel, some to below 0.
+    """
     x = embeddings(50, 384, dtype=torch.float32) / 100
     x = torch.cat([x[:25] + 100, x[25:] - 100])
     squares = x.square().sum(dim=1)
@@ -87,11 +108,19 @@ def test_rounding_makes_no_negative_distance():
 
 
 def test_distances_of_close_embeddings_far_from_the_origin_keep_their_digits():
-    """The same texts moved by 100 in every dimension, by steps of 1/1024 that float32 holds there: to 6 digits one distance."""
+    """The same texts moved by 100 in every dimension, by steps of 1/1024 that float32 holds there:
+    to 6 digits one distance.
+    """
     x = (embeddings(20, 16) * 1024).round() / 1024
-    queries, docs = x[:10], x[10:]
+    queries = x[:10]
+    docs = x[10:]
     expected = -(queries.unsqueeze(1) - docs).norm(dim=2)
-    torch.testing.assert_close(euclidean((queries + 100).float(), (docs + 100).float()).double(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        euclidean((queries + 100).float(), (docs + 100).float()).double(),
+        expected,
+        rtol=1e-6,
+        atol=0,
+    )
 
 
 def test_an_embedding_of_length_zero_has_cosine_zero():
@@ -104,25 +133,43 @@ def test_an_embedding_of_length_zero_has_cosine_zero():
 @EVERY
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_scores_are_float32_or_better_and_gradients_of_the_embeddings_type(similarity, dtype):
-    """Half precision only rounds the embeddings that come in: the same numbers in float64 give the same scores and gradient."""
-    low = embeddings(3, 4).to(dtype).requires_grad_(), embeddings(5, 4, seed=1).to(dtype).requires_grad_()
+    """Half precision only rounds the embeddings that come in: the same numbers in float64 give the
+    same scores and gradient.
+    """
+    low = (
+        embeddings(3, 4).to(dtype).requires_grad_(),
+        embeddings(5, 4, seed=1).to(dtype).requires_grad_(),
+    )
     exact = [x.detach().double().requires_grad_() for x in low]
-    scores, expected = similarity(*low), similarity(*exact)
+    scores = similarity(*low)
+    expected = similarity(*exact)
     assert scores.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-5)
-    precision = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}[dtype]
+    precision = {
+        torch.float64: 1e-12,
+        torch.float32: 1e-5,
+        torch.float16: 1e-3,
+        torch.bfloat16: 1e-2,
+    }[dtype]
     for x, y in zip(low, exact, strict=True):
         (gradient,) = torch.autograd.grad(scores.sum(), x, retain_graph=True)
         (expected_gradient,) = torch.autograd.grad(expected.sum(), y, retain_graph=True)
         assert gradient.dtype == dtype
-        torch.testing.assert_close(gradient.double(), expected_gradient, rtol=precision, atol=precision)
+        torch.testing.assert_close(
+            gradient.double(), expected_gradient, rtol=precision, atol=precision
+        )
 
 
 @EVERY
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_autocast_changes_neither_scores_nor_gradients(similarity, dtype):
-    """Float32 to the last bit, in a model's forward pass. The backward pass is outside, as torch asks for."""
-    inputs = embeddings(3, 64).to(dtype).requires_grad_(), embeddings(5, 64, seed=1).to(dtype).requires_grad_()
+    """Float32 to the last bit, in a model's forward pass. The backward pass is outside, as torch
+    asks for.
+    """
+    inputs = (
+        embeddings(3, 64).to(dtype).requires_grad_(),
+        embeddings(5, 64, seed=1).to(dtype).requires_grad_(),
+    )
     expected = similarity(*inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         scores = similarity(*inputs)

@@ -1,1 +1,3 @@
-"""What the benchmarks share: options, where a number was measured, and fair comparisons of several contestants."""
+"""What the benchmarks share: options, where a number was measured, and fair comparisons of several
+contestants.
+"""

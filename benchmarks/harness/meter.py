@@ -1,4 +1,6 @@
-"""Counts and times the steps of one side of a comparison, in the side's own process; see compare.py."""
+"""Counts and times the steps of one side of a comparison, in the side's own process; see
+compare.py.
+"""
 
 import inspect
 import os
@@ -34,7 +36,9 @@ class Step(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """A moment: seconds (or an event of CUDA), of the cores in use, and of this process's share in it."""
+    """A moment: seconds (or an event of CUDA), of the cores in use, and of this process's share in
+    it.
+    """
 
     clock: Any
     wall: float
@@ -47,26 +51,34 @@ class Meter:
 
     Args:
         pipe: takes the number of steps of the next turn, 0 for none, and gives the list of them.
-        device: ``cpu`` or ``cuda``. There, steps end when the GPU is done with them, and nobody waits for it meanwhile.
+        device: ``cpu`` or ``cuda``. There, steps end when the GPU is done with them, and nobody
+            waits for it meanwhile.
         warm_up: steps at the start that are not counted.
     """
 
     def __init__(self, pipe: Connection, device: str, warm_up: int) -> None:
-        self._pipe, self._cuda = pipe, device == "cuda"
+        self._pipe = pipe
+        self._cuda = device == "cuda"
         self._begin(warm_up)
 
     def watch(self, encoder: nn.Module) -> None:
         """Count what goes into an encoder of transformers, padded or packed."""
-        base, forward = encoder.base_model, encoder.base_model.forward
+        base = encoder.base_model
+        forward = encoder.base_model.forward
         signature = inspect.signature(forward)
 
         @wraps(forward)
         def counted(*args: Any, **options: Any) -> Any:
-            if torch._C._current_graph_task_id() == -1:  # within a backward pass texts are only read again
-                self._count(signature.bind(*args, **options).arguments, options.get("packed_layout"))
+            if (
+                torch._C._current_graph_task_id() == -1
+            ):  # within a backward pass texts are only read again
+                self._count(
+                    signature.bind(*args, **options).arguments, options.get("packed_layout")
+                )
             return forward(*args, **options)
 
-        base.forward = counted  # a hook would miss those who call forward themselves, as sentence-transformers does
+        # a hook would miss those who call forward themselves, as sentence-transformers does
+        base.forward = counted
 
     def step_ended(self, extra: float = 0.0) -> bool:
         """Call at the end of each step: whether there is to be another one, perhaps after a wait.
@@ -100,21 +112,30 @@ class Meter:
         ids = inputs["input_ids"]
         if layout is not None:
             lengths = layout.offsets.diff().long()
-            tokens, squares = lengths.sum(), lengths.square().sum()
-        elif inputs.get("position_ids") is not None:  # packed: 1 + 3 + 5 + … is the square of a length
+            tokens = lengths.sum()
+            squares = lengths.square().sum()
+        elif (
+            inputs.get("position_ids") is not None
+        ):  # packed: 1 + 3 + 5 + … is the square of a length
             place = inputs["position_ids"] - inputs["position_ids"].min()
-            tokens, squares = place.new_full((), ids.numel()), (2 * place + 1).sum()
+            tokens = place.new_full((), ids.numel())
+            squares = (2 * place + 1).sum()
         else:
             lengths = inputs["attention_mask"].sum(dim=1)
-            tokens, squares = lengths.sum(), lengths.square().sum()
+            tokens = lengths.sum()
+            squares = lengths.square().sum()
         self._calls[-1].append(torch.stack([tokens, squares, torch.full_like(tokens, ids.numel())]))
 
     def _steps(self) -> list[Step]:
         if self._cuda:
             torch.cuda.synchronize()
         steps = []
-        for begin, end, extra, calls in zip(self._marks[:-1], self._marks[1:], self._extras, self._calls[:-1], strict=True):
-            seconds = begin.clock.elapsed_time(end.clock) / 1e3 if self._cuda else end.clock - begin.clock
+        for begin, end, extra, calls in zip(
+            self._marks[:-1], self._marks[1:], self._extras, self._calls[:-1], strict=True
+        ):
+            seconds = (
+                begin.clock.elapsed_time(end.clock) / 1e3 if self._cuda else end.clock - begin.clock
+            )
             others = (end.busy - begin.busy) - (end.own - begin.own)
             # The kernel counts the use of each core in hundredths of a second.
             share = max(0.0, others - 0.01 * _cores()) / (_cores() * (end.wall - begin.wall))
@@ -125,13 +146,23 @@ class Meter:
 def _stat() -> list[list[str]]:
     """Lines of /proc/stat about the cores, the sum of all first; none where there is no such file."""
     stat = Path("/proc/stat")
-    return [line.split() for line in stat.read_text().splitlines() if line.startswith("cpu")] if stat.is_file() else []
+    return (
+        [line.split() for line in stat.read_text().splitlines() if line.startswith("cpu")]
+        if stat.is_file()
+        else []
+    )
 
 
 def _busy() -> float:
-    """Seconds that all processes used, of all cores: user, nice, system, irq, softirq, and what other guests took."""
+    """Seconds that all processes used, of all cores: user, nice, system, irq, softirq, and what
+    other guests took.
+    """
     lines = _stat()
-    return sum(float(lines[0][i]) for i in (1, 2, 3, 6, 7, 8)) / os.sysconf("SC_CLK_TCK") if lines else 0.0
+    return (
+        sum(float(lines[0][i]) for i in (1, 2, 3, 6, 7, 8)) / os.sysconf("SC_CLK_TCK")
+        if lines
+        else 0.0
+    )
 
 
 def _cores() -> int:

@@ -1,7 +1,8 @@
-"""Runs each side in a process of its own: a malloc is chosen before a program starts, and peak memory belongs to a process.
+"""Runs each side in a process of its own: a malloc is chosen before a program starts, and peak
+memory belongs to a process.
 
-A callback tells a :class:`harness.meter.Meter` of every step, and waits there while the other sides have
-their turn. So all sides see the same machine, and none has a quiet hour for itself.
+A callback tells a :class:`harness.meter.Meter` of every step, and waits there while the other sides
+have their turn. So all sides see the same machine, and none has a quiet hour for itself.
 """
 
 import logging
@@ -24,7 +25,9 @@ JEMALLOC = "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1"
 
 
 def serve(pipe: Connection, side: Side, setting: Setting) -> None:
-    """In the process of a side: send the steps of the warm-up and of each turn, then the peak memory and the malloc."""
+    """In the process of a side: send the steps of the warm-up and of each turn, then the peak
+    memory and the malloc.
+    """
     _quiet()
     try:
         side.run(Meter(pipe, setting.device, setting.warm_up), setting, side)
@@ -93,7 +96,9 @@ def take_turns(sides: Sequence[Side], setting: Setting) -> dict[Side, "Result | 
         sides: the contestants.
         setting: has the number of turns, and of steps of each.
     """
-    pipes, steps, failures = {}, {side: [] for side in sides}, {}
+    pipes = {}
+    steps = {side: [] for side in sides}
+    failures = {}
 
     def receive(side: Side) -> Any:
         try:

@@ -1,4 +1,6 @@
-"""The sides of a comparison, and the training loops that they share (processes.py runs them, compare.py prints the table)."""
+"""The sides of a comparison, and the training loops that they share (processes.py runs them,
+compare.py prints the table).
+"""
 
 import json
 import time
@@ -54,13 +56,16 @@ class Setting(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One contestant: ``run(meter, setting, side)`` takes steps as long as ``meter.step_ended()`` is true."""
+    """One contestant: ``run(meter, setting, side)`` takes steps as long as ``meter.step_ended()``
+    is true.
+    """
 
     name: str
     run: "Run"
     precision: str  # float32 or bf16
     tuned: bool = False
     malloc: str | None = None
+    kernels: str = "auto"  # of ltr, see TextEncoder.Options
 
 
 class Result(NamedTuple):
@@ -71,7 +76,9 @@ class Result(NamedTuple):
     malloc: str
 
     def kept(self) -> tuple[list[Step], str]:
-        """The steps that other processes did not slow down (all, if these are too few), and 'kept/taken'."""
+        """The steps that other processes did not slow down (all, if these are too few), and
+        'kept/taken'.
+        """
         kept = [step for step in self.steps if step.others <= OTHERS]
         if 3 * len(kept) < len(self.steps):
             return self.steps, f"all {len(self.steps)}, {len(kept)} undisturbed"
@@ -113,8 +120,18 @@ def fit(module: Any, data: Any, meter: Meter, setting: Setting, side: Side) -> N
     trainer.fit(module, data)
 
 
-def train(trainer: type, arguments: type, model: Any, loss: nn.Module, rows: Path, batch: int, meter: Meter, side: Side) -> None:
-    """Train with a trainer of sentence-transformers as its documentation shows, without logs and checkpoints.
+def train(
+    trainer: type,
+    arguments: type,
+    model: Any,
+    loss: nn.Module,
+    rows: Path,
+    batch: int,
+    meter: Meter,
+    side: Side,
+) -> None:
+    """Train with a trainer of sentence-transformers as its documentation shows, without logs and
+    checkpoints.
 
     Args:
         trainer: the class of the trainer.
@@ -143,16 +160,28 @@ def train(trainer: type, arguments: type, model: Any, loss: nn.Module, rows: Pat
         report_to="none",
         disable_tqdm=True,
     )
-    chosen = trainer(model=model, args=settings, train_dataset=load_from_disk(str(rows)), loss=loss, callbacks=[EndsOfSteps()])
+    chosen = trainer(
+        model=model,
+        args=settings,
+        train_dataset=load_from_disk(str(rows)),
+        loss=loss,
+        callbacks=[EndsOfSteps()],
+    )
     chosen.remove_callback(PrinterCallback)
     chosen.train()
 
 
 def load_options(setting: Setting, side: Side) -> dict[str, Any]:
-    """Options to load a model of sentence-transformers: the defaults, or tuned (no attention dropout, fast kernels)."""
+    """Options to load a model of sentence-transformers: the defaults, or tuned (no attention
+    dropout, fast kernels).
+    """
     if not side.tuned:
         return {"device": setting.device}
-    names = [name for name in AutoConfig.from_pretrained(setting.backbone).to_dict() if "att" in name and "dropout" in name]
+    names = [
+        name
+        for name in AutoConfig.from_pretrained(setting.backbone).to_dict()
+        if "att" in name and "dropout" in name
+    ]
     return {
         "device": setting.device,
         "config_kwargs": dict.fromkeys(names, 0.0),
@@ -162,12 +191,18 @@ def load_options(setting: Setting, side: Side) -> dict[str, Any]:
 
 def fastest_attention(setting: Setting, side: Side) -> str:
     """The name that transformers has for its fastest attention here."""
-    flash = setting.device == "cuda" and side.precision == "bf16" and find_spec("flash_attn") is not None
+    flash = (
+        setting.device == "cuda"
+        and side.precision == "bf16"
+        and find_spec("flash_attn") is not None
+    )
     return "flash_attention_2" if flash else "sdpa"
 
 
 def check_lengths(model: Any, texts: list, lengths: Iterable[int]) -> None:
-    """Check that a model of sentence-transformers makes as many real tokens of each text (or pair) as ltr."""
+    """Check that a model of sentence-transformers makes as many real tokens of each text (or pair)
+    as ltr.
+    """
     theirs = model.preprocess(texts)["attention_mask"].sum(dim=1).tolist()
     assert theirs == list(lengths), "the sides read different texts"
 
@@ -180,7 +215,9 @@ def tokenising(*stores: TokenStore) -> str:
 
 
 def matmul_peak(device: str, precision: str) -> float:
-    """Floating-point operations per second of large matmuls: the best of several runs, with all threads."""
+    """Floating-point operations per second of large matmuls: the best of several runs, with all
+    threads.
+    """
     n, repeats = (8192, 10) if device == "cuda" else (1024, 4)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     a, b = torch.randn(2, n, n, device=device).to(dtype)

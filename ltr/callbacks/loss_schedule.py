@@ -39,26 +39,31 @@ class LossChange:
 
     def due(self, epoch: int, step: int) -> bool:
         """Whether the change applies at this moment."""
-        return (self.epoch is not None and epoch >= self.epoch) or (self.step is not None and step >= self.step)
+        return (self.epoch is not None and epoch >= self.epoch) or (
+            self.step is not None and step >= self.step
+        )
 
 
 class LossSchedule(Callback):
-    """Changes the loss, its options or the margin policy of a :class:`ltr.module.RankerModule` during training.
+    """Changes the loss, its options or the margin policy of a :class:`ltr.module.RankerModule`
+    during training.
 
-    Stage 0 is the module's own loss and margin; each change makes the next stage from the one before. The last change that is due
-    is active. Only (epoch, step) decide, so a resumed run is in the right stage. All stages belong to the module from the start:
-    the optimiser has all their parameters, and every checkpoint holds each of them once. ``validate`` and ``test`` need the same
-    schedule to read such a checkpoint.
+    Stage 0 is the module's own loss and margin; each change makes the next stage from the one
+    before. The last change that is due is active. Only (epoch, step) decide, so a resumed run is in
+    the right stage. All stages belong to the module from the start: the optimiser has all their
+    parameters, and every checkpoint holds each of them once. ``validate`` and ``test`` need the
+    same schedule to read such a checkpoint.
 
-    The stage is logged as ``train/loss_stage``. Where a stage does not use a learnable loss or margin, several processes need
-    ``--trainer.strategy ddp_find_unused_parameters_true``.
+    The stage is logged as ``train/loss_stage``. Where a stage does not use a learnable loss or
+    margin, several processes need ``--trainer.strategy ddp_find_unused_parameters_true``.
 
     Args:
         changes: in the order of their epochs and steps.
 
     Raises:
-        InputError: if a change does not give exactly one of epoch and step, changes nothing, or is out of order. At the start of
-            a run: if the loss lacks an option or can't be computed with it, or can't use the margin.
+        InputError: if a change does not give exactly one of epoch and step, changes nothing, or is
+            out of order. At the start of a run: if the loss lacks an option or can't be computed
+            with it, or can't use the margin.
 
     Example:
         >>> from ltr.losses import MarginRankingLoss
@@ -74,7 +79,9 @@ class LossSchedule(Callback):
         for number, change in enumerate(changes):
             moments = {name: at for name in last if (at := getattr(change, name)) is not None}
             if len(moments) != 1:
-                raise _error(number, f"give exactly one of epoch and step, got {_listed(moments) or 'none'}")
+                raise _error(
+                    number, f"give exactly one of epoch and step, got {_listed(moments) or 'none'}"
+                )
             if change.loss is None and change.margin is None and not change.options:
                 raise _error(number, "give at least one of loss, margin and options, got none")
             ((name, at),) = moments.items()
@@ -85,7 +92,10 @@ class LossSchedule(Callback):
 
     def stage(self, epoch: int, step: int) -> int:
         """The number of the last change that is due, counted from 1; 0 before the first."""
-        return max((number for number, change in enumerate(self.changes, 1) if change.due(epoch, step)), default=0)
+        return max(
+            (number for number, change in enumerate(self.changes, 1) if change.due(epoch, step)),
+            default=0,
+        )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, RankerModule)
@@ -93,7 +103,8 @@ class LossSchedule(Callback):
             if pl_module.loss.changes is self.changes:
                 return
             raise InputError("this module was trained under another LossSchedule; build a new one")
-        losses, margins = [pl_module.loss], [pl_module.margin]
+        losses = [pl_module.loss]
+        margins = [pl_module.margin]
         for number, change in enumerate(self.changes):
             # Copies, so that another module under the same schedule starts from the original.
             loss = losses[-1] if change.loss is None else copy.deepcopy(change.loss)
@@ -107,8 +118,12 @@ class LossSchedule(Callback):
         if margins[-1] is not None:
             pl_module.margin = _StagedMargin(margins)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: RankingBatch, batch_idx: int) -> None:
-        loss, margin, policy = pl_module.loss, pl_module.margin, ""
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: RankingBatch, batch_idx: int
+    ) -> None:
+        loss = pl_module.loss
+        margin = pl_module.margin
+        policy = ""
         assert isinstance(loss, _StagedLoss)
         stage = self.stage(trainer.current_epoch, trainer.global_step)
         if stage != loss.active:
@@ -127,11 +142,13 @@ class _StagedLoss(Loss):
     def __init__(self, by_stage: list[Loss], changes: list[LossChange]) -> None:
         super().__init__()
         self.stages = nn.ModuleList(dict.fromkeys(by_stage))  # each loss once
-        self.by_stage, self.changes = tuple(by_stage), changes
+        self.by_stage = tuple(by_stage)
+        self.changes = changes
         self.enter(0)
 
     def enter(self, stage: int) -> None:
-        self.active, self.takes_margin = stage, self.by_stage[stage].takes_margin
+        self.active = stage
+        self.takes_margin = self.by_stage[stage].takes_margin
 
     @property
     def current(self) -> Loss:
@@ -140,7 +157,13 @@ class _StagedLoss(Loss):
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
         return self.current.asked_margin(margin)
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         return self.current(scores, labels, mask, margin)
 
 
@@ -149,7 +172,9 @@ class _StagedMargin(Margin):
 
     def __init__(self, by_stage: list[Margin | None]) -> None:
         super().__init__()
-        self.stages = nn.ModuleList(dict.fromkeys(margin for margin in by_stage if margin is not None))
+        self.stages = nn.ModuleList(
+            dict.fromkeys(margin for margin in by_stage if margin is not None)
+        )
         self.by_stage = tuple(by_stage)
         self.enter(0)
 
@@ -166,22 +191,29 @@ class _StagedMargin(Margin):
 
 
 def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
-    """A copy of the loss with other options, tried on one list: a bad value fails now, not in the middle of the run."""
-    changed, known = copy.deepcopy(loss), _options(loss)
+    """A copy of the loss with other options, tried on one list: a bad value fails now, not in the
+    middle of the run.
+    """
+    changed = copy.deepcopy(loss)
+    known = _options(loss)
     for name, value in options.items():
         if name not in known:
             has = f"the options of {type(loss).__name__} are {_listed(known) or 'none'}"
             raise _error(number, f"options.{name} is unknown: {has}")
         setattr(changed, name, value)
     parts: dict[str, Any] = dict(changed.named_children())
-    asked = _options(changed) | {name: parts[name] for name in inspect.signature(type(loss)).parameters if name in parts}
+    asked = _options(changed) | {
+        name: parts[name] for name in inspect.signature(type(loss)).parameters if name in parts
+    }
     try:
         type(loss)(**asked)  # its constructor checks them
         value = copy.deepcopy(changed)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
         if value.ndim or not value.isfinite():
             raise ValueError(f"it must give one finite number, got {value.tolist()}")
     except (ValueError, TypeError, RuntimeError) as error:
-        raise _error(number, f"{type(loss).__name__} can't be computed with {_listed(options)}: {error}") from None
+        raise _error(
+            number, f"{type(loss).__name__} can't be computed with {_listed(options)}: {error}"
+        ) from None
     return changed
 
 

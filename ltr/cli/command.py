@@ -1,4 +1,6 @@
-"""The Lightning command line of rankers: ``fit``, ``validate``, ``test``, ``predict`` into a run folder."""
+"""The Lightning command line of rankers: ``fit``, ``validate``, ``test``, ``predict`` into a run
+folder.
+"""
 
 import hashlib
 import json
@@ -21,6 +23,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.utilities import rank_zero_only
 
 from ltr.callbacks import HardNegativeMining
+from ltr.checkpoint import read_checkpoint
 from ltr.cli import negatives
 from ltr.cli.arguments import COMMANDS, ModelHelp, check_keys, expanded
 from ltr.cli.messages import input_error, path_of
@@ -31,14 +34,14 @@ from ltr.errors import InputError
 from ltr.in_batch import OwnLists
 from ltr.module import METRICS, RankerModule, is_trial
 from ltr.run.checkpoints import Best, Checkpoints, Last
-from ltr.run.folder import RunFolder, read_checkpoint, second_name
+from ltr.run.folder import RunFolder, second_name
 from ltr.run.identity import check_same, identity, of_ranker
 from ltr.run.log import Progress, speaking
 from ltr.run.loggers import loggers, wandb_run_ended
 from ltr.run.progress import finished
-from ltr.run.ranker import take_weights
 from ltr.run.results import RunWriter, below_start, reached, read_metrics, told_ceiling
 from ltr.run.trainer import check_callbacks, check_options
+from ltr.run.weights import take_weights
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +76,8 @@ class RunConfig(SaveConfigCallback):
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         config = self.config.clone()
-        # What belongs to this run and not to its configuration: a copy of the file elsewhere must not write here.
+        # What belongs to this run and not to its configuration: a copy of the file elsewhere must
+        # not write here.
         config.ckpt_path = None
         config.trainer.default_root_dir = None
         text = self.parser.dump(config, skip_unset=False)
@@ -83,7 +87,8 @@ class RunConfig(SaveConfigCallback):
 
 
 class RankerCLI(LightningCLI):
-    """LightningCLI with a run folder: ``runs/<experiment>/seed=<n>`` unless ``--trainer.default_root_dir`` names another.
+    """LightningCLI with a run folder: ``runs/<experiment>/seed=<n>`` unless
+    ``--trainer.default_root_dir`` names another.
 
     Args:
         stack: holds the folder while the command runs.
@@ -92,7 +97,9 @@ class RankerCLI(LightningCLI):
     """
 
     def __init__(self, stack: ExitStack, log_into: Callable[[Path], None], args: list[str]) -> None:
-        self._held, self._log_into, self._identity = stack, log_into, dict[str, Any]()
+        self._held = stack
+        self._log_into = log_into
+        self._identity = dict[str, Any]()
         self.subcommand = None
         strict = {"exit_on_error": False, "allow_abbrev": False}
         try:
@@ -103,13 +110,17 @@ class RankerCLI(LightningCLI):
                 subclass_mode_data=True,
                 auto_configure_optimizers=False,
                 seed_everything_default=0,
-                trainer_defaults={"max_epochs": 1, "log_every_n_steps": 10, "num_sanity_val_steps": -1},
+                trainer_defaults={
+                    "max_epochs": 1,
+                    "log_every_n_steps": 10,
+                    "num_sanity_val_steps": -1,
+                },
                 save_config_callback=RunConfig,
                 save_config_kwargs={"save_to_log_dir": False},
                 parser_kwargs=strict | {command: strict for command in COMMANDS},
                 args=args,
             )
-        except Exception as error:  # names an option by its path in the configuration: data.depth for depth
+        except Exception as error:  # names an option by its path in the configuration: data.batch_size for batch_size
             ours = input_error(error)
             if ours is not None and ours.option is not None and self.subcommand is not None:
                 ours.option = path_of(ours, self.config[self.subcommand])
@@ -127,8 +138,6 @@ class RankerCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--model.help", action=ModelHelp)
-        # The data lays out what the ranker reads, and looks at nothing else of the model.
-        parser.link_arguments("model", "data.init_args.reads", compute_fn=lambda module: module.reads, apply_on="instantiate")
         parser.add_class_arguments(Best, "best")
         parser.add_class_arguments(Last, "last")
         help = "Start a new run from the ranker's weights of another one: a run folder (its best weights) or a checkpoint."
@@ -165,27 +174,42 @@ class RankerCLI(LightningCLI):
                     "(--trainer.default_root_dir), or remove it"
                 )
             return None
-        found = folder.to_resume() if asked == "last" else folder.to_measure("best") if asked == "best" else asked
+        found = (
+            folder.to_resume()
+            if asked == "last"
+            else folder.to_measure("best")
+            if asked == "best"
+            else asked
+        )
         if found is None and folder.holds_weights():
             hint = "to start from them: another folder, --init_from"
             raise InputError(f"{folder.path} holds weights that no run can resume from; {hint}")
         if found is None:
             log.info("%s holds no checkpoint yet; the run begins", folder.path)
             return None
-        checkpoint, own = read_checkpoint(found), Path(found).resolve().parent == folder.checkpoints.resolve()
+        checkpoint = read_checkpoint(found)
+        own = Path(found).resolve().parent == folder.checkpoints.resolve()
         hint = "to start a new run from its weights, take another folder and --init_from"
         if folder.holds_weights() and not own:
             raise InputError(f"--ckpt_path {found} is not of the run in {folder.path}; {hint}")
         if "optimizer_states" not in checkpoint:
-            raise InputError(f"--ckpt_path {found} holds weights only, and no run can resume from it; {hint}")
+            raise InputError(
+                f"--ckpt_path {found} holds weights only, and no run can resume from it; {hint}"
+            )
         check_same(self._identity, checkpoint.get("run", {}).get("identity", {}), str(found), hint)
-        done = finished(checkpoint, config.trainer.max_epochs, config.trainer.max_steps, config.trainer.max_time)
+        done = finished(
+            checkpoint, config.trainer.max_epochs, config.trainer.max_steps, config.trainer.max_time
+        )
         if done is not None and not own:
             raise InputError(f"--ckpt_path {found}: {done}, so nothing is left to train; {hint}")
         if done is not None:
-            if Path(found) == folder.best and not folder.last.is_file() and _is_rank_0():  # killed between the two files
+            if (
+                Path(found) == folder.best and not folder.last.is_file() and _is_rank_0()
+            ):  # killed between the two files
                 second_name(folder.best, folder.last)
-            raise NothingToDo(f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}")
+            raise NothingToDo(
+                f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}"
+            )
         log.info("resuming from %s, step %d", found, checkpoint["global_step"])
         return str(found)
 
@@ -196,15 +220,25 @@ class RankerCLI(LightningCLI):
                 others = "choose another folder (--trainer.default_root_dir) for those that the model starts from"
                 which = "say which to take (--ckpt_path best or last)"
                 raise InputError(f"{folder.path} holds trained weights; {which}, or {others}")
-            log.warning("no --ckpt_path: the weights that the model starts from are used, not trained ones")
+            log.warning(
+                "no --ckpt_path: the weights that the model starts from are used, not trained ones"
+            )
             return None
         found = str(folder.to_measure(asked)) if asked in ("best", "last") else asked
         then = of_ranker(read_checkpoint(found).get("run", {}).get("identity", {}))
-        check_same(of_ranker(self._identity), then, found, "take the configuration of its run: ltr test RUN")
+        check_same(
+            of_ranker(self._identity),
+            then,
+            found,
+            "take the configuration of its run: ltr test RUN",
+        )
         return found
 
     def after_instantiate_classes(self) -> None:
-        """Take the weights of another run where the configuration asks for them and the run is new."""
+        """Tell the data what the ranker reads. Take the weights of another run where the configuration
+        asks for them and the run is new.
+        """
+        self.datamodule.reads = self.model.reads
         config = self.config[self.subcommand]
         if config.init_from is None or config.ckpt_path is not None:
             return
@@ -215,14 +249,19 @@ class RankerCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config_init[self.subcommand]
-        fits, asked = self.subcommand == "fit", config.trainer.callbacks or []
+        fits = self.subcommand == "fit"
+        asked = config.trainer.callbacks or []
         given = list(asked) if isinstance(asked, list | tuple) else [asked]
         if self.subcommand == "mine":
             given = [one for one in given if isinstance(one, HardNegativeMining)]
-            return super().instantiate_trainer(callbacks=given, logger=False, enable_progress_bar=False)
+            return super().instantiate_trainer(
+                callbacks=given, logger=False, enable_progress_bar=False
+            )
         check_callbacks(given, [f"val/{metric.measure}" for metric in self.model.measures])
         if config.trainer.logger in (None, True):
-            kwargs["logger"] = loggers(Path(config.trainer.default_root_dir), config.wandb, fits, _parts(config))
+            kwargs["logger"] = loggers(
+                Path(config.trainer.default_root_dir), config.wandb, fits, _parts(config)
+            )
         if config.trainer.enable_progress_bar is None:
             kwargs["enable_progress_bar"] = sys.stdout.isatty()
         lines = fits and not kwargs.get("enable_progress_bar", config.trainer.enable_progress_bar)
@@ -235,26 +274,40 @@ class RankerCLI(LightningCLI):
         except TypeError as error:
             if "devices" not in str(error):
                 raise
-            text = f"devices must be a number of processes, or of GPUs, got {config.trainer.devices!r}"
+            text = (
+                f"devices must be a number of processes, or of GPUs, got {config.trainer.devices!r}"
+            )
             raise InputError(text, option="trainer.devices") from None
 
     def before_fit(self) -> None:
         known = [f"val/{metric.measure}" for metric in self.model.measures]
         monitor = self.config.fit.best.monitor
         if monitor is not None and monitor not in known:
-            raise InputError(f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}")
+            raise InputError(
+                f"best.monitor must be one of the measures {', '.join(known)}, got {monitor!r}"
+            )
 
     def before_mine(self) -> None:
-        """Take the recipe of the callback that mines while training, and change what the arguments say."""
+        """Take the recipe of the callback that mines while training, and change what the arguments
+        say.
+        """
         callback = mining_of(self.trainer)
         if callback is not None:
-            self.config_init.mine.recipe = replace(callback.recipe, **vars(self._recipe or jsonargparse.Namespace()))
+            self.config_init.mine.recipe = replace(
+                callback.recipe, **vars(self._recipe or jsonargparse.Namespace())
+            )
 
     def after_fit(self) -> None:
         folder = RunFolder(self.trainer.default_root_dir)
         if not is_trial(self.trainer):
-            best, path = self.config_init.fit.best, quote(str(folder.path))
-            log.info("%s; all of it lies in %s; next: ltr test %s", reached(folder, best), folder.path, path)
+            best = self.config_init.fit.best
+            path = quote(str(folder.path))
+            log.info(
+                "%s; all of it lies in %s; next: ltr test %s",
+                reached(folder, best),
+                folder.path,
+                path,
+            )
             if worse := below_start(folder, best):
                 log.warning("%s", worse)
 
@@ -263,11 +316,17 @@ class RankerCLI(LightningCLI):
 
     def after_test(self) -> None:
         self._tell_ceiling("test")
-        log.info("test.run, per_query.tsv and metrics.json lie in %s", self.trainer.default_root_dir)
+        log.info(
+            "test.run, per_query.tsv and metrics.json lie in %s", self.trainer.default_root_dir
+        )
 
     def _tell_ceiling(self, command: str) -> None:
-        if not sum(self.trainer.num_test_batches if command == "test" else self.trainer.num_val_batches):
-            text = f"ltr {command} must read batches to measure anything, and has read none; raise it"
+        if not sum(
+            self.trainer.num_test_batches if command == "test" else self.trainer.num_val_batches
+        ):
+            text = (
+                f"ltr {command} must read batches to measure anything, and has read none; raise it"
+            )
             raise InputError(text, option=f"trainer.limit_{command.removesuffix('idate')}_batches")
         if is_trial(self.trainer) or not self.trainer.is_global_zero:  # which writes the results
             return
@@ -279,7 +338,9 @@ class RankerCLI(LightningCLI):
         log.info("predict.run lies in %s", self.trainer.default_root_dir)
 
     def _parse_ckpt_path(self) -> None:
-        """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is an error, not a wish."""
+        """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is
+        an error, not a wish.
+        """
 
 
 class _Parsed(RankerCLI):
@@ -301,27 +362,40 @@ class _Parsed(RankerCLI):
 
 
 def metrics_of(args: list[str]) -> list[str]:
-    """The metrics of a command, which is parsed alone: its parser and its checks of plain options have nothing against it."""
+    """The metrics of a command, which is parsed alone: its parser and its checks of plain options
+    have nothing against it.
+    """
     cli = _Parsed(ExitStack(), lambda _: None, expanded(args))
     return list(cli.config[cli.subcommand].model.metrics or METRICS)
 
 
 def _parts(config: jsonargparse.Namespace) -> list[str]:
-    """The classes of ranker, loss, margin, in-batch policy and data, but for those that change nothing."""
-    found = (config.model.ranker, config.model.loss, config.model.margin, config.model.in_batch, config.data)
+    """The classes of ranker, loss, margin, in-batch policy and data, but for those that change
+    nothing.
+    """
+    found = (
+        config.model.ranker,
+        config.model.loss,
+        config.model.margin,
+        config.model.in_batch,
+        config.data,
+    )
     return [type(one).__name__ for one in found if not isinstance(one, OwnLists | None)]
 
 
 def _run_folder(config: jsonargparse.Namespace, plain: dict[str, Any]) -> Path:
-    """The folder of the last --config where that is a run's own; else ``runs/<experiment>/seed=<n>``, named by its path.
+    """The folder of the last --config where that is a run's own; else
+    ``runs/<experiment>/seed=<n>``, named by its path.
 
-    In a sweep of Weights & Biases each combination of options is an experiment, ``runs/<experiment>/sweep-<digest>/seed=<n>``.
+    In a sweep of Weights & Biases each combination of options is an experiment,
+    ``runs/<experiment>/sweep-<digest>/seed=<n>``.
     """
     parts: tuple[str, ...] = ("unnamed",)
     if config.config:
         file = Path(os.path.relpath(str(config.config[-1])))
-        if file.name == "config.yaml" and (file.parent / "checkpoints").is_dir():
-            return file.parent
+        run = RunFolder(file.parent)
+        if file.name == run.config.name and run.checkpoints.is_dir():
+            return run.path
         parts = file.with_suffix("").parts
         parts = parts[parts.index("experiments") + 1 :] if "experiments" in parts else parts[-1:]
     if "WANDB_SWEEP_ID" in os.environ:

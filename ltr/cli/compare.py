@@ -20,16 +20,32 @@ WIDTH = 200  # letters of a line where no terminal says it
 
 def run(args: list[str]) -> None:
     """Parse the arguments after ``ltr compare``, and do what they say."""
-    parser = jsonargparse.ArgumentParser(prog="ltr compare", description=__doc__, exit_on_error=False, allow_abbrev=False)
+    parser = jsonargparse.ArgumentParser(
+        prog="ltr compare", description=__doc__, exit_on_error=False, allow_abbrev=False
+    )
     help = "Run folders, folders that hold seed=0, seed=1 …, or glob patterns of these. The first experiment is the baseline."
     parser.add_argument("runs", nargs="+", help=help)
     help = "Metrics to test, all one family. Default: the first that was measured."
     parser.add_argument("--metric", nargs="+", default=[], help=help)
-    parser.add_argument("--baseline", nargs="+", default=[], help="Experiments that the others are compared with.")
-    parser.add_argument("--alpha", type=float, default=0.05, help="The chance of even one false difference in the family.")
-    parser.add_argument("--plan", type=float | None, default=None, help="Also say how many queries would show this difference.")
+    parser.add_argument(
+        "--baseline", nargs="+", default=[], help="Experiments that the others are compared with."
+    )
+    parser.add_argument(
+        "--alpha",
+        type=float,
+        default=0.05,
+        help="The chance of even one false difference in the family.",
+    )
+    parser.add_argument(
+        "--plan",
+        type=float | None,
+        default=None,
+        help="Also say how many queries would show this difference.",
+    )
     for name in ("markdown", "latex", "csv"):
-        parser.add_argument(f"--{name}", type=str | None, default=None, help="Also write the tables to this file.")
+        parser.add_argument(
+            f"--{name}", type=str | None, default=None, help="Also write the tables to this file."
+        )
     help = "Also write a page of tables, figures, and the queries that differ most, to this file."
     parser.add_argument("--html", type=str | None, default=None, help=help)
     asked = parser.parse_args(args)
@@ -59,7 +75,8 @@ def tell(
         written: a file for each of :data:`WRITTEN`; None for none.
         missing: lines on what is not there, to stand beside the tables.
     """
-    made, notes = tables(found, alpha, plan), [*missing, *footnotes(found)]
+    made = tables(found, alpha, plan)
+    notes = [*missing, *footnotes(found)]
     if written.get("html") is not None:
         from ltr.compare.page import page  # matplotlib takes a second to import
     for name, write in (

@@ -12,13 +12,16 @@ COLOURS = {"ok": "green", "fell back": "yellow", "wrong": "bold red"}
 
 
 def run(args: list[str]) -> None:
-    """Parse the arguments after ``ltr doctor``, run the checks, and print a table, or in a pipe lines with tabs.
+    """Parse the arguments after ``ltr doctor``, run the checks, and print a table, or in a pipe
+    lines with tabs.
 
     Raises:
         InputError: if the backbone can't be loaded.
         SystemExit: with code 1 if a check found wrong numbers, and nothing else is used instead.
     """
-    parser = jsonargparse.ArgumentParser(prog="ltr doctor", description=__doc__, exit_on_error=False, allow_abbrev=False)
+    parser = jsonargparse.ArgumentParser(
+        prog="ltr doctor", description=__doc__, exit_on_error=False, allow_abbrev=False
+    )
     help = "The encoder that is checked: a hub id, a folder, or package:NAME. Default: a tiny BERT with new weights."
     parser.add_argument("--backbone", type=str | None, default=None, help=help)
     findings = []

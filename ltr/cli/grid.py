@@ -18,10 +18,14 @@ from ltr.compare.runs import experiments, is_tested
 from ltr.data.files import write_whole
 from ltr.errors import InputError
 from ltr.grid import Cell, Grid
+from ltr.run.folder import RunFolder
 from ltr.run.yaml_files import read_yaml
 
 # Options that change no result.
-FREE = {f"--trainer.{name}" for name in ("enable_progress_bar", "enable_model_summary", "log_every_n_steps")} | {"--wandb"}
+FREE = {
+    f"--trainer.{name}"
+    for name in ("enable_progress_bar", "enable_model_summary", "log_every_n_steps")
+} | {"--wandb"}
 USAGE = """\
 usage: ltr grid FILE [--runs FOLDER] [--only NAME …] [--seeds N …] [--table] [options of ltr fit]
 
@@ -43,12 +47,19 @@ def run(args: list[str]) -> None:
     if not args or {"-h", "--help"} & {*args}:
         print(USAGE, end="")
         return
-    file, asked, options = Path(args[0]), _Asked(), list[str]()
+    file = Path(args[0])
+    asked = _Asked()
+    options = list[str]()
     _parse(args[1:], asked, options)
     grid = Grid.read(file)
     root = asked.runs or Path("runs", grid.name)
     seeds = tuple(asked.seeds) or grid.seeds
-    cells = [Cell(one.names, one.options, seed) for one in grid.cells() if one.seed == grid.seeds[0] for seed in seeds]
+    cells = [
+        Cell(one.names, one.options, seed)
+        for one in grid.cells()
+        if one.seed == grid.seeds[0]
+        for seed in seeds
+    ]
     cells = chosen_by_name(grid, cells, asked.only)
     if grid.choose is not None:
         tried = [one for one in cells if one.seed == seeds[0]]
@@ -59,11 +70,15 @@ def run(args: list[str]) -> None:
 
 
 def chosen_by_name(grid: Grid, cells: list[Cell], only: Sequence[str]) -> list[Cell]:
-    """The cells that have, on each axis with some of these names, one of them; an InputError for an unknown name."""
+    """The cells that have, on each axis with some of these names, one of them; an InputError for an
+    unknown name.
+    """
     unknown = set(only) - {name for axis in grid.axes.values() for name in axis}
     if unknown:
         known = ", ".join(name for axis in grid.axes.values() for name in axis)
-        raise InputError(f"--only must name values of an axis, {known}; got {', '.join(sorted(unknown))}")
+        raise InputError(
+            f"--only must name values of an axis, {known}; got {', '.join(sorted(unknown))}"
+        )
     for at, axis in enumerate(grid.axes.values()):
         kept = axis.keys() & {*only}
         cells = [one for one in cells if not kept or one.names[at] in kept]
@@ -98,10 +113,14 @@ def _parse(args: list[str], asked: _Asked, options: list[str]) -> None:
             asked.table = True
         elif name.removeprefix("--") in WRITTEN and len(values) == 1:
             asked.written[name.removeprefix("--")] = values[0]
-        elif (name in ("--wandb", "--init_from") or (name.startswith("--") and "." in name)) and len(values) == 1:
+        elif (
+            name in ("--wandb", "--init_from") or (name.startswith("--") and "." in name)
+        ) and len(values) == 1:
             options += [name, *values]
         else:
-            raise InputError(f"ltr grid does not know {' '.join([name, *values])!r}; ltr grid --help says what it takes")
+            raise InputError(
+                f"ltr grid does not know {' '.join([name, *values])!r}; ltr grid --help says what it takes"
+            )
 
 
 def _train(grid: Grid, cells: Sequence[Cell], root: Path, options: list[str], table: bool) -> None:
@@ -110,13 +129,16 @@ def _train(grid: Grid, cells: Sequence[Cell], root: Path, options: list[str], ta
     if table:
         return
     _check(grid, missing, options)
-    busy, failed = list[Cell](), list[str]()
+    busy = list[Cell]()
+    failed = list[str]()
 
     def make(cell: Cell, wait: bool) -> None:
         try:
             if not _made(grid, cell, root, options, wait):
                 busy.append(cell)
-        except InputError as error:  # the others are made all the same: it may be the middle of the night
+        except (
+            InputError
+        ) as error:  # the others are made all the same: it may be the middle of the night
             print(f"{root / cell.folder}: {error}", file=sys.stderr, flush=True)
             failed.append(str(cell.folder))
 
@@ -132,7 +154,9 @@ def _train(grid: Grid, cells: Sequence[Cell], root: Path, options: list[str], ta
 
 
 def _check(grid: Grid, cells: Sequence[Cell], options: list[str]) -> None:
-    """Parse the options of each experiment before the first is trained: the last one would be refused hours later."""
+    """Parse the options of each experiment before the first is trained: the last one would be
+    refused hours later.
+    """
     if not cells:
         return
     from ltr.cli.command import metrics_of  # Lightning takes seconds to import
@@ -143,7 +167,9 @@ def _check(grid: Grid, cells: Sequence[Cell], options: list[str]) -> None:
         except Exception as error:
             if (told := one_line(error)) is None:
                 raise
-            raise InputError(f"{grid.name}: {cell.experiment} would be refused, so nothing was trained: {told}") from None
+            raise InputError(
+                f"{grid.name}: {cell.experiment} would be refused, so nothing was trained: {told}"
+            ) from None
         if unknown := [metric for metric in grid.metrics if metric not in measured]:
             text = f"metrics must be among those of model.metrics, {', '.join(measured)}; got {', '.join(unknown)}"
             raise InputError(f"{grid.name}: {text} ({cell.experiment}); nothing was trained")
@@ -161,7 +187,9 @@ def _made(grid: Grid, cell: Cell, root: Path, options: list[str], wait: bool) ->
         with FileLock(folder / ".cell", timeout=-1 if wait else 0, poll_interval=0.5):
             if _is_done(grid, cell, folder, options):  # by now
                 return True
-            write_whole(folder / "cell.json", [json.dumps(_content(grid, cell, options), indent=1), "\n"])
+            write_whole(
+                RunFolder(folder).cell, [json.dumps(_content(grid, cell, options), indent=1), "\n"]
+            )
             where = ["--trainer.default_root_dir", str(folder), "--seed_everything", str(cell.seed)]
             call([*_fit(grid, cell), *where, *options, "--ckpt_path", "last"])
             call(["test", str(folder)])
@@ -172,7 +200,11 @@ def _made(grid: Grid, cell: Cell, root: Path, options: list[str], wait: bool) ->
 
 def _content(grid: Grid, cell: Cell, options: list[str]) -> dict[str, Any]:
     """What makes the cell what it is."""
-    return {"base": [file.read_text() for file in grid.base], "options": cell.words() + options, "seed": cell.seed}
+    return {
+        "base": [file.read_text() for file in grid.base],
+        "options": cell.words() + options,
+        "seed": cell.seed,
+    }
 
 
 def _is_done(grid: Grid, cell: Cell, folder: Path, options: list[str]) -> bool:
@@ -181,34 +213,49 @@ def _is_done(grid: Grid, cell: Cell, folder: Path, options: list[str]) -> bool:
     Raises:
         InputError: if the run there is of another grid file, of other options, or of no grid.
     """
-    file = folder / "cell.json"
-    if not (folder / "config.yaml").is_file():  # nothing was trained: a cell that was refused may be mended
+    run = RunFolder(folder)
+    file = run.cell
+    if not run.config.is_file():  # nothing was trained: a cell that was refused may be mended
         return False
     if not file.is_file():
-        raise InputError(f"{folder} holds a run that no grid has made; name another folder (--runs)")
+        raise InputError(
+            f"{folder} holds a run that no grid has made; name another folder (--runs)"
+        )
     try:
         then = _deciding(json.loads(file.read_text()))
     except (ValueError, KeyError, TypeError, AttributeError):
         then = {}
     now = _deciding(_content(grid, cell, options))
-    if differ := sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name)):
+    if differ := sorted(
+        name for name in then.keys() | now.keys() if then.get(name) != now.get(name)
+    ):
         text = f"{folder} was made by other options than {grid.name} has now ({', '.join(differ)})"
         raise InputError(f"{text}; remove it, or name another folder (--runs)")
-    return is_tested(folder) and (folder / "test.run").is_file() and _is_trained(folder)  # an interrupted test is made again
+    # An interrupted test is made again.
+    return is_tested(folder) and run.ranking.is_file() and _is_trained(folder)
 
 
 def _deciding(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What changes a cell's result: the base's files, and each option as it was said last, with what ``--option+`` has added."""
-    words, said = content["options"], dict[str, list[str]]()
+    """What changes a cell's result: the base's files, and each option as it was said last, with
+    what ``--option+`` has added.
+    """
+    words = content["options"]
+    said = dict[str, list[str]]()
     for name, value in zip(words[::2], words[1::2], strict=True):
         option = name.removesuffix("+")
         said[option] = [*said.get(option, ["base"]), value] if name.endswith("+") else [value]
-    return {"base": content["base"], "seed": content["seed"]} | {k: v for k, v in said.items() if k not in FREE}
+    return {"base": content["base"], "seed": content["seed"]} | {
+        k: v for k, v in said.items() if k not in FREE
+    }
 
 
 def _is_trained(folder: Path) -> bool:
-    """Whether a run has reached its end. Where its last weights were removed, its results stand; where they are damaged, not."""
-    from ltr.run.folder import RunFolder, read_checkpoint  # Lightning takes seconds to import
+    """Whether a run has reached its end. Where its last weights were removed, its results stand;
+    where they are damaged, not.
+    """
+    # torch takes seconds to import
+    from ltr.checkpoint import read_checkpoint
+    from ltr.run.folder import RunFolder
     from ltr.run.progress import finished
 
     run = RunFolder(folder)
@@ -224,15 +271,19 @@ def _is_trained(folder: Path) -> bool:
 
 
 def _chosen(grid: Grid, tried: Sequence[Cell], cells: Sequence[Cell], root: Path) -> list[Cell]:
-    """Of the cells that differ on the chosen axis alone, those of the value that was best on dev with the first seed."""
+    """Of the cells that differ on the chosen axis alone, those of the value that was best on dev
+    with the first seed.
+    """
     from ltr.run.checkpoints import Best
     from ltr.run.folder import RunFolder
 
     best: dict[tuple[str, ...], tuple[float, Cell]] = {}
     for cell in tried:
         folder = RunFolder(root / cell.folder)
-        if not (root / cell.folder / "test.run").is_file():
-            raise InputError(f"{folder.path} is not there yet, so nothing can be chosen; leave out --table to make it")
+        if not folder.ranking.is_file():
+            raise InputError(
+                f"{folder.path} is not there yet, so nothing can be chosen; leave out --table to make it"
+            )
         if not folder.best.is_file():
             raise InputError(
                 f"{folder.path} has no best.ckpt, so nothing can be chosen on dev; it wants a dev split and best.monitor"
@@ -244,13 +295,21 @@ def _chosen(grid: Grid, tried: Sequence[Cell], cells: Sequence[Cell], root: Path
         sign = Best(monitor).sign
         print(f"{cell.experiment}: {monitor} {sign * value:.4f} with seed {cell.seed}")
     names = {cell.names for _, cell in best.values()}
-    print("chosen on dev:", ", ".join(str(cell.experiment) for _, cell in best.values()), flush=True)
+    print(
+        "chosen on dev:", ", ".join(str(cell.experiment) for _, cell in best.values()), flush=True
+    )
     return [cell for cell in cells if cell.names in names]
 
 
-def _compare(grid: Grid, cells: Sequence[Cell], root: Path, options: list[str], written: Mapping[str, str]) -> None:
+def _compare(
+    grid: Grid, cells: Sequence[Cell], root: Path, options: list[str], written: Mapping[str, str]
+) -> None:
     there = [cell for cell in cells if _is_done(grid, cell, root / cell.folder, options)]
-    missing = [f"{len(cells) - len(there)} of {len(cells)} runs are not there yet"] if len(there) < len(cells) else []
+    missing = (
+        [f"{len(cells) - len(there)} of {len(cells)} runs are not there yet"]
+        if len(there) < len(cells)
+        else []
+    )
     if not there:
         raise InputError(f"{root}: {missing[0]}, so there is nothing to compare")
     runs = experiments([str(root / cell.folder) for cell in there])

@@ -1,4 +1,6 @@
-"""``ltr mine``: hard negatives found by the dual encoder of a run or of a configuration, outside training."""
+"""``ltr mine``: hard negatives found by the dual encoder of a run or of a configuration, outside
+training.
+"""
 
 import logging
 from pathlib import Path
@@ -8,6 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 
 from ltr.callbacks import HardNegativeMining
+from ltr.data.artefact import key_of
 from ltr.data.collection import Collection
 from ltr.data.trec import Ranked, write_run
 from ltr.datamodules import RankingDataModule, TripletDataModule
@@ -16,11 +19,12 @@ from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
-from ltr.mining.report import lines
+from ltr.mining.report import summary_lines
 from ltr.models import DualEncoder
 from ltr.module import RankerModule
-from ltr.run.ranker import take_weights
-from ltr.search.ranks import by_rank_0
+from ltr.processes import by_rank_0
+from ltr.run.folder import RunFolder
+from ltr.run.weights import take_weights
 
 log = logging.getLogger(__name__)
 
@@ -44,31 +48,51 @@ class MiningTrainer(Trainer):
         Args:
             model: its ranker searches, where the callback HardNegativeMining names no other miner.
             datamodule: serves a collection.
-            recipe: How negatives are chosen. The command line starts from the recipe of the callback HardNegativeMining.
+            recipe: How negatives are chosen. The command line starts from the recipe of the
+                callback HardNegativeMining.
             split: The queries to mine for.
             output: The new folder. None: negatives/mined-KEY in the run folder.
-            trec: Also write the negatives as a run file in TREC format, hardest first; the score is 1 / rank.
-            ckpt_path: The weights: best, last or a checkpoint; None takes those that the model starts from.
+            trec: Also write the negatives as a run file in TREC format, hardest first; the score is
+                1 / rank.
+            ckpt_path: The weights: best, last or a checkpoint; None takes those that the model
+                starts from.
             weights_only: Has no effect: a checkpoint is never code.
 
         Raises:
-            InputError: if the data is no collection, no dual encoder searches, or the folder is there already.
+            InputError: if the data is no collection, no dual encoder searches, or the folder is
+                there already.
         """
         if not isinstance(datamodule, PoolDataModule):
-            raise InputError(f"mining needs a collection of texts, got {type(datamodule).__name__}", option="data")
+            raise InputError(
+                f"mining needs a collection of texts, got {type(datamodule).__name__}",
+                option="data",
+            )
         if ckpt_path is not None:
             take_weights(model, ckpt_path, "--ckpt_path")
         callback = mining_of(self)
         fixed = None if callback is None else callback.miner
         searching = model.searcher if fixed is None else fixed
         if not isinstance(searching, DualEncoder):
-            hint = "give the callback HardNegativeMining a miner, or mine with a run of a DualEncoder"
-            raise InputError(f"mining searches with a dual encoder, and {type(model.ranker).__name__} is none; {hint}")
+            hint = (
+                "give the callback HardNegativeMining a miner, or mine with a run of a DualEncoder"
+            )
+            raise InputError(
+                f"mining searches with a dual encoder, and {type(model.ranker).__name__} is none; {hint}"
+            )
         datamodule.prepare_data()
         collection = datamodule.collection
         judge, rescorer = (None, None) if callback is None else callback.scorers(model, collection)
         least = datamodule.mined_per_row if isinstance(datamodule, TripletDataModule) else 1
-        miner = Miner(searching, collection, collection.learnable(split), recipe, least, judge, rescorer, (datamodule.seed, 0))
+        miner = Miner(
+            searching,
+            collection,
+            collection.learnable(split),
+            recipe,
+            least,
+            judge,
+            rescorer,
+            (datamodule.seed, 0),
+        )
         about = {"split": split, "checkpoint": ckpt_path}
         self.predict(_Mining(miner, output, trec, about), range(1), return_predictions=False)
 
@@ -80,27 +104,39 @@ def mining_of(trainer: Trainer) -> HardNegativeMining | None:
 
 
 class _Mining(LightningModule):
-    """Mines where ``Trainer.predict`` begins, so that Lightning's devices, processes and precision serve it."""
+    """Mines where ``Trainer.predict`` begins, so that Lightning's devices, processes and precision
+    serve it.
+    """
 
-    def __init__(self, miner: Miner, output: str | None, trec: str | None, about: dict[str, str | None]) -> None:
+    def __init__(
+        self, miner: Miner, output: str | None, trec: str | None, about: dict[str, str | None]
+    ) -> None:
         super().__init__()
         beside = [one.ranker for one in (miner.judge, miner.rescorer) if one is not None]
         self.models = nn.ModuleList([miner.model, *beside])  # so they are moved
-        self.miner, self.output, self.trec, self.about = miner, output, trec, about
+        self.miner = miner
+        self.output = output
+        self.trec = trec
+        self.about = about
 
     def on_predict_start(self) -> None:
-        miner, key = self.miner, self.miner.key
-        folder = Path(self.output or Path(self.trainer.default_root_dir, "negatives", f"mined-{key[:8]}"))
-        there = by_rank_0(lambda: folder.exists() and (MinedNegatives.key_of(folder) or "none"))
+        miner = self.miner
+        key = self.miner.key
+        of_run = RunFolder(self.trainer.default_root_dir).negatives / f"mined-{key[:8]}"
+        folder = Path(self.output or of_run)
+        there = by_rank_0(lambda: folder.exists() and (key_of(folder) or "none"))
         if there and there != key:
-            raise InputError(f"{folder} must be a new folder, and is there already; name another one", option="output")
+            raise InputError(
+                f"{folder} must be a new folder, and is there already; name another one",
+                option="output",
+            )
         if there:
             log.info("the same negatives are there already, and not mined again")
             found = MinedNegatives.open(folder, miner.collection)
         else:
             found = miner.mine(folder.parent, self.trainer.precision_plugin.forward_context)
             found.manifest.update(self.about)
-            for line in lines(found.manifest):
+            for line in summary_lines(found.manifest):
                 log.info("%s", line)
             by_rank_0(lambda: found.save(folder, miner.collection))
         if self.trec is not None:
@@ -115,5 +151,16 @@ class _Mining(LightningModule):
 def write_trec(file: str, negatives: MinedNegatives, collection: Collection) -> None:
     """Write negatives as a run file, hardest first; the score is 1 / rank."""
     by_query, (queries, docs) = negatives.lists(), (collection.queries.ids, collection.corpus.ids)
-    ranked = ((query, enumerate(by_query.of(query)[0].tolist(), start=1)) for query in by_query.query_rows.tolist())
-    write_run(file, (Ranked(queries[query], docs[doc], 1 / rank) for query, found in ranked for rank, doc in found), "mined")
+    ranked = (
+        (query, enumerate(by_query.of(query)[0].tolist(), start=1))
+        for query in by_query.query_rows.tolist()
+    )
+    write_run(
+        file,
+        (
+            Ranked(queries[query], docs[doc], 1 / rank)
+            for query, found in ranked
+            for rank, doc in found
+        ),
+        "mined",
+    )

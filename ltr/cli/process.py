@@ -7,6 +7,7 @@ import sys
 import threading
 from multiprocessing.connection import wait
 
+from ltr.cli.program import main
 from ltr.errors import InputError, Terminated
 
 PRELOADED = ["ltr.cli.command", "ltr.datamodules", "ltr.models", "ltr.losses"]
@@ -38,8 +39,6 @@ def call(args: list[str]) -> None:
 
 
 def _main(args: list[str], path: list[str]) -> None:
-    from ltr.__main__ import main
-
     sys.path[:] = path
     sys.argv[1:] = args  # by which Lightning starts the other processes of a run
     threading.Thread(target=_leave_with_parent, daemon=True).start()

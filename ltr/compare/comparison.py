@@ -11,8 +11,6 @@ from ltr.compare.runs import Experiment, check_alike
 from ltr.compare.statistics import Estimate, estimate, gaps, holm, randomisation_p
 from ltr.errors import InputError
 
-LOWER_IS_BETTER = ("swapped_pairs",)
-
 
 @dataclass(frozen=True)
 class Row:
@@ -23,7 +21,8 @@ class Row:
         mean: over seeds and queries, with what it varies by.
         deviation: of the means of the seeds; None with one seed.
         start: mean on dev before training, None where no run measured it.
-        ceiling: the best value that a ranker of its candidates could reach; None where there is no limit or it is not known.
+        ceiling: the best value that a ranker of its candidates could reach; None where there is no
+            limit or it is not known.
         seconds: of training, the mean over the seeds; None where no run says it.
     """
 
@@ -44,9 +43,12 @@ class Comparison:
         difference: the experiment's mean minus the baseline's.
         p: over queries and seeds; with one seed of either, that of ``p_models``.
         p_models: of the randomisation test over the queries: do these very models differ?
-        effect: Cohen's d of the queries: the mean of their differences over their deviation; NaN if none differs.
-        wins, ties, losses: queries on which the experiment is better, equal, worse, by the means over the seeds.
-        detectable: the difference that this data shows with a probability of 0.8, at the level of the family's first test.
+        effect: Cohen's d of the queries: the mean of their differences over their deviation; NaN if
+            none differs.
+        wins, ties, losses: queries on which the experiment is better, equal, worse, by the means
+            over the seeds.
+        detectable: the difference that this data shows with a probability of 0.8, at the level of
+            the family's first test.
         has_seeds: whether both have several seeds.
         corrected: ``p`` after Holm's correction over the whole family.
         verdict: in words.
@@ -78,6 +80,7 @@ class Compared:
         rows: one for each experiment.
         comparisons: each experiment against each baseline, all one family.
         notes: what must stand beside the numbers.
+        lower_is_better: whether the metric counts what is wrong.
     """
 
     metric: str
@@ -86,6 +89,7 @@ class Compared:
     rows: list[Row]
     comparisons: list[Comparison]
     notes: list[str]
+    lower_is_better: bool = False
 
 
 def compare(
@@ -94,12 +98,14 @@ def compare(
     pairs: Sequence[tuple[str, str]] | None = None,
     alpha: float = 0.05,
 ) -> list[Compared]:
-    """Compare experiments with baselines among them, by one or several metrics: all of it is one family.
+    """Compare experiments with baselines among them, by one or several metrics: all of it is one
+    family.
 
     Args:
         made: the experiments.
         metrics: none: the first one of the first run.
-        pairs: names of an experiment and of its baseline; None: each with the first one (:func:`against`).
+        pairs: names of an experiment and of its baseline; None: each with the first one
+            (:func:`against`).
         alpha: the level of the whole family.
 
     Raises:
@@ -114,42 +120,64 @@ def compare(
     level = alpha / max(1, len(pairs) * len(asked))  # of the smallest p of the family
     found = [_by_metric(made, metric, pairs, level) for metric in asked]
     corrected = iter(holm([one.p for by_metric in found for one in by_metric.comparisons]))
-    return [replace(one, comparisons=[_judged(each, next(corrected), alpha, one) for each in one.comparisons]) for one in found]
+    return [
+        replace(
+            one,
+            comparisons=[_judged(each, next(corrected), alpha, one) for each in one.comparisons],
+        )
+        for one in found
+    ]
 
 
 def against(names: Sequence[str], baselines: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Each experiment with each baseline, no two of them twice; an InputError if a baseline is none of them."""
+    """Each experiment with each baseline, no two of them twice; an InputError if a baseline is none
+    of them.
+    """
     pairs: list[tuple[str, str]] = []
     for base in dict.fromkeys(_named(name, names) for name in baselines) or [names[0]]:
         pairs += [(name, base) for name in names if name != base and (base, name) not in pairs]
     return pairs
 
 
-def _by_metric(made: Sequence[Experiment], metric: str, pairs: Sequence[tuple[str, str]], level: float) -> Compared:
-    notes, first = check_alike(made, metric), made[0].runs[0]
+def _by_metric(
+    made: Sequence[Experiment], metric: str, pairs: Sequence[tuple[str, str]], level: float
+) -> Compared:
+    notes = check_alike(made, metric)
+    first = made[0].runs[0]
     n_seeds = [len(one.runs) for one in made]
     if 1 < min(n_seeds) < 3 < max(n_seeds):
         text = f"{min(n_seeds)} and {max(n_seeds)} seeds are compared: false differences are then likelier than the level says"
         notes = [*notes, f"{text}; train as many of each"]
-    queries = [q for q in first.values[metric] if all(math.isfinite(run.values[metric][q]) for one in made for run in one.runs)]
+    queries = [
+        q
+        for q in first.values[metric]
+        if all(math.isfinite(run.values[metric][q]) for one in made for run in one.runs)
+    ]
     if len(queries) < 2:
         raise InputError(f"two queries or more must have a {metric}, got {len(queries)}")
     values = {one.name: one.values(metric, queries) for one in made}
+    lower_is_better = metric in first.test.get("lower_is_better", ())
     return Compared(
         metric=metric,
         convention=first.test["conventions"][metric],
         n_queries=len(queries),
         rows=[_row(one, metric, values[one.name]) for one in made],
-        comparisons=[_comparison(name, base, values, metric, level) for name, base in pairs],
+        comparisons=[
+            _comparison(name, base, values, level, lower_is_better) for name, base in pairs
+        ],
+        lower_is_better=lower_is_better,
         notes=notes,
     )
 
 
-def _comparison(name: str, base: str, values: Mapping[str, np.ndarray], metric: str, level: float) -> Comparison:
+def _comparison(
+    name: str, base: str, values: Mapping[str, np.ndarray], level: float, lower_is_better: bool
+) -> Comparison:
     difference = estimate(values[name], values[base])
     by_query = gaps(values[name], values[base])
-    gains = -by_query if metric in LOWER_IS_BETTER else by_query
-    has_seeds, p_models = min(len(values[name]), len(values[base])) > 1, randomisation_p(by_query)
+    gains = -by_query if lower_is_better else by_query
+    has_seeds = min(len(values[name]), len(values[base])) > 1
+    p_models = randomisation_p(by_query)
     deviation = float(gains.std(ddof=1))
     return Comparison(
         name=name,
@@ -167,7 +195,7 @@ def _comparison(name: str, base: str, values: Mapping[str, np.ndarray], metric: 
 
 
 def _judged(one: Comparison, corrected: float, alpha: float, of: Compared) -> Comparison:
-    gain = -one.difference.mean if of.metric in LOWER_IS_BETTER else one.difference.mean
+    gain = -one.difference.mean if of.lower_is_better else one.difference.mean
     if one.wins == one.losses == 0:
         verdict = "equal"
     elif corrected <= alpha:
@@ -180,9 +208,12 @@ def _judged(one: Comparison, corrected: float, alpha: float, of: Compared) -> Co
 
 
 def _row(one: Experiment, metric: str, values: np.ndarray) -> Row:
-    starts, ceilings = one.starts(metric), {run.test.get("ceiling", {}).get(metric) for run in one.runs}
+    starts = one.starts(metric)
+    ceilings = {run.test.get("ceiling", {}).get(metric) for run in one.runs}
     ceiling = next(iter(ceilings)) if len(ceilings) == 1 else None
-    seconds = [run.metrics["fit"]["seconds"] for run in one.runs if "seconds" in run.metrics.get("fit", {})]
+    seconds = [
+        run.metrics["fit"]["seconds"] for run in one.runs if "seconds" in run.metrics.get("fit", {})
+    ]
     return Row(
         experiment=one,
         mean=estimate(values),
@@ -195,8 +226,12 @@ def _row(one: Experiment, metric: str, values: np.ndarray) -> Row:
 
 def _named(name: str, known: Sequence[str]) -> str:
     """The experiment that is meant: by its name, or by the end of its path."""
-    found = [one for one in known if one == name] or [one for one in known if f"/{one}".endswith(f"/{name.strip('/')}")]
+    found = [one for one in known if one == name] or [
+        one for one in known if f"/{one}".endswith(f"/{name.strip('/')}")
+    ]
     found = found or [one for one in known if f"/{name.strip('/')}".endswith(f"/{one}")]
     if len(found) != 1:
-        raise InputError(f"the baseline must be one of {', '.join(known)}, got {name!r}", option="baseline")
+        raise InputError(
+            f"the baseline must be one of {', '.join(known)}, got {name!r}", option="baseline"
+        )
     return found[0]

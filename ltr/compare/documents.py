@@ -13,6 +13,7 @@ from ltr.data.query_lists import grades_of
 from ltr.data.texts import TextTable, beginning
 from ltr.data.trec import read_run
 from ltr.errors import InputError
+from ltr.run.folder import RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -43,31 +44,54 @@ class Ranking:
     """
 
     def __init__(self, run: Run, collection: Collection) -> None:
-        self.run, self.collection = run, collection
+        self.run = run
+        self.collection = collection
         self._judged = collection.judgements("test")
 
     @cached_property
     def documents(self) -> dict[str, list[tuple[str, float]]]:
         """Ids and scores by query, best first."""
         found: dict[str, list[tuple[str, float]]] = {}
-        for _, line in read_run(self.run.folder / "test.run"):
+        for _, line in read_run(RunFolder(self.run.folder).ranking):
             found.setdefault(line.query, []).append((line.doc, line.score))
-        return {query: sorted(docs, key=lambda one: (one[1], one[0]), reverse=True) for query, docs in found.items()}
+        return {
+            query: sorted(docs, key=lambda one: (one[1], one[0]), reverse=True)
+            for query, docs in found.items()
+        }
 
     def top(self, query: str, n: int, letters: int = 300) -> list[TopDocument]:
         """The first n documents of a query."""
-        found, texts = [], self.collection.corpus
-        judged = dict(zip(*(part.tolist() for part in self._judged.of(row_of(self.collection.queries, query))), strict=True))
+        found = []
+        texts = self.collection.corpus
+        judged = dict(
+            zip(
+                *(
+                    part.tolist()
+                    for part in self._judged.of(row_of(self.collection.queries, query))
+                ),
+                strict=True,
+            )
+        )
         for doc, score in self.documents.get(query, [])[:n]:
-            found.append(TopDocument(doc, score, judged.get(row_of(texts, doc)), text_of(texts, doc, letters)))
+            found.append(
+                TopDocument(
+                    doc, score, judged.get(row_of(texts, doc)), text_of(texts, doc, letters)
+                )
+            )
         return found
 
     def precision(self, depth: int) -> np.ndarray:
-        """``[depth]``: at each rank the share of relevant documents so far, the mean over the queries."""
+        """``[depth]``: at each rank the share of relevant documents so far, the mean over the
+        queries.
+        """
         relevant = np.zeros((len(self.documents), depth))
         for row, (query, docs) in enumerate(self.documents.items()):
-            rows = np.array([row_of(self.collection.corpus, doc) for doc, _ in docs[:depth]], dtype=np.int64)
-            relevant[row, : len(rows)] = grades_of(rows, *self._judged.of(row_of(self.collection.queries, query))) > 0
+            rows = np.array(
+                [row_of(self.collection.corpus, doc) for doc, _ in docs[:depth]], dtype=np.int64
+            )
+            relevant[row, : len(rows)] = (
+                grades_of(rows, *self._judged.of(row_of(self.collection.queries, query))) > 0
+            )
         return (relevant.cumsum(axis=1) / np.arange(1, depth + 1)).mean(axis=0)
 
 
@@ -75,7 +99,9 @@ def row_of(table: TextTable, name: str) -> int:
     """The row of a text; an InputError if it is not there."""
     row = table.row(name)
     if row is None:
-        raise InputError(f"test.run names {name!r}, which is not in the collection; test the run again")
+        raise InputError(
+            f"test.run names {name!r}, which is not in the collection; test the run again"
+        )
     return row
 
 
@@ -85,7 +111,9 @@ def text_of(table: TextTable, name: str, letters: int) -> str:
 
 
 def collection_of(run: Run) -> Collection | None:
-    """The collection that a run was tested on, where its texts are still there; else None, and a warning says why."""
+    """The collection that a run was tested on, where its texts are still there; else None, and a
+    warning says why.
+    """
     path = run.config.get("data", {}).get("init_args", {}).get("path")
     if path is None or run.config["data"]["class_path"].endswith("FeatureDataModule"):
         return None
@@ -97,6 +125,10 @@ def collection_of(run: Run) -> Collection | None:
         return None
     content = {"queries": found.queries.key, "documents": found.corpus.key}
     if any(run.test["evaluated"].get(name) != key for name, key in content.items()):
-        log.warning("documents are not shown: the texts in %s have changed since %s was tested", path, run.folder)
+        log.warning(
+            "documents are not shown: the texts in %s have changed since %s was tested",
+            path,
+            run.folder,
+        )
         return None
     return found

@@ -1,12 +1,13 @@
 r"""Is the difference of two rankers real?  Intervals and tests over queries and seeds.
 
-A ranker that was trained with S seeds has one value of a metric for each seed and query, ``[S, Q]``. What makes the mean of
-these vary is
+A ranker that was trained with S seeds has one value of a metric for each seed and query,
+``[S, Q]``. What makes the mean of these vary is
 
 .. math:: x_{sq} = \mu + a_q + b_s + e_{sq}
 
-the query, the seed, and both together. The usual tests pair the queries of two runs, and take the seeds for granted: they answer
-whether *these two models* differ. Whether two *ways to train* differ, a test must see the seeds too.
+the query, the seed, and both together. The usual tests pair the queries of two runs, and take the
+seeds for granted: they answer whether *these two models* differ. Whether two *ways to train*
+differ, a test must see the seeds too.
 
 Letters of shapes: S seeds, Q queries.
 """
@@ -29,9 +30,11 @@ class Estimate:
 
     Attributes:
         mean: of all values; of a difference, of the first minus the second.
-        of_queries: variance of the mean that comes from the queries (and from queries and seeds together).
+        of_queries: variance of the mean that comes from the queries (and from queries and seeds
+            together).
         of_seeds: that from the seeds, one for each ranker that has several.
-        shared: what both of them hold: that of queries and seeds together, for each number of ``of_seeds``.
+        shared: what both of them hold: that of queries and seeds together, for each number of
+            ``of_seeds``.
         n_queries: Q.
         n_seeds: those behind each number of ``of_seeds``.
     """
@@ -74,24 +77,39 @@ class Estimate:
         return self.error * float(quantiles.sum())
 
     def planned(self, n_queries: int, n_seeds: int) -> "Estimate":
-        """The same with other numbers of queries and seeds, as far as this data tells what they vary by."""
-        both = [part * self.n_queries * n for part, n in zip(self.shared, self.n_seeds, strict=True)]
-        seeds = [max(0.0, (part - rest) * n) for part, rest, n in zip(self.of_seeds, self.shared, self.n_seeds, strict=True)]
+        """The same with other numbers of queries and seeds, as far as this data tells what they
+        vary by.
+        """
+        both = [
+            part * self.n_queries * n for part, n in zip(self.shared, self.n_seeds, strict=True)
+        ]
+        seeds = [
+            max(0.0, (part - rest) * n)
+            for part, rest, n in zip(self.of_seeds, self.shared, self.n_seeds, strict=True)
+        ]
         queries = max(0.0, self.of_queries - sum(self.shared)) * self.n_queries
         return Estimate(
             mean=self.mean,
             of_queries=(queries + sum(both) / n_seeds) / n_queries,
-            of_seeds=tuple((own + rest / n_queries) / n_seeds for own, rest in zip(seeds, both, strict=True)),
+            of_seeds=tuple(
+                (own + rest / n_queries) / n_seeds for own, rest in zip(seeds, both, strict=True)
+            ),
             shared=tuple(rest / (n_queries * n_seeds) for rest in both),
             n_queries=n_queries,
             n_seeds=(n_seeds,) * len(self.n_seeds),
         )
 
-    def queries_needed(self, difference: float, n_seeds: int, alpha: float = 0.05, power: float = 0.8) -> int | None:
-        """How many queries show a difference with this probability; None if no number below ten million does."""
-        few, many = 1, 2
+    def queries_needed(
+        self, difference: float, n_seeds: int, alpha: float = 0.05, power: float = 0.8
+    ) -> int | None:
+        """How many queries show a difference with this probability; None if no number below ten
+        million does.
+        """
+        few = 1
+        many = 2
         while self.planned(many, n_seeds).detectable(alpha, power) > difference:
-            few, many = many, 2 * many
+            few = many
+            many = 2 * many
             if many > 10**7:
                 return None
         while many - few > 1:
@@ -105,19 +123,22 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
     r"""The mean of a ranker's values, or the difference of two rankers', and what it varies by.
 
     With :math:`d_q` the difference of the two means over the seeds at query q, the variances are
-    :math:`\mathrm{var}(d_q) / Q` for the queries, and :math:`\mathrm{var}(\bar x_s) / S` for the seeds of each ranker. Both hold
-    :math:`\mathrm{var}(e_{sq}) / (Q S)`, which therefore counts once. The degrees of freedom are Satterthwaite's. Seeds are not
-    paired: the same number starts another course for another loss.
+    :math:`\mathrm{var}(d_q) / Q` for the queries, and :math:`\mathrm{var}(\bar x_s) / S` for the
+    seeds of each ranker. Both hold :math:`\mathrm{var}(e_{sq}) / (Q S)`, which therefore counts
+    once. The degrees of freedom are Satterthwaite's. Seeds are not paired: the same number starts
+    another course for another loss.
 
     Args:
         first: ``[S, Q]``, by seed and query.
-        second: the same queries in the same order, perhaps other seeds; None for the mean of the first.
+        second: the same queries in the same order, perhaps other seeds; None for the mean of the
+            first.
 
     Returns:
         Over queries and seeds where a ranker has several; a ranker of one seed is taken as it is.
 
     Raises:
-        ValueError: for fewer than two queries, other numbers of queries, or values that are not finite.
+        ValueError: for fewer than two queries, other numbers of queries, or values that are not
+            finite.
 
     References:
         Satterthwaite (1946), An approximate distribution of estimates of variance components.
@@ -125,7 +146,9 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
     rankers = [np.asarray(one, dtype=np.float64) for one in (first, second) if one is not None]
     n_queries = rankers[0].shape[1]
     if n_queries < 2 or any(one.ndim != 2 or one.shape[1] != n_queries for one in rankers):
-        raise ValueError(f"values must be [S, Q] of the same two queries or more, got {[one.shape for one in rankers]}")
+        raise ValueError(
+            f"values must be [S, Q] of the same two queries or more, got {[one.shape for one in rankers]}"
+        )
     if not all(np.isfinite(one).all() for one in rankers):
         raise ValueError("values must be finite; leave queries without a value out")
     means = [one.mean(axis=0) for one in rankers]
@@ -142,7 +165,9 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
 
 
 def gaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The difference of two rankers' means over their seeds by query, ``[Q]``: exactly 0 where only rounding is left."""
+    """The difference of two rankers' means over their seeds by query, ``[Q]``: exactly 0 where only
+    rounding is left.
+    """
     differences = first.mean(axis=0) - second.mean(axis=0)
     return np.where(abs(differences) < NOTHING, 0.0, differences)
 
@@ -154,11 +179,13 @@ def _of_both(values: np.ndarray) -> float:
 
 
 def randomisation_p(differences: np.ndarray, n_draws: int = 100_000, seed: int = 0) -> float:
-    r"""Two-sided p of a paired randomisation test: do two models, as they are, differ over such queries?
+    r"""Two-sided p of a paired randomisation test: do two models, as they are, differ over such
+    queries?
 
-    If they do not, each query's difference is as likely to have the other sign. p is the share of all sign flips whose mean lies
-    as far from 0 as the one that was seen: all flips are counted where up to 16 differences are not 0. With more, ``n_draws`` are
-    drawn, and :math:`p = (1 + n_{as\,far}) / (1 + n_{draws})`.
+    If they do not, each query's difference is as likely to have the other sign. p is the share of
+    all sign flips whose mean lies as far from 0 as the one that was seen: all flips are counted
+    where up to 16 differences are not 0. With more, ``n_draws`` are drawn, and :math:`p = (1 +
+    n_{as\,far}) / (1 + n_{draws})`.
 
     Args:
         differences: ``[Q]``, one for each query.
@@ -169,7 +196,8 @@ def randomisation_p(differences: np.ndarray, n_draws: int = 100_000, seed: int =
         ValueError: if a difference is not finite.
 
     References:
-        Smucker, Allan & Carterette (2007), A comparison of statistical significance tests for information retrieval evaluation.
+        Smucker, Allan & Carterette (2007), A comparison of statistical significance tests for
+        information retrieval evaluation.
     """
     values = np.asarray(differences, dtype=np.float64)
     if not np.isfinite(values).all():
@@ -181,21 +209,26 @@ def randomisation_p(differences: np.ndarray, n_draws: int = 100_000, seed: int =
     if len(values) <= EXACT:
         flips = 1.0 - 2.0 * ((np.arange(2 ** len(values))[:, None] >> np.arange(len(values))) & 1)
         return float((abs(flips @ values) >= seen).mean())
-    rng, as_far, left = np.random.default_rng(seed), 0, n_draws
+    rng = np.random.default_rng(seed)
+    as_far = 0
+    left = n_draws
     while left:
         n = min(left, max(1, BLOCK // len(values)))
         flips = 1.0 - 2.0 * rng.integers(2, size=(n, len(values)), dtype=np.int8)
-        as_far, left = as_far + int((abs(flips @ values) >= seen).sum()), left - n
+        as_far = as_far + int((abs(flips @ values) >= seen).sum())
+        left = left - n
     return (1 + as_far) / (1 + n_draws)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    r"""Holm's correction: with all p values of a family corrected, the chance of even one false "differs" stays at the level.
+    r"""Holm's correction: with all p values of a family corrected, the chance of even one false
+    "differs" stays at the level.
 
     The i-th smallest of m becomes :math:`\max_{j \le i} \min(1, (m - j + 1)\, p_{(j)})`.
 
     Raises:
-        ValueError: for a p value that is NaN or not from 0 to 1: a comparison that failed must not pass for one that was made.
+        ValueError: for a p value that is NaN or not from 0 to 1: a comparison that failed must not
+            pass for one that was made.
 
     References:
         Holm (1979), A simple sequentially rejective multiple test procedure.
@@ -204,7 +237,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     if not ((values >= 0) & (values <= 1)).all():
         raise ValueError(f"p values must be from 0 to 1, got {[*values]}")
     order = np.argsort(values, kind="stable")
-    corrected = np.maximum.accumulate(np.minimum(1.0, values[order] * np.arange(len(values), 0, -1)))
+    corrected = np.maximum.accumulate(
+        np.minimum(1.0, values[order] * np.arange(len(values), 0, -1))
+    )
     out = np.empty_like(values)
     out[order] = corrected
     return out.tolist()

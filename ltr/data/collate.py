@@ -21,7 +21,9 @@ class Collator(ABC):
         """The cost of scoring each document of a list, ``[N]``."""
 
     def row_length(self, one: LabelledList) -> float:
-        """What training rows are sorted by, to share a batch with similar ones: the mean over the documents."""
+        """What training rows are sorted by, to share a batch with similar ones: the mean over the
+        documents.
+        """
         return float(self.lengths(one).mean())
 
     @abstractmethod
@@ -33,24 +35,32 @@ class PairCollator(Collator):
     """Joins each query with each document of its list."""
 
     def __init__(self, queries: Tokens, docs: Tokens, join: JoinedPairs) -> None:
-        self.queries, self.docs, self.join = queries, docs, join
+        self.queries = queries
+        self.docs = docs
+        self.join = join
 
     def lengths(self, one: LabelledList) -> np.ndarray:
         query = self.queries.lengths(np.asarray([one.query_row]))
         return self.join.lengths(query, self.docs.lengths(one.doc_rows))
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
-        query_rows = np.repeat([one.query_row for one in lists], [len(one.doc_rows) for one in lists]).astype(np.int64)
+        query_rows = np.repeat(
+            [one.query_row for one in lists], [len(one.doc_rows) for one in lists]
+        ).astype(np.int64)
         doc_rows = np.concatenate([np.empty(0, dtype=np.int64), *(one.doc_rows for one in lists)])
         pairs = self.join.texts(self.queries, query_rows, self.docs, doc_rows)
         return without_content(lists)._replace(pairs=pairs)
 
 
 class TextCollator(Collator):
-    """Lays queries and documents out apart; ``queries`` is None where lists have no query, as the groups of labelled texts."""
+    """Lays queries and documents out apart; ``queries`` is None where lists have no query, as the
+    groups of labelled texts.
+    """
 
     def __init__(self, queries: Tokens | None, docs: Tokens, forms: ApartTexts) -> None:
-        self.queries, self.docs, self.forms = queries, docs, forms
+        self.queries = queries
+        self.docs = docs
+        self.forms = forms
         self._keys: dict[int, int] = {}  # of judged documents, by row
 
     def lengths(self, one: LabelledList) -> np.ndarray:
@@ -60,7 +70,9 @@ class TextCollator(Collator):
         batch = without_content(lists)
         doc_rows = np.concatenate([np.empty(0, dtype=np.int64), *(one.doc_rows for one in lists)])
         return batch._replace(
-            queries=None if self.queries is None else self.forms.queries.texts(self.queries, batch.query_rows.numpy()),
+            queries=None
+            if self.queries is None
+            else self.forms.queries.texts(self.queries, batch.query_rows.numpy()),
             docs=self.forms.docs.texts(self.docs, doc_rows),
             judged_rows=_optional([one.judged_rows for one in lists], np.int64, fill=-1),
             judged_grades=_optional([one.judged_grades for one in lists]),
@@ -78,10 +90,13 @@ class TextCollator(Collator):
 
 
 class BothCollator(Collator):
-    """Lays out joined pairs, and the same texts apart; lists are sorted by the pairs, which cost more."""
+    """Lays out joined pairs, and the same texts apart; lists are sorted by the pairs, which cost
+    more.
+    """
 
     def __init__(self, pairs: Collator, apart: Collator) -> None:
-        self.pairs, self.apart = pairs, apart
+        self.pairs = pairs
+        self.apart = apart
 
     def lengths(self, one: LabelledList) -> np.ndarray:
         return self.pairs.lengths(one)
@@ -91,12 +106,22 @@ class BothCollator(Collator):
 
 
 def text_collator(queries: TextTable, docs: TextTable, reads: TextReads) -> Collator:
-    """The collator of what a ranker reads, on stored tokens; an InputError if a query leaves no room for a document."""
+    """The collator of what a ranker reads, on stored tokens; an InputError if a query leaves no
+    room for a document.
+    """
     if isinstance(reads, PairsAndTexts):
-        return BothCollator(text_collator(queries, docs, reads.pairs), text_collator(queries, docs, reads.apart))
-    asked, found = (TokenStore.open(*side) for side in zip((queries, docs), reads.tokenizers, strict=True))
+        return BothCollator(
+            text_collator(queries, docs, reads.pairs), text_collator(queries, docs, reads.apart)
+        )
+    asked, found = (
+        TokenStore.open(*side) for side in zip((queries, docs), reads.tokenizers, strict=True)
+    )
     reads.check_queries(queries.ids, queries.texts, asked)
-    return PairCollator(asked, found, reads) if isinstance(reads, JoinedPairs) else TextCollator(asked, found, reads)
+    return (
+        PairCollator(asked, found, reads)
+        if isinstance(reads, JoinedPairs)
+        else TextCollator(asked, found, reads)
+    )
 
 
 class FeatureCollator(Collator):
@@ -111,7 +136,8 @@ class FeatureCollator(Collator):
         return cls(np.load(file, mmap_mode="r"))
 
     def __reduce__(self) -> tuple:
-        # A worker that is not forked maps the file again: pickled as it is, a map becomes a copy of all its rows.
+        # A worker that is not forked maps the file again: pickled as it is, a map becomes a copy of
+        # all its rows.
         if isinstance(self.features, np.memmap):
             return FeatureCollator.open, (self.features.filename,)
         return FeatureCollator, (self.features,)
@@ -144,17 +170,23 @@ def without_content(lists: Sequence[LabelledList]) -> RankingBatch:
 
 
 def _mask(lengths: list[int]) -> np.ndarray:
-    return np.arange(max([1, *lengths])) < np.asarray(lengths, dtype=np.int64)[:, None]  # a list may be empty: it still has a row
+    return (
+        np.arange(max([1, *lengths])) < np.asarray(lengths, dtype=np.int64)[:, None]
+    )  # a list may be empty: it still has a row
 
 
-def _padded(arrays: Sequence[np.ndarray], mask: np.ndarray, dtype: type, fill: int = 0) -> torch.Tensor:
+def _padded(
+    arrays: Sequence[np.ndarray], mask: np.ndarray, dtype: type, fill: int = 0
+) -> torch.Tensor:
     out: np.ndarray = np.full(mask.shape, fill, dtype=dtype)
     if len(arrays):
         out[mask] = np.concatenate(arrays)
     return torch.from_numpy(out)
 
 
-def _optional(arrays: Sequence[np.ndarray | None], dtype: type = np.float32, fill: int = 0) -> torch.Tensor | None:
+def _optional(
+    arrays: Sequence[np.ndarray | None], dtype: type = np.float32, fill: int = 0
+) -> torch.Tensor | None:
     present = [array for array in arrays if array is not None]
     if len(present) < len(arrays):
         return None

@@ -1,4 +1,6 @@
-"""Files: lines to read, files and folders written whole or not at all, and the cache of derived data."""
+"""Files: lines to read, files and folders written whole or not at all, and the cache of derived
+data.
+"""
 
 import errno
 import gzip
@@ -25,26 +27,35 @@ SEALED_BYTES = 4096  # at both ends of each
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; an InputError for a folder of this name, or a link that leads nowhere."""
+    """Whether there is such a file; an InputError for a folder of this name, or a link that leads
+    nowhere.
+    """
     found = path.is_file()
     if not found and os.path.lexists(path):
         came = "a folder" if path.is_dir() else "a link that leads nowhere, or a device"
-        raise InputError(f"{path}: expected a file, got {came}; remove it, or put the file in its place")
+        raise InputError(
+            f"{path}: expected a file, got {came}; remove it, or put the file in its place"
+        )
     return found
 
 
 def plain_or_gz(folder: Path, name: str) -> Path | None:
-    """``folder/name`` or ``folder/name.gz``, whichever is there; None if neither is, an InputError if it is no file."""
+    """``folder/name`` or ``folder/name.gz``, whichever is there; None if neither is, an InputError
+    if it is no file.
+    """
     return next((file for file in (folder / name, folder / f"{name}.gz") if is_file(file)), None)
 
 
 def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
-    """Whole lines of a file (plain or ``.gz``), about ``size`` bytes at a time, with the number of the first line.
+    """Whole lines of a file (plain or ``.gz``), about ``size`` bytes at a time, with the number of
+    the first line.
 
-    Lines are numbered from 1. A byte order mark at the beginning is left out. With size 0 a block is one line.
+    Lines are numbered from 1. A byte order mark at the beginning is left out. With size 0 a block
+    is one line.
 
     Raises:
-        InputError: for a missing file, a folder, or a broken gzip stream (``file:line`` of the block that cannot be read).
+        InputError: for a missing file, a folder, or a broken gzip stream (``file:line`` of the
+            block that cannot be read).
     """
     number = 1
     try:
@@ -58,44 +69,61 @@ def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
         raise InputError(f"{path}: expected a file, got a folder") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         where = "here or further on" if size else "here"
-        raise InputError(f"{path}:{number}: the gzip file is broken {where} ({error}); fetch or compress it again") from None
+        raise InputError(
+            f"{path}:{number}: the gzip file is broken {where} ({error}); fetch or compress it again"
+        ) from None
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Lines of a text file (plain or ``.gz``) with their numbers from 1; empty lines are left out.
 
-    Errors are those of :func:`blocks`, ``file:line`` of a byte that is not UTF-8 or NUL, and lines that end in ``\\r`` alone.
+    Errors are those of :func:`blocks`, ``file:line`` of a byte that is not UTF-8 or NUL, and lines
+    that end in ``\\r`` alone.
     """
     for number, raw in blocks(Path(path), size=0):
         if b"\0" in raw:
             came = f"a NUL byte at column {raw.index(0) + 1}"
-            raise InputError(f"{path}:{number}: text must be UTF-8, got {came}; the file is damaged, or UTF-16: save it as UTF-8")
+            raise InputError(
+                f"{path}:{number}: text must be UTF-8, got {came}; the file is damaged, or UTF-16: save it as UTF-8"
+            )
         if number == 1 and b"\r" in raw.rstrip(b"\r\n") and not raw.endswith(b"\n"):
-            raise InputError(f"{path}: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends")
+            raise InputError(
+                f"{path}: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends"
+            )
         try:
             line = raw.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             came = f"byte 0x{raw[error.start]:02x} at column {error.start + 1}"
-            raise InputError(f"{path}:{number}: text must be UTF-8, got {came}; save the file as UTF-8") from None
+            raise InputError(
+                f"{path}:{number}: text must be UTF-8, got {came}; save the file as UTF-8"
+            ) from None
         if line.strip():
             yield number, line
 
 
 def encoded(text: str, where: str) -> bytes:
-    r"""The text as UTF-8; an InputError for half a surrogate pair, which JSON can spell (``"\ud800"``) but UTF-8 cannot."""
+    r"""The text as UTF-8; an InputError for half a surrogate pair, which JSON can spell
+    (``"\ud800"``) but UTF-8 cannot.
+    """
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         half = text[error.start]
-        raise InputError(f"{where}: text must be valid Unicode, got half a surrogate pair {half!r}; remove it") from None
+        raise InputError(
+            f"{where}: text must be valid Unicode, got half a surrogate pair {half!r}; remove it"
+        ) from None
 
 
 def read_array(file: Path) -> np.memmap:
-    """Map a ``.npy`` file into memory; an InputError names one that is missing, empty, cut short, or no array."""
+    """Map a ``.npy`` file into memory; an InputError names one that is missing, empty, cut short,
+    or no array.
+    """
     try:
         return np.lib.format.open_memmap(file, mode="r")
     except Exception as error:  # whatever a broken header makes the reader stumble over
-        raise InputError(f"{file}: expected a whole .npy file, got an error ({error}); make it again") from None
+        raise InputError(
+            f"{file}: expected a whole .npy file, got an error ({error}); make it again"
+        ) from None
 
 
 def digest_of(path: Path) -> str:
@@ -106,7 +134,9 @@ def digest_of(path: Path) -> str:
 
 def digest_of_arrays(*arrays: np.ndarray) -> str:
     """The same for the same values, and else another one."""
-    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[:16]
+    return hashlib.sha256(
+        b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+    ).hexdigest()[:16]
 
 
 def write_whole(path: str | Path, lines: Iterable[str]) -> None:
@@ -126,11 +156,13 @@ def write_whole(path: str | Path, lines: Iterable[str]) -> None:
         raise
 
 
-def folder_once(path: Path, build: Callable[[Path], None], is_whole: Callable[[Path], bool] = Path.is_dir) -> Path:
+def folder_once(
+    path: Path, build: Callable[[Path], None], is_whole: Callable[[Path], bool] = Path.is_dir
+) -> Path:
     """Return ``path``; if it is missing or not whole, :func:`write_folder` makes it.
 
-    A killed build leaves only its temporary folder, which the next build removes. Of two processes the second waits, then
-    finds the folder of the first.
+    A killed build leaves only its temporary folder, which the next build removes. Of two processes
+    the second waits, then finds the folder of the first.
     """
     if is_whole(path):
         return path
@@ -140,7 +172,9 @@ def folder_once(path: Path, build: Callable[[Path], None], is_whole: Callable[[P
             if path.is_dir():
                 log.warning("%s is damaged, or of an older version: it is made again", path)
                 shutil.rmtree(path)
-            for dead in path.parent.glob(f".{path.name}.tmp-*"):  # the lock is ours, so its maker is gone
+            for dead in path.parent.glob(
+                f".{path.name}.tmp-*"
+            ):  # the lock is ours, so its maker is gone
                 shutil.rmtree(dead, ignore_errors=True)
             write_folder(path, build)
     return path
@@ -149,12 +183,15 @@ def folder_once(path: Path, build: Callable[[Path], None], is_whole: Callable[[P
 def write_new_folder(path: Path, build: Callable[[Path], None]) -> None:
     """As :func:`write_folder`; an InputError if the folder is there."""
     if path.exists():
-        raise InputError(f"the folder of a saved model must not exist yet, got {str(path)!r}; remove it, or take another")
+        raise InputError(
+            f"the folder of a saved model must not exist yet, got {str(path)!r}; remove it, or take another"
+        )
     write_folder(path, build)
 
 
 def write_folder(path: Path, build: Callable[[Path], None]) -> None:
-    """Let ``build`` fill a temporary folder beside ``path``, and rename that when it is complete. A failure leaves no folder.
+    """Let ``build`` fill a temporary folder beside ``path``, and rename that when it is complete. A
+    failure leaves no folder.
 
     A full disk is an InputError.
     """
@@ -170,22 +207,32 @@ def write_folder(path: Path, build: Callable[[Path], None]) -> None:
         os.rename(temporary, path)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if (isinstance(error, OSError) and error.errno in FULL) or NO_ROOM in str(error):  # so safetensors says it
+        if (isinstance(error, OSError) and error.errno in FULL) or NO_ROOM in str(
+            error
+        ):  # so safetensors says it
             kept = path.is_relative_to(cache_root())
-            hint = ", or set the environment variable LTR_CACHE to a folder of another disk" if kept else ""
+            hint = (
+                ", or set the environment variable LTR_CACHE to a folder of another disk"
+                if kept
+                else ""
+            )
             raise InputError(f"{path}: the disk is full ({NO_ROOM}); make room{hint}") from None
         raise
 
 
 def new_array(file: Path, dtype: np.typing.DTypeLike, shape: tuple[int, ...]) -> np.memmap:
-    """A new ``.npy`` file of zeros, mapped into memory for writing, with its disk space reserved by :func:`take_room`."""
+    """A new ``.npy`` file of zeros, mapped into memory for writing, with its disk space reserved by
+    :func:`take_room`.
+    """
     array = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
     take_room(file)
     return array
 
 
 def take_room(file: Path) -> None:
-    """Reserve the disk space of a new memory map: on a full disk, a later write to the map would kill the process silently."""
+    """Reserve the disk space of a new memory map: on a full disk, a later write to the map would
+    kill the process silently.
+    """
     if hasattr(os, "posix_fallocate"):  # Linux
         try:
             with open(file, "r+b") as opened:
@@ -195,7 +242,9 @@ def take_room(file: Path) -> None:
 
 
 def cache_root() -> Path:
-    """Where derived data lies: ``$LTR_CACHE``, else ``ltr`` in the user's cache folder. It may be deleted at any time."""
+    """Where derived data lies: ``$LTR_CACHE``, else ``ltr`` in the user's cache folder. It may be
+    deleted at any time.
+    """
     if own := os.environ.get("LTR_CACHE"):
         return Path(own)
     if users := os.environ.get("XDG_CACHE_HOME"):
@@ -203,7 +252,9 @@ def cache_root() -> Path:
     try:
         return Path.home() / ".cache" / "ltr"
     except RuntimeError:
-        raise InputError("this user has no home folder for derived data; set the environment variable LTR_CACHE") from None
+        raise InputError(
+            "this user has no home folder for derived data; set the environment variable LTR_CACHE"
+        ) from None
 
 
 def cached(kind: str, content: str | bytes, build: Callable[[Path], None]) -> Path:
@@ -211,10 +262,13 @@ def cached(kind: str, content: str | bytes, build: Callable[[Path], None]) -> Pa
 
     Args:
         kind: sub-folder of the cache.
-        content: everything that the result depends on, with the version of its format; its hash names the folder.
+        content: everything that the result depends on, with the version of its format; its hash
+            names the folder.
         build: see :func:`write_folder`.
     """
-    key = hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()[:32]
+    key = hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()[
+        :32
+    ]
 
     def build_and_seal(folder: Path) -> None:
         build(folder)
@@ -231,12 +285,15 @@ def _is_sealed(folder: Path) -> bool:
 
 
 def _seal(folder: Path) -> str:
-    """The size and both ends of every file: what is empty, cut short or full of zeros is told without reading it all."""
+    """The size and both ends of every file: what is empty, cut short or full of zeros is told
+    without reading it all.
+    """
     lines = []
     for file in sorted(folder.iterdir()):
         if file.name != SEAL:
             with open(file, "rb") as opened:
-                ends, size = opened.read(SEALED_BYTES), opened.seek(0, os.SEEK_END)
+                ends = opened.read(SEALED_BYTES)
+                size = opened.seek(0, os.SEEK_END)
                 opened.seek(max(0, size - SEALED_BYTES))
                 ends += opened.read()
             lines.append(f"{file.name} {size} {hashlib.sha256(ends).hexdigest()}\n")

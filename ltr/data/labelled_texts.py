@@ -27,14 +27,20 @@ class LabelledTexts(NamedTuple):
     names: Sequence[str]  # the labels by number
 
     def collection(self, split: str) -> Collection:
-        """The texts of a split as queries and as documents; judged, but for ``train``: those of one label are relevant to
-        each other, and a text has no judgement of itself. An InputError if no label has two texts, or too many have.
+        """The texts of a split as queries and as documents; judged, but for ``train``: those of one
+        label are relevant to each other, and a text has no judgement of itself. An InputError if no
+        label has two texts, or too many have.
         """
-        table, qrels = self.tables[split], {}
+        table = self.tables[split]
+        qrels = {}
         if split != "train":
             where = f"{self.source}: split {split!r}"
-            content = f"same-label-1 {table.key}"  # the key stands for the whole file, with its labels
-            folder = cached("lists", content, lambda folder: _same_label(self.labels[split], where).save(folder))
+            content = (
+                f"same-label-1 {table.key}"  # the key stands for the whole file, with its labels
+            )
+            folder = cached(
+                "lists", content, lambda folder: _same_label(self.labels[split], where).save(folder)
+            )
             qrels[split] = QueryLists.load(folder)
         return Collection(self.source, table, table, qrels, {})
 
@@ -42,24 +48,28 @@ class LabelledTexts(NamedTuple):
 def open_labelled_texts(path: str) -> LabelledTexts:
     """Open labelled texts, and check all of them at the first opening.
 
-    A line is ``text<TAB>label``, without a header. A text that comes again with its label counts once.
+    A line is ``text<TAB>label``, without a header. A text that comes again with its label counts
+    once.
 
     Args:
         path: a file (``train``), or a folder of ``{train,dev,test}.tsv[.gz]``.
 
     Raises:
-        InputError: one line with ``file:line`` for a missing column, an empty text or label, a text with two labels in one split
-            or in two, broken gzip or UTF-8; for missing files.
+        InputError: one line with ``file:line`` for a missing column, an empty text or label, a text
+            with two labels in one split or in two, broken gzip or UTF-8; for missing files.
     """
     expected = "a folder of labelled texts must hold {train,dev,test}.tsv[.gz] with one text<TAB>label a line"
     files = files_of_lines(path, expected)
     digests = {split: digest_of(file) for split, file in files.items()}
     content = " ".join(["labels-1", *map(" ".join, digests.items())])
     folder = cached("labels", content, lambda folder: _write_labels(folder, files))
-    tables, labels = {}, {}
+    tables = {}
+    labels = {}
     for split, file in files.items():
         records = (Record(id_of("t", text), text, where) for where, text, _ in _lines(file))
-        tables[split] = TextTable.open(f"labelled-1 {digests[split]}", first_of_each(records), "text")
+        tables[split] = TextTable.open(
+            f"labelled-1 {digests[split]}", first_of_each(records), "text"
+        )
         labels[split] = np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r"))
     return LabelledTexts(path, tables, labels, Strings(folder, "names"))
 
@@ -67,9 +77,12 @@ def open_labelled_texts(path: str) -> LabelledTexts:
 def _lines(file: Path) -> Iterator[tuple[str, str, str]]:
     """Place, text and label of each line."""
     for number, line in numbered_lines(file):
-        where, parts = f"{file}:{number}", line.split("\t")
+        where = f"{file}:{number}"
+        parts = line.split("\t")
         if len(parts) != 2:
-            raise InputError(f"{where}: expected 2 columns (text<TAB>label), got {len(parts)}: {line[:60]!r}")
+            raise InputError(
+                f"{where}: expected 2 columns (text<TAB>label), got {len(parts)}: {line[:60]!r}"
+            )
         text, label = (part.strip() for part in parts)
         if not text or not label:
             raise InputError(f"{where}: the {'label' if text else 'text'} is empty: {line[:60]!r}")
@@ -77,11 +90,15 @@ def _lines(file: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _write_labels(folder: Path, files: dict[str, Path]) -> None:
-    """The names of the labels, and for each split their numbers in the order of the texts' ids, as tables of texts have it."""
+    """The names of the labels, and for each split their numbers in the order of the texts' ids, as
+    tables of texts have it.
+    """
     first: dict[str, tuple[str, str]] = {}
     label_of: dict[str, dict[str, str]] = {}
     for split, file in files.items():
-        mine, repeated, elsewhere = label_of.setdefault(split, {}), 0, 0
+        mine = label_of.setdefault(split, {})
+        repeated = 0
+        elsewhere = 0
         for where, text, label in _lines(file):
             id_ = id_of("t", text)
             if id_ in mine:
@@ -90,19 +107,28 @@ def _write_labels(folder: Path, files: dict[str, Path]) -> None:
                 elsewhere += 1
             known, place = first.setdefault(id_, (label, where))
             if known != label:
-                raise InputError(f"{where}: a text must have one label, got {label!r}, but {known!r} at {place}: {text[:60]!r}")
+                raise InputError(
+                    f"{where}: a text must have one label, got {label!r}, but {known!r} at {place}: {text[:60]!r}"
+                )
             mine[id_] = label
         if not mine:
-            raise InputError(f"{file}: the split is empty; at least one line text<TAB>label is needed")
+            raise InputError(
+                f"{file}: the split is empty; at least one line text<TAB>label is needed"
+            )
         if repeated:
             log.info("%s: %d lines repeat a text with its label and are left out", file, repeated)
         if elsewhere:
-            log.warning("%s: %d of %d texts stand in another split, too", file, elsewhere, len(mine))
+            log.warning(
+                "%s: %d of %d texts stand in another split, too", file, elsewhere, len(mine)
+            )
     names = sorted({label for mine in label_of.values() for label in mine.values()})
     number = {label: at for at, label in enumerate(names)}
     Strings.write(folder, "names", [name.encode("utf-8") for name in names])
     for split, mine in label_of.items():
-        np.save(folder / f"{split}.npy", np.asarray([number[mine[id_]] for id_ in sorted(mine)], dtype=np.int64))
+        np.save(
+            folder / f"{split}.npy",
+            np.asarray([number[mine[id_]] for id_ in sorted(mine)], dtype=np.int64),
+        )
 
 
 def _same_label(labels: np.ndarray, where: str) -> QueryLists:
@@ -116,6 +142,8 @@ def _same_label(labels: np.ndarray, where: str) -> QueryLists:
         raise InputError(f"{where}: {n_pairs} pairs of texts share a label, {most}; take fewer")
     query_rows = np.flatnonzero(counts[labels] > 1)
     members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
-    doc_rows = np.concatenate([own[own != row] for row in query_rows for own in (members[labels[row]],)])
+    doc_rows = np.concatenate(
+        [own[own != row] for row in query_rows for own in (members[labels[row]],)]
+    )
     offsets = np.concatenate([[0], np.cumsum(counts[labels[query_rows]] - 1)])
     return QueryLists(query_rows, offsets, doc_rows, np.ones(n_pairs, dtype=np.float32))

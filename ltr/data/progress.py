@@ -7,10 +7,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 def track(sequence: Sequence, doing: str, what: str) -> Iterator:
-    """Iterate under a bar that vanishes at the end: ``doing ━━━━ 12/40 what 0:00:03``. A single step gets none."""
+    """Iterate under a bar that vanishes at the end: ``doing ━━━━ 12/40 what 0:00:03``. A single
+    step gets none.
+    """
     if len(sequence) < 2:
         yield from sequence
         return
-    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn(what), TimeRemainingColumn())
+    columns = (
+        TextColumn(doing),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(what),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield from progress.track(sequence)

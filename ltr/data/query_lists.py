@@ -1,4 +1,6 @@
-"""Documents by query: judgements, candidate pools and mined negatives share this one shape; and one list of it."""
+"""Documents by query: judgements, candidate pools and mined negatives share this one shape; and one
+list of it.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,12 +27,16 @@ class QueryLists(NamedTuple):
     """For each of Q queries some documents with a value, end to end (compressed sparse rows)."""
 
     query_rows: np.ndarray  # [Q] int64, ascending
-    offsets: np.ndarray  # [Q + 1] int64; the documents of query i stand from offsets[i] to offsets[i + 1]
+    offsets: (
+        np.ndarray
+    )  # [Q + 1] int64; the documents of query i stand from offsets[i] to offsets[i + 1]
     doc_rows: np.ndarray  # [R] int64
     values: np.ndarray  # [R] float32: a grade, a score or a distance
 
     @classmethod
-    def from_rows(cls, query_rows: Iterable[int], doc_rows: Iterable[int], values: Iterable[float]) -> "QueryLists":
+    def from_rows(
+        cls, query_rows: Iterable[int], doc_rows: Iterable[int], values: Iterable[float]
+    ) -> "QueryLists":
         """Group lines by query; the documents of a query keep their order."""
         queries = np.fromiter(query_rows, dtype=np.int64)
         order = np.argsort(queries, kind="stable")
@@ -38,6 +44,21 @@ class QueryLists(NamedTuple):
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         docs = np.fromiter(doc_rows, dtype=np.int64)[order]
         return cls(present, offsets, docs, np.fromiter(values, dtype=np.float32)[order])
+
+    @classmethod
+    def from_matrix(
+        cls, query_rows: np.ndarray, doc_rows: np.ndarray, values: np.ndarray
+    ) -> "QueryLists":
+        """Of ascending queries ``[Q]`` the documents ``[Q, K]`` with their values; -1 is none."""
+        present = doc_rows >= 0
+        counts = present.sum(axis=1)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return cls(
+            query_rows,
+            offsets,
+            doc_rows[present].astype(np.int64),
+            values[present].astype(np.float32),
+        )
 
     def of(self, query_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents and values of one query; empty where it has none."""
@@ -52,7 +73,9 @@ class QueryLists(NamedTuple):
         return np.add.reduceat((self.values > 0).astype(np.int64), self.offsets[:-1])
 
     def labelled(self, query_row: int, doc_rows: np.ndarray) -> LabelledList:
-        """Label documents of a query, where the values are grades; 0 for a document that nobody judged."""
+        """Label documents of a query, where the values are grades; 0 for a document that nobody
+        judged.
+        """
         judged_rows, grades = self.of(query_row)
         ideal = np.sort(grades[grades > 0])[::-1]
         labels = grades_of(doc_rows, judged_rows, grades)
@@ -60,13 +83,18 @@ class QueryLists(NamedTuple):
 
     def joined(self, other: "QueryLists") -> "QueryLists":
         """Also the documents of the other lists; one that both have keeps its value."""
-        sides = [(np.repeat(one.query_rows, np.diff(one.offsets)), one.doc_rows, one.values) for one in (self, other)]
+        sides = [
+            (np.repeat(one.query_rows, np.diff(one.offsets)), one.doc_rows, one.values)
+            for one in (self, other)
+        ]
         queries, docs, values = (np.concatenate(both) for both in zip(*sides, strict=True))
         kept = np.sort(np.unique(np.stack([queries, docs]), axis=1, return_index=True)[1])
         return QueryLists.from_rows(queries[kept], docs[kept], values[kept])
 
     def best_first(self) -> "QueryLists":
-        """Sort the documents of each query by value, largest first; of equal ones the larger row comes first, as in trec_eval."""
+        """Sort the documents of each query by value, largest first; of equal ones the larger row
+        comes first, as in trec_eval.
+        """
         query_of_doc = np.repeat(np.arange(len(self.query_rows)), np.diff(self.offsets))
         order = np.lexsort((-self.doc_rows, -self.values, query_of_doc))
         return self._replace(doc_rows=self.doc_rows[order], values=self.values[order])
@@ -77,8 +105,12 @@ class QueryLists(NamedTuple):
             return self
         counts = np.diff(self.offsets)
         place = np.arange(len(self.doc_rows)) - np.repeat(self.offsets[:-1], counts)
-        offsets = np.concatenate([[0], np.cumsum(np.minimum(counts, min(depth, len(self.doc_rows))))])
-        return QueryLists(self.query_rows, offsets, self.doc_rows[place < depth], self.values[place < depth])
+        offsets = np.concatenate(
+            [[0], np.cumsum(np.minimum(counts, min(depth, len(self.doc_rows))))]
+        )
+        return QueryLists(
+            self.query_rows, offsets, self.doc_rows[place < depth], self.values[place < depth]
+        )
 
     def digest(self) -> str:
         """The same for the same lists, and else another one."""
@@ -92,8 +124,14 @@ class QueryLists(NamedTuple):
     @classmethod
     def load(cls, folder: Path) -> "QueryLists":
         """Map what :meth:`save` wrote."""
-        # As plain arrays over the map: every slice of a memmap makes another memmap, for microseconds.
-        return cls(**{name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in cls._fields})
+        # As plain arrays over the map: every slice of a memmap makes another memmap, for
+        # microseconds.
+        return cls(
+            **{
+                name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
+                for name in cls._fields
+            }
+        )
 
 
 def grades_of(doc_rows: np.ndarray, judged_rows: np.ndarray, grades: np.ndarray) -> np.ndarray:

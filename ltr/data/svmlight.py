@@ -1,4 +1,6 @@
-"""Rows of feature vectors as text, the format of SVMlight and LETOR: ``label qid:N feature:value … # comment``."""
+"""Rows of feature vectors as text, the format of SVMlight and LETOR:
+``label qid:N feature:value … # comment``.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -35,26 +37,35 @@ class Rows(NamedTuple):
 
 
 def read_rows(file: Path, first_feature: int) -> Iterator[Rows]:
-    """Rows of a file (plain or ``.gz``), a few megabytes of it at a time; blank lines and lines of comment are left out.
+    """Rows of a file (plain or ``.gz``), a few megabytes of it at a time; blank lines and lines of
+    comment are left out.
 
     Args:
-        file: lines may end in any white space, the last one in none; features may stand in any order.
+        file: lines may end in any white space, the last one in none; features may stand in any
+            order.
         first_feature: the number of column 0.
 
     Raises:
-        InputError: ``file:line`` of the first line that is no row, names a feature twice, or holds a number out of range;
-            a document id that is not UTF-8; a broken gzip stream; a missing file.
+        InputError: ``file:line`` of the first line that is no row, names a feature twice, or holds
+            a number out of range; a document id that is not UTF-8; a broken gzip stream; a missing
+            file.
     """
     for line_number, block in blocks(file, BLOCK_BYTES):
-        found = _read_at_once(block, first_feature) or _read_line_by_line(block, first_feature, file, line_number)
+        found = _read_at_once(block, first_feature) or _read_line_by_line(
+            block, first_feature, file, line_number
+        )
         doc_ids = [b""] * len(found.labels)
         if b"docid" in block:
-            doc_ids = [_doc_id(line, file, number) for number, line in _numbered_rows(block, line_number)]
+            doc_ids = [
+                _doc_id(line, file, number) for number, line in _numbered_rows(block, line_number)
+            ]
         yield found._replace(doc_ids=doc_ids)
 
 
 def place_of(files: Sequence[Path], row: int) -> str:
-    """``file:line`` of a row, counted through all files; they are read again, as only errors and warnings ask."""
+    """``file:line`` of a row, counted through all files; they are read again, as only errors and
+    warnings ask.
+    """
     for file in files:
         for line_number, block in blocks(file, BLOCK_BYTES):
             for number, _ in _numbered_rows(block, line_number):
@@ -77,17 +88,21 @@ def _doc_id(line: bytes, file: Path, number: int) -> bytes:
     try:
         match[1].decode()
     except UnicodeDecodeError:
-        raise InputError(f"{file}:{number}: a document id must be UTF-8, got {_shown(match[1])}") from None
+        raise InputError(
+            f"{file}:{number}: a document id must be UTF-8, got {_shown(match[1])}"
+        ) from None
     return match[1]
 
 
 def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
-    """The rows of a block whose features ascend within each line, without a loop over lines; None if anything is amiss.
+    """The rows of a block whose features ascend within each line, without a loop over lines; None
+    if anything is amiss.
 
-    pandas reads all numbers as one column, fast but blind to lines. So the places of tokens and colons are checked first: a
-    line is a token without a colon, ``qid:`` and a number, then tokens with one colon inside. Where no number is missing
-    either, the column is a label, a qid, and a feature and its value in turn. pandas may err in the last place of a float64,
-    which float32 does not show.
+    pandas reads all numbers as one column, fast but blind to lines. So the places of tokens and
+    colons are checked first: a line is a token without a colon, ``qid:`` and a number, then tokens
+    with one colon inside. Where no number is missing either, the column is a label, a qid, and a
+    feature and its value in turn. pandas may err in the last place of a float64, which float32 does
+    not show.
     """
     body = b"\n" + (_COMMENT.sub(b"", block) if b"#" in block else block)
     if body.translate(None, delete=_ALPHABET):
@@ -96,7 +111,9 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
     space = chars <= ord(" ")
     starts = np.flatnonzero(space[:-1] & ~space[1:]) + 1
     first_of_line = np.searchsorted(starts, np.flatnonzero(chars == ord("\n")))
-    firsts = first_of_line[np.diff(first_of_line, append=len(starts)) > 0]  # the other lines are blank
+    firsts = first_of_line[
+        np.diff(first_of_line, append=len(starts)) > 0
+    ]  # the other lines are blank
     counts = np.diff(firsts, append=len(starts)) - 1  # of the tokens with a colon
     n_rows = len(firsts)
     if n_rows == 0:
@@ -104,7 +121,8 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
     if counts.min() < 1:
         return None
     colons = np.flatnonzero(chars == ord(":"))
-    begins, ends = np.delete(starts, firsts), np.delete(np.append(starts[1:], len(chars)), firsts)
+    begins = np.delete(starts, firsts)
+    ends = np.delete(np.append(starts[1:], len(chars)), firsts)
     if len(colons) != len(begins) or (colons <= begins).any() or (colons >= ends).any():
         return None
     heads = np.cumsum(counts) - counts  # the qids among the tokens with a colon
@@ -117,28 +135,42 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
 
     column = BytesIO(body.translate(_ONE_A_LINE, delete=b"qid"))
     try:
-        numbers = pd.read_csv(column, header=None, dtype=np.float64, na_filter=False).to_numpy().ravel()
+        numbers = (
+            pd.read_csv(column, header=None, dtype=np.float64, na_filter=False).to_numpy().ravel()
+        )
     except ValueError:
         return None
     if len(numbers) != 2 * len(colons):
         return None
-    labels, qids = numbers[0::2][heads], numbers[1::2][heads]
-    features, values = np.delete(numbers[0::2], heads), np.delete(numbers[1::2], heads)
+    labels = numbers[0::2][heads]
+    qids = numbers[1::2][heads]
+    features = np.delete(numbers[0::2], heads)
+    values = np.delete(numbers[1::2], heads)
     begins_row = np.zeros(len(features) + 1, dtype=bool)
     begins_row[heads - np.arange(n_rows)] = True
     sound = (
         (begins_row[1:-1] | (np.diff(features) > 0)).all()
         and (np.abs(labels) <= LARGEST_VALUE).all()
         and ((qids >= 0) & (qids <= LARGEST_QID) & (qids == np.floor(qids))).all()
-        and ((features >= first_feature) & (features <= LARGEST_FEATURE) & (features == np.floor(features))).all()
+        and (
+            (features >= first_feature)
+            & (features <= LARGEST_FEATURE)
+            & (features == np.floor(features))
+        ).all()
         and (np.abs(values) <= LARGEST_VALUE).all()
     )
     return _rows(labels, qids, counts - 1, features - first_feature, values) if sound else None
 
 
 def _read_line_by_line(block: bytes, first_feature: int, file: Path, line_number: int) -> Rows:
-    """The same rows at a twentieth of the speed, for files with features in another order, and to find what is wrong."""
-    labels, qids, counts, columns, values = [], [], [], [], []
+    """The same rows at a twentieth of the speed, for files with features in another order, and to
+    find what is wrong.
+    """
+    labels = []
+    qids = []
+    counts = []
+    columns = []
+    values = []
     for number, line in _numbered_rows(block, line_number):
         try:
             label, qid, pairs = _read_line(line.partition(b"#")[0], first_feature)
@@ -152,9 +184,23 @@ def _read_line_by_line(block: bytes, first_feature: int, file: Path, line_number
     return _rows(*map(np.asarray, (labels, qids, counts, columns, values)))
 
 
-def _rows(labels: np.ndarray, qids: np.ndarray, counts: np.ndarray, columns: np.ndarray, values: np.ndarray) -> Rows:
-    labels, values = np.maximum(labels, 0).astype(np.float32), values.astype(np.float32)
-    return Rows(labels, qids.astype(np.int64), counts.astype(np.int64), columns.astype(np.int32), values, doc_ids=[])
+def _rows(
+    labels: np.ndarray,
+    qids: np.ndarray,
+    counts: np.ndarray,
+    columns: np.ndarray,
+    values: np.ndarray,
+) -> Rows:
+    labels = np.maximum(labels, 0).astype(np.float32)
+    values = values.astype(np.float32)
+    return Rows(
+        labels,
+        qids.astype(np.int64),
+        counts.astype(np.int64),
+        columns.astype(np.int32),
+        values,
+        doc_ids=[],
+    )
 
 
 def _read_line(line: bytes, first_feature: int) -> tuple[float, int, dict[int, float]]:
@@ -164,7 +210,9 @@ def _read_line(line: bytes, first_feature: int) -> tuple[float, int, dict[int, f
     grade = _number(label, "a label")
     qid = _number(tokens[0][4:], "the number of a query")
     if not (0 <= qid <= LARGEST_QID and qid.is_integer()):
-        raise InputError(f"the number of a query must be whole, from 0 to 2^53 - 1, got {_shown(tokens[0])}")
+        raise InputError(
+            f"the number of a query must be whole, from 0 to 2^53 - 1, got {_shown(tokens[0])}"
+        )
     pairs: dict[int, float] = {}
     for token in tokens[1:]:
         name, colon, value = token.partition(b":")
@@ -175,10 +223,14 @@ def _read_line(line: bytes, first_feature: int) -> tuple[float, int, dict[int, f
             raise InputError(f"the number of a feature must be whole, got {_shown(token)}")
         if feature < first_feature:
             hint = "; for a file numbered from 0 set first_feature to 0" * (feature == 0)
-            raise InputError(f"features are numbered from {first_feature}, got {_shown(token)}{hint}")
+            raise InputError(
+                f"features are numbered from {first_feature}, got {_shown(token)}{hint}"
+            )
         if feature > LARGEST_FEATURE:
             most = f"at most {LARGEST_FEATURE:,}, as rows are stored dense"
-            raise InputError(f"the number of a feature must be {most}, got {_shown(token)}; number the features without gaps")
+            raise InputError(
+                f"the number of a feature must be {most}, got {_shown(token)}; number the features without gaps"
+            )
         if feature in pairs:
             raise InputError(f"feature {int(feature)} stands twice; keep one value of it")
         pairs[int(feature)] = _number(value, f"the value of feature {int(feature)}")

@@ -14,14 +14,16 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
     """Open the documents or the queries of a file or of a data folder.
 
     Args:
-        path: ``.jsonl[.gz]`` with ``_id`` and ``text`` (and ``title``), ``.tsv[.gz]`` with ``id<TAB>text``, or any other file
-            with one text a line, whose ids are the numbers of the lines; a folder with ``corpus.jsonl[.gz]`` or
-            ``queries.jsonl[.gz]``; or ``ir_datasets:NAME``.
+        path: ``.jsonl[.gz]`` with ``_id`` and ``text`` (and ``title``), ``.tsv[.gz]`` with
+            ``id<TAB>text``, or any other file with one text a line, whose ids are the numbers of
+            the lines; a folder with ``corpus.jsonl[.gz]`` or ``queries.jsonl[.gz]``; or
+            ``ir_datasets:NAME``.
         kind: which of them.
         option: the one that names the path, for errors.
 
     Raises:
-        InputError: if there is no such file; ``file:line`` of what can't be read, an empty text, or an id that stands twice.
+        InputError: if there is no such file; ``file:line`` of what can't be read, an empty text, or
+            an id that stands twice.
     """
     if path.startswith("ir_datasets:"):
         collection = open_collection(path)
@@ -30,7 +32,9 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
     file = plain_or_gz(Path(path), name) if Path(path).is_dir() else Path(path)
     if file is None or not file.is_file():
         came = f"no {name}[.gz] there" if file is None else "no such file"
-        raise InputError(f"{option} {path}: expected a file of texts, or a folder with {name}, found {came}")
+        raise InputError(
+            f"{option} {path}: expected a file of texts, or a folder with {name}, found {came}"
+        )
     plain = file.with_suffix("") if file.suffix == ".gz" else file
     if plain.suffix == ".jsonl":
         return TextTable.open(digest_of(file), json_records(file), kind)

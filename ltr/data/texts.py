@@ -15,7 +15,9 @@ from ltr.errors import InputError
 
 
 class Record(NamedTuple):
-    """One text as it comes from a source; ``where`` is what an error says of its place (``file:line``)."""
+    """One text as it comes from a source; ``where`` is what an error says of its place
+    (``file:line``).
+    """
 
     id: str
     text: str
@@ -41,8 +43,12 @@ class Strings(Sequence[str]):
         if n_bytes is None:
             n_bytes = sum(map(len, blobs))
         offsets = array("q", [0])
-        with open(folder / f"{name}.npy", "wb") as file:  # written through, not mapped: a large corpus must not fill the memory
-            np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (n_bytes,)})
+        with open(
+            folder / f"{name}.npy", "wb"
+        ) as file:  # written through, not mapped: a large corpus must not fill the memory
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": "|u1", "fortran_order": False, "shape": (n_bytes,)}
+            )
             for blob in blobs:
                 offsets.append(offsets[-1] + file.write(blob))
         np.save(folder / f"{name}.offsets.npy", np.frombuffer(offsets, dtype=np.int64))
@@ -52,8 +58,10 @@ class TextTable:
     """Texts by row, sorted by their ids as bytes: so a row number orders documents as their ids do."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.key = folder, folder.name
-        self.ids, self.texts = Strings(folder, "ids"), Strings(folder, "texts")
+        self.folder = folder
+        self.key = folder.name
+        self.ids = Strings(folder, "ids")
+        self.texts = Strings(folder, "texts")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -70,31 +78,49 @@ class TextTable:
         Args:
             content: names the content; another content must have another name.
             records: the texts in any order; only read if the table must be written.
-            kind: ``document``, ``query`` or ``text``, for errors: an empty or repeated id, an empty text, or no text at all.
+            kind: ``document``, ``query`` or ``text``, for errors: an empty or repeated id, an empty
+                text, or no text at all.
         """
-        return cls(cached("texts", f"texts-1 {kind} {content}", lambda folder: _write_table(folder, records, kind)))
+        return cls(
+            cached(
+                "texts",
+                f"texts-1 {kind} {content}",
+                lambda folder: _write_table(folder, records, kind),
+            )
+        )
 
 
 def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
-    ids, places, offsets, unsorted = [], [], array("q", [0]), folder / "unsorted"
+    ids = []
+    places = []
+    offsets = array("q", [0])
+    unsorted = folder / "unsorted"
     with open(unsorted, "wb") as file:
         for id_, text, where in records:
             if not id_:
                 raise InputError(f"{where}: a {kind} must have an id, got an empty one")
             if "\0" in id_ or any(map(str.isspace, id_)):
-                raise InputError(f"{where}: an id must not hold white space or NUL, got {id_!r}; run files could not name it")
+                raise InputError(
+                    f"{where}: an id must not hold white space or NUL, got {id_!r}; run files could not name it"
+                )
             encoded(id_, where)
             if not text.strip():
-                raise InputError(f"{where}: {kind} {id_!r} has an empty text; remove it, or give it a text")
+                raise InputError(
+                    f"{where}: {kind} {id_!r} has an empty text; remove it, or give it a text"
+                )
             ids.append(id_)
             places.append(where)
             offsets.append(offsets[-1] + file.write(encoded(text, where)))
     if not ids:
         raise InputError(f"there is no {kind} at all; at least one is needed")
-    order = sorted(range(len(ids)), key=ids.__getitem__)  # code points sort as their UTF-8 bytes do; equal ids keep their order
+    order = sorted(
+        range(len(ids)), key=ids.__getitem__
+    )  # code points sort as their UTF-8 bytes do; equal ids keep their order
     for first, second in pairwise(order):
         if ids[first] == ids[second]:
-            raise InputError(f"{places[second]}: {kind} id {ids[second]!r} stands twice, first at {places[first]}")
+            raise InputError(
+                f"{places[second]}: {kind} id {ids[second]!r} stands twice, first at {places[first]}"
+            )
     with open(unsorted, "rb") as written:
 
         def blobs() -> Iterator[bytes]:

@@ -30,8 +30,10 @@ class Tokens:
     """
 
     def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
-        self._ids, self._offsets = ids, offsets
-        self._buffer, self.dtype = ids.data, ids.dtype
+        self._ids = ids
+        self._offsets = offsets
+        self._buffer = ids.data
+        self.dtype = ids.dtype
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -46,25 +48,41 @@ class Tokens:
             raise IndexError(f"rows must be between 0 and {len(self) - 1}, got {rows.min()}")
         return self._offsets[rows + 1] - self._offsets[rows]
 
-    def views(self, rows: np.ndarray, counts: np.ndarray, *, last: bool = False) -> list[memoryview]:
-        """The first (or last) ``counts`` tokens of each of these texts, as views: nothing is copied.
+    def views(
+        self, rows: np.ndarray, counts: np.ndarray, *, last: bool = False
+    ) -> list[memoryview]:
+        """The first (or last) ``counts`` tokens of each of these texts, as views: nothing is
+        copied.
 
         Both arrays are ``[S]`` int64, and a count is at most that of :meth:`lengths`.
         """
         starts = self._offsets[rows + 1] - counts if last else self._offsets[rows]
-        return [self._buffer[start:stop] for start, stop in zip(starts.tolist(), (starts + counts).tolist(), strict=True)]
+        return [
+            self._buffer[start:stop]
+            for start, stop in zip(starts.tolist(), (starts + counts).tolist(), strict=True)
+        ]
 
     @classmethod
     def of(cls, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> "Tokens":
-        """Tokenise a few texts, in memory; an InputError if one is no valid Unicode, or the tokenizer is not a fast one."""
+        """Tokenise a few texts, in memory; an InputError if one is no valid Unicode, or the
+        tokenizer is not a fast one.
+        """
         backend = _fast(tokenizer)
         for text in texts:
             encoded(text, ascii(text)[:80])
-        options = {"add_special_tokens": False, "truncation": False, "padding": False, "verbose": False}
-        # By the tokenizer itself: a copy of its backend, as for a store, takes longer than a query's encoding.
+        options = {
+            "add_special_tokens": False,
+            "truncation": False,
+            "padding": False,
+            "verbose": False,
+        }
+        # By the tokenizer itself: a copy of its backend, as for a store, takes longer than a
+        # query's encoding.
         found = tokenizer(list(texts), **options)["input_ids"] if len(texts) else []
         offsets = np.cumsum([0, *map(len, found)])
-        return cls(np.fromiter(chain.from_iterable(found), _smallest(backend), int(offsets[-1])), offsets)
+        return cls(
+            np.fromiter(chain.from_iterable(found), _smallest(backend), int(offsets[-1])), offsets
+        )
 
 
 class TokenStore(Tokens):
@@ -73,17 +91,26 @@ class TokenStore(Tokens):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         # As plain arrays: every slice of an np.memmap costs microseconds.
-        super().__init__(*(np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ("ids", "offsets")))
+        super().__init__(
+            *(
+                np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
+                for name in ("ids", "offsets")
+            )
+        )
 
     def __reduce__(self) -> tuple:
-        return TokenStore, (self.folder,)  # a worker started by spawn maps the files again, instead of a copy of them
+        return TokenStore, (
+            self.folder,
+        )  # a worker started by spawn maps the files again, instead of a copy of them
 
     @classmethod
     def open(cls, table: TextTable, tokenizer: PreTrainedTokenizerBase) -> "TokenStore":
-        """Open the store of these texts under this tokenizer; tokenise them first where it is not there.
+        """Open the store of these texts under this tokenizer; tokenise them first where it is not
+        there.
 
-        The store is keyed by the content of the texts and all settings of the tokenizer, which must have a fast (Rust) backend.
-        It is written whole or not at all, and by one process where several want it.
+        The store is keyed by the content of the texts and all settings of the tokenizer, which must
+        have a fast (Rust) backend. It is written whole or not at all, and by one process where
+        several want it.
         """
         backend = _plain(tokenizer)
         content = f"tokens-1 {table.key} {backend.to_str()}"
@@ -94,12 +121,16 @@ def _fast(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     """The tokenizer's backend; an InputError if it has none."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
-        raise InputError(f"the tokenizer must be a fast one (with tokenizer.json), got {type(tokenizer).__name__}")
+        raise InputError(
+            f"the tokenizer must be a fast one (with tokenizer.json), got {type(tokenizer).__name__}"
+        )
     return backend
 
 
 def _plain(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """A copy of the tokenizer's backend, without the truncation and padding that its file may carry."""
+    """A copy of the tokenizer's backend, without the truncation and padding that its file may
+    carry.
+    """
     backend = Tokenizer.from_str(_fast(tokenizer).to_str())
     backend.no_truncation()
     backend.no_padding()
@@ -108,7 +139,9 @@ def _plain(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 def _smallest(backend: Tokenizer) -> type[np.uint16 | np.int32]:
     """The smallest type that holds the tokenizer's ids."""
-    return np.uint16 if max(backend.get_vocab(with_added_tokens=True).values()) < 2**16 else np.int32
+    return (
+        np.uint16 if max(backend.get_vocab(with_added_tokens=True).values()) < 2**16 else np.int32
+    )
 
 
 def _tokenise(folder: Path, table: TextTable, backend: Tokenizer) -> None:
@@ -119,7 +152,9 @@ def _tokenise(folder: Path, table: TextTable, backend: Tokenizer) -> None:
     with open(raw, "wb") as file:
         for first in track(range(0, len(table), BATCH), "tokenising", f"batches of {BATCH} texts"):
             texts = [table.texts[row] for row in range(first, min(first + BATCH, len(table)))]
-            for row, encoding in enumerate(backend.encode_batch_fast(texts, add_special_tokens=False), start=first):
+            for row, encoding in enumerate(
+                backend.encode_batch_fast(texts, add_special_tokens=False), start=first
+            ):
                 ids = np.asarray(encoding.ids, dtype=dtype)
                 lengths[row] = len(ids)
                 file.write(ids.tobytes())
@@ -133,4 +168,9 @@ def _tokenise(folder: Path, table: TextTable, backend: Tokenizer) -> None:
     seconds = time.perf_counter() - start
     counts = {"texts": len(table), "tokens": int(offsets[-1]), "seconds": round(seconds, 3)}
     (folder / "manifest.json").write_text(json.dumps(counts))
-    log.info("tokenised %d texts, %d tokens, %.0f tokens/s", len(table), offsets[-1], offsets[-1] / max(seconds, 1e-9))
+    log.info(
+        "tokenised %d texts, %d tokens, %.0f tokens/s",
+        len(table),
+        offsets[-1],
+        offsets[-1] / max(seconds, 1e-9),
+    )

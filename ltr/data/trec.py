@@ -35,11 +35,13 @@ class Ranked(NamedTuple):
 def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
     """Judgements with their line numbers.
 
-    Two layouts are read: TREC's four columns ``query 0 doc grade`` (any white space), and BEIR's three columns
-    ``query-id<TAB>corpus-id<TAB>score`` with or without that header. A negative grade (TREC's spam mark) counts as 0.
+    Two layouts are read: TREC's four columns ``query 0 doc grade`` (any white space), and BEIR's
+    three columns ``query-id<TAB>corpus-id<TAB>score`` with or without that header. A negative grade
+    (TREC's spam mark) counts as 0.
 
     Raises:
-        InputError: ``file:line`` of a line with another number of columns, or a grade that is no whole number below 10^7.
+        InputError: ``file:line`` of a line with another number of columns, or a grade that is no
+            whole number below 10^7.
     """
     for at, (number, line) in enumerate(numbered_lines(path)):
         parts = line.split("\t") if line.count("\t") == 2 else line.split()
@@ -47,26 +49,36 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
             continue
         if len(parts) not in (3, 4):
             columns = "4 columns (query, 0, doc, grade) or 3 (query-id, corpus-id, score)"
-            raise InputError(f"{path}:{number}: expected {columns}, got {len(parts)}: {line[:80]!r}")
+            raise InputError(
+                f"{path}:{number}: expected {columns}, got {len(parts)}: {line[:80]!r}"
+            )
         query, (doc, grade) = parts[0], parts[-2:]
         if not _GRADE.fullmatch(grade.strip()):
-            raise InputError(f"{path}:{number}: a grade must be a whole number below 10^7, got {grade[:60]!r}")
+            raise InputError(
+                f"{path}:{number}: a grade must be a whole number below 10^7, got {grade[:60]!r}"
+            )
         yield number, Judgement(query, doc, max(0, int(grade)))
 
 
 def read_run(path: str | Path) -> Iterator[tuple[int, Ranked]]:
-    """Lines ``query Q0 doc rank score tag`` with their numbers, in the order of the file; the rank is not used, as in trec_eval.
+    """Lines ``query Q0 doc rank score tag`` with their numbers, in the order of the file; the rank
+    is not used, as in trec_eval.
 
     Raises:
-        InputError: ``file:line`` of a line with another number of columns, or a score that is no finite number (float32).
+        InputError: ``file:line`` of a line with another number of columns, or a score that is no
+            finite number (float32).
     """
     for number, line in numbered_lines(path):
         parts = line.split()
         if len(parts) != 6:
             columns = "6 columns (query, Q0, doc, rank, score, tag)"
-            raise InputError(f"{path}:{number}: expected {columns}, got {len(parts)}: {line[:80]!r}")
+            raise InputError(
+                f"{path}:{number}: expected {columns}, got {len(parts)}: {line[:80]!r}"
+            )
         if not _SCORE.fullmatch(parts[4]) or abs(float(parts[4])) > LARGEST_SCORE:
-            raise InputError(f"{path}:{number}: a score must be a finite number (float32), got {parts[4][:60]!r}")
+            raise InputError(
+                f"{path}:{number}: a score must be a finite number (float32), got {parts[4][:60]!r}"
+            )
         yield number, Ranked(parts[0], parts[2], float(parts[4]))
 
 

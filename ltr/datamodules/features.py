@@ -10,12 +10,13 @@ import torch
 
 from ltr.data.collate import FeatureCollator
 from ltr.data.files import digest_of_arrays
-from ltr.data.formats import FeatureVectors, Reads
+from ltr.data.formats import FeatureVectors
 from ltr.data.letor import FeatureSplit, find_splits, hold_out, read_letor
 from ltr.data.normalise import Normalisation, Step, check_width
-from ltr.data.plans import EvalBatches
-from ltr.data.rows import Keep, ListRows, with_two_grades
+from ltr.data.sampling.lists import Keep, ListRows, with_two_grades
+from ltr.data.sampling.plan import EvalBatches, Plan
 from ltr.data.synthetic import synthetic_splits
+from ltr.datamodules.loading import Loading
 from ltr.datamodules.ranking import RankingDataModule
 from ltr.errors import InputError, at_least, one_of
 
@@ -25,26 +26,33 @@ log = logging.getLogger(__name__)
 class FeatureDataModule(RankingDataModule):
     """One row is one query with the feature vectors of its documents.
 
-    Lists of similar length share a batch. An epoch visits every training query once. Measured lists are whole.
+    Lists of similar length share a batch. An epoch visits every training query once. Measured lists
+    are whole.
 
     Args:
-        path: a folder of LETOR or SVMlight files, see :func:`ltr.data.letor.find_splits`; or ``synthetic``: 1,000, 500 and 500
-            documents with 100 features of one query each, drawn from ``seed``, see :func:`ltr.data.synthetic.synthetic_splits`.
+        path: a folder of LETOR or SVMlight files, see :func:`ltr.data.letor.find_splits`; or
+            ``synthetic``: 1,000, 500 and 500 documents with 100 features of one query each, drawn
+            from ``seed``, see :func:`ltr.data.synthetic.synthetic_splits`.
         fold: which one, where the folder has folds.
-        dev_share: share of the training queries that measure during training, where the folder has no dev split; the same
-            queries under every seed.
-        normalise: steps one after the other, fitted on the training split: ``z-score``, ``log1p``, ``quantile``, ``min-max`` (per
-            query), see :class:`ltr.data.normalise.Normalisation`. What was fitted is kept in the checkpoint.
-        first_feature: the number of the first feature, 1 in SVMlight, 0 in files of some other writers.
+        dev_share: share of the training queries that measure during training, where the folder has
+            no dev split; the same queries under every seed.
+        normalise: steps one after the other, fitted on the training split: ``z-score``, ``log1p``,
+            ``quantile``, ``min-max`` (per query), see :class:`ltr.data.normalise.Normalisation`.
+            What was fitted is kept in the checkpoint.
+        first_feature: the number of the first feature, 1 in SVMlight, 0 in files of some other
+            writers.
         batch_size: lists per step and process.
-        list_size, keep, bucket_window: see :class:`ltr.datamodules.ListDataModule`.
-        eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.RankingDataModule`.
+        list_size, keep: see :class:`ltr.datamodules.ListDataModule`.
+        eval_batch_size: queries per evaluation step and process.
+        loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
 
     Attributes:
-        n_features: after ``setup``: those that the ranker reads; without ``reads`` the most that a split has.
+        n_features: after ``setup``: those that the ranker reads; without a ranker the most that a
+            split has.
 
     Raises:
-        InputError: for a broken file, one with more features than the model, or training queries without anything to rank.
+        InputError: for a broken file, one with more features than the model, or training queries
+            without anything to rank.
     """
 
     def __init__(
@@ -57,20 +65,21 @@ class FeatureDataModule(RankingDataModule):
         batch_size: int = 16,
         list_size: int | None = None,
         keep: Keep = "relevant",
-        bucket_window: int = 64,
         eval_batch_size: int = 64,
-        num_workers: int = 0,
-        persistent_workers: bool = False,
-        seed: int | None = None,
-        reads: Reads | None = None,
+        loading: Loading = Loading(),
     ) -> None:
-        super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed, reads)
-        at_least(1, batch_size=batch_size, bucket_window=bucket_window)
+        super().__init__(path, loading)
+        at_least(1, batch_size=batch_size, eval_batch_size=eval_batch_size)
         at_least(2, list_size=list_size)  # one document has no order
         one_of(get_args(Keep), keep=keep)
         one_of((0, 1), first_feature=first_feature)
-        self.fold, self.dev_share, self.first_feature = fold, dev_share, first_feature
-        self.batch_size, self.bucket_window, self.list_size, self.keep = batch_size, bucket_window, list_size, keep
+        self.fold = fold
+        self.dev_share = dev_share
+        self.first_feature = first_feature
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.list_size = list_size
+        self.keep = keep
         self.normalisation = Normalisation(normalise or [])
         self._splits: dict[str, FeatureSplit] = {}
         self.n_features: int  # from setup on
@@ -79,43 +88,71 @@ class FeatureDataModule(RankingDataModule):
         for name in self._needed("fit" if self.trainer is None else self.trainer.state.fn or "fit"):
             self.split(name)
 
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
+    def open(self, stage: str) -> None:
         needed = self._needed(stage)
         if self.split(needed[0]) is None:
-            raise InputError(f"{self.path} has no {needed[0]!r} split; 'ltr {stage.lower()}' needs it")
+            raise InputError(
+                f"{self.path} has no {needed[0]!r} split; 'ltr {stage.lower()}' needs it"
+            )
         opened = [split for name in needed if (split := self.split(name)) is not None]
         if self.reads is None:
             self.n_features = max(split.n_features for split in opened)
         elif isinstance(self.reads, FeatureVectors):
             self.n_features = self.reads.n_features
         else:
-            raise InputError("FeatureDataModule serves feature vectors, got a ranker that reads texts; choose a FeatureRanker")
+            raise InputError(
+                "FeatureDataModule serves feature vectors, got a ranker that reads texts; choose a FeatureRanker"
+            )
         for split in opened:  # before training, not after it
             check_width(split, self.n_features)
         if stage == "fit":
-            self._setup_training(opened[0])
+            self._open_training(opened[0])
 
     def _needed(self, stage: str) -> tuple[str, ...]:
         """The splits of a stage, the one it can't do without first."""
-        return {"fit": ("train", "dev", "test"), "validate": ("dev",), "test": ("test",), "predict": ("test",)}[stage]
+        return {
+            "fit": ("train", "dev", "test"),
+            "validate": ("dev",),
+            "test": ("test",),
+            "predict": ("test",),
+        }[stage]
 
-    def _setup_training(self, train: FeatureSplit) -> None:
+    def _open_training(self, train: FeatureSplit) -> None:
         if train.n_features < self.n_features:
             others = self.n_features - train.n_features
-            log.info("%s has %d features; the %d others of the model are 0", self.path, train.n_features, others)
+            log.info(
+                "%s has %d features; the %d others of the model are 0",
+                self.path,
+                train.n_features,
+                others,
+            )
         if self.split("dev") is None:
-            log.info("%s has no dev split: training goes without validation (dev_share holds one out)", self.path)
+            log.info(
+                "%s has no dev split: training goes without validation (dev_share holds one out)",
+                self.path,
+            )
         self.content = {"data": train.key, "queries": digest_of_arrays(train.queries)}
+        normalised = self.normalisation.fit(train, self.n_features).apply(train)
+        self.collator = FeatureCollator(normalised)
+
+    def plan(self) -> Plan:
+        train = self.split("train")
+        assert train is not None, "open() checks it"
         queries = np.arange(len(train))
-        n_orders = len(with_two_grades(train, queries, f"{self.path}: split 'train'"))
-        log.info("%s: %d of %d training queries have documents of different grades", self.path, n_orders, len(train))
-        rows = ListRows(train, queries, self.list_size, self.keep, self.seed)
-        collator = FeatureCollator(self.normalisation.fit(train, self.n_features).apply(train))
-        self.train = self._buckets(rows, self.bucket_window, collator)
+        # Only counted, and an error if there is none: lists of one grade stay in the epoch.
+        n_rankable = len(with_two_grades(train, queries, f"{self.path}: split 'train'"))
+        log.info(
+            "%s: %d of %d training queries have documents of different grades",
+            self.path,
+            n_rankable,
+            len(train),
+        )
+        return self.buckets(ListRows(train, queries, self.list_size, self.keep, self.seed))
 
     def split(self, name: str) -> FeatureSplit | None:
-        """``train``, ``dev`` or ``test``, read when it is first asked for; None where the data has none."""
+        """``train``, ``dev`` or ``test``, read when it is first asked for; None where the data has
+        none.
+        """
         if name not in self._splits:
             self._splits |= self._read(name)
         return self._splits.get(name)
@@ -123,25 +160,34 @@ class FeatureDataModule(RankingDataModule):
     def _read(self, name: str) -> dict[str, FeatureSplit]:
         if self.path == "synthetic":
             if self.fold is not None or self.dev_share is not None:
-                raise InputError("path 'synthetic' has no folds and brings its dev split; leave out fold and dev_share")
+                raise InputError(
+                    "path 'synthetic' has no folds and brings its dev split; leave out fold and dev_share"
+                )
             return synthetic_splits(self.seed)
         files = find_splits(Path(self.path), self.fold)
         if self.dev_share is not None and "train" in files and name in ("train", "dev"):
             if "dev" in files:
-                raise InputError(f"{self.path} has a dev split; leave out dev_share", option="dev_share")
+                raise InputError(
+                    f"{self.path} has a dev split; leave out dev_share", option="dev_share"
+                )
             train, dev = hold_out(read_letor(files["train"], self.first_feature), self.dev_share)
             return {"train": train, "dev": dev}
         return {name: read_letor(files[name], self.first_feature)} if name in files else {}
 
     def pools(self, split: str) -> EvalBatches | None:
-        """Made when asked for: a checkpoint may bring the normalisation after ``setup``, and then train is not read."""
+        """Made when they are asked for, not in :meth:`open`: a checkpoint may bring the normalisation
+        after ``setup``, and then train need not be read.
+        """
         one = self.split(split)
         if one is None:
             return None
         if self.normalisation.n_features != self.n_features:
+            # Steps that learn nothing want the number of features alone: any split tells it.
             fitted_on = self.split("train") if self.normalisation.learns else one
             if fitted_on is None:
-                raise InputError(f"{self.path} has no train split to fit the normalisation on; name a checkpoint (--ckpt_path)")
+                raise InputError(
+                    f"{self.path} has no train split to fit the normalisation on; name a checkpoint (--ckpt_path)"
+                )
             self.normalisation.fit(fitted_on, self.n_features)
         lists = [one.whole(query) for query in range(len(one))]
         collator = FeatureCollator(self.normalisation.apply(one))
@@ -173,11 +219,15 @@ class FeatureDataModule(RankingDataModule):
 
 
 def _close(one: dict, other: dict) -> bool:
-    """Whether two states of a normalisation are one but for rounding, which differs between machines."""
+    """Whether two states of a normalisation are one but for rounding, which differs between
+    machines.
+    """
 
     def same(a: object, b: object) -> bool:
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
             return a.shape == b.shape and torch.allclose(a, b)
         return a == b
 
-    return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
+    return one.keys() == other.keys() and all(
+        same(value, other[name]) for name, value in one.items()
+    )

@@ -1,64 +1,51 @@
-"""What is evaluated: the candidate pools of a split, or a search of the whole corpus; every query exactly once."""
+"""What is evaluated: the candidate pools of a split, or a search of the whole corpus; every query
+exactly once.
+"""
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collate import text_collator
 from ltr.data.collection import Collection, open_collection
-from ltr.data.formats import ApartTexts, FeatureVectors, Reads, TextReads
-from ltr.data.plans import EvalBatches
+from ltr.data.formats import ApartTexts, FeatureVectors, TextReads
 from ltr.data.query_lists import QueryLists
-from ltr.data.rows import Rows
-from ltr.data.scores import TaughtRows, Teaching
+from ltr.data.sampling.plan import EvalBatches
+from ltr.data.sampling.rows import Rows
+from ltr.data.sampling.taught import Labels, TaughtRows
 from ltr.data.tokens import TokenStore
+from ltr.datamodules.evaluation import Evaluation
+from ltr.datamodules.loading import Loading
 from ltr.datamodules.ranking import RankingDataModule
-from ltr.errors import InputError, at_least, one_of
-from ltr.search.corpus import SearchedCorpus
+from ltr.errors import InputError
+from ltr.search.evaluation import SearchedCorpus
 
 log = logging.getLogger(__name__)
 
 
 class PoolDataModule(RankingDataModule):
-    """Candidate pools for ``validate`` (dev), ``test`` and ``predict`` (test). Training data comes from its children.
+    """What ranks a collection: the lists of ``validate`` (dev), ``test`` and ``predict`` (test).
+
+    Training rows come from its children.
 
     Args:
         path: a collection, see :func:`ltr.data.collection.open_collection`.
-        candidates: the pools to re-rank: the source's own (``candidates``), or BM25's best of the whole corpus (``bm25``); or
-            ``corpus``: a dual encoder searches all of it.
-        depth: documents of a pool at most, best first; None takes all (``bm25`` and ``corpus`` need a number).
-        index: a faiss factory string for ``corpus``; ``Flat`` is exact, ``IVF4096,Flat`` or ``HNSW32`` are faster on millions of
-            documents. See :class:`ltr.search.index.DenseIndex`.
-        eval_batch_size, num_workers, persistent_workers, seed, reads: see :class:`ltr.datamodules.RankingDataModule`.
+        evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
+        loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
 
     Attributes:
         collection: open after ``setup``.
-        collator: makes batches, after ``setup``.
     """
 
     def __init__(
-        self,
-        path: str,
-        candidates: Literal["candidates", "bm25", "corpus"] | None = "candidates",
-        depth: int | None = None,
-        index: str = "Flat",
-        eval_batch_size: int = 16,
-        num_workers: int = 0,
-        persistent_workers: bool = False,
-        seed: int | None = None,
-        reads: Reads | None = None,
+        self, path: str, evaluation: Evaluation = Evaluation(), loading: Loading = Loading()
     ) -> None:
-        super().__init__(path, eval_batch_size, num_workers, persistent_workers, seed, reads)
-        if candidates in ("bm25", "corpus") and depth is None:
-            raise InputError(f"candidates {candidates!r} need a depth, the number of documents per query", option="depth")
-        at_least(1, depth=depth)
-        self.candidates, self.depth, self.index = candidates, depth, index
-        self.teaching = Teaching()
+        super().__init__(path, loading)
+        self.evaluation = evaluation
         self.collection: Collection  # from setup on
-        self._opened = False
+        self._opened: TextReads | None = None  # what the texts were opened for
         self._pools: dict[str, EvalBatches] = {}
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
@@ -72,82 +59,129 @@ class PoolDataModule(RankingDataModule):
         return super().evaluated(split) | texts
 
     def conventions(self) -> dict[str, object]:
-        index = {"index": self.index} if self.candidates == "corpus" else {}
-        return {"candidates": self.candidates, "depth": self.depth, **index}
+        evaluation = self.evaluation
+        said: dict[str, object] = {
+            "candidates": evaluation.candidates,
+            "depth": evaluation.depth,
+        }
+        if evaluation.candidates == "corpus":
+            said["index"] = evaluation.index
+        return said
 
     def prepare_data(self) -> None:
         """Read, check and tokenise once, in one process: the others find it all on disk."""
         self._open_texts()
 
-    def setup(self, stage: str) -> None:
-        one_of(("candidates", "bm25", "corpus"), candidates=self.candidates)
-        super().setup(stage)
+    def open(self, stage: str) -> None:
+        candidates = self.evaluation.candidates
+        if candidates is None and stage != "fit":
+            text = f"{self.path}: there is nothing to evaluate without candidates; set evaluation.candidates to corpus, say, and evaluation.depth to 100"
+            raise InputError(text, option="evaluation.candidates")
         self._open_texts()
         split = {"fit": "dev", "validate": "dev", "test": "test", "predict": "test"}[stage]
         self._pools.pop(split, None)
+        if candidates is None:
+            log.info(
+                "%s: evaluation.candidates is null: training goes without validation", self.path
+            )
+            return
         if stage == "fit" and split not in self.collection.qrels:
             log.info("%s has no judgements for 'dev': training goes without validation", self.path)
             return
         self._pools[split] = self._pool_batches(split, judged_only=stage != "predict")
 
     def _open_texts(self) -> None:
-        if self._opened:
+        reads = self._text_form()
+        if self._opened == reads:
             return
-        reads, collection = self._text_form(), self._open_collection()
-        tables = collection.queries, collection.corpus
-        self.collator = text_collator(*tables, reads)
-        self.collection, self._opened = collection, True
+        collection = self._open_collection()
+        self.collator = text_collator(collection.queries, collection.corpus, reads)
+        self.collection = collection
         self.content = {"queries": collection.queries.key, "documents": collection.corpus.key}
-        if self.candidates == "corpus":
-            assert isinstance(reads, ApartTexts) and self.depth is not None, "_text_form and the constructor check it"
-            queries, docs = (TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True))
-            own_texts = collection.queries.key == collection.corpus.key
-            self.corpus = SearchedCorpus(queries, docs, reads, self.depth, self.index, own_texts)
+        if self.evaluation.candidates == "corpus":
+            assert isinstance(reads, ApartTexts), "_text_form checks it"
+            self.corpus = SearchedCorpus(
+                TokenStore.open(collection.queries, reads.queries.tokenizer),
+                TokenStore.open(collection.corpus, reads.docs.tokenizer),
+                reads,
+                self.evaluation.needed_depth,
+                self.evaluation.index,
+                own_texts=collection.queries.key == collection.corpus.key,
+            )
+        self._opened = reads
 
-    def _taught(self, rows: Rows, drawable: Iterable[tuple[int, np.ndarray]], where: str) -> Rows:
-        """The rows with the labels that are asked for; ``drawable`` are the documents that they may draw, by query."""
-        scores = self.teaching.scores(self.collection)
+    def with_labels(
+        self, rows: Rows, labels: Labels, drawable: Iterable[tuple[int, np.ndarray]], where: str
+    ) -> Rows:
+        """Training rows with the labels that are asked for.
+
+        Args:
+            rows: with grades.
+            labels: what is asked for.
+            drawable: the documents that the rows may draw, by query.
+            where: names the rows in errors.
+        """
+        scores = labels.open(self.collection)
         if scores is None:
             return rows
         self.content["labels"] = scores.digest()
-        taught = TaughtRows(rows, scores, self.teaching.unscored, self.names("train"), where)
+        taught = TaughtRows(rows, scores, labels.unscored, self.names("train"), where)
         taught.check(drawable)
         return taught
 
     def _text_form(self) -> TextReads:
         """What the ranker reads, checked."""
-        reads, name = self.reads, type(self).__name__
+        reads = self.reads
+        name = type(self).__name__
         if reads is None or isinstance(reads, FeatureVectors):
             came = "nothing" if reads is None else "a ranker of feature vectors"
-            hint = "pass reads=ranker.reads of a text ranker, or reads=JoinedPairs(tokenizer, 128)"
-            raise InputError(f"{name} serves texts and must know how the ranker reads them, got {came}; {hint}")
+            hint = "train a module with a text ranker, or set data.reads = ranker.reads"
+            raise InputError(
+                f"{name} serves texts and must know how the ranker reads them, got {came}; {hint}"
+            )
         if not isinstance(reads, ApartTexts) and self.needs_in_batch:
             hint = "take TripletDataModule or ListDataModule, or a dual encoder"
-            raise InputError(f"a cross-encoder can't learn from groups: they hold relevant documents alone; {hint}")
-        if not isinstance(reads, ApartTexts) and self.candidates == "corpus":
-            text = "only a dual encoder can search the corpus: a cross-encoder reads pairs; set candidates to candidates or bm25"
-            raise InputError(text, option="candidates")
+            raise InputError(
+                f"a cross-encoder can't learn from groups: they hold relevant documents alone; {hint}"
+            )
+        if not isinstance(reads, ApartTexts) and self.evaluation.candidates == "corpus":
+            text = "only a dual encoder can search the corpus: a cross-encoder reads pairs; set evaluation.candidates to candidates or bm25"
+            raise InputError(text, option="evaluation.candidates")
         return reads
 
     def _open_collection(self) -> Collection:
         return open_collection(self.path)
 
     def _pool_batches(self, split: str, judged_only: bool) -> EvalBatches:
-        """The pools of the judged queries; or of all that have one, where there is nothing to measure."""
-        unjudged = QueryLists.from_rows([], [], [])
-        judged = self.collection.judgements(split) if judged_only else self.collection.qrels.get(split, unjudged)
-        asked = judged.query_rows if len(judged.query_rows) else np.arange(len(self.collection.queries))
-        if self.candidates == "corpus":
+        """The lists of a split: of the judged queries; or, to predict, of all that have candidates.
+        A search of the corpus, or by BM25, then takes the judged queries, or all if none is judged.
+        """
+        if judged_only:
+            judged = self.collection.judgements(split)
+        else:
+            judged = self.collection.qrels.get(split, QueryLists.from_rows([], [], []))
+        evaluation = self.evaluation
+        asked = judged.query_rows
+        if len(asked) == 0:
+            asked = np.arange(len(self.collection.queries))
+        if evaluation.candidates == "corpus":
             nothing = np.empty(0, dtype=np.int64)
             lists = [judged.labelled(query_row, nothing) for query_row in asked.tolist()]
-            return EvalBatches(lists, self.eval_batch_size, self.collator, self.world_size)
-        if self.candidates == "candidates":
+            return EvalBatches(lists, evaluation.batch_size, self.collator, self.world_size)
+        if evaluation.candidates == "candidates":
             pools = self.collection.pools(split, "candidates")
         else:
-            assert self.depth is not None, "the constructor checks it"
-            pools = bm25_lists(self.collection, asked, self.depth)
-        query_rows = judged.query_rows if judged_only else pools.query_rows
-        lists = [judged.labelled(query_row, pools.of(query_row)[0][: self.depth]) for query_row in query_rows]
-        if missing := sum(len(one.doc_rows) == 0 for one in lists):
-            log.warning("%d of %d %s queries have no candidates; they count as nothing found", missing, len(lists), split)
-        return EvalBatches(lists, self.eval_batch_size, self.collator, self.world_size)
+            pools = bm25_lists(self.collection, asked, evaluation.needed_depth)
+        lists = []
+        for query_row in judged.query_rows if judged_only else pools.query_rows:
+            docs, _ = pools.of(query_row)
+            lists.append(judged.labelled(query_row, docs[: evaluation.depth]))
+        missing = sum(len(labelled.doc_rows) == 0 for labelled in lists)
+        if missing:
+            log.warning(
+                "%d of %d %s queries have no candidates; they count as nothing found",
+                missing,
+                len(lists),
+                split,
+            )
+        return EvalBatches(lists, evaluation.batch_size, self.collator, self.world_size)

@@ -1,9 +1,12 @@
-"""In-batch negatives are longer lists: the documents of the other lists of a batch become further columns.
+"""In-batch negatives are longer lists: the documents of the other lists of a batch become further
+columns.
 
-Rows ``[B, N]`` become ``[B, B·N]``, and a P×K batch becomes the square matrix of all its texts. Labels must be grades, 0 for not
-relevant: a teacher's scores have no number for the documents of other lists.
+Rows ``[B, N]`` become ``[B, B·N]``, and a P×K batch becomes the square matrix of all its texts.
+Labels must be grades, 0 for not relevant: a teacher's scores have no number for the documents of
+other lists.
 
-Letters of shapes: b list, n document of a list, k text of a list, c column, t text of the batch, j judgement.
+Letters of shapes: b list, n document of a list, k text of a list, c column, t text of the batch, j
+judgement.
 """
 
 from typing import NamedTuple
@@ -23,20 +26,26 @@ class LongerLists(NamedTuple):
     columns: Tensor  # [C, H], embeddings of the texts they are compared with
     labels: Tensor  # [R, C] float, grades
     mask: Tensor  # [R, C] bool, False where a row must not be compared with a column
-    distances: Tensor | None = None  # [R, C] float, those of a query to its own documents, NaN elsewhere
+    distances: Tensor | None = (
+        None  # [R, C] float, those of a query to its own documents, NaN elsewhere
+    )
 
 
 def queries_against_all(lists: Embedded) -> LongerLists:
-    r"""Each query against the documents of all lists; column :math:`b N + n` is document n of list b.
+    r"""Each query against the documents of all lists; column :math:`b N + n` is document n of list
+    b.
 
-    A query's own documents keep their labels and mask. Documents of other lists get label 0. A row leaves out a document that
+    A query's own documents keep their labels and mask. Documents of other lists get label 0. A row
+    leaves out a document that
 
     * is padding,
-    * is judged for the query, with any grade: in ``judged_rows``, or by a label other than 0 in another list of the query,
+    * is judged for the query, with any grade: in ``judged_rows``, or by a label other than 0 in
+      another list of the query,
     * is also in the query's own list,
     * repeats a document of an earlier column.
 
-    Documents of equal text count as one document, whatever their ids, by ``doc_keys`` and ``judged_keys``.
+    Documents of equal text count as one document, whatever their ids, by ``doc_keys`` and
+    ``judged_keys``.
 
     Args:
         lists: of one batch, or of all processes.
@@ -54,8 +63,8 @@ def queries_against_all(lists: Embedded) -> LongerLists:
         Karpukhin et al. (2020), Dense passage retrieval for open-domain question answering.
 
     Example:
-        Two queries with two documents each. Document 7 is in both lists; document 9 is judged for the first query, though not in
-        its list, so it is not taken for irrelevant.
+        Two queries with two documents each. Document 7 is in both lists; document 9 is judged for
+        the first query, though not in its list, so it is not taken for irrelevant.
 
         >>> import torch
         >>> lists = Embedded(
@@ -75,7 +84,9 @@ def queries_against_all(lists: Embedded) -> LongerLists:
                 [ True, False,  True,  True]])
     """
     if lists.queries is None:
-        raise ValueError("queries_against_all needs lists with queries, got none; take all_against_all for groups of texts")
+        raise ValueError(
+            "queries_against_all needs lists with queries, got none; take all_against_all for groups of texts"
+        )
     n_lists, n_docs = lists.mask.shape
     same = find_duplicates(lists)
     mask_bc = same.is_first_c & ~same.judged_bc
@@ -85,26 +96,37 @@ def queries_against_all(lists: Embedded) -> LongerLists:
     mask_bc[own] = lists.mask
     labels_bc = lists.labels.new_zeros(mask_bc.shape)
     labels_bc[own] = lists.labels
-    return LongerLists(lists.queries, lists.docs.flatten(0, 1), labels_bc, mask_bc, _distances(lists.distances, own, labels_bc))
+    return LongerLists(
+        lists.queries,
+        lists.docs.flatten(0, 1),
+        labels_bc,
+        mask_bc,
+        _distances(lists.distances, own, labels_bc),
+    )
 
 
 def all_against_all(lists: Embedded) -> LongerLists:
-    r"""Every text of the batch as an anchor against all texts: first the queries, if there are any, then the documents.
+    r"""Every text of the batch as an anchor against all texts: first the queries, if there are any,
+    then the documents.
 
-    A query and the relevant documents of its list form a group. Two texts of a group have label 1, but a query as the anchor has
-    the grades of its documents. All other pairs have label 0. A document of label 0 belongs to no group: it is a negative for all
-    anchors, and its own row is masked.
+    A query and the relevant documents of its list form a group. Two texts of a group have label 1,
+    but a query as the anchor has the grades of its documents. All other pairs have label 0. A
+    document of label 0 belongs to no group: it is a negative for all anchors, and its own row is
+    masked.
 
     A row leaves out
 
-    * the anchor itself and its duplicates: documents of one ``doc_row``, or of equal text; queries of one ``query_row``,
+    * the anchor itself and its duplicates: documents of one ``doc_row``, or of equal text; queries
+      of one ``query_row``,
     * padding,
-    * texts of other lists that a judgement links with the anchor. One of the two is judged, with any grade, for a query that is
-      the other text, or that the other text is relevant to. So lists of one query don't use each other's positives as negatives,
+    * texts of other lists that a judgement links with the anchor. One of the two is judged, with
+      any grade, for a query that is the other text, or that the other text is relevant to. So lists
+      of one query don't use each other's positives as negatives,
     * texts of other lists that are also in the anchor's list, or repeat an earlier column.
 
-    Rows are not merged: a document that is relevant in two lists is an anchor twice, once with each group. The rows of the
-    queries, restricted to the columns of the documents, equal those of :func:`queries_against_all`.
+    Rows are not merged: a document that is relevant in two lists is an anchor twice, once with each
+    group. The rows of the queries, restricted to the columns of the documents, equal those of
+    :func:`queries_against_all`.
 
     Args:
         lists: of one batch, or of all processes.
@@ -116,7 +138,8 @@ def all_against_all(lists: Embedded) -> LongerLists:
         As :func:`queries_against_all` over ``[C, C]``.
 
     References:
-        Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person re-identification (P×K batches).
+        Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person re-identification
+        (P×K batches).
 
     Example:
         Two groups of two texts, without queries.
@@ -131,12 +154,19 @@ def all_against_all(lists: Embedded) -> LongerLists:
                 [0., 0., 1., 0.]])
     """
     same = find_duplicates(lists)
-    texts, at_bk, real_bk, group_bk, first_t, is_first_t = _places(lists, same)
-    first_bk, rows_bk, columns_bk = first_t[at_bk], at_bk.unsqueeze(2), at_bk.unsqueeze(1)
+    texts, at_bk, real_bk, group_bk, first_t, is_first_t = _end_to_end(lists, same)
+    first_bk = first_t[at_bk]
+    rows_bk = at_bk.unsqueeze(2)
+    columns_bk = at_bk.unsqueeze(1)
 
+    # Texts of other lists: the first of equal ones, and none that judgements link to the row.
     mask_tt = is_first_t & ~linked_texts(same.judged_bc, first_bk, group_bk, len(texts))[first_t]
+    # Of its own list a row has the real texts that are not its own.
     mask_tt[rows_bk, first_bk.unsqueeze(1)] = False
-    mask_tt[rows_bk, columns_bk] = real_bk.unsqueeze(1) & (first_bk.unsqueeze(2) != first_bk.unsqueeze(1))
+    mask_tt[rows_bk, columns_bk] = real_bk.unsqueeze(1) & (
+        first_bk.unsqueeze(2) != first_bk.unsqueeze(1)
+    )
+    # Texts outside of a group have no row.
     mask_tt[at_bk[~group_bk]] = False
 
     own_labels = (group_bk.unsqueeze(2) & group_bk.unsqueeze(1)).to(lists.labels.dtype)
@@ -145,27 +175,49 @@ def all_against_all(lists: Embedded) -> LongerLists:
     labels_tt = lists.labels.new_zeros(mask_tt.shape)
     labels_tt[rows_bk, columns_bk] = own_labels
     of_queries = None if lists.queries is None else lists.distances
-    return LongerLists(texts, texts, labels_tt, mask_tt, _distances(of_queries, (at_bk[:, :1], at_bk[:, 1:]), labels_tt))
+    return LongerLists(
+        texts,
+        texts,
+        labels_tt,
+        mask_tt,
+        _distances(of_queries, (at_bk[:, :1], at_bk[:, 1:]), labels_tt),
+    )
 
 
 def _distances(own_bn: Tensor | None, places: tuple[Tensor, Tensor], like: Tensor) -> Tensor | None:
-    """Distances of queries to their own documents at their places of a larger matrix, NaN elsewhere; None without any."""
+    """Distances of queries to their own documents at their places of a larger matrix, NaN
+    elsewhere; None without any.
+    """
     return None if own_bn is None else torch.full_like(like, torch.nan).index_put_(places, own_bn)
 
 
-def _places(lists: Embedded, same: Duplicates) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """All texts ``[T, H]``, queries first. For those of each list ``[B, K]``: their places, which are real, which form the
-    group. For all texts ``[T]``: the place of the first equal text, and whether that is the text itself.
-    """
-    (n_lists, n_docs), device = lists.mask.shape, lists.mask.device
+class _EndToEnd(NamedTuple):
+    """The texts of all lists end to end: T texts, queries first; K of each of B lists."""
+
+    texts: Tensor  # [T, H]
+    at_bk: Tensor  # [B, K] int64, the places of a list's texts among all
+    real_bk: Tensor  # [B, K] bool, False at the padding
+    group_bk: Tensor  # [B, K] bool, the query and its relevant documents
+    first_t: Tensor  # [T] int64, the place of the first equal text
+    is_first_t: Tensor  # [T] bool, whether that is the text itself
+
+
+def _end_to_end(lists: Embedded, same: Duplicates) -> _EndToEnd:
+    n_lists, n_docs = lists.mask.shape
+    device = lists.mask.device
     n_queries = 0 if lists.queries is None else n_lists
     at_bk = n_queries + torch.arange(n_lists * n_docs, device=device).view(n_lists, n_docs)
-    real_bk, group_bk = lists.mask, lists.mask & (lists.labels > 0)
-    texts, first_t, is_first_t = lists.docs.flatten(0, 1), n_queries + same.docs_bn.flatten(), same.is_first_c
+    real_bk = lists.mask
+    group_bk = lists.mask & (lists.labels > 0)
+    texts = lists.docs.flatten(0, 1)
+    first_t = n_queries + same.docs_bn.flatten()
+    is_first_t = same.is_first_c
     if lists.queries is not None:
         b = torch.arange(n_lists, device=device)
         at_bk = torch.cat([b.unsqueeze(1), at_bk], dim=1)
-        real_bk, group_bk = F.pad(real_bk, (1, 0), value=True), F.pad(group_bk, (1, 0), value=True)
+        real_bk = F.pad(real_bk, (1, 0), value=True)
+        group_bk = F.pad(group_bk, (1, 0), value=True)
         texts = torch.cat([lists.queries, texts])
-        first_t, is_first_t = torch.cat([same.queries_b, first_t]), torch.cat([same.queries_b == b, is_first_t])
-    return texts, at_bk, real_bk, group_bk, first_t, is_first_t
+        first_t = torch.cat([same.queries_b, first_t])
+        is_first_t = torch.cat([same.queries_b == b, is_first_t])
+    return _EndToEnd(texts, at_bk, real_bk, group_bk, first_t, is_first_t)

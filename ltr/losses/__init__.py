@@ -1,9 +1,11 @@
 # ruff: noqa: F401, F403, F405
-"""Ranking losses: functions of one labelled score matrix, ``loss(scores, labels, mask, margin) -> scalar``.
+"""Ranking losses: functions of one labelled score matrix,
+``loss(scores, labels, mask, margin) -> scalar``.
 
-Every subclass of :class:`Loss` in a file of this folder is exported here: a new loss needs its own file only. The files are found
-when the package is imported; a list of names would be a second place to edit, and to forget. Type checkers, which run nothing,
-read the imports below instead; a file that is missing among them works all the same.
+Every subclass of :class:`Loss` in a file of this folder is exported here: a new loss needs its own
+file only. The files are found when the package is imported; a list of names would be a second place
+to edit, and to forget. Type checkers, which run nothing, read the imports below instead; a file
+that is missing among them works all the same.
 """
 
 import importlib

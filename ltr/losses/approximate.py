@@ -1,4 +1,5 @@
-"""Smooth stand-ins for ranking metrics: the loss is 1 minus the metric, with ranks or sorting made differentiable.
+"""Smooth stand-ins for ranking metrics: the loss is 1 minus the metric, with ranks or sorting made
+differentiable.
 
 Letters of shapes: b row (one query), i and j documents, r rank.
 """
@@ -8,14 +9,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ltr.errors import positive
 from ltr.gains import exp_gain
-from ltr.losses.lists import check_lists, relevant_and_not, two_labels
-from ltr.losses.loss import Loss, Reduction, positive
-from ltr.losses.pairs.blocks import sum_in_blocks
-from ltr.losses.pairs.uppers import pack
+from ltr.losses.loss import Loss, Reduction
 from ltr.losses.ranked import best_dcg, discount
+from ltr.pairs.blocks import sum_in_blocks
+from ltr.pairs.lists import check_lists, relevant_and_not, two_labels
+from ltr.pairs.uppers import pack
 
-# Rounds of Sinkhorn's row and column scaling; NeuralSort's rows sum to 1 already, and its columns nearly do.
+# Rounds of Sinkhorn's row and column scaling; NeuralSort's rows sum to 1 already, and its columns
+# nearly do.
 SINKHORN_ROUNDS = 10
 
 
@@ -26,13 +29,16 @@ class ApproxNDCGLoss(Loss):
         \ell(s, y) = 1 - \frac{1}{\max \mathrm{DCG}} \sum_i \frac{2^{y_i} - 1}{\log_2(1 + \pi_i)}, \qquad
         \pi_i = 1 + \sum_{j \ne i} \frac{1}{1 + e^{(s_i - s_j) / \tau}}
 
-    Use: To train for nDCG itself with many lists; set the temperature to the size of a typical gap of scores.
+    Use: To train for nDCG itself with many lists; set the temperature to the size of a typical gap
+    of scores.
     Cost: O(P·N) time for P documents with a grade above 0, O(N · block) memory.
-    References: Qin, Liu & Li (2010), A general approximation framework for direct optimization of information retrieval measures;
-        Bruch et al. (2019), Revisiting approximate metric optimization in the age of deep neural networks.
+    References: Qin, Liu & Li (2010), A general approximation framework for direct optimization of
+    information retrieval measures; Bruch et al. (2019), Revisiting approximate metric optimization
+    in the age of deep neural networks.
 
     Args:
-        temperature: in units of score; towards 0 the ranks become exact, and their gradient vanishes.
+        temperature: in units of score; towards 0 the ranks become exact, and their gradient
+            vanishes.
 
     Example:
         >>> ApproxNDCGLoss()(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]))  # both at rank 1.5: 1 - 1 / log2(2.5)
@@ -43,15 +49,25 @@ class ApproxNDCGLoss(Loss):
         super().__init__(reduction)
         self.temperature = positive("temperature", temperature)
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         gains = exp_gain(labels)
         has_signal_b = two_labels(gains, mask)
         columns, real = pack(~(gains <= 0) & mask)  # a NaN among them, to let it out
         gain_p = gains.gather(1, columns).masked_fill(~real, 0.0)
 
-        def block(span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-            above_ij = torch.sigmoid((lists[0].unsqueeze(1) - docs[0].unsqueeze(2)) / self.temperature)
+        def block(
+            span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]
+        ) -> tuple[Tensor, Tensor]:
+            above_ij = torch.sigmoid(
+                (lists[0].unsqueeze(1) - docs[0].unsqueeze(2)) / self.temperature
+            )
             # A document counts itself as one half.
             rank_i = 0.5 + above_ij.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=2)
             dcg_b = (gain_p[:, span] / torch.log2(1 + rank_i)).sum(dim=1)
@@ -63,7 +79,8 @@ class ApproxNDCGLoss(Loss):
 
 
 class ApproxMRRLoss(Loss):
-    r"""1 − reciprocal rank of the first relevant document, its rank a smooth count of the irrelevant documents above it.
+    r"""1 − reciprocal rank of the first relevant document, its rank a smooth count of the
+    irrelevant documents above it.
 
     .. math::
         \ell(s, y) = 1 - \Bigl(1 + \sum_{j \notin R} \frac{1}{1 + e^{(\max_{i \in R} s_i - s_j) / \tau}}\Bigr)^{-1},
@@ -73,8 +90,8 @@ class ApproxMRRLoss(Loss):
 
     Use: Questions with one answer, judged by MRR.
     Cost: O(N) time and memory.
-    References: After Qin, Liu & Li (2010), A general approximation framework for direct optimization of information retrieval
-        measures.
+    References: After Qin, Liu & Li (2010), A general approximation framework for direct
+    optimization of information retrieval measures.
 
     Args:
         temperature: in units of score; towards 0 the value becomes the metric's.
@@ -84,16 +101,30 @@ class ApproxMRRLoss(Loss):
         tensor(0.3333)
     """
 
+    tells_grades = False
+
     def __init__(self, temperature: float = 0.1, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.temperature = positive("temperature", temperature)
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
         # A row without a relevant document keeps its zeros: the maximum of nothing would be -inf.
-        best_b = scores.masked_fill(~relevant & has_signal_b.unsqueeze(1), -torch.inf).amax(dim=1, keepdim=True)
-        above = torch.sigmoid((scores - best_b) / self.temperature).masked_fill(~irrelevant, 0.0).sum(dim=1)
+        best_b = scores.masked_fill(~relevant & has_signal_b.unsqueeze(1), -torch.inf).amax(
+            dim=1, keepdim=True
+        )
+        above = (
+            torch.sigmoid((scores - best_b) / self.temperature)
+            .masked_fill(~irrelevant, 0.0)
+            .sum(dim=1)
+        )
         return self.reduce((1 - 1 / (1 + above)).masked_fill(~has_signal_b, 0.0), has_signal_b)
 
 
@@ -104,13 +135,15 @@ class NeuralNDCGLoss(Loss):
         \ell(s, y) = 1 - \frac{1}{\max \mathrm{DCG}} \sum_r \frac{\sum_j P_{rj} (2^{y_j} - 1)}{\log_2(1 + r)}, \qquad
         P_{r \cdot} = \mathrm{softmax}\Bigl(\frac{(n + 1 - 2r)\, s - \sum_j |s - s_j|}{\tau}\Bigr)
 
-    P is NeuralSort's relaxed permutation, scaled by Sinkhorn's algorithm so that rows and columns sum to 1: no document's gain
-    counts twice.
+    P is NeuralSort's relaxed permutation, scaled by Sinkhorn's algorithm so that rows and columns
+    sum to 1: no document's gain counts twice.
 
-    Use: Lists of up to some hundred documents judged by nDCG, where ApproxNDCG's counts are too coarse.
+    Use: Lists of up to some hundred documents judged by nDCG, where ApproxNDCG's counts are too
+    coarse.
     Cost: O(N²) time and memory, some twenty passes.
-    References: Pobrotyn & Białobrzeski (2021), NeuralNDCG: direct optimisation of a ranking metric via differentiable relaxation
-        of sorting; Grover et al. (2019), Stochastic optimization of sorting networks via continuous relaxations.
+    References: Pobrotyn & Białobrzeski (2021), NeuralNDCG: direct optimisation of a ranking metric
+    via differentiable relaxation of sorting; Grover et al. (2019), Stochastic optimization of
+    sorting networks via continuous relaxations.
 
     Args:
         temperature: in units of score; towards 0 the sort becomes exact.
@@ -124,7 +157,13 @@ class NeuralNDCGLoss(Loss):
         super().__init__(reduction)
         self.temperature = positive("temperature", temperature)
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         gains = exp_gain(labels)
         has_signal_b = two_labels(gains, mask)
@@ -135,13 +174,18 @@ class NeuralNDCGLoss(Loss):
         gap_ij = (scores.unsqueeze(2) - scores.unsqueeze(1)).abs()
         distance_j = gap_ij.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=2)
         slope_r = n_b + 1 - 2 * ranks_r
-        log_p = (slope_r.unsqueeze(2) * scores.unsqueeze(1) - distance_j.unsqueeze(1)) / self.temperature
+        log_p = (
+            slope_r.unsqueeze(2) * scores.unsqueeze(1) - distance_j.unsqueeze(1)
+        ) / self.temperature
         log_p = log_p.masked_fill(~real_rj, 0.0)
         for _ in range(SINKHORN_ROUNDS):
             for dim in (2, 1):
-                # Rows and columns of padding have nothing to sum; they stay 0 and are left out of every other sum.
+                # Rows and columns of padding have nothing to sum; they stay 0 and are left out of
+                # every other sum.
                 empty = ~real_rj.any(dim=dim, keepdim=True)
-                total = torch.logsumexp(log_p.masked_fill(~real_rj & ~empty, -torch.inf), dim=dim, keepdim=True)
+                total = torch.logsumexp(
+                    log_p.masked_fill(~real_rj & ~empty, -torch.inf), dim=dim, keepdim=True
+                )
                 log_p = (log_p - total).masked_fill(~real_rj, 0.0)
         gain_r = (log_p.exp().masked_fill(~real_rj, 0.0) * gains.unsqueeze(1)).sum(dim=2)
         value_b = 1 - (gain_r * discount(gains)).sum(dim=1) / best_dcg(gains)

@@ -6,9 +6,9 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from ltr.errors import InputError
+from ltr.errors import InputError, not_negative
 from ltr.losses.listwise import SoftmaxLoss
-from ltr.losses.loss import Loss, not_negative
+from ltr.losses.loss import Loss
 from ltr.losses.pairwise import MarginRankingLoss
 
 
@@ -17,12 +17,14 @@ class WeightedSum(Loss):
 
     A margin of the batch goes to the losses that take one. Each loss keeps its own reduction.
 
-    Use: To keep a second objective in sight, for instance a margin beside a distribution, or distillation beside labels.
+    Use: To keep a second objective in sight, for instance a margin beside a distribution, or
+    distillation beside labels.
     Cost: The sum of theirs.
     References: Those of the losses.
 
     Args:
-        losses: the losses; None is :class:`ltr.losses.SoftmaxLoss` and :class:`ltr.losses.MarginRankingLoss`, order and gap.
+        losses: the losses; None is :class:`ltr.losses.SoftmaxLoss` and
+            :class:`ltr.losses.MarginRankingLoss`, order and gap.
         weights: one number each, at least 0; None is 1 for all.
 
     Raises:
@@ -35,31 +37,49 @@ class WeightedSum(Loss):
         tensor(0.9431)
     """
 
-    def __init__(self, losses: list[Loss] | None = None, weights: list[float] | None = None) -> None:
+    def __init__(
+        self, losses: list[Loss] | None = None, weights: list[float] | None = None
+    ) -> None:
         super().__init__()
         losses = [SoftmaxLoss(), MarginRankingLoss()] if losses is None else losses
         self.weights = [1.0] * len(losses) if weights is None else weights
         if not losses or len(self.weights) != len(losses):
             came = f"{len(losses)} and {len(self.weights)}"
-            raise InputError(f"losses must not be empty and weights must be one for each, got {came}", option="weights")
+            raise InputError(
+                f"losses must not be empty and weights must be one for each, got {came}",
+                option="weights",
+            )
         for weight in self.weights:
             not_negative("weights", weight)
         self.losses: Iterable[Loss] = nn.ModuleList(losses)  # type: ignore[assignment]  # it forgets the class of its modules
         self.takes_margin = any(loss.takes_margin for loss in losses)
         self.takes_scores = all(loss.takes_scores for loss in losses)
+        self.tells_grades = any(loss.tells_grades for loss in losses)
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         values = [loss(scores, labels, mask, margin) for loss in self.losses]
         return sum(weight * value for weight, value in zip(self.weights, values, strict=True))
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
         """The largest that one of the losses with a weight above 0 asks for, pair by pair."""
         pairs = zip(self.losses, self.weights, strict=True)
-        asked = [m for loss, weight in pairs if weight > 0 and (m := loss.asked_margin(margin)) is not None]
+        asked = [
+            m
+            for loss, weight in pairs
+            if weight > 0 and (m := loss.asked_margin(margin)) is not None
+        ]
         like = next((m for m in asked if isinstance(m, Tensor)), None)
         if like is None:
             return max(asked, default=None)
         tensors = [torch.as_tensor(m).to(like) for m in asked]
-        if any(t.ndim == 3 for t in tensors):  # [B, N] is per less relevant document: the last of three dimensions
+        if any(
+            t.ndim == 3 for t in tensors
+        ):  # [B, N] is per less relevant document: the last of three dimensions
             tensors = [t.unsqueeze(1) if t.ndim == 2 else t for t in tensors]
         return reduce(torch.maximum, tensors)

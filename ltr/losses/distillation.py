@@ -5,14 +5,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ltr.losses.lists import check_lists, masked_log_softmax, two_labels
-from ltr.losses.loss import Loss, Reduction, positive
-from ltr.losses.pairs import mean_over_pairs
-from ltr.losses.pairs.blocks import sum_in_blocks
+from ltr.errors import positive
+from ltr.losses.loss import Loss, Reduction
+from ltr.pairs import mean_over_pairs
+from ltr.pairs.blocks import sum_in_blocks
+from ltr.pairs.lists import check_lists, masked_log_softmax, two_labels
 
 
 class MarginMSELoss(Loss):
-    r"""Squared difference between the score gaps of student and teacher, over every pair that the teacher tells apart.
+    r"""Squared difference between the score gaps of student and teacher, over every pair that the
+    teacher tells apart.
 
     .. math::
         \ell(s, t) = \frac{1}{|P|} \sum_{(i, j) \in P} \bigl((s_i - s_j) - (t_i - t_j)\bigr)^2,
@@ -20,8 +22,8 @@ class MarginMSELoss(Loss):
 
     Use: A teacher's scores in the units of the student's (a cross-encoder teaching a dual encoder).
     Cost: O(P·N) time, O(N · block) memory.
-    References: Hofstätter et al. (2020), Improving efficient neural ranking models with cross-architecture knowledge
-        distillation.
+    References: Hofstätter et al. (2020), Improving efficient neural ranking models with
+    cross-architecture knowledge distillation.
 
     Example:
         >>> import torch
@@ -31,8 +33,16 @@ class MarginMSELoss(Loss):
 
     takes_scores = True
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        def cost(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
+        def cost(
+            s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor
+        ) -> Tensor:
             return ((s_i - y_i) - (s_j - y_j)).square()
 
         return self.reduce(*mean_over_pairs(scores, labels, mask, cost))
@@ -45,10 +55,11 @@ class KLDivergenceLoss(Loss):
         \ell(s, t) = \tau^2 \sum_i p_i \log \frac{p_i}{q_i}, \qquad
         p = \mathrm{softmax}(t / \tau),\; q = \mathrm{softmax}(s / \tau)
 
-    The factor :math:`\tau^2` keeps the size of the gradient when the temperature changes. A list needs two documents that the
-    teacher tells apart.
+    The factor :math:`\tau^2` keeps the size of the gradient when the temperature changes. A list
+    needs two documents that the teacher tells apart.
 
-    Use: A teacher whose scores have another scale, or where only the share of each document in its list counts.
+    Use: A teacher whose scores have another scale, or where only the share of each document in its
+    list counts.
     Cost: O(N) time and memory.
     References: Hinton, Vinyals & Dean (2015), Distilling the knowledge in a neural network.
 
@@ -67,7 +78,13 @@ class KLDivergenceLoss(Loss):
         super().__init__(reduction)
         self.temperature = positive("temperature", temperature)
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         has_signal_b = two_labels(labels, mask)
         log_p = masked_log_softmax(labels / self.temperature, mask)
@@ -77,19 +94,21 @@ class KLDivergenceLoss(Loss):
 
 
 class ADRMSELoss(Loss):
-    r"""Squared difference of the teacher's ranks and smooth ranks of the student, those of the first documents weighing most.
+    r"""Squared difference of the teacher's ranks and smooth ranks of the student, those of the
+    first documents weighing most.
 
     .. math::
         \ell(s, t) = \frac{1}{N} \sum_i \frac{(\pi_i - \hat\pi_i)^2}{\log_2(1 + \pi_i)}, \qquad
         \hat\pi_i = 1 + \sum_{j \ne i} \frac{1}{1 + e^{(s_i - s_j) / \tau}}
 
-    :math:`\pi_i` is the rank that the teacher gives, 1 for its best document; documents of equal scores share the mean of their
-    ranks. A list needs two documents that the teacher tells apart.
+    :math:`\pi_i` is the rank that the teacher gives, 1 for its best document; documents of equal
+    scores share the mean of their ranks. A list needs two documents that the teacher tells apart.
 
-    Use: A teacher that ranks but whose scores mean nothing, such as a large language model that sorts lists.
+    Use: A teacher that ranks but whose scores mean nothing, such as a large language model that
+    sorts lists.
     Cost: O(N²) time, O(N · block) memory.
-    References: Schlatt et al. (2024), Rank-DistiLLM: closing the effectiveness gap between cross-encoders and LLMs for passage
-        re-ranking (ADR-MSE).
+    References: Schlatt et al. (2024), Rank-DistiLLM: closing the effectiveness gap between
+    cross-encoders and LLMs for passage re-ranking (ADR-MSE).
 
     Args:
         temperature: of the smooth ranks, in units of score.
@@ -106,18 +125,34 @@ class ADRMSELoss(Loss):
         super().__init__(reduction)
         self.temperature = positive("temperature", temperature)
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         has_signal_b = two_labels(labels, mask)
         real_i = mask.to(scores.dtype)
 
-        def block(span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-            (s_i, t_i, real_i), (s_j, t_j, real_j) = ([x.unsqueeze(2) for x in docs], [x.unsqueeze(1) for x in lists])
+        def block(
+            span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]
+        ) -> tuple[Tensor, Tensor]:
+            (s_i, t_i, real_i), (s_j, t_j, real_j) = (
+                [x.unsqueeze(2) for x in docs],
+                [x.unsqueeze(1) for x in lists],
+            )
             # A document counts itself as one half, and those of an equal score too.
             above_ij = ((t_j > t_i) + 0.5 * (t_j == t_i)) * real_j
             smooth_ij = torch.sigmoid((s_j - s_i) / self.temperature) * real_j
-            rank_i, smooth_i = 0.5 + above_ij.sum(dim=2), 0.5 + smooth_ij.sum(dim=2)
-            cost_i = (rank_i - smooth_i).square() / torch.log2(1 + rank_i.clamp(min=1)) * real_i.squeeze(2)
+            rank_i = 0.5 + above_ij.sum(dim=2)
+            smooth_i = 0.5 + smooth_ij.sum(dim=2)
+            cost_i = (
+                (rank_i - smooth_i).square()
+                / torch.log2(1 + rank_i.clamp(min=1))
+                * real_i.squeeze(2)
+            )
             return cost_i.sum(dim=1), torch.zeros_like(cost_i.sum(dim=1))
 
         sum_b, _ = sum_in_blocks(block, [scores, labels, real_i], [scores, labels, real_i])

@@ -1,28 +1,41 @@
 """Pairwise losses weighted by what a swap of two documents does to a ranking metric.
 
-The weights come from the ranking by the current scores, sorted anew at every call; they carry no gradient. Letters of shapes:
-b row (one query), r rank, i upper rank (above) and j lower rank of a pair, n_r a vector over ranks.
+The weights come from the ranking by the current scores, sorted anew at every call; they carry no
+gradient. Letters of shapes: b row (one query), r rank, i upper rank (above) and j lower rank of a
+pair, n_r a vector over ranks.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.errors import InputError
+from ltr.errors import InputError, not_negative, one_of, positive
 from ltr.gains import exp_gain
-from ltr.losses.lists import check_lists, relevant_and_not, two_labels
-from ltr.losses.loss import Loss, Reduction, check_choice, not_negative, positive
-from ltr.losses.pairs.blocks import sum_in_blocks
-from ltr.losses.pairs.choose import partners
-from ltr.losses.ranked import Ranked, SwapMetric, best_dcg, discount, of_i, of_j, rank_lists, ranked_margins, swap_weights
+from ltr.losses.loss import Loss, Reduction
+from ltr.losses.ranked import (
+    Ranked,
+    SwapMetric,
+    best_dcg,
+    discount,
+    of_i,
+    of_j,
+    rank_lists,
+    ranked_margins,
+    swap_weights,
+)
+from ltr.pairs.blocks import sum_in_blocks
+from ltr.pairs.choices import PairChoice, check_pairs
+from ltr.pairs.choose import partners
+from ltr.pairs.lists import check_lists, relevant_and_not, two_labels
 
 Scheme = Literal["ndcg1", "ndcg2", "ndcg2++"]
 PairCost = Literal["logistic", "hinge", "squared hinge"]
-ChosenPairs = Literal["all", "hardest", "semi-hard", "adjacent"]
+ChosenName = Literal["all", "hardest", "semi-hard", "adjacent"]
+ChosenPairs = ChosenName | PairChoice
 
 
 class LambdaRankLoss(Loss):
@@ -32,16 +45,18 @@ class LambdaRankLoss(Loss):
         \ell(s, y) = \sum_{(i, j) \in P} |\Delta Z_{ij}| \; \phi(s_i - s_j - m_{ij}), \qquad
         \phi(x) = \frac{1}{\sigma} \log\bigl(1 + e^{-\sigma x}\bigr), \quad P \subseteq \{(i, j) : y_i > y_j\}
 
-    :math:`\Delta Z_{ij}` is the metric after swapping i and j in the present ranking, minus the metric before: nDCG with gain
-    :math:`2^y - 1`; ERR with :math:`R = (2^y - 1) / 2^{y_{max}}`; reciprocal rank, average precision and precision with relevance
-    :math:`y > 0`. As published the cost :math:`\phi` is ``logistic``, without a margin, over all pairs; ``hinge`` is
-    :math:`\max(0, -x)`, ``squared hinge`` its square. A row in which no swap changes the metric gives 0.
+    :math:`\Delta Z_{ij}` is the metric after swapping i and j in the present ranking, minus the
+    metric before: nDCG with gain :math:`2^y - 1`; ERR with :math:`R = (2^y - 1) / 2^{y_{max}}`;
+    reciprocal rank, average precision and precision with relevance :math:`y > 0`. As published the
+    cost :math:`\phi` is ``logistic``, without a margin, over all pairs; ``hinge`` is :math:`\max(0,
+    -x)`, ``squared hinge`` its square. A row in which no swap changes the metric gives 0.
 
-    Use: To train for one metric, the top of the list above all. Start from a trained ranker, or take it from the start with
-        graded lists.
-    Cost: O(N log N + k·N) time, O(N · block) memory: only pairs with a document in the top k are touched.
-    References: Burges, Ragno & Le (2006), Learning to rank with nonsmooth cost functions; Burges (2010), From RankNet to
-        LambdaRank to LambdaMART: an overview.
+    Use: To train for one metric, the top of the list above all. Start from a trained ranker, or
+    take it from the start with graded lists.
+    Cost: O(N log N + k·N) time, O(N · block) memory: only pairs with a document in the top k are
+    touched.
+    References: Burges, Ragno & Le (2006), Learning to rank with nonsmooth cost functions; Burges
+    (2010), From RankNet to LambdaRank to LambdaMART: an overview.
 
     Args:
         metric: ``ndcg``, ``err``, ``mrr``, ``ap`` or ``precision``.
@@ -51,7 +66,8 @@ class LambdaRankLoss(Loss):
         max_grade: the largest grade of the scale; only ``err`` uses it.
         cost: ``logistic``, ``hinge`` or ``squared hinge``.
         margin: in units of score; used where the batch brings none.
-        pairs: ``all``, ``hardest``, ``semi-hard`` or ``adjacent``, as in :class:`ltr.losses.MarginRankingLoss`.
+        pairs: ``all``, ``hardest``, ``semi-hard`` or ``adjacent``, as in
+            :class:`ltr.losses.MarginRankingLoss`.
 
     Example:
         >>> scores, labels = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]])
@@ -74,34 +90,56 @@ class LambdaRankLoss(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        for option, value, choices in (("metric", metric, SwapMetric), ("cost", cost, PairCost), ("pairs", pairs, ChosenPairs)):
-            check_choice(option, value, choices)
-        self.metric, self.k, self.sigma, self.normalize = metric, checked_cut(k), positive("sigma", sigma), normalize
-        self.max_grade, self.margin = positive("max_grade", max_grade), not_negative("margin", margin)
-        self.cost, self.pairs = cost, pairs
+        one_of(get_args(SwapMetric), metric=metric)
+        one_of(get_args(PairCost), cost=cost)
+        check_pairs(pairs, get_args(ChosenName))
+        self.metric = metric
+        self.tells_grades = metric in ("ndcg", "err")
+        self.k = checked_cut(k)
+        self.sigma = positive("sigma", sigma)
+        self.normalize = normalize
+        self.max_grade = positive("max_grade", max_grade)
+        self.margin = not_negative("margin", margin)
+        self.cost = cost
+        self.pairs = pairs
         if metric == "precision" and k is None:
-            raise InputError("metric='precision' needs k, the ranks that it counts; got None", option="k")
+            raise InputError(
+                "metric='precision' needs k, the ranks that it counts; got None", option="k"
+            )
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         asked = self.asked_margin(margin)
         ranked = rank_lists(scores, labels, mask, asked)
-        delta, real_r = swap_weights(ranked, self.metric, self.k, self.max_grade), ranked.real.to(scores.dtype)
-        chosen = None if self.pairs == "all" else partners(ranked.scores, ranked.labels, ranked.real, self.pairs)
+        delta = swap_weights(ranked, self.metric, self.k, self.max_grade)
+        real_r = ranked.real.to(scores.dtype)
+        wins = _chosen(self.pairs, ranked)
 
-        def block(span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        def block(
+            span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]
+        ) -> tuple[Tensor, Tensor]:
             with torch.no_grad():
-                # 1 where the upper document is the more relevant one, -1 where the lower one is, 0 where there is no pair.
-                sign_ij = (of_i(ranked.labels, span) - of_j(ranked.labels, span)).sign_().triu_(1) * of_j(real_r, span)
-                if chosen is not None:
-                    key_r, known_r = chosen
-                    upper_wins = of_i(key_r, span) == of_j(known_r, span)
-                    sign_ij *= torch.where(sign_ij > 0, upper_wins, of_j(key_r, span) == of_i(known_r, span))
+                # 1 where the document at the higher rank is the more relevant one, -1 where that at
+                # the lower rank is, 0 where there is no pair.
+                sign_ij = (of_i(ranked.labels, span) - of_j(ranked.labels, span)).sign_().triu_(
+                    1
+                ) * of_j(real_r, span)
+                if wins is not None:
+                    upper_wins, lower_wins = wins(span)
+                    sign_ij *= torch.where(sign_ij > 0, upper_wins, lower_wins)
                 weight_ij = delta(span) * sign_ij.abs()
             gap_ij = sign_ij * (docs[0].unsqueeze(2) - of_j(lists[0], span))
             if isinstance(asked, Tensor):
                 upper, lower = ranked_margins(docs[1:], lists[1:], span)
-                gap_ij = gap_ij - torch.where(sign_ij > 0, upper, lower).masked_fill(sign_ij == 0, 0.0)
+                gap_ij = gap_ij - torch.where(sign_ij > 0, upper, lower).masked_fill(
+                    sign_ij == 0, 0.0
+                )
             elif asked:
                 gap_ij = gap_ij - asked
             return (weight_ij * self._phi(gap_ij)).sum(dim=(1, 2)), weight_ij.sum(dim=(1, 2))
@@ -124,7 +162,11 @@ class LambdaRankLoss(Loss):
         if self.metric in ("ndcg", "err"):
             return two_labels(exp_gain(labels), mask)
         has_both_b = relevant_and_not(labels, mask)[2]
-        return has_both_b & (mask.sum(dim=1) > self.k) if self.metric == "precision" and self.k else has_both_b
+        return (
+            has_both_b & (mask.sum(dim=1) > self.k)
+            if self.metric == "precision" and self.k
+            else has_both_b
+        )
 
 
 class LambdaLoss(Loss):
@@ -144,17 +186,19 @@ class LambdaLoss(Loss):
         \delta_{ij} = \left|\frac{1}{D_{|i-j|}} - \frac{1}{D_{|i-j|+1}}\right|,\;
         \rho_{ij} = \left|\frac{1}{D_i} - \frac{1}{D_j}\right|
 
-    where :math:`D_{|i-j|}` is the discount at the distance of the two ranks. :math:`\rho_{ij} |G_i - G_j|` is LambdaRank's
-    :math:`|\Delta \mathrm{nDCG}|`.
+    where :math:`D_{|i-j|}` is the discount at the distance of the two ranks. :math:`\rho_{ij} |G_i
+    - G_j|` is LambdaRank's :math:`|\Delta \mathrm{nDCG}|`.
 
-    Use: Graded lists judged by nDCG: LambdaRank's idea with a bound behind it; ndcg2++ is the one to try first.
+    Use: Graded lists judged by nDCG: LambdaRank's idea with a bound behind it; ndcg2++ is the one
+    to try first.
     Cost: O(N log N + k·N) time, O(N · block) memory.
     References: Wang et al. (2018), The LambdaLoss framework for ranking metric optimization.
 
     Args:
         scheme: ``ndcg1``, ``ndcg2`` or ``ndcg2++``.
         mu: weight of ndcg2 inside ndcg2++.
-        k: only pairs with a document among the first k ranks count, and max DCG is that of k ranks; None counts all.
+        k: only pairs with a document among the first k ranks count, and max DCG is that of k ranks;
+            None counts all.
         sigma: steepness, in 1 / units of score.
 
     Example:
@@ -172,23 +216,36 @@ class LambdaLoss(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        check_choice("scheme", scheme, Scheme)
-        self.scheme, self.mu, self.k, self.sigma = scheme, not_negative("mu", mu), checked_cut(k), positive("sigma", sigma)
+        one_of(get_args(Scheme), scheme=scheme)
+        self.scheme = scheme
+        self.mu = not_negative("mu", mu)
+        self.k = checked_cut(k)
+        self.sigma = positive("sigma", sigma)
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, labels, real = check_lists(scores, labels, mask)
         ranked = rank_lists(self.sigma * scores, labels, real)
-        weights, real_r = self._weights(ranked), ranked.real.to(scores.dtype)
+        weights = self._weights(ranked)
+        real_r = ranked.real.to(scores.dtype)
 
-        def block(span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        def block(
+            span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]
+        ) -> tuple[Tensor, Tensor]:
             x_ij = docs[0].unsqueeze(2) - of_j(lists[0], span)
             with torch.no_grad():
-                # As numbers, to multiply with: on a CPU an operation on bools takes several times as long as one on floats.
+                # As numbers, to multiply with: on a CPU an operation on bools takes several times
+                # as long as one on floats.
                 # Padding comes last, so a real j is enough.
                 pair_ij = x_ij.new_ones(x_ij.shape[1:]).triu_(1) * of_j(real_r, span)
-                both_ij, below_ij = (w.mul_(pair_ij) for w in weights(span))
+                total_ij, j_first_ij = (w.mul_(pair_ij) for w in weights(span))
             # log(1 + e^x) = log(1 + e^-x) + x: one logarithm for both directions.
-            value_ij = below_ij * x_ij - both_ij * F.logsigmoid(x_ij)
+            value_ij = j_first_ij * x_ij - total_ij * F.logsigmoid(x_ij)
             value_b = value_ij.sum(dim=(1, 2))
             return value_b, torch.zeros_like(value_b)
 
@@ -197,22 +254,32 @@ class LambdaLoss(Loss):
         return self.reduce((sum_b / math.log(2)).masked_fill(~has_signal_b, 0.0), has_signal_b)
 
     def _weights(self, ranked: Ranked) -> Callable[[slice], tuple[Tensor, Tensor]]:
-        """The weight of each pair of ranks of a span in all, and the part of it by which j should come above i."""
+        """Of each pair of ranks of a span the whole weight, and the part of it by which j should come
+        first.
+        """
         gain_r = exp_gain(ranked.labels)
         gain_r = gain_r / best_dcg(gain_r, self.k).unsqueeze(1)
         inverse_d = discount(gain_r)
         # 1 / D at each distance of ranks, 0 excluded: no pair has it.
-        by_distance = torch.cat([torch.zeros_like(inverse_d[:1]), (inverse_d[:-1] - inverse_d[1:]).abs()])
+        by_distance = torch.cat(
+            [torch.zeros_like(inverse_d[:1]), (inverse_d[:-1] - inverse_d[1:]).abs()]
+        )
         ranks = torch.arange(len(inverse_d), device=gain_r.device)
 
         def weights(span: slice) -> tuple[Tensor, Tensor]:
-            gain_i, gain_j = of_i(gain_r, span), of_j(gain_r, span)
+            gain_i = of_i(gain_r, span)
+            gain_j = of_j(gain_r, span)
             if self.scheme == "ndcg1":
-                above_ij, below_ij = gain_i * of_i(inverse_d, span), gain_j * of_j(inverse_d, span)
-                return above_ij + below_ij, below_ij + torch.zeros_like(above_ij)
+                i_first_ij = gain_i * of_i(inverse_d, span)
+                j_first_ij = gain_j * of_j(inverse_d, span)
+                total_ij = i_first_ij + j_first_ij
+                # A copy: the caller multiplies it in place.
+                return total_ij, j_first_ij.expand_as(total_ij).clone()
             weight_ij = by_distance[(of_j(ranks, span) - of_i(ranks, span)).abs()]
             if self.scheme == "ndcg2++":
-                weight_ij = (of_i(inverse_d, span) - of_j(inverse_d, span)).abs() + self.mu * weight_ij
+                weight_ij = (
+                    of_i(inverse_d, span) - of_j(inverse_d, span)
+                ).abs() + self.mu * weight_ij
             signed_ij = (gain_i - gain_j).mul_(weight_ij)
             return signed_ij.abs(), signed_ij.neg_().clamp_(min=0)
 
@@ -224,3 +291,25 @@ def checked_cut(k: int | None) -> int | None:
     if k is not None and k < 1:
         raise InputError(f"k must be at least 1, or None for all ranks, got {k}", option="k")
     return k
+
+
+# Whether the pair of the upper rank I and the lower rank J was chosen, ``[B, I, J]`` bool each:
+# where the document at the upper rank is the more relevant one, and where that at the lower rank is.
+Wins = Callable[[slice], tuple[Tensor, Tensor]]
+
+
+def _chosen(pairs: ChosenPairs, ranked: Ranked) -> Wins | None:
+    """None for all pairs."""
+    if pairs == "all":
+        return None
+    if isinstance(pairs, PairChoice):
+        chosen = pairs.pairs(ranked.scores.detach(), ranked.labels, ranked.real)
+        return lambda span: (
+            chosen[:, span, span.start :],
+            chosen[:, span.start :, span].transpose(1, 2),
+        )
+    key_r, name_r = partners(ranked.scores, ranked.labels, ranked.real, pairs)
+    return lambda span: (
+        of_i(key_r, span) == of_j(name_r, span),
+        of_j(key_r, span) == of_i(name_r, span),
+    )

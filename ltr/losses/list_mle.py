@@ -1,4 +1,6 @@
-"""Listwise losses by the likelihood of an order: how probable it is that the list is drawn as its labels sort it."""
+"""Listwise losses by the likelihood of an order: how probable it is that the list is drawn as its
+labels sort it.
+"""
 
 import torch
 from torch import Tensor
@@ -8,13 +10,15 @@ from ltr.losses.plackett_luce import PlackettLuce, sort_by_label
 
 
 class ListMLELoss(Loss):
-    r"""Negative log likelihood of the labels' order, drawn document by document without replacement (Plackett–Luce).
+    r"""Negative log likelihood of the labels' order, drawn document by document without replacement
+    (Plackett–Luce).
 
     .. math::
         \ell(s, y) = -\sum_i \log \frac{e^{s_i}}{e^{s_i} + \sum_{j : y_j < y_i} e^{s_j}}
 
-    Documents with equal labels do not compete: each meets those below it. For labels that all differ this is the likelihood as
-    published; with ties that one takes any order, so the order of the columns would count.
+    Documents with equal labels do not compete: each meets those below it. For labels that all
+    differ this is the likelihood as published; with ties that one takes any order, so the order of
+    the columns would count.
 
     Use: Labels that are a whole order (or many grades) and should be reproduced all the way down.
     Cost: O(N log N) time, O(N) memory.
@@ -27,7 +31,13 @@ class ListMLELoss(Loss):
 
     takes_scores = True
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, order, n_below, competes = sort_by_label(scores, labels, mask)
         value_b = PlackettLuce.apply(scores, order, n_below, competes.to(scores.dtype))
         return self.reduce(value_b, competes.any(dim=1))
@@ -40,24 +50,34 @@ class PositionAwareListMLELoss(Loss):
         \ell(s, y) = -\sum_i \alpha(r_i) \log \frac{e^{s_i}}{e^{s_i} + \sum_{j : y_j < y_i} e^{s_j}}, \qquad
         \alpha(r) = \frac{2^{n - r} - 1}{2^{n - 1} - 1}
 
-    where :math:`r_i` is the position of i in the order of the labels, n the documents of the list. The weights are as published
-    (:math:`2^{n-r} - 1`), divided by the largest, which would overflow from some hundred documents on. Documents with equal
-    labels share the mean weight of their positions.
+    where :math:`r_i` is the position of i in the order of the labels, n the documents of the list.
+    The weights are as published (:math:`2^{n-r} - 1`), divided by the largest, which would overflow
+    from some hundred documents on. Documents with equal labels share the mean weight of their
+    positions.
 
-    Use: As ListMLE, where only the first few positions matter: the weight about halves with every position.
+    Use: As ListMLE, where only the first few positions matter: the weight about halves with every
+    position.
     Cost: O(N log N) time, O(N) memory.
-    References: Lan et al. (2014), Position-aware ListMLE: a sequential learning process for ranking.
+    References: Lan et al. (2014), Position-aware ListMLE: a sequential learning process for
+    ranking.
 
     Example:
         >>> PositionAwareListMLELoss()(torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.0]]))  # log 3 + log 2 / 3
         tensor(1.3297)
     """
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, order, n_below, competes = sort_by_label(scores, labels, mask)
         n_up_to = torch.searchsorted(n_below, n_below, right=True)
         n_docs = (n_below < n_below.shape[1]).sum(dim=1, keepdim=True).clamp(min=2).to(scores.dtype)
-        # The positions of a tie are n − n_up_to + 1 … n − n_below; the mean of 2^(1 − r) over them, less 2^(1 − n).
+        # The positions of a tie are n − n_up_to + 1 … n − n_below; the mean of 2^(1 − r) over them,
+        # less 2^(1 − n).
         n_tied = (n_up_to - n_below).to(scores.dtype)
         mean_power = torch.exp2(1 + n_up_to - n_docs) * (1 - torch.exp2(-n_tied)) / n_tied
         alpha = ((mean_power - torch.exp2(1 - n_docs)) / (1 - torch.exp2(1 - n_docs))).clamp(min=0)

@@ -1,13 +1,21 @@
 """Listwise losses: the scores of a query's list as one distribution over its documents."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.losses.lists import check_lists, check_margin, check_shapes, masked_log_softmax, relevant_and_not, two_labels
-from ltr.losses.loss import Loss, Reduction, check_choice, positive
+from ltr.errors import one_of, positive
+from ltr.losses.loss import Loss, Reduction
+from ltr.pairs.lists import (
+    check_lists,
+    check_margin,
+    check_shapes,
+    masked_log_softmax,
+    relevant_and_not,
+    two_labels,
+)
 
 Positives = Literal["out", "in"]
 Kind = Literal["ce", "kl"]
@@ -21,17 +29,19 @@ class SoftmaxLoss(Loss):
             \frac{e^{s_i / \tau}}{e^{s_i / \tau} + \sum_{j \in C_i} e^{(s_j + m_{ij}) / \tau}},
         \qquad R = \{i : y_i > 0\}
 
-    With ``positives="out"`` the competitors :math:`C_i` are the irrelevant documents: relevant ones do not compete with each
-    other. With ``"in"`` they are all other documents of the list, so relevant ones do. With one relevant document both are
-    the softmax cross entropy over the list (InfoNCE, where the list is the batch). A margin raises the scores of the irrelevant
-    documents by :math:`m_{ij}`; without one it is 0.
+    With ``positives="out"`` the competitors :math:`C_i` are the irrelevant documents: relevant ones
+    do not compete with each other. With ``"in"`` they are all other documents of the list, so
+    relevant ones do. With one relevant document both are the softmax cross entropy over the list
+    (InfoNCE, where the list is the batch). A margin raises the scores of the irrelevant documents
+    by :math:`m_{ij}`; without one it is 0.
 
-    Use: The first choice for one relevant document and sampled or in-batch negatives; a low temperature looks at the
-        hardest.
+    Use: The first choice for one relevant document and sampled or in-batch negatives; a low
+    temperature looks at the hardest.
     Cost: O(N) time and memory.
-    References: van den Oord, Li & Vinyals (2018), Representation learning with contrastive predictive coding; Khosla et al.
-        (2020), Supervised contrastive learning, for several positives; Yang et al. (2019), Improving multilingual sentence
-        embedding using bi-directional dual encoder with additive margin softmax, for the margin.
+    References: van den Oord, Li & Vinyals (2018), Representation learning with contrastive
+    predictive coding; Khosla et al. (2020), Supervised contrastive learning, for several positives;
+    Yang et al. (2019), Improving multilingual sentence embedding using bi-directional dual encoder
+    with additive margin softmax, for the margin.
 
     Args:
         temperature: in units of score; smaller puts more weight on the hardest documents.
@@ -42,19 +52,32 @@ class SoftmaxLoss(Loss):
         tensor(1.0986)
     """
 
+    tells_grades = False
+
     takes_margin = True
 
-    def __init__(self, temperature: float = 1.0, positives: Positives = "out", reduction: Reduction = "mean") -> None:
+    def __init__(
+        self, temperature: float = 1.0, positives: Positives = "out", reduction: Reduction = "mean"
+    ) -> None:
         super().__init__(reduction)
-        check_choice("positives", positives, Positives)
-        self.temperature, self.positives = positive("temperature", temperature), positives
+        one_of(get_args(Positives), positives=positives)
+        self.temperature = positive("temperature", temperature)
+        self.positives = positives
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
-        # Less the highest of the row: a log-sum-exp of large scores would lose the digits of their gaps.
+        # Less the highest of the row: a log-sum-exp of large scores would lose the digits of their
+        # gaps.
         scores = (scores - scores.detach().amax(dim=1, keepdim=True)) / self.temperature
         relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
-        # A row that teaches nothing keeps its zeros: log 0 = -inf would be NaN in the backward pass.
+        # A row that teaches nothing keeps its zeros: log 0 = -inf would be NaN in the backward
+        # pass.
         learns = has_signal_b.unsqueeze(1)
         against = scores.unsqueeze(1)  # [B, 1 or N, N], what each document competes with
         if margin is not None:
@@ -80,11 +103,11 @@ class ListNetLoss(Loss):
     .. math::
         \ell(s, y) = -\sum_i P_i(y) \log P_i(s), \qquad P_i(x) = \frac{e^{x_i}}{\sum_j e^{x_j}}
 
-    Scores are divided by the temperature, labels are not. ``kl`` subtracts the entropy of :math:`P(y)`: the same gradient,
-    and a value that is 0 when the distributions agree.
+    Scores are divided by the temperature, labels are not. ``kl`` subtracts the entropy of
+    :math:`P(y)`: the same gradient, and a value that is 0 when the distributions agree.
 
-    Use: Graded lists, also long ones: every document teaches at once. Grades as they are give a flat target; scale them to
-        sharpen it.
+    Use: Graded lists, also long ones: every document teaches at once. Grades as they are give a
+    flat target; scale them to sharpen it.
     Cost: O(N) time and memory.
     References: Cao et al. (2007), Learning to rank: from pairwise approach to listwise approach.
 
@@ -99,16 +122,26 @@ class ListNetLoss(Loss):
 
     takes_scores = True
 
-    def __init__(self, kind: Kind = "ce", temperature: float = 1.0, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self, kind: Kind = "ce", temperature: float = 1.0, reduction: Reduction = "mean"
+    ) -> None:
         super().__init__(reduction)
-        check_choice("kind", kind, Kind)
-        self.kind, self.temperature = kind, positive("temperature", temperature)
+        one_of(get_args(Kind), kind=kind)
+        self.kind = kind
+        self.temperature = positive("temperature", temperature)
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, labels, mask = check_shapes(scores, labels, mask)
         has_signal_b = two_labels(labels, mask)
         if mask is not None:  # finite, since -inf times a probability of 0 would be NaN
-            scores, labels = scores.masked_fill(~mask, -1e30), labels.masked_fill(~mask, -1e30)
+            scores = scores.masked_fill(~mask, -1e30)
+            labels = labels.masked_fill(~mask, -1e30)
         target = labels.softmax(dim=1)
         logits = scores if self.temperature == 1 else scores / self.temperature
         cost_b = F.cross_entropy(logits, target, reduction="none")
@@ -120,16 +153,17 @@ class ListNetLoss(Loss):
 class MeanInequalityLoss(Loss):
     r"""How far the n relevant documents of a list are from sharing all the probability evenly.
 
-    With :math:`p = \mathrm{softmax}(s)` over the list, the inequality of arithmetic and geometric means gives
-    :math:`\sum_{i \in R} \log p_i \le -n \log n`, so
+    With :math:`p = \mathrm{softmax}(s)` over the list, the inequality of arithmetic and geometric
+    means gives :math:`\sum_{i \in R} \log p_i \le -n \log n`, so
 
     .. math::
         \ell(s, y) = -n \log n - \sum_{i \in R} \log p_i \;\ge\; 0, \qquad R = \{i : y_i > 0\},\; n = |R|
 
-    with equality when the relevant documents share all the mass evenly. n differs from row to row. With one relevant
-    document it is the softmax cross entropy.
+    with equality when the relevant documents share all the mass evenly. n differs from row to row.
+    With one relevant document it is the softmax cross entropy.
 
-    Use: Several relevant documents that should come out equal: it pulls the relevant ones together as well as up.
+    Use: Several relevant documents that should come out equal: it pulls the relevant ones together
+    as well as up.
     Cost: O(N) time and memory.
     References: infgrad (2020), A listwise loss based on the inequality of means (blog post).
 
@@ -139,10 +173,20 @@ class MeanInequalityLoss(Loss):
         tensor(1.2261)
     """
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    tells_grades = False
+
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         relevant, _, has_signal_b = relevant_and_not(labels, mask)
-        log_p = masked_log_softmax(scores, mask).masked_fill(~(relevant & has_signal_b.unsqueeze(1)), 0.0)
+        log_p = masked_log_softmax(scores, mask).masked_fill(
+            ~(relevant & has_signal_b.unsqueeze(1)), 0.0
+        )
         n_b = relevant.sum(dim=1).clamp(min=1).to(scores.dtype)
         bound_b = torch.where(has_signal_b, n_b * n_b.log(), 0.0)
         return self.reduce(-bound_b - log_p.sum(dim=1), has_signal_b)

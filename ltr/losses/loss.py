@@ -1,85 +1,82 @@
 """The base of every loss: what a loss takes, what it gives, and how its rows become one number."""
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from ltr.errors import InputError
+from ltr.errors import one_of
 
 Reduction = Literal["mean", "sum", "none"]
 
 
 class Loss(nn.Module):
-    r"""A ranking loss is a function of one labelled score matrix: :math:`\ell(s, y)` for each list, then a mean over the lists.
+    r"""A ranking loss is a function of one labelled score matrix: :math:`\ell(s, y)` for each list,
+    then a mean over the lists.
 
-    A row is a query (or an anchor), a column a document of its list. What stands at padding changes neither value nor gradient.
-    A row with nothing to learn gives 0 and a zero gradient, and does not dilute the mean. Values are float32 or better. A NaN
-    among the scores or labels gives NaN.
+    A row is a query (or an anchor), a column a document of its list. What stands at padding changes
+    neither value nor gradient. A row with nothing to learn gives 0 and a zero gradient, and does
+    not dilute the mean. Values are float32 or better. A NaN among the scores or labels gives NaN.
 
-    A loss of your own is a subclass that constructs without arguments. In a file of ``ltr/losses`` it needs no other line: the
-    package, the documentation and the tests that hold for every loss find it.
+    A loss of your own is a subclass that constructs without arguments. In a file of ``ltr/losses``
+    it needs no other line: the package, the documentation and the tests that hold for every loss
+    find it.
 
     Args:
-        reduction: ``mean`` over the rows with something to learn, ``sum`` over all rows, or ``none``: one value per row.
+        reduction: ``mean`` over the rows with something to learn, ``sum`` over all rows, or
+            ``none``: one value per row.
 
     Attributes:
         takes_margin: whether it uses the margin of a batch.
-        takes_scores: whether labels may be the scores of a teacher, of any sign; else they are grades, and 0 is irrelevant.
+        takes_scores: whether labels may be the scores of a teacher, of any sign; else they are
+            grades, and 0 is irrelevant.
+        tells_grades: whether two labels above 0 are told apart; else every one is relevant.
     """
 
     takes_margin: bool = False
     takes_scores: bool = False
+    tells_grades: bool = True
 
     def __init__(self, reduction: Reduction = "mean") -> None:
         super().__init__()
-        check_choice("reduction", reduction, Reduction)
+        one_of(get_args(Reduction), reduction=reduction)
         self.reduction = reduction
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         """Value of the loss: a scalar, or ``[B]`` for ``reduction="none"``.
 
         Args:
             scores: ``[B, N]`` float, higher is better.
             labels: ``[B, N]``, relevance grades, or the scores of a teacher; they get no gradient.
             mask: ``[B, N]`` bool, True for a document, False for padding; None means no padding.
-            margin: in units of score, used instead of the loss's own: ``[B, 1]`` (per row), ``[B, N]`` (per less relevant
-                document) or ``[B, N, N]`` (per pair, more relevant document first). Ignored if ``takes_margin`` is False.
+            margin: in units of score, used instead of the loss's own: ``[B, 1]`` (per row),
+                ``[B, N]`` (per less relevant document) or ``[B, N, N]`` (per pair, more relevant
+                document first). Ignored if ``takes_margin`` is False.
 
         Raises:
-            ValueError: if the shapes of scores, labels and mask differ, or the margin has none of the three shapes.
+            ValueError: if the shapes of scores, labels and mask differ, or the margin has none of
+                the three shapes.
         """
         raise NotImplementedError
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
-        """The gap ``s_i - s_j``, in units of score, that the loss asks of a pair, given the margin of the batch; None: no gap."""
+        """The gap ``s_i - s_j``, in units of score, that the loss asks of a pair, given the margin
+        of the batch; None: no gap.
+        """
         return None
 
     def reduce(self, value_b: Tensor, has_signal_b: Tensor) -> Tensor:
-        """Reduce one value per row; ``has_signal_b`` is not 0 (not False) for the rows with something to learn."""
-        check_choice("reduction", self.reduction, Reduction)
+        """Reduce one value per row; ``has_signal_b`` is not 0 (not False) for the rows with
+        something to learn.
+        """
+        one_of(get_args(Reduction), reduction=self.reduction)
         if self.reduction == "none":
             return value_b
         if self.reduction == "sum":
             return value_b.sum()
         return value_b.sum() / has_signal_b.count_nonzero().clamp(min=1)
-
-
-def check_choice(option: str, value: str, choices: Any) -> None:
-    """Refuse a value that is none of those of a ``Literal``."""
-    if value not in get_args(choices):
-        *others, last = map(repr, get_args(choices))
-        raise InputError(f"{option} must be {', '.join(others)} or {last}, got {value!r}", option=option)
-
-
-def positive(option: str, value: float) -> float:
-    """The value, refused unless it is finite and above 0."""
-    if not 0 < value < float("inf"):
-        raise InputError(f"{option} must be finite and above 0, got {value}", option=option)
-    return value
-
-
-def not_negative(option: str, value: float) -> float:
-    """The value, refused unless it is finite and at least 0."""
-    if not 0 <= value < float("inf"):
-        raise InputError(f"{option} must be finite and at least 0, got {value}", option=option)
-    return value

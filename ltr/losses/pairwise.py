@@ -1,16 +1,18 @@
 """Pairwise losses: a more relevant document should outscore a less relevant one.
 
-All are one formula, the mean of a cost over chosen pairs (i, j) with ``y_i > y_j``: ``pairs/dense.py`` defines it.
+All are one formula, the mean of a cost over chosen pairs (i, j) with ``y_i > y_j``:
+``pairs/dense.py`` defines it.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.losses.loss import Loss, Reduction, check_choice, not_negative, positive
-from ltr.losses.pairs import Pairs, hinge, mean_over_pairs, squared_hinge
+from ltr.errors import not_negative, one_of, positive
+from ltr.losses.loss import Loss, Reduction
+from ltr.pairs import Name, Pairs, check_pairs, hinge, mean_over_pairs, squared_hinge
 
 Targets = Literal["hard", "soft"]
 Mode = Literal["shift", "scale"]
@@ -23,17 +25,22 @@ class MarginRankingLoss(Loss):
         \ell(s, y) = \frac{1}{|P|} \sum_{(i, j) \in P} \max\bigl(0,\; m_{ij} - (s_i - s_j)\bigr)^q,
         \qquad P \subseteq \{(i, j) : y_i > y_j\},\; q \in \{1, 2\}
 
-    The pairs of a list: ``all``; ``hardest``: the one with the least :math:`s_i - s_j`; ``semi-hard``: for each i the j with the
-    highest :math:`s_j < s_i`, or the lowest :math:`s_j` where there is none; ``adjacent``: neighbours in the order of the labels
-    only; ``mean``: each i against the mean of :math:`s_j + m_{ij}` over its less relevant documents.
+    The pairs of a list: ``all``; ``hardest``: the one with the least :math:`s_i - s_j`;
+    ``semi-hard``: for each i the j with the highest :math:`s_j < s_i`, or the lowest :math:`s_j`
+    where there is none; ``adjacent``: neighbours in the order of the labels only; ``mean``: each i
+    against the mean of :math:`s_j + m_{ij}` over its less relevant documents.
 
-    Use: When a fixed or given gap is enough: pairs beyond their margin teach nothing more. The margin has the scores' unit.
-    Cost: O(N log N) time, O(N) memory per row and grade, by sorting; with many grades or margins per pair O(P·N) time in blocks.
-    References: Herbrich, Graepel & Obermayer (2000), Large margin rank boundaries for ordinal regression.
+    Use: When a fixed or given gap is enough: pairs beyond their margin teach nothing more. The
+    margin has the scores' unit.
+    Cost: O(N log N) time, O(N) memory per row and grade, by sorting; with many grades or margins
+    per pair O(P·N) time in blocks.
+    References: Herbrich, Graepel & Obermayer (2000), Large margin rank boundaries for ordinal
+    regression.
 
     Args:
         margin: in units of score; used where the batch brings none.
-        pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``.
+        pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``; or a class of your own,
+            see :class:`ltr.pairs.choices.PairChoice`.
         squared: whether the hinge is squared.
 
     Example:
@@ -44,14 +51,30 @@ class MarginRankingLoss(Loss):
     takes_margin = True
     takes_scores = True
 
-    def __init__(self, margin: float = 1.0, pairs: Pairs = "all", squared: bool = False, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self,
+        margin: float = 1.0,
+        pairs: Pairs = "all",
+        squared: bool = False,
+        reduction: Reduction = "mean",
+    ) -> None:
         super().__init__(reduction)
-        check_choice("pairs", pairs, Pairs)
-        self.margin, self.pairs, self.squared = not_negative("margin", margin), pairs, squared
+        check_pairs(pairs, get_args(Name))
+        self.margin = not_negative("margin", margin)
+        self.pairs = pairs
+        self.squared = squared
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         cost = squared_hinge if self.squared else hinge
-        return self.reduce(*mean_over_pairs(scores, labels, mask, cost, self.asked_margin(margin), self.pairs))
+        return self.reduce(
+            *mean_over_pairs(scores, labels, mask, cost, self.asked_margin(margin), self.pairs)
+        )
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor:
         return self.margin if margin is None else margin
@@ -64,13 +87,18 @@ class AdaptiveMarginRankingLoss(MarginRankingLoss):
         \ell(s, y) = \frac{1}{|P|} \sum_{(i, j) \in P} \max\bigl(0,\; k\,m_{ij} - (s_i - s_j)\bigr),
         \qquad P \subseteq \{(i, j) : y_i > y_j\}
 
-    Use: With mined negatives whose distances tell how far apart they should stay; pairs beyond their margin teach nothing more.
-    Cost: O(N log N) time, O(N) memory per row and grade, by sorting; with many grades or margins per pair O(P·N) time in blocks.
-    References: Herbrich, Graepel & Obermayer (2000), Large margin rank boundaries for ordinal regression.
+    Use: With mined negatives whose distances tell how far apart they should stay; pairs beyond
+    their margin teach nothing more.
+    Cost: O(N log N) time, O(N) memory per row and grade, by sorting; with many grades or margins
+    per pair O(P·N) time in blocks.
+    References: Herbrich, Graepel & Obermayer (2000), Large margin rank boundaries for ordinal
+    regression.
 
     Args:
-        k: factor on the margins of the batch, for instance distances in the index that mined the negatives.
-        pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``, as in :class:`MarginRankingLoss`.
+        k: factor on the margins of the batch, for instance distances in the index that mined the
+            negatives.
+        pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``, as in
+            :class:`MarginRankingLoss`.
         margin: used, times ``k``, where the batch brings none.
 
     Example:
@@ -79,7 +107,13 @@ class AdaptiveMarginRankingLoss(MarginRankingLoss):
         tensor(1.)
     """
 
-    def __init__(self, k: float = 1.0, pairs: Pairs = "all", margin: float = 1.0, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self,
+        k: float = 1.0,
+        pairs: Pairs = "all",
+        margin: float = 1.0,
+        reduction: Reduction = "mean",
+    ) -> None:
         super().__init__(margin, pairs, reduction=reduction)
         self.k = not_negative("k", k)
 
@@ -88,23 +122,27 @@ class AdaptiveMarginRankingLoss(MarginRankingLoss):
 
 
 class RankNetLoss(Loss):
-    r"""Cross entropy of the modelled probability that the more relevant document of a pair comes first.
+    r"""Cross entropy of the modelled probability that the more relevant document of a pair comes
+    first.
 
     .. math::
         \ell(s, y) = \frac{1}{|P|} \sum_{(i, j) \in P} -\bar P_{ij} \log P_{ij} - (1 - \bar P_{ij}) \log (1 - P_{ij}), \qquad
         P_{ij} = \frac{1}{1 + e^{-\sigma (s_i - s_j)}}, \quad P \subseteq \{(i, j) : y_i > y_j\}
 
-    The targets :math:`\bar P_{ij}` are 1 (``hard``: the cost is :math:`\log(1 + e^{-\sigma(s_i - s_j)})`) or
-    :math:`1 / (1 + e^{-\sigma (y_i - y_j)})` (``soft``: labels are grades or a teacher's scores in the units of the student's,
-    and the gap of the labels is the gap to reach).
+    The targets :math:`\bar P_{ij}` are 1 (``hard``: the cost is :math:`\log(1 + e^{-\sigma(s_i -
+    s_j)})`) or :math:`1 / (1 + e^{-\sigma (y_i - y_j)})` (``soft``: labels are grades or a
+    teacher's scores in the units of the student's, and the gap of the labels is the gap to reach).
 
-    Use: The first choice among pairwise losses: no margin to set, and badly ordered pairs pull with a bounded force.
-    Cost: O(P·N) time, O(N · block) memory; the gradient is one factor per document (Burges' factorised form).
+    Use: The first choice among pairwise losses: no margin to set, and badly ordered pairs pull with
+    a bounded force.
+    Cost: O(P·N) time, O(N · block) memory; the gradient is one factor per document (Burges'
+    factorised form).
     References: Burges et al. (2005), Learning to rank using gradient descent.
 
     Args:
         sigma: steepness, in 1 / units of score.
-        pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``, as in :class:`MarginRankingLoss`.
+        pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``, as in
+            :class:`MarginRankingLoss`.
         targets: ``hard`` or ``soft``.
 
     Example:
@@ -115,17 +153,32 @@ class RankNetLoss(Loss):
     takes_scores = True
 
     def __init__(
-        self, sigma: float = 1.0, pairs: Pairs = "all", targets: Targets = "hard", reduction: Reduction = "mean"
+        self,
+        sigma: float = 1.0,
+        pairs: Pairs = "all",
+        targets: Targets = "hard",
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        check_choice("pairs", pairs, Pairs)
-        check_choice("targets", targets, Targets)
-        self.sigma, self.pairs, self.targets = positive("sigma", sigma), pairs, targets
+        check_pairs(pairs, get_args(Name))
+        one_of(get_args(Targets), targets=targets)
+        self.sigma = positive("sigma", sigma)
+        self.pairs = pairs
+        self.targets = targets
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        def cost(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
+        def cost(
+            s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor
+        ) -> Tensor:
             if self.sigma != 1:  # before the two meet in a matrix of pairs
-                s_i, s_j = self.sigma * s_i, self.sigma * s_j
+                s_i = self.sigma * s_i
+                s_j = self.sigma * s_j
             return cross_entropy(s_i - s_j, y_i, y_j, self.sigma, self.targets)
 
         return self.reduce(*mean_over_pairs(scores, labels, mask, cost, pairs=self.pairs))
@@ -139,17 +192,21 @@ class AdaptiveRankNetLoss(RankNetLoss):
         x_{ij} = \sigma (s_i - s_j - k\,m_{ij}) \;\text{(shift)} \quad\text{or}\quad
         \sigma (1 + k\,m_{ij}) (s_i - s_j) \;\text{(scale)}
 
-    in :class:`RankNetLoss`: ``shift`` asks for :math:`s_i - s_j > k\,m_{ij}`; ``scale`` makes the logistic steeper.
+    in :class:`RankNetLoss`: ``shift`` asks for :math:`s_i - s_j > k\,m_{ij}`; ``scale`` makes the
+    logistic steeper.
 
-    Use: With mined negatives whose distances tell how far apart they should stay (:class:`ltr.margins.FromDistance`).
+    Use: With mined negatives whose distances tell how far apart they should stay
+    (:class:`ltr.margins.FromDistance`).
     Cost: O(P·N) time, O(N · block) memory.
     References: Burges et al. (2005), Learning to rank using gradient descent, with a margin inside.
 
     Args:
         sigma: steepness, in 1 / units of score.
-        k: factor on the margins; times a margin in units of score (``shift``) or without unit (``scale``).
+        k: factor on the margins; times a margin in units of score (``shift``) or without unit
+            (``scale``).
         mode: ``shift`` or ``scale``.
-        pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``, as in :class:`MarginRankingLoss`.
+        pairs: ``all``, ``hardest``, ``semi-hard``, ``adjacent`` or ``mean``, as in
+            :class:`MarginRankingLoss`.
         targets: ``hard`` or ``soft``, as in :class:`RankNetLoss`.
         margin: used, times ``k``, where the batch brings none.
 
@@ -172,35 +229,54 @@ class AdaptiveRankNetLoss(RankNetLoss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(sigma, pairs, targets, reduction)
-        check_choice("mode", mode, Mode)
-        self.k, self.mode, self.margin = not_negative("k", k), mode, not_negative("margin", margin)
+        one_of(get_args(Mode), mode=mode)
+        self.k = not_negative("k", k)
+        self.mode = mode
+        self.margin = not_negative("margin", margin)
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
-        def cost(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor) -> Tensor:
-            gap = s_i - (s_j + self.k * m_ij) if self.mode == "shift" else (1 + self.k * m_ij) * (s_i - s_j)
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
+        def cost(
+            s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor
+        ) -> Tensor:
+            gap = (
+                s_i - (s_j + self.k * m_ij)
+                if self.mode == "shift"
+                else (1 + self.k * m_ij) * (s_i - s_j)
+            )
             return cross_entropy(self.sigma * gap, y_i, y_j, self.sigma, self.targets)
 
         own_or_given = self.margin if margin is None else margin
         return self.reduce(*mean_over_pairs(scores, labels, mask, cost, own_or_given, self.pairs))
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
-        return self.k * (self.margin if margin is None else margin) if self.mode == "shift" else None
+        return (
+            self.k * (self.margin if margin is None else margin) if self.mode == "shift" else None
+        )
 
 
 def cross_entropy(x: Tensor, y_i: Tensor, y_j: Tensor, sigma: float, targets: Targets) -> Tensor:
-    """Of the probability sigmoid(x) from 1 (``hard``) or from sigmoid(sigma * (y_i - y_j)) (``soft``)."""
+    """Of the probability sigmoid(x) from 1 (``hard``) or from sigmoid(sigma * (y_i - y_j))
+    (``soft``).
+    """
     if targets == "hard":
         return -F.logsigmoid(x)  # not softplus: this gradient takes no second exponential
     return torch.sigmoid(sigma * (y_j - y_i)) * x - F.logsigmoid(x)
 
 
 def chain_probability(p_ik: Tensor, p_kj: Tensor) -> Tensor:
-    r"""The probability that i comes before j under RankNet's model, from those of i before k and k before j.
+    r"""The probability that i comes before j under RankNet's model, from those of i before k and k
+    before j.
 
     .. math:: P_{ij} = \frac{P_{ik} P_{kj}}{1 + 2 P_{ik} P_{kj} - P_{ik} - P_{kj}}
 
-    The logits add up: :math:`\sigma(s_i - s_j) = \sigma(s_i - s_k) + \sigma(s_k - s_j)`. So neighbours in the order of the labels
-    determine all pairs (``pairs="adjacent"``).
+    The logits add up: :math:`\sigma(s_i - s_j) = \sigma(s_i - s_k) + \sigma(s_k - s_j)`. So
+    neighbours in the order of the labels determine all pairs (``pairs="adjacent"``).
 
     References: Burges et al. (2005), Learning to rank using gradient descent, section 4.
 

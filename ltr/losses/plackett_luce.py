@@ -1,4 +1,5 @@
-"""The likelihood of an order, drawn document by document without replacement: each against the less relevant ones.
+"""The likelihood of an order, drawn document by document without replacement: each against the less
+relevant ones.
 
 Letters of shapes: b row (one query), i a document and j one below it.
 """
@@ -9,16 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.losses.lists import check_lists
-from ltr.losses.pairs.blocks import refuse_second_derivative
+from ltr.pairs.blocks import refuse_second_derivative
+from ltr.pairs.lists import check_lists
 
-# Units of score over which float64 keeps the digits of a sum of exponentials: e^-600 is far from its smallest number.
+# Units of score over which float64 keeps the digits of a sum of exponentials: e^-600 is far from
+# its smallest number.
 FAR = 600.0
 
 
-def sort_by_label(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The scores, and ``[B, N]`` each in ascending order of the labels, the padding last: the columns, how many documents have a
-    lower label (N at the padding), and whether there is one.
+def sort_by_label(
+    scores: Tensor, labels: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The scores, and ``[B, N]`` each in ascending order of the labels, the padding last: the
+    columns, how many documents have a lower label (N at the padding), and whether there is one.
     """
     scores, labels, real = check_lists(scores, labels, mask)
     if mask is not None:
@@ -32,11 +36,13 @@ def sort_by_label(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[
 
 
 class PlackettLuce(torch.autograd.Function):
-    r"""``[B]``: the sum of :math:`w_i \log(1 + e^{L_i - s_i})`, with the log :math:`L_i` of the summed exponentials below.
+    r"""``[B]``: the sum of :math:`w_i \log(1 + e^{L_i - s_i})`, with the log :math:`L_i` of the
+    summed exponentials below.
 
-    The gradient of document j is :math:`\sum_i w_i e^{s_j} / (e^{s_i} + e^{L_i})` over the i above it, less
-    :math:`w_j / (1 + e^{s_j - L_j})`: running sums from both sides, of exponentials, or of their logarithms where scores lie too
-    far apart. In float64, since a running sum adds up many digits; on a device without, of logarithms in float32.
+    The gradient of document j is :math:`\sum_i w_i e^{s_j} / (e^{s_i} + e^{L_i})` over the i above
+    it, less :math:`w_j / (1 + e^{s_j - L_j})`: running sums from both sides, of exponentials, or of
+    their logarithms where scores lie too far apart. In float64, since a running sum adds up many
+    digits; on a device without, of logarithms in float32.
     """
 
     @staticmethod
@@ -45,8 +51,14 @@ class PlackettLuce(torch.autograd.Function):
         precise = ordered if scores.device.type == "mps" else ordered.double()
         low, high = (bound.item() for bound in precise.aminmax()) if precise.numel() else (0.0, 0.0)
         near = precise.dtype == torch.float64 and high - low < FAR
-        value_b, gradient = _by_exponentials(precise - high, n_below, weight) if near else _by_logs(precise, n_below, weight)
-        ctx.save_for_backward(torch.empty_like(scores).scatter_(1, order, gradient.to(scores.dtype)))
+        value_b, gradient = (
+            _by_exponentials(precise - high, n_below, weight)
+            if near
+            else _by_logs(precise, n_below, weight)
+        )
+        ctx.save_for_backward(
+            torch.empty_like(scores).scatter_(1, order, gradient.to(scores.dtype))
+        )
         return value_b.to(scores.dtype)
 
     @staticmethod

@@ -1,10 +1,13 @@
-"""Pointwise losses: each document is judged by itself. The level of the scores matters, not their differences only."""
+"""Pointwise losses: each document is judged by itself. The level of the scores matters, not their
+differences only.
+"""
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.losses.lists import check_lists
-from ltr.losses.loss import Loss, Reduction, positive
+from ltr.errors import positive
+from ltr.losses.loss import Loss, Reduction
+from ltr.pairs.lists import check_lists
 
 
 class BCELoss(Loss):
@@ -14,15 +17,17 @@ class BCELoss(Loss):
         \ell(s, y) = -\frac{1}{N} \sum_i \Bigl[ w\, \bar y_i \log \frac{1}{1 + e^{-s_i}}
             + (1 - \bar y_i) \log \frac{1}{1 + e^{s_i}} \Bigr], \qquad \bar y_i = \min(\max(y_i, 0), 1)
 
-    A grade of 1 or more is relevant, 0 is not, and what lies between is a probability. A row without documents gives 0.
+    A grade of 1 or more is relevant, 0 is not, and what lies between is a probability. A row
+    without documents gives 0.
 
-    Use: When scores should be read as probabilities, or queries have few judged documents; weaker than list losses for order
-        alone.
+    Use: When scores should be read as probabilities, or queries have few judged documents; weaker
+    than list losses for order alone.
     Cost: O(N) time and memory.
     References: Nogueira & Cho (2019), Passage re-ranking with BERT.
 
     Args:
-        pos_weight: weight w of the relevant documents, for instance irrelevant ones per relevant one.
+        pos_weight: weight w of the relevant documents, for instance irrelevant ones per relevant
+            one.
 
     Example:
         >>> import torch
@@ -34,10 +39,19 @@ class BCELoss(Loss):
         super().__init__(reduction)
         self.pos_weight = positive("pos_weight", pos_weight)
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         cost = F.binary_cross_entropy_with_logits(
-            scores, labels.clamp(0.0, 1.0), pos_weight=scores.new_tensor(self.pos_weight), reduction="none"
+            scores,
+            labels.clamp(0.0, 1.0),
+            pos_weight=scores.new_tensor(self.pos_weight),
+            reduction="none",
         )
         return self.reduce(*mean_over_documents(cost, mask))
 
@@ -62,7 +76,13 @@ class MSELoss(Loss):
 
     takes_scores = True
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         return self.reduce(*mean_over_documents((scores - labels).square(), mask))
 

@@ -1,41 +1,47 @@
 """Triplet losses over online batches: a row is an anchor, the columns are all texts of the batch.
 
-Scores are similarities, for instance minus distances (:func:`ltr.similarity.euclidean`); the labels are 1 for the texts of the
-anchor's own group and 0 for the others; the mask leaves the anchor itself out. A triplet is a pair of a row, so these losses run
-on any list.
+Scores are similarities, for instance minus distances (:func:`ltr.similarity.euclidean`); the labels
+are 1 for the texts of the anchor's own group and 0 for the others; the mask leaves the anchor
+itself out. A triplet is a pair of a row, so these losses run on any list.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ltr.losses.loss import Reduction, check_choice
-from ltr.losses.pairs import hinge, mean_over_pairs, pair_sums
+from ltr.errors import one_of
+from ltr.losses.loss import Reduction
 from ltr.losses.pairwise import MarginRankingLoss
+from ltr.pairs import hinge, mean_over_pairs, pair_sums
 
 Average = Literal["active", "all", "row"]
 
 
 class BatchAllTripletLoss(MarginRankingLoss):
-    r"""Hinge over every triplet (anchor, positive, negative) of a batch, averaged over the active ones.
+    r"""Hinge over every triplet (anchor, positive, negative) of a batch, averaged over the active
+    ones.
 
     .. math::
         \ell = \frac{1}{|T^+|} \sum_{(a, p, n) \in T} \max\bigl(0,\; m - (s_{ap} - s_{an})\bigr), \qquad
         T^+ = \{(a, p, n) \in T : s_{ap} - s_{an} < m\}
 
-    ``all`` divides by :math:`|T|` instead. ``row`` takes the mean of each anchor over its triplets, then over anchors: it is
-    :class:`ltr.losses.MarginRankingLoss`. With ``active`` and ``all`` the mean is over the batch, and a row's value is its share
-    of it: the reductions ``mean`` and ``sum`` are the same.
+    ``all`` divides by :math:`|T|` instead. ``row`` takes the mean of each anchor over its triplets,
+    then over anchors: it is :class:`ltr.losses.MarginRankingLoss`. With ``active`` and ``all`` the
+    mean is over the batch, and a row's value is its share of it: the reductions ``mean`` and
+    ``sum`` are the same.
 
-    Use: The start of a metric-learning run: every triplet teaches, and the mean over active ones keeps its force as they get few.
+    Use: The start of a metric-learning run: every triplet teaches, and the mean over active ones
+    keeps its force as they get few.
     Cost: O(B·N log N) time, O(B·N) memory: exact, by sorting; never a ``[B, B, B]`` tensor.
-    References: Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person re-identification (batch all, L≠0).
+    References: Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person
+    re-identification (batch all, L≠0).
 
     Args:
         margin: in units of score; used where the batch brings none.
-        average: over the ``active`` triplets of the whole batch (as published), over ``all`` of them, or by ``row``.
+        average: over the ``active`` triplets of the whole batch (as published), over ``all`` of
+            them, or by ``row``.
 
     Example:
         >>> scores = torch.tensor([[0.0, -1.0, -1.5, -9.0]])  # the anchor, a positive, two negatives: hinges 0.5 and 0
@@ -44,16 +50,26 @@ class BatchAllTripletLoss(MarginRankingLoss):
         (tensor(0.5000), tensor(0.2500))
     """
 
-    def __init__(self, margin: float = 1.0, average: Average = "active", reduction: Reduction = "mean") -> None:
+    def __init__(
+        self, margin: float = 1.0, average: Average = "active", reduction: Reduction = "mean"
+    ) -> None:
         super().__init__(margin, reduction=reduction)
-        check_choice("average", average, Average)
+        one_of(get_args(Average), average=average)
         self.average = average
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         if self.average == "row":
             return super().forward(scores, labels, mask, margin)
         active = self.average == "active"
-        sum_b, n_triplets_b = pair_sums(scores, labels, mask, hinge, self.asked_margin(margin), active=active)
+        sum_b, n_triplets_b = pair_sums(
+            scores, labels, mask, hinge, self.asked_margin(margin), active=active
+        )
         share_b = sum_b / n_triplets_b.sum().clamp(min=1)
         return self.reduce(share_b, torch.ones_like(share_b[:1]))  # the shares sum up to the mean
 
@@ -64,12 +80,14 @@ class BatchHardTripletLoss(MarginRankingLoss):
     .. math::
         \ell_a = \max\Bigl(0,\; m - \bigl(\min_{p} s_{ap} - \max_{n} s_{an}\bigr)\Bigr)
 
-    ``soft`` replaces the hinge by :math:`\log(1 + e^{x})` and needs no margin. Several grades: the pair with the least gap.
+    ``soft`` replaces the hinge by :math:`\log(1 + e^{x})` and needs no margin. Several grades: the
+    pair with the least gap.
 
-    Use: After a warm-up with another loss, on clean labels: one wrong label is the hardest text of many anchors.
+    Use: After a warm-up with another loss, on clean labels: one wrong label is the hardest text of
+    many anchors.
     Cost: O(B·N) time and memory, and a sort of the positives of each anchor.
-    References: Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person re-identification (batch hard, soft
-        margin).
+    References: Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person
+    re-identification (batch hard, soft margin).
 
     Args:
         margin: in units of score; used where the batch brings none. Not used with ``soft``.
@@ -81,18 +99,32 @@ class BatchHardTripletLoss(MarginRankingLoss):
         tensor(1.5000)
     """
 
-    def __init__(self, margin: float = 1.0, soft: bool = False, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self, margin: float = 1.0, soft: bool = False, reduction: Reduction = "mean"
+    ) -> None:
         super().__init__(margin, "hardest", reduction=reduction)
         self.soft = soft
 
-    def forward(self, scores: Tensor, labels: Tensor, mask: Tensor | None = None, margin: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        margin: Tensor | None = None,
+    ) -> Tensor:
         if not self.soft:
             return super().forward(scores, labels, mask, margin)
 
-        def cost(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor) -> Tensor:
+        def cost(
+            s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor
+        ) -> Tensor:
             return -F.logsigmoid(s_i - (s_j + m_ij))
 
-        return self.reduce(*mean_over_pairs(scores, labels, mask, cost, 0.0 if margin is None else margin, self.pairs))
+        return self.reduce(
+            *mean_over_pairs(
+                scores, labels, mask, cost, 0.0 if margin is None else margin, self.pairs
+            )
+        )
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:  # type: ignore[override]  # soft: none of its own
         return margin if self.soft else super().asked_margin(margin)
@@ -105,12 +137,14 @@ class BatchSemiHardTripletLoss(MarginRankingLoss):
         \ell_a = \frac{1}{|P_a|} \sum_{p \in P_a} \max\bigl(0,\; m - (s_{ap} - s_{a\,n(p)})\bigr), \qquad
         n(p) = \arg\max_{n : s_{an} < s_{ap}} s_{an}
 
-    Where no negative is worse than the positive, the easiest one is taken. Each anchor counts once, however many positives it
-    has.
+    Where no negative is worse than the positive, the easiest one is taken. Each anchor counts once,
+    however many positives it has.
 
-    Use: Large batches with noisy labels: it looks past the very hardest negatives, which are often mislabelled.
+    Use: Large batches with noisy labels: it looks past the very hardest negatives, which are often
+    mislabelled.
     Cost: O(B·N log N) time, O(B·N) memory; few positives: O(P·B·N).
-    References: Schroff, Kalenichenko & Philbin (2015), FaceNet: a unified embedding for face recognition and clustering.
+    References: Schroff, Kalenichenko & Philbin (2015), FaceNet: a unified embedding for face
+    recognition and clustering.
 
     Args:
         margin: in units of score; used where the batch brings none.

@@ -1,4 +1,4 @@
-"""A second ranker that scores what was found: above the relevant document, it is likely a false negative."""
+"""A second ranker scores what was found: above the relevant document, it is likely relevant too."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -11,8 +11,8 @@ from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.ranker import Ranker
-from ltr.search.pairs import pair_scores
-from ltr.search.ranks import rank, summed, world_size
+from ltr.processes import rank, summed, together, world_size
+from ltr.search.scores import pair_scores
 
 
 @dataclass
@@ -37,31 +37,51 @@ class Judge:
             doc_rows: ``[Q, n]`` int64, −1 for none.
 
         Returns:
-            ``[Q, n]`` and ``[Q]`` float32, the same on every process: each scores its share of the queries. 0 for no document.
+            ``[Q, n]`` and ``[Q]`` float32, the same on every process: each scores its share of the
+            queries. 0 for no document.
         """
-        own = range(rank(), len(doc_rows), world_size())
+        places = range(rank(), len(doc_rows), world_size())  # the queries of this process
         lists = []
-        for at in own:
-            judged_rows, grades = judged.of(int(judged.query_rows[at]))
-            rows = np.concatenate([judged_rows[grades > 0], doc_rows[at][doc_rows[at] >= 0]])
-            lists.append(LabelledList(int(judged.query_rows[at]), rows, np.zeros(len(rows), dtype=np.float32)))
+        for place in places:
+            query_row = int(judged.query_rows[place])
+            judged_rows, grades = judged.of(query_row)
+            negatives = doc_rows[place][doc_rows[place] >= 0]
+            rows = np.concatenate([judged_rows[grades > 0], negatives])  # relevant ones first
+            lists.append(LabelledList(query_row, rows, np.zeros(len(rows), dtype=np.float32)))
+        # [Q, n + 1]: the last column has the score of the relevant document. Other processes fill
+        # the rows that are 0 here.
         whole = np.zeros((len(doc_rows), doc_rows.shape[1] + 1), dtype=np.float32)
-        for at, scores in zip(own, self.scored(lists), strict=True):
-            negative = doc_rows[at] >= 0
-            n_relevant = len(scores) - negative.sum()
-            whole[at, :-1][negative], whole[at, -1] = scores[n_relevant:], scores[:n_relevant].min()
+        own = together(lambda: self.score_lists(lists) if lists else [])
+        for place, scores in zip(places, own, strict=True):
+            is_negative = doc_rows[place] >= 0
+            n_relevant = len(scores) - is_negative.sum()
+            whole[place, :-1][is_negative] = scores[n_relevant:]
+            whole[place, -1] = scores[:n_relevant].min()
         whole = summed(whole)
         return whole[:, :-1], whole[:, -1]
 
-    def scored(self, lists: list[LabelledList]) -> list[np.ndarray]:
+    def score_lists(self, lists: list[LabelledList]) -> list[np.ndarray]:
         """Scores of each list's documents."""
-        reads, tables = self.ranker.reads, (self.collection.queries, self.collection.corpus)
+        reads = self.ranker.reads
+        tables = (self.collection.queries, self.collection.corpus)
         if isinstance(reads, FeatureVectors | PairsAndTexts):
-            raise InputError(f"a judge must read texts, got {type(self.ranker).__name__}", option="judge")
-        queries, docs = (TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True))
+            raise InputError(
+                f"a judge must read texts, got {type(self.ranker).__name__}", option="judge"
+            )
+        queries, docs = (
+            TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True)
+        )
         reads.check_queries(tables[0].ids, tables[0].texts, queries)
-        sizes = [len(one.doc_rows) for one in lists]
-        query_rows = np.repeat(np.array([one.query_row for one in lists], np.int64), sizes)
-        doc_rows = np.concatenate([np.empty(0, np.int64), *(one.doc_rows for one in lists)])
-        scores = iter(pair_scores(self.ranker, queries, docs, query_rows, doc_rows))
+        sizes = [len(documents.doc_rows) for documents in lists]
+        query_rows = np.array([documents.query_row for documents in lists], dtype=np.int64)
+        doc_rows = [documents.doc_rows for documents in lists]
+        scores = iter(
+            pair_scores(
+                self.ranker,
+                queries,
+                docs,
+                np.repeat(query_rows, sizes),
+                np.concatenate([np.empty(0, np.int64), *doc_rows]),
+            )
+        )
         return [np.fromiter(islice(scores, size), np.float32, size) for size in sizes]

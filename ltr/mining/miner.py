@@ -1,6 +1,8 @@
-"""Mines hard negatives: documents that a dual encoder finds for a training query, and that nobody judged relevant.
+"""Mines hard negatives: what a dual encoder finds for a query and nobody judged relevant.
 
-Letters of shapes: Q training queries, D candidates of each, n negatives of each, P pairs of a query and a document.
+Letters of shapes: Q training queries, D candidates of each, n negatives of each, P pairs of a query
+and a document. ``query_rows`` and ``doc_rows`` number the texts of the collection; ``places``
+number the Q queries.
 """
 
 import hashlib
@@ -18,14 +20,16 @@ from ltr.data.formats import SingleTexts
 from ltr.data.query_lists import QueryLists
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
-from ltr.mining.filters import Candidates, Recipe, filtered, sampled
+from ltr.mining.filters import Candidates, Recipe, apply_filters, sample_negatives
 from ltr.mining.judge import Judge
 from ltr.mining.negatives import MinedNegatives
+from ltr.mining.same_texts import Keys, SameTexts
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.ranker import digest_of_weights
+from ltr.processes import barrier, rank, shared_folder
 from ltr.search.index import DenseIndex
-from ltr.search.ranks import barrier, rank, shared_folder
 from ltr.search.shards import Shards, encode_everywhere, encode_shard
+from ltr.spans import spans
 
 BLOCK = 65536  # texts whose keys are computed at once
 SAMPLE = 200  # queries on which the recall of an approximate index is measured
@@ -35,7 +39,8 @@ SAMPLE = 200  # queries on which the recall of an approximate index is measured
 class Miner:
     """Finds the hardest documents of a corpus for its training queries.
 
-    Every process must call it: each encodes and searches its share of the corpus, and all get the same negatives.
+    Every process must call it: each encodes and searches its share of the corpus, and all get the
+    same negatives.
 
     Args:
         model: the dual encoder that searches, as it stands.
@@ -44,8 +49,9 @@ class Miner:
         recipe: how negatives are chosen.
         least: a query with fewer negatives gets random documents up to this number.
         judge: a second model, which leaves out likely false negatives.
-        rescorer: scores what the filters leave of all that was found, and negatives are sampled by its scores.
-        seed: of all that is drawn; a refresh has numbers of its own.
+        rescorer: scores what the filters leave of all that was found, and negatives are sampled by
+            its scores.
+        seed: of all that is drawn: that of the run, and for a refresh its step.
     """
 
     model: DualEncoder
@@ -59,134 +65,221 @@ class Miner:
 
     @property
     def key(self) -> str:
-        """All that decides what is found: the model and how it reads, the texts, the judgements, the recipe, the seed."""
+        """A digest of all that decides what is found: model, texts, judgements, recipe, seed."""
         model = self.model
-        others = [one and digest_of_weights(one.ranker) for one in (self.judge, self.rescorer)]
-        towers = [(tower.encoder.pooling, str(tower.head)) for tower in (model.query_tower, model.doc_tower)]
-        forms = [(form.max_length, form.prompt) for form in model.reads]
-        parts = [digest_of_weights(model), model.similarity, towers, forms, others, asdict(self.recipe), self.least, self.seed]
-        content = [self.collection.corpus.key, self.collection.queries.key, self.judged.digest()]
-        return hashlib.sha256(json.dumps(parts + content).encode()).hexdigest()[:32]
+        scorers = []
+        for scorer in (self.judge, self.rescorer):
+            scorers.append(None if scorer is None else digest_of_weights(scorer.ranker))
+        towers = []
+        for tower in (model.query_tower, model.doc_tower):
+            towers.append((tower.encoder.pooling, str(tower.head)))
+        parts = [
+            digest_of_weights(model),
+            model.similarity.name,
+            towers,
+            [(form.max_length, form.prompt) for form in model.reads],
+            scorers,
+            asdict(self.recipe),
+            self.least,
+            self.seed,
+            self.collection.corpus.key,
+            self.collection.queries.key,
+            self.judged.digest(),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
-    def mine(self, folder: Path, precision: Callable[[], AbstractContextManager] = nullcontext) -> MinedNegatives:
+    def mine(
+        self, folder: Path, precision: Callable[[], AbstractContextManager] = nullcontext
+    ) -> MinedNegatives:
         """Encode, search, filter and sample.
 
         Args:
             folder: where embeddings lie for as long as it takes; every process must reach it.
-            precision: makes the context in which models run, such as ``torch.autocast``; else they run as they stand.
+            precision: makes the context in which models run, such as ``torch.autocast``; else they
+                run as they stand.
 
         Returns:
-            The negatives; their manifest says how they were chosen, how many fell to which filter, and how long it took.
+            The negatives; their manifest says how they were chosen, how many fell to which filter,
+            and how long it took.
 
         Raises:
             InputError: if the embeddings are not finite, or faiss can't build the index.
         """
         self._seconds: dict[str, float] = {}
-        reads, (queries, docs) = self.model.reads, self._stores()
+        reads = self.model.reads
+        queries, docs = self._stores()
         with shared_folder(folder, "mining") as shared:
             with self._timed("encode"), precision():
-                own = encode_shard(self.model.doc_tower, docs, reads.docs, shared / f"{rank()}.npy")
-                asked = encode_everywhere(self.model.query_tower, queries, reads.queries, self.judged.query_rows)
+                # The documents of this process, and the queries of all.
+                file = shared / f"{rank()}.npy"
+                share = encode_shard(self.model.doc_tower, docs, reads.docs, file)
+                embedded_queries = encode_everywhere(
+                    self.model.query_tower, queries, reads.queries, self.judged.query_rows
+                )
             with self._timed("search"):
-                shards = Shards(*own, self.model.similarity, self.recipe.index, seed=self.seed[0])
-                scores, doc_rows = shards.search(asked, min(self.recipe.depth, shards.count))
-                few = np.random.default_rng(self.seed).permutation(len(asked))[:SAMPLE]
-                recall = shards.recall(asked[few], min(self.recipe.depth, shards.count))
+                seed = self.seed[0]
+                shards = Shards(*share, self.model.similarity, self.recipe.index, seed=seed)
+                depth = min(self.recipe.depth, shards.count)
+                scores, doc_rows = shards.search(embedded_queries, depth)
+                shuffled = np.random.default_rng(self.seed).permutation(len(embedded_queries))
+                recall = shards.recall(embedded_queries[shuffled[:SAMPLE]], depth)
             with self._timed("filter"):
-                same = _SameTexts(self.judged, docs, reads.docs, self.collection)
-                at, relevant_rows = same.pairs
-                relevant_scores, relevant_distances = shards.pairs(asked, at, relevant_rows)
-                lowest = np.full(len(asked), np.inf, np.float32)
-                np.minimum.at(lowest, at, relevant_scores)
-                found = Candidates(doc_rows, scores, same.relevant(doc_rows), lowest)
+                relevant = self.judged.values > 0
+                counts_of_queries = np.diff(self.judged.offsets)
+                places = np.repeat(np.arange(len(self.judged.query_rows)), counts_of_queries)
+                relevant_places = places[relevant]
+                relevant_scores, relevant_distances = shards.pairs(
+                    embedded_queries, relevant_places, self.judged.doc_rows[relevant]
+                )
+                lowest = np.full(len(embedded_queries), np.inf, np.float32)
+                np.minimum.at(lowest, relevant_places, relevant_scores)
+
+                same_texts = SameTexts(
+                    self.collection, [self.judged], keys_as_read(docs, reads.docs)
+                )
+                is_relevant = self._are_relevant(same_texts, doc_rows)
+                candidates = Candidates(doc_rows, scores, is_relevant, lowest)
                 with precision():
-                    ids, counts = self._chosen(found, same)
+                    ids, counts = self._choose(candidates, same_texts)
                 if self.least and not (ids >= 0).any():
-                    text = f"{self.collection.source}: no query has a document to rank below its relevant ones"
-                    raise InputError(f"{text}; nothing can be mined")
-                places, columns = np.nonzero(ids >= 0)
-                chosen = shards.pairs(asked, places, ids[places, columns])
-            barrier()  # the folder goes
+                    raise InputError(
+                        f"{self.collection.source}: no query has a document to rank below its "
+                        "relevant ones; nothing can be mined"
+                    )
+                chosen_places, columns = np.nonzero(ids >= 0)
+                _, chosen_distances = shards.pairs(
+                    embedded_queries, chosen_places, ids[chosen_places, columns]
+                )
+            barrier()  # all processes have read the folder, which now goes
         distances = np.zeros(ids.shape, np.float32)
-        distances[places, columns] = chosen[1]
-        means = {"relevant": _mean(relevant_distances), "negatives": _mean(chosen[1])}
+        distances[chosen_places, columns] = chosen_distances
+        means = {"relevant": _mean(relevant_distances), "negatives": _mean(chosen_distances)}
         manifest = self._manifest(counts, recall, means)
-        return MinedNegatives.of_queries(self.judged.query_rows, len(self.collection.queries), ids, distances, manifest)
+        return MinedNegatives.of_queries(
+            self.judged.query_rows, len(self.collection.queries), ids, distances, manifest
+        )
 
     def overlap_now(self, negatives: MinedNegatives, n_queries: int = 100) -> float:
         """How many of the negatives would still be found, by a sample: far cheaper than a refresh.
 
-        Of some queries, the documents that are negatives of any of them are ranked anew. The share of a query's negatives that
-        is still among as many of the best, averaged over the queries; relevant documents are left out.
+        Of some queries, the documents that are negatives of any of them are ranked anew. The share
+        of a query's negatives that is still among as many of the best, averaged over the queries;
+        relevant documents are left out.
         """
-        rows = self.judged.query_rows[(negatives.ids[self.judged.query_rows] >= 0).any(axis=1)]
-        rows = np.sort(np.random.default_rng([*self.seed, 3]).permutation(rows)[:n_queries])
-        ids = negatives.ids[rows]
+        has_negatives = (negatives.ids[self.judged.query_rows] >= 0).any(axis=1)
+        query_rows = self.judged.query_rows[has_negatives]
+        shuffled = np.random.default_rng([*self.seed, 3]).permutation(query_rows)
+        query_rows = np.sort(shuffled[:n_queries])
+        ids = negatives.ids[query_rows]
         pool = np.unique(ids[ids >= 0])
         queries, docs = self._stores()
-        asked = encode_everywhere(self.model.query_tower, queries, self.model.reads.queries, rows)
-        embedded = encode_everywhere(self.model.doc_tower, docs, self.model.reads.docs, pool)
+        reads = self.model.reads
+        embedded_queries = encode_everywhere(
+            self.model.query_tower, queries, reads.queries, query_rows
+        )
+        embedded_pool = encode_everywhere(self.model.doc_tower, docs, reads.docs, pool)
+        index = DenseIndex.build(embedded_pool, self.model.similarity)
+        _, places_in_pool = index.search(embedded_queries, len(pool))
         shares = []
-        _, ranked = DenseIndex.build(embedded, self.model.similarity).search(asked, len(pool))
-        for row, own, found in zip(rows, ids, pool[ranked], strict=True):
-            judged_rows, grades = self.judged.of(int(row))
-            found, own = found[~np.isin(found, judged_rows[grades > 0])], own[own >= 0]
-            shares.append(np.isin(own, found[: len(own)]).mean())
+        for query_row, row, ranking in zip(query_rows, ids, pool[places_in_pool], strict=True):
+            judged_rows, grades = self.judged.of(int(query_row))
+            ranking = ranking[~np.isin(ranking, judged_rows[grades > 0])]
+            before = row[row >= 0]
+            shares.append(np.isin(before, ranking[: len(before)]).mean())
         return float(np.mean(shares))
 
-    def _chosen(self, found: Candidates, same: "_SameTexts") -> tuple[np.ndarray, dict[str, int]]:
-        """Negatives ``[Q, n]`` int64, hardest first and filled up with −1; and how many fell to what."""
-        left, counts = filtered(found, self.recipe)
+    def _choose(
+        self, candidates: Candidates, same_texts: SameTexts
+    ) -> tuple[np.ndarray, dict[str, int]]:
+        """Choose negatives ``[Q, n]`` int64, hardest first and filled up with −1.
+
+        Returns:
+            The negatives; and how many fell to what.
+        """
+        counts = {"found": int((candidates.doc_rows >= 0).sum())}
+        left, fell = apply_filters(candidates, self.recipe)
         if self.rescorer is not None:
-            found, left = self._rescored(found, left, self.rescorer)
-        ids, _ = sampled(found, left, self.recipe, np.random.default_rng([*self.seed, 1]))
+            candidates, left = self._rescore(candidates, left, self.rescorer)
+        rng = np.random.default_rng([*self.seed, 1])
+        ids, _ = sample_negatives(candidates, left, self.recipe, rng)
         if self.judge is not None:
             scores, lowest = self.judge.scores(self.judged, ids)
-            out = (scores > lowest[:, None] - self.recipe.judge_margin) & (ids >= 0)
-            counts["judge"] = int(out.sum())
-            ids = np.where(out, -1, ids)
-            ids = np.take_along_axis(ids, np.argsort(ids < 0, axis=1, kind="stable"), axis=1)  # −1 behind all others
-        counts = {"found": int((found.doc_rows >= 0).sum())} | counts | {"chosen": int((ids >= 0).sum())}
+            suspected = (scores > lowest[:, None] - self.recipe.judge_margin) & (ids >= 0)
+            fell["judge"] = int(suspected.sum())
+            ids = np.where(suspected, -1, ids)
+            order = np.argsort(ids < 0, axis=1, kind="stable")  # −1 behind all others
+            ids = np.take_along_axis(ids, order, axis=1)
+        counts |= fell
+        counts["chosen"] = int((ids >= 0).sum())
         if ids.shape[1] < self.least:
             ids = np.pad(ids, ((0, 0), (0, self.least - ids.shape[1])), constant_values=-1)
         counts["short"] = int(((ids >= 0).sum(axis=1) < self.least).sum())
-        counts["random"] = self._fill(ids, same)
+        counts["random"] = self._fill(ids, same_texts)
         return ids, counts
 
-    def _rescored(self, found: Candidates, left: np.ndarray, rescorer: Judge) -> tuple[Candidates, np.ndarray]:
+    def _rescore(
+        self, candidates: Candidates, left: np.ndarray, rescorer: Judge
+    ) -> tuple[Candidates, np.ndarray]:
         """The candidates that are left, with the scores of another ranker, best first by these."""
-        doc_rows = np.where(left, found.doc_rows, -1)
+        doc_rows = np.where(left, candidates.doc_rows, -1)
         scores = np.where(left, rescorer.scores(self.judged, doc_rows)[0], -np.inf)
         order = np.argsort(-scores, axis=1, kind="stable")
-        doc_rows, scores, left = (np.take_along_axis(one, order, axis=1) for one in (doc_rows, scores, left))
-        return found._replace(doc_rows=doc_rows, scores=scores), left
+        doc_rows = np.take_along_axis(doc_rows, order, axis=1)
+        scores = np.take_along_axis(scores, order, axis=1)
+        left = np.take_along_axis(left, order, axis=1)
+        return candidates._replace(doc_rows=doc_rows, scores=scores), left
 
-    def _fill(self, ids: np.ndarray, same: "_SameTexts") -> int:
-        """Give queries with fewer than ``least`` negatives random documents; how many."""
-        have = (ids >= 0).sum(axis=1)
-        short = np.flatnonzero(have < self.least)
-        drawn = np.random.default_rng([*self.seed, 2]).integers(len(self.collection.corpus), size=(len(short), 4 * self.least))
-        good = ~same.relevant(drawn, short)
-        for row, docs, allowed in zip(short.tolist(), drawn, good, strict=True):
-            fresh = dict.fromkeys(docs[allowed & ~np.isin(docs, ids[row])].tolist())
-            new = list(fresh)[: self.least - have[row]]
-            ids[row, have[row] : have[row] + len(new)] = new
-        return int((ids[short] >= 0).sum() - have[short].sum())
+    def _fill(self, ids: np.ndarray, same_texts: SameTexts) -> int:
+        """Give queries with fewer than ``least`` negatives random documents, in place.
+
+        Returns:
+            How many documents they got.
+        """
+        counts = (ids >= 0).sum(axis=1)
+        short = np.flatnonzero(counts < self.least)
+        # Four times as many as are needed: some are relevant, or drawn twice.
+        drawn = np.random.default_rng([*self.seed, 2]).integers(
+            len(self.collection.corpus), size=(len(short), 4 * self.least)
+        )
+        allowed = ~self._are_relevant(same_texts, drawn, short)
+        n_filled = 0
+        for place, docs, is_allowed in zip(short.tolist(), drawn, allowed, strict=True):
+            fresh = docs[is_allowed & ~np.isin(docs, ids[place])]
+            begin = counts[place]
+            new = list(dict.fromkeys(fresh.tolist()))[: self.least - begin]
+            ids[place, begin : begin + len(new)] = new
+            n_filled += len(new)
+        return n_filled
+
+    def _are_relevant(
+        self, same_texts: SameTexts, doc_rows: np.ndarray, places: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Whether documents ``[Q, D]`` have the text of a relevant one of their query; −1 is none.
+
+        ``places`` ``[Q]``: the queries of the rows, where they are not all the queries.
+        """
+        query_rows = self.judged.query_rows if places is None else self.judged.query_rows[places]
+        query_rows = np.broadcast_to(query_rows[:, None], doc_rows.shape)
+        real = doc_rows >= 0
+        relevant = np.zeros(doc_rows.shape, dtype=bool)
+        relevant[real] = same_texts(query_rows[real], doc_rows[real])
+        return relevant
 
     def _stores(self) -> list[TokenStore]:
         """The tokens of all queries and of all documents, as the model reads them."""
         tables = self.collection.queries, self.collection.corpus
-        return [TokenStore.open(*side) for side in zip(tables, self.model.reads.tokenizers, strict=True)]
+        sides = zip(tables, self.model.reads.tokenizers, strict=True)
+        return [TokenStore.open(table, tokenizer) for table, tokenizer in sides]
 
     def _manifest(self, counts: dict[str, int], recall: float, distance: dict[str, float]) -> dict:
         return {
             "key": self.key,
             "weights": digest_of_weights(self.model),
-            "similarity": self.model.similarity,
-            "distance": "euclidean, of embeddings of length 1" if self.model.similarity == "cosine" else "euclidean",
+            "similarity": self.model.similarity.name,
+            "distance": self.model.similarity.unit,
             "recipe": asdict(self.recipe),
-            "judge": self.judge and self.judge.name,
-            "rescorer": self.rescorer and self.rescorer.name,
+            "judge": None if self.judge is None else self.judge.name,
+            "rescorer": None if self.rescorer is None else self.rescorer.name,
             "seed": list(self.seed),
             "mined_queries": len(self.judged.query_rows),
             "counts": counts,
@@ -202,38 +295,20 @@ class Miner:
         self._seconds[name] = time.perf_counter() - start
 
 
-class _SameTexts:
-    """Which documents have the text of a relevant one, as the model reads it: equal tokens, under whatever ids.
+def keys_as_read(store: TokenStore, form: SingleTexts) -> Keys:
+    """Number documents by what the model reads of them, for :class:`SameTexts`.
 
-    Attributes:
-        pairs: the relevant documents of all queries, ``[P]`` int64 each: the places of the queries, and the documents.
+    Texts that are cut to the same tokens are equal to the model. Keys are hashes of 64 bits: they
+    are hardly ever equal where the tokens are not.
     """
 
-    def __init__(self, judged: QueryLists, store: TokenStore, form: SingleTexts, collection: Collection) -> None:
-        self._store, self._form = store, form
-        at, relevant = np.repeat(np.arange(len(judged.query_rows)), np.diff(judged.offsets)), judged.values > 0
-        self.pairs = at[relevant], judged.doc_rows[relevant]
-        self._query_rows = judged.query_rows if collection.queries.key == collection.corpus.key else None
-        self._relevant = self._named(*self.pairs)
+    def keys(doc_rows: np.ndarray) -> np.ndarray:
+        keys = np.empty(len(doc_rows), dtype=np.int64)
+        for span in spans(len(doc_rows), BLOCK):
+            keys[span] = form.texts(store, doc_rows[span]).keys().numpy()
+        return keys
 
-    def relevant(self, doc_rows: np.ndarray, places: np.ndarray | None = None) -> np.ndarray:
-        """``[Q, D]`` bool for the documents ``[Q, D]`` of all queries, or of those at some places; −1 is none."""
-        places = np.arange(len(doc_rows)) if places is None else places
-        at = np.broadcast_to(places[:, None], doc_rows.shape)
-        real = doc_rows >= 0
-        out = np.zeros(doc_rows.shape, dtype=bool)
-        out[real] = np.isin(self._named(at[real], doc_rows[real]), self._relevant)
-        if self._query_rows is not None:  # a text is not its own negative
-            out |= doc_rows == self._query_rows[places][:, None]
-        return out
-
-    def _named(self, at: np.ndarray, doc_rows: np.ndarray) -> np.ndarray:
-        """A number for each pair of a query and a text, ``[P]`` uint64: equal for equal pairs, and else hardly ever."""
-        rows, inverse = np.unique(doc_rows, return_inverse=True)
-        keys = np.empty(len(rows), dtype=np.int64)
-        for begin in range(0, len(rows), BLOCK):
-            keys[begin : begin + BLOCK] = self._form.texts(self._store, rows[begin : begin + BLOCK]).keys().numpy()
-        return keys[inverse].astype(np.uint64) ^ (at.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    return keys
 
 
 def _mean(values: np.ndarray) -> float:

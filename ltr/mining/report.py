@@ -9,50 +9,83 @@ from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.mining.negatives import MinedNegatives
 
+FILTERS = ("skip_top", "max_score", "absolute", "relative", "judge")  # in the order of a recipe
+EXAMPLE_COLUMNS = ("query", "relevant", "negative", "distance")
+EXAMPLES = 20  # queries
+WIDTH = 120  # letters of a text
 
-def lines(manifest: Mapping[str, Any]) -> Iterator[str]:
+
+def summary_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
     """A short report of how negatives were mined, from their manifest."""
-    counts, seconds, distance = manifest["counts"], manifest["seconds"], manifest["mean_distance"]
-    took = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
-    at = f" at step {manifest['step']}" if "step" in manifest else ""
-    depth = manifest["recipe"]["depth"]
-    yield f"hard negatives{at}: {manifest['mined_queries']} queries, {depth} documents searched for each; {took}"
+    counts = manifest["counts"]
+    distance = manifest["mean_distance"]
+    recipe = manifest["recipe"]
+
+    moment = f" at step {manifest['step']}" if "step" in manifest else ""
+    seconds = ", ".join(f"{name} {value:.1f} s" for name, value in manifest["seconds"].items())
+    yield (
+        f"hard negatives{moment}: {manifest['mined_queries']} queries, "
+        f"{recipe['depth']} documents searched for each; {seconds}"
+    )
+
     fell = [f"{name} {counts[name]:,}" for name in ("relevant", *FILTERS) if name in counts]
-    yield f"  of {counts['found']:,} found, left out: {', '.join(fell)}; {counts['chosen']:,} are kept"
+    yield (
+        f"  of {counts['found']:,} found, left out: {', '.join(fell)}; "
+        f"{counts['chosen']:,} are kept"
+    )
+
     if counts["short"]:
-        yield f"  {counts['short']} queries have too few, and got {counts['random']} random documents"
-    text = f"  mean distance to the query: relevant documents {distance['relevant']:.3f}, negatives {distance['negatives']:.3f}"
+        yield (
+            f"  {counts['short']} queries have too few, and got {counts['random']} random documents"
+        )
+
+    parts = [
+        f"  mean distance to the query: relevant documents {distance['relevant']:.3f}, "
+        f"negatives {distance['negatives']:.3f}"
+    ]
     if "overlap" in manifest:
-        text += f"; {manifest['overlap']:.0%} were negatives before"
+        parts.append(f"{manifest['overlap']:.0%} were negatives before")
     if "staleness" in manifest:
-        text += f"; training went on for {manifest['staleness']} steps meanwhile"
-    if manifest["recipe"]["index"] != "Flat":
-        text += f"; the index finds {manifest['recall']:.1%} of the exact search"
-    yield text
+        parts.append(f"training went on for {manifest['staleness']} steps meanwhile")
+    if recipe["index"] != "Flat":
+        parts.append(f"the index finds {manifest['recall']:.1%} of the exact search")
+    yield "; ".join(parts)
 
 
-SAMPLE = ("query", "relevant", "negative", "distance")
-SAMPLED = 20  # queries
+def examples(
+    negatives: MinedNegatives, collection: Collection, judged: QueryLists
+) -> Iterator[tuple[str, str, str, float]]:
+    """Rows of :data:`EXAMPLE_COLUMNS`, of some queries, always the same.
 
-
-def sample(negatives: MinedNegatives, collection: Collection, judged: QueryLists) -> Iterator[tuple[str, str, str, float]]:
-    """Some queries, always the same: their texts, those of a relevant document and of the hardest negative, and its distance."""
-    texts = collection.corpus.texts
-    for row in np.sort(np.random.default_rng(0).permutation(judged.query_rows)[:SAMPLED]).tolist():
+    They are the texts of a query, of a relevant document and of the hardest negative, and its
+    distance.
+    """
+    corpus = collection.corpus.texts
+    query_rows = np.random.default_rng(0).permutation(judged.query_rows)[:EXAMPLES]
+    for row in np.sort(query_rows).tolist():
         doc_rows, grades = judged.of(row)
-        negative = int(negatives.ids[row, 0])
-        if negative >= 0:
-            shown = (collection.queries.texts[row], texts[int(doc_rows[grades.argmax()])], texts[negative])
-            query, relevant, hard = (" ".join(text.split())[:120] for text in shown)
-            yield query, relevant, hard, float(negatives.distances[row, 0])
+        hardest = int(negatives.ids[row, 0])
+        if hardest >= 0:
+            query = _short(collection.queries.texts[row])
+            relevant = _short(corpus[int(doc_rows[grades.argmax()])])
+            yield query, relevant, _short(corpus[hardest]), float(negatives.distances[row, 0])
 
 
-FILTERS = ("skip_top", "max_score", "absolute", "relative", "judge")
+def _short(text: str) -> str:
+    return " ".join(text.split())[:WIDTH]
 
 
-def numbers(manifest: Mapping[str, Any]) -> dict[str, float]:
-    """The same for a logger."""
-    found = {f"mining/seconds_{name}": value for name, value in manifest["seconds"].items()}
-    found |= {f"mining/left_out_{name}": manifest["counts"][name] for name in FILTERS if name in manifest["counts"]}
-    found |= {f"mining/distance_{name}": value for name, value in manifest["mean_distance"].items()}
-    return found | {f"mining/{name}": manifest[name] for name in ("overlap", "staleness") if name in manifest}
+def logged_numbers(manifest: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a manifest, for a logger."""
+    numbers = {}
+    for name, value in manifest["seconds"].items():
+        numbers[f"mining/seconds_{name}"] = value
+    for name in FILTERS:
+        if name in manifest["counts"]:
+            numbers[f"mining/left_out_{name}"] = manifest["counts"][name]
+    for name, value in manifest["mean_distance"].items():
+        numbers[f"mining/distance_{name}"] = value
+    for name in ("overlap", "staleness"):
+        if name in manifest:
+            numbers[f"mining/{name}"] = manifest[name]
+    return numbers

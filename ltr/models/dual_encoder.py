@@ -1,50 +1,56 @@
-"""Dual encoder: queries and documents are read apart, and the similarity of their embeddings is the score."""
+"""Dual encoder: queries and documents are read apart, and the similarity of their embeddings is the
+score.
+"""
 
 import math
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ltr.batch import RankingBatch, Texts
 from ltr.data.files import write_new_folder
 from ltr.data.formats import ApartTexts
-from ltr.errors import InputError, one_of
-from ltr.models.encoder.pretrained import quiet
+from ltr.errors import InputError
+from ltr.models.encoder.loading.pretrained import quiet
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.encoder.tower import Tower, load_modules
 from ltr.models.ranker import Ranker, in_lists
-from ltr.similarity import cosine, dot, euclidean, squared_euclidean
+from ltr.similarity import similarity_of
 
-SIMILARITIES = {"dot": dot, "cosine": cosine, "euclidean": euclidean, "squared_euclidean": squared_euclidean}
 LOWEST_TEMPERATURE = 0.01  # of a learnt one: as in CLIP, where larger logits make training unstable
 
 
 class DualEncoder(Ranker):
-    r"""Two towers and a similarity: :math:`s(q, d) = \mathrm{sim}(\mathrm{enc}_q(q), \mathrm{enc}_d(d)) \,/\, \tau`.
+    r"""Two towers and a similarity: :math:`s(q, d) = \mathrm{sim}(\mathrm{enc}_q(q),
+    \mathrm{enc}_d(d)) \,/\, \tau`.
 
-    Towers are sentence-transformers models: any with one encoder and one pooling loads, and :meth:`save` writes one.
+    Towers are sentence-transformers models: any with one encoder and one pooling loads, and
+    :meth:`save` writes one.
 
     Args:
-        backbone: Pretrained model: hub id, folder, or ``package:NAME`` (weights inside an installed package). A plain encoder
-            gets mean pooling.
-        doc_backbone: A second model for the documents, with weights of its own even where the name is the same. None: one
-            tower for queries and documents, or the two towers of a backbone that has two.
+        backbone: Pretrained model: hub id, folder, or ``package:NAME`` (weights inside an installed
+            package). A plain encoder gets mean pooling.
+        doc_backbone: A second model for the documents, with weights of its own even where the name
+            is the same. None: one tower for queries and documents, or the two towers of a backbone
+            that has two.
         projection: Dimensions of a trained linear map of the embeddings. None: no map is added.
         normalise: Whether embeddings have length 1. None: as in the model.
-        similarity: ``dot``, ``cosine``, ``euclidean`` or ``squared_euclidean``, see :mod:`ltr.similarity`.
+        similarity: ``dot``, ``cosine``, ``euclidean`` or ``squared_euclidean``, see
+            :mod:`ltr.similarity`.
         temperature: Divides the similarity; above 0.
-        learn_temperature: Train the logarithm of the temperature, which then stays at or above 0.01.
+        learn_temperature: Train the logarithm of the temperature, which then stays at or above
+            0.01.
         query_prompt: Text in front of every query. None: the model's own prompt; empty: no prompt.
         doc_prompt: Text in front of every document. None: the model's own prompt; empty: no prompt.
-        max_length: Tokens of a text, prompt and special ones counted; the rest is cut. None: as in the model, where queries and
-            documents may differ.
+        max_length: Tokens of a text, prompt and special ones counted; the rest is cut. None: as in
+            the model, where queries and documents may differ.
         encoder: How the encoder of each tower reads and trains.
 
     Attributes:
+        similarity: see :class:`ltr.similarity.Similarity`.
         reads: how queries and documents are laid out.
         dim: H, the size of an embedding.
 
@@ -53,8 +59,9 @@ class DualEncoder(Ranker):
 
     References:
         Reimers & Gurevych (2019), Sentence-BERT: sentence embeddings using Siamese BERT-networks.
-        Karpukhin et al. (2020), Dense passage retrieval for open-domain question answering (a tower for each side).
-        Radford et al. (2021), Learning transferable visual models from natural language supervision (learnt temperature).
+        Karpukhin et al. (2020), Dense passage retrieval for open-domain question answering (a tower
+        for each side). Radford et al. (2021), Learning transferable visual models from natural
+        language supervision (learnt temperature).
     """
 
     reads: ApartTexts
@@ -65,7 +72,7 @@ class DualEncoder(Ranker):
         doc_backbone: str | None = None,
         projection: int | None = None,
         normalise: bool | None = None,
-        similarity: Literal["dot", "cosine", "euclidean", "squared_euclidean"] = "cosine",
+        similarity: str = "cosine",
         temperature: float = 1.0,
         learn_temperature: bool = False,
         query_prompt: str | None = None,
@@ -74,20 +81,26 @@ class DualEncoder(Ranker):
         encoder: TextEncoder.Options = TextEncoder.Options(),
     ) -> None:
         super().__init__()
-        one_of(SIMILARITIES, similarity=similarity)
         lowest = LOWEST_TEMPERATURE if learn_temperature else 0
         if not 0 < temperature < math.inf or temperature < lowest:
             bound = f"at least {lowest} where it is learnt" if learn_temperature else "above 0"
-            raise InputError(f"temperature must be {bound}, got {temperature}", option="temperature")
-        self.similarity, self._temperature = similarity, temperature
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None
+            raise InputError(
+                f"temperature must be {bound}, got {temperature}", option="temperature"
+            )
+        self.similarity = similarity_of(similarity)
+        self._temperature = temperature
+        self.log_temperature = (
+            nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None
+        )
 
         new = encoder.new_weights
         loaded = load_modules(backbone, "backbone", new)
         docs = loaded if doc_backbone is None else load_modules(doc_backbone, "doc_backbone", new)
         sides = [loaded.query] if docs.doc is loaded.query else [loaded.query, docs.doc]
         # A list, and towers by property: the state dict has each weight of a shared tower once.
-        self.towers = nn.ModuleList([Tower(modules, projection, normalise, encoder) for modules in sides])
+        self.towers = nn.ModuleList(
+            [Tower(modules, projection, normalise, encoder) for modules in sides]
+        )
         self.dim = self.query_tower.dim
         if self.doc_tower.dim != self.dim:
             sizes = f"{self.dim} and {self.doc_tower.dim}"
@@ -99,7 +112,9 @@ class DualEncoder(Ranker):
             self.query_tower.form("query", query_prompt, max_length, backbone),
             self.doc_tower.form("document", doc_prompt, max_length, doc_backbone or backbone),
         )
-        self.train()  # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no dropout
+        # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
+        # dropout
+        self.train()
 
     @property
     def query_tower(self) -> Tower:
@@ -117,11 +132,13 @@ class DualEncoder(Ranker):
         if self.log_temperature is None:
             return self._temperature
         log = self.log_temperature
-        # With the gradient of the unbounded logarithm, which leads back. That of a clamp at its bound is 0 since torch 2.15.
+        # With the gradient of the unbounded logarithm, which leads back. That of a clamp at its
+        # bound is 0 since torch 2.15.
         return (log + (log.clamp(min=math.log(LOWEST_TEMPERATURE)) - log).detach()).exp()
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
-        """Scores ``[B, N]`` and the documents' embeddings ``[B, N, H]``, both float32 and 0 at the padding.
+        """Scores ``[B, N]`` and the documents' embeddings ``[B, N, H]``, both float32 and 0 at the
+        padding.
 
         Raises:
             InputError: if the lists have no queries.
@@ -133,21 +150,30 @@ class DualEncoder(Ranker):
         """As :meth:`represent`, with the embeddings of the queries ``[B, H]`` in the middle."""
         queries, docs = self.embed(batch)
         if queries is None:
-            raise InputError("lists must have queries to be scored, got none; rank their texts against each other instead")
-        return self.score(queries.unsqueeze(1), docs).squeeze(1).masked_fill(~batch.mask, 0.0), queries, docs
+            raise InputError(
+                "lists must have queries to be scored, got none; rank their texts against each other instead"
+            )
+        return (
+            self.score(queries.unsqueeze(1), docs).squeeze(1).masked_fill(~batch.mask, 0.0),
+            queries,
+            docs,
+        )
 
     def embed(self, batch: RankingBatch) -> tuple[Tensor | None, Tensor]:
-        """Embeddings of the queries ``[B, H]`` (None where there are none) and of the documents ``[B, N, H]``, 0 at the padding.
+        """Embeddings of the queries ``[B, H]`` (None where there are none) and of the documents
+        ``[B, N, H]``, 0 at the padding.
 
         Float32; one encoder pass where the tower is shared.
 
         Raises:
-            InputError: for lists without queries if there are two towers: one of them would never learn.
+            InputError: for lists without queries if there are two towers: one of them would never
+                learn.
         """
         if self.training and self.log_temperature is not None:
             # As CLIP does between steps, so that it does not wander off below the bound.
             self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
-        queries, one_tower = None, len(self.towers) == 1
+        queries = None
+        one_tower = len(self.towers) == 1
         assert batch.docs is not None, "the data lays out what the ranker reads"
         if batch.queries is None and not one_tower:
             text = "groups of texts without queries train one tower, and the model has two; leave out doc_backbone"
@@ -161,24 +187,26 @@ class DualEncoder(Ranker):
         return queries, in_lists(docs, batch.mask)
 
     def score(self, queries: Tensor, docs: Tensor) -> Tensor:
-        """Similarity over temperature, ``[…, A, D]`` float32, of queries ``[…, A, H]`` and documents ``[…, D, H]``."""
-        return SIMILARITIES[self.similarity](queries, docs) / self.temperature
+        """Similarity over temperature, ``[…, A, D]`` float32, of queries ``[…, A, H]`` and
+        documents ``[…, D, H]``.
+        """
+        return self.similarity.score(queries, docs) / self.temperature
 
     def distance(self, queries: Tensor, docs: Tensor) -> Tensor:
-        """Euclidean distance, of embeddings of length 1 under ``cosine``: the unit of mined negatives.
+        """Euclidean distance, of embeddings of length 1 under ``cosine``: the unit of mined
+        negatives.
 
         ``[…, A, D]`` float32, of queries ``[…, A, H]`` and documents ``[…, D, H]``.
         """
-        if self.similarity == "cosine":
-            queries, docs = F.normalize(queries, dim=-1), F.normalize(docs, dim=-1)
-        return -euclidean(queries, docs)
+        return self.similarity.distance(queries, docs)
 
     def save(self, folder: str | Path) -> None:
-        """Write a folder that ``SentenceTransformer(folder)`` and this class load. A failure leaves no folder.
+        """Write a folder that ``SentenceTransformer(folder)`` and this class load. A failure leaves
+        no folder.
 
-        There ``encode_query`` and ``encode_document`` give the embeddings of this model, prompts and ``max_length`` included.
-        Two towers become the two routes of a router. The name of the similarity is saved (``euclidean`` for the squared
-        distance too); the temperature is not.
+        There ``encode_query`` and ``encode_document`` give the embeddings of this model, prompts
+        and ``max_length`` included. Two towers become the two routes of a router. The name of the
+        similarity is saved (``euclidean`` for the squared distance too); the temperature is not.
 
         Raises:
             InputError: if the folder exists.
@@ -196,10 +224,12 @@ class DualEncoder(Ranker):
                 device=str(next(self.parameters()).device),
                 # Without the model's default prompt: it would replace an empty one.
                 prompts={"query": self.reads.queries.prompt, "document": self.reads.docs.prompt},
-                similarity_fn_name=self.similarity.removeprefix("squared_"),
+                similarity_fn_name=self.similarity.saved_as,
             )
             # Without a card: it would run the model, and leave it in eval mode.
-            write_new_folder(Path(folder), lambda partial: model.save(str(partial), create_model_card=False))
+            write_new_folder(
+                Path(folder), lambda partial: model.save(str(partial), create_model_card=False)
+            )
 
 
 def _end_to_end(*parts: Texts) -> Texts:

@@ -13,12 +13,13 @@ from ltr.errors import InputError
 class Ranker(nn.Module):
     """Scores the documents of each list: ``ranker(batch) -> [B, N]``.
 
-    A ranker of your own is a subclass that sets the attributes below and defines ``represent``, or ``forward`` alone where it
-    gives no embeddings.
+    A ranker of your own is a subclass that sets the attributes below and defines ``represent``, or
+    ``forward`` alone where it gives no embeddings.
 
     Attributes:
         reads: how the data must lay out a batch for this ranker.
-        gives_embeddings: whether ``represent`` works: some losses, margins and diagnostics need embeddings.
+        gives_embeddings: whether ``represent`` works: some losses, margins and diagnostics need
+            embeddings.
         usual_lr: the learning rate where the configuration names none.
     """
 
@@ -31,11 +32,15 @@ class Ranker(nn.Module):
         return self.represent(batch)[0]
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
-        """Scores ``[B, N]`` and the documents' embeddings ``[B, N, H]`` of one pass, both float32 and 0 at the padding."""
+        """Scores ``[B, N]`` and the documents' embeddings ``[B, N, H]`` of one pass, both float32
+        and 0 at the padding.
+        """
         raise NotImplementedError(f"{type(self).__name__} gives no embeddings")
 
     def padding_share(self, batch: RankingBatch) -> float | None:
-        """Share of padding among the tokens that the encoder reads of a batch. None where the ranker does not measure it."""
+        """Share of padding among the tokens that the encoder reads of a batch. None where the
+        ranker does not measure it.
+        """
         return None
 
 
@@ -55,7 +60,10 @@ def in_lists(values: Tensor, mask: Tensor) -> Tensor:
 
 def all_finite(module: nn.Module) -> bool:
     """Whether all weights are numbers. One that is not trained may be infinite."""
-    bad = (~weight.isfinite() if weight.requires_grad else weight.isnan() for weight in module.parameters())
+    bad = (
+        ~weight.isfinite() if weight.requires_grad else weight.isnan()
+        for weight in module.parameters()
+    )
     return not any(bool(one.any()) for one in bad)
 
 
@@ -71,5 +79,7 @@ def digest_of_weights(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(
+            tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()[:32]

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 import torch
 
 from ltr.data.collate import without_content
-from ltr.data.plans import EvalBatches
-from ltr.metrics import LOWER_IS_BETTER, RankedLists, RankingMetric
+from ltr.data.sampling.plan import EvalBatches
+from ltr.metrics import RankedLists, RankingMetric
 
 
 def ceiling(metrics: Sequence[RankingMetric], pools: EvalBatches) -> dict[str, float]:
-    """The value of each metric if every list stood in the order of its grades, and ``R``, the recall of the pools.
+    """The value of each metric if every list stood in the order of its grades, and ``R``, the
+    recall of the pools.
 
-    A relevant document that is not among the candidates can't be ranked, so a ceiling may lie below 1. Metrics of pairs compare
-    candidates alone, and have none.
+    A relevant document that is not among the candidates can't be ranked, so a ceiling may lie below
+    1. Metrics of pairs compare candidates alone, and have none.
 
     Args:
         metrics: what is measured; they are not changed.
@@ -22,7 +23,7 @@ def ceiling(metrics: Sequence[RankingMetric], pools: EvalBatches) -> dict[str, f
     Returns:
         By metric; empty where no list has anything to find.
     """
-    measured = {metric.measure: metric for metric in metrics if metric.name not in (*LOWER_IS_BETTER, "tau")}
+    measured = {metric.measure: metric for metric in metrics if metric.measured.by_rank}
     measured |= {"R": RankingMetric("R")}
     values: dict[str, list[torch.Tensor]] = {name: [] for name in measured}
     for batch in (without_content(lists) for lists in pools.batches if lists):

@@ -17,23 +17,33 @@ from ltr.module import RankerModule
 log = logging.getLogger(__name__)
 
 OURS = "ltr"
-OTHERS = ("py.warnings", "lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_utilities")
+OTHERS = (
+    "py.warnings",
+    "lightning.pytorch",
+    "lightning.fabric",
+    "pytorch_lightning",
+    "lightning_utilities",
+)
 EVERY = 30.0  # seconds between two lines of progress
 
 
 @contextmanager
 def speaking(leads: bool) -> Iterator[Callable[[Path], None]]:
-    """Messages of the project go to the terminal and to a file; those of other packages to the file alone.
+    """Messages of the project go to the terminal and to a file; those of other packages to the file
+    alone.
 
     Gives a function that names the file; what was said before is written there too.
 
     Args:
         leads: whether this process speaks: rank 0 does for all.
     """
-    written, out, err = MemoryHandler(1000), _Terminal(sys.stdout), _Terminal(sys.stderr)
+    written = MemoryHandler(1000)
+    out = _Terminal(sys.stdout)
+    err = _Terminal(sys.stderr)
     out.addFilter(lambda record: record.levelno < logging.WARNING)
     err.setLevel(logging.WARNING)
-    ours, others = logging.getLogger(OURS), [logging.getLogger(name) for name in OTHERS]
+    ours = logging.getLogger(OURS)
+    others = [logging.getLogger(name) for name in OTHERS]
     before = {logger: logger.handlers[:] for logger in (ours, *others)}
     ours.setLevel(logging.INFO)
     ours.handlers += [written, out, err] if leads else [logging.NullHandler()]
@@ -44,7 +54,9 @@ def speaking(leads: bool) -> Iterator[Callable[[Path], None]]:
         if leads:
             file.parent.mkdir(parents=True, exist_ok=True)
             target = _File(file, encoding="utf-8")
-            target.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            target.setFormatter(
+                logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+            )
             written.setTarget(target)
             written.capacity = 0  # from here on every message is written at once
             written.flush()
@@ -71,7 +83,9 @@ class _Terminal(logging.StreamHandler):
 
 
 class _File(logging.FileHandler):
-    """Goes silent on a full disk, and says so once; the command goes on, and fails at what it can't do without."""
+    """Goes silent on a full disk, and says so once; the command goes on, and fails at what it can't
+    do without.
+    """
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
@@ -79,7 +93,10 @@ class _File(logging.FileHandler):
             super().handleError(record)
         elif not self.filters:
             self.addFilter(lambda _: False)
-            print(f"ltr: {self.baseFilename} is not written any more: {error.strerror}", file=sys.stderr)
+            print(
+                f"ltr: {self.baseFilename} is not written any more: {error.strerror}",
+                file=sys.stderr,
+            )
 
     def close(self) -> None:
         with suppress(OSError):  # as said
@@ -92,27 +109,35 @@ def nobody_reads(stream: TextIO) -> None:
 
 
 class Progress(Callback):
-    """A line every half minute, for places without a terminal: the step, the rate, the loss and the time left."""
+    """A line every half minute, for places without a terminal: the step, the rate, the loss and the
+    time left.
+    """
 
     def __init__(self) -> None:
-        self._since, self._step = 0.0, 0
+        self._since = 0.0
+        self._step = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._since, self._step = time.monotonic(), trainer.global_step
+        self._since = time.monotonic()
+        self._step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         seconds = time.monotonic() - self._since
         if seconds < EVERY or trainer.global_step == self._step or not trainer.is_global_zero:
             return
-        rate, total = (trainer.global_step - self._step) / seconds, trainer.estimated_stepping_batches
+        rate = (trainer.global_step - self._step) / seconds
+        total = trainer.estimated_stepping_batches
         assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
-        of, left = "", ""
+        of = ""
+        left = ""
         if total != float("inf"):
-            of, left = f" of {int(total):,}", f", {duration((total - trainer.global_step) / rate)} left"
+            of = f" of {int(total):,}"
+            left = f", {duration((total - trainer.global_step) / rate)} left"
         loss = pl_module.last_step.loss.item()
         at = f"step {trainer.global_step:,}{of}, epoch {trainer.current_epoch + 1}"
         log.info("%s: %.3g steps/s, loss %.4g%s", at, rate, loss, left)
-        self._since, self._step = time.monotonic(), trainer.global_step
+        self._since = time.monotonic()
+        self._step = trainer.global_step
 
 
 def duration(seconds: float) -> str:

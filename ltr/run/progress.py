@@ -1,8 +1,9 @@
 """Where a run stands, written so that Lightning resumes it exactly.
 
-Lightning's counters say where the code was when a checkpoint was written, and a resume guesses from them what is still to be
-done. Some guesses are wrong, and a second resume goes on from the wrong place. So a checkpoint of ours is written at one of three
-moments, with the counters that this moment has, wherever the code was.
+Lightning's counters say where the code was when a checkpoint was written, and a resume guesses from
+them what is still to be done. Some guesses are wrong, and a second resume goes on from the wrong
+place. So a checkpoint of ours is written at one of three moments, with the counters that this
+moment has, wherever the code was.
 """
 
 from datetime import timedelta
@@ -15,7 +16,9 @@ from lightning.pytorch.callbacks import Timer
 class Moment(Enum):
     """Where a resumed run continues."""
 
-    AFTER_STEP = "with the next batch of this epoch; a validation that was due after this one is done"
+    AFTER_STEP = (
+        "with the next batch of this epoch; a validation that was due after this one is done"
+    )
     VALIDATION_DUE = "with the validation that is due after this batch, from its beginning"
     EPOCH_END = "with the first batch of the next epoch"
 
@@ -26,10 +29,12 @@ def settle(checkpoint: dict[str, Any], moment: Moment, unfinished: int = 0) -> N
     Args:
         checkpoint: as ``dump_checkpoint`` returns it in a callback's hook; changed in place.
         moment: where a resume continues.
-        unfinished: batches since the last optimiser step, whose gradients are lost: a resume repeats them.
+        unfinished: batches since the last optimiser step, whose gradients are lost: a resume
+            repeats them.
     """
     fit = checkpoint["loops"]["fit_loop"]
-    batch, ended = fit["epoch_loop.batch_progress"], moment is Moment.EPOCH_END
+    batch = fit["epoch_loop.batch_progress"]
+    ended = moment is Moment.EPOCH_END
     for counted in fit["epoch_progress"].values():
         done = counted["completed"] + ended
         _set(counted, begun=done + (not ended), done=done)
@@ -44,7 +49,8 @@ def settle(checkpoint: dict[str, Any], moment: Moment, unfinished: int = 0) -> N
     for progress in (scheduler, optimizer["step"], optimizer["zero_grad"]):
         for name, done in steps.items():
             _set(progress[name], begun=done, done=done)
-    validation, due = fit["epoch_loop.val_loop.batch_progress"], moment is Moment.VALIDATION_DUE
+    validation = fit["epoch_loop.val_loop.batch_progress"]
+    due = moment is Moment.VALIDATION_DUE
     _set(validation["total"], begun=int(due), done=0)
     _set(validation["current"], begun=0, done=0)
     batch["is_last_batch"] &= due  # the last batch counts as such only until its validation is done
@@ -59,7 +65,10 @@ def _set(counted: dict[str, int], *, begun: int, done: int) -> None:
 
 
 def finished(
-    checkpoint: dict[str, Any], max_epochs: int | None, max_steps: int, max_time: str | timedelta | dict[str, int] | None
+    checkpoint: dict[str, Any],
+    max_epochs: int | None,
+    max_steps: int,
+    max_time: str | timedelta | dict[str, int] | None,
 ) -> str | None:
     """None where training is left; else what the run has done.
 
@@ -69,7 +78,8 @@ def finished(
         max_steps: of the trainer; -1 for no limit.
         max_time: of the trainer, over all resumes; None for no limit.
     """
-    epochs, steps = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"], checkpoint["global_step"]
+    epochs = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    steps = checkpoint["global_step"]
     if checkpoint.get("run", {}).get("stopped"):
         return f"the run was stopped early at step {steps}"
     if 0 <= max_steps <= steps:

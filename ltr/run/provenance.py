@@ -16,39 +16,65 @@ import yaml
 
 from ltr import __version__
 from ltr.data.files import write_whole
+from ltr.run.folder import RunFolder
 
-PACKAGES = ("torch", "lightning", "transformers", "sentence-transformers", "tokenizers", "numpy", "faiss-cpu", "bm25s")
+PACKAGES = (
+    "torch",
+    "lightning",
+    "transformers",
+    "sentence-transformers",
+    "tokenizers",
+    "numpy",
+    "faiss-cpu",
+    "bm25s",
+)
 
 
 def provenance() -> dict[str, Any]:
-    """Version and commit of ltr, those of the packages that numbers depend on, the machine, and the date."""
-    commit, today = _commit(), datetime.datetime.now(datetime.UTC).date()
+    """Version and commit of ltr, those of the packages that numbers depend on, the machine, and the
+    date.
+    """
+    commit = _commit()
+    today = datetime.datetime.now(datetime.UTC).date()
     own = {"ltr": __version__} | ({} if commit is None else {"commit": commit})
-    return own | {"python": platform.python_version(), "packages": _versions(), "machine": _machine(), "date": str(today)}
+    return own | {
+        "python": platform.python_version(),
+        "packages": _versions(),
+        "machine": _machine(),
+        "date": str(today),
+    }
 
 
-def write_ir_metadata(folder: Path, test: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Write ``ir-metadata.yml`` beside ``test.run``: what made the run file, in the schema of ir_metadata.
+def write_ir_metadata(run: RunFolder, test: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Write ``ir-metadata.yml`` beside ``test.run``: what made the run file, in the schema of
+    ir_metadata.
 
     Args:
-        folder: of the run.
+        run: its folder.
         test: the test part of its metrics.
         config: its configuration; empty where it has none.
 
     References:
-        Breuer, Keller & Schaer (2022), ir_metadata: an extensible metadata schema for IR experiments.
+        Breuer, Keller & Schaer (2022), ir_metadata: an extensible metadata schema for IR
+        experiments.
     """
-    made, model = test["made"], config.get("model", {})
+    made = test["made"]
+    model = config.get("model", {})
     data = config.get("data", {}).get("init_args", {})
     found = {
         "platform": {
             "hardware": {"cpu": made["machine"]},
             "operating system": {"kernel": platform.release(), "distribution": platform.system()},
-            "software": {"libraries": {"python": [f"{name}=={own}" for name, own in made["packages"].items()]}},
+            "software": {
+                "libraries": {
+                    "python": [f"{name}=={own}" for name, own in made["packages"].items()]
+                }
+            },
         },
         "implementation": {
-            "executable": {"cmd": f"ltr test {folder}"},
-            "source": {"lang": ["python"], "version": made["ltr"]} | ({"commit": made["commit"]} if "commit" in made else {}),
+            "executable": {"cmd": f"ltr test {run.path}"},
+            "source": {"lang": ["python"], "version": made["ltr"]}
+            | ({"commit": made["commit"]} if "commit" in made else {}),
         },
         "resources": {"runtime": f"{test['seconds']} s"},
         "research goal": {"evaluation": {"reported measures": list(test["conventions"])}},
@@ -60,9 +86,15 @@ def write_ir_metadata(folder: Path, test: Mapping[str, Any], config: Mapping[str
             "seed": config.get("seed_everything"),
             "candidates": f"{test.get('candidates', 'own')}, {test.get('depth') or 'all'}",
         },
-        "data": {"test collection": {"path": data.get("path"), "content": dict(test["evaluated"]), "queries": test["queries"]}},
+        "data": {
+            "test collection": {
+                "path": data.get("path"),
+                "content": dict(test["evaluated"]),
+                "queries": test["queries"],
+            }
+        },
     }
-    write_whole(folder / "ir-metadata.yml", [yaml.safe_dump(found, sort_keys=False, allow_unicode=True)])
+    write_whole(run.metadata, [yaml.safe_dump(found, sort_keys=False, allow_unicode=True)])
 
 
 def _class_of(part: Any) -> str | None:
@@ -80,16 +112,22 @@ def _versions() -> dict[str, str]:
 
 @cache
 def _commit() -> str | None:
-    """Of the checkout that this code lies in, with a plus sign if something was changed since; None for an installed package."""
+    """Of the checkout that this code lies in, with a plus sign if something was changed since; None
+    for an installed package.
+    """
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+        return git("rev-parse", "--short=12", "HEAD") + (
+            "+" if git("status", "--porcelain", "--untracked-files=no") else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -98,8 +136,13 @@ def _commit() -> str | None:
 def _machine() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
-    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-    amx = " with AMX" if any("amx_bf16" in line for line in lines if line.startswith("flags")) else ""
+    name = next(
+        (line.split(":")[1].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
+    amx = (
+        " with AMX" if any("amx_bf16" in line for line in lines if line.startswith("flags")) else ""
+    )
     gpu = ""
     if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_available():
         gpu = f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"

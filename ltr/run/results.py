@@ -16,28 +16,33 @@ from ltr.data.files import write_whole
 from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
 from ltr.module import RankerModule, data_of, is_trial, measures_start
+from ltr.processes import of_all
 from ltr.run.ceiling import ceiling
 from ltr.run.checkpoints import Best
 from ltr.run.folder import RunFolder
 from ltr.run.log import duration
 from ltr.run.loggers import log_results
 from ltr.run.provenance import provenance, write_ir_metadata
-from ltr.search.ranks import of_all
 
-RankedQuery = tuple[int, list[tuple[int, float]], list[float]]  # its row, its documents with their scores, its metrics
+RankedQuery = tuple[
+    int, list[tuple[int, float]], list[float]
+]  # its row, its documents with their scores, its metrics
 
 
 class RunWriter(Callback):
-    """Writes results into the run folder (the trainer's ``default_root_dir``), each file whole or not at all.
+    """Writes results into the run folder (the trainer's ``default_root_dir``), each file whole or
+    not at all.
 
-    * ``metrics.json``: the validation before ``fit`` (``start``), every one in it, its steps, and the seconds of training them,
-      without validations and over all resumes; where its weights come from; the last ``validate`` and ``test`` with their
-      conventions, a digest of what was evaluated, and the ceiling of the candidates;
-    * ``test.run``, ``ir-metadata.yml`` and ``per_query.tsv`` at the end of ``test``; ``predict.run`` at the end of ``predict``.
+    * ``metrics.json``: the validation before ``fit`` (``start``), every one in it, its steps, and
+      the seconds of training them, without validations and over all resumes; where its weights come
+      from; the last ``validate`` and ``test`` with their conventions, a digest of what was
+      evaluated, and the ceiling of the candidates;
+    * ``test.run``, ``ir-metadata.yml`` and ``per_query.tsv`` at the end of ``test``;
+      ``predict.run`` at the end of ``predict``.
 
-    Results of ``test``, ``validate`` and ``predict`` stay until new weights are saved. With several processes rank 0 joins the
-    parts and writes. A trial run (``trainer.fast_dev_run``) writes nothing: its results mean nothing, and must not replace real
-    ones.
+    Results of ``test``, ``validate`` and ``predict`` stay until new weights are saved. With several
+    processes rank 0 joins the parts and writes. A trial run (``trainer.fast_dev_run``) writes
+    nothing: its results mean nothing, and must not replace real ones.
 
     Args:
         init_from: the checkpoint that the run starts from.
@@ -56,27 +61,43 @@ class RunWriter(Callback):
     def _start(self, *args: Any, **kwargs: Any) -> None:
         self._lists.clear()
         self._started = time.perf_counter()
-        self._trained, self._since = self._seconds(), None
+        self._trained = self._seconds()
+        self._since = None
 
-    on_validation_start = on_test_start = on_predict_start = _start
+    on_validation_start = _start
+    on_test_start = _start
+    on_predict_start = _start
 
-    def _collect(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any) -> None:
+    def _collect(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any
+    ) -> None:
         values = [v.tolist() for v in outputs.get("per_query", {}).values()]
         names = ("query_rows", "doc_rows", "scores", "mask")
-        for row, (query, docs, scores, mask) in enumerate(zip(*(outputs[name].tolist() for name in names), strict=True)):
-            ranked = sorted(((s, d) for s, d, real in zip(scores, docs, mask, strict=True) if real), reverse=True)
-            self._lists.append((query, [(doc, score) for score, doc in ranked], [v[row] for v in values]))
+        for row, (query, docs, scores, mask) in enumerate(
+            zip(*(outputs[name].tolist() for name in names), strict=True)
+        ):
+            ranked = sorted(
+                ((s, d) for s, d, real in zip(scores, docs, mask, strict=True) if real),
+                reverse=True,
+            )
+            self._lists.append(
+                (query, [(doc, score) for score, doc in ranked], [v[row] for v in values])
+            )
 
-    on_test_batch_end = on_predict_batch_end = _collect
+    on_test_batch_end = _collect
+    on_predict_batch_end = _collect
 
     # Writing
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._since = time.perf_counter()
-        about: dict[str, Any] = {"directory": os.getcwd()}  # from which the paths count in the configuration that is written now
+        about: dict[str, Any] = {
+            "directory": os.getcwd()
+        }  # from which the paths count in the configuration that is written now
         stale: tuple[str, ...] = ()
         if not trainer.ckpt_path:
-            self._trained, stale = 0.0, ("validations", "start", "init_from")
+            self._trained = 0.0
+            stale = ("validations", "start", "init_from")
             about |= {"start": self._before} if self._before else {}
             about |= {} if self.init_from is None else {"init_from": self.init_from}
         _rewrite(trainer, lambda old: {k: v for k, v in old.items() if k not in stale} | about)
@@ -88,27 +109,47 @@ class RunWriter(Callback):
         return {"seconds": self._seconds()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._trained, self._since = state_dict["seconds"], None
+        self._trained = state_dict["seconds"]
+        self._since = None
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """New weights are about to be saved: the results of others must not stand beside them."""
         if trainer.is_global_zero and not is_trial(trainer):
-            for name in ("test.run", "ir-metadata.yml", "per_query.tsv", "predict.run"):
-                (Path(trainer.default_root_dir) / name).unlink(missing_ok=True)
+            run = RunFolder(trainer.default_root_dir)
+            for file in (run.ranking, run.metadata, run.per_query, run.prediction):
+                file.unlink(missing_ok=True)
         fit = {"steps": trainer.global_step, "seconds": round(self._seconds(), 3)}
-        _rewrite(trainer, lambda old: {k: v for k, v in old.items() if k not in ("validate", "test")} | {"fit": fit})
+        _rewrite(
+            trainer,
+            lambda old: (
+                {k: v for k, v in old.items() if k not in ("validate", "test")} | {"fit": fit}
+            ),
+        )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn != "fit":
-            _rewrite(trainer, lambda old: old | {"validate": self._report(trainer, pl_module, "val/")})
+            _rewrite(
+                trainer, lambda old: old | {"validate": self._report(trainer, pl_module, "val/")}
+            )
             return
         self._since = time.perf_counter()
         if trainer.sanity_checking:
             self._before = _numbers(trainer, "val/") if measures_start(trainer) else {}
             for logger in trainer.loggers if self._before else ():
-                logger.log_metrics({f"val/{name}": value for name, value in self._before.items() if value is not None}, step=0)
+                logger.log_metrics(
+                    {
+                        f"val/{name}": value
+                        for name, value in self._before.items()
+                        if value is not None
+                    },
+                    step=0,
+                )
             return
-        row = {"epoch": trainer.current_epoch, "step": trainer.global_step} | _numbers(trainer, "val/")
+        row = {"epoch": trainer.current_epoch, "step": trainer.global_step} | _numbers(
+            trainer, "val/"
+        )
 
         def changed(old: dict) -> dict:
             # A resumed run may repeat a validation.
@@ -121,28 +162,41 @@ class RunWriter(Callback):
         lists = sorted(chain.from_iterable(of_all(self._lists)))
         if not trainer.is_global_zero or is_trial(trainer):
             return
+        run = RunFolder(trainer.default_root_dir)
         report = self._report(trainer, pl_module, "test/") | {"queries": len(lists)}
-        queries = self._write_ranking(trainer, "test.run", lists)
+        queries = self._write_ranking(trainer, run.ranking, lists)
         rows = ([queries[query], *(f"{v:.6f}" for v in values)] for query, _, values in lists)
         table = [["query", *report["conventions"]], *rows]
-        write_whole(Path(trainer.default_root_dir) / "per_query.tsv", ("\t".join(row) + "\n" for row in table))
+        write_whole(
+            run.per_query,
+            ("\t".join(row) + "\n" for row in table),
+        )
         _rewrite(trainer, lambda old: old | {"test": report})
-        config = RunFolder(trainer.default_root_dir).config
-        write_ir_metadata(config.parent, report, yaml.safe_load(config.read_text()) if config.is_file() else {})
-        log_results(trainer.loggers, Path(trainer.default_root_dir))
+        config: dict[str, Any] = {}
+        if run.config.is_file():
+            config = yaml.safe_load(run.config.read_text())
+        write_ir_metadata(run, report, config)
+        log_results(trainer.loggers, run)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         lists = sorted(chain.from_iterable(of_all(self._lists)))
         if trainer.is_global_zero and not is_trial(trainer):
-            self._write_ranking(trainer, "predict.run", lists)
+            prediction = RunFolder(trainer.default_root_dir).prediction
+            self._write_ranking(trainer, prediction, lists)
 
-    def _write_ranking(self, trainer: Trainer, name: str, lists: list[RankedQuery]) -> Sequence[str]:
+    def _write_ranking(
+        self, trainer: Trainer, file: Path, lists: list[RankedQuery]
+    ) -> Sequence[str]:
         """Write a run file, and return the ids of the queries by row."""
-        data, path = data_of(trainer), Path(trainer.default_root_dir) / name
+        data = data_of(trainer)
         assert data is not None, "run files name queries and documents"
         queries, docs = data.names("test")
-        lines = (Ranked(queries[query], docs[doc], score) for query, ranked, _ in lists for doc, score in ranked)
-        write_run(path, lines, tag=path.parent.parent.name or "ltr")
+        lines = (
+            Ranked(queries[query], docs[doc], score)
+            for query, ranked, _ in lists
+            for doc, score in ranked
+        )
+        write_run(file, lines, tag=file.parent.parent.name or "ltr")
         return queries
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, prefix: str) -> dict[str, Any]:
@@ -152,9 +206,16 @@ class RunWriter(Callback):
         pools = data.pools(split)
         return _numbers(trainer, prefix) | {
             "conventions": {metric.measure: metric.convention for metric in pl_module.measures},
+            "lower_is_better": [
+                metric.measure for metric in pl_module.measures if metric.measured.lower_is_better
+            ],
             **data.conventions(),
             "evaluated": data.evaluated(split),
-            **({} if pools is None or data.corpus is not None else {"ceiling": ceiling(pl_module.measures, pools)}),
+            **(
+                {}
+                if pools is None or data.corpus is not None
+                else {"ceiling": ceiling(pl_module.measures, pools)}
+            ),
             "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
             "seconds": round(time.perf_counter() - self._started, 3),
             "made": provenance(),
@@ -164,14 +225,20 @@ class RunWriter(Callback):
 def _rewrite(trainer: Trainer, change: Callable[[dict], dict]) -> None:
     """Change ``metrics.json``, at rank 0 and not in a trial run."""
     if trainer.is_global_zero and not is_trial(trainer):
-        path = Path(trainer.default_root_dir) / "metrics.json"
+        path = RunFolder(trainer.default_root_dir).results
         old = read_metrics(path)
         write_whole(path, [json.dumps(change(old), indent=1, ensure_ascii=False), "\n"])
 
 
 def _numbers(trainer: Trainer, prefix: str) -> dict[str, Any]:
-    found = {name.removeprefix(prefix): float(v) for name, v in trainer.callback_metrics.items() if name.startswith(prefix)}
-    return {name: None if math.isnan(value) else value for name, value in found.items()}  # JSON knows no NaN
+    found = {
+        name.removeprefix(prefix): float(v)
+        for name, v in trainer.callback_metrics.items()
+        if name.startswith(prefix)
+    }
+    return {
+        name: None if math.isnan(value) else value for name, value in found.items()
+    }  # JSON knows no NaN
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
@@ -179,7 +246,9 @@ def read_metrics(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text()) if path.is_file() else {}
     except ValueError as error:
-        raise InputError(f"{path}: the file is damaged ({error}); remove it, which loses its numbers") from None
+        raise InputError(
+            f"{path}: the file is damaged ({error}); remove it, which loses its numbers"
+        ) from None
 
 
 def reached(folder: RunFolder, best: Best) -> str:
@@ -191,7 +260,8 @@ def reached(folder: RunFolder, best: Best) -> str:
     scores = folder.kept_scores(best.monitor)
     if not scores:
         return f"{text}; last.ckpt has the weights"
-    step, before = max(scores, key=lambda one: (scores[one], -one)), _before(found, best)
+    step = max(scores, key=lambda one: (scores[one], -one))
+    before = _before(found, best)
     start = "" if before is None else f" ({before:.4f} before training)"
     return f"{text}; best {best.monitor} {best.sign * scores[step]:.4f} at step {step:,}{start}"
 
@@ -201,13 +271,18 @@ def told_ceiling(report: dict[str, Any]) -> str | None:
     best = report.get("ceiling", {})
     if best.get("R", 1.0) >= 1.0:
         return None
-    limits = ", ".join(f"{name} {value:.4f}" for name, value in best.items() if name != "R" and value < 1)
+    limits = ", ".join(
+        f"{name} {value:.4f}" for name, value in best.items() if name != "R" and value < 1
+    )
     return f"the candidates hold {best['R']:.1%} of the relevant documents; no ranker of them can reach more than {limits}"
 
 
 def below_start(folder: RunFolder, best: Best) -> str | None:
-    """A warning where the best weights of a training rank worse than those it started from; else None."""
-    before, scores = _before(read_metrics(folder.results), best), folder.kept_scores(best.monitor)
+    """A warning where the best weights of a training rank worse than those it started from; else
+    None.
+    """
+    before = _before(read_metrics(folder.results), best)
+    scores = folder.kept_scores(best.monitor)
     if before is None or not scores or max(scores.values()) >= best.sign * before:
         return None
     return (

@@ -27,13 +27,14 @@ class Signals:
         """Take over these signals, but for SIGHUP under ``nohup``.
 
         Args:
-            leads: whether this process saves. The others ignore the signals, since a step needs all of them until the leader has
-                saved; it ends them.
+            leads: whether this process saves. The others ignore the signals, since a step needs all
+                of them until the leader has saved; it ends them.
             came: called when one arrived.
         """
         if threading.current_thread() is not threading.main_thread():
             return
-        self.asked, owner = None, os.getpid()
+        self.asked = None
+        owner = os.getpid()
 
         def handle(number: int, frame: FrameType | None) -> None:
             if os.getpid() != owner:  # a data worker, which is forked with this handler
@@ -41,7 +42,9 @@ class Signals:
             for known in self._previous:
                 # Terminal and shell both say that the terminal was closed.
                 signal.signal(known, signal.SIG_IGN if known == signal.SIGHUP else end_at_once)
-            _tell(f"\n{NAMES[signal.Signals(number)]}: finishing this step, then saving last.ckpt; once more to stop at once\n")
+            _tell(
+                f"\n{NAMES[signal.Signals(number)]}: finishing this step, then saving last.ckpt; once more to stop at once\n"
+            )
             self.asked = KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
             came()
 
@@ -63,7 +66,9 @@ def end_at_once(number: int, frame: FrameType | None) -> None:
 
 
 def _tell(text: str) -> None:
-    """Not by print, which may have been interrupted itself. Where nobody reads any more, from now on nothing is said."""
+    """Not by print, which may have been interrupted itself. Where nobody reads any more, from now
+    on nothing is said.
+    """
     try:
         os.write(1, text.encode())
     except OSError:

@@ -1,4 +1,6 @@
-"""What of Lightning's trainer a run may have: callbacks that resume exactly, options that mean something."""
+"""What of Lightning's trainer a run may have: callbacks that resume exactly, options that mean
+something.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,12 +27,20 @@ REFUSED = {
 }
 
 
-# Options that Lightning takes as they come, and stumbles over in the first step, or silently ignores.
-LEAST = {"accumulate_grad_batches": 1, "gradient_clip_val": 0, "val_check_interval": 1e-9, "check_val_every_n_epoch": 1}
+# Options that Lightning takes as they come, and stumbles over in the first step, or silently
+# ignores.
+LEAST = {
+    "accumulate_grad_batches": 1,
+    "gradient_clip_val": 0,
+    "val_check_interval": 1e-9,
+    "check_val_every_n_epoch": 1,
+}
 
 
 def check_options(trainer: Mapping[str, Any]) -> None:
-    """Raise an InputError for an option of the trainer below its least value, where Lightning does not check it."""
+    """Raise an InputError for an option of the trainer below its least value, where Lightning does
+    not check it.
+    """
     for name, least in LEAST.items():
         value = trainer[name]
         if isinstance(value, int | float) and value < least:
@@ -46,7 +56,8 @@ def check_callbacks(callbacks: Sequence[Any], known: Sequence[str]) -> None:
         known: the metrics that a validation logs.
 
     Raises:
-        InputError: for one that can't be resumed exactly, or that waits for a metric that nobody logs.
+        InputError: for one that can't be resumed exactly, or that waits for a metric that nobody
+            logs.
     """
     for callback in callbacks:
         name = type(callback).__name__

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +15,13 @@ from ltr.data.formats import SingleTexts
 from ltr.data.progress import track
 from ltr.data.tokens import Tokens
 from ltr.models.encoder.chunks import cuts
-from ltr.models.encoder.linear import cast_once
+from ltr.models.encoder.kernels.linear import cast_once
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.search.ranks import barrier, by_rank_0, rank, world_size
 
 # Tokens handed to the encoder at once, at most: several of its chunks on a CPU, one on a GPU.
 BATCH_TOKENS = 65536
-# Laying out the weights takes longer than it saves for 1,000 tokens, and no longer for 2,000.
+# From this many tokens on the weights are cast once for a batch: it pays from some 2,000 on.
 MANY_TOKENS = 4096
 
 
@@ -33,82 +31,109 @@ def encode(
     form: SingleTexts,
     file: Path,
     rows: np.ndarray | None = None,
-    *,
-    alone: bool = False,
 ) -> np.ndarray:
     """Embed texts of a store into a file that is whole or absent.
 
-    In eval mode and without gradients; for half precision call it under ``torch.autocast``. Memory grows by some 50 bytes a text.
-
-    Under several processes each embeds its share. All must call it, with the same arguments and a file that all can reach; but
-    ``alone``, a process embeds all the rows that it asks for, into a file of its own.
+    In eval mode and without gradients; for half precision call it under ``torch.autocast``. Memory
+    grows by some 50 bytes a text. Other processes have no part in it, see
+    :func:`ltr.search.shards.encode_shard`.
 
     Args:
-        encoder: ``encoder(Texts) -> [S, H]``, as :class:`ltr.models.encoder.text_encoder.TextEncoder`.
+        encoder: ``encoder(Texts) -> [S, H]``, as
+            :class:`ltr.models.encoder.text_encoder.TextEncoder`.
         store: the tokens of the texts.
         form: how they are laid out for the encoder.
         file: a ``.npy`` file; an existing one is replaced.
         rows: ``[R]`` int64, which texts, in the order of the result; None: all.
-        alone: whether the other processes have no part in it.
 
     Returns:
         ``[R, H]`` float32, read-only, mapped from the file.
 
     Raises:
         ValueError: if there is no text.
-        OSError: if the folder is missing or the disk has no room, before more than a first batch is encoded.
+        OSError: if the folder is missing or the disk has no room, before more than a first batch is
+            encoded.
     """
     rows = np.arange(len(store)) if rows is None else np.asarray(rows)
-    if not len(rows):
-        raise ValueError("there must be at least one text to encode, got none")
-    partial = file.with_name(f"{file.name}.partial")  # one that a killed process left is overwritten
-    number, count = (0, 1) if alone else (rank(), world_size())
-    by_first: Callable[[Callable[[], None]], None] = (lambda make: make()) if alone else by_rank_0
-    batches = encode_batches(encoder, store, form, rows, number, count)
+    # One that a killed process left is overwritten.
+    partial = file.with_name(f"{file.name}.partial")
+
+    def on_disk(dim: int) -> np.ndarray:
+        return new_array(partial, np.float32, (len(rows), dim))
+
     try:
-        first = list(islice(batches, 1))
-        by_first(lambda: new_array(partial, np.float32, (len(rows), first[0][1].shape[1])).flush())
-        embeddings = np.load(partial, mmap_mode="r+")
-        for places, found in chain(first, batches):
-            embeddings[places] = found
-        embeddings.flush()
-        if not alone:
-            barrier()
-        by_first(lambda: os.replace(partial, file))
+        embeddings = _filled(on_disk, encode_batches(encoder, store, form, rows))
+        embeddings.flush()  # type: ignore[attr-defined]  # it is a memory map
+        os.replace(partial, file)
     finally:
-        if number == 0:
-            partial.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     return np.load(file, mmap_mode="r")
 
 
+def encode_in_memory(
+    encoder: nn.Module, store: Tokens, form: SingleTexts, rows: np.ndarray
+) -> np.ndarray:
+    """Embed texts ``[R, H]`` float32 as :func:`encode` does, without a file.
+
+    Raises:
+        ValueError: if there is no text.
+    """
+
+    def in_memory(dim: int) -> np.ndarray:
+        return np.empty((len(rows), dim), np.float32)
+
+    return _filled(in_memory, encode_batches(encoder, store, form, rows))
+
+
+def _filled(
+    make: Callable[[int], np.ndarray], batches: Iterator[tuple[np.ndarray, np.ndarray]]
+) -> np.ndarray:
+    """An array made for embeddings of size H, filled batch by batch."""
+    whole: np.ndarray | None = None
+    for places, embeddings in batches:
+        if whole is None:
+            whole = make(embeddings.shape[1])
+        whole[places] = embeddings
+    if whole is None:
+        raise ValueError("there must be at least one text to encode, got none")
+    return whole
+
+
 def encode_batches(
-    encoder: nn.Module, store: Tokens, form: SingleTexts, rows: np.ndarray, rank: int = 0, world_size: int = 1
+    encoder: nn.Module, store: Tokens, form: SingleTexts, rows: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Embed texts batch by batch, longest first.
-
-    Of several ranks each embeds its :func:`share`.
 
     Yields:
         Places in ``rows`` ``[n]``, and the embeddings of those texts ``[n, H]`` float32.
     """
     device = next(encoder.parameters()).device
-    order = share(store, form, rows, rank, world_size)
-    if not len(order):
-        return
     lengths = form.lengths(store.lengths(rows))
+    order = _longest_first(lengths)
     batches = [order[begin:end] for begin, end in cuts(lengths[order].tolist(), BATCH_TOKENS)]
     for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
         with torch.inference_mode(), in_eval_mode(encoder), ExitStack() as stack:
             ids, lengths_of, types = form.texts(store, rows[places])
-            for inner in encoder.modules() if len(ids) >= MANY_TOKENS else ():
-                if isinstance(inner, TextEncoder) and not inner.options.compile:
-                    stack.enter_context(cast_once(inner.model))
-            texts = Texts(ids.to(device), lengths_of.to(device), None if types is None else types.to(device))
-            found = encoder(texts).float().cpu().numpy()
-        yield places, found
+            if len(ids) >= MANY_TOKENS:
+                for inner in encoder.modules():
+                    if isinstance(inner, TextEncoder) and not inner.options.compile:
+                        stack.enter_context(cast_once(inner.model))
+            texts = Texts(
+                ids.to(device), lengths_of.to(device), None if types is None else types.to(device)
+            )
+            embeddings = encoder(texts).float().cpu().numpy()
+        yield places, embeddings
 
 
-def share(store: Tokens, form: SingleTexts, rows: np.ndarray, rank: int, world_size: int) -> np.ndarray:
-    """Places in ``rows`` of the texts that a rank embeds: every ``world_size``-th by length, so that shares take equal time."""
-    lengths = form.lengths(store.lengths(rows))
-    return np.argsort(-lengths, kind="stable")[rank::world_size]  # longest first: too little memory shows at once
+def share(
+    store: Tokens, form: SingleTexts, rows: np.ndarray, rank: int, world_size: int
+) -> np.ndarray:
+    """Places in ``rows`` of the texts that a process embeds: every ``world_size``-th by length, so
+    that shares take equal time.
+    """
+    return _longest_first(form.lengths(store.lengths(rows)))[rank::world_size]
+
+
+def _longest_first(lengths: np.ndarray) -> np.ndarray:
+    """Too little memory then shows at once."""
+    return np.argsort(-lengths, kind="stable")

@@ -1,6 +1,7 @@
 """Exact search, tile by tile, by faiss or torch; both break ties alike.
 
-Letters of shapes: Q queries, D documents (of all, or of a tile), H dimensions, k documents found per query.
+Letters of shapes: Q queries, D documents (of all, or of a tile), H dimensions, k documents found
+per query.
 """
 
 import numpy as np
@@ -8,22 +9,27 @@ import torch
 from torch import Tensor
 
 from ltr.search.approximate import faiss
-from ltr.search.embeddings import DOCS, Prepare, spans
+from ltr.search.embeddings import DOCS, Prepare
+from ltr.spans import spans
 
 QUERIES = 1024  # of a tile: with DOCS documents, 64 MB of scores, whatever D and Q are
-# From this number of queries times dimensions, faiss is a quarter to a third faster than torch on a CPU. Below it, faiss 1.15
-# multiplies vector by vector and is 4 to 7 times slower (100,000 documents, 384 dimensions, k = 100, one thread).
+# From this number of queries times dimensions, faiss is a quarter to a third faster than torch on a
+# CPU. Below it, faiss 1.15 multiplies vector by vector and is 4 to 7 times slower (100,000
+# documents, 384 dimensions, k =
+# 100, one thread).
 FAISS_PAYS = 128_000
 
 
-def search_exactly(docs: np.ndarray, queries: np.ndarray, k: int, prepare: Prepare, squared: bool) -> tuple[Tensor, Tensor]:
+def search_exactly(
+    docs: np.ndarray, queries: np.ndarray, k: int, prepare: Prepare, squared: bool
+) -> tuple[Tensor, Tensor]:
     """Scores and rows of the k best documents of each query; of equal scores the larger rows.
 
     Args:
         docs: ``[D, H]``, may be a memory map: it is read once, in spans.
         queries: ``[Q, H]``.
         k: documents per query.
-        prepare: see :func:`ltr.search.embeddings.prepared`.
+        prepare: see :meth:`ltr.similarity.Similarity.prepared`.
         squared: whether the score is minus the squared distance, else the inner product.
 
     Returns:
@@ -46,7 +52,10 @@ def _best_of_tile(queries: Tensor, docs: Tensor, k: int, squared: bool) -> tuple
     most = min(k + 1, len(docs))  # one more shows whether the k-th score is tied
     if faiss and queries.device.type == "cpu" and queries.numel() >= FAISS_PAYS:
         metric = faiss.METRIC_L2 if squared else faiss.METRIC_INNER_PRODUCT
-        scores, rows = (torch.from_numpy(x) for x in faiss.knn(queries.numpy(), docs.numpy(), most, metric=metric))
+        scores, rows = (
+            torch.from_numpy(x)
+            for x in faiss.knn(queries.numpy(), docs.numpy(), most, metric=metric)
+        )
         scores = -scores.clamp(min=0) if squared else scores
     else:
         scores, rows = _scores(queries, docs, squared).topk(most)
@@ -54,7 +63,9 @@ def _best_of_tile(queries: Tensor, docs: Tensor, k: int, squared: bool) -> tuple
         return scores, rows
     tied = scores[:, k - 1] == scores[:, k]
     if tied.any():
-        of_all = keys(_scores(queries[tied], docs, squared), torch.arange(len(docs), device=docs.device))
+        of_all = keys(
+            _scores(queries[tied], docs, squared), torch.arange(len(docs), device=docs.device)
+        )
         scores[tied, :k], rows[tied, :k] = unkeyed(of_all.topk(k).values)
     return scores[:, :k], rows[:, :k]
 
@@ -67,7 +78,9 @@ def _scores(queries: Tensor, docs: Tensor, squared: bool) -> Tensor:
 
 
 def keys(scores: Tensor, rows: Tensor) -> Tensor:
-    """One int64 for a score and a row, which sorts by score and then by row: ties are broken the same way everywhere."""
+    """One int64 for a score and a row, which sorts by score and then by row: ties are broken the
+    same way everywhere.
+    """
     bits = (scores + 0.0).view(torch.int32)  # -0 and 0 are one score
     bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # the bits of a negative float sort downwards
     return (bits.long() << 32) + (rows + 1)

@@ -17,36 +17,53 @@ from ltr.use.rankers import TextRanker
 Form = Literal["sentence-transformers", "transformers", "onnx"]
 
 
-def export(source: str | Path, folder: str | Path, to: Form = "sentence-transformers", int8: str | None = None) -> list[Measured]:
+def export(
+    source: str | Path,
+    folder: str | Path,
+    to: Form = "sentence-transformers",
+    int8: str | None = None,
+) -> list[Measured]:
     """Write a folder that another library loads, with a model card. A failure leaves no folder.
 
     Args:
         source: as :func:`ltr.load` takes it.
         folder: the new folder.
-        to: ``sentence-transformers``: a ``CrossEncoder`` or a ``SentenceTransformer``; ``transformers``: a sequence classifier,
-            for cross-encoders with a head of their own; ``onnx``: ``model.onnx`` (two towers: ``query.onnx`` and
-            ``document.onnx``) beside the tokenizer.
-        int8: a data folder. With ``onnx``, each graph gets a second one with weights in int8 (``model_int8.onnx``), and both are
-            measured on the dev split. None: float32 alone.
+        to: ``sentence-transformers``: a ``CrossEncoder`` or a ``SentenceTransformer``;
+            ``transformers``: a sequence classifier, for cross-encoders with a head of their own;
+            ``onnx``: ``model.onnx`` (two towers: ``query.onnx`` and ``document.onnx``) beside the
+            tokenizer.
+        int8: a data folder. With ``onnx``, each graph gets a second one with weights in int8
+            (``model_int8.onnx``), and both are measured on the dev split. None: float32 alone.
 
     Returns:
         What the graphs do in float32 and in int8; empty without ``int8``.
 
     Raises:
-        InputError: for a ranker that this form can't express, a folder that is there, data without a dev split, or a missing
-            package.
+        InputError: for a ranker that this form can't express, a folder that is there, data without
+            a dev split, or a missing package.
     """
     if int8 is not None and to != "onnx":
-        raise InputError(f"int8 is for ONNX graphs, got --to {to}; leave it out, or export --to onnx", option="int8")
+        raise InputError(
+            f"int8 is for ONNX graphs, got --to {to}; leave it out, or export --to onnx",
+            option="int8",
+        )
     collection = None if int8 is None else open_collection(int8)
     if to not in get_args(Form):
-        raise InputError(f"the form must be one of {', '.join(get_args(Form))}, got {to!r}", option="to")
+        raise InputError(
+            f"the form must be one of {', '.join(get_args(Form))}, got {to!r}", option="to"
+        )
     ranker = load(source, "32-true", "cpu")
     model = ranker.model
-    if not isinstance(ranker, TextRanker) or not isinstance(model, PairWiseBertRanker | DualEncoder):
-        raise InputError(f"{source}: text rankers are exported, got a {type(model).__name__}; use it in Python: ltr.load")
+    if not isinstance(ranker, TextRanker) or not isinstance(
+        model, PairWiseBertRanker | DualEncoder
+    ):
+        raise InputError(
+            f"{source}: text rankers are exported, got a {type(model).__name__}; use it in Python: ltr.load"
+        )
     if to == "transformers" and isinstance(model, DualEncoder):
-        raise InputError("a dual encoder is no sequence classifier of transformers; export it to sentence-transformers")
+        raise InputError(
+            "a dual encoder is no sequence classifier of transformers; export it to sentence-transformers"
+        )
 
     found: list[Measured] = []
 
@@ -81,5 +98,9 @@ def _write_onnx(folder: Path, model: PairWiseBertRanker | DualEncoder) -> None:
     if isinstance(model, DualEncoder):
         prompts = {"query": model.reads.queries.prompt, "document": model.reads.docs.prompt}
         lengths = {"query": model.reads.queries.max_length, "document": model.reads.docs.max_length}
-        settings |= {"prompts": prompts, "max_lengths": lengths, "similarity": model.similarity}
+        settings |= {
+            "prompts": prompts,
+            "max_lengths": lengths,
+            "similarity": model.similarity.name,
+        }
     (folder / "ltr.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.models.encoder.linear import use_plain_linear
-from ltr.models.encoder.pooling import Pooling
-from ltr.models.encoder.pretrained import quiet
+from ltr.models.encoder.kernels import use_plain
+from ltr.models.encoder.loading.pooling import Pooling
+from ltr.models.encoder.loading.pretrained import quiet
 
 # onnx, onnxscript and onnxruntime are optional: they are imported inside functions.
 
@@ -36,14 +36,19 @@ class Graph(nn.Module):
         head: modules behind the pooling: one linear layer to a score, or those of a tower.
     """
 
-    def __init__(self, encoder: PreTrainedModel, pooling: Pooling | None, head: Sequence[nn.Module]) -> None:
+    def __init__(
+        self, encoder: PreTrainedModel, pooling: Pooling | None, head: Sequence[nn.Module]
+    ) -> None:
         super().__init__()
         self.encoder: Any = copy.deepcopy(encoder).eval()
         self.encoder.set_attn_implementation("eager")
-        use_plain_linear(self.encoder)
-        self.pooling, self.head = pooling, nn.ModuleList(head)
+        use_plain(self.encoder)
+        self.pooling = pooling
+        self.head = nn.ModuleList(head)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> Tensor:
         """Scores ``[S]`` or embeddings ``[S, H]`` of ``[S, L]``."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         inputs |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
@@ -71,33 +76,56 @@ def _pooled(hidden: Tensor, real: Tensor, pooling: Pooling) -> Tensor:
 
 
 def graphs(model: PairWiseBertRanker | DualEncoder) -> dict[str, tuple[Graph, Any, int]]:
-    """By the names of their files, without the ending: the graphs of a ranker, their tokenizers, and their longest texts."""
+    """By the names of their files, without the ending: the graphs of a ranker, their tokenizers,
+    and their longest texts.
+    """
     if isinstance(model, PairWiseBertRanker):
         pooling = None if model.has_own_head else model.encoder.pooling
         head = [] if model.has_own_head else [model.head]
-        return {"model": (Graph(model.encoder.model, pooling, head), model.tokenizer, model.reads.max_length)}
-    towers = {"query": model.query_tower, "document": model.doc_tower} if len(model.towers) == 2 else {"model": model.doc_tower}
+        return {
+            "model": (
+                Graph(model.encoder.model, pooling, head),
+                model.tokenizer,
+                model.reads.max_length,
+            )
+        }
+    towers = (
+        {"query": model.query_tower, "document": model.doc_tower}
+        if len(model.towers) == 2
+        else {"model": model.doc_tower}
+    )
     forms = {"query": model.reads.queries, "document": model.reads.docs}
     forms["model"] = max(forms.values(), key=lambda form: form.max_length)
     return {
-        name: (Graph(tower.encoder.model, tower.encoder.pooling, list(tower.head)), tower.tokenizer, forms[name].max_length)
+        name: (
+            Graph(tower.encoder.model, tower.encoder.pooling, list(tower.head)),
+            tower.tokenizer,
+            forms[name].max_length,
+        )
         for name, tower in towers.items()
     }
 
 
 def write_graph(file: Path, graph: Graph, tokenizer: Any) -> None:
-    """Write a graph; an InputError if a package is missing, or onnxruntime makes other numbers of some texts than torch does."""
+    """Write a graph; an InputError if a package is missing, or onnxruntime makes other numbers of
+    some texts than torch does.
+    """
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise InputError(f"ONNX needs the package {error.name}: pip install onnx onnxscript onnxruntime") from None
+        raise InputError(
+            f"ONNX needs the package {error.name}: pip install onnx onnxscript onnxruntime"
+        ) from None
     texts = _padded(tokenizer, [("a first text", "and a longer second one"), ("a", "b")])
     names = [name for name in INPUTS if name in texts]
-    rows, columns = torch.export.Dim("rows"), torch.export.Dim("columns", max=512)
+    rows = torch.export.Dim("rows")
+    columns = torch.export.Dim("columns", max=512)
     shapes = {name: {0: rows, 1: columns} for name in names}
-    levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")}
+    levels = {
+        name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")
+    }
     with warnings.catch_warnings(), torch.no_grad(), quiet():
         warnings.simplefilter("ignore")
         for name in levels:
@@ -117,12 +145,17 @@ def write_graph(file: Path, graph: Graph, tokenizer: Any) -> None:
         finally:
             for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
-        other = _padded(tokenizer, [("one", "two three four"), ("five six seven", "eight"), ("nine", "ten " * 20)])
+        other = _padded(
+            tokenizer,
+            [("one", "two three four"), ("five six seven", "eight"), ("nine", "ten " * 20)],
+        )
         expected = graph(**{name: torch.from_numpy(other[name]) for name in names}).numpy()
     difference = float(np.abs(Session(file).output(other) - expected).max())
     if not difference <= CLOSE:  # nor NaN
         hint = "export it to sentence-transformers"
-        raise InputError(f"onnxruntime gives other numbers than torch for this model (by {difference:.1g}); {hint}")
+        raise InputError(
+            f"onnxruntime gives other numbers than torch for this model (by {difference:.1g}); {hint}"
+        )
 
 
 class Session:
@@ -133,12 +166,16 @@ class Session:
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(
+            str(file), options, providers=["CPUExecutionProvider"]
+        )
         self._names = [one.name for one in self._session.get_inputs()]
 
     def output(self, texts: dict[str, np.ndarray]) -> np.ndarray:
         """Scores ``[S]`` or embeddings ``[S, H]`` of padded texts."""
-        found: np.ndarray = self._session.run(None, {name: texts[name].astype(np.int64) for name in self._names})[0]
+        found: np.ndarray = self._session.run(
+            None, {name: texts[name].astype(np.int64) for name in self._names}
+        )[0]
         return found
 
 

@@ -19,7 +19,7 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.models.ranker import digest_of_weights
 from ltr.search.embeddings import checked_sum
-from ltr.search.encode import encode, encode_batches
+from ltr.search.encode import encode, encode_in_memory
 from ltr.search.index import DenseIndex
 from ltr.use.rankers import RankedDocument, Side, TextRanker, check_count
 
@@ -45,25 +45,35 @@ class Retriever(TextRanker):
             raise InputError(f"side must be query or document, got {side!r}")
         if isinstance(texts, str):
             raise InputError("texts must be a list of strings, got one string; put it into a list")
-        model, found = self.model, np.empty((len(texts), self.model.dim), np.float32)
-        tower, form = (model.query_tower, model.reads.queries) if side == "query" else (model.doc_tower, model.reads.docs)
+        model = self.model
+        if len(texts) == 0:
+            return np.empty((0, model.dim), np.float32)
+        tower = model.query_tower
+        form = model.reads.queries
+        if side == "document":
+            tower = model.doc_tower
+            form = model.reads.docs
         with self.context():
-            for places, values in encode_batches(tower, self.tokens(texts, side), form, np.arange(len(texts))):
-                found[places] = values
-        return found
+            rows = np.arange(len(texts))
+            return encode_in_memory(tower, self.tokens(texts, side), form, rows)
 
     def corpus(self, documents: str | Path | Sequence[str]) -> "SearchableCorpus":
         """Encode documents to be searched, once: see :class:`SearchableCorpus`.
 
         Args:
-            documents: a list of texts; or a file or folder of texts with ids, see :func:`ltr.data.text_files.open_texts`.
+            documents: a list of texts; or a file or folder of texts with ids, see
+                :func:`ltr.data.text_files.open_texts`.
         """
         if isinstance(documents, str | Path):
             return SearchableCorpus(self, open_texts(str(documents), "document", "documents"))
         return SearchableCorpus(self, listed(documents))
 
-    def search(self, query: str, documents: "SearchableCorpus | str | Path | Sequence[str]", k: int = 10) -> list[RankedDocument]:
-        """The k best documents for a query. To search the same documents again, keep their :meth:`corpus`."""
+    def search(
+        self, query: str, documents: "SearchableCorpus | str | Path | Sequence[str]", k: int = 10
+    ) -> list[RankedDocument]:
+        """The k best documents for a query. To search the same documents again, keep their
+        :meth:`corpus`.
+        """
         corpus = documents if isinstance(documents, SearchableCorpus) else self.corpus(documents)
         return corpus.search(query, k)
 
@@ -71,8 +81,9 @@ class Retriever(TextRanker):
 class SearchableCorpus:
     """Documents and their embeddings, ready to be searched.
 
-    The embeddings are kept in the cache (``$LTR_CACHE``) under the weights, how these read a document, and the content of the
-    documents: a second start does not encode again; changed weights or documents are always encoded.
+    The embeddings are kept in the cache (``$LTR_CACHE``) under the weights, how these read a
+    document, and the content of the documents: a second start does not encode again; changed
+    weights or documents are always encoded.
 
     Args:
         retriever: the dual encoder.
@@ -83,31 +94,51 @@ class SearchableCorpus:
     """
 
     def __init__(self, retriever: Retriever, documents: TextTable) -> None:
-        self.retriever, self.documents = retriever, documents
-        model, self.was_kept = retriever.model, True
-        form, tower = model.reads.docs, model.doc_tower
+        self.retriever = retriever
+        self.documents = documents
+        model = retriever.model
+        self.was_kept = True
+        form = model.reads.docs
+        tower = model.doc_tower
 
         def build(folder: Path) -> None:
             self.was_kept = False
             with retriever.context():
-                made = encode(tower, TokenStore.open(documents, form.tokenizer), form, folder / FILE, alone=True)
+                tokens = TokenStore.open(documents, form.tokenizer)
+                made = encode(tower, tokens, form, folder / FILE)
             checked_sum(made, "embeddings")  # broken ones are not kept
 
-        reads = [form.max_length, form.prompt, tower.encoder.pooling, str(tower.head), form.tokenizer.backend_tokenizer.to_str()]
-        parts = ["embeddings-1", digest_of_weights(tower), *reads, documents.key, retriever.precision]
+        reads = [
+            form.max_length,
+            form.prompt,
+            tower.encoder.pooling,
+            str(tower.head),
+            form.tokenizer.backend_tokenizer.to_str(),
+        ]
+        parts = [
+            "embeddings-1",
+            digest_of_weights(tower),
+            *reads,
+            documents.key,
+            retriever.precision,
+        ]
         folder = cached("embeddings", hashlib.sha256(json.dumps(parts).encode()).hexdigest(), build)
         self._index = DenseIndex.build(read_array(folder / FILE), model.similarity)
 
     def search(self, query: str, k: int = 10) -> list[RankedDocument]:
-        """The k best documents for a query, best first; of equal scores the later id comes first, as in trec_eval.
+        """The k best documents for a query, best first; of equal scores the later id comes first,
+        as in trec_eval.
 
         Raises:
             InputError: if k is below 1.
         """
         scores, rows = self.search_all([query], k)
-        ids, texts = self.documents.ids, self.documents.texts
+        ids = self.documents.ids
+        texts = self.documents.texts
         found = zip(rows[0].tolist(), scores[0].tolist(), strict=True)
-        return [RankedDocument(row, score, texts[row], ids[row]) for row, score in found if row >= 0]
+        return [
+            RankedDocument(row, score, texts[row], ids[row]) for row, score in found if row >= 0
+        ]
 
     def search_all(self, queries: Sequence[str], k: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Similarities ``[Q, K]`` float32 and documents ``[Q, K]`` int64 by row, best first.
@@ -117,7 +148,9 @@ class SearchableCorpus:
         check_count(k)
         if not len(queries):
             raise InputError("there must be at least one query to search for, got none")
-        return self._index.search(self.retriever.encode(queries, "query"), min(k, len(self.documents)))
+        return self._index.search(
+            self.retriever.encode(queries, "query"), min(k, len(self.documents))
+        )
 
 
 def listed(texts: Sequence[str]) -> TextTable:

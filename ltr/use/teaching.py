@@ -1,4 +1,6 @@
-"""The scores of a teacher over the lists of a collection: written in parts, by as many processes as are started."""
+"""The scores of a teacher over the lists of a collection: written in parts, by as many processes as
+are started.
+"""
 
 import hashlib
 import json
@@ -32,28 +34,38 @@ class Teacher(NamedTuple):
     ranker: TextRanker
 
 
-def score_lists(teachers: Sequence[Teacher], collection: Collection, lists: QueryLists, folder: Path) -> TeacherScores:
+def score_lists(
+    teachers: Sequence[Teacher], collection: Collection, lists: QueryLists, folder: Path
+) -> TeacherScores:
     """Score lists by one teacher, or by the mean of several, and write them to a folder.
 
-    The lists are cut into parts of 64 queries. A process takes the next part that no other one holds, so several that are started
-    on one folder share the work; one that is started again goes on where it was. What is written is the same, by however many.
+    The lists are cut into parts of 64 queries. A process takes the next part that no other one
+    holds, so several that are started on one folder share the work; one that is started again goes
+    on where it was. What is written is the same, by however many.
 
     Args:
-        teachers: the rankers. Scores of several are averaged as they are: they should have one scale, as those of several seeds.
+        teachers: the rankers. Scores of several are averaged as they are: they should have one
+            scale, as those of several seeds.
         collection: holds the texts.
         lists: the documents of each query; the values do not matter.
         folder: the new folder; if it is there with these scores, nothing is done.
 
     Raises:
-        InputError: if the folder is there with other scores, or a query leaves a cross-encoder no room for a document.
+        InputError: if the folder is there with other scores, or a query leaves a cross-encoder no
+            room for a document.
     """
-    about = [{"name": name, "weights": digest_of_weights(one.model), "precision": one.precision} for name, one in teachers]
+    about = [
+        {"name": name, "weights": digest_of_weights(one.model), "precision": one.precision}
+        for name, one in teachers
+    ]
     content = [about, collection.corpus.key, collection.queries.key, lists.digest(), PART]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
     if folder.exists():
         there = TeacherScores.open(folder, collection, "output")
         if there.manifest.get("key") != key:
-            text = f"{folder}: there are scores of another teacher or other lists; name another folder"
+            text = (
+                f"{folder}: there are scores of another teacher or other lists; name another folder"
+            )
             raise InputError(text, option="output")
         return there
     parts = folder.parent / f".{folder.name}.parts-{key}"
@@ -61,12 +73,17 @@ def score_lists(teachers: Sequence[Teacher], collection: Collection, lists: Quer
     begins = range(0, len(lists.query_rows), PART)
     files = [parts / f"{number:06}.npy" for number in range(len(begins))]
     try:
-        for wait in (False, True):  # first what is free, then what others have begun: one of them may have been killed
+        for wait in (
+            False,
+            True,
+        ):  # first what is free, then what others have begun: one of them may have been killed
             for file, begin in zip(files, begins, strict=True):
                 _score_part(teachers, collection, _cut(lists, begin), file, wait, folder)
         if not folder.exists():
             values = np.concatenate([np.load(file) for file in files])
-            TeacherScores(lists._replace(values=values), {"key": key, "teachers": about}).save(folder, collection)
+            TeacherScores(lists._replace(values=values), {"key": key, "teachers": about}).save(
+                folder, collection
+            )
     except FileNotFoundError:  # another process has put the parts together, and removed them
         if not folder.exists():
             raise
@@ -74,8 +91,11 @@ def score_lists(teachers: Sequence[Teacher], collection: Collection, lists: Quer
     return TeacherScores.open(folder, collection, "output")
 
 
-def lists_to_score(collection: Collection, split: str, documents: str, depth: int | None = None) -> QueryLists:
-    """The documents of a split's queries that a teacher scores: the relevant ones, and those that are trained against them.
+def lists_to_score(
+    collection: Collection, split: str, documents: str, depth: int | None = None
+) -> QueryLists:
+    """The documents of a split's queries that a teacher scores: the relevant ones, and those that
+    are trained against them.
 
     Args:
         collection: knows both.
@@ -95,7 +115,9 @@ def lists_to_score(collection: Collection, split: str, documents: str, depth: in
         others = MinedNegatives.open(negatives_in(Path(documents)), collection).lists().first(depth)
     asked = np.isin(np.repeat(others.query_rows, np.diff(others.offsets)), judged.query_rows)
     query_rows = np.repeat(others.query_rows, np.diff(others.offsets))[asked]
-    return judged.joined(QueryLists.from_rows(query_rows, others.doc_rows[asked], others.values[asked]))
+    return judged.joined(
+        QueryLists.from_rows(query_rows, others.doc_rows[asked], others.values[asked])
+    )
 
 
 def _cut(lists: QueryLists, begin: int) -> QueryLists:
@@ -107,9 +129,16 @@ def _cut(lists: QueryLists, begin: int) -> QueryLists:
 
 
 def _score_part(
-    teachers: Sequence[Teacher], collection: Collection, part: QueryLists, file: Path, wait: bool, folder: Path
+    teachers: Sequence[Teacher],
+    collection: Collection,
+    part: QueryLists,
+    file: Path,
+    wait: bool,
+    folder: Path,
 ) -> None:
-    """Score a part into its file, which is whole or absent; nothing where another process has it, or the folder is made."""
+    """Score a part into its file, which is whole or absent; nothing where another process has it,
+    or the folder is made.
+    """
     if file.exists() or folder.exists():
         return
     with suppress(Timeout), FileLock(file.with_suffix(".lock"), timeout=-1 if wait else 0):

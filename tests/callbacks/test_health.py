@@ -41,7 +41,12 @@ def batches(n, scores=None, labels=None, mask=None):
     mask = torch.ones_like(labels, dtype=torch.bool) if mask is None else torch.tensor(mask)
     features = labels.clone() if scores is None else torch.tensor(scores)
     rows = [torch.tensor([2 * i, 2 * i + 1]) for i in range(n)]
-    return [RankingBatch(labels, mask, r, torch.zeros_like(mask, dtype=torch.int64), features=features[..., None]) for r in rows]
+    return [
+        RankingBatch(
+            labels, mask, r, torch.zeros_like(mask, dtype=torch.int64), features=features[..., None]
+        )
+        for r in rows
+    ]
 
 
 class Linear(Ranker):
@@ -62,7 +67,9 @@ class Toy(RankerModule):
 
     def __init__(self, loss, margin=None, weight=1.0, embeddings=None, lr=0.1, nan_at=None):
         super().__init__(Linear(weight), loss, lr=lr)
-        self.margin_given, self.embeddings, self.nan_at = margin, embeddings, nan_at
+        self.margin_given = margin
+        self.embeddings = embeddings
+        self.nan_at = nan_at
 
     def training_step(self, batch, batch_idx):
         scores = self.ranker(batch)
@@ -91,6 +98,9 @@ class Named(RankingDataModule):
     def val_dataloader(self):
         return []
 
+    def setup(self, stage):
+        """It brings its batches."""
+
     def state_dict(self):
         return {}
 
@@ -107,7 +117,9 @@ def fit(tmp_path, caplog):
     """A run over the batches under Health; (trainer, warnings)."""
 
     def run(module, data, health=None, **options):
-        one = trainer(tmp_path, max_epochs=1, callbacks=[health or Health(every_n_steps=1)], **options)
+        one = trainer(
+            tmp_path, max_epochs=1, callbacks=[health or Health(every_n_steps=1)], **options
+        )
         with caplog.at_level(logging.WARNING, logger="ltr"):
             if isinstance(data, RankingDataModule):
                 one.fit(module, data)
@@ -123,22 +135,45 @@ def fit(tmp_path, caplog):
 SCORES = [[0.9, 0.6, 0.95, 0.0], [0.5, 0.1, 0.2, 7.0]]
 GRADES = [[2.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 9.0]]
 MASK = [[True] * 4, [True, True, True, False]]
-# Gaps s_i - s_j of the pairs with y_i > y_j. Row 1: 2 > 1: 0.3; 2 > 0: -0.05 and 0.9; 1 > 0: -0.35 and 0.6. Row 2: -0.4, -0.1.
+# Gaps s_i - s_j of the pairs with y_i > y_j. Row 1: 2 > 1: 0.3; 2 > 0: -0.05 and 0.9; 1 > 0: -0.35
+# and 0.6. Row 2: -0.4, -0.1.
 ACTIVE = {
     "without a margin, below 0: 4 of 7": (RankNetLoss(), None, 4 / 7),
     "the loss's own 0.5: 0.9 and 0.6 are not below": (MarginRankingLoss(margin=0.5), None, 5 / 7),
-    "the batch's 0.35 goes before the loss's": (MarginRankingLoss(margin=5.0), torch.full((2, 4), 0.35), 5 / 7),
+    "the batch's 0.35 goes before the loss's": (
+        MarginRankingLoss(margin=5.0),
+        torch.full((2, 4), 0.35),
+        5 / 7,
+    ),
     "twice the batch's 0.4": (AdaptiveMarginRankingLoss(k=2.0), torch.full((2, 4), 0.4), 6 / 7),
     # 1 where the last column is the less relevant one, with 0.9 and 0.6; 0 for the others.
-    "a margin per document": (MarginRankingLoss(), torch.tensor([[0.0, 0.0, 0.0, 1.0]]).expand(2, 4), 6 / 7),
+    "a margin per document": (
+        MarginRankingLoss(),
+        torch.tensor([[0.0, 0.0, 0.0, 1.0]]).expand(2, 4),
+        6 / 7,
+    ),
     "a smooth hinge has none": (BatchHardTripletLoss(soft=True), None, 4 / 7),
-    "but takes the batch's 0.35": (BatchHardTripletLoss(soft=True), torch.full((2, 4), 0.35), 5 / 7),
-    "a shift of 0.5 times the batch's 0.7": (AdaptiveRankNetLoss(k=0.5), torch.full((2, 4), 0.7), 5 / 7),
-    "a scale asks for no gap": (AdaptiveRankNetLoss(k=0.5, mode="scale"), torch.full((2, 4), 0.7), 4 / 7),
+    "but takes the batch's 0.35": (
+        BatchHardTripletLoss(soft=True),
+        torch.full((2, 4), 0.35),
+        5 / 7,
+    ),
+    "a shift of 0.5 times the batch's 0.7": (
+        AdaptiveRankNetLoss(k=0.5),
+        torch.full((2, 4), 0.7),
+        5 / 7,
+    ),
+    "a scale asks for no gap": (
+        AdaptiveRankNetLoss(k=0.5, mode="scale"),
+        torch.full((2, 4), 0.7),
+        4 / 7,
+    ),
     "LambdaRank's own 0.35": (LambdaRankLoss(margin=0.35), None, 5 / 7),
     "a teacher's gaps are no margin": (KLDivergenceLoss(), None, 4 / 7),
     "the larger of a sum's margins, of those that weigh": (
-        WeightedSum([RankNetLoss(), *map(MarginRankingLoss, (0.35, 0.7, 9.0))], [1.0, 1.0, 1.0, 0.0]),
+        WeightedSum(
+            [RankNetLoss(), *map(MarginRankingLoss, (0.35, 0.7, 9.0))], [1.0, 1.0, 1.0, 0.0]
+        ),
         None,
         6 / 7,
     ),
@@ -154,7 +189,8 @@ ACTIVE = {
 
 @pytest.mark.parametrize("case", ACTIVE)
 def test_numbers_by_hand(fit, case):
-    """All rows share four texts, at (3, 0), (-3, 0) and twice (0, 3), of length 3; their centre is (0, 1.5).
+    """All rows share four texts, at (3, 0), (-3, 0) and twice (0, 3), of length 3; their centre is
+    (0, 1.5).
 
     Squares of their distances to it: 11.25, 11.25, 2.25 and 2.25, on average 6.75.
     Relevant: 0.9, 0.6 and 0.1; not: 0.95, 0, 0.5 and 0.2.
@@ -163,13 +199,20 @@ def test_numbers_by_hand(fit, case):
     texts = torch.tensor([[[3.0, 0.0], [-3.0, 0.0], [0.0, 3.0], [0.0, 3.0]]])
     run, said = fit(Toy(loss, margin, embeddings=texts), batches(1, SCORES, GRADES, MASK))
     found = {name: value.item() for name, value in run.callback_metrics.items()}
-    expected = {"active": active, "positive_score": 1.6 / 3, "negative_score": 1.65 / 4, "spread": math.sqrt(6.75) / 3}
+    expected = {
+        "active": active,
+        "positive_score": 1.6 / 3,
+        "negative_score": 1.65 / 4,
+        "spread": math.sqrt(6.75) / 3,
+    }
     assert {name: found[f"health/{name}"] for name in expected} == pytest.approx(expected)
     assert not said
 
 
 def test_the_gradient_norm_is_taken_before_clipping(fit):
-    """Hinge of margin 9 over (feature) gaps 1, 1, 1 and 1: d loss / d weight = -1; accumulated over two batches, and clipped."""
+    """Hinge of margin 9 over (feature) gaps 1, 1, 1 and 1: d loss / d weight = -1; accumulated over
+    two batches, and clipped.
+    """
     module = Toy(MarginRankingLoss(margin=9.0), lr=1.0)
     options = {"gradient_clip_val": 0.25, "accumulate_grad_batches": 2}
     run, _ = fit(module, batches(2), **options)
@@ -179,13 +222,23 @@ def test_the_gradient_norm_is_taken_before_clipping(fit):
 
 def test_what_a_batch_has_not_is_not_logged(fit):
     run, said = fit(Toy(MarginRankingLoss()), batches(1, labels=[[0.0, 0.0]], scores=[[1.0, 2.0]]))
-    assert set(run.callback_metrics) == {"health/negative_score", "health/gradient_norm"} and not said
+    assert (
+        set(run.callback_metrics) == {"health/negative_score", "health/gradient_norm"} and not said
+    )
 
 
 def test_it_looks_every_n_optimiser_steps(fit, monkeypatch):
-    seen, look = [], Health._look
-    monkeypatch.setattr(Health, "_look", lambda self, *args: seen.append(self._step) or look(self, *args))
-    fit(Toy(MarginRankingLoss(margin=9.0)), batches(14), Health(every_n_steps=3), accumulate_grad_batches=2)
+    seen = []
+    look = Health._look
+    monkeypatch.setattr(
+        Health, "_look", lambda self, *args: seen.append(self._step) or look(self, *args)
+    )
+    fit(
+        Toy(MarginRankingLoss(margin=9.0)),
+        batches(14),
+        Health(every_n_steps=3),
+        accumulate_grad_batches=2,
+    )
     assert seen == [2, 5]  # of steps 0 to 6
 
 
@@ -193,7 +246,9 @@ def test_it_looks_every_n_optimiser_steps(fit, monkeypatch):
 
 
 class Siamese(Toy):
-    """All texts of a batch against each other, under batch hard. The first weight falls to 0 and takes all embeddings with it."""
+    """All texts of a batch against each other, under batch hard. The first weight falls to 0 and
+    takes all embeddings with it.
+    """
 
     def training_step(self, batch, batch_idx):
         texts = self.ranker.weight * batch.features[0]
@@ -208,14 +263,20 @@ class Siamese(Toy):
 
 
 def siamese_batches(n):
-    """Two groups of two texts that lie across: the hardest positive is always further than the hardest negative."""
-    texts, groups = torch.tensor([[0.0], [2.0], [1.0], [3.0]]), torch.tensor([[0.0, 0.0, 1.0, 1.0]])
-    rows, docs = torch.tensor([0]), torch.zeros(1, 4, dtype=torch.int64)
+    """Two groups of two texts that lie across: the hardest positive is always further than the
+    hardest negative.
+    """
+    texts = torch.tensor([[0.0], [2.0], [1.0], [3.0]])
+    groups = torch.tensor([[0.0, 0.0, 1.0, 1.0]])
+    rows = torch.tensor([0])
+    docs = torch.zeros(1, 4, dtype=torch.int64)
     return [RankingBatch(groups, groups >= 0, rows, docs, features=texts[None]) for _ in range(n)]
 
 
 def test_a_collapse_under_batch_hard_is_told_once_with_its_margin(fit):
-    """d loss / d weight is 1: with lr 0.25 the fifth step (4) sees weight 0: every distance 0, and loss = margin."""
+    """d loss / d weight is 1: with lr 0.25 the fifth step (4) sees weight 0: every distance 0, and
+    loss = margin.
+    """
     module = Siamese(BatchHardTripletLoss(margin=0.2), lr=0.25)
     run, said = fit(module, siamese_batches(20))
     assert module.ranker.weight.item() == 0.0 and len(said) == 1
@@ -227,14 +288,22 @@ def test_a_collapse_under_batch_hard_is_told_once_with_its_margin(fit):
 
 
 def test_stop_ends_the_run_at_the_collapse(fit):
-    run, said = fit(Siamese(BatchHardTripletLoss(margin=0.2), lr=0.25), siamese_batches(20), Health(every_n_steps=1, stop=True))
+    run, said = fit(
+        Siamese(BatchHardTripletLoss(margin=0.2), lr=0.25),
+        siamese_batches(20),
+        Health(every_n_steps=1, stop=True),
+    )
     assert run.global_step == 5 and len(said) == 1
 
 
 @pytest.mark.parametrize(("width", "collapsed"), [(0.019, True), (0.021, False)])
 def test_embeddings_that_are_nearly_equal_are_a_collapse(fit, width, collapsed):
-    """Three texts at (1, width/2) and three at (1, -width/2): spread is width / 2, and the bound 0.01."""
-    texts = torch.tensor([[1.0, width / 2], [1.0, -width / 2]])[torch.tensor([[0, 1, 0], [1, 0, 1]])]
+    """Three texts at (1, width/2) and three at (1, -width/2): spread is width / 2, and the bound
+    0.01.
+    """
+    texts = torch.tensor([[1.0, width / 2], [1.0, -width / 2]])[
+        torch.tensor([[0, 1, 0], [1, 0, 1]])
+    ]
     _, said = fit(Toy(MarginRankingLoss(margin=9.0), embeddings=texts), batches(3))
     assert len(said) == collapsed
     assert not said or "the embeddings are closer than 0.01 of their length" in said[0]
@@ -242,7 +311,9 @@ def test_embeddings_that_are_nearly_equal_are_a_collapse(fit, width, collapsed):
 
 def test_equal_scores_are_a_collapse_if_they_are_so_in_every_list(fit):
     """As of a cross-encoder, which gives no embeddings; lists may differ from each other."""
-    data = batches(1, [[5.0, 5.0, 5.0], [2.0, 2.0, 3.0]]) + batches(1, [[5.0, 5.0, 5.0], [2.0, 2.0, 2.0]])
+    data = batches(1, [[5.0, 5.0, 5.0], [2.0, 2.0, 3.0]]) + batches(
+        1, [[5.0, 5.0, 5.0], [2.0, 2.0, 2.0]]
+    )
     _, said = fit(Toy(RankNetLoss()), data)
     assert len(said) == 1 and said[0].startswith(
         "step 1: the model has collapsed: all scores of each list are equal (loss 0.6931)"
@@ -255,12 +326,16 @@ def test_equal_scores_without_anything_to_order_are_no_collapse(fit):
 
 
 def test_a_dead_hinge_is_told_when_its_patience_ends(fit):
-    """Margin 0 and a solved order: the loss is 0 from the start. Alone it doesn't stop the run, nor does it one step earlier."""
+    """Margin 0 and a solved order: the loss is 0 from the start. Alone it doesn't stop the run, nor
+    does it one step earlier.
+    """
     module = Toy(MarginRankingLoss(margin=0.0))
     assert fit(module, batches(6), Health(patience=7))[1] == []
     run, said = fit(module, batches(9), Health(patience=7))
     assert len(said) == 1 and run.global_step == 9
-    assert said[0].startswith("step 6: for 7 steps the loss or its gradient was exactly 0 (now 0.0 and 0.0)")
+    assert said[0].startswith(
+        "step 6: for 7 steps the loss or its gradient was exactly 0 (now 0.0 and 0.0)"
+    )
 
 
 def test_a_loss_without_a_gradient_is_dead(fit):
@@ -271,7 +346,10 @@ def test_a_loss_without_a_gradient_is_dead(fit):
             return 1.0 + 0.0 * scores.sum()
 
     _, said = fit(Toy(Flat()), batches(3), Health(patience=2))
-    assert len(said) == 1 and "for 2 steps the loss or its gradient was exactly 0 (now 1.0 and 0.0)" in said[0]
+    assert (
+        len(said) == 1
+        and "for 2 steps the loss or its gradient was exactly 0 (now 1.0 and 0.0)" in said[0]
+    )
 
 
 def test_steps_that_learn_interrupt_the_patience(fit):
@@ -282,12 +360,16 @@ def test_steps_that_learn_interrupt_the_patience(fit):
 
 @pytest.mark.parametrize("named", [True, False])
 def test_nan_names_its_step_and_its_queries(fit, named):
-    """Step 3 has rows 6 and 7; every step after it is NaN too, and not told again. n is 50: a CPU is looked at every step."""
+    """Step 3 has rows 6 and 7; every step after it is NaN too, and not told again. n is 50: a CPU
+    is looked at every step.
+    """
     data = Named(batches(6)) if named else batches(6)
     run, said = fit(Toy(MarginRankingLoss(margin=9.0), nan_at=3), data, Health())
     told = "queries q6, q7" if named else "query rows 6, 7"
     assert len(said) == 1 and run.global_step == 6
-    assert said[0].startswith(f"step 3: the loss is nan, the gradient's norm nan; the batch has {told}. The weights are lost")
+    assert said[0].startswith(
+        f"step 3: the loss is nan, the gradient's norm nan; the batch has {told}. The weights are lost"
+    )
 
 
 def test_an_infinite_gradient_of_a_finite_loss_is_told(fit):
@@ -307,11 +389,18 @@ def test_stop_ends_a_run_with_nan_at_once(fit):
 
 
 def test_away_from_the_cpu_steps_are_read_together_and_still_told_apart(fit, monkeypatch):
-    """As on a GPU: nothing is read but at every fifth step, and NaN in step 3 is told then, with the queries of step 3."""
-    read, look_back = [], Health._look_back
-    monkeypatch.setattr(Health, "_look_back", lambda self, *args: read.append(self._step) or look_back(self, *args))
+    """As on a GPU: nothing is read but at every fifth step, and NaN in step 3 is told then, with
+    the queries of step 3.
+    """
+    read = []
+    look_back = Health._look_back
+    monkeypatch.setattr(
+        Health, "_look_back", lambda self, *args: read.append(self._step) or look_back(self, *args)
+    )
     monkeypatch.setattr("ltr.callbacks.health.reads_freely", lambda loss: False)
-    _, said = fit(Toy(MarginRankingLoss(margin=9.0), nan_at=3), batches(12), Health(every_n_steps=5))
+    _, said = fit(
+        Toy(MarginRankingLoss(margin=9.0), nan_at=3), batches(12), Health(every_n_steps=5)
+    )
     assert read == [4, 9]
     assert len(said) == 1 and said[0].startswith(
         "step 3: the loss is nan, the gradient's norm nan; the batch has query rows 6, 7."
@@ -336,7 +425,10 @@ def test_another_run_starts_anew(fit):
 
 @pytest.mark.parametrize("options", [{"every_n_steps": 0}, {"patience": 0}, {"collapse": -0.1}])
 def test_bad_options_are_refused(options):
-    with pytest.raises(InputError, match="Health: every_n_steps and patience must be at least 1 and collapse at least 0, got"):
+    with pytest.raises(
+        InputError,
+        match="Health: every_n_steps and patience must be at least 1 and collapse at least 0, got",
+    ):
         Health(**options)
 
 
@@ -350,11 +442,27 @@ def test_another_module_is_refused(fit):
 
 def _fit_rank(rank, store, folder):
     """Rank 1's batches are in order from the start, so its hinge is dead; rank 0's never are."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=store)
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE="2",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=store,
+    )
     data = batches(12, [[0.0, 1.0, 1.0]] * 2 if rank == 0 else None, labels=[[1.0, 0.0, 0.0]] * 2)
     health = Health(every_n_steps=3, patience=4, stop=True)
-    run = trainer(folder, max_epochs=1, callbacks=[health], strategy="ddp", devices=2, use_distributed_sampler=False)
-    run.fit(Toy(Constant() if rank == 0 else MarginRankingLoss(margin=0.0), lr=0.0), DataLoader(data, batch_size=None))
+    run = trainer(
+        folder,
+        max_epochs=1,
+        callbacks=[health],
+        strategy="ddp",
+        devices=2,
+        use_distributed_sampler=False,
+    )
+    run.fit(
+        Toy(Constant() if rank == 0 else MarginRankingLoss(margin=0.0), lr=0.0),
+        DataLoader(data, batch_size=None),
+    )
     torch.save((run.global_step, sorted(health._warned)), f"{folder}/{rank}")
 
 
@@ -367,7 +475,9 @@ class Constant(Loss):
 
 @pytest.mark.long
 def test_two_ranks_stop_together_at_the_next_look_of_both(tmp_path):
-    """Rank 1's loss is 0 in steps 0 to 3: told then, and both ranks end after the sixth step. Its gradient is rank 0's too."""
+    """Rank 1's loss is 0 in steps 0 to 3: told then, and both ranks end after the sixth step. Its
+    gradient is rank 0's too.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

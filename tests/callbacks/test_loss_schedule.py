@@ -1,4 +1,6 @@
-"""Stages change at their moment, and a run that was killed in any of them goes on to the same weights."""
+"""Stages change at their moment, and a run that was killed in any of them goes on to the same
+weights.
+"""
 
 import logging
 import re
@@ -30,7 +32,9 @@ class Told(MarginRankingLoss):
         self.name = name
 
     def forward(self, scores, labels, mask=None, margin=None):
-        calls.append((self.name, self.margin if margin is None else round(margin.flatten()[0].item(), 3)))
+        calls.append(
+            (self.name, self.margin if margin is None else round(margin.flatten()[0].item(), 3))
+        )
         return super().forward(scores, labels, mask, margin)
 
 
@@ -73,16 +77,30 @@ def test_steps_are_optimiser_steps(fit):
 
 def test_options_change_a_copy_of_the_loss(fit):
     own = Told("own")
-    fit([LossChange(step=2, options={"margin": 0.5}), LossChange(epoch=1, options={"margin": 0.25, "name": "own too"})], own)
+    fit(
+        [
+            LossChange(step=2, options={"margin": 0.5}),
+            LossChange(epoch=1, options={"margin": 0.25, "name": "own too"}),
+        ],
+        own,
+    )
     tried = [("own", 0.5), ("own too", 0.25)]  # on one list, before training
-    assert calls == tried + [("own", 1.0)] * 2 + [("own", 0.5)] * 2 + [("own too", 0.25)] * 4 and own.margin == 1.0
+    assert (
+        calls == tried + [("own", 1.0)] * 2 + [("own", 0.5)] * 2 + [("own too", 0.25)] * 4
+        and own.margin == 1.0
+    )
 
 
 def test_margins_come_and_change_and_losses_keep_them(fit):
     changes = [
         LossChange(step=1, margin=Constant(0.5)),
         LossChange(step=2, loss=Told("second")),
-        LossChange(step=3, loss=Told("third"), margin=Annealed(Constant(2.0), steps=4), options={"margin": 9.0}),
+        LossChange(
+            step=3,
+            loss=Told("third"),
+            margin=Annealed(Constant(2.0), steps=4),
+            options={"margin": 9.0},
+        ),
     ]
     fit(changes)
     annealed = [("third", value) for value in (0.0, 0.5, 1.0, 1.5, 2.0)]
@@ -91,7 +109,11 @@ def test_margins_come_and_change_and_losses_keep_them(fit):
 
 def test_the_last_change_that_is_due_counts():
     schedule = LossSchedule(
-        [LossChange(epoch=2, loss=RankNetLoss()), LossChange(step=10, loss=SoftmaxLoss()), LossChange(epoch=2, options={"k": 1})]
+        [
+            LossChange(epoch=2, loss=RankNetLoss()),
+            LossChange(step=10, loss=SoftmaxLoss()),
+            LossChange(epoch=2, options={"k": 1}),
+        ]
     )
     stages = {(0, 9): 0, (0, 10): 2, (1, 11): 2, (2, 9): 3, (2, 10): 3}
     assert {at: schedule.stage(*at) for at in stages} == stages
@@ -101,7 +123,9 @@ def test_the_last_change_that_is_due_counts():
 
 
 def test_every_checkpoint_has_the_same_keys_and_holds_nothing_twice(tmp_path, fit):
-    """NormalSample stays over two stages: one counter; Learnable's parameter is there, and optimised, from the start."""
+    """NormalSample stays over two stages: one counter; Learnable's parameter is there, and
+    optimised, from the start.
+    """
 
     def changes():
         return [
@@ -115,13 +139,22 @@ def test_every_checkpoint_has_the_same_keys_and_holds_nothing_twice(tmp_path, fi
         module, run = fit(changes(), max_epochs=2, max_steps=steps)
         run.save_checkpoint(tmp_path / f"{steps}.ckpt")
         states.append(torch.load(tmp_path / f"{steps}.ckpt", weights_only=True))
-        assert sum(p is module.margin.stages[1].theta for g in run.optimizers[0].param_groups for p in g["params"]) == 1
+        assert (
+            sum(
+                p is module.margin.stages[1].theta
+                for g in run.optimizers[0].param_groups
+                for p in g["params"]
+            )
+            == 1
+        )
     early, late = (state["state_dict"] for state in states)
     assert early.keys() == late.keys()
     extra = [name for name in late if not name.startswith("ranker.")]
     assert extra == ["margin.stages.0.batches", "margin.stages.1.theta"]
     assert (early[extra[0]], late[extra[0]]) == (0, 4)
-    assert len(states[0]["optimizer_states"][0]["param_groups"]) == len(states[1]["optimizer_states"][0]["param_groups"])
+    assert len(states[0]["optimizer_states"][0]["param_groups"]) == len(
+        states[1]["optimizer_states"][0]["param_groups"]
+    )
 
 
 def test_one_module_is_fitted_tested_and_fitted_again(tmp_path, backbone, collection_folder):
@@ -153,7 +186,9 @@ def test_another_module_under_the_same_schedule_starts_anew(tmp_path, backbone, 
 
 BAD = {
     r"changes\[0\]: give exactly one of epoch and step, got none": [LossChange(loss=RankNetLoss())],
-    "give exactly one of epoch and step, got epoch=1, step=3": [LossChange(epoch=1, step=3, loss=RankNetLoss())],
+    "give exactly one of epoch and step, got epoch=1, step=3": [
+        LossChange(epoch=1, step=3, loss=RankNetLoss())
+    ],
     "give at least one of loss, margin and options": [LossChange(epoch=1)],
     "epoch must be at least 1, got 0": [LossChange(epoch=0, loss=RankNetLoss())],
     r"changes\[2\]: step must be at least 5, got 4: changes must be in order": [
@@ -177,7 +212,10 @@ def test_changes_are_checked(message):
             [{"options": {"sigma": 2.0}}],
             r"changes\[0\]: options.sigma is unknown: the options of MarginRankingLoss are margin=1.0",
         ),
-        ([{"options": {"margin": "hard"}}], r"changes\[0\]: MarginRankingLoss can't be computed with margin=hard: "),
+        (
+            [{"options": {"margin": "hard"}}],
+            r"changes\[0\]: MarginRankingLoss can't be computed with margin=hard: ",
+        ),
         (
             [{"margin": FromDistance()}, {"loss": RankNetLoss()}],
             r"changes\[1\]: RankNetLoss has no margin, got FromDistance",
@@ -202,7 +240,9 @@ SCHEDULE = [
 
 def scheduled(folder, backbone, data, changes=SCHEDULE, **options):
     callback = {"class_path": "ltr.callbacks.LossSchedule", "init_args": {"changes": changes}}
-    return write_config(folder, backbone, data, **{"model.loss": LOSS, "trainer.callbacks": [callback], **options})
+    return write_config(
+        folder, backbone, data, **{"model.loss": LOSS, "trainer.callbacks": [callback], **options}
+    )
 
 
 def test_the_command_line_fits_goes_on_and_tests(tmp_path, backbone, collection_folder):
@@ -217,16 +257,26 @@ def test_the_command_line_fits_goes_on_and_tests(tmp_path, backbone, collection_
         assert re.search(rf"{moment}: loss is now {loss}\(.*\), margin policy {policy}\(", log)
     again = str(tmp_path / "run/config.yaml")
     written = yaml.safe_load(open(again))["trainer"]["callbacks"][0]["init_args"]["changes"]
-    assert [change["step"] for change in written] == [4, None, 13] and written[0]["options"] == {"margin": 0.5}
+    assert [change["step"] for change in written] == [4, None, 13] and written[0]["options"] == {
+        "margin": 0.5
+    }
     for command in ("validate", "test"):
         assert main([command, "--config", again, "--ckpt_path", "last"]) == 0
-    assert metrics(tmp_path / "run")["validate"]["nDCG@10"] == metrics(tmp_path / "run")["validations"][-1]["nDCG@10"]
+    assert (
+        metrics(tmp_path / "run")["validate"]["nDCG@10"]
+        == metrics(tmp_path / "run")["validations"][-1]["nDCG@10"]
+    )
 
 
-def test_a_bad_change_is_one_line_and_exit_code_2(tmp_path, backbone, collection_folder, capsys, monkeypatch):
+def test_a_bad_change_is_one_line_and_exit_code_2(
+    tmp_path, backbone, collection_folder, capsys, monkeypatch
+):
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     for change, message in (
-        ({"loss": LOSS}, "changes[0]: give exactly one of epoch and step, got none (option trainer.callbacks"),
+        (
+            {"loss": LOSS},
+            "changes[0]: give exactly one of epoch and step, got none (option trainer.callbacks",
+        ),
         (
             {"epoch": 1, "options": {"sigma": 1.0}},
             "changes[0]: options.sigma is unknown: the options of MarginRankingLoss are margin=1.0",
@@ -247,7 +297,10 @@ def uninterrupted(tmp_path_factory, backbone, collection_folder):
 
 def fitted(config: Path, *options: str) -> Path:
     """The folder of a run in a process of its own."""
-    assert Child(["fit", "--config", str(config), *options], config.with_name("output")).end_after(120) == 0
+    assert (
+        Child(["fit", "--config", str(config), *options], config.with_name("output")).end_after(120)
+        == 0
+    )
     return config.parent / "run"
 
 
@@ -256,12 +309,18 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_a_late_stage_goes_on_to_the_same_weights(tmp_path, backbone, collection_folder, uninterrupted):
-    """Killed after step 14; checkpoints every 3 steps, so it goes on from step 12; stages begin at steps 4, 8 and 13.
+def test_a_run_killed_in_a_late_stage_goes_on_to_the_same_weights(
+    tmp_path, backbone, collection_folder, uninterrupted
+):
+    """Killed after step 14; checkpoints every 3 steps, so it goes on from step 12; stages begin at
+    steps 4, 8 and 13.
 
-    The losses are compared too: two margins under which the same pairs cost something have the same gradient.
+    The losses are compared too: two margins under which the same pairs cost something have the same
+    gradient.
     """
-    config = scheduled(tmp_path, backbone, collection_folder, **{"data.init_args.num_workers": 2})
+    config = scheduled(
+        tmp_path, backbone, collection_folder, **{"data.init_args.loading.num_workers": 2}
+    )
     waits = yaml.safe_load(config.read_text())
     waits["trainer"]["callbacks"].append(waiting(tmp_path / "waits", step=14))
     config.with_name("waits.yaml").write_text(yaml.safe_dump(waits))
@@ -271,7 +330,9 @@ def test_a_run_killed_in_a_late_stage_goes_on_to_the_same_weights(tmp_path, back
     assert child.end_after(60) == -signal.SIGKILL
     expected, curve = uninterrupted
     resumed = weights(fitted(config, "--ckpt_path", "last"))
-    assert resumed.keys() == expected.keys() and all(torch.equal(resumed[name], expected[name]) for name in expected)
+    assert resumed.keys() == expected.keys() and all(
+        torch.equal(resumed[name], expected[name]) for name in expected
+    )
     assert losses(tmp_path / "run") == curve[12:]
 
 

@@ -10,17 +10,26 @@ from ltr.errors import InputError
 def test_a_layer_that_holds_nothing_is_left_out(tmp_path, text):
     (tmp_path / "layer.yaml").write_text(text)
     (tmp_path / "one.yaml").write_text("model: {lr: 0.1}\n")
-    one, layer = str(tmp_path / "one.yaml"), str(tmp_path / "layer.yaml")
-    assert list(_checked(["--config", one, f"--config={layer}", "--config", layer, "--x", "1"])) == ["--config", one, "--x", "1"]
+    one = str(tmp_path / "one.yaml")
+    layer = str(tmp_path / "layer.yaml")
+    assert list(
+        _checked(["--config", one, f"--config={layer}", "--config", layer, "--x", "1"])
+    ) == ["--config", one, "--x", "1"]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"model:\n  lr: 0.1\n  lr: 0.2\n", "one.yaml:3: a key must be given once, got 'lr' again"),
-        ("model: {lr: 0.1}".encode("utf-16"), "one.yaml: a configuration must be UTF-8, got byte 0xff"),
+        (
+            "model: {lr: 0.1}".encode("utf-16"),
+            "one.yaml: a configuration must be UTF-8, got byte 0xff",
+        ),
         (b"# caf\xe9\nmodel: {}\n", "one.yaml: a configuration must be UTF-8, got byte 0xe9"),
-        (b"just words\n", "one.yaml: a configuration must be options with their values, got 'just words'"),
+        (
+            b"just words\n",
+            "one.yaml: a configuration must be options with their values, got 'just words'",
+        ),
         (b"model: {lr: [0.1\n", "one.yaml:2: a configuration must be YAML"),
     ],
 )
@@ -31,8 +40,40 @@ def test_a_broken_file_is_named(tmp_path, content, message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "said"),
+    [
+        ("depth: 20", "data.depth is now data.evaluation.depth; rename it"),
+        (
+            "eval_batch_size: 7",
+            "data.eval_batch_size is now data.evaluation.batch_size; rename it",
+        ),
+        ("seed: 7", "data.seed is now data.loading.seed; rename it"),
+        ("labels: 'scores:a/b'", "data.labels is now data.labels.scores; write 'a/b' there"),
+    ],
+)
+def test_an_option_that_has_moved(tmp_path, old, said):
+    file = tmp_path / "one.yaml"
+    file.write_text(
+        f"data:\n  class_path: ltr.datamodules.ListDataModule\n  init_args: {{{old}}}\n"
+    )
+    with pytest.raises(InputError) as error:
+        expanded(["fit", "--config", str(file)])
+    assert str(error.value) == f"{file}: {said}"
+    file.write_text(file.read_text().replace("ListDataModule", "FeatureDataModule"))
+    if old.startswith("eval_batch_size"):  # which has it
+        assert expanded(["fit", "--config", str(file)])
+    words = old.replace("'", "").split(": ")
+    if not old.startswith("eval_batch_size"):  # the kind of data is not known yet
+        with pytest.raises(InputError) as error:
+            expanded(["fit", f"--data.{words[0]}", words[1]])
+        assert str(error.value) == f"--{said}"
+
+
 def test_an_unknown_command():
-    with pytest.raises(InputError, match="must be one of fit, validate, test, predict, mine, negatives, got 'fti'"):
+    with pytest.raises(
+        InputError, match="must be one of fit, validate, test, predict, mine, negatives, got 'fti'"
+    ):
         expanded(["fti"])
 
 
@@ -40,7 +81,10 @@ def test_a_key_that_is_no_option_and_holds_nothing(tmp_path, capsys, monkeypatch
     from ltr.__main__ import main
 
     monkeypatch.delenv("LTR_DEBUG", raising=False)
-    for text, key in (("modle: {}", "'modle'"), ("trainer: {max_epoch: {}}", "'trainer.max_epoch'")):
+    for text, key in (
+        ("modle: {}", "'modle'"),
+        ("trainer: {max_epoch: {}}", "'trainer.max_epoch'"),
+    ):
         (tmp_path / "one.yaml").write_text(text)
         common = [
             "--data",
@@ -52,5 +96,17 @@ def test_a_key_that_is_no_option_and_holds_nothing(tmp_path, capsys, monkeypatch
             "--model.loss",
             "RankNetLoss",
         ]
-        assert main(["fit", *common, "--model.ranker.n_features", "3", "--config", str(tmp_path / "one.yaml")]) == 2
+        assert (
+            main(
+                [
+                    "fit",
+                    *common,
+                    "--model.ranker.n_features",
+                    "3",
+                    "--config",
+                    str(tmp_path / "one.yaml"),
+                ]
+            )
+            == 2
+        )
         assert f"{key} is no option" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""``ltr negatives audit``: from a folder of negatives to a table and an overlay that a run trains on."""
+"""``ltr negatives audit``: from a folder of negatives to a table and an overlay that a run trains
+on.
+"""
 
 import csv
 import json
@@ -22,10 +24,13 @@ from tests.conftest import wordpiece_tokenizer
 @pytest.fixture(scope="module")
 def mined(tmp_path_factory, collection_folder, backbone):
     """A run folder with negatives."""
-    collection, folder = open_collection(str(collection_folder)), tmp_path_factory.mktemp("run")
+    collection = open_collection(str(collection_folder))
+    folder = tmp_path_factory.mktemp("run")
     miner = Miner(DualEncoder(backbone, max_length=24), collection, collection.judgements("train"))
     miner.mine(folder).save(folder / "negatives/step=0", collection)
-    (folder / "config.yaml").write_text(yaml.safe_dump({"data": {"init_args": {"path": str(collection_folder)}}}))
+    (folder / "config.yaml").write_text(
+        yaml.safe_dump({"data": {"init_args": {"path": str(collection_folder)}}})
+    )
     return folder / "negatives/step=0"
 
 
@@ -36,27 +41,42 @@ def told(caplog):
 
 
 def test_it_lists_them_and_writes_an_overlay(mined, collection_folder, backbone, tmp_path, told):
-    options = {"margin": 0.01, "max_length": 24, "tsv": str(tmp_path / "all.tsv"), "policy": "relabel", "grade": 2}
+    options = {
+        "margin": 0.01,
+        "max_length": 24,
+        "tsv": str(tmp_path / "all.tsv"),
+        "policy": "relabel",
+        "grade": 2,
+    }
     audit(str(mined), backbone, Data(str(collection_folder)), **options)
     said = "\n".join(told())
     with open(tmp_path / "all.tsv", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     folder = mined.with_name("step=0.relabel-1")
-    manifest = json.loads((folder / "overlay.json").read_text())
-    assert manifest["counts"]["suspects"] == len(rows) > 10 and manifest["margin"] == 0.01 and manifest["grade"] == 2
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (
+        manifest["counts"]["suspects"] == len(rows) > 10
+        and manifest["margin"] == 0.01
+        and manifest["grade"] == 2
+    )
     assert (
         f"likely false negatives: {len(rows):,}" in said
         and said.count("  negative ") == 10
         and f"--data.negatives {folder}" in said
     )
     collection = open_collection(str(collection_folder))
-    ids, distances = np.load(mined / "ids.npy"), np.load(mined / "distances.npy")
+    ids = np.load(mined / "ids.npy")
+    distances = np.load(mined / "distances.npy")
     gaps = []
     for row in rows:
-        query, doc = collection.queries.row(row["query_id"]), collection.corpus.row(row["doc_id"])
+        query = collection.queries.row(row["query_id"])
+        doc = collection.corpus.row(row["doc_id"])
         at = query, int(row["place"])
         assert ids[at] == doc and float(row["distance"]) == pytest.approx(distances[at], rel=1e-5)
-        assert row["doc"] == collection.corpus.texts[doc] and row["query"] == collection.queries.texts[query]
+        assert (
+            row["doc"] == collection.corpus.texts[doc]
+            and row["query"] == collection.queries.texts[query]
+        )
         gaps.append(float(row["score"]) - float(row["relevant_score"]))
     assert min(gaps) > -0.0101 and gaps == sorted(gaps, reverse=True)
     assert len(Overlay.open(folder, collection).labels.doc_rows) == len(rows)
@@ -67,23 +87,36 @@ def test_the_collection_is_that_of_the_run(mined, backbone, tmp_path, told):
     audit(str(mined), backbone, margin=-9.0, policy="drop")
     assert "likely false negatives: 0 (0.0%), of 0 queries" in told()
     assert sorted(mined.parent.iterdir()) == before, "there is nothing to drop"
-    with pytest.raises(InputError, match="lies in no run that tells its collection; name it: --data.path"):
+    with pytest.raises(
+        InputError, match="lies in no run that tells its collection; name it: --data.path"
+    ):
         audit(str(tmp_path), backbone)
 
 
 def test_a_judge_is_a_ready_cross_encoder_or_else_a_dual_encoder(backbone, tmp_path):
     tokenizer = wordpiece_tokenizer()
     tokenizer.save_pretrained(tmp_path)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), num_labels=1, **sizes)).save_pretrained(tmp_path)
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    BertForSequenceClassification(
+        BertConfig(vocab_size=len(tokenizer), num_labels=1, **sizes)
+    ).save_pretrained(tmp_path)
     judge = judge_named(str(tmp_path), 24)
-    assert isinstance(judge, PairWiseBertRanker) and judge.has_own_head and judge.reads.max_length == 24
+    assert (
+        isinstance(judge, PairWiseBertRanker)
+        and judge.has_own_head
+        and judge.reads.max_length == 24
+    )
     assert isinstance(judge_named(backbone), DualEncoder)
 
 
 def test_what_does_not_fit_is_one_line(mined, backbone, tmp_path):
     for options, text in (
-        ({"judge": str(tmp_path / "none")}, "--judge .*none: .*can't be loaded"),
+        ({"judge": str(tmp_path / "none")}, "--judge .*none: there is no run, checkpoint or model"),
         ({"judge": backbone, "grade": 0.0}, "--grade must be above 0, got 0"),
         ({}, "needs a ranker that judges; name it: --judge MODEL"),
     ):
@@ -91,15 +124,53 @@ def test_what_does_not_fit_is_one_line(mined, backbone, tmp_path):
             audit(str(mined), **options)
 
 
-def test_as_it_is_typed_with_the_judge_of_a_run(mined, collection_folder, backbone, tmp_path, capsys):
-    ranker = ["--model.ranker", "PairWiseBertRanker", "--model.ranker.backbone", backbone, "--model.ranker.max_length", "24"]
+def test_as_it_is_typed_with_the_judge_of_a_run(
+    mined, collection_folder, backbone, tmp_path, capsys
+):
+    ranker = [
+        "--model.ranker",
+        "PairWiseBertRanker",
+        "--model.ranker.backbone",
+        backbone,
+        "--model.ranker.max_length",
+        "24",
+    ]
     data = ["--data", "TripletDataModule", "--data.path", str(collection_folder)]
-    quiet = ["--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.max_steps", "1"]
-    fit = ["fit", *data, *ranker, "--model.loss", "RankNetLoss", *quiet, "--trainer.default_root_dir", str(tmp_path / "judge")]
+    quiet = [
+        "--trainer.accelerator",
+        "cpu",
+        "--trainer.logger",
+        "false",
+        "--trainer.max_steps",
+        "1",
+    ]
+    fit = [
+        "fit",
+        *data,
+        *ranker,
+        "--model.loss",
+        "RankNetLoss",
+        *quiet,
+        "--trainer.default_root_dir",
+        str(tmp_path / "judge"),
+    ]
     assert main(fit) == 0
     assert isinstance(judge_named(str(tmp_path / "judge")), PairWiseBertRanker)
     capsys.readouterr()
-    assert main(["negatives", "audit", str(mined), "--judge", str(tmp_path / "judge"), "--policy", "drop"]) == 0
+    assert (
+        main(
+            [
+                "negatives",
+                "audit",
+                str(mined),
+                "--judge",
+                str(tmp_path / "judge"),
+                "--policy",
+                "drop",
+            ]
+        )
+        == 0
+    )
     assert f"--data.negatives {mined}.drop-1" in capsys.readouterr().out
     assert main(["negatives", "audit", str(mined)]) == 2
     assert "name it: --judge MODEL" in capsys.readouterr().err

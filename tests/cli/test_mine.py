@@ -33,22 +33,50 @@ def manifest(folder):
     return json.loads((folder / "manifest.json").read_text())
 
 
-def test_untrained_weights_give_the_negatives_of_the_first_refresh(run, tmp_path, caplog, collection_folder, backbone):
+def test_untrained_weights_give_the_negatives_of_the_first_refresh(
+    run, tmp_path, caplog, collection_folder, backbone
+):
     _, *args = configuration(tmp_path, collection_folder, backbone)
     assert main(["mine", *args]) == 0
     assert "no --ckpt_path: the weights that the model starts from" in caplog.text
-    mined, first = only(tmp_path / "run/negatives"), run / "negatives/step=0"
-    assert mined.name == f"mined-{manifest(first)['key'][:8]}" and manifest(mined)["key"] == manifest(first)["key"]
+    mined = only(tmp_path / "run/negatives")
+    first = run / "negatives/step=0"
+    assert (
+        mined.name == f"mined-{manifest(first)['key'][:8]}"
+        and manifest(mined)["key"] == manifest(first)["key"]
+    )
     assert np.array_equal(np.load(mined / "ids.npy"), np.load(first / "ids.npy"))
 
 
-def test_a_run_is_mined_with_its_recipe_and_what_the_options_change(run, tmp_path, collection_folder, monkeypatch, caplog):
-    out, file = tmp_path / "out", tmp_path / "negatives.trec"
-    options = ["--recipe.depth", "20", "--recipe.relative", "0.9", "--split", "dev", "--output", str(out), "--trec", str(file)]
+def test_a_run_is_mined_with_its_recipe_and_what_the_options_change(
+    run, tmp_path, collection_folder, monkeypatch, caplog
+):
+    out = tmp_path / "out"
+    file = tmp_path / "negatives.trec"
+    options = [
+        "--recipe.depth",
+        "20",
+        "--recipe.relative",
+        "0.9",
+        "--split",
+        "dev",
+        "--output",
+        str(out),
+        "--trec",
+        str(file),
+    ]
     assert main(["mine", str(run), *options]) == 0
     about = manifest(out)
-    assert {name: about["recipe"][name] for name in ("depth", "n", "relative")} == {"depth": 20, "n": 4, "relative": 0.9}
-    assert about["split"] == "dev" and about["checkpoint"].endswith("best.ckpt") and about["mined_queries"] == 30
+    assert {name: about["recipe"][name] for name in ("depth", "n", "relative")} == {
+        "depth": 20,
+        "n": 4,
+        "relative": 0.9,
+    }
+    assert (
+        about["split"] == "dev"
+        and about["checkpoint"].endswith("best.ckpt")
+        and about["mined_queries"] == 30
+    )
     collection = open_collection(str(collection_folder))
     negatives = MinedNegatives.open(out, collection)
     expected = [
@@ -66,8 +94,26 @@ def test_a_run_is_mined_with_its_recipe_and_what_the_options_change(run, tmp_pat
 
 
 def test_mining_leaves_the_run_as_it_was(run, tmp_path):
-    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name not in ("train.log", ".lock")}
-    assert main(["mine", str(run), "--ckpt_path", "last", "--recipe.n", "2", "--output", str(tmp_path / "out")]) == 0
+    before = {
+        file: file.read_bytes()
+        for file in run.rglob("*")
+        if file.is_file() and file.name not in ("train.log", ".lock")
+    }
+    assert (
+        main(
+            [
+                "mine",
+                str(run),
+                "--ckpt_path",
+                "last",
+                "--recipe.n",
+                "2",
+                "--output",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 0
+    )
     assert {file: file.read_bytes() for file in before} == before
     weights = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     assert weights and np.load(tmp_path / "out/ids.npy").shape == (90, 2)
@@ -80,7 +126,10 @@ def test_two_processes_mine_the_same(run, tmp_path):
     done = subprocess.run(args, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     one, two = (tmp_path / name for name in ("one", "two"))
-    assert np.array_equal(np.load(one / "ids.npy"), np.load(two / "ids.npy")) and manifest(one)["key"] == manifest(two)["key"]
+    assert (
+        np.array_equal(np.load(one / "ids.npy"), np.load(two / "ids.npy"))
+        and manifest(one)["key"] == manifest(two)["key"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +138,10 @@ def test_two_processes_mine_the_same(run, tmp_path):
         (["--recipe.depth", "0"], "depth must be at least 1, got 0 (option recipe.depth)"),
         (["--recipe.dept", "3"], "recipe.dept"),
         (["--split", "all"], "split"),
-        (["--output", "."], ". must be a new folder, and is there already; name another one (option output)"),
+        (
+            ["--output", "."],
+            ". must be a new folder, and is there already; name another one (option output)",
+        ),
     ],
 )
 def test_what_can_be_mended_is_one_line(run, options, message, capsys):
@@ -98,13 +150,45 @@ def test_what_can_be_mended_is_one_line(run, options, message, capsys):
     assert message in told[-1] and told[-1].startswith("ltr: ")
 
 
-def test_only_a_dual_encoder_mines_and_only_in_a_collection(tmp_path, backbone, collection_folder, letor_folder, capsys):
-    ranker = ["--model.ranker", "PairWiseBertRanker", "--model.ranker.backbone", backbone, "--model.ranker.max_length", "24"]
+def test_only_a_dual_encoder_mines_and_only_in_a_collection(
+    tmp_path, backbone, collection_folder, letor_folder, capsys
+):
+    ranker = [
+        "--model.ranker",
+        "PairWiseBertRanker",
+        "--model.ranker.backbone",
+        backbone,
+        "--model.ranker.max_length",
+        "24",
+    ]
     root = ["--trainer.default_root_dir", str(tmp_path / "run")]
     data = ["--data", "TripletDataModule", "--data.path", str(collection_folder)]
     assert main(["mine", *ranker, "--model.loss", "RankNetLoss", *data, *root]) == 2
-    assert "mining searches with a dual encoder, and PairWiseBertRanker is none" in capsys.readouterr().err
-    features = ["--model.ranker", "FeatureRanker", "--model.ranker.n_features", "5", "--model.loss", "RankNetLoss"]
-    assert main(["mine", *features, "--data", "FeatureDataModule", "--data.path", str(letor_folder), *root]) == 2
+    assert (
+        "mining searches with a dual encoder, and PairWiseBertRanker is none"
+        in capsys.readouterr().err
+    )
+    features = [
+        "--model.ranker",
+        "FeatureRanker",
+        "--model.ranker.n_features",
+        "5",
+        "--model.loss",
+        "RankNetLoss",
+    ]
+    assert (
+        main(
+            [
+                "mine",
+                *features,
+                "--data",
+                "FeatureDataModule",
+                "--data.path",
+                str(letor_folder),
+                *root,
+            ]
+        )
+        == 2
+    )
     assert "mining needs a collection of texts, got FeatureDataModule" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

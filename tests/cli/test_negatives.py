@@ -1,4 +1,6 @@
-"""``ltr negatives import`` and ``diff`` as they are typed; the arithmetic is tested in tests/mining."""
+"""``ltr negatives import`` and ``diff`` as they are typed; the arithmetic is tested in
+tests/mining.
+"""
 
 import json
 import os
@@ -15,7 +17,11 @@ from ltr.mining.negatives import MinedNegatives
 
 def pool(folder, file, queries, docs):
     """A run file: of each training query the documents of its pool, in this order."""
-    lines = [f"train-q{q} Q0 train-q{q}-d{d} 1 {9 - place} pool\n" for q in queries for place, d in enumerate(docs)]
+    lines = [
+        f"train-q{q} Q0 train-q{q}-d{d} 1 {9 - place} pool\n"
+        for q in queries
+        for place, d in enumerate(docs)
+    ]
     (folder / file).write_text("".join(lines))
     return str(folder / file)
 
@@ -23,7 +29,12 @@ def pool(folder, file, queries, docs):
 def test_import_a_run_and_train_on_it(tmp_path, collection_folder, backbone, capsys):
     data = ["--data.path", str(collection_folder)]
     out = tmp_path / "bm25"
-    assert main(["negatives", "import", pool(tmp_path, "a.trec", range(20), [0, 3, 2]), str(out), *data]) == 0
+    assert (
+        main(
+            ["negatives", "import", pool(tmp_path, "a.trec", range(20), [0, 3, 2]), str(out), *data]
+        )
+        == 0
+    )
     told = capsys.readouterr().out.splitlines()
     assert told[-4:] == [
         f"{out}: 40 negatives of 20 queries, without distances",
@@ -34,14 +45,52 @@ def test_import_a_run_and_train_on_it(tmp_path, collection_folder, backbone, cap
     collection = open_collection(str(collection_folder))
     ids = MinedNegatives.open(out, collection).ids[collection.queries.row("train-q7")]
     assert [collection.corpus.ids[doc] for doc in ids] == ["train-q7-d3", "train-q7-d2"]
-    train = ["fit", "--data", "TripletDataModule", *data, "--data.negatives", str(out), "--data.negatives_per_query", "2"]
-    ranker = ["--model.ranker", "PairWiseBertRanker", "--model.ranker.backbone", backbone, "--model.ranker.max_length", "24"]
-    quiet = ["--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.max_steps", "1"]
+    train = [
+        "fit",
+        "--data",
+        "TripletDataModule",
+        *data,
+        "--data.negatives",
+        str(out),
+        "--data.negatives_per_query",
+        "2",
+    ]
+    ranker = [
+        "--model.ranker",
+        "PairWiseBertRanker",
+        "--model.ranker.backbone",
+        backbone,
+        "--model.ranker.max_length",
+        "24",
+    ]
+    quiet = [
+        "--trainer.accelerator",
+        "cpu",
+        "--trainer.logger",
+        "false",
+        "--trainer.max_steps",
+        "1",
+    ]
     root = ["--trainer.default_root_dir", str(tmp_path / "run")]
     assert main([*train, *ranker, "--model.loss", "RankNetLoss", *quiet, *root]) == 0
     margin = ["--model.loss", "AdaptiveRankNetLoss", "--model.margin", "FromDistance"]
-    assert main([*train, *ranker, *margin, *quiet, "--trainer.default_root_dir", str(tmp_path / "other")]) == 2
-    assert "the margin needs the distances of mined negatives, and the lists here have none" in capsys.readouterr().err
+    assert (
+        main(
+            [
+                *train,
+                *ranker,
+                *margin,
+                *quiet,
+                "--trainer.default_root_dir",
+                str(tmp_path / "other"),
+            ]
+        )
+        == 2
+    )
+    assert (
+        "the margin needs the distances of mined negatives, and the lists here have none"
+        in capsys.readouterr().err
+    )
 
 
 def folder_with_distances(folder, collection, distances):
@@ -49,16 +98,22 @@ def folder_with_distances(folder, collection, distances):
     row = collection.queries.row("train-q0")
     docs = [collection.corpus.row(f"train-q0-d{d}") for d in (2, 3)]
     manifest = {"key": "x", "distance": "euclidean", "mean_distance": {"relevant": 0.5}}
-    one = MinedNegatives.of_queries(np.array([row]), len(collection.queries), np.array([docs]), np.array([distances]), manifest)
+    one = MinedNegatives.of_queries(
+        np.array([row]), len(collection.queries), np.array([docs]), np.array([distances]), manifest
+    )
     one.save(folder, collection)
     return str(folder)
 
 
 def test_diff_tells_what_changed(tmp_path, collection_folder, capsys):
-    data, table = ["--data.path", str(collection_folder)], tmp_path / "all.tsv"
-    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    data = ["--data.path", str(collection_folder)]
+    table = tmp_path / "all.tsv"
+    a = str(tmp_path / "a")
+    b = str(tmp_path / "b")
     assert main(["negatives", "import", pool(tmp_path, "a.trec", range(3), [2, 3]), a, *data]) == 0
-    assert main(["negatives", "import", pool(tmp_path, "b.trec", range(1, 4), [3, 4]), b, *data]) == 0
+    assert (
+        main(["negatives", "import", pool(tmp_path, "b.trec", range(1, 4), [3, 4]), b, *data]) == 0
+    )
     capsys.readouterr()
     assert main(["negatives", "diff", a, b, *data, "--tsv", str(table)]) == 0
     told = capsys.readouterr().out.splitlines()
@@ -70,7 +125,11 @@ def test_diff_tells_what_changed(tmp_path, collection_folder, capsys):
         "  all        50.0% of the first folder's are in the second; Jaccard 0.333",
         "  a negative of both moves by 1.0 places on average",
     ]
-    assert told[6] == "changed most:" and told[7].startswith("  0.333 train-q1: w1 ") and "would tell likely" in told[9]
+    assert (
+        told[6] == "changed most:"
+        and told[7].startswith("  0.333 train-q1: w1 ")
+        and "would tell likely" in told[9]
+    )
     assert told[10] == f"all 10 pairs are in {table}"
     rows = [line.split("\t") for line in table.read_text().splitlines()]
     assert len(rows) == 11 and {len(row) for row in rows} == {9}
@@ -79,16 +138,25 @@ def test_diff_tells_what_changed(tmp_path, collection_folder, capsys):
 
 
 def test_diff_shows_likely_false_negatives_with_their_texts(tmp_path, collection_folder, capsys):
-    collection, table = open_collection(str(collection_folder)), tmp_path / "all.tsv"
+    collection = open_collection(str(collection_folder))
+    table = tmp_path / "all.tsv"
     a = folder_with_distances(tmp_path / "a", collection, [0.1, 0.9])
     b = folder_with_distances(tmp_path / "b", collection, [0.2, 0.4])
-    assert main(["negatives", "diff", a, b, "--data.path", str(collection_folder), "--tsv", str(table)]) == 0
+    assert (
+        main(
+            ["negatives", "diff", a, b, "--data.path", str(collection_folder), "--tsv", str(table)]
+        )
+        == 0
+    )
     told = capsys.readouterr().out
     assert "nearer than relevant documents are on average): 1 pairs\n  train-q0: w0 " in told
     text = collection.corpus.texts[collection.corpus.row("train-q0-d2")]
     assert f"    rank 1 and 1, at 40% of that distance: train-q0-d2: {text}\n" in told
     suspect, other = (line.split("\t") for line in table.read_text().splitlines()[1:])
-    assert suspect[:7] == ["train-q0", "train-q0-d2", "1", "1", "0.1", "0.2", "1"] and suspect[8] == text
+    assert (
+        suspect[:7] == ["train-q0", "train-q0-d2", "1", "1", "0.1", "0.2", "1"]
+        and suspect[8] == text
+    )
     assert other[4:] == ["0.9", "0.4", "0", "", ""]
 
 
@@ -96,21 +164,40 @@ def test_diff_shows_likely_false_negatives_with_their_texts(tmp_path, collection
     ("args", "message"),
     [
         (["import", "a.trec", "out"], "import.data.path"),
-        (["import", "a.trec", "out", "--data.path", "nowhere"], "nowhere: there is no such data folder or file"),
+        (
+            ["import", "a.trec", "out", "--data.path", "nowhere"],
+            "nowhere: there is no such data folder or file",
+        ),
         (["import", "no.trec", "out", "--data.path", "DATA"], "no.trec: there is no such file"),
-        (["import", "a.trec", ".", "--data.path", "DATA"], ". must be a new folder, and is there already"),
-        (["diff", "x", "y", "--data.path", "DATA"], "x: negatives must be 'candidates', 'bm25', 'random' or a folder with"),
-        (["diff", "empty", "empty", "--data.path", "DATA"], "empty: there must be a negative to compare, and there is none"),
+        (
+            ["import", "a.trec", ".", "--data.path", "DATA"],
+            ". must be a new folder, and is there already",
+        ),
+        (
+            ["diff", "x", "y", "--data.path", "DATA"],
+            "x: negatives must be 'candidates', 'bm25', 'random' or a folder with",
+        ),
+        (
+            ["diff", "empty", "empty", "--data.path", "DATA"],
+            "empty: there must be a negative to compare, and there is none",
+        ),
         (["merge"], "invalid choice: 'merge'"),
         ([], "subcommand"),
     ],
 )
-def test_what_can_be_mended_is_one_line(tmp_path, collection_folder, monkeypatch, capsys, args, message):
+def test_what_can_be_mended_is_one_line(
+    tmp_path, collection_folder, monkeypatch, capsys, args, message
+):
     monkeypatch.chdir(tmp_path)
     collection = open_collection(str(collection_folder))
     nothing = np.full((len(collection.queries), 1), -1)
-    MinedNegatives(nothing, np.zeros(nothing.shape), {"key": "x"}).save(tmp_path / "empty", collection)
-    assert main(["negatives", *(str(collection_folder) if one == "DATA" else one for one in args)]) == 2
+    MinedNegatives(nothing, np.zeros(nothing.shape), {"key": "x"}).save(
+        tmp_path / "empty", collection
+    )
+    assert (
+        main(["negatives", *(str(collection_folder) if one == "DATA" else one for one in args)])
+        == 2
+    )
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1 and message in told[0]
     assert not (tmp_path / "out").exists()
@@ -118,16 +205,49 @@ def test_what_can_be_mended_is_one_line(tmp_path, collection_folder, monkeypatch
 
 def test_the_manifest_says_where_they_come_from(tmp_path, collection_folder):
     source = pool(tmp_path, "a.trec", [1], [2])
-    assert main(["negatives", "import", source, str(tmp_path / "out"), "--data.path", str(collection_folder)]) == 0
+    assert (
+        main(
+            [
+                "negatives",
+                "import",
+                source,
+                str(tmp_path / "out"),
+                "--data.path",
+                str(collection_folder),
+            ]
+        )
+        == 0
+    )
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
-    assert manifest["source"] == "a.trec" and manifest["distance"] is None and len(manifest["key"]) == 16
+    assert (
+        manifest["source"] == "a.trec"
+        and manifest["distance"] is None
+        and len(manifest["key"]) == 16
+    )
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path, collection_folder):
     """As in ``ltr negatives diff … | head -1``; the table of ``--tsv`` is written all the same."""
-    data, out, table = ["--data.path", str(collection_folder)], str(tmp_path / "bm25"), tmp_path / "pairs.tsv"
-    assert main(["negatives", "import", pool(tmp_path, "a.trec", range(20), [0, 3, 2]), out, *data]) == 0
-    command = [sys.executable, "-u", "-m", "ltr", "negatives", "diff", out, out, *data, "--tsv", str(table)]
+    data = ["--data.path", str(collection_folder)]
+    out = str(tmp_path / "bm25")
+    table = tmp_path / "pairs.tsv"
+    assert (
+        main(["negatives", "import", pool(tmp_path, "a.trec", range(20), [0, 3, 2]), out, *data])
+        == 0
+    )
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "ltr",
+        "negatives",
+        "diff",
+        out,
+        out,
+        *data,
+        "--tsv",
+        str(table),
+    ]
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)

@@ -20,7 +20,9 @@ def config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     write_letor(tmp_path / "letor")
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(BASE | {"trainer": BASE["trainer"] | {"max_epochs": 1}}))
+    (tmp_path / "c.yaml").write_text(
+        yaml.safe_dump(BASE | {"trainer": BASE["trainer"] | {"max_epochs": 1}})
+    )
     return "c.yaml"
 
 
@@ -32,9 +34,12 @@ def test_a_run_is_trained_again_and_its_numbers_are_the_same(config, capsys):
     assert main(["reproduce", str(run / "metrics.json")]) == 0
     lines = capsys.readouterr().out.strip().splitlines()
     value = json.loads((run / "metrics.json").read_text())["test"]["nDCG_exp@10"]
-    assert f"nDCG_exp@10: {value:.4f} then, {value:.4f} now: same" in lines and lines[-1].endswith("now: same")
+    assert f"nDCG_exp@10: {value:.4f} then, {value:.4f} now: same" in lines and lines[-1].endswith(
+        "now: same"
+    )
     ranked = [
-        [line.split()[:5] for line in (folder / "test.run").read_text().splitlines()] for folder in (run, run / "reproduced")
+        [line.split()[:5] for line in (folder / "test.run").read_text().splitlines()]
+        for folder in (run, run / "reproduced")
     ]
     assert ranked[0] == ranked[1]
     made = json.loads((run / "reproduced/metrics.json").read_text())["test"]["made"]
@@ -42,20 +47,39 @@ def test_a_run_is_trained_again_and_its_numbers_are_the_same(config, capsys):
     found = json.loads((run / "reproduced/metrics.json").read_text())
     found["test"]["made"] = made
     (run / "reproduced/metrics.json").write_text(json.dumps(found))
-    assert main(["reproduce", str(run)]) == 0  # trains nothing: what is compared says when it was made, and by what
+    assert (
+        main(["reproduce", str(run)]) == 0
+    )  # trains nothing: what is compared says when it was made, and by what
     told = f"{run}/reproduced was tested on {made['date']}, by ltr {__version__} 0123; remove it to train again"
     assert capsys.readouterr().out.startswith(told)
     found = json.loads((run / "metrics.json").read_text())
     found["test"]["nDCG_exp@10"] += 0.01
     (run / "metrics.json").write_text(json.dumps(found))
     assert main(["reproduce", str(run)]) == 0
-    assert f"{value + 0.01:.4f} then, {value:.4f} now: not the same; there are no three seeds" in capsys.readouterr().out
+    assert (
+        f"{value + 0.01:.4f} then, {value:.4f} now: not the same; there are no three seeds"
+        in capsys.readouterr().out
+    )
 
 
 def test_another_run_is_not_taken_for_the_reproduction(config, tmp_path, monkeypatch, capsys):
-    run, other = Path("runs/c/seed=3"), Path("runs/c/other")
+    run = Path("runs/c/seed=3")
+    other = Path("runs/c/other")
     assert main(["fit", "--config", config]) == main(["test", str(run)]) == 0
-    assert main(["fit", "--config", config, "--model.lr", "0.2", "--trainer.default_root_dir", str(other)]) == 0
+    assert (
+        main(
+            [
+                "fit",
+                "--config",
+                config,
+                "--model.lr",
+                "0.2",
+                "--trainer.default_root_dir",
+                str(other),
+            ]
+        )
+        == 0
+    )
     assert main(["test", str(other)]) == 0
     assert main(["reproduce", str(run), "--output", str(run)]) == 2
     assert "--output must be a folder of its own" in capsys.readouterr().err
@@ -88,7 +112,8 @@ def run_of(value, **evaluated):
     [
         (0.5, "same"),
         (0.5 + 5e-7, "same"),
-        # Of 0.5, 0.52 and 0.54: mean 0.52, deviation 0.02, and t(0.975, 2) = 4.3027 times 0.02 times sqrt(4/3) = 0.0994.
+        # Of 0.5, 0.52 and 0.54: mean 0.52, deviation 0.02, and t(0.975, 2) = 4.3027 times 0.02
+        # times sqrt(4/3) = 0.0994.
         (0.61, "within seeds (0.5200 ± 0.0994)"),
         (0.62, "not within seeds (0.5200 ± 0.0994)"),
         (0.42, "not within seeds (0.5200 ± 0.0994)"),
@@ -111,10 +136,22 @@ def test_metadata_lie_beside_the_run_file_and_say_what_made_it(config):
     found = yaml.safe_load(Path("runs/c/seed=3/ir-metadata.yml").read_text())
     made = json.loads(Path("runs/c/seed=3/metrics.json").read_text())["test"]["made"]
     assert made["ltr"] == __version__ and made["packages"]["torch"] and made["machine"]
-    assert found["implementation"]["source"]["version"] == __version__ and found["method"]["seed"] == 3
-    assert found["method"]["model"] == "ltr.models.FeatureRanker" and found["method"]["loss"] == "ltr.losses.RankNetLoss"
-    assert found["research goal"]["evaluation"]["reported measures"] == ["nDCG_exp@10", "swapped_pairs"]
+    assert (
+        found["implementation"]["source"]["version"] == __version__ and found["method"]["seed"] == 3
+    )
+    assert (
+        found["method"]["model"] == "ltr.models.FeatureRanker"
+        and found["method"]["loss"] == "ltr.losses.RankNetLoss"
+    )
+    assert found["research goal"]["evaluation"]["reported measures"] == [
+        "nDCG_exp@10",
+        "swapped_pairs",
+    ]
     assert found["data"]["test collection"]["queries"] == 24
-    assert "#" not in Path("runs/c/seed=3/test.run").read_text(), "never in it: trec_eval reads no comments"
+    assert "#" not in Path("runs/c/seed=3/test.run").read_text(), (
+        "never in it: trec_eval reads no comments"
+    )
     assert main(["fit", "runs/c/seed=3", "--trainer.max_epochs", "2"]) == 0
-    assert not Path("runs/c/seed=3/ir-metadata.yml").exists(), "new weights: the run file is gone, and so is what made it"
+    assert not Path("runs/c/seed=3/ir-metadata.yml").exists(), (
+        "new weights: the run file is gone, and so is what made it"
+    )

@@ -10,7 +10,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+CHROMIUM = next(
+    (
+        found
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (found := shutil.which(name))
+    ),
+    None,
+)
 
 
 class Browser:
@@ -19,7 +26,9 @@ class Browser:
     def __init__(self, executable: str) -> None:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         (given, self._out), (told, taken) = os.pipe(), os.pipe()
-        ends = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (given, taken)]  # not 3 or 4, which are the browser's
+        ends = [
+            fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (given, taken)
+        ]  # not 3 or 4, which are the browser's
         options = [
             "--headless",
             "--no-sandbox",
@@ -28,18 +37,31 @@ class Browser:
             f"--user-data-dir={self._profile.name}",
         ]
         self._process = subprocess.Popen(
-            ["bash", "-c", f'exec "$@" 3<&{ends[0]} 4>&{ends[1]}', "bash", executable, *options, "about:blank"],
+            [
+                "bash",
+                "-c",
+                f'exec "$@" 3<&{ends[0]} 4>&{ends[1]}',
+                "bash",
+                executable,
+                *options,
+                "about:blank",
+            ],
             pass_fds=ends,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         for end in (given, taken, *ends):
             os.close(end)
-        self._reader, self._number, self.requests, self._loaded = os.fdopen(told, "rb"), 0, list[str](), 0
+        self._reader = os.fdopen(told, "rb")
+        self._number = 0
+        self.requests = list[str]()
+        self._loaded = 0
         self._session: str | None = None
         targets = self.send("Target.getTargets")["targetInfos"]
         target = next(one["targetId"] for one in targets if one["type"] == "page")
-        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Network", "Runtime"):
             self.send(f"{domain}.enable")
 
@@ -70,7 +92,13 @@ class Browser:
 
     def open(self, file: Path, width: int, dark: bool) -> None:
         """Load a page, as wide as this, in light or dark."""
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=1600, deviceScaleFactor=1, mobile=width < 600)
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=1600,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.send("Emulation.setEmulatedMedia", features=features)
         before = self._loaded

@@ -1,4 +1,6 @@
-"""The page of a comparison: what it says, that texts are escaped, and how it looks and works in a real browser."""
+"""The page of a comparison: what it says, that texts are escaped, and how it looks and works in a
+real browser.
+"""
 
 import json
 import re
@@ -17,7 +19,9 @@ EVIL = "<script>document.title='taken'</script> & <img src=http://elsewhere.exam
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Two experiments of two seeds over the tiny world; the worse one puts relevant documents at the first three ranks."""
+    """Two experiments of two seeds over the tiny world; the worse one puts relevant documents at
+    the first three ranks.
+    """
     folder = tmp_path_factory.mktemp("page")
     collection = write_collection(folder / "c")
     lines = (collection / "corpus.jsonl").read_text().splitlines()
@@ -32,29 +36,67 @@ def page(tmp_path_factory):
             run = folder / f"runs/{name}/seed={seed}"
             run.mkdir(parents=True)
             ranks = rng.integers(1, best + 1, 30)
-            rows, ranked = [], []
+            rows = []
+            ranked = []
             for query, rank in enumerate(ranks):
                 order = [f"test-q{query}-d{d}" for d in range(1, 8)]
                 order.insert(rank - 1, f"test-q{query}-d0")
-                ranked += [f"test-q{query} Q0 {doc} {at} {9 - at} x\n" for at, doc in enumerate(order, start=1)]
+                ranked += [
+                    f"test-q{query} Q0 {doc} {at} {9 - at} x\n"
+                    for at, doc in enumerate(order, start=1)
+                ]
                 rows.append(f"test-q{query}\t{1 / rank:.6f}\n")
             (run / "test.run").write_text("".join(ranked))
             (run / "per_query.tsv").write_text("query\tRR\n" + "".join(rows))
-            content = {"judgements": "j", "candidates": "c", "queries": opened.queries.key, "documents": opened.corpus.key}
-            test = {"RR": float((1 / ranks).mean()), "conventions": {"RR": "left out"}, "evaluated": content}
+            content = {
+                "judgements": "j",
+                "candidates": "c",
+                "queries": opened.queries.key,
+                "documents": opened.corpus.key,
+            }
+            test = {
+                "RR": float((1 / ranks).mean()),
+                "conventions": {"RR": "left out"},
+                "evaluated": content,
+            }
             curve = [{"epoch": 0, "step": 10, "RR": 0.7}, {"epoch": 1, "step": 20, "RR": 0.8}]
             (run / "metrics.json").write_text(
-                json.dumps({"directory": str(folder), "test": test, "start": {"RR": 0.5}, "validations": curve})
+                json.dumps(
+                    {
+                        "directory": str(folder),
+                        "test": test,
+                        "start": {"RR": 0.5},
+                        "validations": curve,
+                    }
+                )
             )
             config = {
                 "seed_everything": seed,
                 "model": {"ranker": {"class_path": "x"}, "loss": name},
-                "data": {"class_path": "ltr.datamodules.TripletDataModule", "init_args": {"path": "c"}},
-                "trainer": {"accumulate_grad_batches": 1, "overfit_batches": 0.0, "callbacks": None},
+                "data": {
+                    "class_path": "ltr.datamodules.TripletDataModule",
+                    "init_args": {"path": "c"},
+                },
+                "trainer": {
+                    "accumulate_grad_batches": 1,
+                    "overfit_batches": 0.0,
+                    "callbacks": None,
+                },
             }
             (run / "config.yaml").write_text(yaml.safe_dump(config))
     file = folder / "page.html"
-    assert main(["compare", str(folder / "runs/base <b>"), str(folder / "runs/good"), "--html", str(file)]) == 0
+    assert (
+        main(
+            [
+                "compare",
+                str(folder / "runs/base <b>"),
+                str(folder / "runs/good"),
+                "--html",
+                str(file),
+            ]
+        )
+        == 0
+    )
     return file
 
 
@@ -63,20 +105,32 @@ def test_the_page_is_whole_and_asks_for_nothing(page):
     assert "base &lt;b&gt;" in text and "base <b>" not in text
     assert EVIL.strip() not in text and text.count("&lt;script&gt;document.title") == 100
     assert text.count("<script>") == 1 and "<img" not in text
-    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:,)""", text) and "@import" not in text and "url(http" not in text
+    assert (
+        not re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:,)""", text)
+        and "@import" not in text
+        and "url(http" not in text
+    )
 
 
 def test_the_page_shows_tables_figures_and_the_queries_that_differ_most(page):
     text = page.read_text()
-    assert "RR against base &lt;b&gt;; level 0.05" in text and "<td>better</td>" in text
-    assert text.count("<figure") == 3 and "step 0 is before training" in text and "Precision at each rank" in text
+    assert "RR against base &lt;b&gt;; level 0.05" in text and '<td class="verdict">better' in text
+    assert (
+        text.count("<figure") == 3
+        and "step 0 is before training" in text
+        and "Precision at each rank" in text
+    )
     queries = re.findall(r"<summary>.*?\+0\.(\d{3})</b>(test-q\d+)", text)
-    assert len(queries) == 10 and [int(one) for one, _ in queries] == sorted((int(one) for one, _ in queries), reverse=True)
+    assert len(queries) == 10 and [int(one) for one, _ in queries] == sorted(
+        (int(one) for one, _ in queries), reverse=True
+    )
     first = text.split("<details>")[1]
     query = queries[0][1]
     good, base = first.split("<h3>")[1:]
     assert good.startswith("good: 1.000") and base.startswith("base &lt;b&gt;: 0.")
-    assert re.search(rf'class="relevant"><span class="grade">grade 1</span> · {query}-d0 · 8.000', good)
+    assert re.search(
+        rf'class="relevant"><span class="grade">grade 1</span> · {query}-d0 · 8.000', good
+    )
     assert re.findall(r"· (\S+) · \d", base)[0] != f"{query}-d0"
     assert (
         f'<li><span class="grade">grade 0</span> · {query}-d1 · ' in base
@@ -94,7 +148,11 @@ def test_documents_that_are_gone_or_changed_are_not_shown(page, tmp_path, caplog
     finally:
         (page.parent / "away").rename(collection)
     text = (tmp_path / "page.html").read_text()
-    assert "<details>" not in text and text.count("<figure") == 2 and "documents are not shown" in caplog.text
+    assert (
+        "<details>" not in text
+        and text.count("<figure") == 2
+        and "documents are not shown" in caplog.text
+    )
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -105,15 +163,29 @@ def test_the_page_works_in_a_browser(page, tmp_path):
         for width in (1280, 390):
             for dark in (False, True):
                 browser.open(page, width, dark)
-                assert browser.run("document.title") == "2 experiments by RR", "no text of a document has run"
-                assert browser.run("document.documentElement.scrollWidth") <= width, "only tables scroll sideways"
+                assert browser.run("document.title") == "2 experiments by RR", (
+                    "no text of a document has run"
+                )
+                assert browser.run("document.documentElement.scrollWidth") <= width, (
+                    "only tables scroll sideways"
+                )
                 colour = browser.run("getComputedStyle(document.body).backgroundColor")
                 assert colour == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
-                shots[width, dark] = browser.screenshot(tmp_path / f"{width}-{'dark' if dark else 'light'}.png")
+                # The verdict comes first, and whole.
+                verdict = "document.querySelector('td.verdict').getBoundingClientRect()"
+                assert browser.run(f"{verdict}.right") <= width
+                assert browser.run(f"{verdict}.top") < 400
+                if width == 1280:
+                    table = "document.querySelector('.wide')"
+                    assert browser.run(f"{table}.scrollWidth <= {table}.clientWidth")
+                shots[width, dark] = browser.screenshot(
+                    tmp_path / f"{width}-{'dark' if dark else 'light'}.png"
+                )
         assert len(set(shots.values())) == 4
-        names = "[...document.querySelectorAll('table')[0].tBodies[0].rows].map(row => row.cells[0].textContent)"
+        names = "[...document.querySelectorAll('table')[1].tBodies[0].rows].map(row => row.cells[0].textContent)"
         assert browser.run(names) == ["base <b>", "good"]
-        click = "document.querySelectorAll('table')[0].querySelectorAll('th button')[2].click()"  # by the metric
+        # by the metric
+        click = "document.querySelectorAll('table')[1].querySelectorAll('th button')[2].click()"
         browser.run(click)
         assert browser.run(names) == ["good", "base <b>"]
         assert browser.run("document.querySelector('th[aria-sort]').ariaSort") == "descending"
@@ -122,7 +194,11 @@ def test_the_page_works_in_a_browser(page, tmp_path):
         hidden = "document.querySelector('details .sides').checkVisibility()"
         assert browser.run(hidden) is False
         browser.run("document.querySelector('summary').click()")
-        assert browser.run(hidden) is True and "grade 1" in browser.run("document.querySelector('details').innerText")
-        assert browser.requests and all(one.startswith(("file://", "data:")) for one in browser.requests)
+        assert browser.run(hidden) is True and "grade 1" in browser.run(
+            "document.querySelector('details').innerText"
+        )
+        assert browser.requests and all(
+            one.startswith(("file://", "data:")) for one in browser.requests
+        )
     finally:
         browser.close()

@@ -10,12 +10,17 @@ from ltr.compare.statistics import estimate, holm, randomisation_p
 def test_two_rankers_by_hand():
     """Two seeds and two queries against one seed.
 
-    Differences by query are 1.5 and 4.5: mean 3, variance 4.5, of the mean 2.25. Seeds have means 2 and 4: variance 2, of their
-    mean 1. What is left of each value is +-0.5: 1 / (1 * 1), a quarter of it in both. The squared error is 2.25 + 1 - 0.25 = 3,
-    on 9 / (2.25^2 + 1) degrees of freedom.
+    Differences by query are 1.5 and 4.5: mean 3, variance 4.5, of the mean 2.25. Seeds have means 2
+    and 4: variance 2, of their mean 1. What is left of each value is +-0.5: 1 / (1 * 1), a quarter
+    of it in both. The squared error is 2.25 + 1 - 0.25 = 3, on 9 / (2.25^2 + 1) degrees of freedom.
     """
     found = estimate(np.array([[1.0, 3.0], [2.0, 6.0]]), np.array([[0.0, 0.0]]))
-    assert (found.mean, found.of_queries, found.of_seeds, found.shared) == (3.0, 2.25, (1.0,), (0.25,))
+    assert (found.mean, found.of_queries, found.of_seeds, found.shared) == (
+        3.0,
+        2.25,
+        (1.0,),
+        (0.25,),
+    )
     assert found.error == pytest.approx(3**0.5)
     assert found.freedom == pytest.approx(9 / (2.25**2 + 1))
     half = 3**0.5 * stats.t.ppf(0.975, 9 / 6.0625)
@@ -26,7 +31,8 @@ def test_two_rankers_by_hand():
 
 def test_with_one_seed_it_is_the_paired_t_test():
     a, b = np.random.default_rng(0).normal(size=(2, 1, 40))
-    found, oracle = estimate(a + 0.3, b), stats.ttest_rel(a[0] + 0.3, b[0])
+    found = estimate(a + 0.3, b)
+    oracle = stats.ttest_rel(a[0] + 0.3, b[0])
     assert found.p == pytest.approx(oracle.pvalue) and found.freedom == pytest.approx(39)
     assert found.interval(0.9) == pytest.approx(tuple(oracle.confidence_interval(0.9)))
     alone = stats.ttest_1samp(a[0], 0)
@@ -34,7 +40,8 @@ def test_with_one_seed_it_is_the_paired_t_test():
 
 
 def test_where_all_queries_are_alike_it_is_welchs_test_over_the_seeds():
-    a, b = np.random.default_rng(0).normal(size=5), np.random.default_rng(1).normal(1.0, 3.0, size=4)
+    a = np.random.default_rng(0).normal(size=5)
+    b = np.random.default_rng(1).normal(1.0, 3.0, size=4)
     found = estimate(np.tile(a[:, None], 30), np.tile(b[:, None], 30))
     oracle = stats.ttest_ind(a, b, equal_var=False)
     assert found.p == pytest.approx(oracle.pvalue) and found.freedom == pytest.approx(oracle.df)
@@ -42,12 +49,21 @@ def test_where_all_queries_are_alike_it_is_welchs_test_over_the_seeds():
 
 def test_equal_rankers_do_not_differ():
     x = np.random.default_rng(0).normal(size=(1, 30))
-    assert estimate(x, x).p == 1.0 and estimate(x, x).interval() == (0.0, 0.0) and randomisation_p(np.zeros(5)) == 1.0
+    assert (
+        estimate(x, x).p == 1.0
+        and estimate(x, x).interval() == (0.0, 0.0)
+        and randomisation_p(np.zeros(5)) == 1.0
+    )
     assert estimate(x + 1, x).p < 1e-12
 
 
 @pytest.mark.parametrize(
-    "first, second", [(np.ones((2, 1)), None), (np.ones((2, 3)), np.ones((2, 4))), (np.array([[1.0, np.nan]]), None)]
+    "first, second",
+    [
+        (np.ones((2, 1)), None),
+        (np.ones((2, 3)), np.ones((2, 4))),
+        (np.array([[1.0, np.nan]]), None),
+    ],
 )
 def test_values_that_cannot_be_compared_are_refused(first, second):
     with pytest.raises(ValueError, match="values must be"):
@@ -57,8 +73,11 @@ def test_values_that_cannot_be_compared_are_refused(first, second):
 
 
 def test_what_the_data_could_show_is_shown_as_often_as_it_says():
-    """A difference of ``detectable(power=0.8)`` added to pairs that do not differ: 80 % have p below 0.05, give or take 0.03."""
-    rng, shown = np.random.default_rng(0), []
+    """A difference of ``detectable(power=0.8)`` added to pairs that do not differ: 80 % have p
+    below 0.05, give or take 0.03.
+    """
+    rng = np.random.default_rng(0)
+    shown = []
     for _ in range(1000):
         d = rng.normal(0.0, 1.0, (1, 50))
         typical = estimate(np.sqrt(49 / 50) * (np.arange(50) % 2 * 2 - 1.0)[None])  # of variance 1
@@ -67,15 +86,19 @@ def test_what_the_data_could_show_is_shown_as_often_as_it_says():
 
 
 def test_a_plan_by_hand():
-    """The first test's ranker: 0.25 of each variance is of both, times 2 queries and 2 seeds 1; queries (2.25 - 0.25) * 2 = 4 and
-    seeds (1 - 0.25) * 2 = 1.5. With 8 queries and 3 seeds: (4 + 1/3) / 8, (1.5 + 1/8) / 3, and 1 / 24 in both."""
+    """The first test's ranker: 0.25 of each variance is of both, times 2 queries and 2 seeds 1;
+    queries (2.25 - 0.25) * 2 = 4 and seeds (1 - 0.25) * 2 = 1.5. With 8 queries and 3 seeds: (4 +
+    1/3) / 8, (1.5 + 1/8) / 3, and 1 / 24 in both.
+    """
     found = estimate(np.array([[1.0, 3.0], [2.0, 6.0]]), np.array([[0.0, 0.0]]))
     plan = found.planned(8, 3)
     assert plan.of_queries == pytest.approx(13 / 24) and plan.of_seeds == pytest.approx((13 / 24,))
     assert plan.shared == pytest.approx((1 / 24,)) and plan.n_seeds == (3,)
     assert found.planned(2, 2) == found
     needed = found.queries_needed(3.0, n_seeds=40)
-    assert found.planned(needed, 40).detectable() <= 3.0 < found.planned(needed - 1, 40).detectable()
+    assert (
+        found.planned(needed, 40).detectable() <= 3.0 < found.planned(needed - 1, 40).detectable()
+    )
     assert found.queries_needed(0.1, n_seeds=3) is None, "the seeds alone vary by more"
     a, b = np.random.default_rng(0).normal(size=(2, 1, 50))
     paired = estimate(a, b)  # of one seed: a larger sample of such differences
@@ -97,9 +120,13 @@ def test_randomisation_by_hand(differences, p):
 
 @pytest.mark.parametrize("n", [9, 16, 17, 60])
 def test_randomisation_is_scipys(n):
-    """Exact up to 16 differences, and then by draws: within 4 standard errors of the p of as many draws of SciPy's."""
+    """Exact up to 16 differences, and then by draws: within 4 standard errors of the p of as many
+    draws of SciPy's.
+    """
     d = np.random.default_rng(n).normal(0.3, 1.0, n)
-    oracle = stats.permutation_test((d,), np.sum, permutation_type="samples", n_resamples=100_000 if n > 16 else np.inf, rng=1)
+    oracle = stats.permutation_test(
+        (d,), np.sum, permutation_type="samples", n_resamples=100_000 if n > 16 else np.inf, rng=1
+    )
     tolerance = 0.0 if n <= 16 else 4 * np.sqrt(2 * oracle.pvalue * (1 - oracle.pvalue) / 100_000)
     assert abs(randomisation_p(d) - oracle.pvalue) <= tolerance + 1e-12
     assert randomisation_p(-d) == pytest.approx(randomisation_p(d), abs=tolerance + 1e-12)
@@ -115,7 +142,9 @@ def test_holm_by_hand():
 
 
 def simulated(rng, n_seeds, n_queries=200, seeds=0.02, queries=0.1, both=0.2, n_rankers=2):
-    """Values of equal ways to train: the spread of seeds, of a ranker's queries, and of both, as runs of rerankers have them."""
+    """Values of equal ways to train: the spread of seeds, of a ranker's queries, and of both, as
+    runs of rerankers have them.
+    """
     hard = rng.normal(0.6, 0.3, n_queries)
     shape = (n_rankers, n_seeds, n_queries)
     return (
@@ -128,13 +157,22 @@ def simulated(rng, n_seeds, n_queries=200, seeds=0.02, queries=0.1, both=0.2, n_
 
 @pytest.mark.parametrize("n_seeds", [2, 3, 5])
 def test_equal_ways_to_train_differ_as_seldom_as_it_says_and_intervals_hold_the_truth(n_seeds):
-    """1,000 families of four equal rankers against a fifth: the binomial bounds hold 0.05 with a probability of 0.999."""
-    rng, alone, families, corrected, held = np.random.default_rng(n_seeds), [], [], [], []
+    """1,000 families of four equal rankers against a fifth: the binomial bounds hold 0.05 with a
+    probability of 0.999.
+    """
+    rng = np.random.default_rng(n_seeds)
+    alone = []
+    families = []
+    corrected = []
+    held = []
     for _ in range(1000):
         base, *others = simulated(rng, n_seeds, n_rankers=5)
         found = [estimate(other + 0.01, base) for other in others]
         truth = [0.01] * 4
-        held += [low <= t <= high for (low, high), t in zip((one.interval() for one in found), truth, strict=True)]
+        held += [
+            low <= t <= high
+            for (low, high), t in zip((one.interval() for one in found), truth, strict=True)
+        ]
         p = [estimate(other, base).p for other in others]
         alone.append(p[0] < 0.05)
         families.append(min(p) < 0.05)
@@ -147,7 +185,9 @@ def test_equal_ways_to_train_differ_as_seldom_as_it_says_and_intervals_hold_the_
 
 def test_a_test_over_queries_alone_takes_seeds_for_differences():
     """Why seeds count: equal ways to train, whose models differ in four of ten comparisons."""
-    rng, over_queries, over_both = np.random.default_rng(0), [], []
+    rng = np.random.default_rng(0)
+    over_queries = []
+    over_both = []
     for _ in range(300):
         a, b = simulated(rng, 3, seeds=0.02, queries=0.1, both=0.05)
         over_queries.append(stats.ttest_1samp(a.mean(axis=0) - b.mean(axis=0), 0).pvalue < 0.05)
@@ -157,8 +197,12 @@ def test_a_test_over_queries_alone_takes_seeds_for_differences():
 
 @pytest.mark.parametrize("n_queries", [12, 100])
 def test_models_that_differ_by_luck_alone_are_told_apart_as_seldom_as_it_says(n_queries):
-    """The randomisation test for models as they are: 1,000 families of three equal models against a fourth."""
-    rng, alone, corrected = np.random.default_rng(n_queries), [], []
+    """The randomisation test for models as they are: 1,000 families of three equal models against a
+    fourth.
+    """
+    rng = np.random.default_rng(n_queries)
+    alone = []
+    corrected = []
     for _ in range(1000):
         base, *others = rng.normal(0.0, 0.2, (4, n_queries))
         p = [randomisation_p(other - base, n_draws=999) for other in others]

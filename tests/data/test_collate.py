@@ -21,19 +21,31 @@ def collator(tmp_path):
 
 
 def labelled(query_row, doc_rows, labels, distances=None, ideal=None):
-    floats = [None if values is None else np.asarray(values, np.float32) for values in (labels, distances, ideal)]
+    floats = [
+        None if values is None else np.asarray(values, np.float32)
+        for values in (labels, distances, ideal)
+    ]
     return LabelledList(query_row, np.asarray(doc_rows, np.int64), *floats)
 
 
 def test_lists_are_padded_to_one_width(collator):
-    batch = collator([labelled(1, [3], [2.0], [0.5], [2.0, 1.0, 1.0]), labelled(0, [5, 2], [0.0, 1.0], [0.25, 0.75], [1.0])])
+    batch = collator(
+        [
+            labelled(1, [3], [2.0], [0.5], [2.0, 1.0, 1.0]),
+            labelled(0, [5, 2], [0.0, 1.0], [0.25, 0.75], [1.0]),
+        ]
+    )
     assert batch.labels.tolist() == [[2.0, 0.0], [0.0, 1.0]]
     assert batch.mask.tolist() == [[True, False], [True, True]]
     assert batch.doc_rows.tolist() == [[3, 0], [5, 2]] and batch.query_rows.tolist() == [1, 0]
     assert batch.distances.tolist() == [[0.5, 0.0], [0.25, 0.75]]
     assert batch.ideal.tolist() == [[2.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
-    expected = collator.join.texts(collator.queries, np.array([1, 0, 0]), collator.docs, np.array([3, 5, 2]))
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(batch.pairs, expected, strict=True))
+    expected = collator.join.texts(
+        collator.queries, np.array([1, 0, 0]), collator.docs, np.array([3, 5, 2])
+    )
+    assert all(
+        torch.equal(ours, theirs) for ours, theirs in zip(batch.pairs, expected, strict=True)
+    )
 
 
 def test_a_list_without_documents_keeps_its_row(collator):
@@ -41,13 +53,16 @@ def test_a_list_without_documents_keeps_its_row(collator):
     assert batch.mask.tolist() == [[False], [True]] and batch.pairs.lengths.shape == (1,)
     assert batch.ideal.tolist() == [[1.0], [0.0]] and batch.distances is None
     alone = collator([labelled(1, [], [])])
-    assert alone.mask.tolist() == [[False]] and alone.pairs.ids.shape == alone.pairs.lengths.shape == (0,)
+    assert alone.mask.tolist() == [
+        [False]
+    ] and alone.pairs.ids.shape == alone.pairs.lengths.shape == (0,)
 
 
 def test_a_batch_without_lists_has_the_types_of_any_other(collator):
     features = FeatureCollator(np.ones((6, 3), dtype=np.float32))
     assert features([]).features.shape == (0, 1, 3)
-    some, none = collator([labelled(1, [3], [2.0])]), collator([])
+    some = collator([labelled(1, [3], [2.0])])
+    none = collator([])
     assert none.labels.shape == none.mask.shape == none.doc_rows.shape == (0, 1)
     for ours, theirs in zip((*none[:4], *none.pairs), (*some[:4], *some.pairs), strict=True):
         assert ours.dtype == theirs.dtype and ours.numel() == 0
@@ -58,6 +73,8 @@ def test_keys_are_equal_for_equal_texts_alone():
     texts = [one for n in range(5) for one in itertools.product(range(3), repeat=n)]
     order = torch.randperm(2 * len(texts), generator=torch.Generator().manual_seed(0)) % len(texts)
     both = [texts[i] for i in order]
-    keys = Texts(torch.tensor([x for one in both for x in one]), torch.tensor([len(one) for one in both])).keys()
+    keys = Texts(
+        torch.tensor([x for one in both for x in one]), torch.tensor([len(one) for one in both])
+    ).keys()
     assert len(set(keys.tolist())) == len(texts) == 121
     assert len(set(zip(keys.tolist(), both, strict=True))) == 121

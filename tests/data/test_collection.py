@@ -19,15 +19,25 @@ def folder(tmp_path):
         '{"_id": "b", "text": "second"}\n{"_id": "é", "title": "Accent", "text": "third"}\n'
         '\n{"_id": "a", "text": "first", "x": 1}\n'
     )
-    (tmp_path / "queries.jsonl").write_text('{"_id": "q2", "text": "two"}\n{"_id": "q1", "text": "one"}\n')
-    (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tb\t2\nq2\ta\t1\nq1\ta\t0\n")
-    (tmp_path / "candidates/train.trec").write_text("q1 Q0 a 1 5 t\nq1 Q0 b 2 5 t\nq1 Q0 é 3 7.5 t\n")
+    (tmp_path / "queries.jsonl").write_text(
+        '{"_id": "q2", "text": "two"}\n{"_id": "q1", "text": "one"}\n'
+    )
+    (tmp_path / "qrels/train.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nq1\tb\t2\nq2\ta\t1\nq1\ta\t0\n"
+    )
+    (tmp_path / "candidates/train.trec").write_text(
+        "q1 Q0 a 1 5 t\nq1 Q0 b 2 5 t\nq1 Q0 é 3 7.5 t\n"
+    )
     return tmp_path
 
 
 def test_rows_are_in_the_order_of_ids_and_a_title_is_part_of_the_text(folder):
     c = open_collection(str(folder))
-    assert list(c.corpus.ids) == ["a", "b", "é"] and list(c.corpus.texts) == ["first", "second", "Accent third"]
+    assert list(c.corpus.ids) == ["a", "b", "é"] and list(c.corpus.texts) == [
+        "first",
+        "second",
+        "Accent third",
+    ]
     assert [c.corpus.row(i) for i in ("a", "b", "é", "aa", "", "z")] == [0, 1, 2, None, None, None]
     assert list(c.queries.ids) == ["q1", "q2"]
 
@@ -37,7 +47,11 @@ def test_judgements_keep_the_order_of_the_file_and_pools_are_best_first(folder):
     docs, grades = c.judgements("train").of(0)
     assert docs.tolist() == [1, 0] and grades.tolist() == [2.0, 0.0]
     docs, scores = c.pools("train", "x").of(0)
-    assert docs.tolist() == [2, 1, 0] and scores.tolist() == [7.5, 5.0, 5.0]  # the tie as trec_eval: the later id first
+    assert docs.tolist() == [2, 1, 0] and scores.tolist() == [
+        7.5,
+        5.0,
+        5.0,
+    ]  # the tie as trec_eval: the later id first
     assert c.pools("train", "x").of(1)[0].tolist() == []
 
 
@@ -49,30 +63,70 @@ def test_plain_and_gzipped_files_read_the_same(folder):
         file.unlink()
     packed = open_collection(str(folder))
     assert list(packed.corpus.texts) == list(plain.corpus.texts)
-    assert packed.judgements("train").doc_rows.tolist() == plain.judgements("train").doc_rows.tolist()
+    assert (
+        packed.judgements("train").doc_rows.tolist() == plain.judgements("train").doc_rows.tolist()
+    )
 
 
 def test_trec_qrels_with_four_columns(folder):
     (folder / "qrels/train.tsv").write_text("q1 0 b 2\nq2 0 a -2\n")
-    assert open_collection(str(folder)).judgements("train").of(1)[1].tolist() == [0.0]  # spam counts as not relevant
+    assert open_collection(str(folder)).judgements("train").of(1)[1].tolist() == [
+        0.0
+    ]  # spam counts as not relevant
 
 
 BROKEN = {
-    "unknown document": ("qrels/train.tsv", "q1\tb\t1\nq1\tnone\t1\n", r"train.tsv:2: document 'none' is not in corpus"),
-    "unknown query": ("qrels/train.tsv", "q9\tb\t1\n", r"train.tsv:1: query 'q9' is not in queries"),
-    "judged twice": ("qrels/train.tsv", "q1\tb\t1\nq1\tb\t0\n", r"train.tsv:2: a second judgement .* first in line 1"),
-    "bad grade": ("qrels/train.tsv", "q1\tb\t1.5\n", r"train.tsv:1: a grade must be a whole number below 10\^7, got '1.5'"),
+    "unknown document": (
+        "qrels/train.tsv",
+        "q1\tb\t1\nq1\tnone\t1\n",
+        r"train.tsv:2: document 'none' is not in corpus",
+    ),
+    "unknown query": (
+        "qrels/train.tsv",
+        "q9\tb\t1\n",
+        r"train.tsv:1: query 'q9' is not in queries",
+    ),
+    "judged twice": (
+        "qrels/train.tsv",
+        "q1\tb\t1\nq1\tb\t0\n",
+        r"train.tsv:2: a second judgement .* first in line 1",
+    ),
+    "bad grade": (
+        "qrels/train.tsv",
+        "q1\tb\t1.5\n",
+        r"train.tsv:1: a grade must be a whole number below 10\^7, got '1.5'",
+    ),
     "columns": ("qrels/train.tsv", "q1 0\n", r"train.tsv:1: expected 4 columns .* got 2"),
-    "empty split": ("qrels/train.tsv", "query-id\tcorpus-id\tscore\n", r"train.tsv: the split is empty"),
-    "pool columns": ("candidates/train.trec", "q1 Q0 a 1 5\n", r"train.trec:1: expected 6 columns .* got 5"),
-    "pool score": ("candidates/train.trec", "q1 Q0 a 1 x t\n", r"train.trec:1: a score must be a finite number .*, got 'x'"),
+    "empty split": (
+        "qrels/train.tsv",
+        "query-id\tcorpus-id\tscore\n",
+        r"train.tsv: the split is empty",
+    ),
+    "pool columns": (
+        "candidates/train.trec",
+        "q1 Q0 a 1 5\n",
+        r"train.trec:1: expected 6 columns .* got 5",
+    ),
+    "pool score": (
+        "candidates/train.trec",
+        "q1 Q0 a 1 x t\n",
+        r"train.trec:1: a score must be a finite number .*, got 'x'",
+    ),
     "duplicate id": (
         "corpus.jsonl",
         '{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n',
         r"jsonl:2: .*'a' stands twice, .*jsonl:1",
     ),
-    "empty text": ("corpus.jsonl", '{"_id": "a", "text": " "}\n', r"corpus.jsonl:1: document 'a' has an empty text"),
-    "no id": ("queries.jsonl", '{"_id": "", "text": "x"}\n', r"queries.jsonl:1: a query must have an id"),
+    "empty text": (
+        "corpus.jsonl",
+        '{"_id": "a", "text": " "}\n',
+        r"corpus.jsonl:1: document 'a' has an empty text",
+    ),
+    "no id": (
+        "queries.jsonl",
+        '{"_id": "", "text": "x"}\n',
+        r"queries.jsonl:1: a query must have an id",
+    ),
     "space in id": (
         "corpus.jsonl",
         '{"_id": "a b", "text": "x"}\n',
@@ -83,12 +137,32 @@ BROKEN = {
         '{"_id": "a\\u0000b", "text": "x"}\n',
         r"corpus.jsonl:1: an id must not .* NUL, got 'a\\x00b'",
     ),
-    "too deep json": ("corpus.jsonl", "[" * 100_000 + "\n", r"corpus.jsonl:1: a line must be one JSON object, .*recursion"),
-    "long number": ("corpus.jsonl", "9" * 5000 + "\n", r"corpus.jsonl:1: a line must be one JSON object, .*digits"),
-    "not json": ("queries.jsonl", '{"_id": "q1", "text": "x"}\nq2 y\n', r"queries.jsonl:2: a line must be one JSON object"),
-    "no text": ("corpus.jsonl", '{"_id": "a"}\n', r"corpus.jsonl:1: a line must be an object with '_id' and 'text'"),
+    "too deep json": (
+        "corpus.jsonl",
+        "[" * 100_000 + "\n",
+        r"corpus.jsonl:1: a line must be one JSON object, .*recursion",
+    ),
+    "long number": (
+        "corpus.jsonl",
+        "9" * 5000 + "\n",
+        r"corpus.jsonl:1: a line must be one JSON object, .*digits",
+    ),
+    "not json": (
+        "queries.jsonl",
+        '{"_id": "q1", "text": "x"}\nq2 y\n',
+        r"queries.jsonl:2: a line must be one JSON object",
+    ),
+    "no text": (
+        "corpus.jsonl",
+        '{"_id": "a"}\n',
+        r"corpus.jsonl:1: a line must be an object with '_id' and 'text'",
+    ),
     "list": ("corpus.jsonl", "[1]\n", r"corpus.jsonl:1: a line must be an object"),
-    "id is a number": ("corpus.jsonl", '{"_id": 1, "text": "x"}\n', r"corpus.jsonl:1: .* must be strings"),
+    "id is a number": (
+        "corpus.jsonl",
+        '{"_id": 1, "text": "x"}\n',
+        r"corpus.jsonl:1: .* must be strings",
+    ),
     "nothing": ("corpus.jsonl", "\n", r"corpus.jsonl: there is no document at all"),
 }
 
@@ -109,15 +183,22 @@ def test_broken_gzip_and_broken_utf8(folder):
     with pytest.raises(InputError, match=r"corpus.jsonl.gz:\d+: the gzip file is broken here"):
         open_collection(str(folder))
     (folder / "corpus.jsonl.gz").unlink()
-    (folder / "corpus.jsonl").write_bytes(b'{"_id": "a", "text": "x"}\n{"_id": "b", "text": "\xff"}\n')
-    with pytest.raises(InputError, match=r"corpus.jsonl:2: text must be UTF-8, got byte 0xff at column 23"):
+    (folder / "corpus.jsonl").write_bytes(
+        b'{"_id": "a", "text": "x"}\n{"_id": "b", "text": "\xff"}\n'
+    )
+    with pytest.raises(
+        InputError, match=r"corpus.jsonl:2: text must be UTF-8, got byte 0xff at column 23"
+    ):
         open_collection(str(folder))
 
 
 def test_missing_files_and_splits(folder):
     with pytest.raises(InputError, match="no judgements for the split 'test', only for"):
         open_collection(str(folder)).judgements("test")
-    with pytest.raises(InputError, match="no candidates for the split 'dev'; add candidates/dev.trec, or set x to bm25"):
+    with pytest.raises(
+        InputError,
+        match="no candidates for the split 'dev'; add candidates/dev.trec, or set x to bm25",
+    ):
         open_collection(str(folder)).pools("dev", "x")
     (folder / "queries.jsonl").unlink()
     with pytest.raises(InputError, match=r"queries.jsonl\[.gz\]: there is no such file"):
@@ -145,12 +226,23 @@ def test_triples_and_pairs_of_plain_texts(tmp_path):
     (tmp_path / "train.tsv").write_text("how many\tmany\tfew\tnone\nhow many\tlots\tfew\nwho\tme\n")
     (tmp_path / "dev.tsv").write_text("where\there\n")
     c = open_collection(str(tmp_path))
-    assert sorted(c.corpus.texts) == ["few", "here", "lots", "many", "me", "none"] and len(c.queries) == 3
+    assert (
+        sorted(c.corpus.texts) == ["few", "here", "lots", "many", "me", "none"]
+        and len(c.queries) == 3
+    )
     row = next(r for r in range(3) if c.queries.texts[r] == "how many")
     docs, grades = c.judgements("train").of(row)
-    assert {c.corpus.texts[d]: g for d, g in zip(docs, grades, strict=True)} == {"many": 1, "few": 0, "none": 0, "lots": 1}
+    assert {c.corpus.texts[d]: g for d, g in zip(docs, grades, strict=True)} == {
+        "many": 1,
+        "few": 0,
+        "none": 0,
+        "lots": 1,
+    }
     assert set(c.candidates) == {"train"}
-    with pytest.raises(InputError, match=r"for the split 'dev'; give every line of the split a negative .*, or set x to bm25"):
+    with pytest.raises(
+        InputError,
+        match=r"for the split 'dev'; give every line of the split a negative .*, or set x to bm25",
+    ):
         c.pools("dev", "x")
     alone = open_collection(str(tmp_path / "train.tsv"))
     assert set(alone.qrels) == {"train"}
@@ -171,32 +263,58 @@ def test_broken_triples(tmp_path, text, message):
 
 
 def test_ir_datasets(monkeypatch, tmp_path, caplog):
-    """The adapter reads what ir_datasets offers: documents of the whole, queries and qrels of the splits."""
+    """The adapter reads what ir_datasets offers: documents of the whole, queries and qrels of the
+    splits.
+    """
     doc = lambda i: SimpleNamespace(doc_id=i, default_text=lambda: f"text of {i}")  # noqa: E731
     blank = SimpleNamespace(doc_id="d3", default_text=lambda: " ")
-    query = lambda i, text="asks": SimpleNamespace(query_id=i, default_text=lambda: f"{text} {i}" if text else "")  # noqa: E731
+
+    def query(i, text="asks"):
+        return SimpleNamespace(query_id=i, default_text=lambda: f"{text} {i}" if text else "")
+
     qrel = lambda q, d, r: SimpleNamespace(query_id=q, doc_id=d, relevance=r)  # noqa: E731
-    docs, file = [doc("d2"), blank, doc("d1")], tmp_path / "docs"
+    docs = [doc("d2"), blank, doc("d1")]
+    file = tmp_path / "docs"
     file.write_text("two")
     part = lambda queries, qrels: SimpleNamespace(  # noqa: E731
         has_docs=lambda: bool(docs), has_qrels=lambda: bool(qrels), has_queries=lambda: bool(queries),
         queries_iter=lambda: iter(queries), qrels_iter=lambda: iter(qrels), docs_iter=lambda: iter(docs),
         docs_path=lambda force: file,
     )  # fmt: skip
-    absent, again = [qrel("q2", "d3", 1), qrel("q9", "d1", 1), qrel("q8", "d1", 1)], [qrel("q2", "d2", 0)]
+    absent = [qrel("q2", "d3", 1), qrel("q9", "d1", 1), qrel("q8", "d1", 1)]
+    again = [qrel("q2", "d2", 0)]
     known = {
         "made/up": part([], []),
         "made/up/train": part([query("q1")], [qrel("q1", "d1", 2), qrel("q1", "d2", -1)]),
-        "made/up/test": part([query("q2"), query("q8", "")], [qrel("q2", "d2", 1), *absent, *again]),
+        "made/up/test": part(
+            [query("q2"), query("q8", "")], [qrel("q2", "d2", 1), *absent, *again]
+        ),
     }
-    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=known.__getitem__, __version__="0"))
+    monkeypatch.setitem(
+        sys.modules, "ir_datasets", SimpleNamespace(load=known.__getitem__, __version__="0")
+    )
     c = open_collection("ir_datasets:made/up")
-    assert list(c.corpus.texts) == ["text of d1", "text of d2"] and set(c.qrels) == {"train", "test"}
-    assert c.judgements("train").of(0)[1].tolist() == [2.0, 0.0] and list(c.queries.ids) == ["q1", "q2"]
-    assert [x.tolist() for x in c.judgements("test").of(1)] == [[1], [1.0]]  # the first of two judgements
+    assert list(c.corpus.texts) == ["text of d1", "text of d2"] and set(c.qrels) == {
+        "train",
+        "test",
+    }
+    assert c.judgements("train").of(0)[1].tolist() == [2.0, 0.0] and list(c.queries.ids) == [
+        "q1",
+        "q2",
+    ]
+    assert [x.tolist() for x in c.judgements("test").of(1)] == [
+        [1],
+        [1.0],
+    ]  # the first of two judgements
     assert "1 documents have no text" in caplog.text and "1 queries have no text" in caplog.text
-    assert "test: 4 judgements of absent queries or documents, or of a pair again, are left out" in caplog.text
-    with pytest.raises(InputError, match="no candidates for the split 'test'; set candidates to bm25 and depth to 100"):
+    assert (
+        "test: 4 judgements of absent queries or documents, or of a pair again, are left out"
+        in caplog.text
+    )
+    with pytest.raises(
+        InputError,
+        match="no candidates for the split 'test'; set candidates to bm25 and depth to 100",
+    ):
         c.pools("test", "candidates")
     with pytest.raises(InputError, match="knows no such data set"):
         open_collection("ir_datasets:not/there")
@@ -205,7 +323,10 @@ def test_ir_datasets(monkeypatch, tmp_path, caplog):
     file.write_text("three")
     known["made/up/test"] = part([query("q2", "wants")], [qrel("q2", "d4", 1)])
     changed = open_collection("ir_datasets:made/up")
-    assert list(changed.corpus.ids) == ["d1", "d2", "d4"] and list(changed.queries.texts) == ["asks q1", "wants q2"]
+    assert list(changed.corpus.ids) == ["d1", "d2", "d4"] and list(changed.queries.texts) == [
+        "asks q1",
+        "wants q2",
+    ]
     docs.clear()
     with pytest.raises(InputError, match="made/up: it must have documents"):
         open_collection("ir_datasets:made/up")
@@ -225,11 +346,15 @@ def test_first_and_best_first():
 
 @pytest.mark.long
 def test_a_million_documents_open_in_under_a_gigabyte(tmp_path):
-    """Peak resident memory of a process that reads, checks and opens them; the second opening is the everyday one."""
+    """Peak resident memory of a process that reads, checks and opens them; the second opening is
+    the everyday one.
+    """
     (tmp_path / "qrels").mkdir()
     filler = " ".join(["relevance"] * 98)
     with open(tmp_path / "corpus.jsonl", "w") as file:
-        file.writelines(f'{{"_id": "doc{i}", "text": "number {i} {filler}"}}\n' for i in range(1_000_000))
+        file.writelines(
+            f'{{"_id": "doc{i}", "text": "number {i} {filler}"}}\n' for i in range(1_000_000)
+        )
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "which"}\n')
     (tmp_path / "qrels/test.tsv").write_text("q\tdoc999999\t1\n")
     program = (
@@ -238,6 +363,11 @@ def test_a_million_documents_open_in_under_a_gigabyte(tmp_path):
         "print(len(c.corpus), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     for _ in range(2):
-        output = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True)
+        output = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         n_docs, peak_kib = map(int, output.stdout.split())
         assert n_docs == 1_000_000 and peak_kib < 1_000_000, f"{peak_kib} KiB"

@@ -1,4 +1,6 @@
-"""Lines, files written whole, the cache: what fails leads to the line, and leaves nothing half-written."""
+"""Lines, files written whole, the cache: what fails leads to the line, and leaves nothing
+half-written.
+"""
 
 import errno
 import gzip
@@ -10,7 +12,15 @@ import pytest
 
 from ltr.data import files
 from ltr.data.collection import open_collection
-from ltr.data.files import blocks, cache_root, cached, new_array, numbered_lines, plain_or_gz, write_whole
+from ltr.data.files import (
+    blocks,
+    cache_root,
+    cached,
+    new_array,
+    numbered_lines,
+    plain_or_gz,
+    write_whole,
+)
 from ltr.data.letor import read_letor
 from ltr.data.normalise import Normalisation
 from ltr.errors import InputError
@@ -56,11 +66,17 @@ def test_what_cannot_be_read_leads_to_the_line(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"good\na\0b\n", r"a.tsv:2: text must be UTF-8, got a NUL byte at column 2; the file is damaged, or UTF-16: save"),
+        (
+            b"good\na\0b\n",
+            r"a.tsv:2: text must be UTF-8, got a NUL byte at column 2; the file is damaged, or UTF-16: save",
+        ),
         ("q\tp\n".encode("utf-16"), r"a.tsv:1: text must be UTF-8, got a NUL byte at column 4"),
         ("q\tp\n".encode("utf-16-le"), r"a.tsv:1: text must be UTF-8, got a NUL byte at column 2"),
         ("é\n".encode("utf-16-be"), r"a.tsv:1: text must be UTF-8, got a NUL byte at column 1"),
-        (b"q\tp\rq\tr\r", r"a.tsv: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends"),
+        (
+            b"q\tp\rq\tr\r",
+            r"a.tsv: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends",
+        ),
         (b"q\tp\rq\tr", r"a.tsv: lines must end in"),
     ],
 )
@@ -84,7 +100,10 @@ def test_half_a_surrogate_pair_is_one_line_that_leads_to_the_place(tmp_path, fie
     lines = (folder / "corpus.jsonl").read_text().splitlines()
     lines[4] = json.dumps(json.loads(lines[4]) | {field: "half \ud800"[5 * (field == "_id") :]})
     (folder / "corpus.jsonl").write_text("\n".join(lines))
-    with pytest.raises(InputError, match=r"corpus.jsonl:5: text must be valid Unicode, got half a surrogate pair '\\ud800'"):
+    with pytest.raises(
+        InputError,
+        match=r"corpus.jsonl:5: text must be valid Unicode, got half a surrogate pair '\\ud800'",
+    ):
         open_collection(str(folder))
 
 
@@ -102,7 +121,9 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
 
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch, tmp_path):
-    """A user without a home folder, as in a container, needs none where LTR_CACHE or XDG_CACHE_HOME is set."""
+    """A user without a home folder, as in a container, needs none where LTR_CACHE or XDG_CACHE_HOME
+    is set.
+    """
 
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -129,12 +150,18 @@ def test_a_folder_of_the_cache_is_built_once_for_each_content():
 
     folders = [cached("tests", content, build) for content in ("a", "b", b"a")]
     assert folders[0] == folders[2] != folders[1] and len(built) == 2
-    assert folders[0].parent == cache_root() / "tests" and (folders[0] / "file").read_text() == "whole"
+    assert (
+        folders[0].parent == cache_root() / "tests" and (folders[0] / "file").read_text() == "whole"
+    )
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "zeros", "zeros at the end", "gone", "another file", "no seal"])
+@pytest.mark.parametrize(
+    "damage", ["empty", "cut", "zeros", "zeros at the end", "gone", "another file", "no seal"]
+)
 def test_a_damaged_folder_of_the_cache_is_made_again(damage, caplog):
-    """What a crash or a full disk leaves: it is told by sizes and the ends of files, and costs one more build."""
+    """What a crash or a full disk leaves: it is told by sizes and the ends of files, and costs one
+    more build.
+    """
     built = []
 
     def build(folder: Path) -> None:
@@ -142,8 +169,11 @@ def test_a_damaged_folder_of_the_cache_is_made_again(damage, caplog):
         np.save(folder / "a.npy", built[-1])
 
     folder = cached("tests", f"damaged {damage}", build)
-    file, whole = folder / "a.npy", (folder / "a.npy").read_bytes()
-    cut = {"empty": 0, "cut": 30_000, "zeros": 0, "zeros at the end": 30_000}.get(damage, len(whole))
+    file = folder / "a.npy"
+    whole = (folder / "a.npy").read_bytes()
+    cut = {"empty": 0, "cut": 30_000, "zeros": 0, "zeros at the end": 30_000}.get(
+        damage, len(whole)
+    )
     file.write_bytes(whole[:cut] + b"\0" * (len(whole) - cut) * damage.startswith("zeros"))
     if damage in ("gone", "no seal"):
         (file if damage == "gone" else folder / "seal").unlink()
@@ -151,7 +181,10 @@ def test_a_damaged_folder_of_the_cache_is_made_again(damage, caplog):
         (folder / "b").write_text("b")
     assert cached("tests", f"damaged {damage}", build) == folder and len(built) == 2
     assert f"{folder} is damaged, or of an older version: it is made again" in caplog.text
-    assert file.read_bytes() == whole and sorted(p.name for p in folder.iterdir()) == ["a.npy", "seal"]
+    assert file.read_bytes() == whole and sorted(p.name for p in folder.iterdir()) == [
+        "a.npy",
+        "seal",
+    ]
     assert cached("tests", f"damaged {damage}", build) == folder and len(built) == 2
 
 
@@ -171,7 +204,11 @@ def test_a_new_array_is_zeros_with_its_blocks_on_disk(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("No space left on device (28)")]
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("No space left on device (28)"),
+    ],
 )
 def test_a_full_disk_leaves_no_folder(tmp_path, error):
     """Packages in Rust have errors of their own."""
@@ -180,13 +217,17 @@ def test_a_full_disk_leaves_no_folder(tmp_path, error):
         (folder / "half").write_text("half")
         raise error
 
-    with pytest.raises(InputError, match=r"made: the disk is full \(No space left on device\); make room$"):
+    with pytest.raises(
+        InputError, match=r"made: the disk is full \(No space left on device\); make room$"
+    ):
         files.write_folder(tmp_path / "made", full)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_leaves_no_table_of_features(tmp_path, monkeypatch):
-    """The room for both tables is taken before they are written: an error, and not a process killed by a write to a map."""
+    """The room for both tables is taken before they are written: an error, and not a process killed
+    by a write to a map.
+    """
     split = read_letor([write_letor(tmp_path / "read") / "train.txt"])
     monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
 
@@ -195,9 +236,12 @@ def test_a_full_disk_leaves_no_table_of_features(tmp_path, monkeypatch):
 
     monkeypatch.setattr(files, "take_room", full)
     with pytest.raises(
-        InputError, match=r"cache/letor/\w+: the disk is full \(No space left on device\); make room, or .*LTR_CACHE"
+        InputError,
+        match=r"cache/letor/\w+: the disk is full \(No space left on device\); make room, or .*LTR_CACHE",
     ):
         read_letor([tmp_path / "read/train.txt"])
     with pytest.raises(InputError, match=r"cache/normalised/\w+: the disk is full"):
         Normalisation(["log1p"]).fit(split, split.n_features).apply(split)
-    assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and not p.name.endswith(".lock")] == []
+    assert [
+        p for p in (tmp_path / "cache").rglob("*") if p.is_file() and not p.name.endswith(".lock")
+    ] == []

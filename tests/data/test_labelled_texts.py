@@ -22,7 +22,9 @@ def test_a_folder_is_read_split_by_split(tmp_path):
     assert list(texts.names) == ["neg", "other", "pos"]
     assert of_split(texts, "train") == {"so bad": "neg", "very good": "pos", "fair": "neg"}
     assert of_split(texts, "dev") == {"größer": "pos", "odd": "other"}
-    assert of_split(open_labelled_texts(str(tmp_path / "train.tsv")), "train") == of_split(texts, "train")
+    assert of_split(open_labelled_texts(str(tmp_path / "train.tsv")), "train") == of_split(
+        texts, "train"
+    )
 
 
 def test_a_text_of_one_label_is_kept_once(tmp_path, caplog):
@@ -30,30 +32,51 @@ def test_a_text_of_one_label_is_kept_once(tmp_path, caplog):
     (tmp_path / "dev.tsv").write_text("once\tb\nnew\tb\n")
     with caplog.at_level("INFO"):
         texts = open_labelled_texts(str(tmp_path))
-    assert of_split(texts, "train") == {"twice": "a", "once": "b"} and of_split(texts, "dev") == {"once": "b", "new": "b"}
-    assert "2 lines repeat a text with its label" in caplog.text and "1 of 2 texts stand in another split" in caplog.text
+    assert of_split(texts, "train") == {"twice": "a", "once": "b"} and of_split(texts, "dev") == {
+        "once": "b",
+        "new": "b",
+    }
+    assert (
+        "2 lines repeat a text with its label" in caplog.text
+        and "1 of 2 texts stand in another split" in caplog.text
+    )
 
 
 def test_the_others_of_its_label_are_relevant_to_a_text(tmp_path):
-    """Of a, a, a, b, b, c: three texts with two relevant others, two with one, and one without a judgement."""
+    """Of a, a, a, b, b, c: three texts with two relevant others, two with one, and one without a
+    judgement.
+    """
     label_of = {"one": "a", "two": "a", "three": "a", "four": "b", "five": "b", "six": "c"}
     for split in ("train", "dev"):
-        (tmp_path / f"{split}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in label_of.items()))
+        (tmp_path / f"{split}.tsv").write_text(
+            "".join(f"{text}\t{label}\n" for text, label in label_of.items())
+        )
     texts = open_labelled_texts(str(tmp_path))
     collection = texts.collection("dev")
-    assert collection.queries is collection.corpus and not collection.candidates and not texts.collection("train").qrels
-    found, judged = {}, collection.judgements("dev")
+    assert (
+        collection.queries is collection.corpus
+        and not collection.candidates
+        and not texts.collection("train").qrels
+    )
+    found = {}
+    judged = collection.judgements("dev")
     for query_row in judged.query_rows:
         rows, grades = judged.of(query_row)
         assert (grades == 1).all()
         found[collection.queries.texts[query_row]] = {collection.corpus.texts[row] for row in rows}
-    expected = {text: {other for other in label_of if label_of[other] == label_of[text]} - {text} for text in label_of}
+    expected = {
+        text: {other for other in label_of if label_of[other] == label_of[text]} - {text}
+        for text in label_of
+    }
     assert found == {text: others for text, others in expected.items() if others}
     assert (np.diff(judged.query_rows) > 0).all() and len(judged.query_rows) == 5
 
 
 BROKEN = {
-    "no tab": (b"good\tpos\nno tab here\n", "train.tsv:2: expected 2 columns (text<TAB>label), got 1: 'no tab here'"),
+    "no tab": (
+        b"good\tpos\nno tab here\n",
+        "train.tsv:2: expected 2 columns (text<TAB>label), got 1: 'no tab here'",
+    ),
     "two tabs": (b"a\tb\tc\n", "train.tsv:1: expected 2 columns (text<TAB>label), got 3"),
     "no text": (b"good\tpos\n  \tpos\n", "train.tsv:2: the text is empty"),
     "no label": (b"good\t \n", "train.tsv:1: the label is empty"),
@@ -73,11 +96,17 @@ def test_broken_files_are_refused_with_their_line(tmp_path, case):
 
 def test_a_text_with_two_labels_is_refused_with_both_lines(tmp_path):
     (tmp_path / "train.tsv").write_text("fine\tb\nboth\ta\nboth\tb\n")
-    with pytest.raises(InputError, match=r"train.tsv:3: a text must have one label, got 'b', but 'a' at .*train.tsv:2: 'both'"):
+    with pytest.raises(
+        InputError,
+        match=r"train.tsv:3: a text must have one label, got 'b', but 'a' at .*train.tsv:2: 'both'",
+    ):
         open_labelled_texts(str(tmp_path))
     (tmp_path / "train.tsv").write_text("fine\tb\nboth\ta\n")
     (tmp_path / "test.tsv").write_text("both\tb\n")
-    with pytest.raises(InputError, match=r"test.tsv:1: a text must have one label, got 'b', but 'a' at .*train.tsv:2"):
+    with pytest.raises(
+        InputError,
+        match=r"test.tsv:1: a text must have one label, got 'b', but 'a' at .*train.tsv:2",
+    ):
         open_labelled_texts(str(tmp_path))
 
 
@@ -92,7 +121,9 @@ def test_missing_files_are_said(tmp_path):
     with pytest.raises(InputError, match="there is no such data folder or file"):
         open_labelled_texts(str(tmp_path / "nowhere"))
     (tmp_path / "corpus.jsonl").write_text("{}\n")
-    with pytest.raises(InputError, match=r"must hold \{train,dev,test\}.tsv.*found \['corpus.jsonl'\]"):
+    with pytest.raises(
+        InputError, match=r"must hold \{train,dev,test\}.tsv.*found \['corpus.jsonl'\]"
+    ):
         open_labelled_texts(str(tmp_path))
 
 
@@ -102,5 +133,7 @@ def test_there_must_be_something_to_find_and_not_too_much(tmp_path, monkeypatch)
         open_labelled_texts(str(tmp_path)).collection("dev")
     monkeypatch.setattr(labelled_texts, "MOST_PAIRS", 5)
     (tmp_path / "dev.tsv").write_text("one\ta\ntwo\ta\nthree\ta\n")
-    with pytest.raises(InputError, match="split 'dev': 6 pairs of texts share a label, more than the 5"):
+    with pytest.raises(
+        InputError, match="split 'dev': 6 pairs of texts share a label, more than the 5"
+    ):
         open_labelled_texts(str(tmp_path)).collection("dev")

@@ -27,12 +27,21 @@ def file(tmp_path):
 
 def test_rows_are_joined_by_query_and_sorted_by_document_id(file, caplog):
     split = read_letor([file])
-    assert list(split.query_ids) == ["9", "4"] and list(split.doc_ids) == ["a", "b", "c", "b"] and len(split) == 2
-    assert split.features.tolist() == [[0, -2, 0, 0], [1, 0, 3, 0], [0, 0, 0, 4], [0, 2, 0, 0]] and split.n_features == 4
+    assert (
+        list(split.query_ids) == ["9", "4"]
+        and list(split.doc_ids) == ["a", "b", "c", "b"]
+        and len(split) == 2
+    )
+    assert (
+        split.features.tolist() == [[0, -2, 0, 0], [1, 0, 3, 0], [0, 0, 0, 4], [0, 2, 0, 0]]
+        and split.n_features == 4
+    )
     assert split.labels.tolist() == [1, 2, 0, 0] and split.offsets.tolist() == [0, 3, 4]
     assert split.rows(0).tolist() == [0, 1, 2] and split.rows(1).tolist() == [3]
     dtypes = [a.dtype for a in (split.features, split.labels, split.offsets, split.rows(0))]
-    assert dtypes == [np.float32, np.float32, np.int64, np.int64] and isinstance(split.features, np.memmap)
+    assert dtypes == [np.float32, np.float32, np.int64, np.int64] and isinstance(
+        split.features, np.memmap
+    )
     assert [record.getMessage() for record in caplog.records] == [
         f"{file}:3: query 9 comes again after other queries, as 1 of 2 do; their rows are joined"
     ]
@@ -40,16 +49,28 @@ def test_rows_are_joined_by_query_and_sorted_by_document_id(file, caplog):
         ["seal"]
         + [
             f"{name}.npy"
-            for name in ("features", "labels", "offsets", "query_ids", "query_ids.offsets", "doc_ids", "doc_ids.offsets")
+            for name in (
+                "features",
+                "labels",
+                "offsets",
+                "query_ids",
+                "query_ids.offsets",
+                "doc_ids",
+                "doc_ids.offsets",
+            )
         ]
     )
 
 
 def test_without_ids_the_order_of_the_files_stays_and_rows_are_named_by_number(tmp_path, caplog):
     (tmp_path / "a").write_text("".join(f"0 qid:1 1:{i}\n" for i in range(6)))
-    (tmp_path / "b.gz").write_bytes(gzip.compress("".join(f"0 qid:1 1:{i}\n" for i in range(6, 11)).encode()))
+    (tmp_path / "b.gz").write_bytes(
+        gzip.compress("".join(f"0 qid:1 1:{i}\n" for i in range(6, 11)).encode())
+    )
     split = read_letor([tmp_path / "a", tmp_path / "b.gz"])
-    assert split.features[:, 0].tolist() == list(range(11)) and len(split) == 1 and not caplog.records
+    assert (
+        split.features[:, 0].tolist() == list(range(11)) and len(split) == 1 and not caplog.records
+    )
     assert list(split.doc_ids) == ["00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10"]
     with pytest.raises(IndexError):
         RowNames(3)[3]
@@ -58,13 +79,26 @@ def test_without_ids_the_order_of_the_files_stays_and_rows_are_named_by_number(t
 def test_small_blocks_gzip_and_shuffled_features_read_the_same(tmp_path, monkeypatch):
     """Against a table that is filled row by row."""
     generator = np.random.default_rng(0)
-    table = generator.normal(size=(60, 5)).round(3).astype(np.float32) * generator.integers(0, 2, (60, 5))
+    table = generator.normal(size=(60, 5)).round(3).astype(np.float32) * generator.integers(
+        0, 2, (60, 5)
+    )
     qids = generator.integers(0, 7, 60)
     pairs = [[f"{j + 1}:{x:g}" for j, x in enumerate(row)] for row in table]
-    plain, packed, shuffled = tmp_path / "plain", tmp_path / "packed.gz", tmp_path / "shuffled"
-    plain.write_text("".join(f"{i} qid:{q} {' '.join(p)}\n" for i, (q, p) in enumerate(zip(qids, pairs, strict=True))))
+    plain = tmp_path / "plain"
+    packed = tmp_path / "packed.gz"
+    shuffled = tmp_path / "shuffled"
+    plain.write_text(
+        "".join(
+            f"{i} qid:{q} {' '.join(p)}\n" for i, (q, p) in enumerate(zip(qids, pairs, strict=True))
+        )
+    )
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    shuffled.write_text("".join(f"{i} qid:{q} {' '.join(p[::-1])}\n" for i, (q, p) in enumerate(zip(qids, pairs, strict=True))))
+    shuffled.write_text(
+        "".join(
+            f"{i} qid:{q} {' '.join(p[::-1])}\n"
+            for i, (q, p) in enumerate(zip(qids, pairs, strict=True))
+        )
+    )
     monkeypatch.setattr(svmlight, "BLOCK_BYTES", 200)
     for file in (plain, packed, shuffled):
         split = read_letor([file])
@@ -84,9 +118,18 @@ def test_what_was_read_is_kept_under_the_content(file, tmp_path, monkeypatch):
 
 
 BROKEN = {
-    "one without an id": (ROWS + "0 qid:4 1:1\n", r"train.txt:5: the row has no '#docid = …' .* have one, first .*train.txt:1;"),
-    "ids from the third on": ("0 qid:1 1:1\n0 qid:2 1:1\n" + ROWS, r"train.txt:1: the row has no .* first .*train.txt:3;"),
-    "an id twice": (ROWS + "\n1 qid:4 1:9 #docid=b\n", r"train.txt:6: document 'b' stands twice in its query, first at .*txt:2"),
+    "one without an id": (
+        ROWS + "0 qid:4 1:1\n",
+        r"train.txt:5: the row has no '#docid = …' .* have one, first .*train.txt:1;",
+    ),
+    "ids from the third on": (
+        "0 qid:1 1:1\n0 qid:2 1:1\n" + ROWS,
+        r"train.txt:1: the row has no .* first .*train.txt:3;",
+    ),
+    "an id twice": (
+        ROWS + "\n1 qid:4 1:9 #docid=b\n",
+        r"train.txt:6: document 'b' stands twice in its query, first at .*txt:2",
+    ),
     "nothing": ("# only a comment\n\n", r"train.txt: the split is empty; at least one row"),
     "no feature": ("1 qid:1\n", r"train.txt: no row of the split has a feature"),
     "a bad line": (ROWS + "x\n", r"train.txt:5: a line must be 'label qid:N"),
@@ -118,7 +161,11 @@ def test_a_split_of_some_queries_shares_the_rows(file):
 def test_a_pickle_holds_the_path_and_not_the_rows(tmp_path):
     (tmp_path / "train.txt").write_text("".join(f"0 qid:{i // 10} 1:{i}\n" for i in range(5000)))
     split = read_letor([tmp_path / "train.txt"])
-    for ours in (split, split.only(np.array([7, 3])), split.only(np.array([7, 3])).only(np.array([1]))):
+    for ours in (
+        split,
+        split.only(np.array([7, 3])),
+        split.only(np.array([7, 3])).only(np.array([1])),
+    ):
         stored = pickle.dumps(ours)
         theirs = pickle.loads(stored)
         assert len(stored) < 1000 and isinstance(theirs.features, np.memmap)
@@ -131,7 +178,9 @@ def test_held_out_queries_and_the_rest_are_all(tmp_path, share, n_held):
     (tmp_path / "train.txt").write_text("".join(f"0 qid:{i} 1:1\n" for i in range(10)))
     split = read_letor([tmp_path / "train.txt"])
     rest, held = hold_out(split, share)
-    assert len(held) == n_held and sorted([*rest.query_ids, *held.query_ids]) == list(split.query_ids)
+    assert len(held) == n_held and sorted([*rest.query_ids, *held.query_ids]) == list(
+        split.query_ids
+    )
     assert hold_out(split, share)[1].query_ids == held.query_ids
     if n_held == 2:  # drawn, neither the first nor the last ones
         assert held.query_ids not in (["0", "1"], ["8", "9"])
@@ -154,11 +203,21 @@ def touch(folder, *names):
 
 
 def names(splits, folder):
-    return {split: [str(file.relative_to(folder)) for file in files] for split, files in splits.items()}
+    return {
+        split: [str(file.relative_to(folder)) for file in files] for split, files in splits.items()
+    }
 
 
 def test_splits_are_files_or_folders(tmp_path):
-    touch(tmp_path, "train/b.txt", "train/a.svm.gz", "train/README.md", "vali.letor", "test.txt.gz", "notes.txt")
+    touch(
+        tmp_path,
+        "train/b.txt",
+        "train/a.svm.gz",
+        "train/README.md",
+        "vali.letor",
+        "test.txt.gz",
+        "notes.txt",
+    )
     assert names(find_splits(tmp_path), tmp_path) == {
         "train": ["train/a.svm.gz", "train/b.txt"], "dev": ["vali.letor"], "test": ["test.txt.gz"],
     }  # fmt: skip
@@ -166,9 +225,14 @@ def test_splits_are_files_or_folders(tmp_path):
 
 def test_a_fold_is_a_folder_or_an_entry_of_the_plan(tmp_path):
     touch(tmp_path, "Fold1/train.txt", "Fold2/train.txt", "Fold2/test.txt")
-    assert names(find_splits(tmp_path, fold=2), tmp_path) == {"train": ["Fold2/train.txt"], "test": ["Fold2/test.txt"]}
+    assert names(find_splits(tmp_path, fold=2), tmp_path) == {
+        "train": ["Fold2/train.txt"],
+        "test": ["Fold2/test.txt"],
+    }
     touch(tmp_path, "S1.txt.gz", "S2.txt", "S3.txt", "S4.txt")
-    (tmp_path / "folds.json").write_text(json.dumps({"Fold1": {"test": ["S3"], "vali": ["S4"], "train": ["S2", "S1"]}}))
+    (tmp_path / "folds.json").write_text(
+        json.dumps({"Fold1": {"test": ["S3"], "vali": ["S4"], "train": ["S2", "S1"]}})
+    )
     assert names(find_splits(tmp_path, fold=1), tmp_path) == {
         "train": ["S2.txt", "S1.txt.gz"],
         "dev": ["S4.txt"],
@@ -217,5 +281,8 @@ def test_a_missing_data_folder(tmp_path):
 def test_a_link_that_leads_nowhere_is_not_taken_for_a_missing_split(tmp_path, name):
     (tmp_path / "train.txt").write_text("1 qid:1 1:1\n")
     (tmp_path / name).symlink_to("nothing")
-    with pytest.raises(InputError, match=f"{name}: (expected a file, got a link that leads nowhere|there is no such file)"):
+    with pytest.raises(
+        InputError,
+        match=f"{name}: (expected a file, got a link that leads nowhere|there is no such file)",
+    ):
         read_letor(find_splits(tmp_path)["dev"])

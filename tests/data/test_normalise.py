@@ -14,7 +14,9 @@ def split_of(features, lengths, key) -> FeatureSplit:
     features = np.asarray(features, dtype=np.float32)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     ids = [str(i) for i in range(len(lengths))]
-    return FeatureSplit(key, features, np.zeros(len(features), np.float32), offsets, ids, RowNames(len(features)))
+    return FeatureSplit(
+        key, features, np.zeros(len(features), np.float32), offsets, ids, RowNames(len(features))
+    )
 
 
 def random_split(seed: int, key: str) -> FeatureSplit:
@@ -27,40 +29,57 @@ EVERY_STEP = ["z-score", "log1p", "quantile", "min-max"]
 
 
 def test_z_score_has_mean_0_and_variance_1_in_training_and_is_not_fitted_again():
-    train, test = random_split(0, "z-train"), random_split(1, "z-test")
+    train = random_split(0, "z-train")
+    test = random_split(1, "z-test")
     n = Normalisation(["z-score"]).fit(train, 4)
     z = n.apply(train)
     assert z.dtype == np.float32
     np.testing.assert_allclose(z.mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(z.std(axis=0), [1, 1, 1, 0], rtol=1e-5)
-    mean, deviation = train.features.mean(axis=0, dtype=np.float64), train.features.std(axis=0, dtype=np.float64)
-    np.testing.assert_allclose(n.apply(test)[:, :3], (test.features - mean)[:, :3] / deviation[:3], rtol=1e-4, atol=1e-6)
+    mean = train.features.mean(axis=0, dtype=np.float64)
+    deviation = train.features.std(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(
+        n.apply(test)[:, :3], (test.features - mean)[:, :3] / deviation[:3], rtol=1e-4, atol=1e-6
+    )
     assert (n.apply(test)[:, 3] == 0).all()
 
 
 def test_values_by_hand():
-    """Training values 1, 2, 2, 4. Shares below and up to 2: 1/4 and 3/4, so 1/2; to 3: 3/4; to 9: 1.
+    """Training values 1, 2, 2, 4. Shares below and up to 2: 1/4 and 3/4, so 1/2; to 3: 3/4; to 9:
+    1.
 
-    Mean 9/4, variance 19/16. In the other split queries of values (2, 3, 9) and (2,): min-max (0, 1/7, 1) and 0.
+    Mean 9/4, variance 19/16. In the other split queries of values (2, 3, 9) and (2,): min-max (0,
+    1/7, 1) and 0.
     """
-    train, other = split_of([[1], [2], [2], [4]], [4], "hand-train"), split_of([[2], [3], [9], [2]], [3, 1], "hand-other")
+    train = split_of([[1], [2], [2], [4]], [4], "hand-train")
+    other = split_of([[2], [3], [9], [2]], [3, 1], "hand-other")
 
     def made(*steps):
         return Normalisation(steps).fit(train, 1).apply(other)[:, 0].tolist()
 
     assert made("quantile") == [0.5, 0.75, 1.0, 0.5]
     assert made("min-max") == pytest.approx([0, 1 / 7, 1, 0])
-    assert made("z-score") == pytest.approx([(x - 9 / 4) / np.sqrt(19 / 16) for x in (2, 3, 9, 2)], rel=1e-6)
+    assert made("z-score") == pytest.approx(
+        [(x - 9 / 4) / np.sqrt(19 / 16) for x in (2, 3, 9, 2)], rel=1e-6
+    )
     assert made("log1p") == pytest.approx(np.log([3, 4, 10, 3]), rel=1e-6)
-    assert Normalisation(["log1p"]).fit(train, 1).apply(split_of([[-3]], [1], "negative")).item() == pytest.approx(-np.log(4))
+    assert Normalisation(["log1p"]).fit(train, 1).apply(
+        split_of([[-3]], [1], "negative")
+    ).item() == pytest.approx(-np.log(4))
 
 
 def test_each_step_is_fitted_on_what_those_before_make():
     train = random_split(2, "chain")
-    log = split_of(Normalisation(["log1p"]).fit(train, 4).apply(train), [3, 10, 1, 20, 6], "chain-log")
+    log = split_of(
+        Normalisation(["log1p"]).fit(train, 4).apply(train), [3, 10, 1, 20, 6], "chain-log"
+    )
     at_once = Normalisation(["log1p", "z-score", "quantile"]).fit(train, 4).apply(train)
-    np.testing.assert_array_equal(at_once, Normalisation(["z-score", "quantile"]).fit(log, 4).apply(log))
-    assert not np.array_equal(at_once, Normalisation(["z-score", "log1p", "quantile"]).fit(train, 4).apply(train))
+    np.testing.assert_array_equal(
+        at_once, Normalisation(["z-score", "quantile"]).fit(log, 4).apply(log)
+    )
+    assert not np.array_equal(
+        at_once, Normalisation(["z-score", "log1p", "quantile"]).fit(train, 4).apply(train)
+    )
 
 
 @pytest.mark.parametrize("n_rows", [30, 3000])
@@ -80,9 +99,13 @@ def test_min_max_spans_0_to_1_within_each_query():
     x = Normalisation(["min-max"]).fit(split, 4).apply(split)
     for query in range(len(split)):
         mine = x[split.rows(query)]
-        spans = split.features[split.rows(query)].max(axis=0) > split.features[split.rows(query)].min(axis=0)
+        spans = split.features[split.rows(query)].max(axis=0) > split.features[
+            split.rows(query)
+        ].min(axis=0)
         assert (mine.min(axis=0) == 0).all() and (mine.max(axis=0) == spans).all()
-        np.testing.assert_array_equal(mine[:, 0].argsort(), split.features[split.rows(query), 0].argsort())
+        np.testing.assert_array_equal(
+            mine[:, 0].argsort(), split.features[split.rows(query), 0].argsort()
+        )
 
 
 def test_statistics_come_from_the_queries_of_the_split_alone():
@@ -92,7 +115,12 @@ def test_statistics_come_from_the_queries_of_the_split_alone():
     copied = split_of(whole.features[rows], [len(rest.rows(q)) for q in range(len(rest))], "copied")
     for step in EVERY_STEP:
         n = Normalisation([step]).fit(rest, 4)
-        np.testing.assert_allclose(n.apply(rest)[rows], Normalisation([step]).fit(copied, 4).apply(copied), rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(
+            n.apply(rest)[rows],
+            Normalisation([step]).fit(copied, 4).apply(copied),
+            rtol=1e-6,
+            atol=1e-7,
+        )
         assert n.apply(held).filename == n.apply(rest).filename  # one table, made once
 
 
@@ -101,7 +129,9 @@ def test_chunks_change_nothing(monkeypatch):
     whole = Normalisation(EVERY_STEP).fit(train, 4)
     at_once = np.array(whole.apply(train))
     monkeypatch.setenv("LTR_CACHE", str(whole.apply(train).filename) + ".other")
-    monkeypatch.setattr(normalise, "CHUNK_VALUES", 8)  # a query at a time, and some features at a time
+    monkeypatch.setattr(
+        normalise, "CHUNK_VALUES", 8
+    )  # a query at a time, and some features at a time
     by_parts = Normalisation(EVERY_STEP).fit(train, 4)
     np.testing.assert_allclose(by_parts.apply(train), at_once, rtol=1e-5, atol=1e-6)
 
@@ -111,7 +141,8 @@ def test_features_that_the_data_lacks_are_0(steps):
     train = random_split(6, "narrow")
     padded = split_of(np.pad(train.features, ((0, 0), (0, 2))), [3, 10, 1, 20, 6], "padded")
     np.testing.assert_array_equal(
-        Normalisation(steps).fit(train, 6).apply(train), Normalisation(steps).fit(padded, 6).apply(padded)
+        Normalisation(steps).fit(train, 6).apply(train),
+        Normalisation(steps).fit(padded, 6).apply(padded),
     )
 
 
@@ -121,7 +152,8 @@ def test_without_steps_nothing_is_copied():
 
 
 def test_a_checkpoint_brings_the_statistics_back():
-    train, test = random_split(8, "saved-train"), random_split(9, "saved-test")
+    train = random_split(8, "saved-train")
+    test = random_split(9, "saved-test")
     n = Normalisation(EVERY_STEP).fit(train, 5)
     file = io.BytesIO()
     torch.save(n.state_dict(), file)
@@ -131,15 +163,23 @@ def test_a_checkpoint_brings_the_statistics_back():
     assert again.apply(test).filename == n.apply(test).filename
     assert Normalisation(EVERY_STEP).fit(test, 5).apply(test).filename != n.apply(test).filename
     with pytest.raises(
-        InputError, match=r"trained with the normalisation \['z-score', .* got \[\]; set normalise as it was \(option normalise\)"
+        InputError,
+        match=r"trained with the normalisation \['z-score', .* got \[\]; set normalise as it was \(option normalise\)",
     ):
         Normalisation([]).load_state_dict(n.state_dict())
 
 
 def test_errors_name_the_option():
-    with pytest.raises(InputError, match=r"a step of normalise must be one of z-score, log1p, quantile, min-max, got 'zscore'"):
+    with pytest.raises(
+        InputError,
+        match=r"a step of normalise must be one of z-score, log1p, quantile, min-max, got 'zscore'",
+    ):
         Normalisation(["zscore"])
-    with pytest.raises(InputError, match="the data has 4 features, the model 3: set n_features to 4"):
+    with pytest.raises(
+        InputError, match="the data has 4 features, the model 3: set n_features to 4"
+    ):
         Normalisation(["z-score"]).fit(random_split(0, "wide"), 3)
-    with pytest.raises(InputError, match="the data has 4 features, the model 2: set n_features to 4"):
+    with pytest.raises(
+        InputError, match="the data has 4 features, the model 2: set n_features to 4"
+    ):
         Normalisation().fit(split_of([[1, 2]], [1], "two"), 2).apply(random_split(0, "wide"))

@@ -14,20 +14,33 @@ def careful(block: bytes):
 
 
 def random_block(generator: np.random.Generator) -> bytes:
-    """A few rows as files have them: comments, blank lines, tabs, rows without a feature, numbers in every notation."""
+    """A few rows as files have them: comments, blank lines, tabs, rows without a feature, numbers
+    in every notation.
+    """
     lines = []
     for _ in range(generator.integers(1, 6)):
         features = np.sort(generator.choice(30, generator.integers(0, 5), replace=False)) + 1
-        values = [generator.choice(["0", "-1.5", "+.25", "3.", "1e-3", "2E2", f"{generator.random():.6f}"]) for _ in features]
-        pairs = generator.choice([" ", "\t", "  "]).join(f"{f}:{v}" for f, v in zip(features, values, strict=True))
+        values = [
+            generator.choice(
+                ["0", "-1.5", "+.25", "3.", "1e-3", "2E2", f"{generator.random():.6f}"]
+            )
+            for _ in features
+        ]
+        pairs = generator.choice([" ", "\t", "  "]).join(
+            f"{f}:{v}" for f, v in zip(features, values, strict=True)
+        )
         end = generator.choice(["", " # x: 1", "#", " \r"])
         lines.append(f"{generator.integers(0, 5)} qid:{generator.integers(0, 4)} {pairs}{end}")
-        lines += [""] * (generator.random() < 0.2) + ["# a comment, 1:2"] * (generator.random() < 0.2)
+        lines += [""] * (generator.random() < 0.2) + ["# a comment, 1:2"] * (
+            generator.random() < 0.2
+        )
     return "\n".join(lines).encode() + b"\n" * generator.integers(0, 2)
 
 
 def same(a, b) -> bool:
-    return all(np.array_equal(x, y) and x.dtype == y.dtype for x, y in zip(a[:5], b[:5], strict=True))
+    return all(
+        np.array_equal(x, y) and x.dtype == y.dtype for x, y in zip(a[:5], b[:5], strict=True)
+    )
 
 
 def test_both_readers_agree_on_whatever_is_well_formed():
@@ -45,7 +58,8 @@ def test_the_fast_reader_accepts_nothing_that_the_careful_one_refuses():
     for _ in range(1000):
         block = bytearray(random_block(generator))
         for _ in range(generator.integers(1, 3)):
-            at, letter = generator.integers(len(block) + 1), generator.choice(list(b"qid:01-+.eE \n#\t"))
+            at = generator.integers(len(block) + 1)
+            letter = generator.choice(list(b"qid:01-+.eE \n#\t"))
             block[at : at + generator.integers(0, 3)] = bytes([letter] * generator.integers(0, 2))
         fast = _read_at_once(bytes(block), 1)
         if fast is not None:
@@ -57,12 +71,20 @@ def test_the_fast_reader_accepts_nothing_that_the_careful_one_refuses():
 def test_values_in_sight(tmp_path):
     """A label below 0 counts as 0; features may stand in any order; the last line has no end."""
     file = tmp_path / "train.txt"
-    file.write_text("\ufeff-1 qid:7 3:0.5 1:2 # docid = d-1 x\n\n#docid = no row\n2 qid:3\n1.5 qid:7 2:-4")
+    file.write_text(
+        "\ufeff-1 qid:7 3:0.5 1:2 # docid = d-1 x\n\n#docid = no row\n2 qid:3\n1.5 qid:7 2:-4"
+    )
     (rows,) = read_rows(file, 1)
-    assert rows.labels.tolist() == [0, 2, 1.5] and rows.qids.tolist() == [7, 3, 7] and rows.counts.tolist() == [2, 0, 1]
+    assert (
+        rows.labels.tolist() == [0, 2, 1.5]
+        and rows.qids.tolist() == [7, 3, 7]
+        and rows.counts.tolist() == [2, 0, 1]
+    )
     assert rows.columns.tolist() == [2, 0, 1] and rows.values.tolist() == [0.5, 2, -4]
     assert rows.doc_ids == [b"d-1", b"", b""]
-    assert [place_of([file, file], row) for row in (0, 1, 2, 3)] == [f"{file}:{n}" for n in (1, 4, 5, 1)]
+    assert [place_of([file, file], row) for row in (0, 1, 2, 3)] == [
+        f"{file}:{n}" for n in (1, 4, 5, 1)
+    ]
 
 
 def test_the_numbering_may_begin_at_zero(tmp_path):
@@ -80,7 +102,9 @@ def test_blocks_end_at_lines_and_count_them(tmp_path, monkeypatch):
     for name in ("a.txt", "a.txt.gz"):
         parts = list(read_rows(tmp_path / name, 1))
         assert len(parts) > 5
-        assert same([np.concatenate(column) for column in list(zip(*parts, strict=True))[:5]], whole)
+        assert same(
+            [np.concatenate(column) for column in list(zip(*parts, strict=True))[:5]], whole
+        )
     (tmp_path / "a.txt").write_text(text + "1 qid:1 1:x\n")
     with pytest.raises(InputError, match="a.txt:51: the value of feature 1"):
         list(read_rows(tmp_path / "a.txt", 1))
@@ -120,12 +144,16 @@ def test_a_bad_line_is_named_with_its_number(tmp_path, line):
 
 def test_a_colon_too_many_in_one_line_does_not_make_up_for_one_missing_in_another(tmp_path):
     (tmp_path / "train.txt").write_text("0 qid:1 5\n0:7 qid:2 1:3\n")
-    with pytest.raises(InputError, match=r"train.txt:1: after the qid each entry must be feature:value, got '5'"):
+    with pytest.raises(
+        InputError, match=r"train.txt:1: after the qid each entry must be feature:value, got '5'"
+    ):
         list(read_rows(tmp_path / "train.txt", 1))
 
 
 def test_a_document_id_is_utf8(tmp_path):
-    (tmp_path / "train.txt").write_bytes(b"1 qid:1 1:5 # docid = \xc3\xa9\n1 qid:1 1:5 # docid = \xff\n")
+    (tmp_path / "train.txt").write_bytes(
+        b"1 qid:1 1:5 # docid = \xc3\xa9\n1 qid:1 1:5 # docid = \xff\n"
+    )
     with pytest.raises(InputError, match="train.txt:2: a document id must be UTF-8"):
         list(read_rows(tmp_path / "train.txt", 1))
 
@@ -135,7 +163,9 @@ def test_broken_gzip_and_missing_file(tmp_path):
     (tmp_path / "cut.txt.gz").write_bytes(whole[:-12])
     (tmp_path / "none.txt.gz").write_bytes(b"no gzip")
     for name in ("cut", "none"):
-        with pytest.raises(InputError, match=rf"{name}.txt.gz:1: the gzip file is broken here or further on"):
+        with pytest.raises(
+            InputError, match=rf"{name}.txt.gz:1: the gzip file is broken here or further on"
+        ):
             list(read_rows(tmp_path / f"{name}.txt.gz", 1))
     with pytest.raises(InputError, match="there is no such file"):
         list(read_rows(tmp_path / "nowhere", 1))

@@ -12,10 +12,14 @@ from tests.data.tokenizers import TEXTS, byte_level_bpe, table_of
 
 def test_views_are_the_first_or_last_tokens_and_read_nothing(tmp_path):
     store = TokenStore.open(table_of(TEXTS), wordpiece_tokenizer())
-    rows, counts = np.array([3, 0, 3]), np.array([4, 0, 8])
+    rows = np.array([3, 0, 3])
+    counts = np.array([4, 0, 8])
     for last in (False, True):
         views = store.views(rows, counts, last=last)
-        parts = [store[row][len(store[row]) - n :] if last else store[row][:n] for row, n in zip(rows, counts, strict=True)]
+        parts = [
+            store[row][len(store[row]) - n :] if last else store[row][:n]
+            for row, n in zip(rows, counts, strict=True)
+        ]
         assert [view.tolist() for view in views] == [part.tolist() for part in parts]
         assert np.shares_memory(views[0], store[3])
 
@@ -59,7 +63,9 @@ print(store.folder, sum(len(store[i]) for i in range(len(store))), flush=True)
 
 def start_build(table, seconds):
     command = [sys.executable, "-c", BUILD, str(table.folder), str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": os.getcwd()})
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": os.getcwd()}
+    )
 
 
 def test_a_killed_build_leaves_nothing_that_counts_as_whole(tmp_path):
@@ -90,7 +96,8 @@ def test_tokens_in_memory_are_those_of_the_store():
     tokenizer.backend_tokenizer.enable_truncation(2)
     tokenizer.backend_tokenizer.enable_padding(length=9)
     table = table_of(TEXTS)
-    store, tokens = TokenStore.open(table, tokenizer), Tokens.of(list(table.texts), tokenizer)
+    store = TokenStore.open(table, tokenizer)
+    tokens = Tokens.of(list(table.texts), tokenizer)
     assert len(tokens) == len(store) and tokens.dtype == store.dtype
     assert all(np.array_equal(tokens[row], store[row]) for row in range(len(store)))
     assert len(Tokens.of([], tokenizer)) == 0 and Tokens.of(["", "w1"], tokenizer)[0].tolist() == []

@@ -15,7 +15,8 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path):
 
 
 def test_qrels_in_both_layouts(tmp_path):
-    beir, trec = tmp_path / "beir.tsv", tmp_path / "trec.qrels"
+    beir = tmp_path / "beir.tsv"
+    trec = tmp_path / "trec.qrels"
     beir.write_text("\ufeffquery-id\tcorpus-id\tscore\r\nq1\td 1\t2\r\n\r\nq2\td2\t0\r\n")
     trec.write_text("q1 0 d1 2\nq2\t0\td2\t-1\n")
     assert list(read_qrels(beir)) == [(2, Judgement("q1", "d 1", 2)), (4, Judgement("q2", "d2", 0))]
@@ -27,19 +28,29 @@ def test_a_header_may_come_after_blank_lines(tmp_path):
     assert list(read_qrels(tmp_path / "a.tsv")) == [(4, Judgement("q1", "d1", 1))]
 
 
-@pytest.mark.parametrize("number", ["1_0", "\u0661", "1" + "0" * 40, "inf", "-inf", "nan", "0x1", ""])
+@pytest.mark.parametrize(
+    "number", ["1_0", "\u0661", "1" + "0" * 40, "inf", "-inf", "nan", "0x1", ""]
+)
 def test_a_number_is_of_ascii_digits_and_finite(tmp_path, number):
     (tmp_path / "a.tsv").write_text(f"q1\td1\t{number}\n")
-    with pytest.raises(InputError, match=r"a.tsv:1: (a grade must be a whole number below 10\^7|expected 4 columns)"):
+    with pytest.raises(
+        InputError,
+        match=r"a.tsv:1: (a grade must be a whole number below 10\^7|expected 4 columns)",
+    ):
         list(read_qrels(tmp_path / "a.tsv"))
     (tmp_path / "a.trec").write_text(f"q1 Q0 d1 1 {number} t\n")
-    with pytest.raises(InputError, match=r"a.trec:1: (a score must be a finite number \(float32\)|expected 6 columns)"):
+    with pytest.raises(
+        InputError,
+        match=r"a.trec:1: (a score must be a finite number \(float32\)|expected 6 columns)",
+    ):
         list(read_run(tmp_path / "a.trec"))
 
 
 def test_numbers_of_every_kind_are_read(tmp_path):
     scores = ["1", "-2.5", "+.5", "3.", "1e-3", "1E38", "-0"]
     (tmp_path / "a.trec").write_text("".join(f"q1 Q0 d1 1 {score} t\n" for score in scores))
-    assert [ranked.score for _, ranked in read_run(tmp_path / "a.trec")] == [float(score) for score in scores]
+    assert [ranked.score for _, ranked in read_run(tmp_path / "a.trec")] == [
+        float(score) for score in scores
+    ]
     (tmp_path / "a.tsv").write_text("q 0 a +1\nq 0 b 007\nq 0 c -2\nq 0 d 9999999\n")
     assert [judged.grade for _, judged in read_qrels(tmp_path / "a.tsv")] == [1, 7, 0, 9999999]

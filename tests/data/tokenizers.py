@@ -4,7 +4,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from ltr.data.texts import Record, TextTable
-from ltr.models.encoder.pretrained import load_tokenizer
+from ltr.models.encoder.loading.pretrained import load_tokenizer
 from tests.conftest import WORDS, wordpiece_tokenizer
 
 TEXTS = [
@@ -25,12 +25,24 @@ def byte_level_bpe() -> PreTrainedTokenizerFast:
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
-        TEXTS * 3, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
+        TEXTS * 3,
+        trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet),
     )
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
-    names = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>"}
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), add_prefix_space=False
+    )
+    names = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "cls_token": "<s>",
+        "sep_token": "</s>",
+        "pad_token": "<pad>",
+    }
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", model_input_names=["input_ids", "attention_mask"], **names
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        model_input_names=["input_ids", "attention_mask"],
+        **names,
     )
 
 
@@ -42,11 +54,17 @@ def sentencepiece_like() -> PreTrainedTokenizerFast:
     trainer = trainers.UnigramTrainer(vocab_size=80, special_tokens=special, unk_token="<unk>")
     tokenizer.train_from_iterator([*TEXTS, *WORDS], trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>", pair="<s> $A </s> $B:1 </s>:1 <s>:1", special_tokens=[("<s>", 0), ("</s>", 2)]
+        single="$A </s>",
+        pair="<s> $A </s> $B:1 </s>:1 <s>:1",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
     )
     names = ["input_ids", "token_type_ids", "attention_mask"]
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", eos_token="</s>", model_input_names=names
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        eos_token="</s>",
+        model_input_names=names,
     )
 
 
@@ -64,7 +82,9 @@ def of_many_words() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", model_input_names=["input_ids"])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", model_input_names=["input_ids"]
+    )
 
 
 KINDS = {

@@ -1,6 +1,7 @@
 """The batches of the shipped data are those that were recorded: no change may move them unseen.
 
-``python -m tests.datamodules.test_batches`` records them anew, after a change that is meant to move them.
+``python -m tests.datamodules.test_batches`` records them anew, after a change that is meant to move
+them.
 """
 
 import hashlib
@@ -21,12 +22,16 @@ from ltr.batch import RankingBatch
 from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs, SingleTexts
 from ltr.datamodules import RankingDataModule
 from ltr.grid import Grid
-from ltr.models.encoder.pretrained import load_tokenizer
+from ltr.models.encoder.loading.pretrained import load_tokenizer
+from tests.datasets import data_module
 
 ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).with_name("batches.json")
-RANKS, SEEDS, EPOCHS = ((0, 1), (1, 2)), (0, 7), (0, 1)
-# Configurations and cells of grids over different data, and tokens of a pair or a text, or the number of features.
+RANKS = ((0, 1), (1, 2))
+SEEDS = (0, 7)
+EPOCHS = (0, 1)
+# Configurations and cells of grids over different data, and tokens of a pair or a text, or the
+# number of features.
 CONFIGS = {
     "cross_encoder/medquad": 64,
     "dual_encoder/medquad": 128,
@@ -56,8 +61,14 @@ def data_of(name: str) -> dict[str, Any]:
         return yaml.safe_load((ROOT / "experiments" / folder / f"{file}.yaml").read_text())["data"]
     grid = Grid.read(ROOT / "experiments" / folder / f"{file}.yaml")
     (base,) = grid.base
-    (options,) = {one.names: one.options for one in grid.cells() if one.names == tuple(cell)}.values()
-    own = {key.removeprefix("data.init_args."): value for key, value in options.items() if key.startswith("data.init_args.")}
+    (options,) = {
+        one.names: one.options for one in grid.cells() if one.names == tuple(cell)
+    }.values()
+    own = {
+        key.removeprefix("data.init_args."): value
+        for key, value in options.items()
+        if key.startswith("data.init_args.")
+    }
     data = options.get("data") or yaml.safe_load(base.read_text())["data"]
     return data | {"init_args": data["init_args"] | own}
 
@@ -66,18 +77,26 @@ def opened(name: str, seed: int, rank: int, world_size: int) -> RankingDataModul
     """The data module of a configuration under a trainer of this rank."""
     config = data_of(name)
     package, kind = config["class_path"].rsplit(".", 1)
-    options = config["init_args"] | {"seed": seed, "reads": reads(name)}
+    options = dict(config["init_args"])
+    evaluation = options.pop("evaluation", {})
+    options |= evaluation | {"seed": seed}
     options.pop("normalise", None)  # the last bits of normalised features differ between machines
     if options["path"] != "synthetic":
         options["path"] = str(ROOT / options["path"])
-    data = getattr(importlib.import_module(package), kind)(**options)
+    made = getattr(importlib.import_module(package), kind)
+    data = data_module(made, **options, reads=reads(name))
     data.trainer = SimpleNamespace(
         global_rank=rank,
         world_size=world_size,
+        lightning_module=None,
         state=SimpleNamespace(fn="fit"),
         strategy=SimpleNamespace(root_device=torch.device("cpu")),
         limit_train_batches=1.0,
-        fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace(total=SimpleNamespace(processed=0)))),
+        fit_loop=SimpleNamespace(
+            epoch_loop=SimpleNamespace(
+                batch_progress=SimpleNamespace(total=SimpleNamespace(processed=0))
+            )
+        ),
     )
     data.prepare_data()
     data.setup("fit")
@@ -101,7 +120,10 @@ def hashes(batches: Iterable[RankingBatch]) -> dict[str, str]:
                 fields |= {f"{name}.{part}": value for part, value in texts._asdict().items()}
         for name, value in fields.items():
             if value is not None:
-                digests[name].update(f"{value.dtype} {tuple(value.shape)} ".encode() + value.contiguous().numpy().tobytes())
+                digests[name].update(
+                    f"{value.dtype} {tuple(value.shape)} ".encode()
+                    + value.contiguous().numpy().tobytes()
+                )
     return {name: digest.hexdigest()[:12] for name, digest in sorted(digests.items())}
 
 

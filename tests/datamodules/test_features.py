@@ -1,4 +1,6 @@
-"""Batches of feature vectors: what they hold, what long lists become, and that a batch is a pure function."""
+"""Batches of feature vectors: what they hold, what long lists become, and that a batch is a pure
+function.
+"""
 
 import logging
 import pickle
@@ -13,10 +15,11 @@ from ltr.datamodules import FeatureDataModule
 from ltr.datamodules.features import _close
 from ltr.errors import InputError
 from tests.conftest import write_letor
+from tests.datasets import data_module
 
 
 def opened(path, stage="fit", **options) -> FeatureDataModule:
-    data = FeatureDataModule(str(path), **{"seed": 0} | options)
+    data = data_module(FeatureDataModule, str(path), **{"seed": 0} | options)
     data.prepare_data()
     data.setup(stage)
     return data
@@ -30,18 +33,26 @@ def test_a_batch_holds_the_file(letor_folder):
     for line in (letor_folder / "train.txt").read_text().splitlines():
         row, _, comment = line.partition(" #docid = ")
         label, qid, *values = row.split()
-        lines.setdefault(qid[4:], []).append((comment, float(label), [float(v.split(":")[1]) for v in values]))
+        lines.setdefault(qid[4:], []).append(
+            (comment, float(label), [float(v.split(":")[1]) for v in values])
+        )
     seen = []
     for step in range(len(data.train)):
         batch = data.train[0, step]
-        assert batch.features.shape == (*batch.mask.shape, 5) and batch.features.dtype == torch.float32
+        assert (
+            batch.features.shape == (*batch.mask.shape, 5) and batch.features.dtype == torch.float32
+        )
         assert (batch.features[~batch.mask] == 0).all()
         for row, query in enumerate(batch.query_rows.tolist()):
             n = int(batch.mask[row].sum())
             expected = sorted(lines[queries[query]])
-            assert [docs[d] for d in batch.doc_rows[row, :n].tolist()] == [doc for doc, _, _ in expected]
+            assert [docs[d] for d in batch.doc_rows[row, :n].tolist()] == [
+                doc for doc, _, _ in expected
+            ]
             assert batch.labels[row, :n].tolist() == [label for _, label, _ in expected]
-            torch.testing.assert_close(batch.features[row, :n], torch.tensor([values for _, _, values in expected]))
+            torch.testing.assert_close(
+                batch.features[row, :n], torch.tensor([values for _, _, values in expected])
+            )
             seen.append(queries[query])
     assert sorted(seen) == sorted(lines)  # every query once an epoch
 
@@ -53,8 +64,13 @@ def test_batches_are_a_pure_function_of_seed_epoch_and_step(letor_folder):
     forwards = {key: one.train[key] for key in keys}
     for key in reversed(keys):
         assert torch.equal(two.train[key].doc_rows, forwards[key].doc_rows)
-    assert not all(torch.equal(other_seed.train[key].doc_rows, forwards[key].doc_rows) for key in keys)
-    epochs = [torch.cat([forwards[e, s].doc_rows.flatten() for s in range(len(one.train))]) for e in range(2)]
+    assert not all(
+        torch.equal(other_seed.train[key].doc_rows, forwards[key].doc_rows) for key in keys
+    )
+    epochs = [
+        torch.cat([forwards[e, s].doc_rows.flatten() for s in range(len(one.train))])
+        for e in range(2)
+    ]
     assert not torch.equal(*epochs)
 
 
@@ -67,7 +83,9 @@ def test_batches_do_not_depend_on_the_number_of_workers(letor_folder):
 def test_lists_of_one_length_share_a_batch(letor_folder):
     def padding(window):
         data = opened(letor_folder, batch_size=4, bucket_window=window)
-        return np.mean([(~data.train[0, step].mask).float().mean() for step in range(len(data.train))])
+        return np.mean(
+            [(~data.train[0, step].mask).float().mean() for step in range(len(data.train))]
+        )
 
     assert padding(64) < padding(1) / 2
 
@@ -76,7 +94,9 @@ def test_measured_lists_are_whole_and_only_once_each(letor_folder):
     data = opened(letor_folder, list_size=3, eval_batch_size=5)
     lists = [one for batch in data.pools("dev").batches for one in batch]
     assert sorted(one.query_row for one in lists) == list(range(24))
-    assert sorted(np.concatenate([one.doc_rows for one in lists])) == list(range(len(data.split("dev").labels)))
+    assert sorted(np.concatenate([one.doc_rows for one in lists])) == list(
+        range(len(data.split("dev").labels))
+    )
 
 
 def test_normalisation_is_fitted_on_train_alone(letor_folder):
@@ -84,33 +104,50 @@ def test_normalisation_is_fitted_on_train_alone(letor_folder):
     train = data.split("train").features
     for split in ("train", "dev"):
         expected = (data.split(split).features - train.mean(axis=0)) / train.std(axis=0)
-        batches = data.train.collator.features if split == "train" else data.pools(split).collator.features
+        batches = (
+            data.train.collator.features
+            if split == "train"
+            else data.pools(split).collator.features
+        )
         np.testing.assert_allclose(batches, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_checkpoint_brings_the_normalisation_without_a_trainer_too(letor_folder):
     """As ``FeatureDataModule.load_from_checkpoint`` has it."""
     kept = opened(letor_folder, normalise=["z-score"]).state_dict()
-    data = FeatureDataModule(str(letor_folder), seed=0, normalise=["z-score"])
+    data = data_module(FeatureDataModule, str(letor_folder), seed=0, normalise=["z-score"])
     data.load_state_dict(kept)
-    assert torch.equal(data.state_dict()["normalisation"]["0.mean"], kept["normalisation"]["0.mean"])
+    assert torch.equal(
+        data.state_dict()["normalisation"]["0.mean"], kept["normalisation"]["0.mean"]
+    )
 
 
 def test_states_of_a_normalisation_are_compared_but_for_rounding(tmp_path, letor_folder):
-    """Other data has other statistics, and with fewer rows fewer knots: shapes that can't be compared number by number."""
+    """Other data has other statistics, and with fewer rows fewer knots: shapes that can't be
+    compared number by number.
+    """
     state = opened(letor_folder, normalise=["quantile"]).normalisation.state_dict()
-    rounded = {name: value * (1 + 1e-7) if isinstance(value, torch.Tensor) else value for name, value in state.items()}
-    fewer = opened(write_letor(tmp_path, n_queries=3), normalise=["quantile"]).normalisation.state_dict()
+    rounded = {
+        name: value * (1 + 1e-7) if isinstance(value, torch.Tensor) else value
+        for name, value in state.items()
+    }
+    fewer = opened(
+        write_letor(tmp_path, n_queries=3), normalise=["quantile"]
+    ).normalisation.state_dict()
     assert _close(state, rounded) and not _close(state, fewer)
 
 
 def test_the_synthetic_set_needs_no_files():
-    """1,000 documents of one query in lists of at most 16: 63 of them, so 55 lists of 16 and 8 of 15."""
+    """1,000 documents of one query in lists of at most 16: 63 of them, so 55 lists of 16 and 8 of
+    15.
+    """
     data = opened("synthetic", list_size=16, keep="all", batch_size=1)
     sizes = sorted(int(data.train[0, step].mask.sum()) for step in range(len(data.train)))
     assert sizes == [15] * 8 + [16] * 55 and data.n_features == 100
     assert [len(one.doc_rows) for batch in data.pools("dev").batches for one in batch] == [500]
-    assert not np.array_equal(opened("synthetic", seed=1).split("train").features, data.split("train").features)
+    assert not np.array_equal(
+        opened("synthetic", seed=1).split("train").features, data.split("train").features
+    )
 
 
 def test_a_dev_split_is_held_out_where_there_is_none(tmp_path, letor_folder, caplog):
@@ -123,7 +160,7 @@ def test_a_dev_split_is_held_out_where_there_is_none(tmp_path, letor_folder, cap
     with pytest.raises(InputError, match="has a dev split; leave out dev_share"):
         opened(letor_folder, dev_share=0.25)
     with caplog.at_level(logging.INFO, "ltr"):
-        data = FeatureDataModule(str(folder), seed=0, reads=FeatureVectors(7))
+        data = data_module(FeatureDataModule, str(folder), seed=0, reads=FeatureVectors(7))
         data.setup("fit")
         assert data.val_dataloader() == []
     assert "training goes without validation" in caplog.text
@@ -134,9 +171,13 @@ def test_what_is_missing_is_said(tmp_path, letor_folder):
     shutil.copy(letor_folder / "test.txt", tmp_path / "test.txt")
     with pytest.raises(InputError, match="has no 'train' split; 'ltr fit' needs it"):
         opened(tmp_path)
-    with pytest.raises(InputError, match="has no train split to fit the normalisation on; name a checkpoint"):
+    with pytest.raises(
+        InputError, match="has no train split to fit the normalisation on; name a checkpoint"
+    ):
         opened(tmp_path, "test", normalise=["z-score"]).test_dataloader()
-    assert len(opened(tmp_path, "test", normalise=["min-max"]).test_dataloader()) == 1  # nothing to fit
+    assert (
+        len(opened(tmp_path, "test", normalise=["min-max"]).test_dataloader()) == 1
+    )  # nothing to fit
 
 
 def test_a_fold_and_the_first_feature_reach_the_reader(tmp_path):
@@ -146,7 +187,10 @@ def test_a_fold_and_the_first_feature_reach_the_reader(tmp_path):
     assert not np.array_equal(first[:5], second[:5])
     (tmp_path / "zero").mkdir()
     (tmp_path / "zero" / "train.txt").write_text("1 qid:1 0:5 1:6\n0 qid:1 1:7\n")
-    assert opened(tmp_path / "zero", first_feature=0).split("train").features.tolist() == [[5, 6], [0, 7]]
+    assert opened(tmp_path / "zero", first_feature=0).split("train").features.tolist() == [
+        [5, 6],
+        [0, 7],
+    ]
 
 
 def test_the_data_module_knows_its_rank(letor_folder, monkeypatch):
@@ -160,7 +204,10 @@ def test_the_data_module_knows_its_rank(letor_folder, monkeypatch):
 
 def test_a_worker_gets_the_path_of_the_features_and_not_the_features(tmp_path):
     """As is true of texts: what is sent to a spawned process does not grow with the table."""
-    lines = [f"{i % 2} qid:{i // 500} " + " ".join(f"{f}:{i * f}" for f in range(1, 21)) + "\n" for i in range(5000)]
+    lines = [
+        f"{i % 2} qid:{i // 500} " + " ".join(f"{f}:{i * f}" for f in range(1, 21)) + "\n"
+        for i in range(5000)
+    ]
     (tmp_path / "train.txt").write_text("".join(lines))
     for normalise in ([], ["z-score"]):
         data = opened(tmp_path, normalise=normalise)
@@ -171,7 +218,9 @@ def test_a_worker_gets_the_path_of_the_features_and_not_the_features(tmp_path):
 
 def test_there_must_be_something_to_rank(tmp_path):
     (tmp_path / "train.txt").write_text("0 qid:1 1:1\n0 qid:1 1:2\n1 qid:2 1:1\n")
-    with pytest.raises(InputError, match="no query has two documents of different grades; there is nothing to rank"):
+    with pytest.raises(
+        InputError, match="no query has two documents of different grades; there is nothing to rank"
+    ):
         opened(tmp_path)
 
 
@@ -191,4 +240,4 @@ def test_there_must_be_something_to_rank(tmp_path):
 )
 def test_bad_options(options, message):
     with pytest.raises(InputError, match=message):
-        FeatureDataModule("synthetic", **options).prepare_data()
+        data_module(FeatureDataModule, "synthetic", **options).prepare_data()

@@ -1,30 +1,21 @@
 """P×K batches: what a group holds, which groups share a batch, how ranks share them out."""
 
-import logging
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.formats import JoinedPairs
 from ltr.datamodules import GroupDataModule, LabelDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.in_batch.embedded import Embedded
 from ltr.in_batch.longer_lists import queries_against_all
 from tests.conftest import WORDS, wordpiece_tokenizer, write_collection
-
-
-def apart() -> ApartTexts:
-    tokenizer = wordpiece_tokenizer()
-    return ApartTexts(SingleTexts(tokenizer, 12, "w1 "), SingleTexts(tokenizer, 16))
-
-
-def opened(path, stage="fit", kind=GroupDataModule, **options) -> GroupDataModule | LabelDataModule:
-    usual = {"groups": 4, "docs_per_group": 2, "seed": 0, "eval_batch_size": 7, "reads": apart()}
-    data = kind(str(path), **usual | options)
-    data.prepare_data()
-    data.setup(stage)
-    return data
+from tests.datamodules.grouped import (
+    apart,
+    opened,
+)
+from tests.datasets import data_module
 
 
 def batches(data, epoch) -> list:
@@ -35,28 +26,27 @@ def batches(data, epoch) -> list:
 
 def flat(batch) -> list[torch.Tensor]:
     texts = [t for side in (batch.queries, batch.docs) if side is not None for t in side]
-    return [t for t in (*batch[:4], *texts, batch.judged_rows, batch.judged_grades) if t is not None]
+    return [
+        t for t in (*batch[:4], *texts, batch.judged_rows, batch.judged_grades) if t is not None
+    ]
 
 
 def equal(a, b) -> bool:
     return all(torch.equal(x, y) for x, y in zip(flat(a), flat(b), strict=True))
 
 
-@pytest.fixture
-def labelled(tmp_path):
-    """Six labels of 3 to 13 texts in ``train``, three labels of 5 in ``dev`` and ``test``; every text once."""
-    for split, sizes in (("train", [3, 5, 7, 9, 11, 13]), ("dev", [5, 5, 5]), ("test", [5, 5, 5])):
-        lines = [f"{WORDS[label]} {split} {WORDS[i]}\tlabel {label}\n" for label, n in enumerate(sizes) for i in range(n)]
-        (tmp_path / f"{split}.tsv").write_text("".join(lines))
-    return tmp_path
-
-
 def test_groups_of_queries_hold_relevant_documents_and_all_judgements(collection_folder):
     data = opened(collection_folder, docs_per_group=3)
-    judged, seen = data.collection.judgements("train"), []
+    judged = data.collection.judgements("train")
+    seen = []
     for batch in batches(data, 0):
-        assert batch.labels.tolist() == [[1.0]] * len(batch.labels)  # the tiny world has one relevant document a query
-        for query, docs, known in zip(*(t.tolist() for t in (batch.query_rows, batch.doc_rows, batch.judged_rows)), strict=True):
+        assert batch.labels.tolist() == [[1.0]] * len(
+            batch.labels
+        )  # the tiny world has one relevant document a query
+        for query, docs, known in zip(
+            *(t.tolist() for t in (batch.query_rows, batch.doc_rows, batch.judged_rows)),
+            strict=True,
+        ):
             rows, grades = judged.of(query)
             assert docs == rows[grades > 0].tolist() and known == rows.tolist()
             seen.append(query)
@@ -69,31 +59,45 @@ def test_groups_of_queries_hold_relevant_documents_and_all_judgements(collection
 @pytest.mark.parametrize("kind", [GroupDataModule, LabelDataModule])
 def test_the_tokens_of_a_batch_are_those_of_its_texts(collection_folder, labelled, kind):
     data = opened(labelled if kind is LabelDataModule else collection_folder, kind=kind)
-    batch, tokenizer = data.train[1, 2], wordpiece_tokenizer()
+    batch = data.train[1, 2]
+    tokenizer = wordpiece_tokenizer()
     corpus = data.texts.tables["train"] if kind is LabelDataModule else data.collection.corpus
-    read = tokenizer([corpus.texts[row] for row in batch.doc_rows[batch.mask]], truncation=True, max_length=16)
-    assert [ids.tolist() for ids in batch.docs.ids.split(batch.docs.lengths.tolist())] == read["input_ids"]
+    read = tokenizer(
+        [corpus.texts[row] for row in batch.doc_rows[batch.mask]], truncation=True, max_length=16
+    )
+    assert [ids.tolist() for ids in batch.docs.ids.split(batch.docs.lengths.tolist())] == read[
+        "input_ids"
+    ]
     if kind is LabelDataModule:
         assert batch.queries is None and batch.judged_rows is None
         names = [data.texts.names[number] for number in batch.query_rows]
         for name, docs, mask in zip(names, batch.doc_rows, batch.mask, strict=True):
-            assert all(corpus.texts[row].startswith(f"{WORDS[int(name[6:])]} train") for row in docs[mask])
+            assert all(
+                corpus.texts[row].startswith(f"{WORDS[int(name[6:])]} train") for row in docs[mask]
+            )
         assert batch.labels[batch.mask].eq(1).all()
     else:
         asked = [f"w1 {data.collection.queries.texts[row]}" for row in batch.query_rows]
         read = tokenizer(asked, truncation=True, max_length=12)
-        assert [ids.tolist() for ids in batch.queries.ids.split(batch.queries.lengths.tolist())] == read["input_ids"]
+        assert [
+            ids.tolist() for ids in batch.queries.ids.split(batch.queries.lengths.tolist())
+        ] == read["input_ids"]
 
 
 @pytest.mark.parametrize("kind", [GroupDataModule, LabelDataModule])
 def test_workers_change_nothing_and_epochs_and_seeds_do(collection_folder, labelled, kind):
     path = labelled if kind is LabelDataModule else collection_folder
-    alone, helped, other = (opened(path, kind=kind, **o) for o in ({}, {"num_workers": 2}, {"seed": 1}))
+    alone, helped, other = (
+        opened(path, kind=kind, **o) for o in ({}, {"num_workers": 2}, {"seed": 1})
+    )
     epochs = [batches(alone, epoch) for epoch in (0, 1)]
     for epoch, expected in enumerate(epochs):
         assert all(equal(a, b) for a, b in zip(expected, batches(helped, epoch), strict=True))
     assert not all(torch.equal(a.doc_rows, b.doc_rows) for a, b in zip(*epochs, strict=True))
-    assert not all(torch.equal(a.doc_rows, b.doc_rows) for a, b in zip(epochs[0], batches(other, 0), strict=True))
+    assert not all(
+        torch.equal(a.doc_rows, b.doc_rows)
+        for a, b in zip(epochs[0], batches(other, 0), strict=True)
+    )
 
 
 def under_a_trainer(data):
@@ -104,6 +108,7 @@ def under_a_trainer(data):
         world_size=1,
         limit_train_batches=1.0,
         fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress)),
+        lightning_module=None,
         state=SimpleNamespace(fn="fit"),
         strategy=SimpleNamespace(root_device=torch.device("cpu")),
     )
@@ -118,7 +123,9 @@ def test_a_resumed_run_goes_on_where_the_trainer_was(labelled):
     under_a_trainer(data)
     data.load_state_dict({"consumed": n_steps + 3, "steps": n_steps})
     resumed = list(data.train_dataloader())
-    assert len(resumed) == n_steps - 3 and all(equal(a, b) for a, b in zip(resumed, whole[n_steps + 3 :], strict=True))
+    assert len(resumed) == n_steps - 3 and all(
+        equal(a, b) for a, b in zip(resumed, whole[n_steps + 3 :], strict=True)
+    )
     with pytest.raises(InputError, match="the checkpoint comes from epochs of 99 steps"):
         data.load_state_dict({"consumed": 3, "steps": 99})
 
@@ -127,7 +134,9 @@ def test_a_resumed_run_goes_on_where_the_trainer_was(labelled):
 def several(tmp_path_factory):
     """20 queries, of which query q has q modulo 4 relevant documents more than one: 50 pairs."""
     folder = write_collection(tmp_path_factory.mktemp("several") / "c", n_queries=20)
-    lines = [f"train-q{q}\ttrain-q{q}-d{d}\t{int(d <= q % 4)}\n" for q in range(20) for d in range(6)]
+    lines = [
+        f"train-q{q}\ttrain-q{q}-d{d}\t{int(d <= q % 4)}\n" for q in range(20) for d in range(6)
+    ]
     (folder / "qrels/train.tsv").write_text("".join(lines))
     return folder
 
@@ -135,13 +144,16 @@ def several(tmp_path_factory):
 KINDS = {
     "groups of one": (GroupDataModule, {"groups": 16, "docs_per_group": 1}),
     "groups of two": (GroupDataModule, {"groups": 16, "docs_per_group": 2}),
-    "triplets": (TripletDataModule, {"batch_size": 16, "bucket_window": 2, "negatives_per_query": 2}),
+    "triplets": (
+        TripletDataModule,
+        {"batch_size": 16, "bucket_window": 2, "negatives_per_query": 2},
+    ),
 }
 
 
 def of_pairs(path, kind: str, **options) -> GroupDataModule | TripletDataModule:
     module, own = KINDS[kind]
-    data = module(str(path), **own | options, epoch="pairs", seed=0, reads=apart())
+    data = data_module(module, str(path), **own | options, epoch="pairs", seed=0, reads=apart())
     data.prepare_data()
     data.setup("fit")
     return data
@@ -151,19 +163,31 @@ def of_pairs(path, kind: str, **options) -> GroupDataModule | TripletDataModule:
 def test_an_epoch_over_pairs_has_every_relevant_document_once(several, kind):
     data = of_pairs(several, kind)
     judged = data.collection.judgements("train")
-    every = sorted((q, doc) for q in judged.query_rows for doc, grade in zip(*judged.of(q), strict=True) if grade > 0)
-    assert len(every) == 50 and data.state_dict()["steps"] == (2 if kind == "groups of two" else 4)  # of 30 groups, of 50 rows
+    every = sorted(
+        (q, doc)
+        for q in judged.query_rows
+        for doc, grade in zip(*judged.of(q), strict=True)
+        if grade > 0
+    )
+    assert len(every) == 50 and data.state_dict()["steps"] == (
+        2 if kind == "groups of two" else 4
+    )  # of 30 groups, of 50 rows
     for epoch in range(2):
         seen = []
         for batch in batches(data, epoch):
             relevant = (batch.labels > 0) & batch.mask
-            seen += zip(batch.query_rows[relevant.nonzero()[:, 0]].tolist(), batch.doc_rows[relevant].tolist(), strict=True)
+            seen += zip(
+                batch.query_rows[relevant.nonzero()[:, 0]].tolist(),
+                batch.doc_rows[relevant].tolist(),
+                strict=True,
+            )
         assert sorted(seen) == every
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_of_pairs_does_not_depend_on_the_ones_before(several, kind):
-    data, fresh = of_pairs(several, kind), of_pairs(several, kind, num_workers=2)
+    data = of_pairs(several, kind)
+    fresh = of_pairs(several, kind, num_workers=2)
     whole = [batches(data, epoch) for epoch in range(2)]
     for step in reversed(range(len(data.train))):
         assert equal(fresh.train[1, step], whole[1][step])
@@ -173,17 +197,24 @@ def test_a_batch_of_pairs_does_not_depend_on_the_ones_before(several, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_one_query_in_a_batch_never_take_its_relevant_documents_for_irrelevant(several, kind):
-    data, n_shared = of_pairs(several, kind), 0
+def test_rows_of_one_query_in_a_batch_never_take_its_relevant_documents_for_irrelevant(
+    several, kind
+):
+    data = of_pairs(several, kind)
+    n_shared = 0
     judged = data.collection.judgements("train")
     for batch in batches(data, 0):
         embeddings = torch.zeros(*batch.mask.shape, 1)
         own = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, batch.judged_rows)
         longer = queries_against_all(Embedded(embeddings[:, 0], embeddings, *own))
         n_shared += len(batch.query_rows) - len(set(batch.query_rows.tolist()))
-        for query, labels, mask in zip(batch.query_rows.tolist(), longer.labels, longer.mask, strict=True):
+        for query, labels, mask in zip(
+            batch.query_rows.tolist(), longer.labels, longer.mask, strict=True
+        ):
             rows, grades = judged.of(query)
-            assert not set(batch.doc_rows.flatten()[mask & (labels == 0)].tolist()) & set(rows[grades > 0].tolist())
+            assert not set(batch.doc_rows.flatten()[mask & (labels == 0)].tolist()) & set(
+                rows[grades > 0].tolist()
+            )
             assert (mask & (labels > 0)).any() and (mask & (labels == 0)).any()
     assert n_shared > 0
 
@@ -197,77 +228,37 @@ def test_the_data_module_knows_its_rank(labelled, monkeypatch):
         seen.append(opened(labelled, kind=LabelDataModule).train[0, 0].query_rows.tolist())
     assert seen == [whole[0::2], whole[1::2]]
     monkeypatch.setattr(LabelDataModule, "world_size", 5)
-    with pytest.raises(InputError, match="groups must be at least the number of processes, 5, got 4"):
+    with pytest.raises(
+        InputError, match="groups must be at least the number of processes, 5, got 4"
+    ):
         opened(labelled, kind=LabelDataModule)
-
-
-def test_labelled_texts_are_queries_against_the_others_of_their_split(labelled, caplog):
-    data = opened(labelled, kind=LabelDataModule, candidates="corpus", depth=4)
-    assert data.collection.queries.key == data.collection.corpus.key and len(data.collection.corpus) == 15
-    assert data.corpus.own_texts and len(data.corpus.queries) == len(data.corpus.docs) == 15 and data.corpus.depth == 4
-    lists = [one for batch in data.pools("dev").batches for one in batch]
-    assert sorted(one.query_row for one in lists) == list(range(15))
-    assert all(len(one.judged_rows) == 4 and one.query_row not in one.judged_rows for one in lists)
-    assert all(batch.queries is not None for batch in data.val_dataloader())
-    data.setup("test")
-    assert {text.split()[1] for text in data.collection.corpus.texts} == {"test"} and len(data.pools("test").batches) == 3
-    with caplog.at_level(logging.INFO, "ltr"):
-        assert opened(labelled, kind=LabelDataModule).pools("dev") is None
-        (labelled / "dev.tsv").unlink()
-        assert opened(labelled, kind=LabelDataModule, candidates="corpus", depth=4).val_dataloader() == []
-    assert "labelled texts are evaluated by search alone (candidates: corpus): there is no validation" in caplog.text
-    assert "has no judgements for 'dev': training goes without validation" in caplog.text
-    with pytest.raises(InputError, match="labelled texts have no candidates; to evaluate, set candidates to corpus"):
-        opened(labelled, "test", kind=LabelDataModule)
-
-
-def test_a_split_that_is_not_measured_is_not_looked_at(labelled):
-    """No two dev texts share a label, so nothing could be found there; ``test`` does not ask for it."""
-    (labelled / "dev.tsv").write_text("one\ta\ntwo\tb\n")
-    data = LabelDataModule(str(labelled), 2, 2, candidates="corpus", depth=4, seed=0, reads=apart())
-    data.trainer = SimpleNamespace(state=SimpleNamespace(fn="test"), global_rank=0, world_size=1)
-    data.prepare_data()
-    data.setup("test")
-    assert len(data.pools("test").batches) == 1
-    data.trainer.state.fn = "validate"
-    with pytest.raises(InputError, match="no two texts have the same label"):
-        data.prepare_data()
-
-
-def test_the_log_says_what_an_epoch_does_not_see(tmp_path, caplog):
-    """In threes: 10 texts of a (one left over), 5 of b (3 and 2), one of c; of 3 + 2 groups in pairs, one of a is alone."""
-    lines = [f"{label} {i}\t{label}\n" for label, n in (("a", 10), ("b", 5), ("c", 1)) for i in range(n)]
-    (tmp_path / "train.tsv").write_text("".join(lines))
-    with caplog.at_level(logging.INFO, "ltr"):
-        data = opened(tmp_path / "train.tsv", kind=LabelDataModule, groups=2, docs_per_group=3)
-    assert len(data.train) == 2
-    for message in ("1 of 3 labels have one text only and are left out", "1 of 16 texts are left over alone",
-                    "1 of 5 groups have fewer than 3 documents", "1 of 5 groups find none to share a batch with"):  # fmt: skip
-        assert message in caplog.text
-    with caplog.at_level(logging.INFO, "ltr"):
-        opened(write_collection(tmp_path / "c", n_queries=5), docs_per_group=2)
-    assert "5 of 5 groups have fewer than 2 documents" in caplog.text
 
 
 def test_what_cannot_be_learnt_from_is_refused(tmp_path, collection_folder, labelled):
     folder = write_collection(tmp_path / "c", n_queries=3)
     qrels = folder / "qrels/train.tsv"
     qrels.write_text(qrels.read_text().replace("train-q1-d0\t1", "train-q1-d0\t0"))
-    with pytest.raises(InputError, match="1 of 3 queries have no document with a grade above 0, first 'train-q1'"):
+    with pytest.raises(
+        InputError, match="1 of 3 queries have no document with a grade above 0, first 'train-q1'"
+    ):
         opened(folder)
     qrels.write_text("train-q0\ttrain-q0-d0\t1\n")
     with pytest.raises(InputError, match="a batch needs at least 2 queries.*got 1"):
         opened(folder)
-    with pytest.raises(InputError, match="groups must be at most 6, the labels with two texts or more, got 7"):
+    with pytest.raises(
+        InputError, match="groups must be at most 6, the labels with two texts or more, got 7"
+    ):
         opened(labelled, kind=LabelDataModule, groups=7)
     (labelled / "train.tsv").write_text("one\ta\ntwo\ta\nthree\tb\n")
-    with pytest.raises(InputError, match="at least two labels must have two texts or more, got 1 of 2 labels"):
+    with pytest.raises(
+        InputError, match="at least two labels must have two texts or more, got 1 of 2 labels"
+    ):
         opened(labelled, kind=LabelDataModule, groups=2)
     (labelled / "train.tsv").unlink()
     with pytest.raises(InputError, match="there is no train.tsv"):
         opened(labelled, kind=LabelDataModule, groups=2)
     for path, kind in ((collection_folder, GroupDataModule), (labelled, LabelDataModule)):
-        data = kind(str(path), groups=2, reads=JoinedPairs(wordpiece_tokenizer(), 24))
+        data = data_module(kind, str(path), groups=2, reads=JoinedPairs(wordpiece_tokenizer(), 24))
         with pytest.raises(InputError, match="a cross-encoder can't learn from groups"):
             data.setup("fit")
 
@@ -276,7 +267,11 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path, collection_folder, labe
     "kind, options, message",
     [
         (GroupDataModule, {"groups": 1}, "groups must be at least 2, got 1"),
-        (GroupDataModule, {"epoch": "docs"}, r"epoch must be one of queries, pairs, got 'docs' \(option epoch\)"),
+        (
+            GroupDataModule,
+            {"epoch": "docs"},
+            r"epoch must be one of queries, pairs, got 'docs' \(option epoch\)",
+        ),
         (GroupDataModule, {"docs_per_group": 0}, "docs_per_group must be at least 1, got 0"),
         (LabelDataModule, {"groups": 1}, "groups must be at least 2, got 1"),
         (LabelDataModule, {"docs_per_group": 1}, "docs_per_group must be at least 2, got 1"),
@@ -285,4 +280,4 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path, collection_folder, labe
 )
 def test_bad_options(kind, options, message):
     with pytest.raises(InputError, match=message):
-        kind("x", **options)
+        data_module(kind, "x", **options)

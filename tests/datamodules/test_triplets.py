@@ -8,11 +8,14 @@ from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.mining.negatives import MinedNegatives
 from tests.conftest import wordpiece_tokenizer, write_collection
+from tests.datasets import data_module
 
 
 def module(folder, **options):
     options = {"batch_size": 4, "negatives_per_query": 3, "eval_batch_size": 7} | options
-    data = TripletDataModule(str(folder), **options, reads=JoinedPairs(wordpiece_tokenizer(), 24))
+    data = data_module(
+        TripletDataModule, str(folder), **options, reads=JoinedPairs(wordpiece_tokenizer(), 24)
+    )
     data.setup("fit")
     return data
 
@@ -33,7 +36,9 @@ def test_a_row_is_a_query_with_its_relevant_document_and_others(collection_folde
     judged = data.collection.judgements("train")
     seen = []
     for batch in batches(data, 0):
-        assert batch.mask.all() and batch.labels.tolist() == [[1.0, 0.0, 0.0, 0.0]] * len(batch.labels)
+        assert batch.mask.all() and batch.labels.tolist() == [[1.0, 0.0, 0.0, 0.0]] * len(
+            batch.labels
+        )
         for query, docs in zip(batch.query_rows.tolist(), batch.doc_rows.tolist(), strict=True):
             rows, grades = judged.of(query)
             relevant = set(rows[grades > 0].tolist())
@@ -46,18 +51,31 @@ def test_a_row_is_a_query_with_its_relevant_document_and_others(collection_folde
 
 def test_the_tokens_of_a_batch_are_those_of_its_rows(collection_folder):
     data = module(collection_folder)
-    tokenizer, collection = data.reads.tokenizer, data.collection
+    tokenizer = data.reads.tokenizer
+    collection = data.collection
     batch = batches(data, 1)[2]
     ids = batch.pairs.ids.split(batch.pairs.lengths.tolist())
-    pairs = [(q, d) for q, docs in zip(batch.query_rows.tolist(), batch.doc_rows.tolist(), strict=True) for d in docs]
+    pairs = [
+        (q, d)
+        for q, docs in zip(batch.query_rows.tolist(), batch.doc_rows.tolist(), strict=True)
+        for d in docs
+    ]
     for (q, d), pair in zip(pairs, ids, strict=True):
-        expected = tokenizer(collection.queries.texts[q], collection.corpus.texts[d], truncation="only_second", max_length=24)
+        expected = tokenizer(
+            collection.queries.texts[q],
+            collection.corpus.texts[d],
+            truncation="only_second",
+            max_length=24,
+        )
         assert pair.tolist() == expected["input_ids"]
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
+)
 def test_workers_change_nothing(collection_folder, options):
-    expected, other = module(collection_folder), module(collection_folder, **options)
+    expected = module(collection_folder)
+    other = module(collection_folder, **options)
     for epoch in (0, 1):
         for a, b in zip(batches(expected, epoch), batches(other, epoch), strict=True):
             assert all(torch.equal(x, y) for x, y in zip(flat(a), flat(b), strict=True))
@@ -74,7 +92,10 @@ def test_a_batch_does_not_depend_on_the_ones_before(collection_folder):
     data = module(collection_folder, bucket_window=3)
     in_order = [flat(data.train[1, step]) for step in range(len(data.train))]
     for step in reversed(range(len(data.train))):
-        assert all(torch.equal(a, b) for a, b in zip(flat(data.train[1, step]), in_order[step], strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(flat(data.train[1, step]), in_order[step], strict=True)
+        )
 
 
 def test_fewer_documents_than_asked_make_a_shorter_row(tmp_path):
@@ -88,13 +109,17 @@ def test_a_query_without_positives_is_refused_and_one_without_negatives_left_out
     folder = write_collection(tmp_path / "c", n_queries=6, n_docs=3)
     qrels = folder / "qrels/train.tsv"
     everything = "".join(f"train-q0\ttrain-q0-d{d}\t1\n" for d in range(3))
-    kept = "".join(line + "\n" for line in qrels.read_text().splitlines() if not line.startswith("train-q0"))
+    kept = "".join(
+        line + "\n" for line in qrels.read_text().splitlines() if not line.startswith("train-q0")
+    )
     qrels.write_text(kept + everything)
     with caplog.at_level("INFO"):
         data = module(folder)
     assert data.train.plan.n_rows == 5 and "1 of 6 queries have no negatives" in caplog.text
     qrels.write_text(kept + "train-q0\ttrain-q0-d1\t0\n")
-    with pytest.raises(InputError, match="1 of 6 queries have no document with a grade above 0, first 'train-q0'"):
+    with pytest.raises(
+        InputError, match="1 of 6 queries have no document with a grade above 0, first 'train-q0'"
+    ):
         module(folder)
 
 
@@ -104,15 +129,23 @@ def test_mined_negatives_bring_their_distances(tmp_path, collection_folder):
     ids = np.full((len(collection.queries), 4), -1)
     distances = np.zeros(ids.shape, dtype=np.float32)
     for query in judged.query_rows:
-        ids[query, :3] = np.random.default_rng(query).choice(len(collection.corpus), 3, replace=False)
-        ids[query, 3] = judged.of(query)[0][0]  # its relevant document, which must not come back as a negative
+        ids[query, :3] = np.random.default_rng(query).choice(
+            len(collection.corpus), 3, replace=False
+        )
+        ids[query, 3] = judged.of(query)[0][
+            0
+        ]  # its relevant document, which must not come back as a negative
         distances[query] = ids[query] / 7
     MinedNegatives(ids, distances, {"seed": 0}).save(tmp_path / "0000", collection)
     data = module(collection_folder, negatives=str(tmp_path / "0000"))
     for batch in batches(data, 0):
-        wanted = (batch.doc_rows / 7).masked_fill(batch.labels > 0, 0.0).masked_fill(~batch.mask, 0.0)
+        wanted = (
+            (batch.doc_rows / 7).masked_fill(batch.labels > 0, 0.0).masked_fill(~batch.mask, 0.0)
+        )
         torch.testing.assert_close(batch.distances, wanted.float())
-        for query, docs in zip(batch.query_rows.tolist(), batch.doc_rows[:, 1:].tolist(), strict=True):
+        for query, docs in zip(
+            batch.query_rows.tolist(), batch.doc_rows[:, 1:].tolist(), strict=True
+        ):
             assert set(docs) <= {*ids[query, :3].tolist(), 0}
     with pytest.raises(InputError, match="another collection"):
         module(write_collection(tmp_path / "other", seed=9), negatives=str(tmp_path / "0000"))
@@ -123,22 +156,31 @@ def test_mined_negatives_bring_their_distances(tmp_path, collection_folder):
 def test_pools_hold_every_judged_query_with_all_its_grades(collection_folder):
     data = module(collection_folder)
     dev = [batch for batch in data.val_dataloader()]
-    assert sorted(q for b in dev for q in b.query_rows.tolist()) == data.collection.judgements("dev").query_rows.tolist()
+    assert (
+        sorted(q for b in dev for q in b.query_rows.tolist())
+        == data.collection.judgements("dev").query_rows.tolist()
+    )
     assert all(b.labels.sum(dim=1).eq(1).all() and b.ideal[:, 0].eq(1).all() for b in dev)
     cut = module(collection_folder, candidates="bm25", depth=2)
     for batch in cut.val_dataloader():
         assert batch.mask.sum(dim=1).max() <= 2
-        assert batch.ideal[:, 0].eq(1).all()  # whether or not the relevant document is among the two
+        assert (
+            batch.ideal[:, 0].eq(1).all()
+        )  # whether or not the relevant document is among the two
 
 
-@pytest.mark.parametrize("option", ["positives", "negatives_per_query", "negatives_depth", "batch_size", "bucket_window"])
+@pytest.mark.parametrize(
+    "option", ["positives", "negatives_per_query", "negatives_depth", "batch_size", "bucket_window"]
+)
 def test_an_option_below_one_is_refused(option):
     with pytest.raises(InputError, match=f"{option} must be at least 1, got 0"):
-        TripletDataModule("x", **{option: 0})
+        data_module(TripletDataModule, "x", **{option: 0})
 
 
 def test_an_epoch_is_over_queries_or_pairs():
-    with pytest.raises(InputError, match=r"epoch must be one of queries, pairs, got 'docs' \(option epoch\)"):
+    with pytest.raises(
+        InputError, match=r"epoch must be one of queries, pairs, got 'docs' \(option epoch\)"
+    ):
         TripletDataModule("x", epoch="docs")
 
 
@@ -158,7 +200,9 @@ def test_pools_that_are_missing_name_the_option(tmp_path):
     with pytest.raises(InputError, match=r"set negatives to bm25 \(option negatives\)"):
         module(folder)
     (folder / "candidates/dev.trec").unlink()
-    with pytest.raises(InputError, match=r"set candidates to bm25 and depth to 100 \(option candidates\)"):
+    with pytest.raises(
+        InputError, match=r"set candidates to bm25 and depth to 100 \(option candidates\)"
+    ):
         module(folder, negatives="bm25")
 
 
@@ -177,36 +221,75 @@ def test_without_a_training_split_the_judgements_are_missed_and_not_the_pools(tm
     folder = write_collection(tmp_path / "c", n_queries=5)
     for name in ("qrels/train.tsv", "qrels/dev.tsv", "candidates/train.trec"):
         (folder / name).unlink()
-    with pytest.raises(InputError, match=r"no judgements for the split 'train', only for \['test'\]"):
+    with pytest.raises(
+        InputError, match=r"no judgements for the split 'train', only for \['test'\]"
+    ):
         module(folder)
 
 
 @pytest.mark.parametrize("depth", [10**6, 2**63])
 def test_a_depth_beyond_all_lists_is_all_of_them(collection_folder, depth):
     whole, deep = (module(collection_folder, negatives_depth=d, depth=d) for d in (None, depth))
-    assert all(torch.equal(a, b) for a, b in zip(flat(whole.train[0, 1]), flat(deep.train[0, 1]), strict=True))
-    bm25 = module(collection_folder, negatives="bm25", negatives_depth=depth, candidates="bm25", depth=depth)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(flat(whole.train[0, 1]), flat(deep.train[0, 1]), strict=True)
+    )
+    bm25 = module(
+        collection_folder, negatives="bm25", negatives_depth=depth, candidates="bm25", depth=depth
+    )
     assert bm25.train[0, 1].labels.shape[1] == 4  # a relevant document and three others
 
 
-def arrays(ids: np.ndarray, dtype: str = "int64", distances: str = "float32", value: object = 1) -> dict[str, np.ndarray]:
+def arrays(
+    ids: np.ndarray, dtype: str = "int64", distances: str = "float32", value: object = 1
+) -> dict[str, np.ndarray]:
     return {"ids": ids.astype(dtype), "distances": np.full(ids.shape, value).astype(distances)}
 
 
 DAMAGED = {
-    "infinite": (lambda ids: arrays(ids, value=np.inf), r"distances must be finite \(float32\), got inf at \[0, 0\]; mine again"),
-    "no number": (lambda ids: arrays(ids, value=np.nan), r"distances must be finite \(float32\), got nan at \[0, 0\]"),
-    "beyond float32": (lambda ids: arrays(ids, distances="float64", value=1e39), r"distances must be finite .*, got 1e\+39 at"),
-    "float ids": (lambda ids: arrays(ids, "float32"), "ids must be whole numbers, distances floats, got float32 and float32"),
+    "infinite": (
+        lambda ids: arrays(ids, value=np.inf),
+        r"distances must be finite \(float32\), got inf at \[0, 0\]; mine again",
+    ),
+    "no number": (
+        lambda ids: arrays(ids, value=np.nan),
+        r"distances must be finite \(float32\), got nan at \[0, 0\]",
+    ),
+    "beyond float32": (
+        lambda ids: arrays(ids, distances="float64", value=1e39),
+        r"distances must be finite .*, got 1e\+39 at",
+    ),
+    "float ids": (
+        lambda ids: arrays(ids, "float32"),
+        "ids must be whole numbers, distances floats, got float32 and float32",
+    ),
     "bool ids": (lambda ids: arrays(ids, "bool"), "got bool and float32"),
     "text ids": (lambda ids: arrays(ids, "str"), "got <U21 and float32"),
-    "complex distances": (lambda ids: arrays(ids, distances="complex64"), "got int64 and complex64"),
-    "one dimension": (lambda ids: arrays(ids[:, 0]), r"must be \[Q=90, K\], got \(90,\) and \(90,\)"),
-    "a list as manifest": (lambda ids: {"manifest": b"[]"}, r"negatives must be .* \(manifest.json must be one JSON object\)"),
+    "complex distances": (
+        lambda ids: arrays(ids, distances="complex64"),
+        "got int64 and complex64",
+    ),
+    "one dimension": (
+        lambda ids: arrays(ids[:, 0]),
+        r"must be \[Q=90, K\], got \(90,\) and \(90,\)",
+    ),
+    "a list as manifest": (
+        lambda ids: {"manifest": b"[]"},
+        r"negatives must be .* \(manifest.json must be one JSON object\)",
+    ),
     "a deep manifest": (lambda ids: {"manifest": b"[" * 100_000}, "negatives must be .*recursion"),
-    "an empty array": (lambda ids: {"ids": b""}, "ids.npy: expected a whole .npy file, got an error .*; make it again"),
-    "a cut array": (lambda ids: {"distances": 200}, "distances.npy: expected a whole .npy file, got an error .*; make it again"),
-    "no array": (lambda ids: {"ids": None}, "ids.npy: expected a whole .npy file, got an error .*No such file"),
+    "an empty array": (
+        lambda ids: {"ids": b""},
+        "ids.npy: expected a whole .npy file, got an error .*; make it again",
+    ),
+    "a cut array": (
+        lambda ids: {"distances": 200},
+        "distances.npy: expected a whole .npy file, got an error .*; make it again",
+    ),
+    "no array": (
+        lambda ids: {"ids": None},
+        "ids.npy: expected a whole .npy file, got an error .*No such file",
+    ),
 }
 
 
@@ -244,5 +327,8 @@ def test_workers_started_by_spawn_map_the_files_again(collection_folder):
 
     data = module(collection_folder)
     sent = pickle.dumps(data.train)
-    assert all(torch.equal(a, b) for a, b in zip(flat(pickle.loads(sent)[0, 1]), flat(data.train[0, 1]), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(flat(pickle.loads(sent)[0, 1]), flat(data.train[0, 1]), strict=True)
+    )
     assert data.collator.docs.folder.name.encode() in sent

@@ -44,20 +44,35 @@ def lists_of(rank: int) -> Embedded:
 
 
 def _gather(rank: int, folder: str) -> None:
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3
+    )
     lists = lists_of(rank)
     whole = gathered(lists)
     refused = []
-    absent = [lists._replace(**{name: None}) for name in ("queries", "judged_rows", "doc_keys", "judged_keys", "distances")]
+    absent = [
+        lists._replace(**{name: None})
+        for name in ("queries", "judged_rows", "doc_keys", "judged_keys", "distances")
+    ]
     for other in (*absent, lists._replace(docs=lists.docs[..., :1])):
         with pytest.raises(ValueError, match="all ranks must have") as error:
             gathered(other if rank == 2 else lists)
         refused.append(str(error.value))
-    groups = gathered(lists._replace(queries=None, judged_rows=None, doc_keys=None, judged_keys=None, distances=None))
+    groups = gathered(
+        lists._replace(
+            queries=None, judged_rows=None, doc_keys=None, judged_keys=None, distances=None
+        )
+    )
     none = gathered(Embedded(*(t[:0] for t in lists)))
     gradients = None
-    if rank == 0:  # alone: a backward pass with communication would wait for the others, and fail when they have left
-        value = (whole.docs * torch.arange(1.0, 19.0).view(3, 3, 2)).sum() + 5 * whole.queries[0].sum()
+    if (
+        rank == 0
+        # alone: a backward pass with communication would wait for the others, and fail when they
+        # have left
+    ):
+        value = (whole.docs * torch.arange(1.0, 19.0).view(3, 3, 2)).sum() + 5 * whole.queries[
+            0
+        ].sum()
         gradients = torch.autograd.grad(value, (lists.docs, lists.queries))
     torch.save((whole, groups, len(none.mask), refused, gradients), f"{folder}/{rank}")
     distributed.destroy_process_group()
@@ -74,21 +89,42 @@ def test_every_rank_has_the_lists_of_all_in_the_order_of_ranks(three_ranks):
     for whole, *_ in three_ranks:
         assert whole.queries.tolist() == [[0, -1], [-6, -7], [-200, -201]]
         zero = [0, 0]
-        assert whole.docs.tolist() == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]], [[200, 201], zero, zero]]
-        assert whole.labels.tolist() == [[1, 1, 1], [1, 1, 1], [3, 0, 0]] and not whole.labels.requires_grad
-        assert whole.distances.tolist() == [[0.5, 0.5, 0.5]] * 2 + [[2.5, 0, 0]] and not whole.distances.requires_grad
-        assert whole.mask.tolist() == [[True, True, True], [True, False, False], [True, False, False]]
+        assert whole.docs.tolist() == [
+            [[0, 1], [2, 3], [4, 5]],
+            [[6, 7], [8, 9], [10, 11]],
+            [[200, 201], zero, zero],
+        ]
+        assert (
+            whole.labels.tolist() == [[1, 1, 1], [1, 1, 1], [3, 0, 0]]
+            and not whole.labels.requires_grad
+        )
+        assert (
+            whole.distances.tolist() == [[0.5, 0.5, 0.5]] * 2 + [[2.5, 0, 0]]
+            and not whole.distances.requires_grad
+        )
+        assert whole.mask.tolist() == [
+            [True, True, True],
+            [True, False, False],
+            [True, False, False],
+        ]
         assert whole.query_rows.tolist() == [0, 1, 20]
         assert (whole.doc_rows - 2**60).tolist() == [[0, 1, 2], [3, 4, 5], [20, -(2**60), -(2**60)]]
         assert whole.judged_rows.tolist() == [[0, -1], [1, -1], [40, 41]]
         assert (whole.judged_keys - 2**60).tolist() == [[0, -(2**60)], [1, -(2**60)], [40, 41]]
-        assert (-(2**60) - whole.doc_keys).tolist() == [[0, 1, 2], [3, 4, 5], [0, -(2**60), -(2**60)]]
+        assert (-(2**60) - whole.doc_keys).tolist() == [
+            [0, 1, 2],
+            [3, 4, 5],
+            [0, -(2**60), -(2**60)],
+        ]
 
 
 def test_what_no_rank_has_is_not_there_and_what_some_have_is_refused_by_all(three_ranks):
     for whole, groups, n_none, refused, _ in three_ranks:
         assert (
-            groups.queries is None and groups.judged_rows is None and groups.distances is None and groups.docs.equal(whole.docs)
+            groups.queries is None
+            and groups.judged_rows is None
+            and groups.distances is None
+            and groups.docs.equal(whole.docs)
         )
         assert n_none == 0
         assert [message.split(": ")[-1] for message in refused] == [
@@ -105,7 +141,9 @@ def test_what_no_rank_has_is_not_there_and_what_some_have_is_refused_by_all(thre
 
 
 def test_a_rank_gets_the_gradient_of_its_own_part_times_the_ranks_without_the_others(three_ranks):
-    """The weights of the first two lists' documents are 1 to 12, those of the first query 5 and of the second 0; three ranks."""
+    """The weights of the first two lists' documents are 1 to 12, those of the first query 5 and of
+    the second 0; three ranks.
+    """
     docs, queries = three_ranks[0][-1]
     assert docs.flatten().tolist() == [3.0 * weight for weight in range(1, 13)]
     assert queries.tolist() == [[15.0, 15.0], [0.0, 0.0]]
@@ -114,7 +152,9 @@ def test_a_rank_gets_the_gradient_of_its_own_part_times_the_ranks_without_the_ot
 def test_one_rank_keeps_its_lists(tmp_path):
     lists = lists_of(0)
     assert gathered(lists) is lists
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
     try:
         assert gathered(lists) is lists
     finally:

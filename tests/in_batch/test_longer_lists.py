@@ -1,40 +1,20 @@
+"""Tests."""
+
 import pytest
 import torch
 
 from ltr.in_batch.embedded import Embedded
 from ltr.in_batch.guide import mask_likely_relevant
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
-
-
-def bools(*rows: str) -> torch.Tensor:
-    """``"11 0"`` → [True, True, False]; spaces part the lists."""
-    return torch.tensor([[mark == "1" for mark in row.replace(" ", "")] for row in rows])
-
-
-def grades(*rows: str) -> torch.Tensor:
-    return torch.tensor([[float(mark) for mark in row.replace(" ", "")] for row in rows])
-
-
-def embedded(labels, doc_rows, query_rows, judged_rows=None, mask=None, with_queries=True) -> Embedded:
-    """Embeddings of one dimension: −1 − query row, and the document's row."""
-    doc_rows, query_rows = torch.as_tensor(doc_rows), torch.as_tensor(query_rows)
-    labels = torch.as_tensor(labels, dtype=torch.float32)
-    return Embedded(
-        queries=(-1.0 - query_rows).unsqueeze(1) if with_queries else None,
-        docs=doc_rows.float().unsqueeze(2),
-        labels=labels,
-        mask=torch.ones_like(labels, dtype=torch.bool) if mask is None else mask,
-        query_rows=query_rows,
-        doc_rows=doc_rows,
-        judged_rows=None if judged_rows is None else torch.tensor(judged_rows),
-    )
+from tests.in_batch.batches import bools, embedded, grades
 
 
 def test_queries_against_all_by_hand():
     """Columns are documents 1 2 3, 4 2 and padding, 5 6 4.
 
-    The first query leaves out the second 2, which is in its own list, the 6 that is judged for it, and the second 4. The second
-    query has 2 and 4 in its list, wherever else they stand; the third has 4 in its list, and the second 2 repeats the first.
+    The first query leaves out the second 2, which is in its own list, the 6 that is judged for it,
+    and the second 4. The second query has 2 and 4 in its list, wherever else they stand; the third
+    has 4 in its list, and the second 2 repeats the first.
     """
     lists = embedded(
         labels=[[2, 0, 1], [1, 0, 0], [1, 0, 0]],
@@ -51,12 +31,17 @@ def test_queries_against_all_by_hand():
 
 
 def test_distances_stay_with_the_own_documents_of_a_query():
-    """Queries 10 and 11 with two documents each; in the square the four documents are anchors, and have none."""
+    """Queries 10 and 11 with two documents each; in the square the four documents are anchors, and
+    have none.
+    """
     lists = embedded(labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[10, 11])
     assert queries_against_all(lists).distances is None and all_against_all(lists).distances is None
     given = torch.tensor([[0.0, 0.5], [0.0, 0.25]])
     of_queries = torch.tensor([[0.0, 0.5, torch.nan, torch.nan], [torch.nan, torch.nan, 0.0, 0.25]])
-    longer, square = (form(lists._replace(distances=given)).distances for form in (queries_against_all, all_against_all))
+    longer, square = (
+        form(lists._replace(distances=given)).distances
+        for form in (queries_against_all, all_against_all)
+    )
     torch.testing.assert_close(longer, of_queries, equal_nan=True)
     torch.testing.assert_close(square[:2, 2:], of_queries, equal_nan=True)
     assert square.isnan().sum() == 6 * 6 - 4
@@ -64,70 +49,34 @@ def test_distances_stay_with_the_own_documents_of_a_query():
     assert all_against_all(groups).distances is None
 
 
-def test_documents_of_one_text_are_one_document():
-    """Documents 1, 2 and 3, 4 of two queries, where 4 has the text of 1 and 3 that of 9, which is judged for the first query.
-
-    The first query leaves out 4, the text of its own 1, and the second 1, the text of its own 4. The 3 stays: no document of the
-    batch says that 9 has its text.
-    """
-    lists = embedded(labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[0, 1], judged_rows=[[1, 9], [3, -1]])
-    longer = queries_against_all(lists._replace(doc_keys=torch.tensor([[7, 8], [6, 7]])))
-    assert longer.labels.equal(grades("10 00", "00 10"))
-    assert longer.mask.equal(bools("11 10", "01 11"))
-    square = all_against_all(lists._replace(doc_keys=torch.tensor([[7, 8], [6, 7]])))
-    assert square.mask[:2, 2:].equal(longer.mask)
-
-
-def test_the_text_of_a_judged_document_is_judged_under_every_row():
-    """As above, with the keys of the judged too: the 3, which has the text of the judged 9, is left out, in the batch or not."""
-    lists = embedded(labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[0, 1], judged_rows=[[1, 9], [3, -1]])
-    lists = lists._replace(doc_keys=torch.tensor([[7, 8], [6, 7]]), judged_keys=torch.tensor([[7, 6], [6, 0]]))
-    longer = queries_against_all(lists)
-    assert longer.mask.equal(bools("11 00", "01 11"))
-    assert all_against_all(lists).mask[:2, 2:].equal(longer.mask)
-
-
-@pytest.mark.parametrize("form, with_queries", [(queries_against_all, True), (all_against_all, True), (all_against_all, False)])
-def test_keys_do_what_one_row_for_each_text_would(form, with_queries):
-    """Of forty random batches, rows r and r + 10 of one text: as if all rows were taken modulo 10."""
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(40):
-        rows = torch.stack([torch.randperm(20, generator=generator)[:4] for _ in range(5)])
-        lists = embedded(
-            labels=torch.randint(0, 2, (5, 4), generator=generator),
-            doc_rows=rows,
-            query_rows=torch.randint(0, 4, (5,), generator=generator),
-            mask=torch.rand(5, 4, generator=generator) < 0.8,
-            with_queries=with_queries,
-        )
-        keys = 1000 - rows % 10
-        found = form(lists._replace(doc_keys=keys))
-        expected = form(lists._replace(doc_rows=rows % 10))
-        judged = torch.randint(-1, 20, (5, 3), generator=generator)
-        named = lists._replace(judged_rows=judged, doc_keys=keys, judged_keys=1000 - judged % 10)
-        other = form(lists._replace(doc_rows=rows % 10, judged_rows=judged.where(judged < 0, judged % 10)))
-        assert form(named).mask.equal(other.mask)
-        assert found.mask.equal(expected.mask) and (found.labels * found.mask).equal(expected.labels * expected.mask)
-        assert not found.mask.equal(form(lists).mask)
-        assert form(lists._replace(doc_keys=rows)).mask.equal(form(lists).mask)
-
-
 def test_all_against_all_by_hand():
-    """Texts are the queries a and b, documents 1 (grade 2) and 2 (grade 0) of a, 3 and 1 (grade 1 both) of b.
+    """Texts are the queries a and b, documents 1 (grade 2) and 2 (grade 0) of a, 3 and 1 (grade 1
+    both) of b.
 
-    Document 1 is relevant to both queries, so no text of either group is irrelevant to it, and the 2 judged for a is so only in
-    the list of a. The anchor of grade 0 is masked.
+    Document 1 is relevant to both queries, so no text of either group is irrelevant to it, and the
+    2 judged for a is so only in the list of a. The anchor of grade 0 is masked.
     """
-    lists = embedded(labels=[[2, 0], [1, 1]], doc_rows=[[1, 2], [3, 1]], query_rows=[0, 1], judged_rows=[[1, 2], [3, 1]])
+    lists = embedded(
+        labels=[[2, 0], [1, 1]],
+        doc_rows=[[1, 2], [3, 1]],
+        query_rows=[0, 1],
+        judged_rows=[[1, 2], [3, 1]],
+    )
     square = all_against_all(lists)
-    assert square.mask.equal(bools("01 11 10", "10 01 11", "10 01 00", "00 00 00", "11 01 01", "01 00 10"))
+    assert square.mask.equal(
+        bools("01 11 10", "10 01 11", "10 01 00", "00 00 00", "11 01 01", "01 00 10")
+    )
     expected = grades("00 20 00", "00 00 11", "10 00 00", "00 00 00", "01 00 01", "01 00 10")
     assert (square.labels * square.mask).equal(expected)
-    assert square.rows.flatten().tolist() == square.columns.flatten().tolist() == [-1, -2, 1, 2, 3, 1]
+    assert (
+        square.rows.flatten().tolist() == square.columns.flatten().tolist() == [-1, -2, 1, 2, 3, 1]
+    )
 
 
 def test_groups_without_queries_are_the_square_of_their_texts():
-    """Three texts of one label and two of another, the last a padding; text 3 has a label of its own, and no positive."""
+    """Three texts of one label and two of another, the last a padding; text 3 has a label of its
+    own, and no positive.
+    """
     lists = embedded(
         labels=torch.ones(3, 3),
         doc_rows=[[5, 1, 4], [2, 0, 0], [3, 0, 0]],
@@ -138,23 +87,39 @@ def test_groups_without_queries_are_the_square_of_their_texts():
     square = all_against_all(lists)
     nothing = "000 000 000"
     assert square.mask.equal(
-        bools("011 110 100", "101 110 100", "110 110 100", "111 010 100", "111 100 100", nothing, "111 110 000", nothing, nothing)
+        bools(
+            "011 110 100",
+            "101 110 100",
+            "110 110 100",
+            "111 010 100",
+            "111 100 100",
+            nothing,
+            "111 110 000",
+            nothing,
+            nothing,
+        )
     )
     own = (square.labels * square.mask).nonzero().tolist()
     assert own == [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1], [3, 4], [4, 3]]
 
 
 def test_two_lists_of_one_query_do_not_take_each_others_relevant_documents_for_irrelevant():
-    """Documents 1 (relevant) and 2 in one list, 3 (relevant) and 4 in the other: 2 and 4 stay irrelevant to both."""
+    """Documents 1 (relevant) and 2 in one list, 3 (relevant) and 4 in the other: 2 and 4 stay
+    irrelevant to both.
+    """
     lists = embedded(labels=[[1, 0], [1, 0]], doc_rows=[[1, 2], [3, 4]], query_rows=[7, 7])
     assert queries_against_all(lists).mask.equal(bools("11 01", "01 11"))
     square = all_against_all(lists)
-    assert square.mask.equal(bools("00 11 01", "00 01 11", "10 01 01", "00 00 00", "01 01 01", "00 00 00"))
+    assert square.mask.equal(
+        bools("00 11 01", "00 01 11", "10 01 01", "00 00 00", "01 01 01", "00 00 00")
+    )
     assert (square.labels * square.mask).nonzero().tolist() == [[0, 2], [1, 4], [2, 0], [4, 1]]
 
 
 def random_lists(seed: int, with_queries: bool = True) -> Embedded:
-    """Up to 5 lists of up to 5 documents out of 9, some twice in a list, grades −1 to 2, queries that come twice."""
+    """Up to 5 lists of up to 5 documents out of 9, some twice in a list, grades −1 to 2, queries
+    that come twice.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def draw(low, high, *shape):
@@ -173,21 +138,33 @@ def random_lists(seed: int, with_queries: bool = True) -> Embedded:
 
 def texts_of(lists: Embedded) -> list[tuple]:
     """(list, whether a query, row, label, real) of every text of the square matrix."""
-    queries = [] if lists.queries is None else [(b, True, row, None, True) for b, row in enumerate(lists.query_rows.tolist())]
-    columns = zip(*(t.flatten().tolist() for t in (lists.doc_rows, lists.labels, lists.mask)), strict=True)
-    return queries + [(c // lists.mask.shape[1], False, *column) for c, column in enumerate(columns)]
+    queries = (
+        []
+        if lists.queries is None
+        else [(b, True, row, None, True) for b, row in enumerate(lists.query_rows.tolist())]
+    )
+    columns = zip(
+        *(t.flatten().tolist() for t in (lists.doc_rows, lists.labels, lists.mask)), strict=True
+    )
+    return queries + [
+        (c // lists.mask.shape[1], False, *column) for c, column in enumerate(columns)
+    ]
 
 
 def slow_square(lists: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
     """Labels (0 where masked) and mask by a double loop over texts and sets of rows."""
-    texts, rows = texts_of(lists), lists.query_rows.tolist()
-    judged, relevant = {row: set() for row in rows}, {row: set() for row in rows}
+    texts = texts_of(lists)
+    rows = lists.query_rows.tolist()
+    judged = {row: set() for row in rows}
+    relevant = {row: set() for row in rows}
     for b, is_query, row, label, real in texts:
         if not is_query and real:
             judged[rows[b]] |= {row} if label != 0 else set()
             relevant[rows[b]] |= {row} if label > 0 else set()
     for row, some in zip(
-        rows, [] if lists.judged_rows is None else lists.judged_rows.tolist(), strict=lists.judged_rows is not None
+        rows,
+        [] if lists.judged_rows is None else lists.judged_rows.tolist(),
+        strict=lists.judged_rows is not None,
     ):
         judged[row] |= set(some) - {-1}
 
@@ -201,7 +178,8 @@ def slow_square(lists: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
         return not text[1] and any(text[2] in judged[query] for query in queries_of(other))
 
     def compared(i, j):
-        anchor, other = texts[i], texts[j]
+        anchor = texts[i]
+        other = texts[j]
         in_group = anchor[1] or (anchor[4] and anchor[3] > 0)
         if not in_group or not other[4] or name(anchor) == name(other):
             return False
@@ -212,7 +190,8 @@ def slow_square(lists: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
         return not (in_own_list or repeats or is_judged(anchor, other) or is_judged(other, anchor))
 
     def label(i, j):
-        anchor, other = texts[i], texts[j]
+        anchor = texts[i]
+        other = texts[j]
         if anchor[0] != other[0]:
             return 0.0
         if anchor[1]:
@@ -236,23 +215,34 @@ def test_the_square_is_that_of_a_double_loop(with_queries):
 
 
 def test_queries_against_all_is_the_part_of_the_square_with_their_rows_and_the_documents_columns():
-    """The part is checked against the double loop above; what a list holds twice stays twice in both."""
+    """The part is checked against the double loop above; what a list holds twice stays twice in
+    both.
+    """
     for seed in range(150):
         lists = random_lists(seed)
-        longer, square, b = queries_against_all(lists), all_against_all(lists), len(lists.queries)
+        longer = queries_against_all(lists)
+        square = all_against_all(lists)
+        b = len(lists.queries)
         assert longer.mask.equal(square.mask[:b, b:]), seed
         assert (longer.labels * longer.mask).equal((square.labels * square.mask)[:b, b:]), seed
 
 
 @pytest.mark.parametrize("form", [queries_against_all, all_against_all])
 def test_the_order_of_the_lists_changes_only_the_order(form):
-    """Each anchor sees the same texts with the same labels, whichever of the columns of a text is the one that counts."""
+    """Each anchor sees the same texts with the same labels, whichever of the columns of a text is
+    the one that counts.
+    """
 
     def seen(longer):
         rows = zip(longer.rows.flatten().tolist(), longer.labels.tolist(), longer.mask, strict=True)
         columns = longer.columns.flatten()
         return sorted(
-            (anchor, sorted(zip(columns[mask].tolist(), torch.tensor(labels)[mask].tolist(), strict=True)))
+            (
+                anchor,
+                sorted(
+                    zip(columns[mask].tolist(), torch.tensor(labels)[mask].tolist(), strict=True)
+                ),
+            )
             for anchor, labels, mask in rows
         )
 
@@ -266,9 +256,12 @@ def test_the_order_of_the_lists_changes_only_the_order(form):
 @pytest.mark.parametrize("form", [queries_against_all, all_against_all])
 def test_embeddings_keep_their_gradient_and_one_list_alone_stays_itself(form):
     lists = embedded(labels=[[2, 0, 1]], doc_rows=[[3, 4, 5]], query_rows=[0], mask=bools("110"))
-    queries, docs = lists.queries.requires_grad_(), lists.docs.requires_grad_()
+    queries = lists.queries.requires_grad_()
+    docs = lists.docs.requires_grad_()
     longer = form(lists)
-    assert (longer.labels * longer.mask)[0, -3:].tolist() == [2, 0, 0] and longer.mask[0, -3:].tolist() == [True, True, False]
+    assert (longer.labels * longer.mask)[0, -3:].tolist() == [2, 0, 0] and longer.mask[
+        0, -3:
+    ].tolist() == [True, True, False]
     (longer.rows.sum() + 2 * longer.columns.sum()).backward()
     assert (queries.grad == (1 if form is queries_against_all else 3)).all()
     assert (docs.grad == (2 if form is queries_against_all else 3)).all()
@@ -285,15 +278,7 @@ def test_a_batch_without_lists_has_no_rows():
 
 def test_queries_against_all_needs_queries():
     lists = embedded(labels=[[1]], doc_rows=[[0]], query_rows=[0], with_queries=False)
-    with pytest.raises(ValueError, match="needs lists with queries, got none; take all_against_all"):
+    with pytest.raises(
+        ValueError, match="needs lists with queries, got none; take all_against_all"
+    ):
         queries_against_all(lists)
-
-
-def test_what_the_guide_holds_to_be_relevant_is_left_out():
-    """Thresholds: 0.5, the lower of two relevant documents (0.2 is masked); none in a row without; labels below 0 are judged."""
-    labels = torch.tensor([[1.0, 2.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, -1.0, 0.0, 0.0]])
-    mask = bools("11110", "11111", "11110")
-    guide = torch.tensor([[0.5, 0.9, 0.6, 0.5, 0.2], [0.9, 0.1, 0.2, 0.3, 0.4], [0.3, 0.0, 0.9, -0.1, 0.0]])
-    assert mask_likely_relevant(mask, labels, guide).equal(bools("11010", "11111", "01110"))
-    assert mask_likely_relevant(mask, labels, guide, margin=0.2).equal(bools("11110", "11111", "01110"))
-    assert mask_likely_relevant(mask, labels, guide, margin=-0.2).equal(bools("11000", "11111", "01100"))

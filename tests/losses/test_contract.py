@@ -1,4 +1,6 @@
-"""Laws that every loss exported by ``ltr.losses`` keeps: with its defaults and other options, for short lists and long ones."""
+"""Laws that every loss exported by ``ltr.losses`` keeps: with its defaults and other options, for
+short lists and long ones.
+"""
 
 import inspect
 import typing
@@ -7,6 +9,7 @@ import pytest
 import torch
 
 import ltr.losses
+from ltr import pairs
 from ltr.errors import InputError
 from ltr.losses import (
     LOSSES,
@@ -22,9 +25,8 @@ from ltr.losses import (
     RankNetLoss,
     SoftmaxLoss,
     WeightedSum,
-    pairs,
 )
-from ltr.losses.pairs import blocks
+from ltr.pairs import blocks
 
 EVERY_CLASS = list(LOSSES.values())
 PAIRS = ("hardest", "semi-hard", "adjacent", "mean")
@@ -54,18 +56,26 @@ OPTIONS = [
     (WeightedSum, {"losses": [RankNetLoss(), LambdaRankLoss()], "weights": [0.5, 2.0]}),
 ]
 CASES = {c.__name__: c for c in EVERY_CLASS} | {
-    f"{c.__name__}({', '.join(f'{k}={v}' for k, v in o.items() if k != 'losses')})": lambda c=c, o=o: c(**o) for c, o in OPTIONS
+    f"{c.__name__}({', '.join(f'{k}={v}' for k, v in o.items() if k != 'losses')})": lambda c=c, o=o: (
+        c(**o)
+    )
+    for c, o in OPTIONS
 }
-EVERY_LOSS = pytest.mark.parametrize("loss", [pytest.param(make, id=name) for name, make in CASES.items()])
+EVERY_LOSS = pytest.mark.parametrize(
+    "loss", [pytest.param(make, id=name) for name, make in CASES.items()]
+)
 
 
 def except_for(*names):
     """Every case but those whose name begins with one of these."""
-    left = [pytest.param(make, id=name) for name, make in CASES.items() if not name.startswith(names)]
+    left = [
+        pytest.param(make, id=name) for name, make in CASES.items() if not name.startswith(names)
+    ]
     return pytest.mark.parametrize("loss", left)
 
 
-# A document that is judged by itself: the level of its score counts, and there is always something to learn.
+# A document that is judged by itself: the level of its score counts, and there is always something
+# to learn.
 POINTWISE = ("BCELoss", "MSELoss")
 # Published as a mean over the batch, not over rows.
 OVER_THE_BATCH = ("BatchAllTripletLoss", "BatchAllTripletLoss(average=all)")
@@ -86,7 +96,9 @@ def size(request, monkeypatch):
 
 @pytest.fixture
 def lists():
-    """Five lists of up to seven documents with grades 0 to 2; every row has a relevant and an irrelevant one."""
+    """Five lists of up to seven documents with grades 0 to 2; every row has a relevant and an
+    irrelevant one.
+    """
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(5, 7, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, 3, (5, 7), generator=generator).double()
@@ -108,7 +120,11 @@ def test_the_contract_finds_the_losses():
     tables += "KLDivergenceLoss WeightedSum"
     assert LOSSES.keys() >= set(tables.split())
     for name, loss in LOSSES.items():
-        assert issubclass(loss, Loss) and loss is getattr(ltr.losses, name) and name in ltr.losses.__all__
+        assert (
+            issubclass(loss, Loss)
+            and loss is getattr(ltr.losses, name)
+            and name in ltr.losses.__all__
+        )
 
 
 @EVERY_LOSS
@@ -122,10 +138,14 @@ def test_padding_changes_nothing(loss, lists, noise, size):
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(gradient, expected_gradient)
     wider = [torch.cat([t, t[:, :2]], dim=1) for t in (scores, labels)]
-    torch.testing.assert_close(loss()(*wider, torch.cat([mask, torch.zeros_like(mask[:, :2])], dim=1)), expected)
+    torch.testing.assert_close(
+        loss()(*wider, torch.cat([mask, torch.zeros_like(mask[:, :2])], dim=1)), expected
+    )
     # Padding in front: nothing may lean on it coming last.
     ahead = [torch.cat([t[:, :2], t], dim=1) for t in (scores, labels)]
-    torch.testing.assert_close(loss()(*ahead, torch.cat([torch.zeros_like(mask[:, :2]), mask], dim=1)), expected)
+    torch.testing.assert_close(
+        loss()(*ahead, torch.cat([torch.zeros_like(mask[:, :2]), mask], dim=1)), expected
+    )
 
 
 @EVERY_LOSS
@@ -156,13 +176,17 @@ def test_gradcheck(loss, lists):
 def test_the_gradient_of_a_row_sums_to_zero(loss, lists):
     scores, labels, mask = lists
     _, gradient = value_and_gradient(loss(), scores, labels, mask)
-    torch.testing.assert_close(gradient.sum(dim=1), torch.zeros(5, dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        gradient.sum(dim=1), torch.zeros(5, dtype=torch.float64), atol=1e-12, rtol=0
+    )
 
 
 @EVERY_LOSS
 @pytest.mark.parametrize("place", range(3))
 def test_a_step_downhill_raises_the_only_relevant_document(loss, place):
-    """Nearly equal scores; the loss falls when the relevant document rises, and when another one falls."""
+    """Nearly equal scores; the loss falls when the relevant document rises, and when another one
+    falls.
+    """
     scores = torch.tensor([[0.02, 0.01, 0.0]], dtype=torch.float64, requires_grad=True)
     labels = torch.zeros(1, 3, dtype=torch.float64)
     labels[0, place] = 1.0
@@ -171,7 +195,11 @@ def test_a_step_downhill_raises_the_only_relevant_document(loss, place):
         make.k = 1 if place else 2  # where a swap changes the metric
     _, gradient = value_and_gradient(make, scores, labels, None)
     others = [i for i in range(3) if i != place]
-    assert gradient[0, place] < 0 and (gradient[0, others] >= 0).all() and gradient[0, others].sum() > 0
+    assert (
+        gradient[0, place] < 0
+        and (gradient[0, others] >= 0).all()
+        and gradient[0, others].sum() > 0
+    )
 
 
 @except_for(*OVER_THE_BATCH)
@@ -183,7 +211,9 @@ def test_many_rows_are_the_mean_of_single_rows(loss, lists):
 
 @EVERY_LOSS
 def test_reductions_agree(loss, lists):
-    """``none`` sums up to ``sum``, and so does ``mean`` times the rows, all five of which have something to learn."""
+    """``none`` sums up to ``sum``, and so does ``mean`` times the rows, all five of which have
+    something to learn.
+    """
     values = {}
     for reduction in ("none", "sum", "mean"):
         made = loss()
@@ -200,21 +230,29 @@ def test_reductions_agree(loss, lists):
 def test_an_unknown_reduction_is_refused(loss, lists):
     made = loss()
     made.reduction = "max"
-    with pytest.raises(ValueError, match="reduction must be 'mean', 'sum' or 'none', got 'max'"):
+    with pytest.raises(ValueError, match="reduction must be one of mean, sum, none, got 'max'"):
         made(*lists)
 
 
 @except_for(*POINTWISE)
 def test_a_row_without_anything_to_learn_does_not_dilute_the_mean(loss, lists):
     scores, labels, mask = lists
-    more = torch.cat([scores, scores[:2]]), torch.cat([labels, torch.zeros(2, 7)]), torch.cat([mask, mask[:2]])
+    more = (
+        torch.cat([scores, scores[:2]]),
+        torch.cat([labels, torch.zeros(2, 7)]),
+        torch.cat([mask, mask[:2]]),
+    )
     torch.testing.assert_close(loss()(*more), loss()(scores, labels, mask))
 
 
 @pytest.mark.parametrize("loss", [CASES[name] for name in POINTWISE])
 def test_a_row_without_documents_does_not_dilute_the_mean_of_pointwise_losses(loss, lists):
     scores, labels, mask = lists
-    more = torch.cat([scores, scores[:2]]), torch.cat([labels, labels[:2]]), torch.cat([mask, torch.zeros_like(mask[:2])])
+    more = (
+        torch.cat([scores, scores[:2]]),
+        torch.cat([labels, labels[:2]]),
+        torch.cat([mask, torch.zeros_like(mask[:2])]),
+    )
     torch.testing.assert_close(loss()(*more), loss()(scores, labels, mask))
 
 
@@ -268,15 +306,25 @@ def test_large_scores_stay_finite(loss, lists, dtype):
 @EVERY_LOSS
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_the_value_is_float32_or_better_and_the_gradient_of_the_scores_type(loss, lists, dtype):
-    """Half precision only rounds the scores that come in: the same numbers in float64 give the same value and gradient."""
+    """Half precision only rounds the scores that come in: the same numbers in float64 give the same
+    value and gradient.
+    """
     scores, labels, mask = lists
     low = scores.detach().to(dtype).requires_grad_()
     value, gradient = value_and_gradient(loss(), low, labels.float(), mask)
     exact = low.detach().double().requires_grad_()
     expected, expected_gradient = value_and_gradient(loss(), exact, labels, mask)
-    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32) and gradient.dtype == dtype
+    assert (
+        value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        and gradient.dtype == dtype
+    )
     torch.testing.assert_close(value.double(), expected, rtol=2e-5, atol=1e-5)
-    precision = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}[dtype]
+    precision = {
+        torch.float64: 1e-9,
+        torch.float32: 1e-5,
+        torch.float16: 1e-3,
+        torch.bfloat16: 1e-2,
+    }[dtype]
     torch.testing.assert_close(gradient.double(), expected_gradient, rtol=precision, atol=precision)
 
 
@@ -300,13 +348,17 @@ def test_a_nan_label_comes_out_of_a_list_that_would_teach_nothing(loss, size):
 @except_for("BCELoss")
 @pytest.mark.parametrize("sign", [1, -1])
 def test_grades_below_zero_are_grades_too(loss, lists, sign, size):
-    """Spam may have -1 or -2: padding changes nothing then either, and where there is nothing to gain the value is 0, not NaN."""
+    """Spam may have -1 or -2: padding changes nothing then either, and where there is nothing to
+    gain the value is 0, not NaN.
+    """
     scores, labels, mask = lists
     labels = sign * (labels - 1.5)
     wider = [torch.cat([t, t[:, :2]], dim=1) for t in (scores, labels)]
     value = loss()(scores, labels, mask)
     assert value.isfinite()
-    torch.testing.assert_close(loss()(*wider, torch.cat([mask, torch.zeros_like(mask[:, :2])], dim=1)), value)
+    torch.testing.assert_close(
+        loss()(*wider, torch.cat([mask, torch.zeros_like(mask[:, :2])], dim=1)), value
+    )
 
 
 def second_derivative(loss, lists, weights):
@@ -357,7 +409,9 @@ def test_wrong_shapes_are_refused(loss):
 
 @EVERY_LOSS
 def test_a_loss_says_whether_it_takes_a_margin(loss, lists):
-    """Those that do not ignore it; those that do have another value for a larger one (the soft batch-hard included)."""
+    """Those that do not ignore it; those that do have another value for a larger one (the soft
+    batch-hard included).
+    """
     scores, labels, mask = lists
     small, large = (loss()(scores, labels, mask, torch.full_like(labels, m)) for m in (0.5, 5.0))
     assert (small != large) == loss().takes_margin
@@ -365,8 +419,11 @@ def test_a_loss_says_whether_it_takes_a_margin(loss, lists):
 
 @EVERY_LOSS
 def test_a_hinge_is_0_from_the_gap_on_that_the_loss_asks_for(loss):
-    """A loss that asks for no gap says None; a hinge is 0 where every gap is what it asks for, and above 0 a little below it."""
-    made, labels = loss(), torch.tensor([[1.0, 0.0, 0.0]])
+    """A loss that asks for no gap says None; a hinge is 0 where every gap is what it asks for, and
+    above 0 a little below it.
+    """
+    made = loss()
+    labels = torch.tensor([[1.0, 0.0, 0.0]])
     given = torch.tensor([[0.0, 1.5, 0.75]])
     asked = made.asked_margin(given)
     if not made.takes_margin:
@@ -380,8 +437,13 @@ def test_a_hinge_is_0_from_the_gap_on_that_the_loss_asks_for(loss):
 
 def other_values(parameter):
     """Values of an option that are not its default."""
-    default, choices = parameter.default, typing.get_args(parameter.annotation)
-    if typing.get_origin(parameter.annotation) is typing.Literal:
+    default = parameter.default
+    named = parameter.annotation
+    for part in typing.get_args(named):
+        if typing.get_origin(part) is typing.Literal:  # or a class of the user's own
+            named = part
+    choices = typing.get_args(named)
+    if typing.get_origin(named) is typing.Literal:
         return [choice for choice in choices if choice != default]
     if isinstance(default, bool):
         return [not default]
@@ -393,11 +455,41 @@ def test_every_option_alone_changes_the_value(loss, lists):
     """So none of them is lost on the way; what each does stands in the tests by hand."""
     for name, parameter in inspect.signature(loss).parameters.items():
         for value in other_values(parameter):
-            first = {"max_grade": {"metric": "err"}}.get(name, {}) | ({"k": 2} if value == "precision" else {})
-            default, changed = loss(**first)(*lists), loss(**first, **{name: value})(*lists)
-            if name == "reduction" and isinstance(default, torch.Tensor) and issubclass(loss, BatchAllTripletLoss):
+            first = {"max_grade": {"metric": "err"}}.get(name, {}) | (
+                {"k": 2} if value == "precision" else {}
+            )
+            default = loss(**first)(*lists)
+            changed = loss(**first, **{name: value})(*lists)
+            if (
+                name == "reduction"
+                and isinstance(default, torch.Tensor)
+                and issubclass(loss, BatchAllTripletLoss)
+            ):
                 continue  # a mean over the batch is the sum of its rows' shares
             assert changed.shape != default.shape or changed != default, (name, value)
+
+
+@pytest.mark.parametrize("loss", [c for c in EVERY_CLASS if c is not WeightedSum])
+def test_a_loss_says_whether_it_tells_grades(loss):
+    """Of labels 1, 0.5, 0 and 1, 1, 0 the values differ, or not; under every option."""
+    right, wrong, soft, hard = torch.tensor(
+        [[[0.3, 0.1, -0.4]], [[-0.4, 0.1, 0.3]], [[1.0, 0.5, 0.0]], [[1.0, 1.0, 0.0]]]
+    )
+    made = [loss()]
+    for name, parameter in inspect.signature(loss).parameters.items():
+        for value in other_values(parameter):
+            made.append(loss(**{name: value} | ({"k": 2} if value == "precision" else {})))
+    for one in made:
+        told = any(
+            not torch.equal(one(scores, soft), one(scores, hard)) for scores in (right, wrong)
+        )
+        assert told == one.tells_grades, vars(one)
+
+
+def test_a_sum_tells_grades_if_a_part_does():
+    assert not SoftmaxLoss().tells_grades
+    assert WeightedSum([SoftmaxLoss(), RankNetLoss()], [1.0, 1.0]).tells_grades
+    assert not WeightedSum([SoftmaxLoss(), SoftmaxLoss()], [1.0, 1.0]).tells_grades
 
 
 @pytest.mark.parametrize("option", ["temperature", "sigma"])
@@ -405,7 +497,9 @@ def test_what_would_give_nan_is_refused_before_training(option):
     losses = [c for c in EVERY_CLASS if option in inspect.signature(c).parameters]
     assert len(losses) >= 4
     for loss in losses:
-        with pytest.raises(InputError, match=f"{option} must be finite and above 0, got") as refused:
+        with pytest.raises(
+            InputError, match=f"{option} must be finite and above 0, got"
+        ) as refused:
             loss(**{option: 0.0})
         assert refused.value.option == option
 
@@ -413,11 +507,24 @@ def test_what_would_give_nan_is_refused_before_training(option):
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_a_number_below_0_or_not_finite_is_refused_before_training(value):
     found = {
-        (c, name) for c in EVERY_CLASS for name, p in inspect.signature(c).parameters.items() if isinstance(p.default, float)
+        (c, name)
+        for c in EVERY_CLASS
+        for name, p in inspect.signature(c).parameters.items()
+        if isinstance(p.default, float)
     }
-    assert {name for _, name in found} >= {"margin", "k", "mu", "max_grade", "pos_weight", "temperature", "sigma"}
+    assert {name for _, name in found} >= {
+        "margin",
+        "k",
+        "mu",
+        "max_grade",
+        "pos_weight",
+        "temperature",
+        "sigma",
+    }
     for loss, option in found:
-        with pytest.raises(InputError, match=rf"^{option} must be finite and (above|at least) 0, got {value}") as refused:
+        with pytest.raises(
+            InputError, match=rf"^{option} must be finite and (above|at least) 0, got {value}"
+        ) as refused:
             loss(**{option: value})
         assert refused.value.option == option
     with pytest.raises(InputError, match=f"weights must be finite and at least 0, got {value}"):

@@ -7,7 +7,9 @@ from ltr.losses import ListMLELoss, PositionAwareListMLELoss
 
 
 def test_list_mle_by_hand():
-    """s = (log 2, 0, log 3), y = (2, 1, 0): -log(2 / 6) - log(1 / 4); position-aware: (2^2 - 1, 2^1 - 1) / 3 as weights."""
+    """s = (log 2, 0, log 3), y = (2, 1, 0): -log(2 / 6) - log(1 / 4); position-aware: (2^2 - 1, 2^1
+    - 1) / 3 as weights.
+    """
     lists = torch.tensor([[math.log(2), 0.0, math.log(3)]]), torch.tensor([[2.0, 1.0, 0.0]])
     assert ListMLELoss()(*lists).item() == pytest.approx(math.log(3) + math.log(4))
     assert PositionAwareListMLELoss()(*lists).item() == pytest.approx(math.log(3) + math.log(4) / 3)
@@ -27,18 +29,27 @@ def test_ties_of_labels_do_not_compete_in_list_mle_by_hand():
 def test_list_mle_equals_a_plain_loop():
     generator = torch.Generator().manual_seed(0)
     for n in (2, 5, 9, 60, 300):
-        scores, labels = torch.randn(1, n, generator=generator).double(), torch.randperm(n, generator=generator).double()
+        scores = torch.randn(1, n, generator=generator).double()
+        labels = torch.randperm(n, generator=generator).double()
         s = [scores[0, i].item() for i in labels.argsort(descending=True)]
         terms = [-s[r] + math.log(sum(math.exp(x) for x in s[r:])) for r in range(n)]
-        assert ListMLELoss()(scores, labels.unsqueeze(0)).item() == pytest.approx(sum(terms), rel=1e-12)
-        alpha = [(2 ** (n - r) - 1) / (2 ** (n - 1) - 1) for r in range(1, n + 1)]  # Python's integers do not overflow
+        assert ListMLELoss()(scores, labels.unsqueeze(0)).item() == pytest.approx(
+            sum(terms), rel=1e-12
+        )
+        alpha = [
+            (2 ** (n - r) - 1) / (2 ** (n - 1) - 1) for r in range(1, n + 1)
+        ]  # Python's integers do not overflow
         expected = sum(a * t for a, t in zip(alpha, terms, strict=True))
-        assert PositionAwareListMLELoss()(scores, labels.unsqueeze(0)).item() == pytest.approx(expected, rel=1e-12)
+        assert PositionAwareListMLELoss()(scores, labels.unsqueeze(0)).item() == pytest.approx(
+            expected, rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("loss", [ListMLELoss, PositionAwareListMLELoss])
 def test_scores_near_and_far_take_forms_of_one_value_and_gradient(loss, monkeypatch):
-    """Running sums in float64, or of logarithms: the same numbers; and far apart, where float64 would overflow, still exact."""
+    """Running sums in float64, or of logarithms: the same numbers; and far apart, where float64
+    would overflow, still exact.
+    """
     generator = torch.Generator().manual_seed(0)
     scores = (torch.randn(20, 12, generator=generator).double() * 5).requires_grad_()
     labels = torch.randint(0, 4, (20, 12), generator=generator).double()
@@ -53,7 +64,9 @@ def test_scores_near_and_far_take_forms_of_one_value_and_gradient(loss, monkeypa
 
 
 def test_list_mle_of_scores_that_lie_far_apart():
-    """s = (-1e4, 0, 1e4), y = (2, 1, 0): 2e4 for the first, against the last; 1e4 for the second; gradients -1, -1, and 2."""
+    """s = (-1e4, 0, 1e4), y = (2, 1, 0): 2e4 for the first, against the last; 1e4 for the second;
+    gradients -1, -1, and 2.
+    """
     scores = torch.tensor([[-1e4, 0.0, 1e4]], requires_grad=True)
     value = ListMLELoss()(scores, torch.tensor([[2.0, 1.0, 0.0]]))
     value.backward()
@@ -61,8 +74,11 @@ def test_list_mle_of_scores_that_lie_far_apart():
 
 
 def test_list_mle_far_from_zero():
-    """Scores around 800, whose exponentials overflow, and around -800: one loss, since only gaps count."""
-    scores, labels = torch.tensor([[2.0, 0.0, 1.0]]).double(), torch.tensor([[2.0, 1.0, 0.0]]).double()
+    """Scores around 800, whose exponentials overflow, and around -800: one loss, since only gaps
+    count.
+    """
+    scores = torch.tensor([[2.0, 0.0, 1.0]]).double()
+    labels = torch.tensor([[2.0, 1.0, 0.0]]).double()
     expected = ListMLELoss()(scores, labels)
     for far in (800.0, -800.0):
         torch.testing.assert_close(ListMLELoss()(scores + far, labels), expected)

@@ -1,7 +1,8 @@
-"""The losses against independent implementations: XGBoost, sentence-transformers, torch, and triplets one by one.
+"""The losses against independent implementations: XGBoost, sentence-transformers, torch, and
+triplets one by one.
 
-Lists are ragged and their padding would win every comparison; a batch of texts masks each text for itself. So a lost mask fails
-these tests as a lost sign does.
+Lists are ragged and their padding would win every comparison; a batch of texts masks each text for
+itself. So a lost mask fails these tests as a lost sign does.
 """
 
 import itertools
@@ -31,25 +32,36 @@ from ltr.similarity import cosine, dot, euclidean
 
 
 def assert_same(ours: Tensor, expected: Tensor, *inputs: Tensor) -> None:
-    """Equal value, and equal gradients for every input, none of them 0: two losses that are 0 agree about anything."""
+    """Equal value, and equal gradients for every input, none of them 0: two losses that are 0 agree
+    about anything.
+    """
     torch.testing.assert_close(ours, expected)
-    for our, their in zip(*(torch.autograd.grad(v, inputs, retain_graph=True) for v in (ours, expected)), strict=True):
+    for our, their in zip(
+        *(torch.autograd.grad(v, inputs, retain_graph=True) for v in (ours, expected)), strict=True
+    ):
         assert their.abs().max() > 1e-4
         torch.testing.assert_close(our, their)
 
 
 def make_lists(seed: int, lengths: list[int], grades: int = 5) -> tuple[Tensor, Tensor, Tensor]:
-    """Random scores and grades; each list has the lowest and the highest grade, its padding the best score and the best grade."""
+    """Random scores and grades; each list has the lowest and the highest grade, its padding the
+    best score and the best grade.
+    """
     generator = torch.Generator().manual_seed(seed)
     shape = len(lengths), max(lengths)
     mask = torch.arange(shape[1]) < torch.tensor(lengths).unsqueeze(1)
     scores = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, grades, shape, generator=generator).double()
     labels[:, 0], labels[:, 1] = 0.0, grades - 1.0
-    return scores.masked_fill(~mask, 9.0).requires_grad_(), labels.masked_fill(~mask, grades - 1.0), mask
+    return (
+        scores.masked_fill(~mask, 9.0).requires_grad_(),
+        labels.masked_fill(~mask, grades - 1.0),
+        mask,
+    )
 
 
-# Short lists are computed in one piece; the long ones are long enough to be sorted, or cut into blocks, instead.
+# Short lists are computed in one piece; the long ones are long enough to be sorted, or cut into
+# blocks, instead.
 LISTS = {
     "short": make_lists(0, [7, 2, 12, 9]),
     "other": make_lists(1, [3, 11, 8, 5]),
@@ -59,33 +71,45 @@ SHORT = [LISTS["short"], LISTS["other"]]
 
 
 def graded_pairs(scores: Tensor, labels: Tensor, mask: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """For each list the scores ``[2, pairs]`` of every more and less relevant document, and their labels, by two loops."""
+    """For each list the scores ``[2, pairs]`` of every more and less relevant document, and their
+    labels, by two loops.
+    """
     rows = []
     for b in range(len(scores)):
-        s, y = scores[b, mask[b]], labels[b, mask[b]]
+        s = scores[b, mask[b]]
+        y = labels[b, mask[b]]
         grades = y.tolist()
-        pairs = [(i, j) for i in range(len(grades)) for j in range(len(grades)) if grades[i] > grades[j]]
+        pairs = [
+            (i, j) for i in range(len(grades)) for j in range(len(grades)) if grades[i] > grades[j]
+        ]
         ij = torch.tensor(pairs).T
         rows.append((s[ij], y[ij]))
     return rows
 
 
-# --- XGBoost -----------------------------------------------------------------------------------------------------------
+# --- XGBoost
+# -----------------------------------------------------------------------------------------------------------
 
 
-def xgboost_derivatives(objective: str, scores: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """G and H that an objective of XGBoost answers at the scores, ``[B, N]`` each, 0 at the padding.
+def xgboost_derivatives(
+    objective: str, scores: Tensor, labels: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """G and H that an objective of XGBoost answers at the scores, ``[B, N]`` each, 0 at the
+    padding.
 
-    XGBoost does not hand them out, but a leaf of its first tree at learning rate 1 is w = -G / (H + lambda) over the documents
-    in it. For each document in turn there is one feature that tells it from all others, so the tree is one split with the
-    document alone in a leaf, and two lambdas give G = (lambda_2 - lambda_1) / (1 / w_1 - 1 / w_2), H = -G / w_1 - lambda_1. The G
-    of all documents sum to 0, so the split gains G^2 / (H + lambda) and more; but XGBoost makes none for a gain under 1e-6,
-    that is for some of the documents with an absolute G under 1e-3: both are NaN then.
+    XGBoost does not hand them out, but a leaf of its first tree at learning rate 1 is w = -G / (H +
+    lambda) over the documents in it. For each document in turn there is one feature that tells it
+    from all others, so the tree is one split with the document alone in a leaf, and two lambdas
+    give G = (lambda_2 - lambda_1) / (1 / w_1 - 1 / w_2), H = -G / w_1 - lambda_1. The G of all
+    documents sum to 0, so the split gains G^2 / (H + lambda) and more; but XGBoost makes none for a
+    gain under 1e-6, that is for some of the documents with an absolute G under 1e-3: both are NaN
+    then.
     """
     xgboost = pytest.importorskip("xgboost", minversion="3.0")
     options = {
         "objective": objective,
-        "lambdarank_pair_method": "topk",  # all pairs with a document among the best ranked so many: all
+        # all pairs with a document among the best ranked so many: all
+        "lambdarank_pair_method": "topk",
         "lambdarank_num_pair_per_sample": scores.shape[1],
         "lambdarank_normalization": False,
         "lambdarank_score_normalization": False,  # before 3.0 it could not be turned off
@@ -99,13 +123,21 @@ def xgboost_derivatives(objective: str, scores: Tensor, labels: Tensor, mask: Te
         "nthread": 1,
     }
     rows = mask.nonzero()[:, 0].numpy()
-    documents = {"label": labels[mask].float().numpy(), "qid": rows, "base_margin": scores.detach()[mask].float().numpy()}
+    documents = {
+        "label": labels[mask].float().numpy(),
+        "qid": rows,
+        "base_margin": scores.detach()[mask].float().numpy(),
+    }
     found = []
     for d in range(len(rows)):
         is_d = np.zeros((len(rows), 1), dtype=np.float32)
         is_d[d] = 1.0
-        lists, only_d = xgboost.DMatrix(is_d, **documents), xgboost.DMatrix(is_d[d : d + 1], base_margin=np.zeros(1))
-        boosters = [xgboost.train({**options, "reg_lambda": reg_lambda}, lists, num_boost_round=1) for reg_lambda in (0.1, 0.2)]
+        lists = xgboost.DMatrix(is_d, **documents)
+        only_d = xgboost.DMatrix(is_d[d : d + 1], base_margin=np.zeros(1))
+        boosters = [
+            xgboost.train({**options, "reg_lambda": reg_lambda}, lists, num_boost_round=1)
+            for reg_lambda in (0.1, 0.2)
+        ]
         if any(booster.get_dump()[0].count("leaf") != 2 for booster in boosters):
             found.append((math.nan, math.nan))
             continue
@@ -118,7 +150,9 @@ def xgboost_derivatives(objective: str, scores: Tensor, labels: Tensor, mask: Te
 
 
 def assert_same_as_xgboost(ours: Tensor, derivative: Tensor) -> None:
-    """Equal to the precision of float32 after the solve wherever XGBoost made its split (in nearly all places)."""
+    """Equal to the precision of float32 after the solve wherever XGBoost made its split (in nearly
+    all places).
+    """
     split = ~derivative.isnan()
     assert split.double().mean() > 0.9
     torch.testing.assert_close(ours[split], derivative[split], rtol=1e-4, atol=1e-5)
@@ -127,9 +161,11 @@ def assert_same_as_xgboost(ours: Tensor, derivative: Tensor) -> None:
 
 @pytest.mark.parametrize("lists", SHORT)
 def test_ranknet_is_rank_pairwise_of_xgboost(lists):
-    """XGBoost, ``rank:pairwise`` (src/objective/lambdarank_obj.h): G is the gradient of the sum over pairs, with factor 1.
+    """XGBoost, ``rank:pairwise`` (src/objective/lambdarank_obj.h): G is the gradient of the sum
+    over pairs, with factor 1.
 
-    H is twice the second derivative: XGBoost counts 2 P (1 - P) for each pair. That it comes out so says that the solve is right.
+    H is twice the second derivative: XGBoost counts 2 P (1 - P) for each pair. That it comes out so
+    says that the solve is right.
     """
     scores, labels, mask = lists
     n_pairs_b = torch.tensor([s.shape[1] for s, _ in graded_pairs(*lists)]).double()
@@ -140,14 +176,20 @@ def test_ranknet_is_rank_pairwise_of_xgboost(lists):
     gradient, curvature = xgboost_derivatives("rank:pairwise", *lists)
     assert_same_as_xgboost(torch.autograd.grad(sum_over_pairs(scores), scores)[0], gradient)
     n = scores.numel()
-    second = torch.autograd.functional.hessian(sum_over_pairs, scores).view(n, n).diagonal().view_as(scores)
+    second = (
+        torch.autograd.functional.hessian(sum_over_pairs, scores)
+        .view(n, n)
+        .diagonal()
+        .view_as(scores)
+    )
     assert_same_as_xgboost(2 * second, curvature)
 
 
 @pytest.mark.parametrize("lists", SHORT)
 @pytest.mark.parametrize("sigma", [1.0, 2.0])
 def test_lambdarank_is_rank_ndcg_of_xgboost(lists, sigma):
-    """XGBoost, ``rank:ndcg`` with gains 2^y - 1 and no normalisation: G is our gradient, with factor 1.
+    """XGBoost, ``rank:ndcg`` with gains 2^y - 1 and no normalisation: G is our gradient, with
+    factor 1.
 
     It has no sigma, but lambda depends on sigma (s_i - s_j) only: its G at sigma s is ours.
     """
@@ -167,18 +209,33 @@ def test_lambdarank_for_average_precision_is_rank_map_of_xgboost(lists):
     assert_same_as_xgboost(torch.autograd.grad(loss(scores, labels, mask), scores)[0], gradient)
 
 
-# --- sentence-transformers ---------------------------------------------------------------------------------------------
+# --- sentence-transformers
+# ---------------------------------------------------------------------------------------------
 
 TRIPLET_LOSSES = {
-    "all": (BatchAllTripletLoss(margin=0.5), sentence_transformers.BatchAllTripletLoss(None, margin=0.5)),
-    "hard": (BatchHardTripletLoss(margin=0.5), sentence_transformers.BatchHardTripletLoss(None, margin=0.5)),
-    "soft": (BatchHardTripletLoss(soft=True), sentence_transformers.BatchHardSoftMarginTripletLoss(None)),
-    "semi-hard": (BatchSemiHardTripletLoss(margin=0.5), sentence_transformers.BatchSemiHardTripletLoss(None, margin=0.5)),
+    "all": (
+        BatchAllTripletLoss(margin=0.5),
+        sentence_transformers.BatchAllTripletLoss(None, margin=0.5),
+    ),
+    "hard": (
+        BatchHardTripletLoss(margin=0.5),
+        sentence_transformers.BatchHardTripletLoss(None, margin=0.5),
+    ),
+    "soft": (
+        BatchHardTripletLoss(soft=True),
+        sentence_transformers.BatchHardSoftMarginTripletLoss(None),
+    ),
+    "semi-hard": (
+        BatchSemiHardTripletLoss(margin=0.5),
+        sentence_transformers.BatchSemiHardTripletLoss(None, margin=0.5),
+    ),
 }
 
 
 def make_texts(*sizes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Embeddings [B, 6] of texts in groups of these sizes, shuffled, and their group numbers; the groups overlap."""
+    """Embeddings [B, 6] of texts in groups of these sizes, shuffled, and their group numbers; the
+    groups overlap.
+    """
     generator = torch.Generator().manual_seed(seed)
     groups = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     groups = groups[torch.randperm(len(groups), generator=generator)]
@@ -197,9 +254,13 @@ def theirs(loss: nn.Module, x: Tensor, groups: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", TRIPLET_LOSSES)
-@pytest.mark.parametrize("sizes, seed", [((4, 4, 4, 4), 0), ((4, 4, 4, 4), 1), ((2,) * 10, 2), ((30, 30, 30), 3)])
+@pytest.mark.parametrize(
+    "sizes, seed", [((4, 4, 4, 4), 0), ((4, 4, 4, 4), 1), ((2,) * 10, 2), ((30, 30, 30), 3)]
+)
 def test_triplet_losses_are_those_of_sentence_transformers(name, sizes, seed):
-    """sentence-transformers, Batch{All,Hard,HardSoftMargin,SemiHard}TripletLoss, for groups of one size: value and gradient."""
+    """sentence-transformers, Batch{All,Hard,HardSoftMargin,SemiHard}TripletLoss, for groups of one
+    size: value and gradient.
+    """
     x, groups = make_texts(*sizes, seed=seed)
     loss, reference = TRIPLET_LOSSES[name]
     assert_same(ours(loss, x, groups), theirs(reference, x, groups), x)
@@ -207,7 +268,9 @@ def test_triplet_losses_are_those_of_sentence_transformers(name, sizes, seed):
 
 @pytest.mark.parametrize("name", ["all", "semi-hard"])
 def test_a_text_alone_in_its_group_is_a_negative_only_as_in_sentence_transformers(name):
-    """sentence-transformers, BatchAll- and BatchSemiHardTripletLoss with groups of 4, 4, 4, 1 and 1."""
+    """sentence-transformers, BatchAll- and BatchSemiHardTripletLoss with groups of 4, 4, 4, 1 and
+    1.
+    """
     x, groups = make_texts(4, 4, 4, 1, 1)
     loss, reference = TRIPLET_LOSSES[name]
     assert_same(ours(loss, x, groups), theirs(reference, x, groups), x)
@@ -215,16 +278,19 @@ def test_a_text_alone_in_its_group_is_a_negative_only_as_in_sentence_transformer
 
 @pytest.mark.parametrize("name", ["hard", "soft"])
 def test_a_text_alone_in_its_group_is_no_anchor_unlike_in_sentence_transformers(name):
-    """sentence-transformers, BatchHardTripletLoss and BatchHardSoftMarginTripletLoss with groups of 4, 4, 4 and 1.
+    """sentence-transformers, BatchHardTripletLoss and BatchHardSoftMarginTripletLoss with groups of
+    4, 4, 4 and 1.
 
-    It multiplies the distances by the mask of positives and takes the maximum, so the text without a positive gets one at
-    distance 0: it repels its nearest text, and counts in the mean over 13. Ours is the mean over the 12 others.
+    It multiplies the distances by the mask of positives and takes the maximum, so the text without
+    a positive gets one at distance 0: it repels its nearest text, and counts in the mean over 13.
+    Ours is the mean over the 12 others.
     """
     x, groups = make_texts(4, 4, 4, 1)
     alone = int((groups == 3).nonzero())
     loss, reference = TRIPLET_LOSSES[name]
     if name == "hard":
-        loss, reference = BatchHardTripletLoss(margin=5.0), sentence_transformers.BatchHardTripletLoss(None, margin=5.0)
+        loss = BatchHardTripletLoss(margin=5.0)
+        reference = sentence_transformers.BatchHardTripletLoss(None, margin=5.0)
     others = torch.arange(13) != alone
     to_nearest = (x[alone] - x[others]).norm(dim=1).min()
     spurious = F.softplus(-to_nearest) if name == "soft" else F.relu(5.0 - to_nearest)
@@ -234,11 +300,13 @@ def test_a_text_alone_in_its_group_is_no_anchor_unlike_in_sentence_transformers(
 
 @pytest.mark.parametrize("name", TRIPLET_LOSSES)
 def test_a_batch_of_one_group_teaches_nothing_unlike_in_sentence_transformers(name):
-    """sentence-transformers, all four losses on 6 texts of one label: there is no triplet, so value and gradient are 0 with ours.
+    """sentence-transformers, all four losses on 6 texts of one label: there is no triplet, so value
+    and gradient are 0 with ours.
 
-    Its batch-hard masks the negatives by adding the row's maximum, so the text itself, at 0 + maximum, is the hardest negative,
-    as far away as the hardest positive: a constant margin, or log 2. Its semi-hard takes the masked maximum of no negative, which
-    is 0: its gradient pulls every positive, and so draws the group together, to a point if it goes on.
+    Its batch-hard masks the negatives by adding the row's maximum, so the text itself, at 0 +
+    maximum, is the hardest negative, as far away as the hardest positive: a constant margin, or log
+    2. Its semi-hard takes the masked maximum of no negative, which is 0: its gradient pulls every
+    positive, and so draws the group together, to a point if it goes on.
     """
     x, groups = make_texts(6)
     loss, reference = TRIPLET_LOSSES[name]
@@ -249,7 +317,12 @@ def test_a_batch_of_one_group_teaches_nothing_unlike_in_sentence_transformers(na
     their_value = theirs(reference, x, groups)
     (their_gradient,) = torch.autograd.grad(their_value, x)
     mean_distance = F.pdist(x).mean()
-    expected = {"all": 0.0, "hard": 0.5, "soft": math.log(2), "semi-hard": 0.5 + mean_distance.item()}[name]
+    expected = {
+        "all": 0.0,
+        "hard": 0.5,
+        "soft": math.log(2),
+        "semi-hard": 0.5 + mean_distance.item(),
+    }[name]
     assert their_value.item() == pytest.approx(expected)
     if name == "semi-hard":
         torch.testing.assert_close(their_gradient, torch.autograd.grad(mean_distance, x)[0])
@@ -273,10 +346,12 @@ def semi_hard_costs(x: Tensor, groups: Tensor, margin: float) -> dict[int, list[
 
 
 def test_semi_hard_weighs_anchors_where_sentence_transformers_weighs_pairs():
-    """A loop over anchors and positives, and sentence-transformers' BatchSemiHardTripletLoss, for groups of 6, 3, 2 and 1.
+    """A loop over anchors and positives, and sentence-transformers' BatchSemiHardTripletLoss, for
+    groups of 6, 3, 2 and 1.
 
-    A difference of convention: sentence-transformers takes the mean over pairs of anchor and positive, in which a group of 6
-    weighs 30 to the 2 of a group of 2; ours is the mean of each anchor, then over anchors, 6 to 2.
+    A difference of convention: sentence-transformers takes the mean over pairs of anchor and
+    positive, in which a group of 6 weighs 30 to the 2 of a group of 2; ours is the mean of each
+    anchor, then over anchors, 6 to 2.
     """
     x, groups = make_texts(6, 3, 2, 1)
     costs = semi_hard_costs(x, groups, margin=0.5)
@@ -289,29 +364,44 @@ def test_semi_hard_weighs_anchors_where_sentence_transformers_weighs_pairs():
 
 
 def test_softmax_is_multiple_negatives_ranking_of_sentence_transformers():
-    """sentence-transformers, MultipleNegativesRankingLoss: 5 queries, each with its document and a hard negative."""
+    """sentence-transformers, MultipleNegativesRankingLoss: 5 queries, each with its document and a
+    hard negative.
+    """
     generator = torch.Generator().manual_seed(0)
-    queries, docs, negatives = torch.randn(3, 5, 6, generator=generator, dtype=torch.float64).requires_grad_()
+    queries, docs, negatives = torch.randn(
+        3, 5, 6, generator=generator, dtype=torch.float64
+    ).requires_grad_()
     inputs = [queries, docs, negatives]
-    scores = cosine(queries, torch.cat([docs, negatives]))  # [5, 10]: every document of the batch stands in every row
+    scores = cosine(
+        queries, torch.cat([docs, negatives])
+    )  # [5, 10]: every document of the batch stands in every row
     labels = torch.eye(5, 10, dtype=torch.float64)
-    expected = sentence_transformers.MultipleNegativesRankingLoss(None, scale=20.0).compute_loss_from_embeddings(inputs, None)
+    expected = sentence_transformers.MultipleNegativesRankingLoss(
+        None, scale=20.0
+    ).compute_loss_from_embeddings(inputs, None)
     assert_same(SoftmaxLoss(temperature=1 / 20)(scores, labels), expected, *inputs)
 
 
-# --- torch -------------------------------------------------------------------------------------------------------------
+# --- torch
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 3, 2, 1), (30, 28, 2)])
 def test_batch_all_is_torch_triplet_loss_over_every_triplet(sizes):
-    """torch, nn.TripletMarginLoss on every (anchor, positive, negative) of a batch, written out: the three averages."""
+    """torch, nn.TripletMarginLoss on every (anchor, positive, negative) of a batch, written out:
+    the three averages.
+    """
     x, groups = make_texts(*sizes)
     same = groups.unsqueeze(1) == groups
     positive = same & ~torch.eye(len(x), dtype=torch.bool)
     a, p, n = (positive.unsqueeze(2) & ~same.unsqueeze(1)).nonzero().T
     cost = nn.TripletMarginLoss(margin=0.5, eps=0.0, reduction="none")(x[a], x[p], x[n])
     by_anchor = torch.stack([cost[a == anchor].mean() for anchor in a.unique()])
-    averages = {"all": cost.mean(), "active": cost.sum() / (cost > 0).sum(), "row": by_anchor.mean()}
+    averages = {
+        "all": cost.mean(),
+        "active": cost.sum() / (cost > 0).sum(),
+        "row": by_anchor.mean(),
+    }
     for average, expected in averages.items():
         assert_same(ours(BatchAllTripletLoss(margin=0.5, average=average), x, groups), expected, x)
 
@@ -319,7 +409,9 @@ def test_batch_all_is_torch_triplet_loss_over_every_triplet(sizes):
 def test_margin_ranking_of_triples_is_triplet_loss_of_torch():
     """torch, nn.TripletMarginLoss: value, and gradient for anchors, positives and negatives."""
     generator = torch.Generator().manual_seed(0)
-    a, p, n = inputs = torch.randn(3, 8, 4, generator=generator, dtype=torch.float64).requires_grad_().unbind()
+    a, p, n = inputs = (
+        torch.randn(3, 8, 4, generator=generator, dtype=torch.float64).requires_grad_().unbind()
+    )
     scores = euclidean(a.unsqueeze(1), torch.stack([p, n], dim=1)).squeeze(1)
     labels = torch.tensor([[1.0, 0.0]]).expand(8, 2)
     expected = nn.TripletMarginLoss(margin=0.5, eps=0.0)(a, p, n)
@@ -329,7 +421,9 @@ def test_margin_ranking_of_triples_is_triplet_loss_of_torch():
 @pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("squared", [False, True])
 def test_margin_ranking_is_that_of_torch_over_every_pair(lists, squared):
-    """torch, nn.MarginRankingLoss on the pairs of a list, written out; mean within a list, then over lists."""
+    """torch, nn.MarginRankingLoss on the pairs of a list, written out; mean within a list, then
+    over lists.
+    """
     hinge = nn.MarginRankingLoss(margin=0.7, reduction="none")
     costs = [hinge(s[0], s[1], torch.ones_like(s[0])) for s, _ in graded_pairs(*lists)]
     expected = torch.stack([(cost.square() if squared else cost).mean() for cost in costs]).mean()
@@ -338,41 +432,70 @@ def test_margin_ranking_is_that_of_torch_over_every_pair(lists, squared):
 
 @pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
 def test_ranknet_is_logistic_loss_of_torch_over_every_pair(lists):
-    """torch, nn.SoftMarginLoss and nn.BCEWithLogitsLoss on the score gaps of the pairs of a list, written out; sigma 2."""
+    """torch, nn.SoftMarginLoss and nn.BCEWithLogitsLoss on the score gaps of the pairs of a list,
+    written out; sigma 2.
+    """
     rows = graded_pairs(*lists)
-    hard = torch.stack([nn.SoftMarginLoss()(2 * (s[0] - s[1]), torch.ones_like(s[0])) for s, _ in rows]).mean()
-    soft = torch.stack([nn.BCEWithLogitsLoss()(2 * (s[0] - s[1]), torch.sigmoid(2 * (y[0] - y[1]))) for s, y in rows]).mean()
+    hard = torch.stack(
+        [nn.SoftMarginLoss()(2 * (s[0] - s[1]), torch.ones_like(s[0])) for s, _ in rows]
+    ).mean()
+    soft = torch.stack(
+        [
+            nn.BCEWithLogitsLoss()(2 * (s[0] - s[1]), torch.sigmoid(2 * (y[0] - y[1])))
+            for s, y in rows
+        ]
+    ).mean()
     assert_same(RankNetLoss(sigma=2.0)(*lists), hard, lists[0])
     assert_same(RankNetLoss(sigma=2.0, targets="soft")(*lists), soft, lists[0])
 
 
 def test_softmax_with_in_batch_negatives_is_cross_entropy_of_torch():
-    """torch, F.cross_entropy on query times document over a temperature, the own document the class (InfoNCE)."""
+    """torch, F.cross_entropy on query times document over a temperature, the own document the class
+    (InfoNCE).
+    """
     generator = torch.Generator().manual_seed(0)
-    queries, docs = inputs = torch.randn(2, 6, 4, generator=generator, dtype=torch.float64).requires_grad_().unbind()
+    queries, docs = inputs = (
+        torch.randn(2, 6, 4, generator=generator, dtype=torch.float64).requires_grad_().unbind()
+    )
     expected = F.cross_entropy(queries @ docs.T / 0.3, torch.arange(6))
-    assert_same(SoftmaxLoss(temperature=0.3)(dot(queries, docs), torch.eye(6).double()), expected, *inputs)
+    assert_same(
+        SoftmaxLoss(temperature=0.3)(dot(queries, docs), torch.eye(6).double()), expected, *inputs
+    )
 
 
 @pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("positives", ["out", "in"])
 def test_softmax_is_the_mean_of_cross_entropies_of_torch_over_the_relevant(lists, positives):
-    """torch, F.cross_entropy of each relevant document against all others (in) or the irrelevant ones (out), one by one."""
+    """torch, F.cross_entropy of each relevant document against all others (in) or the irrelevant
+    ones (out), one by one.
+    """
     rows = []
     for s, y, m in zip(*lists, strict=True):
-        relevant, irrelevant = s[m & (y > 0)], s[m & (y == 0)]
+        relevant = s[m & (y > 0)]
+        irrelevant = s[m & (y == 0)]
         rest = [
-            irrelevant if positives == "out" else torch.cat([relevant[:i], relevant[i + 1 :], irrelevant])
+            irrelevant
+            if positives == "out"
+            else torch.cat([relevant[:i], relevant[i + 1 :], irrelevant])
             for i in range(len(relevant))
         ]
-        logits = [torch.cat([one.view(1), others]) / 0.5 for one, others in zip(relevant, rest, strict=True)]
+        logits = [
+            torch.cat([one.view(1), others]) / 0.5
+            for one, others in zip(relevant, rest, strict=True)
+        ]
         rows.append(torch.stack([F.cross_entropy(x, torch.tensor(0)) for x in logits]).mean())
-    assert_same(SoftmaxLoss(temperature=0.5, positives=positives)(*lists), torch.stack(rows).mean(), lists[0])
+    assert_same(
+        SoftmaxLoss(temperature=0.5, positives=positives)(*lists),
+        torch.stack(rows).mean(),
+        lists[0],
+    )
 
 
 @pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
 def test_listnet_is_cross_entropy_and_divergence_of_torch(lists):
-    """torch, F.cross_entropy with the softmax of the grades as its target, and F.kl_div, list by list."""
+    """torch, F.cross_entropy with the softmax of the grades as its target, and F.kl_div, list by
+    list.
+    """
     rows = [(s[m], y[m].softmax(dim=0)) for s, y, m in zip(*lists, strict=True)]
     ce = torch.stack([F.cross_entropy(s, p) for s, p in rows]).mean()
     kl = torch.stack([F.kl_div(s.log_softmax(dim=0), p, reduction="sum") for s, p in rows]).mean()
@@ -382,19 +505,30 @@ def test_listnet_is_cross_entropy_and_divergence_of_torch(lists):
 
 @pytest.mark.parametrize("lengths", [[7, 2, 12, 9], [60, 2, 33]])
 def test_listmle_is_a_chain_of_cross_entropies_of_torch(lengths):
-    """torch, F.cross_entropy of the best document against all, of the second against the rest and so on; no two labels equal."""
+    """torch, F.cross_entropy of the best document against all, of the second against the rest and
+    so on; no two labels equal.
+    """
     scores, labels, mask = make_lists(3, lengths)
-    labels = labels.masked_fill(mask, 0.0) + torch.randn(labels.shape, generator=torch.Generator().manual_seed(4)) * mask
+    labels = (
+        labels.masked_fill(mask, 0.0)
+        + torch.randn(labels.shape, generator=torch.Generator().manual_seed(4)) * mask
+    )
     rows = []
     for s, y, m in zip(scores, labels, mask, strict=True):
         best_first = s[m][y[m].argsort(descending=True)]
-        rows.append(sum(F.cross_entropy(best_first[i:], torch.tensor(0)) for i in range(len(best_first))))
+        rows.append(
+            sum(F.cross_entropy(best_first[i:], torch.tensor(0)) for i in range(len(best_first)))
+        )
     assert_same(ListMLELoss()(scores, labels, mask), torch.stack(rows).mean(), scores)
 
 
 def test_listmle_gives_the_orders_of_a_list_a_probability():
-    """Plackett-Luce by its law: exp(-loss) over all 24 orders of 4 documents sums to 1, and it is no uniform 1 / 24."""
-    scores = torch.randn(1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).expand(24, 4)
+    """Plackett-Luce by its law: exp(-loss) over all 24 orders of 4 documents sums to 1, and it is
+    no uniform 1 / 24.
+    """
+    scores = torch.randn(
+        1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).expand(24, 4)
     orders = torch.tensor(list(itertools.permutations(range(4)))).double()
     probability = (-ListMLELoss(reduction="none")(scores, orders)).exp()
     assert probability.sum().item() == pytest.approx(1.0)
@@ -402,9 +536,12 @@ def test_listmle_gives_the_orders_of_a_list_a_probability():
 
 
 class Scored(nn.Module):
-    """Stands for a cross-encoder of sentence-transformers: each pair's score is written in its document."""
+    """Stands for a cross-encoder of sentence-transformers: each pair's score is written in its
+    document.
+    """
 
-    num_labels, device = 1, torch.device("cpu")
+    num_labels = 1
+    device = torch.device("cpu")
 
     def preprocess(self, pairs, **_):
         return {"scores": torch.tensor([float(document) for _, document in pairs])}
@@ -415,9 +552,12 @@ class Scored(nn.Module):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_adr_mse_is_that_of_sentence_transformers(seed):
-    """One list at a time: theirs is the mean over the documents of all lists, ours over lists. Labels have ties."""
+    """One list at a time: theirs is the mean over the documents of all lists, ours over lists.
+    Labels have ties.
+    """
     generator = torch.Generator().manual_seed(seed)
-    scores, labels = 3 * torch.randn(1, 9, generator=generator), torch.randint(0, 4, (1, 9), generator=generator).float()
+    scores = 3 * torch.randn(1, 9, generator=generator)
+    labels = torch.randint(0, 4, (1, 9), generator=generator).float()
     given = [["query"], [[str(score) for score in scores[0].tolist()]]]
     for temperature in (1.0, 0.25):
         expected = cross_encoder.ADRMSELoss(Scored(), alpha=1 / temperature)(given, list(labels))

@@ -4,7 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from ltr.losses import AdaptiveMarginRankingLoss, AdaptiveRankNetLoss, MarginRankingLoss, RankNetLoss, chain_probability
+from ltr.losses import (
+    AdaptiveMarginRankingLoss,
+    AdaptiveRankNetLoss,
+    MarginRankingLoss,
+    RankNetLoss,
+    chain_probability,
+)
 
 
 def softplus(x):
@@ -23,9 +29,11 @@ def test_hinge_by_hand():
 
 
 def test_hinge_of_a_graded_list_by_hand():
-    """s = (2, 1, 1.5), y = (2, 1, 0), margin 1; pairs 0>1: 1-1 = 0; 0>2: 1-0.5 = 0.5; 1>2: 1+0.5 = 1.5; mean 2/3.
+    """s = (2, 1, 1.5), y = (2, 1, 0), margin 1; pairs 0>1: 1-1 = 0; 0>2: 1-0.5 = 0.5; 1>2: 1+0.5 =
+    1.5; mean 2/3.
 
-    Gradient: pair 0>2 is active: -1/3 on 0, +1/3 on 2; 1>2 too; 0>1 just meets its margin and is not.
+    Gradient: pair 0>2 is active: -1/3 on 0, +1/3 on 2; 1>2 too; 0>1 just meets its margin and is
+    not.
     """
     scores = torch.tensor([[2.0, 1.0, 1.5]], requires_grad=True)
     loss = MarginRankingLoss()(scores, torch.tensor([[2.0, 1.0, 0.0]]))
@@ -34,13 +42,15 @@ def test_hinge_of_a_graded_list_by_hand():
     assert scores.grad[0].tolist() == pytest.approx([-1 / 3, -1 / 3, 2 / 3])
 
 
-# s = (0, 1, 2, 0.5), y = (2, 1, 0, 0), margin 1. Gaps s_i - s_j of the pairs: 0>1: -1, 0>2: -2, 0>3: -0.5, 1>2: -1, 1>3: 0.5.
+# s = (0, 1, 2, 0.5), y = (2, 1, 0, 0), margin 1. Gaps s_i - s_j of the pairs: 0>1: -1, 0>2: -2,
+# 0>3: -0.5, 1>2: -1, 1>3: 0.5.
 # Hinges: 2, 3, 1.5, 2, 0.5.
 GRADED = torch.tensor([[0.0, 1.0, 2.0, 0.5]]), torch.tensor([[2.0, 1.0, 0.0, 0.0]])
 BY_PAIRS = {
     "all": (2 + 3 + 1.5 + 2 + 0.5) / 5,
     "hardest": 3.0,  # the least gap: 0>2
-    "semi-hard": (1.5 + 0.5) / 2,  # 0: none is below it, so the lowest, which is 3; 1: the highest below it is 3
+    "semi-hard": (1.5 + 0.5)
+    / 2,  # 0: none is below it, so the lowest, which is 3; 1: the highest below it is 3
     "adjacent": (2 + 2 + 0.5) / 3,  # 0>1, 1>2, 1>3
     "mean": ((1 + (1 + 2 + 0.5) / 3 - 0) + (1 + (2 + 0.5) / 2 - 1)) / 2,
 }
@@ -52,10 +62,16 @@ def test_the_choice_of_pairs_by_hand(pairs):
 
 
 def test_ranknet_over_chosen_pairs_by_hand():
-    """The same list: the gaps are -2 (hardest), -1, -1, 0.5 (adjacent), and 0 - 3.5/3 and 1 - 1.25 (mean)."""
+    """The same list: the gaps are -2 (hardest), -1, -1, 0.5 (adjacent), and 0 - 3.5/3 and 1 - 1.25
+    (mean).
+    """
     assert RankNetLoss(pairs="hardest")(*GRADED).item() == pytest.approx(softplus(2))
-    assert RankNetLoss(pairs="adjacent")(*GRADED).item() == pytest.approx((2 * softplus(1) + softplus(-0.5)) / 3)
-    assert RankNetLoss(pairs="mean")(*GRADED).item() == pytest.approx((softplus(3.5 / 3) + softplus(0.25)) / 2)
+    assert RankNetLoss(pairs="adjacent")(*GRADED).item() == pytest.approx(
+        (2 * softplus(1) + softplus(-0.5)) / 3
+    )
+    assert RankNetLoss(pairs="mean")(*GRADED).item() == pytest.approx(
+        (softplus(3.5 / 3) + softplus(0.25)) / 2
+    )
 
 
 def test_hardest_and_semi_hard_equal_a_plain_loop_over_pairs():
@@ -67,20 +83,29 @@ def test_hardest_and_semi_hard_equal_a_plain_loop_over_pairs():
     margin = torch.rand(50, 9, generator=generator, dtype=torch.float64)
     per_pair = torch.rand(50, 9, 9, generator=generator, dtype=torch.float64)
     for b in range(50):
-        s, y, docs = scores[b].tolist(), labels[b].tolist(), [d for d in range(9) if mask[b, d]]
+        s = scores[b].tolist()
+        y = labels[b].tolist()
+        docs = [d for d in range(9) if mask[b, d]]
         pairs = [(i, j) for i in docs for j in docs if y[i] > y[j]]
         hardest = [min(pairs, key=lambda p: s[p[0]] - s[p[1]])] if pairs else []
         semi_hard = []
         for i in {i for i, _ in pairs}:
             lower = [j for j in docs if y[j] < y[i]]
             below = [j for j in lower if s[j] < s[i]]
-            semi_hard.append((i, max(below, key=lambda j: s[j]) if below else min(lower, key=lambda j: s[j])))
+            semi_hard.append(
+                (i, max(below, key=lambda j: s[j]) if below else min(lower, key=lambda j: s[j]))
+            )
         for choice, chosen in (("hardest", hardest), ("semi-hard", semi_hard), ("all", pairs)):
             row = (scores[b : b + 1], labels[b : b + 1], mask[b : b + 1])
             for m, name in ((margin[b : b + 1], "negative"), (per_pair[b : b + 1], "pair")):
-                gap = [(m[0, i, j] if name == "pair" else m[0, j]).item() - (s[i] - s[j]) for i, j in chosen]
+                gap = [
+                    (m[0, i, j] if name == "pair" else m[0, j]).item() - (s[i] - s[j])
+                    for i, j in chosen
+                ]
                 expected = sum(max(0.0, g) for g in gap) / max(1, len(chosen))
-                assert MarginRankingLoss(pairs=choice)(*row, margin=m).item() == pytest.approx(expected), (b, choice, name)
+                assert MarginRankingLoss(pairs=choice)(*row, margin=m).item() == pytest.approx(
+                    expected
+                ), (b, choice, name)
 
 
 def test_the_mean_of_margins_per_pair_by_hand():
@@ -101,19 +126,28 @@ def test_triplet_loss_is_margin_ranking_over_negated_distances():
 
 
 def test_a_margin_per_negative_and_one_per_pair():
-    """s = (1, 1, 1), y = (1, 0, 0), margins 2 and 4 for the negatives: (2 + 4) / 2 = 3. The positive's own margin is not used."""
-    scores, labels = torch.ones(1, 3), torch.tensor([[1.0, 0.0, 0.0]])
+    """s = (1, 1, 1), y = (1, 0, 0), margins 2 and 4 for the negatives: (2 + 4) / 2 = 3. The
+    positive's own margin is not used.
+    """
+    scores = torch.ones(1, 3)
+    labels = torch.tensor([[1.0, 0.0, 0.0]])
     per_negative = torch.tensor([[99.0, 2.0, 4.0]])
     assert MarginRankingLoss()(scores, labels, margin=per_negative).item() == 3.0
     per_pair = torch.full((1, 3, 3), 99.0)
-    per_pair[0, 0, 1:] = torch.tensor([2.0, 4.0])  # row: the more relevant document, column: the less relevant one
+    per_pair[0, 0, 1:] = torch.tensor(
+        [2.0, 4.0]
+    )  # row: the more relevant document, column: the less relevant one
     assert MarginRankingLoss()(scores, labels, margin=per_pair).item() == 3.0
-    assert MarginRankingLoss()(scores, labels, margin=torch.tensor([[5.0]])).item() == 5.0  # per row
+    assert (
+        MarginRankingLoss()(scores, labels, margin=torch.tensor([[5.0]])).item() == 5.0
+    )  # per row
     with pytest.raises(ValueError, match="a margin for scores"):
         MarginRankingLoss()(scores, labels, margin=torch.ones(5))
 
 
-@pytest.mark.parametrize("loss", [MarginRankingLoss(), MarginRankingLoss(squared=True), AdaptiveRankNetLoss(k=0.5)])
+@pytest.mark.parametrize(
+    "loss", [MarginRankingLoss(), MarginRankingLoss(squared=True), AdaptiveRankNetLoss(k=0.5)]
+)
 @pytest.mark.parametrize("pairs", ["all", "hardest", "semi-hard", "adjacent", "mean"])
 @pytest.mark.parametrize("shape", [(3, 1), (3, 6), (3, 6, 6)])
 def test_the_gradient_reaches_a_learnt_margin(loss, pairs, shape):
@@ -126,8 +160,11 @@ def test_the_gradient_reaches_a_learnt_margin(loss, pairs, shape):
 
 
 def test_adaptive_margin_by_hand():
-    """max(0, s- - s+ + k m) = max(0, 0.2 - 1 + 0.5 * 3) = 0.7; without a margin in the batch, k times 1: max(0, -0.3) = 0."""
-    scores, labels = torch.tensor([[1.0, 0.2]]), torch.tensor([[1.0, 0.0]])
+    """max(0, s- - s+ + k m) = max(0, 0.2 - 1 + 0.5 * 3) = 0.7; without a margin in the batch, k
+    times 1: max(0, -0.3) = 0.
+    """
+    scores = torch.tensor([[1.0, 0.2]])
+    labels = torch.tensor([[1.0, 0.0]])
     loss = AdaptiveMarginRankingLoss(k=0.5)
     assert loss(scores, labels, margin=torch.tensor([[0.0, 3.0]])).item() == pytest.approx(0.7)
     assert loss(scores, labels).item() == 0.0
@@ -143,9 +180,14 @@ def test_ranknet_by_hand():
 
 
 def test_soft_targets_by_hand():
-    """Gap of scores 0.5, of labels 2, sigma 1: -P log p - (1 - P) log(1 - p), p = sigmoid(0.5), P = sigmoid(2)."""
-    p, target = sigmoid(0.5), sigmoid(2.0)
-    value = RankNetLoss(targets="soft")(torch.tensor([[0.5, 0.0]]), torch.tensor([[2.0, 0.0]])).item()
+    """Gap of scores 0.5, of labels 2, sigma 1: -P log p - (1 - P) log(1 - p), p = sigmoid(0.5), P =
+    sigmoid(2).
+    """
+    p = sigmoid(0.5)
+    target = sigmoid(2.0)
+    value = RankNetLoss(targets="soft")(
+        torch.tensor([[0.5, 0.0]]), torch.tensor([[2.0, 0.0]])
+    ).item()
     assert value == pytest.approx(-target * math.log(p) - (1 - target) * math.log(1 - p))
 
 
@@ -157,11 +199,15 @@ def test_soft_targets_of_a_teacher_leave_nothing_to_learn_to_a_student_with_its_
 
 
 def test_adaptive_ranknet_by_hand():
-    """Gap 0.5, margin 3, sigma 2, k 0.5. Shift: log(1 + exp(-2 (0.5 - 1.5))); scale: log(1 + exp(-2 (1 + 1.5) 0.5))."""
+    """Gap 0.5, margin 3, sigma 2, k 0.5. Shift: log(1 + exp(-2 (0.5 - 1.5))); scale: log(1 + exp(-2
+    (1 + 1.5) 0.5)).
+    """
     lists = torch.tensor([[0.5, 0.0]]), torch.tensor([[1.0, 0.0]]), None, torch.tensor([[9.0, 3.0]])
     assert AdaptiveRankNetLoss(sigma=2.0, k=0.5)(*lists).item() == pytest.approx(softplus(2.0))
-    assert AdaptiveRankNetLoss(sigma=2.0, k=0.5, mode="scale")(*lists).item() == pytest.approx(softplus(-2.5))
-    with pytest.raises(ValueError, match="mode must be 'shift' or 'scale', got 'stretch'"):
+    assert AdaptiveRankNetLoss(sigma=2.0, k=0.5, mode="scale")(*lists).item() == pytest.approx(
+        softplus(-2.5)
+    )
+    with pytest.raises(ValueError, match="mode must be one of shift, scale, got 'stretch'"):
         AdaptiveRankNetLoss(mode="stretch")
 
 
@@ -169,44 +215,61 @@ def test_adaptive_ranknet_without_margin_is_ranknet():
     torch.manual_seed(0)
     lists = torch.randn(4, 6, dtype=torch.float64), torch.randint(0, 3, (4, 6)).double()
     for mode in ("shift", "scale"):
-        torch.testing.assert_close(AdaptiveRankNetLoss(margin=0.0, mode=mode)(*lists), RankNetLoss()(*lists))
+        torch.testing.assert_close(
+            AdaptiveRankNetLoss(margin=0.0, mode=mode)(*lists), RankNetLoss()(*lists)
+        )
 
 
 def test_ranknet_is_binary_cross_entropy_on_the_gap():
     torch.manual_seed(0)
     gaps = torch.randn(9, dtype=torch.float64)
-    ours = RankNetLoss()(torch.stack([gaps, torch.zeros(9)], dim=1), torch.tensor([[1.0, 0.0]]).expand(9, 2))
-    torch.testing.assert_close(ours, nn.BCEWithLogitsLoss()(gaps, torch.ones(9, dtype=torch.float64)))
+    ours = RankNetLoss()(
+        torch.stack([gaps, torch.zeros(9)], dim=1), torch.tensor([[1.0, 0.0]]).expand(9, 2)
+    )
+    torch.testing.assert_close(
+        ours, nn.BCEWithLogitsLoss()(gaps, torch.ones(9, dtype=torch.float64))
+    )
 
 
 def test_sigma_is_a_factor_on_the_scores():
     torch.manual_seed(0)
-    scores, labels = torch.randn(4, 6, dtype=torch.float64), torch.randint(0, 3, (4, 6)).double()
+    scores = torch.randn(4, 6, dtype=torch.float64)
+    labels = torch.randint(0, 3, (4, 6)).double()
     for pairs in ("all", "hardest", "mean"):
         torch.testing.assert_close(
-            RankNetLoss(sigma=2.5, pairs=pairs)(scores, labels), RankNetLoss(pairs=pairs)(2.5 * scores, labels)
+            RankNetLoss(sigma=2.5, pairs=pairs)(scores, labels),
+            RankNetLoss(pairs=pairs)(2.5 * scores, labels),
         )
 
 
 def test_ranknet_falls_when_sigma_rises_over_a_right_order():
-    scores, labels = torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 0.0]])
+    scores = torch.tensor([[3.0, 1.0]])
+    labels = torch.tensor([[1.0, 0.0]])
     assert RankNetLoss(sigma=2.0)(scores, labels) < RankNetLoss(sigma=1.0)(scores, labels)
-    assert RankNetLoss(sigma=2.0)(scores.flip(1), labels) > RankNetLoss(sigma=1.0)(scores.flip(1), labels)
+    assert RankNetLoss(sigma=2.0)(scores.flip(1), labels) > RankNetLoss(sigma=1.0)(
+        scores.flip(1), labels
+    )
 
 
 def test_the_chain_of_probabilities():
-    """For any three scores, P_ij follows from P_ik and P_kj; two coin throws stay one; what is certain stays certain."""
+    """For any three scores, P_ij follows from P_ik and P_kj; two coin throws stay one; what is
+    certain stays certain.
+    """
     torch.manual_seed(0)
     s_i, s_j, s_k = torch.randn(3, 1000, dtype=torch.float64) * 4
-    p_ik, p_kj = torch.sigmoid(s_i - s_k), torch.sigmoid(s_k - s_j)
+    p_ik = torch.sigmoid(s_i - s_k)
+    p_kj = torch.sigmoid(s_k - s_j)
     torch.testing.assert_close(chain_probability(p_ik, p_kj), torch.sigmoid(s_i - s_j))
-    half, one = torch.tensor(0.5), torch.tensor(1.0)
+    half = torch.tensor(0.5)
+    one = torch.tensor(1.0)
     assert chain_probability(half, half) == 0.5 and chain_probability(one, half) == 1.0
     torch.testing.assert_close(chain_probability(p_ik, 1 - p_ik), torch.full_like(p_ik, 0.5))
 
 
 def test_reductions():
-    """Rows cost 3, 0 (nothing to learn) and 1: none, their sum 4, their mean over the two that count 2."""
+    """Rows cost 3, 0 (nothing to learn) and 1: none, their sum 4, their mean over the two that
+    count 2.
+    """
     scores = torch.tensor([[1.0, 3.0], [1.0, 1.0], [1.0, 1.0]])
     labels = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
     assert MarginRankingLoss(reduction="none")(scores, labels).tolist() == [3.0, 0.0, 1.0]
@@ -214,11 +277,16 @@ def test_reductions():
     assert MarginRankingLoss()(scores, labels).item() == 2.0
     with pytest.raises(ValueError, match="reduction must be"):
         MarginRankingLoss(reduction="max")(scores, labels)
-    with pytest.raises(ValueError, match="pairs must be 'all', 'hardest', 'semi-hard', 'adjacent' or 'mean', got 'some'"):
+    with pytest.raises(
+        ValueError,
+        match="pairs must be one of all, hardest, semi-hard, adjacent, mean, got 'some'",
+    ):
         MarginRankingLoss(pairs="some")
 
 
-@pytest.mark.parametrize("loss", [MarginRankingLoss(), AdaptiveRankNetLoss(), AdaptiveRankNetLoss(mode="scale")])
+@pytest.mark.parametrize(
+    "loss", [MarginRankingLoss(), AdaptiveRankNetLoss(), AdaptiveRankNetLoss(mode="scale")]
+)
 @pytest.mark.parametrize("pairs", ["all", "hardest", "semi-hard", "adjacent", "mean"])
 @pytest.mark.parametrize("rubbish", [float("nan"), float("inf")])
 def test_a_margin_where_no_pair_stands_may_be_anything(loss, pairs, rubbish, monkeypatch):
@@ -228,9 +296,10 @@ def test_a_margin_where_no_pair_stands_may_be_anything(loss, pairs, rubbish, mon
     mask = torch.rand(3, 8, generator=generator) < 0.7
     loss.pairs = pairs
     pair = (labels.unsqueeze(2) > labels.unsqueeze(1)) & mask.unsqueeze(2) & mask.unsqueeze(1)
-    per_negative, per_pair = torch.rand(3, 8, generator=generator).double(), torch.rand(3, 8, 8, generator=generator).double()
+    per_negative = torch.rand(3, 8, generator=generator).double()
+    per_pair = torch.rand(3, 8, 8, generator=generator).double()
     for short in (1 << 15, 0):
-        monkeypatch.setattr("ltr.losses.pairs.SHORT", short)
+        monkeypatch.setattr("ltr.pairs.SHORT", short)
         for clean, used in ((per_negative, pair.any(dim=1)), (per_pair, pair)):
             found = []
             for margin in (clean, torch.where(used, clean, rubbish)):

@@ -8,12 +8,17 @@ from ltr.losses import BCELoss, MSELoss
 
 
 def test_bce_by_hand():
-    """s = (log 3, log 3), y = (2, 0): -log(3/4) and -log(1/4), mean; the first weighed by 4. A label of 0.25 is a probability."""
+    """s = (log 3, log 3), y = (2, 0): -log(3/4) and -log(1/4), mean; the first weighed by 4. A
+    label of 0.25 is a probability.
+    """
     lists = torch.tensor([[math.log(3), math.log(3)]]), torch.tensor([[2.0, 0.0]])
-    hit, miss = -math.log(3 / 4), -math.log(1 / 4)
+    hit = -math.log(3 / 4)
+    miss = -math.log(1 / 4)
     assert BCELoss()(*lists).item() == pytest.approx((hit + miss) / 2)
     assert BCELoss(pos_weight=4.0)(*lists).item() == pytest.approx((4 * hit + miss) / 2)
-    assert BCELoss()(lists[0][:, :1], torch.tensor([[0.25]])).item() == pytest.approx(0.25 * hit + 0.75 * miss)
+    assert BCELoss()(lists[0][:, :1], torch.tensor([[0.25]])).item() == pytest.approx(
+        0.25 * hit + 0.75 * miss
+    )
 
 
 def test_mse_by_hand():
@@ -23,13 +28,17 @@ def test_mse_by_hand():
 
 def test_bce_is_that_of_torch_over_the_documents_of_each_list():
     torch.manual_seed(0)
-    scores, labels = torch.randn(3, 5, dtype=torch.float64), torch.randint(0, 2, (3, 5)).double()
+    scores = torch.randn(3, 5, dtype=torch.float64)
+    labels = torch.randint(0, 2, (3, 5)).double()
     mask = torch.arange(5) < torch.tensor([[5], [2], [3]])
     weight = torch.tensor(3.0, dtype=torch.float64)
     expected = [
-        F.binary_cross_entropy_with_logits(s[m], y[m], pos_weight=weight) for s, y, m in zip(scores, labels, mask, strict=True)
+        F.binary_cross_entropy_with_logits(s[m], y[m], pos_weight=weight)
+        for s, y, m in zip(scores, labels, mask, strict=True)
     ]
-    torch.testing.assert_close(BCELoss(pos_weight=3.0)(scores, labels, mask), torch.stack(expected).mean())
+    torch.testing.assert_close(
+        BCELoss(pos_weight=3.0)(scores, labels, mask), torch.stack(expected).mean()
+    )
 
 
 def test_without_a_relevant_document_there_is_still_something_to_learn():

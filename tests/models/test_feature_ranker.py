@@ -27,9 +27,13 @@ def lists() -> RankingBatch:
 def test_a_linear_ranker_by_hand():
     """w = (1, -2), b = 3: documents (1, 0), (0, 1), (2, 2) score 4, 1, 1."""
     model = FeatureRanker(2, preset="linear")
-    model.load_state_dict({"head.weight": torch.tensor([[1.0, -2.0]]), "head.bias": torch.tensor([3.0])})
+    model.load_state_dict(
+        {"head.weight": torch.tensor([[1.0, -2.0]]), "head.bias": torch.tensor([3.0])}
+    )
     features = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]]])
-    assert model(batch_of(features, torch.ones(1, 3, dtype=torch.bool))).tolist() == [[4.0, 1.0, 1.0]]
+    assert model(batch_of(features, torch.ones(1, 3, dtype=torch.bool))).tolist() == [
+        [4.0, 1.0, 1.0]
+    ]
 
 
 def test_the_two_layer_net_is_the_one_of_ranknet():
@@ -44,7 +48,9 @@ def test_the_two_layer_net_is_the_one_of_ranknet():
 
 
 def test_a_residual_block_by_hand():
-    """h + W2 relu(W1 norm(h)) with h = (1, -1) = norm(h), W1 = 1 and W2 = 2: relu gives (1, 0), so h becomes (3, -1)."""
+    """h + W2 relu(W1 norm(h)) with h = (1, -1) = norm(h), W1 = 1 and W2 = 2: relu gives (1, 0), so
+    h becomes (3, -1).
+    """
     model = FeatureRanker(2, preset="linear", residual_blocks=1)
     block = model.layers[0].change
     with torch.no_grad():
@@ -62,7 +68,11 @@ def test_padding_changes_nothing_and_scores_zero(preset, lists):
     model = FeatureRanker(4, preset).eval()
     scores, embeddings = model.represent(lists)
     assert scores.shape == (3, 5) and embeddings.shape[:2] == (3, 5)
-    assert (scores[~lists.mask] == 0).all() and (embeddings[~lists.mask] == 0).all() and scores.isfinite().all()
+    assert (
+        (scores[~lists.mask] == 0).all()
+        and (embeddings[~lists.mask] == 0).all()
+        and scores.isfinite().all()
+    )
     noisy = lists._replace(features=lists.features + 1e4 * ~lists.mask.unsqueeze(2))
     torch.testing.assert_close(model(noisy), scores)
     alone = batch_of(lists.features[1:2, :2], lists.mask[1:2, :2])
@@ -71,7 +81,8 @@ def test_padding_changes_nothing_and_scores_zero(preset, lists):
 
 @EVERY_PRESET
 def test_the_order_of_documents_changes_nothing(preset, lists):
-    model, order = FeatureRanker(4, preset).eval(), torch.tensor([3, 0, 4, 1, 2])
+    model = FeatureRanker(4, preset).eval()
+    order = torch.tensor([3, 0, 4, 1, 2])
     shuffled = batch_of(lists.features[:, order], lists.mask[:, order])
     torch.testing.assert_close(model(shuffled), model(lists)[:, order])
 
@@ -99,7 +110,10 @@ def test_training_and_measuring_agree_without_dropout(preset, lists):
 def test_every_weight_learns_and_an_empty_list_harms_no_gradient(preset, lists):
     model = FeatureRanker(4, preset)
     (model(lists) * torch.randn(3, 5)).sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() and (p.grad != 0).any() for p in model.parameters())
+    assert all(
+        p.grad is not None and p.grad.isfinite().all() and (p.grad != 0).any()
+        for p in model.parameters()
+    )
 
 
 @EVERY_PRESET
@@ -115,17 +129,27 @@ def test_a_batch_without_a_document_has_scores_and_no_gradient(preset, heads, n_
 
 
 def test_options_build_what_they_say():
-    """2 hidden layers with norm, tanh and dropout, 3 residual blocks with theirs, 1 attention block with its own."""
-    model = FeatureRanker(4, "linear", [8, 6], "tanh", True, 0.3, residual_blocks=3, attention_blocks=1, heads=3)
+    """2 hidden layers with norm, tanh and dropout, 3 residual blocks with theirs, 1 attention block
+    with its own.
+    """
+    model = FeatureRanker(
+        4, "linear", [8, 6], "tanh", True, 0.3, residual_blocks=3, attention_blocks=1, heads=3
+    )
 
     def count(kind):
         return sum(type(m) is kind for part in (model.layers, model.head) for m in part.modules())
 
-    assert count(torch.nn.LayerNorm) == 2 + 3 and count(torch.nn.Tanh) == 2 + 3 and count(torch.nn.ReLU) == 0
+    assert (
+        count(torch.nn.LayerNorm) == 2 + 3
+        and count(torch.nn.Tanh) == 2 + 3
+        and count(torch.nn.ReLU) == 0
+    )
     assert count(torch.nn.Dropout) == 2 + 3 and count(torch.nn.Linear) == 2 + 2 * 3 + 1
     assert {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)} == {0.3}
     assert (
-        len(model.attention) == 1 and model.attention[0].self_attn.num_heads == 3 and model.attention[0].self_attn.dropout == 0.3
+        len(model.attention) == 1
+        and model.attention[0].self_attn.num_heads == 3
+        and model.attention[0].self_attn.dropout == 0.3
     )
 
 
@@ -134,7 +158,10 @@ def test_an_option_replaces_that_of_the_preset_alone():
     model = FeatureRanker(4, "mlp", hidden=[3], activation="tanh")
     assert [type(layer).__name__ for layer in model.layers] == ["Linear", "Tanh", "Dropout"]
     assert model.layers[0].out_features == 3 and model.layers[2].p == 0.4
-    assert len(FeatureRanker(4, "mlp", hidden=[]).layers) == 0 and FeatureRanker(4, "mlp", dropout=0.0).layers[2].p == 0.0
+    assert (
+        len(FeatureRanker(4, "mlp", hidden=[]).layers) == 0
+        and FeatureRanker(4, "mlp", dropout=0.0).layers[2].p == 0.0
+    )
 
 
 def test_scores_are_float32_under_autocast(lists):
@@ -146,13 +173,22 @@ def test_scores_are_float32_under_autocast(lists):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"preset": "huge"}, "preset must be one of linear, two_layer, mlp, deep, list_attention, got 'huge'"),
+        (
+            {"preset": "huge"},
+            "preset must be one of linear, two_layer, mlp, deep, list_attention, got 'huge'",
+        ),
         ({"n_features": 0}, "n_features must be at least 1, got 0"),
         ({"hidden": [8, 0]}, r"hidden must be widths of at least 1, got \[8, 0\]"),
-        ({"activation": "swish"}, "activation must be one of relu, gelu, tanh, sigmoid, got 'swish'"),
+        (
+            {"activation": "swish"},
+            "activation must be one of relu, gelu, tanh, sigmoid, got 'swish'",
+        ),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         ({"residual_blocks": -1}, "residual_blocks must be at least 0"),
-        ({"attention_blocks": 1, "heads": 3}, "heads must be a number that divides the last width, 10, got 3"),
+        (
+            {"attention_blocks": 1, "heads": 3},
+            "heads must be a number that divides the last width, 10, got 3",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit(options, message):

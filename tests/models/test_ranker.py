@@ -29,20 +29,38 @@ def test_values_go_to_their_places_and_padding_is_0():
 )
 def test_a_ranker_says_what_it_reads_and_its_usual_rate(backbone, build, reads, lr):
     ranker = build(backbone)
-    assert isinstance(ranker, Ranker) and isinstance(ranker.reads, reads) and ranker.usual_lr == lr and ranker.gives_embeddings
+    assert (
+        isinstance(ranker, Ranker)
+        and isinstance(ranker.reads, reads)
+        and ranker.usual_lr == lr
+        and ranker.gives_embeddings
+    )
 
 
-@pytest.mark.parametrize("kind, options", [("PairWiseBertRanker", {"max_length": 32}), ("DualEncoder", {})])
+@pytest.mark.parametrize(
+    "kind, options", [("PairWiseBertRanker", {"max_length": 32}), ("DualEncoder", {})]
+)
 def test_encoder_options_are_nested_once_in_a_configuration(backbone, tmp_path, kind, options):
-    """By file, overridden on the command line; the configuration holds plain values, and builds what it says."""
+    """By file, overridden on the command line; the configuration holds plain values, and builds
+    what it says.
+    """
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Ranker, "ranker")
     parser.add_argument("--config", action="config")
     init = options | {"backbone": backbone, "encoder": {"max_tokens": 64, "pooling": "cls"}}
     file = tmp_path / "config.yaml"
     file.write_text(json.dumps({"ranker": {"class_path": f"ltr.models.{kind}", "init_args": init}}))
-    config = parser.parse_args(["--config", str(file), "--ranker.init_args.encoder.max_tokens", "4096"])
-    expected = {"max_tokens": 4096, "keep_tokens": None, "dropout": "hidden", "compile": False, "pooling": "cls"}
+    config = parser.parse_args(
+        ["--config", str(file), "--ranker.init_args.encoder.max_tokens", "4096"]
+    )
+    expected = {
+        "max_tokens": 4096,
+        "keep_tokens": None,
+        "dropout": "hidden",
+        "kernels": "auto",
+        "compile": False,
+        "pooling": "cls",
+    }
     expected |= {"layers": None, "new_weights": False}
     assert config.as_dict()["ranker"]["init_args"]["encoder"] == expected
     ranker = parser.instantiate(config).ranker

@@ -1,9 +1,11 @@
-"""Is a run safe from kills?  python tests/run/kills.py [--kills 300] [--workers 0 2] [--processes 1] [--signal TERM] [--mining]
+"""Is a run safe from kills?  python tests/run/kills.py [--kills 300] [--workers 0 2] [--processes
+1] [--signal TERM] [--mining]
 
-Runs of several variants (resumes.py) are ended by a signal at random moments, and resumed, until they are done. Each must then
-have the weights, the state of the optimiser and the validations of the run that was never interrupted, and no torn file.
-With ``--signal TERM`` a run ends as a cluster's time limit ends it. With ``--mining`` the runs mine negatives, and every second
-kill waits for a refresh, which takes its time; the negatives must be the same, too.
+Runs of several variants (resumes.py) are ended by a signal at random moments, and resumed, until
+they are done. Each must then have the weights, the state of the optimiser and the validations of
+the run that was never interrupted, and no torn file. With ``--signal TERM`` a run ends as a
+cluster's time limit ends it. With ``--mining`` the runs mine negatives, and every second kill waits
+for a refresh, which takes its time; the negatives must be the same, too.
 """
 
 import argparse
@@ -49,7 +51,9 @@ def _run(args: list[str], output: Path, environment: dict[str, str]) -> None:
     os.dup2(told, 1)
     os.dup2(told, 2)
     torch.set_num_threads(1)
-    multiprocessing.set_start_method("fork", force=True)  # of data workers, as in a program of its own
+    multiprocessing.set_start_method(
+        "fork", force=True
+    )  # of data workers, as in a program of its own
     code = 1
     try:
         code = ltr(args)
@@ -60,17 +64,23 @@ def _run(args: list[str], output: Path, environment: dict[str, str]) -> None:
 
 
 class Child:
-    """``ltr fit`` in a process group of its own: forked from a server that has imported everything, or a new program."""
+    """``ltr fit`` in a process group of its own: forked from a server that has imported everything,
+    or a new program.
+    """
 
     def __init__(self, args: list[str], output: Path, processes: int = 1) -> None:
         self.output = output
         if processes > 1:
             command = [sys.executable, "-m", "ltr", *args]
             with open(output, "w") as told:
-                self.process = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, start_new_session=True)
+                self.process = subprocess.Popen(
+                    command, stdout=told, stderr=subprocess.STDOUT, start_new_session=True
+                )
         else:
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["tests.run.kills", "ltr.cli.command", "ltr.datamodules", "ltr.module"])
+            context.set_forkserver_preload(
+                ["tests.run.kills", "ltr.cli.command", "ltr.datamodules", "ltr.module"]
+            )
             self.process = context.Process(target=_run, args=(args, output, dict(os.environ)))
             self.process.start()
         self.pid = self.process.pid
@@ -91,21 +101,30 @@ class Child:
             time.sleep(0.01)
 
     def _code(self) -> int | None:
-        return self.process.poll() if isinstance(self.process, subprocess.Popen) else self.process.exitcode
+        return (
+            self.process.poll()
+            if isinstance(self.process, subprocess.Popen)
+            else self.process.exitcode
+        )
 
-    def end_after(self, seconds: float, by: signal.Signals = signal.SIGKILL, within: Path | None = None) -> int:
-        """The exit code (negative for a signal) of a process that is ended if it is not done by then.
+    def end_after(
+        self, seconds: float, by: signal.Signals = signal.SIGKILL, within: Path | None = None
+    ) -> int:
+        """The exit code (negative for a signal) of a process that is ended if it is not done by
+        then.
 
-        Where a file is named, it is ended a moment after the file is next there. One that is still there a minute after the
-        signal is killed: 1.
+        Where a file is named, it is ended a moment after the file is next there. One that is still
+        there a minute after the signal is killed: 1.
         """
-        latest, sent = time.monotonic() + seconds, False
+        latest = time.monotonic() + seconds
+        sent = False
         while (code := self._code()) is None:
             late = time.monotonic() - latest
             if late > 0 and not sent and (within is None or within.exists()):
                 time.sleep(0.0 if within is None else random.uniform(0, 0.8))
                 self.send(by)
-                sent, latest = True, time.monotonic()
+                sent = True
+                latest = time.monotonic()
             elif sent and late > 60:
                 self.send(signal.SIGKILL)
                 return 1
@@ -115,12 +134,23 @@ class Child:
 
 def waiting(file: Path, step: int = 0, within: str = "step") -> dict:
     """The configuration of a callback that writes a file at a moment, and takes its time there."""
-    return {"class_path": "tests.faults.WaitAt", "init_args": {"file": str(file), "step": step, "within": within}}
+    return {
+        "class_path": "tests.faults.WaitAt",
+        "init_args": {"file": str(file), "step": step, "within": within},
+    }
 
 
 def start(run: Path, config: Path) -> list[str]:
     """What a job script would run, first or again."""
-    return ["fit", "--config", str(config), "--trainer.default_root_dir", str(run), "--ckpt_path", "last"]
+    return [
+        "fit",
+        "--config",
+        str(config),
+        "--trainer.default_root_dir",
+        str(run),
+        "--ckpt_path",
+        "last",
+    ]
 
 
 def torn(run: Path) -> list[str]:
@@ -139,24 +169,34 @@ def torn(run: Path) -> list[str]:
     return found
 
 
-def survive(run: Path, config: Path, options: argparse.Namespace, longest: float) -> tuple[int, int, list[str]]:
+def survive(
+    run: Path, config: Path, options: argparse.Namespace, longest: float
+) -> tuple[int, int, list[str]]:
     """How often a run was ended before it was done, how often within a refresh, and what was wrong."""
-    kills, within, found = 0, 0, []
+    kills = 0
+    within = 0
+    found = []
     refreshing = run.with_name("refreshing")
     by = signal.Signals[f"SIG{options.signal}"]
     fine = {-signal.SIGKILL} if options.signal == "KILL" else {143, -signal.SIGTERM}
-    if options.processes > 1:  # one that was ended before it could ignore the signal: Lightning then kills them all
+    if (
+        options.processes > 1
+    ):  # one that was ended before it could ignore the signal: Lightning then kills them all
         fine.add(-signal.SIGKILL)
     while kills < 200:
-        # The first kills come early or late, the later ones less and less often: else a run would never end.
+        # The first kills come early or late, the later ones less and less often: else a run would
+        # never end.
         seconds = random.uniform(0, longest * (1 + kills / 10))
         refreshing.unlink(missing_ok=True)
         child = Child(start(run, config), run.with_name("output"), options.processes)
-        code = child.end_after(seconds, by, refreshing if options.mining and random.random() < 0.5 else None)
+        code = child.end_after(
+            seconds, by, refreshing if options.mining and random.random() < 0.5 else None
+        )
         found += torn(run)
         if code == 0:
             break
-        kills, within = kills + 1, within + refreshing.exists()
+        kills = kills + 1
+        within = within + refreshing.exists()
         if code not in fine:
             told = run.with_name("output").read_text().strip().splitlines()
             return kills, within, [*found, f"exit {code}: {told[-1] if told else ''}"]
@@ -165,9 +205,13 @@ def survive(run: Path, config: Path, options: argparse.Namespace, longest: float
 
 def main() -> int:
     """Print a line for each chain of kills; 1 if something was wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="data workers of the runs, in turn")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[0, 2], help="data workers of the runs, in turn"
+    )
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--signal", choices=["KILL", "TERM"], default="KILL")
     parser.add_argument("--mining", action="store_true", help="of runs that mine negatives")
@@ -175,7 +219,10 @@ def main() -> int:
     options = parser.parse_args()
     random.seed(options.seed)
     torch.set_num_threads(1)
-    kills = refreshes = chains = wrong = 0
+    kills = 0
+    refreshes = 0
+    chains = 0
+    wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LTR_CACHE"] = f"{folder}/cache"
         world = Path(folder, "world")
@@ -184,13 +231,17 @@ def main() -> int:
             write_world(world)
         whole: dict[tuple, tuple[dict, float]] = {}
         while kills < options.kills:
-            name, workers = random.choice(MINING if options.mining else CHOSEN), options.workers[chains % len(options.workers)]
+            name = random.choice(MINING if options.mining else CHOSEN)
+            workers = options.workers[chains % len(options.workers)]
             chain = Path(folder, f"chain{chains}")
             chain.mkdir()
             config = configured(VARIANTS[name], world)
-            config["data"]["init_args"]["num_workers"] = workers
+            config["data"]["init_args"].setdefault("loading", {})["num_workers"] = workers
             if options.mining:
-                slow = {"class_path": "tests.faults.SlowRefresh", "init_args": {"file": str(chain / "refreshing")}}
+                slow = {
+                    "class_path": "tests.faults.SlowRefresh",
+                    "init_args": {"file": str(chain / "refreshing")},
+                }
                 config["trainer"]["callbacks"].append(slow)
             if options.processes > 1:
                 config["trainer"] |= {"devices": options.processes, "strategy": "ddp"}
@@ -198,13 +249,18 @@ def main() -> int:
             file.write_text(yaml.safe_dump(config))
             if (name, workers) not in whole:
                 begin = time.monotonic()
-                code = Child(start(chain / "whole", file), chain / "output", options.processes).end_after(1e9, signal.SIGKILL)
+                code = Child(
+                    start(chain / "whole", file), chain / "output", options.processes
+                ).end_after(1e9, signal.SIGKILL)
                 assert code == 0, (chain / "output").read_text()
                 whole[name, workers] = outcome(chain / "whole"), time.monotonic() - begin
             expected, seconds = whole[name, workers]
             ended, within, found = survive(chain / "run", file, options, seconds)
             found += list(differences(expected, outcome(chain / "run")))[:3] if not found else []
-            kills, refreshes, chains, wrong = kills + ended, refreshes + within, chains + 1, wrong + bool(found)
+            kills = kills + ended
+            refreshes = refreshes + within
+            chains = chains + 1
+            wrong = wrong + bool(found)
             told = f"{ended} times ended by SIG{options.signal}, {within} in a refresh, {len(found)} differences"
             print(f"{name}, {workers} workers: {told}", *found, sep="\n    ", flush=True)
             shutil.rmtree(chain)

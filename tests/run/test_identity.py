@@ -21,8 +21,16 @@ CONFIG = {
         "loss": {"class_path": "ltr.losses.SoftmaxLoss", "init_args": {"temperature": 1.0}},
         "lr": 0.1,
     },
-    "data": {"class_path": "ltr.datamodules.ListDataModule", "init_args": {"path": "mine", "list_size": 8, "num_workers": 2}},
-    "trainer": {"accumulate_grad_batches": 1, "overfit_batches": 0, "callbacks": None, "max_epochs": 2},
+    "data": {
+        "class_path": "ltr.datamodules.ListDataModule",
+        "init_args": {"path": "mine", "list_size": 8, "loading": {"num_workers": 2}},
+    },
+    "trainer": {
+        "accumulate_grad_batches": 1,
+        "overfit_batches": 0,
+        "callbacks": None,
+        "max_epochs": 2,
+    },
 }
 
 
@@ -39,14 +47,16 @@ def test_an_identity_names_what_decides_and_leaves_out_what_does_not():
         "trainer.accumulate_grad_batches": 1,
         "trainer.overfit_batches": 0,
     }
-    assert of_ranker(identity(CONFIG)) == {"model.ranker.class_path": "ltr.models.DualEncoder", "model.ranker.backbone": "bert"}
+    assert of_ranker(identity(CONFIG)) == {
+        "model.ranker.class_path": "ltr.models.DualEncoder",
+        "model.ranker.backbone": "bert",
+    }
 
 
 def test_what_differs_is_named_and_counted():
-    now, then = {"a": 1, "b": 2, "c": 3, "d": 4}, {"a": 1, "b": 3, "c": None, "e": 0}
-    message = (
-        r"x.ckpt comes from another configuration: b was 3 and is 2, c was None and is 3, d was None and is 4 and 1 more; do"
-    )
+    now = {"a": 1, "b": 2, "c": 3, "d": 4}
+    then = {"a": 1, "b": 3, "c": None, "e": 0}
+    message = r"x.ckpt comes from another configuration: b was 3 and is 2, c was None and is 3, d was None and is 4 and 1 more; do"
     with pytest.raises(InputError, match=message):
         check_same(now, then, "x.ckpt", "do")
     check_same(now, now, "x.ckpt", "do")
@@ -58,9 +68,9 @@ REFUSED = {
     "--model.loss SoftmaxLoss": "model.loss.class_path was 'ltr.losses.RankNetLoss' and is 'ltr.losses.SoftmaxLoss'",
     "--model.loss.sigma 2": "model.loss.sigma was 1.0 and is 2.0",
     "--model.ranker.activation tanh": "model.ranker.activation was None and is 'tanh'",
-    "--data.seed 99": "data.seed was None and is 99",
+    "--data.loading.seed 99": "data.loading.seed was None and is 99",
     "--data.list_size 3": "data.list_size was None and is 3",
-    "--data.bucket_window 1": "data.bucket_window was 64 and is 1",
+    "--data.loading.bucket_window 1": "data.loading.bucket_window was 64 and is 1",
     "--trainer.accumulate_grad_batches 2": "trainer.accumulate_grad_batches was 1 and is 2",
     "--data.path ../other": "the checkpoint was trained on other data",
     "--data.batch_size 5": "the checkpoint comes from epochs of 6 steps, here they have 5",
@@ -71,8 +81,8 @@ HONOURED = (
     "--model.metrics [nDCG_exp@10,AP]",
     "--trainer.gradient_clip_val 0.5",
     "--trainer.precision bf16-mixed",
-    "--data.num_workers 1",
-    "--data.eval_batch_size 3",
+    "--data.loading.num_workers 1",
+    "--data.evaluation.batch_size 3",
     "--data.path ../letor/../letor",
     "--trainer.val_check_interval 0.5",
     "--last.every_n_steps 2",
@@ -92,7 +102,9 @@ def test_a_resume_is_refused_under_another_identity_and_else_honoured(config, tm
         assert message in told(capsys), options
     assert Path("run/checkpoints/last.ckpt").read_bytes() == before
     for epochs, options in enumerate(HONOURED, 2):
-        assert main(["fit", "run", "--trainer.max_epochs", str(epochs), *options.split()]) == 0, options
+        assert main(["fit", "run", "--trainer.max_epochs", str(epochs), *options.split()]) == 0, (
+            options
+        )
 
 
 def test_weights_are_not_measured_as_those_of_another_ranker(config, capsys):  # noqa: F811
@@ -100,12 +112,24 @@ def test_weights_are_not_measured_as_those_of_another_ranker(config, capsys):  #
     for command in ("validate", "test", "predict"):
         assert main([command, "run", "--model.ranker.activation", "tanh"]) == 2
         assert "model.ranker.activation was None and is 'tanh'" in told(capsys)
-    other = ["--model.loss", "SoftmaxLoss", "--seed_everything", "9", "--data.batch_size", "7"]  # these don't matter
+    other = [
+        "--model.loss",
+        "SoftmaxLoss",
+        "--seed_everything",
+        "9",
+        "--data.batch_size",
+        "7",
+    ]  # these don't matter
     assert main(["test", "run", *other]) == 0
 
 
 def test_pooling_length_and_prompts_of_text_rankers_decide(tmp_path):
-    changes = {"model.ranker": {"class_path": "ltr.models.DualEncoder", "init_args": {"backbone": "b", "max_length": 24}}}
+    changes = {
+        "model.ranker": {
+            "class_path": "ltr.models.DualEncoder",
+            "init_args": {"backbone": "b", "max_length": 24},
+        }
+    }
     base = configured(changes, tmp_path) | {"trainer": CONFIG["trainer"]}
     for name, value in (
         ("max_length", 16),
@@ -118,5 +142,10 @@ def test_pooling_length_and_prompts_of_text_rankers_decide(tmp_path):
         with pytest.raises(InputError, match=f"model.ranker.{name}"):
             check_same(of_ranker(identity(other)), of_ranker(identity(base)), "x", "do")
     quick = yaml.safe_load(yaml.safe_dump(base))
-    quick["model"]["ranker"]["init_args"]["encoder"] = {"max_tokens": 4096, "keep_tokens": 1, "compile": True}
+    quick["model"]["ranker"]["init_args"]["encoder"] = {
+        "max_tokens": 4096,
+        "keep_tokens": 1,
+        "kernels": "plain",
+        "compile": True,
+    }
     assert identity(quick) == identity(base)

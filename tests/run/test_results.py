@@ -1,51 +1,50 @@
-"""What a run says of its results: where it started, what was evaluated, and the ceiling of its candidates."""
+"""What a run says of its results: where it started, what was evaluated, and the ceiling of its
+candidates."""
 
 import json
 
-import numpy as np
 import pytest
 import torch
-import yaml
 
 from ltr.__main__ import main
-from ltr.data.plans import EvalBatches
-from ltr.data.query_lists import LabelledList
 from ltr.datamodules import FeatureDataModule, TripletDataModule
-from ltr.metrics import RankingMetric
 from ltr.models import DualEncoder
-from ltr.run.ceiling import ceiling
 from ltr.run.checkpoints import Best
 from ltr.run.folder import RunFolder
-from ltr.run.results import below_start, told_ceiling
+from ltr.run.results import below_start
 from tests.conftest import write_collection, write_letor
-from tests.run.resumes import BASE
-
-
-@pytest.fixture
-def config(tmp_path):
-    """A feature ranker over three epochs; ``run`` is its folder."""
-    write_letor(tmp_path / "letor")
-    text = yaml.safe_dump(BASE | {"trainer": BASE["trainer"] | {"default_root_dir": str(tmp_path / "run")}})
-    (tmp_path / "features.yaml").write_text(text.replace("path: letor", f"path: {tmp_path / 'letor'}"))
-    return str(tmp_path / "features.yaml")
-
-
-def results(tmp_path):
-    return json.loads((tmp_path / "run/metrics.json").read_text())
-
-
-# Row 0
+from tests.datasets import data_module
+from tests.run.measured import (
+    results,
+)
 
 
 def test_the_start_is_measured_once_and_is_that_of_the_untrained_weights(config, tmp_path, capsys):
-    assert main(["fit", "--config", config, "--trainer.max_epochs", "1", "--trainer.logger", "true"]) == 0
-    first, told = results(tmp_path), capsys.readouterr().out
-    assert main(["validate", "--config", config, "--trainer.default_root_dir", str(tmp_path / "untrained")]) == 0
+    assert (
+        main(["fit", "--config", config, "--trainer.max_epochs", "1", "--trainer.logger", "true"])
+        == 0
+    )
+    first = results(tmp_path)
+    told = capsys.readouterr().out
+    assert (
+        main(
+            [
+                "validate",
+                "--config",
+                config,
+                "--trainer.default_root_dir",
+                str(tmp_path / "untrained"),
+            ]
+        )
+        == 0
+    )
     untrained = json.loads((tmp_path / "untrained/metrics.json").read_text())["validate"]
-    assert first["start"] == {name: pytest.approx(untrained[name]) for name in ("nDCG_exp@10", "swapped_pairs")}
-    assert [row["step"] for row in first["validations"]] == [6] and first["validations"][0]["nDCG_exp@10"] > first["start"][
+    assert first["start"] == {
+        name: pytest.approx(untrained[name]) for name in ("nDCG_exp@10", "swapped_pairs")
+    }
+    assert [row["step"] for row in first["validations"]] == [6] and first["validations"][0][
         "nDCG_exp@10"
-    ]
+    ] > first["start"]["nDCG_exp@10"]
     assert f"({first['start']['nDCG_exp@10']:.4f} before training)" in told
     curve = (tmp_path / "run/logs/version_0/metrics.csv").read_text().splitlines()
     at = curve[0].split(",").index("val/nDCG_exp@10")
@@ -57,11 +56,18 @@ def test_the_start_is_measured_once_and_is_that_of_the_untrained_weights(config,
 def test_the_start_changes_nothing_and_may_be_left_out(config, tmp_path):
     outcomes = []
     for steps in ("-1", "0", "2"):  # 2: a sanity check of a part is no measurement
-        where = ["--trainer.default_root_dir", str(tmp_path / f"run{steps}"), "--trainer.num_sanity_val_steps", steps]
+        where = [
+            "--trainer.default_root_dir",
+            str(tmp_path / f"run{steps}"),
+            "--trainer.num_sanity_val_steps",
+            steps,
+        ]
         assert main(["fit", "--config", config, *where]) == 0
         found = json.loads((tmp_path / f"run{steps}/metrics.json").read_text())
         assert ("start" in found) == (steps == "-1")
-        weights = torch.load(tmp_path / f"run{steps}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        weights = torch.load(tmp_path / f"run{steps}/checkpoints/last.ckpt", weights_only=True)[
+            "state_dict"
+        ]
         outcomes.append((found["validations"], [*weights.values()]))
     for validations, weights in outcomes[1:]:
         assert validations == outcomes[0][0]
@@ -77,18 +83,35 @@ def test_a_run_that_begins_again_forgets_the_start_of_the_one_before(config, tmp
 
 
 @pytest.mark.parametrize(
-    "monitor, start, warns", [("nDCG_exp@10", 0.99, True), ("nDCG_exp@10", 0.1, False), ("swapped_pairs", 0.0, True)]
+    "monitor, start, warns",
+    [("nDCG_exp@10", 0.99, True), ("nDCG_exp@10", 0.1, False), ("swapped_pairs", 0.0, True)],
 )
 def test_a_training_that_made_it_worse_says_so(config, tmp_path, monitor, start, warns):
     """The best of the validations is compared with the start, in the direction of the metric."""
-    assert main(["fit", "--config", config, "--best.monitor", f"val/{monitor}", "--trainer.max_epochs", "1"]) == 0
+    assert (
+        main(
+            [
+                "fit",
+                "--config",
+                config,
+                "--best.monitor",
+                f"val/{monitor}",
+                "--trainer.max_epochs",
+                "1",
+            ]
+        )
+        == 0
+    )
     found = results(tmp_path)
     (tmp_path / "run/metrics.json").write_text(json.dumps(found | {"start": {monitor: start}}))
     told = below_start(RunFolder(tmp_path / "run"), Best(f"val/{monitor}"))
     assert (told is not None) == warns
     if told:
         value = found["validations"][0][monitor]
-        assert f"the best val/{monitor} is {value:.4f}, and it started from {start:.4f}" in told and "a third of model.lr" in told
+        assert (
+            f"the best val/{monitor} is {value:.4f}, and it started from {start:.4f}" in told
+            and "a third of model.lr" in told
+        )
 
 
 def test_the_warning_is_seen(config, tmp_path, capsys):
@@ -98,66 +121,21 @@ def test_the_warning_is_seen(config, tmp_path, capsys):
         lines = [line.split(" ", 1) for line in file.read_text().splitlines()]
         file.write_text("".join(f"{2 - int(grade)} {rest}\n" for grade, rest in lines))
     capsys.readouterr()
-    again = ["--trainer.default_root_dir", str(tmp_path / "again"), "--init_from", str(tmp_path / "run")]
+    again = [
+        "--trainer.default_root_dir",
+        str(tmp_path / "again"),
+        "--init_from",
+        str(tmp_path / "run"),
+    ]
     assert main(["fit", "--config", config, *again]) == 0
     told = capsys.readouterr()
     assert "training made the ranker worse: the best val/nDCG_exp@10" in told.out + told.err
 
 
-# The ceiling
-
-
-def lists(*given):
-    """Each a list of labels of candidates, and the grades of all relevant documents."""
-    arrays = [(np.array(labels, np.float32), np.array(ideal, np.float32)) for labels, ideal in given]
-    made = [LabelledList(n, np.arange(len(labels)), labels, ideal=ideal) for n, (labels, ideal) in enumerate(arrays)]
-    pools = EvalBatches.__new__(EvalBatches)
-    pools.batches = [made[:2], made[2:], []]
-    return pools
-
-
-def test_the_ceiling_by_hand():
-    """One query with all it needs, one with 1 of its 2, one with nothing to find, one with none of its 1.
-
-    AP: 1, 1/2 and 0. nDCG@1: 1, 1 (a grade of 2 is the best there is), 0; P@2: 1/2, 1/2, 0. Recall: 1, 1/2, 0.
-    """
-    pools = lists(([0, 1, 0], [1]), ([2, 0], [2, 1]), ([0, 0], []), ([0], [1]))
-    metrics = [RankingMetric(name) for name in ("AP", "nDCG@1", "P@2", "swapped_pairs", "tau")]
-    assert ceiling(metrics, pools) == pytest.approx({"AP": 0.5, "nDCG@1": 2 / 3, "P@2": 1 / 3, "R": 0.5})
-    assert ceiling([RankingMetric("AP", empty="one")], pools)["AP"] == pytest.approx(2.5 / 4)
-    assert ceiling(metrics, lists(([0, 0], []))) == {}
-    assert told_ceiling({"ceiling": {"AP": 0.5, "P@2": 1.0, "R": 0.5}}).endswith(
-        "50.0% of the relevant documents; no ranker of them can reach more than AP 0.5000"
-    )
-    assert told_ceiling({"ceiling": {"AP": 1.0, "R": 1.0}}) is None and told_ceiling({}) is None
-
-
-def test_a_pool_without_a_relevant_document_lowers_the_ceiling_of_a_test(tmp_path, backbone, capsys):
-    """30 queries with one relevant document each, among the candidates; of one query it is taken away."""
-    folder = write_collection(tmp_path / "c")
-    file = folder / "candidates/test.trec"
-    file.write_text(
-        "".join(line for line in file.read_text().splitlines(keepends=True) if not line.startswith("test-q3 Q0 test-q3-d0 "))
-    )
-    config = {
-        "model": {
-            "ranker": {"class_path": "PairWiseBertRanker", "init_args": {"backbone": backbone, "max_length": 24}},
-            "loss": "ltr.losses.SoftmaxLoss",
-        },
-        "data": {"class_path": "TripletDataModule", "init_args": {"path": str(folder)}},
-    }
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    assert main(["test", "--config", str(tmp_path / "c.yaml"), "--trainer.default_root_dir", str(tmp_path / "run")]) == 0
-    found = results(tmp_path)["test"]
-    assert found["ceiling"] == pytest.approx({"nDCG@10": 29 / 30, "RR@10": 29 / 30, "AP": 29 / 30, "R": 29 / 30})
-    assert found["AP"] < 29 / 30 and "no ranker of them can reach more than nDCG@10 0.9667" in capsys.readouterr().out
-
-
-# What was evaluated
-
-
 def digests(folder, backbone, split="test", **options):
-    data = TripletDataModule(str(folder), reads=DualEncoder(backbone, max_length=24).reads, **options)
+    data = data_module(
+        TripletDataModule, str(folder), reads=DualEncoder(backbone, max_length=24).reads, **options
+    )
     data.setup("test" if split == "test" else "validate")
     return data.evaluated(split)
 
@@ -173,21 +151,31 @@ def test_what_was_evaluated_is_told_by_its_content(tmp_path, backbone):
         return {name for name in base if other[name] != base[name]}
 
     assert changed(folder, backbone, "dev") == {"judgements", "candidates"}
-    assert changed(folder, backbone, depth=5) == changed(folder, backbone, candidates="corpus", depth=5) == {"candidates"}
+    assert (
+        changed(folder, backbone, depth=5)
+        == changed(folder, backbone, candidates="corpus", depth=5)
+        == {"candidates"}
+    )
     other = write_collection(tmp_path / "judged")
     qrels = other / "qrels/test.tsv"
     qrels.write_text(qrels.read_text().replace("test-q4-d0\t1", "test-q4-d0\t2"))
     assert changed(other, backbone) == {"judgements"}
     text = write_collection(tmp_path / "text")
-    (text / "corpus.jsonl").write_text((text / "corpus.jsonl").read_text().replace("w4 w4 w4", "w4 w4 w5", 1))
+    (text / "corpus.jsonl").write_text(
+        (text / "corpus.jsonl").read_text().replace("w4 w4 w4", "w4 w4 w5", 1)
+    )
     assert changed(text, backbone) == {"documents"}
 
 
 def test_features_that_were_evaluated(tmp_path):
     def digest(folder, **options):
-        data = FeatureDataModule(str(folder), **options)
+        data = data_module(FeatureDataModule, str(folder), **options)
         data.setup("test")
         return data.evaluated("test")
 
     base = digest(write_letor(tmp_path / "one"))
-    assert digest(write_letor(tmp_path / "copy"), eval_batch_size=2) == base != digest(write_letor(tmp_path / "other", seed=1))
+    assert (
+        digest(write_letor(tmp_path / "copy"), eval_batch_size=2)
+        == base
+        != digest(write_letor(tmp_path / "other", seed=1))
+    )

@@ -26,5 +26,7 @@ MADE = (
 def test_a_callback_that_no_resume_would_repeat_is_refused():
     assert {type(callback) for callback in MADE} == set(REFUSED)
     for callback in MADE:
-        with pytest.raises(InputError, match=rf"^{type(callback).__name__} .*; .* \(option trainer.callbacks\)"):
+        with pytest.raises(
+            InputError, match=rf"^{type(callback).__name__} .*; .* \(option trainer.callbacks\)"
+        ):
             check_callbacks([callback], [])

@@ -10,9 +10,9 @@ from transformers import AutoModel
 from ltr.data.collection import open_collection
 from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
-from ltr.models.encoder.pretrained import load_encoder, load_tokenizer
+from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.search.encode import encode, encode_batches
+from ltr.search.encode import encode, encode_batches, share
 
 
 @pytest.fixture
@@ -21,7 +21,13 @@ def world(backbone, collection_folder):
     tokenizer = load_tokenizer(backbone)
     corpus = open_collection(str(collection_folder)).corpus
     model = load_encoder(backbone).model
-    return TextEncoder(model), TokenStore.open(corpus, tokenizer), SingleTexts(tokenizer, 12), corpus, tokenizer
+    return (
+        TextEncoder(model),
+        TokenStore.open(corpus, tokenizer),
+        SingleTexts(tokenizer, 12),
+        corpus,
+        tokenizer,
+    )
 
 
 def test_a_row_is_what_its_text_gives_alone(world, backbone, tmp_path):
@@ -31,9 +37,13 @@ def test_a_row_is_what_its_text_gives_alone(world, backbone, tmp_path):
     alone = AutoModel.from_pretrained(backbone).eval()
     with torch.no_grad():
         for row, embedding in zip(rows, found, strict=True):
-            inputs = tokenizer(corpus.texts[row], truncation=True, max_length=12, return_tensors="pt")
+            inputs = tokenizer(
+                corpus.texts[row], truncation=True, max_length=12, return_tensors="pt"
+            )
             expected = alone(**inputs).last_hidden_state[0].mean(dim=0)
-            torch.testing.assert_close(torch.from_numpy(embedding.copy()), expected, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                torch.from_numpy(embedding.copy()), expected, atol=1e-5, rtol=1e-5
+            )
     assert [file.name for file in tmp_path.iterdir()] == ["docs.npy"]
     assert isinstance(found, np.memmap) and found.dtype == np.float32 and not found.flags.writeable
 
@@ -42,7 +52,9 @@ def test_all_rows_in_batches_of_any_size(world, tmp_path, monkeypatch):
     encoder, store, form, *_ = world
     expected = encode(encoder, store, form, tmp_path / "one.npy")
     monkeypatch.setattr("ltr.search.encode.BATCH_TOKENS", 100)
-    np.testing.assert_allclose(encode(encoder, store, form, tmp_path / "many.npy"), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        encode(encoder, store, form, tmp_path / "many.npy"), expected, atol=1e-5
+    )
     assert len(expected) == len(store)
 
 
@@ -53,7 +65,8 @@ def test_dropout_is_off_and_each_module_gets_its_mode_back(world, tmp_path):
     modes = [module.training for module in encoder.modules()]
     rows = np.arange(5)
     np.testing.assert_array_equal(
-        encode(encoder, store, form, tmp_path / "a.npy", rows), encode(encoder, store, form, tmp_path / "b.npy", rows)
+        encode(encoder, store, form, tmp_path / "a.npy", rows),
+        encode(encoder, store, form, tmp_path / "b.npy", rows),
     )
     assert [module.training for module in encoder.modules()] == modes
 
@@ -71,7 +84,9 @@ def test_weights_are_laid_out_for_many_tokens_alone(world, tmp_path, monkeypatch
     """What that does, and in which precision: tests/models/encoder/test_linear.py."""
     encoder, store, form, *_ = world
     laid_out = []
-    monkeypatch.setattr("ltr.search.encode.cast_once", lambda model: nullcontext(laid_out.append(model)))
+    monkeypatch.setattr(
+        "ltr.search.encode.cast_once", lambda model: nullcontext(laid_out.append(model))
+    )
     total = int(form.lengths(store.lengths(np.arange(len(store)))).sum())
     for least, n_times in ((total + 1, 0), (total, 1)):
         monkeypatch.setattr("ltr.search.encode.MANY_TOKENS", least)
@@ -84,12 +99,12 @@ def test_shares_are_of_equal_length_and_make_the_whole(world):
     """Of 720 texts each of three processes takes 240; of two texts the third takes none."""
     encoder, store, form, *_ = world
     rows = np.arange(len(store))
-    parts = [list(encode_batches(encoder, store, form, rows, rank, 3)) for rank in range(3)]
-    places = [np.concatenate([places for places, _ in part]) for part in parts]
+    places = [share(store, form, rows, rank, 3) for rank in range(3)]
     assert sorted(np.concatenate(places).tolist()) == rows.tolist()
     tokens = [form.lengths(store.lengths(of_rank)).sum() for of_rank in places]
     assert max(tokens) - min(tokens) <= 12  # of the longest text, by which they may differ at most
-    assert list(encode_batches(encoder, store, form, rows[:2], 2, 3)) == []
+    assert len(share(store, form, rows[:2], 2, 3)) == 0
+    assert list(encode_batches(encoder, store, form, rows[:0])) == []
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_half_written(world, tmp_path, monkeypatch):

@@ -1,4 +1,6 @@
-"""A corpus in shares: what one, two and three processes find together is what numpy finds in float64."""
+"""A corpus in shares: what one, two and three processes find together is what numpy finds in
+float64.
+"""
 
 from pathlib import Path
 
@@ -7,35 +9,49 @@ import pytest
 import torch
 from torch.multiprocessing import spawn
 
+from ltr import processes
 from ltr.data.collection import open_collection
 from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
-from ltr.models.encoder.pretrained import load_encoder, load_tokenizer
+from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.search import embeddings, exact, ranks, shards
+from ltr.processes import rank, together, world_size
+from ltr.search import embeddings, exact, shards
 from ltr.search.encode import encode
 from ltr.search.index import DenseIndex
-from ltr.search.ranks import rank, together, world_size
 from ltr.search.shards import Shards, encode_everywhere, encode_shard
+from ltr.similarity import similarity_of
 
 SIMILARITIES = ("dot", "cosine", "euclidean", "squared_euclidean")
 EVERY = pytest.mark.parametrize("similarity", SIMILARITIES)
 RNG = np.random.default_rng(0)
 DOCS, QUERIES = (RNG.standard_normal((n, 8)).astype(np.float32) + 0.5 for n in (200, 23))
-AT, OF = RNG.integers(0, 23, 90), RNG.integers(0, 200, 90)  # pairs of a query and a document
-TIED = np.array([[4, 0], [0, 4], [-4, 0], [0, -4]], dtype=np.float32)  # four places, of 50 documents each
+# pairs of a query and a document
+AT = RNG.integers(0, 23, 90)
+OF = RNG.integers(0, 200, 90)
+TIED = np.array(
+    [[4, 0], [0, 4], [-4, 0], [0, -4]], dtype=np.float32
+)  # four places, of 50 documents each
 TIED_DOCS = TIED[RNG.permutation(200) % 4]  # their mean is 0: every number is exact
-NEAR = np.array([[1, 0, 0], [0, 1, 2**-11.5], [-1, 0, 0], [0, -1, -(2**-11.5)]], dtype=np.float32)  # to the origin
+NEAR = np.array(
+    [[1, 0, 0], [0, 1, 2**-11.5], [-1, 0, 0], [0, -1, -(2**-11.5)]], dtype=np.float32
+)  # to the origin
 
 
 def every_score(queries: np.ndarray, docs: np.ndarray, similarity: str) -> np.ndarray:
     """``[Q, D]`` float64."""
-    queries, docs = queries.astype(np.float64), docs.astype(np.float64)
+    queries = queries.astype(np.float64)
+    docs = docs.astype(np.float64)
     distances = np.sqrt(((queries[:, None] - docs) ** 2).sum(axis=2))
     lengths = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(docs, axis=1)
     products = queries @ docs.T
-    scores = {"dot": products, "cosine": products / lengths, "euclidean": -distances, "squared_euclidean": -(distances**2)}
+    scores = {
+        "dot": products,
+        "cosine": products / lengths,
+        "euclidean": -distances,
+        "squared_euclidean": -(distances**2),
+    }
     return scores[similarity]
 
 
@@ -45,17 +61,19 @@ def best(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     return np.take_along_axis(scores, rows, axis=1), rows
 
 
-def corpus(docs: np.ndarray = DOCS, similarity: str = "dot", *options: str, empty: int = -1) -> Shards:
+def corpus(
+    docs: np.ndarray = DOCS, similarity: str = "dot", *options: str, empty: int = -1
+) -> Shards:
     """This process's share: every W-th document; that of ``empty`` goes to the last process."""
     owners = np.arange(len(docs)) % world_size()
     owners[owners == empty] = world_size() - 1
     rows = np.flatnonzero(owners == rank())
-    return Shards(docs[rows], rows, similarity, *options)
+    return Shards(docs[rows], rows, similarity_of(similarity), *options)
 
 
 def tiles() -> list[tuple[object, str, int]]:
     """So small that there are many, of queries, documents and what is exchanged."""
-    return [(exact, "QUERIES", 10), (exact, "DOCS", 32), (embeddings, "DOCS", 32), (shards, "DOCS", 7), (ranks, "SUMMED", 11),
+    return [(exact, "QUERIES", 10), (exact, "DOCS", 32), (embeddings, "DOCS", 32), (shards, "DOCS", 7), (processes, "SUMMED", 11),
             (shards, "QUERIES", 5)]  # fmt: skip
 
 
@@ -89,23 +107,33 @@ def test_the_best_are_those_of_brute_force(small, similarity):
 def test_of_equal_scores_the_larger_row_comes_first_and_stays(small, similarity, k):
     found = corpus(TIED_DOCS, similarity).search(TIED, k)
     np.testing.assert_array_equal(found[1], best(every_score(TIED, TIED_DOCS, similarity), k)[1])
-    for ours, flat in zip(found, DenseIndex.build(TIED_DOCS, similarity).search(TIED, k), strict=True):
+    for ours, flat in zip(
+        found, DenseIndex.build(TIED_DOCS, similarity_of(similarity)).search(TIED, k), strict=True
+    ):
         np.testing.assert_array_equal(ours, flat)
 
 
 def test_documents_have_the_numbers_that_they_are_given():
-    """Documents 3, 4 and 9 at 1, 5 and 2, of which the query at 2 has the products 2, 10 and 4; the fourth is not there."""
-    alone = Shards(np.array([[1.0], [5.0], [2.0]], dtype=np.float32), np.array([3, 4, 9]), "dot")
+    """Documents 3, 4 and 9 at 1, 5 and 2, of which the query at 2 has the products 2, 10 and 4; the
+    fourth is not there.
+    """
+    alone = Shards(
+        np.array([[1.0], [5.0], [2.0]], dtype=np.float32), np.array([3, 4, 9]), similarity_of("dot")
+    )
     scores, rows = alone.search(np.array([[2.0]], dtype=np.float32), 4)
     assert rows.tolist() == [[4, 9, 3, -1]] and scores.tolist() == [[10, 4, 2, -np.inf]]
-    scores, distances = alone.pairs(np.array([[2.0], [0.0]], dtype=np.float32), np.array([1, 0, 0]), np.array([9, 9, 4]))
+    scores, distances = alone.pairs(
+        np.array([[2.0], [0.0]], dtype=np.float32), np.array([1, 0, 0]), np.array([9, 9, 4])
+    )
     assert scores.tolist() == [0, 4, 10] and distances.tolist() == [2, 0, 3]
     with pytest.raises(AssertionError, match="every document of a pair is in one share"):
         alone.pairs(QUERIES[:, :1], np.array([0]), np.array([5]))
 
 
 def test_a_root_makes_equal_scores_of_squares_that_differ():
-    """In float32 the roots of 1 and of 1 + 2⁻²³ are both 1: the nearer documents are found, though their rows are smaller."""
+    """In float32 the roots of 1 and of 1 + 2⁻²³ are both 1: the nearer documents are found, though
+    their rows are smaller.
+    """
     scores, rows = corpus(NEAR, "euclidean").search(np.zeros((1, 3), dtype=np.float32), 3)
     assert rows.tolist() == [[3, 2, 0]] and scores.tolist() == [[-1, -1, -1]]
 
@@ -113,8 +141,11 @@ def test_a_root_makes_equal_scores_of_squares_that_differ():
 @EVERY
 def test_scores_and_distances_of_pairs(small, similarity):
     scores, distances = corpus(similarity=similarity).pairs(QUERIES, AT, OF)
-    np.testing.assert_allclose(scores, every_score(QUERIES, DOCS, similarity)[AT, OF], rtol=1e-5, atol=1e-5)
-    a, d = QUERIES, DOCS
+    np.testing.assert_allclose(
+        scores, every_score(QUERIES, DOCS, similarity)[AT, OF], rtol=1e-5, atol=1e-5
+    )
+    a = QUERIES
+    d = DOCS
     if similarity == "cosine":
         a, d = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, d))
     np.testing.assert_allclose(distances, -every_score(a, d, "euclidean")[AT, OF], rtol=1e-5)
@@ -123,10 +154,20 @@ def test_scores_and_distances_of_pairs(small, similarity):
 
 def test_the_recall_of_an_approximate_index():
     approximate = corpus(DOCS, "euclidean", "IVF16,Flat")
-    found, expected = approximate.search(QUERIES, 10)[1], best(every_score(QUERIES, DOCS, "euclidean"), 10)[1]
-    share = np.mean([len(set(one) & set(other)) / 10 for one, other in zip(found.tolist(), expected.tolist(), strict=True)])
+    found = approximate.search(QUERIES, 10)[1]
+    expected = best(every_score(QUERIES, DOCS, "euclidean"), 10)[1]
+    share = np.mean(
+        [
+            len(set(one) & set(other)) / 10
+            for one, other in zip(found.tolist(), expected.tolist(), strict=True)
+        ]
+    )
     assert 0.2 < share < 1 and approximate.recall(QUERIES, 10) == pytest.approx(share)
-    assert corpus(similarity="euclidean").recall(QUERIES, 10) == corpus(DOCS, "euclidean", "IVF1,Flat").recall(QUERIES, 300) == 1
+    assert (
+        corpus(similarity="euclidean").recall(QUERIES, 10)
+        == corpus(DOCS, "euclidean", "IVF1,Flat").recall(QUERIES, 300)
+        == 1
+    )
 
 
 def test_a_share_is_encoded_into_a_file_and_texts_everywhere(backbone, collection_folder, tmp_path):
@@ -138,7 +179,10 @@ def test_a_share_is_encoded_into_a_file_and_texts_everywhere(backbone, collectio
     np.testing.assert_array_equal(rows, np.arange(720))
     some = np.array([7, 0, 700, 7])
     np.testing.assert_allclose(encode_everywhere(*world, some), expected[some], atol=1e-5)
-    assert isinstance(docs, np.memmap) and sorted(file.name for file in tmp_path.iterdir()) == ["docs.npy", "whole.npy"]
+    assert isinstance(docs, np.memmap) and sorted(file.name for file in tmp_path.iterdir()) == [
+        "docs.npy",
+        "whole.npy",
+    ]
     with pytest.raises(ValueError, match="at least one text"):
         encode_everywhere(*world, some[:0])
 
@@ -150,40 +194,59 @@ def results(backbone: str, folder: str, out: Path) -> dict[str, np.ndarray]:
     """By name, what must be the same whatever the number of processes."""
     found = {}
     for similarity in SIMILARITIES:
-        found[f"scores {similarity}"], found[f"rows {similarity}"] = corpus(similarity=similarity).search(QUERIES, 9)
+        found[f"scores {similarity}"], found[f"rows {similarity}"] = corpus(
+            similarity=similarity
+        ).search(QUERIES, 9)
         found[f"ties {similarity}"] = corpus(TIED_DOCS, similarity).search(TIED, 70)[1]
-        found[f"pairs {similarity}"] = np.stack(corpus(similarity=similarity, empty=0).pairs(QUERIES, AT, OF))
-    found["scores of two"], found["rows of two"] = corpus(DOCS[:2], "euclidean").search(QUERIES, 4)  # of three, one has none
+        found[f"pairs {similarity}"] = np.stack(
+            corpus(similarity=similarity, empty=0).pairs(QUERIES, AT, OF)
+        )
+    found["scores of two"], found["rows of two"] = corpus(DOCS[:2], "euclidean").search(
+        QUERIES, 4
+    )  # of three, one has none
     found["rows of the rest"] = corpus(DOCS, "cosine", empty=0).search(QUERIES, 9)[1]
     apart = corpus(DOCS, "dot", "IVF1,Flat", empty=0)  # one cluster of each share: exact
-    found["rows of faiss"], found["recall"] = apart.search(QUERIES, 9)[1], np.array(apart.recall(QUERIES, 9))
-    found["rows of roots"] = corpus(NEAR, "euclidean").search(np.zeros((1, 3), dtype=np.float32), 3)[1]
+    found["rows of faiss"], found["recall"] = (
+        apart.search(QUERIES, 9)[1],
+        np.array(apart.recall(QUERIES, 9)),
+    )
+    found["rows of roots"] = corpus(NEAR, "euclidean").search(
+        np.zeros((1, 3), dtype=np.float32), 3
+    )[1]
     encoder, store, form = read(backbone, folder)
     found["encoded"] = encode_everywhere(encoder, store, form, np.array([7, 0, 700, 7]))
     found["one text"] = encode_everywhere(encoder, store, form, np.array([3]))
     docs, rows = encode_shard(encoder, store, form, out / f"docs-{rank()}.npy")
     assert len(docs) == len(rows) == 720 // world_size() and (np.diff(rows) > 0).all()
-    found["rows of texts"] = Shards(docs, rows, "cosine").search(found["encoded"], 5)[1]
+    found["rows of texts"] = Shards(docs, rows, similarity_of("cosine")).search(
+        found["encoded"], 5
+    )[1]
     return found
 
 
 def _process(number: int, count: int, out: Path, backbone: str, folder: str) -> None:
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{out}/store", rank=number, world_size=count)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{out}/store", rank=number, world_size=count
+    )
     for module, name, size in tiles():
         setattr(module, name, size)
     found = results(backbone, folder, out)
     torch.save(found, out / f"{number}")
     broken = DOCS.copy()
     broken[count * 3 + 1] = np.nan  # of process 1
-    with pytest.raises(InputError, match=f"embeddings must be finite, got NaN or infinity in row {count * 3 + 1};"):
+    with pytest.raises(
+        InputError, match=f"embeddings must be finite, got NaN or infinity in row {count * 3 + 1};"
+    ):
         corpus(broken)
     with pytest.raises(InputError, match="the 5 clusters of 'IVF5,Flat' can't be more than the"):
         corpus(DOCS[: 5 * count - 1], "dot", "IVF5,Flat")
     with pytest.raises(InputError, match="k must be at least 1"):
         corpus().search(QUERIES, 0)
     with pytest.raises(OSError, match="No such file"):
-        encode_shard(*read(backbone, folder), out / ("none" if number == 1 else ".") / f"again-{number}.npy")
+        encode_shard(
+            *read(backbone, folder), out / ("none" if number == 1 else ".") / f"again-{number}.npy"
+        )
     assert together(lambda: number) == number
     torch.distributed.destroy_process_group()
 

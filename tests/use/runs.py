@@ -8,7 +8,10 @@ from ltr.__main__ import main
 
 TEXTS = {
     "cross": {"class_path": "ltr.models.PairWiseBertRanker", "init_args": {"max_length": 20}},
-    "dual": {"class_path": "ltr.models.DualEncoder", "init_args": {"max_length": 20, "temperature": 0.1}},
+    "dual": {
+        "class_path": "ltr.models.DualEncoder",
+        "init_args": {"max_length": 20, "temperature": 0.1},
+    },
 }
 
 
@@ -18,19 +21,42 @@ def trained(folder: Path, ranker: dict, data: dict, *options: str, seed: int = 0
         "seed_everything": seed,
         "model": {"ranker": ranker, "loss": "ltr.losses.SoftmaxLoss", "lr": 0.01},
         "data": data,
-        "trainer": {"accelerator": "cpu", "devices": 1, "max_steps": 4, "enable_model_summary": False, "logger": False},
+        "trainer": {
+            "accelerator": "cpu",
+            "devices": 1,
+            "max_steps": 4,
+            "enable_model_summary": False,
+            "logger": False,
+        },
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "c.yaml").write_text(yaml.safe_dump(config))
     run = folder / "run"
-    assert main(["fit", "--config", str(folder / "c.yaml"), "--trainer.default_root_dir", str(run), *options]) == 0
+    assert (
+        main(
+            [
+                "fit",
+                "--config",
+                str(folder / "c.yaml"),
+                "--trainer.default_root_dir",
+                str(run),
+                *options,
+            ]
+        )
+        == 0
+    )
     assert main(["test", str(run)]) == 0
     return run
 
 
-def trained_on_texts(folder: Path, kind: str, collection: Path, backbone: str, *options: str, **others: int) -> Path:
+def trained_on_texts(
+    folder: Path, kind: str, collection: Path, backbone: str, *options: str, **others: int
+) -> Path:
     """A run of a cross-encoder or a dual encoder on a collection with pools."""
     ranker = {**TEXTS[kind], "init_args": {**TEXTS[kind]["init_args"], "backbone": backbone}}
-    data = {"class_path": "ltr.datamodules.TripletDataModule", "init_args": {"path": str(collection), "negatives": "candidates"}}
+    data = {
+        "class_path": "ltr.datamodules.TripletDataModule",
+        "init_args": {"path": str(collection), "negatives": "candidates"},
+    }
     data["init_args"] |= {"negatives_per_query": 2, "batch_size": 4}
     return trained(folder, ranker, data, *options, **others)

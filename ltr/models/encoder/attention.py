@@ -1,34 +1,43 @@
-"""Attention within each of several texts that lie end to end, as an implementation that transformers finds by its name.
+"""Attention within each of several texts that lie end to end, as implementations that transformers
+finds by their names.
 
-Shapes: T tokens of the C texts of a chunk, h heads of d dimensions, L tokens of a text, or of the longest.
+Shapes: T tokens of the C texts of a chunk, h heads of d dimensions, L tokens of a text, or of the
+longest.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ltr.models.encoder.blocks import Slots, attend_in_blocks
-from ltr.models.encoder.dropout import fast_dropout
-from ltr.models.encoder.first_tokens import attended
-from ltr.models.encoder.pooling import Pooling
+from ltr.models.encoder.kernels.blocks import Slots, attend_in_blocks
+from ltr.models.encoder.kernels.dropout import fast_dropout
+from ltr.models.encoder.kernels.first_tokens import attended
+from ltr.models.encoder.loading.pooling import Pooling
 
-NAME = "ltr_packed"
-# The longest text that attends by explicit matmuls, in blocks, on a CPU that multiplies bfloat16. The backward pass of torch's
-# flash kernel is slow there, and without AMX its forward pass, too: benchmarks/attention.py. Longer texts attend faster as well,
-# but flash keeps scores in float32: at 1,024 tokens its error is half as large.
+Kernels = Literal["auto", "plain"]
+# The implementation's name by the option ``kernels``: with blocks and the cheap mask of dropout,
+# or by torch's attention alone.
+PACKED: dict[Kernels, str] = {"auto": "ltr_packed", "plain": "ltr_packed_plain"}
+# The longest text that attends by explicit matmuls, in blocks, on a CPU that multiplies bfloat16.
+# The backward pass of torch's flash kernel is slow there, and without AMX its forward pass, too:
+# benchmarks/attention.py. Longer texts attend faster as well, but flash keeps scores in float32: at
+# 1,024 tokens its error is half as large.
 LONGEST_IN_BLOCKS = 512
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Which tokens of a chunk are one text. An object, not a tuple, so that models pass it on to their attention untouched.
+    """Which tokens of a chunk are one text.
+
+    An object, not a tuple, so that models pass it on to their attention untouched.
 
     Attributes:
         groups: texts of equal length lie side by side: (number of texts, length), shortest first.
@@ -46,9 +55,16 @@ class Layout:
     _slots: dict[int, Slots] = field(default_factory=dict, init=False, repr=False)
 
     def slots(self, heads: int) -> Slots:
-        """Where the heads of each token lie for :func:`ltr.models.encoder.blocks.attend_in_blocks`. All layers share it."""
+        """Where the heads of each token lie in blocks. All layers share it.
+
+        See :func:`ltr.models.encoder.kernels.blocks.attend_in_blocks`.
+        """
         if heads not in self._slots:
-            self._slots[heads] = Slots.of([length for n_texts, length in self.groups for _ in range(n_texts) if length], heads)
+            lengths: list[int] = []
+            for n_texts, length in self.groups:
+                if length:
+                    lengths += n_texts * [length]
+            self._slots[heads] = Slots.of(lengths, heads)
         return self._slots[heads]
 
 
@@ -59,6 +75,7 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
+    kernels: Kernels,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
@@ -67,55 +84,109 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """What transformers calls in every layer: takes ``[B, h, T, d]``, returns ``[B, T, h, d]``.
 
-    With ``packed_layout`` it is attention over a chunk (B = 1), without it torch's over padded texts. ``sliding_window``: a token
-    attends to tokens nearer than this. ``others`` are for other implementations.
+    With ``packed_layout`` it is attention over a chunk (B = 1), without it torch's over padded
+    texts. Key and value may have fewer heads than the query, each for a group of its heads.
+    ``sliding_window``: a token attends to tokens nearer than this. ``others`` are for other
+    implementations.
     """
-    first = None if packed_layout is None or not packed_layout.first_alone else packed_layout.offsets[:-1].long()
-    attended(first, query.shape[2])
+    if kernels == "auto":
+        first = None
+        if packed_layout is not None and packed_layout.first_alone:
+            first = packed_layout.offsets[:-1].long()
+        attended(first, query.shape[2])
     if packed_layout is not None:
+        queries_per_key = query.shape[1] // key.shape[1]
+        key = repeat_kv(key, queries_per_key)
+        value = repeat_kv(value, queries_per_key)
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-        return _block_diagonal(q, k, v, packed_layout, scaling, dropout, sliding_window).unsqueeze(0), None
+        output = _block_diagonal(q, k, v, packed_layout, scaling, dropout, sliding_window, kernels)
+        return output.unsqueeze(0), None
     if attention_mask is None:
         attention_mask = _window(query.shape[2], sliding_window, query.device)
-    return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **others)
+    return sdpa_attention_forward(
+        module, query, key, value, attention_mask, dropout, scaling, **others
+    )
 
 
 @torch.compiler.disable  # or every new layout would be compiled
 def _block_diagonal(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    scaling: float | None,
+    p: float,
+    sliding_window: int | None,
+    kernels: Kernels,
 ) -> Tensor:
     """Takes and returns ``[T, h, d]``; each text attends to itself only."""
+    longest = layout.groups[-1][1]
     if not p and takes_varlen(query):
-        longest = layout.groups[-1][1]
         window = (-1, -1) if sliding_window is None else (sliding_window - 1, sliding_window - 1)
         ends = layout.offsets, layout.offsets, longest, longest
         output = varlen_attn(query, key, value, *ends, scale=scaling, window_size=window)
         assert isinstance(output, Tensor), "auxiliary outputs come only when asked for"
         return output
-    if not p and takes_blocks(query, layout.groups[-1][1]):
-        return attend_in_blocks(query, key, value, layout.slots(query.shape[1]), _scale(query, scaling), sliding_window)
-    # Many small kernels cost a GPU more than some padding does; for a CPU it is the other way round.
-    attend = _padded if query.is_cuda else _by_length
-    return attend(query, key, value, layout, scaling, p, sliding_window)
+    if kernels == "auto" and not p and takes_blocks(query, longest):
+        slots = layout.slots(query.shape[1])
+        scale = _scale(query, scaling)
+        return attend_in_blocks(query, key, value, slots, scale, sliding_window)
+    # Many small kernels cost a GPU more than some padding does; for a CPU it is the other way
+    # round.
+    if query.is_cuda:
+        return _padded(query, key, value, layout, scaling, p, sliding_window)
+    return _by_length(query, key, value, layout, scaling, p, sliding_window, kernels)
 
 
 def _by_length(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    scaling: float | None,
+    p: float,
+    sliding_window: int | None,
+    kernels: Kernels,
 ) -> Tensor:
     """Texts of equal length together. Padding gets zeros."""
+    attend = _with_cheap_dropout if kernels == "auto" and p else _by_torch
+    sizes = [n_texts * length for n_texts, length in layout.groups]
+    q_parts, k_parts, v_parts = (x.split([*sizes, layout.padding]) for x in (query, key, value))
     outputs = []
-    sizes = [*(n_texts * length for n_texts, length in layout.groups), layout.padding]
-    for group, *qkv in zip(layout.groups, *(x.split(sizes) for x in (query, key, value)), strict=False):
-        q, k, v = (x.unflatten(0, group).transpose(1, 2) for x in qkv)
-        outputs.append(_attend(q, k, v, scaling, p, sliding_window).transpose(1, 2).flatten(0, 1))
-    return torch.cat([*outputs, value.new_zeros(layout.padding, *value.shape[1:])])
+    for group, *parts in zip(layout.groups, q_parts, k_parts, v_parts, strict=False):
+        # [C L, h, d] to [C, h, L, d] and back.
+        q, k, v = (x.unflatten(0, group).transpose(1, 2) for x in parts)
+        output = attend(q, k, v, scaling, p, sliding_window)
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+    outputs.append(value.new_zeros(layout.padding, *value.shape[1:]))
+    return torch.cat(outputs)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, p: float, sliding_window: int | None) -> Tensor:
+def _by_torch(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    p: float,
+    sliding_window: int | None,
+) -> Tensor:
     """Takes and returns ``[C, h, L, d]``."""
     mask = _window(query.shape[2], sliding_window, query.device)
-    if not p:  # with dropout, torch has no flash kernel on a CPU
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=p, scale=scaling
+    )
+
+
+def _with_cheap_dropout(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    p: float,
+    sliding_window: int | None,
+) -> Tensor:
+    """Takes and returns ``[C, h, L, d]``. With dropout, torch has no flash kernel on a CPU."""
+    mask = _window(query.shape[2], sliding_window, query.device)
     scores = (query * _scale(query, scaling)) @ key.transpose(-1, -2)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
@@ -123,21 +194,32 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, p:
 
 
 def _padded(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, p: float, sliding_window: int | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    scaling: float | None,
+    p: float,
+    sliding_window: int | None,
 ) -> Tensor:
     """All texts at once, padded to the longest."""
-    offsets, longest = layout.offsets.long(), layout.groups[-1][1]
+    offsets = layout.offsets.long()
+    longest = layout.groups[-1][1]
     lengths = offsets.diff()
     column = torch.arange(longest, device=query.device)
-    token = (offsets[:-1].unsqueeze(1) + column).clamp(max=len(query) - 1)
+    token = (offsets[:-1].unsqueeze(1) + column).clamp(max=len(query) - 1)  # [C, L]
     mask = (column < lengths.unsqueeze(1))[:, None, None]
     window = _window(longest, sliding_window, query.device)
-    if window is not None:  # padding attends to itself: a row that sees nothing would be NaN, and make every gradient NaN
+    if window is not None:
+        # Padding attends to itself: a row that sees nothing would be NaN, and make every gradient
+        # NaN.
         mask = (mask & window) | torch.eye(longest, dtype=torch.bool, device=query.device)
     q, k, v = (x[token].transpose(1, 2) for x in (query, key, value))
     output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p, scale=scaling)
-    text = torch.arange(len(lengths), device=query.device).repeat_interleave(lengths, output_size=len(query))
-    return output.transpose(1, 2)[text, torch.arange(len(query), device=query.device) - offsets[text]]
+    text = torch.arange(len(lengths), device=query.device)
+    text = text.repeat_interleave(lengths, output_size=len(query))
+    position = torch.arange(len(query), device=query.device) - offsets[text]
+    return output.transpose(1, 2)[text, position]
 
 
 def takes_varlen(query: Tensor) -> bool:
@@ -146,13 +228,23 @@ def takes_varlen(query: Tensor) -> bool:
 
 
 def takes_blocks(query: Tensor, longest: int) -> bool:
-    """Whether explicit matmuls in blocks beat torch's flash kernel for ``[T, h, d]`` and texts of at most ``longest`` tokens."""
-    able = torch.cpu.get_capabilities()
-    faster = query.requires_grad if able.get("amx_bf16", False) else able.get("avx512_bf16", False)
-    return faster and query.device.type == "cpu" and query.dtype == torch.bfloat16 and longest <= LONGEST_IN_BLOCKS
+    """Whether explicit matmuls in blocks beat torch's flash kernel for ``[T, h, d]``.
+
+    Args:
+        query: what attends.
+        longest: tokens of the longest text.
+    """
+    capabilities = torch.cpu.get_capabilities()
+    if capabilities.get("amx_bf16", False):
+        faster = query.requires_grad  # in encoding, flash was the faster one there
+    else:
+        faster = capabilities.get("avx512_bf16", False)
+    in_half = query.device.type == "cpu" and query.dtype == torch.bfloat16
+    return faster and in_half and longest <= LONGEST_IN_BLOCKS
 
 
 def _scale(query: Tensor, scaling: float | None) -> float:
+    """What products of query and key are multiplied by."""
     return query.shape[-1] ** -0.5 if scaling is None else scaling
 
 
@@ -166,9 +258,12 @@ def _window(length: int, sliding_window: int | None, device: torch.device) -> Te
 
 def _mask(*args: Any, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
     """Torch's mask for padded texts. A packed chunk gets none: it would be ``[T, T]``."""
-    return None if attention_mask is None else sdpa_mask(*args, attention_mask=attention_mask, **options)
+    if attention_mask is None:
+        return None
+    return sdpa_mask(*args, attention_mask=attention_mask, **options)
 
 
 # Registered on import, so that an encoder unpickled in another process finds its attention.
-AttentionInterface.register(NAME, _attention)
-AttentionMaskInterface.register(NAME, _mask)
+for _kernels, _name in PACKED.items():
+    AttentionInterface.register(_name, partial(_attention, kernels=_kernels))
+    AttentionMaskInterface.register(_name, _mask)

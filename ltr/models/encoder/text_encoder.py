@@ -1,4 +1,4 @@
-"""A pretrained encoder over the texts of a batch: all of them in one pass, whatever their lengths."""
+"""A pretrained encoder over the texts of a batch, in one pass, whatever their lengths."""
 
 import ctypes
 import logging
@@ -17,38 +17,42 @@ from transformers import PreTrainedModel
 
 from ltr.batch import Texts
 from ltr.errors import at_least, one_of
+from ltr.models.encoder.attention import PACKED, Kernels
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, padding_share
-from ltr.models.encoder.dropout import EncoderDropout
-from ltr.models.encoder.embedding import use_one_gradient, with_one_gradient
-from ltr.models.encoder.gelu import plain_gelu, use_light_gelu
-from ltr.models.encoder.layers import keep_layers, layers_of
-from ltr.models.encoder.linear import use_fast_linear
-from ltr.models.encoder.packed import enable_packing, first_position, logits, pooled
-from ltr.models.encoder.pooling import Pooling
+from ltr.models.encoder.kernels import use_fast, use_plain
+from ltr.models.encoder.kernels.gelu import plain_gelu
+from ltr.models.encoder.loading.dropout import EncoderDropout
+from ltr.models.encoder.loading.layers import keep_layers, layers_of
+from ltr.models.encoder.loading.pooling import Pooling
+from ltr.models.encoder.loading.positions import first_position
+from ltr.models.encoder.packed import enable_packing, logits, pooled
 from ltr.models.encoder.self_check import PathCheck, check_packed
 
 log = logging.getLogger(__name__)
 
-# Tokens per chunk, padding counted. On 2 CPU cores larger chunks gain nothing, and the temporaries of these fit the cache. A GPU
-# wants few, large kernels.
+# Tokens per chunk, padding counted. On 2 CPU cores larger chunks gain nothing, and the temporaries
+# of these fit the cache. A GPU wants few, large kernels.
 CHUNK_TOKENS = {"cpu": 2048, "cuda": 65536}
-RECOMPUTED_TOKENS = {"cpu": 2048, "cuda": 8192}  # with keep_tokens: smaller, as chunks are there to save memory
+# With keep_tokens: smaller, as chunks are there to save memory.
+RECOMPUTED_TOKENS = {"cpu": 2048, "cuda": 8192}
 CHECKS_ITSELF = ("cuda",)  # kinds of devices; on a CPU the tests hold what the check asks
 
-# glibc keeps freed memory, and its heap grows with the number of chunks, whose buffers have many sizes. Other platforms lack
-# this call.
+# Hands freed memory back to the system. glibc keeps it, and its heap grows with the number of
+# chunks, whose buffers have many sizes. Other platforms lack this call.
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 class TextEncoder(nn.Module):
-    """A pretrained encoder that reads texts end to end, without padding, where it can; else in padded chunks.
+    """A pretrained encoder that reads texts end to end, without padding, where it can.
 
-    Texts are sorted by length and cut into chunks of at most ``max_tokens`` tokens. Outputs come in the order of the texts.
+    Where it can't, it reads padded chunks. Texts are sorted by length and cut into chunks of at most ``max_tokens`` tokens. Outputs come in
+    the order of the texts.
 
     Args:
         model: an encoder of transformers, or a ready cross-encoder (with a head of its own).
         pad_id: token id that fills padded chunks; None: 0.
-        options: how the encoder reads and trains. ``dropout`` and ``new_weights`` are applied where it is loaded, not here.
+        options: how the encoder reads and trains. ``new_weights``, and what of ``dropout`` the
+            model's configuration says, are applied where it is loaded, not here.
 
     Attributes:
         reads_packed: whether the encoder reads texts without padding.
@@ -62,19 +66,29 @@ class TextEncoder(nn.Module):
         """How an encoder reads its texts and trains.
 
         Args:
-            max_tokens: Tokens that go through the encoder at once, padding counted. None: 2,048 on a CPU, 65,536 on a GPU, or
-                8,192 there with ``keep_tokens``.
-            keep_tokens: Number of tokens whose activations are kept for the backward pass; those of the others are computed
-                again there. Memory then grows with ``keep_tokens`` and ``max_tokens``, not with the batch, for up to a third
-                more time. Gradients stay the same, dropout included. None: keep all.
-            dropout: ``hidden``: the model's own dropout, but none on the attention weights, which trains 1.5 times faster on a
-                CPU; ``own``: all of it; ``none``.
-            compile: Run the encoder's layers through ``torch.compile``. The first steps then take minutes.
-            pooling: How the tokens of a text become one vector; ``cls`` takes the first token. None: the model's own pooling,
-                or ``mean`` for a plain encoder.
-            layers: Keep this many layers of the encoder, evenly spaced from its first one, for a smaller ranker; None: all.
-            new_weights: Begin with random numbers where the backbone's weights do not fit its configuration. Otherwise it is
-                refused.
+            max_tokens: Tokens that go through the encoder at once, padding counted. None: 2,048 on
+                a CPU, 65,536 on a GPU, or 8,192 there with ``keep_tokens``.
+            keep_tokens: Number of tokens whose activations are kept for the backward pass; those of
+                the others are computed again there. Memory then grows with ``keep_tokens`` and
+                ``max_tokens``, not with the batch, for up to a third more time. Gradients stay the
+                same, dropout included. None: keep all.
+            dropout: ``hidden``: the model's own dropout, but none on the attention weights, which
+                trains 1.5 times faster on a CPU; ``own``: all of it; ``none``.
+            kernels: ``auto``: fast forms of what the model computes, see
+                :mod:`ltr.models.encoder.kernels`: linear layers, GELU, masks of dropout, attention
+                in blocks, and first tokens alone in the last layer. ``plain``: none of them. Every
+                module is then transformers' or torch's own, attention is torch's, and there is no
+                gradient written by hand. Outputs and gradients agree but for rounding; masks of
+                dropout are other draws. Packing, chunks, ``keep_tokens`` and which dropout there
+                is stay the same.
+            compile: Run the encoder's layers through ``torch.compile``. The first steps then take
+                minutes.
+            pooling: How the tokens of a text become one vector; ``cls`` takes the first token.
+                None: the model's own pooling, or ``mean`` for a plain encoder.
+            layers: Keep this many layers of the encoder, evenly spaced from its first one, for a
+                smaller ranker; None: all.
+            new_weights: Begin with random numbers where the backbone's weights do not fit its
+                configuration. Otherwise it is refused.
 
         Raises:
             InputError: for a value out of bounds.
@@ -83,6 +97,7 @@ class TextEncoder(nn.Module):
         max_tokens: int | None = None
         keep_tokens: int | None = None
         dropout: EncoderDropout = "hidden"
+        kernels: Kernels = "auto"
         compile: bool = False
         pooling: Pooling | None = None
         layers: int | None = None
@@ -93,26 +108,35 @@ class TextEncoder(nn.Module):
             at_least(0, keep_tokens=self.keep_tokens)
             at_least(1, layers=self.layers)
             one_of(get_args(EncoderDropout), dropout=self.dropout)
+            one_of(get_args(Kernels), kernels=self.kernels)
             one_of((*get_args(Pooling), None), pooling=self.pooling)
 
-    def __init__(self, model: PreTrainedModel, pad_id: int | None = None, options: Options = Options()) -> None:
+    def __init__(
+        self, model: PreTrainedModel, pad_id: int | None = None, options: Options = Options()
+    ) -> None:
         super().__init__()
         if model.config.pad_token_id is None:
             model.config.pad_token_id = pad_id
-        self.model, self.pad_id, self.options = model, pad_id or 0, options
+        self.model = model
+        self.pad_id = pad_id or 0
+        self.options = options
         self.pooling = options.pooling or "mean"
         if options.layers is not None:
             keep_layers(model, options.layers)
-        use_fast_linear(model)
-        use_light_gelu(model)
-        use_one_gradient(model)
+        if options.kernels == "plain":
+            use_plain(model)
+        else:
+            use_fast(model, fast_dropout=options.dropout == "hidden")
         self._own_attention = model.config._attn_implementation
+        # (kind of device, precision of autocast, with gradients) that packed texts were checked in.
         self._checked: set[tuple[str, torch.dtype | None, bool]] = set()
-        self.reads_packed = enable_packing(model)
+        self.reads_packed = enable_packing(model, options.kernels)
         self.first_position = first_position(model)
         if options.compile:
-            for layer in layers_of(model):  # all alike: compiling each on its own compiles one
-                layer.compile(dynamic=True)  # a deep copy of this module is not compiled
+            # Layers are all alike: compiling each on its own compiles one. A deep copy of this
+            # module is not compiled.
+            for layer in layers_of(model):
+                layer.compile(dynamic=True)
 
     def forward(self, texts: Texts) -> Tensor:
         """Pooled representations ``[S, H]`` float32."""
@@ -124,13 +148,19 @@ class TextEncoder(nn.Module):
         return self._read(texts, partial(logits, self.model))
 
     def check_packed(self, dtype: torch.dtype | None) -> PathCheck:
-        """Compare packed with padded reading on this device, under autocast to ``dtype`` (None: without).
+        """Compare packed with padded reading on this device.
 
-        An encoder does so by itself before it first reads on a GPU, in each precision, with and without gradients; see
-        :mod:`ltr.models.encoder.self_check`.
+        Args:
+            dtype: of autocast; None: without.
+
+        An encoder does so by itself before it first reads on a GPU, in each precision, with and
+        without gradients; see :mod:`ltr.models.encoder.self_check`.
         """
-        with torch.compiler.set_stance("force_eager") if self.options.compile else nullcontext():  # compiling takes minutes
-            return check_packed(self.model, self._own_attention, dtype)
+        packed_attention = PACKED[self.options.kernels]
+        # Compiling takes minutes.
+        eager = torch.compiler.set_stance("force_eager") if self.options.compile else nullcontext()
+        with eager:
+            return check_packed(self.model, self._own_attention, dtype, packed_attention)
 
     def padding_share(self, texts: Texts) -> float:
         """See :meth:`ltr.models.Ranker.padding_share`."""
@@ -146,15 +176,16 @@ class TextEncoder(nn.Module):
             self._check_once(texts.ids.device.type)
         chunks = self._chunks(texts)
         recomputed = self._recomputed(chunks)
-        read = with_one_gradient(self.model, read)
         read_again = partial(checkpoint, partial(_read_alone, read), use_reentrant=False)
-        outputs = [read_again(chunk) for chunk in chunks[:recomputed]] + [read(chunk) for chunk in chunks[recomputed:]]
-        return torch.cat(outputs)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
+        outputs = [read_again(chunk) for chunk in chunks[:recomputed]]
+        outputs += [read(chunk) for chunk in chunks[recomputed:]]
+        rows = torch.cat([chunk.rows for chunk in chunks])
+        return torch.cat(outputs)[rows.argsort()]
 
     def _check_once(self, device: str) -> None:
-        """Take padded reading from here on if packed reading is wrong on this device, in the precision of the caller."""
-        # Under DDP each process decides for itself, without a collective call. They need not agree: both ways compute the same
-        # function of the same parameters, and neither communicates.
+        """Read padded texts from here on if packed ones are wrong in the caller's precision."""
+        # Under DDP each process decides for itself, without a collective call. They need not agree:
+        # both ways compute the same function of the same parameters, and neither communicates.
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         precision = (device, dtype, torch.is_grad_enabled())
         if precision in self._checked:
@@ -163,15 +194,25 @@ class TextEncoder(nn.Module):
         if fault := self.check_packed(dtype).fault:
             self.reads_packed = False
             self.model.set_attn_implementation(self._own_attention)
-            name, kind = type(self.model).__name__, str(dtype or torch.float32).removeprefix("torch.")
-            log.warning("%s on %s in %s: packed texts %s; from here on texts are padded", name, device, kind, fault)
+            name = type(self.model).__name__
+            kind = str(dtype or torch.float32).removeprefix("torch.")
+            log.warning(
+                "%s on %s in %s: packed texts %s; from here on texts are padded",
+                name,
+                device,
+                kind,
+                fault,
+            )
 
     def _recomputed(self, chunks: Sequence[Chunk]) -> int:
-        """How many of the first chunks are computed again: the backward pass begins with the last, which is always kept."""
-        if self.options.keep_tokens is None or not torch.is_grad_enabled():
+        """How many of the first chunks are computed again."""
+        keep_tokens = self.options.keep_tokens
+        if keep_tokens is None or not torch.is_grad_enabled():
             return 0
-        kept = accumulate(chunk.inputs["input_ids"].numel() for chunk in reversed(chunks))
-        return len(chunks) - max(1, sum(tokens <= self.options.keep_tokens for tokens in kept))
+        # From the last chunk backwards, as the backward pass goes. The last one is always kept.
+        tokens = accumulate(chunk.inputs["input_ids"].numel() for chunk in reversed(chunks))
+        n_kept = sum(1 for so_far in tokens if so_far <= keep_tokens)
+        return len(chunks) - max(1, n_kept)
 
     def _chunks(self, texts: Texts) -> list[Chunk]:
         max_tokens = self._chunk_tokens(texts)
@@ -180,14 +221,16 @@ class TextEncoder(nn.Module):
         return list(padded_chunks(texts, max_tokens, self.pad_id))
 
     def _chunk_tokens(self, texts: Texts) -> int:
+        if self.options.max_tokens is not None:
+            return self.options.max_tokens
         by_device = CHUNK_TOKENS if self.options.keep_tokens is None else RECOMPUTED_TOKENS
-        return self.options.max_tokens or by_device.get(texts.ids.device.type, by_device["cuda"])
+        return by_device.get(texts.ids.device.type, by_device["cuda"])
 
 
 def _read_alone(read: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:
     """Read a chunk; in the backward pass again, when the activations of the one before are gone."""
-    # Autocast keeps one half-precision copy of each weight, in which the gradients of all chunks would add up. A copy for each
-    # chunk, freed with its activations, lets them add up in float32.
+    # Autocast keeps one half-precision copy of each weight, in which the gradients of all chunks
+    # would add up. A copy for each chunk, freed with its activations, lets them add up in float32.
     torch.clear_autocast_cache()
     if _trim is not None and chunk.rows.device.type == "cpu":
         _trim(0)

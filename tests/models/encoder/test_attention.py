@@ -8,21 +8,29 @@ from ltr.models.encoder.attention import Layout
 def attend(q, k, v, lengths, **options):
     groups = tuple((lengths.count(n), n) for n in sorted(set(lengths)))
     layout = Layout(groups, torch.tensor([0, *lengths]).cumsum(0).int().to(q.device))
-    return attention._attention(torch.nn.Module(), q, k, v, None, packed_layout=layout, **options)[0]
+    options = {"kernels": "auto"} | options
+    output, _ = attention._attention(
+        torch.nn.Module(), q, k, v, None, packed_layout=layout, **options
+    )
+    return output
 
 
 @pytest.mark.parametrize("way", ["blocks", "flash", "padded"])
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_is_block_diagonal_and_local(window, dtype, way, monkeypatch):
-    """Against a softmax over all tokens with everything else masked, in value and gradient, with a scale of its own."""
+    """Against a softmax over all tokens with everything else masked, in value and gradient, with a
+    scale of its own.
+    """
     monkeypatch.setattr(attention, "takes_blocks", lambda query, longest: way == "blocks")
     if way == "padded":  # a GPU's way where it has no kernel for ragged texts
-        monkeypatch.setattr(attention, "_by_length", attention._padded)
+        padded = attention._padded
+        monkeypatch.setattr(attention, "_by_length", lambda *args: padded(*args[:-1]))
     torch.manual_seed(0)
     lengths = [1, 2, 2, 9]
     q, k, v = (torch.randn(1, 2, 14, 8).to(dtype).requires_grad_() for _ in range(3))
-    text, position = torch.arange(4).repeat_interleave(torch.tensor(lengths)), torch.arange(14)
+    text = torch.arange(4).repeat_interleave(torch.tensor(lengths))
+    position = torch.arange(14)
     allowed = text[:, None] == text
     if window:
         allowed &= (position[:, None] - position).abs() < window
@@ -30,7 +38,9 @@ def test_attention_is_block_diagonal_and_local(window, dtype, way, monkeypatch):
     expected = (scores.softmax(dim=-1) @ v.double()).transpose(1, 2)
     outputs = attend(q, k, v, lengths, scaling=0.7, sliding_window=window)
     weights = torch.randn(expected.shape).double()
-    tolerance = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-2, "rtol": 4e-2}
+    tolerance = (
+        {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-2, "rtol": 4e-2}
+    )
     torch.testing.assert_close(outputs.double(), expected, **tolerance)
     for ours, theirs in zip(
         torch.autograd.grad((outputs.double() * weights).sum(), (q, k, v)),
@@ -42,13 +52,17 @@ def test_attention_is_block_diagonal_and_local(window, dtype, way, monkeypatch):
 
 def test_blocks_are_for_bfloat16_on_a_cpu_that_multiplies_it(monkeypatch):
     """In training; without AMX in encoding, too."""
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True})
+    monkeypatch.setattr(
+        torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True}
+    )
     query = torch.zeros(1, 2, 8, dtype=torch.bfloat16, requires_grad=True)
     assert attention.takes_blocks(query, 512)
     assert not attention.takes_blocks(query.detach(), 512)
     assert not attention.takes_blocks(query.float(), 512)
     assert not attention.takes_blocks(query, 513)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False, "avx512_bf16": True})
+    monkeypatch.setattr(
+        torch.cpu, "get_capabilities", lambda: {"amx_bf16": False, "avx512_bf16": True}
+    )
     assert attention.takes_blocks(query, 512) and attention.takes_blocks(query.detach(), 512)
     assert not attention.takes_blocks(query.float(), 512)
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
@@ -57,23 +71,30 @@ def test_blocks_are_for_bfloat16_on_a_cpu_that_multiplies_it(monkeypatch):
 
 @pytest.mark.parametrize("window", [None, 12])
 def test_attention_dropout_keeps_the_mean(window):
-    """Values of 1 make the sum of the kept probabilities: 1 on average, with the variance of scaled coins over n equal ones."""
+    """Values of 1 make the sum of the kept probabilities: 1 on average, with the variance of scaled
+    coins over n equal ones.
+    """
     torch.manual_seed(0)
-    lengths, p = [20] * 100 + [40] * 50, 0.25
-    q, v = torch.zeros(1, 4, 4000, 8), torch.ones(1, 4, 4000, 8)
+    lengths = [20] * 100 + [40] * 50
+    p = 0.25
+    q = torch.zeros(1, 4, 4000, 8)
+    v = torch.ones(1, 4, 4000, 8)
     sums = attend(q, q, v, lengths, dropout=p, sliding_window=window)[..., 0]
     assert sums.std() > 0.05
     assert abs(sums.mean() - 1) < 5 * (p / (1 - p) / 12 / sums.numel()) ** 0.5
     torch.manual_seed(0)
     assert torch.equal(attend(q, q, v, lengths, dropout=p, sliding_window=window)[..., 0], sums)
-    torch.testing.assert_close(attend(q, q, v, lengths, sliding_window=window)[..., 0], torch.ones_like(sums))
+    torch.testing.assert_close(
+        attend(q, q, v, lengths, sliding_window=window)[..., 0], torch.ones_like(sums)
+    )
 
 
 def test_attention_dropout_is_not_forgotten_in_bfloat16(monkeypatch):
     """Blocks have none. With p = 0.5 of three equal probabilities, the sums are not all 1."""
     monkeypatch.setattr(attention, "takes_blocks", lambda query, longest: True)
     torch.manual_seed(0)
-    q, v = torch.zeros(1, 2, 30, 8, dtype=torch.bfloat16), torch.ones(1, 2, 30, 8, dtype=torch.bfloat16)
+    q = torch.zeros(1, 2, 30, 8, dtype=torch.bfloat16)
+    v = torch.ones(1, 2, 30, 8, dtype=torch.bfloat16)
     assert attend(q, q, v, [3] * 10, dropout=0.5).float().std() > 0.3
     assert attend(q, q, v, [3] * 10).float().std() < 0.01
 
@@ -92,11 +113,15 @@ def test_the_gpu_attends_as_the_cpu(window, dtype):
     lengths = [3, 30, 30, 70]
     qkv = [torch.randn(1, 2, 133, 32).requires_grad_() for _ in range(3)]
     expected = attend(*qkv, lengths, sliding_window=window)
-    there = attend(*(x.to("cuda", dtype) for x in qkv), lengths, sliding_window=window).float().cpu()
+    there = (
+        attend(*(x.to("cuda", dtype) for x in qkv), lengths, sliding_window=window).float().cpu()
+    )
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
     torch.testing.assert_close(there, expected, atol=tolerance, rtol=tolerance)
     weights = torch.randn(expected.shape)
     for ours, theirs in zip(
-        torch.autograd.grad((there * weights).sum(), qkv), torch.autograd.grad((expected * weights).sum(), qkv), strict=True
+        torch.autograd.grad((there * weights).sum(), qkv),
+        torch.autograd.grad((expected * weights).sum(), qkv),
+        strict=True,
     ):
         torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)

@@ -42,32 +42,54 @@ def test_packed_chunks_hold_every_token_once_in_place():
     rows = of.ids.split(lengths.tolist())
     for chunk in chunks:
         ids, types, positions, layout = (
-            chunk.inputs[name] for name in ("input_ids", "token_type_ids", "position_ids", "packed_layout")
+            chunk.inputs[name]
+            for name in ("input_ids", "token_type_ids", "position_ids", "packed_layout")
         )
         n_tokens = int(chunk.lengths.sum())
-        assert ids.shape[1] <= 128 and ids.shape[1] == filled(n_tokens, 128) == n_tokens + layout.padding
+        assert (
+            ids.shape[1] <= 128
+            and ids.shape[1] == filled(n_tokens, 128) == n_tokens + layout.padding
+        )
         assert torch.equal(ids[0, :n_tokens], torch.cat([rows[row] for row in chunk.rows]))
-        assert (ids[0, n_tokens:] == of.ids[0]).all() and (positions[0, n_tokens:] == 2).all()  # the first token once more
+        assert (ids[0, n_tokens:] == of.ids[0]).all() and (
+            positions[0, n_tokens:] == 2
+        ).all()  # the first token once more
         assert torch.equal(types, ids % 2)
-        assert torch.equal(positions[0, :n_tokens], torch.cat([torch.arange(2, 2 + n) for n in chunk.lengths]))
+        assert torch.equal(
+            positions[0, :n_tokens], torch.cat([torch.arange(2, 2 + n) for n in chunk.lengths])
+        )
         assert torch.equal(layout.offsets.diff(), chunk.lengths)
         assert [n for n_texts, n in layout.groups for _ in range(n_texts)] == chunk.lengths.tolist()
         assert len({n for _, n in layout.groups}) == len(layout.groups)
-    assert all(a.lengths.sum() + b.lengths[0] > 128 for a, b in zip(chunks[:-1], chunks[1:], strict=True))
+    assert all(
+        a.lengths.sum() + b.lengths[0] > 128 for a, b in zip(chunks[:-1], chunks[1:], strict=True)
+    )
     n_read = sum(chunk.inputs["input_ids"].numel() for chunk in chunks)
-    assert padding_share(lengths.tolist(), 128, packed=True) == pytest.approx(1 - lengths.sum().item() / n_read) != 0
+    assert (
+        padding_share(lengths.tolist(), 128, packed=True)
+        == pytest.approx(1 - lengths.sum().item() / n_read)
+        != 0
+    )
 
 
 def test_sizes_of_packed_chunks_recur():
-    """16 sizes from one power of two to the next, none of them a sixteenth larger than what it holds."""
+    """16 sizes from one power of two to the next, none of them a sixteenth larger than what it
+    holds.
+    """
     sizes = {n: filled(n, max_tokens=10**9) for n in range(1, 4097)}
     assert all(n <= size < n * 17 / 16 for n, size in sizes.items())
     assert len({size for n, size in sizes.items() if 1024 < n <= 2048}) == 16
 
 
 def test_padded_chunks_hold_every_token_once_in_place():
-    """Texts of 3, 1 and 2 tokens: the shorter two share a chunk of 2 * 2 tokens, whose first row has one padding at its end."""
-    of = Texts(torch.tensor([10, 11, 12, 20, 30, 31]), torch.tensor([3, 1, 2]), torch.tensor([0, 1, 1, 1, 0, 1]))
+    """Texts of 3, 1 and 2 tokens: the shorter two share a chunk of 2 * 2 tokens, whose first row
+    has one padding at its end.
+    """
+    of = Texts(
+        torch.tensor([10, 11, 12, 20, 30, 31]),
+        torch.tensor([3, 1, 2]),
+        torch.tensor([0, 1, 1, 1, 0, 1]),
+    )
     first, second = padded_chunks(of, max_tokens=4, pad_id=7)
     assert first.rows.tolist() == [1, 2] and first.lengths.tolist() == [1, 2]
     assert first.inputs["input_ids"].tolist() == [[20, 7], [30, 31]]

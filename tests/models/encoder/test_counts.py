@@ -1,4 +1,6 @@
-"""What a training step in bfloat16 does besides its matmuls, counted: where bfloat16 is emulated, time would say nothing."""
+"""What a training step in bfloat16 does besides its matmuls, counted: where bfloat16 is emulated,
+time would say nothing.
+"""
 
 from collections import Counter
 
@@ -9,11 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ltr.losses import RankNetLoss
 from ltr.models import PairWiseBertRanker
 from ltr.models.encoder import attention
-from ltr.models.encoder.linear import SharedCastLinear
+from ltr.models.encoder.kernels.linear import SharedCastLinear
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.models.encoder.test_text_encoder import texts
 
-# Two chunks, of 14 and 6 texts. Blocks hold powers of two: of the first, 4 + 2 texts of at most 16 tokens, 4 + 2 + 1 of at most
+# Two chunks, of 14 and 6 texts. Blocks hold powers of two: of the first, 4 + 2 texts of at most 16
+# tokens, 4 + 2 + 1 of at most
 # 32 and one of at most 48; of the second 4 + 2 of at most 48.
 LENGTHS = [8, 9, 10, 11, 12, 13, 17, 18, 19, 20, 21, 22, 23, 33] + [34] * 6
 CHUNK = sum(LENGTHS[:14])
@@ -41,9 +44,13 @@ class Calls(TorchDispatchMode):
 
 @pytest.fixture
 def ranker(backbone, monkeypatch):
-    monkeypatch.setattr(attention, "takes_blocks", lambda query, longest: query.dtype == torch.bfloat16)
+    monkeypatch.setattr(
+        attention, "takes_blocks", lambda query, longest: query.dtype == torch.bfloat16
+    )
     torch.manual_seed(0)
-    return PairWiseBertRanker(backbone, max_length=64, encoder=TextEncoder.Options(max_tokens=CHUNK)).train()
+    return PairWiseBertRanker(
+        backbone, max_length=64, encoder=TextEncoder.Options(max_tokens=CHUNK)
+    ).train()
 
 
 def step(ranker) -> tuple[Counter, Counter]:
@@ -58,10 +65,16 @@ def step(ranker) -> tuple[Counter, Counter]:
 
 def test_a_step_casts_each_weight_once_and_attends_in_few_calls(ranker):
     forward, backward = step(ranker)
-    layers, chunks = ranker.encoder.model.config.num_hidden_layers, 2
-    weights = Counter(tuple(m.weight.shape) for m in ranker.encoder.model.encoder.modules() if isinstance(m, SharedCastLinear))
+    layers = ranker.encoder.model.config.num_hidden_layers
+    chunks = 2
+    weights = Counter(
+        tuple(m.weight.shape)
+        for m in ranker.encoder.model.encoder.modules()
+        if isinstance(m, SharedCastLinear)
+    )
     assert {shape: n for shape, n in forward.cast.items() if shape in weights} == weights
     assert forward.calls["bmm"] + forward.calls["baddbmm"] == 2 * BLOCKS * layers
     assert backward.calls["bmm"] + backward.calls["baddbmm"] == 5 * BLOCKS * layers
-    # To the order of blocks and back: query, key and value, and one output; the same of the gradients.
+    # To the order of blocks and back: query, key and value, and one output; the same of the
+    # gradients.
     assert forward.moves == backward.moves == 4 * chunks * layers

@@ -1,14 +1,18 @@
-"""Steps of ragged batches do not grow the process: sizes of chunks recur, so buffers and compiled kernels are used again."""
+"""Steps of ragged batches do not grow the process: sizes of chunks recur, so buffers and compiled
+kernels are used again.
+"""
 
 import subprocess
 import sys
 
 import pytest
 
-WARM_UP, STEPS = 100, 200
-# Documents and their shortest length; the longest has 64 tokens. 16 of 40 and more make some 130 sums and 5 sizes of chunks. On
-# a CPU that does not multiply bfloat16, its attention takes texts of one length together, and oneDNN keeps a kernel for each
-# count and length: few of both, so that all have come.
+WARM_UP = 100
+STEPS = 200
+# Documents and their shortest length; the longest has 64 tokens. 16 of 40 and more make some 130
+# sums and 5 sizes of chunks. On a CPU that does not multiply bfloat16, its attention takes texts of
+# one length together, and oneDNN keeps a kernel for each count and length: few of both, so that all
+# have come.
 RAGGED = {"32-true": ("16", "40"), "bf16-mixed": ("4", "60")}
 PROGRAM = f"""
 import sys

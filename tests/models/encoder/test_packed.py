@@ -6,6 +6,9 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     DistilBertConfig,
+    EuroBertConfig,
+    Gemma3TextConfig,
+    MistralConfig,
     ModernBertConfig,
     MPNetConfig,
     RobertaConfig,
@@ -13,33 +16,51 @@ from transformers import (
 )
 
 from ltr.batch import Texts
+from ltr.models.encoder import packed
 from ltr.models.encoder.chunks import packed_chunks, padded_chunks
-from ltr.models.encoder.packed import enable_packing, first_position, hidden_states, logits, pooled
+from ltr.models.encoder.loading.positions import first_position
+from ltr.models.encoder.packed import enable_packing, hidden_states, logits, pooled
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+}
 COMMON = {"vocab_size": 60, "max_position_embeddings": 64, "pad_token_id": 1, "num_labels": 1}
 SPECIAL = {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
-LOCAL = {"local_attention": 8, "global_attn_every_n_layers": 2}  # one layer sees everything, one its neighbours
+# One layer sees everything, one its neighbours.
+LOCAL = {"local_attention": 8, "global_attn_every_n_layers": 2}
 CONFIGS = {
     "bert": BertConfig(**SIZES, **COMMON),
     "roberta": RobertaConfig(**SIZES, **COMMON),
     "xlm-roberta": XLMRobertaConfig(**SIZES, **COMMON),
     "distilbert": DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, **COMMON),
     "modernbert": ModernBertConfig(**SIZES, **COMMON, **SPECIAL, **LOCAL),
-    "modernbert-mean": ModernBertConfig(**SIZES, **COMMON, **SPECIAL, **LOCAL, classifier_pooling="mean"),
+    "modernbert-mean": ModernBertConfig(
+        **SIZES, **COMMON, **SPECIAL, **LOCAL, classifier_pooling="mean"
+    ),
 }
-LENGTHS = [7, 1, 20, 3, 7, 12, 7, 1, 5]  # one token, equal ones, and longer than the window of local attention
+# Two heads of the query share a head of key and value. Gemma's are read in both directions.
+GROUPED = SIZES | COMMON | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+WINDOWED = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+GROUPED_CONFIGS = {
+    "eurobert": EuroBertConfig(**GROUPED, bos_token_id=0, eos_token_id=2, mask_token_id=3),
+    "gemma-3": Gemma3TextConfig(**GROUPED, **WINDOWED, use_bidirectional_attention=True),
+}
+# One token, equal ones, and longer than the window of local attention.
+LENGTHS = [7, 1, 20, 3, 7, 12, 7, 1, 5]
 FIRST_POSITION = {"roberta": 2, "xlm-roberta": 2}
 
 
-@pytest.fixture(params=CONFIGS)
+@pytest.fixture(params=CONFIGS | GROUPED_CONFIGS)
 def encoder(request):
     return built(request.param)
 
 
 def built(name, kind=AutoModel):
     torch.manual_seed(0)
-    model = kind.from_config(CONFIGS[name])
+    model = kind.from_config((CONFIGS | GROUPED_CONFIGS)[name])
     for parameter in model.parameters():
         if parameter.ndim > 1:  # initial weights are so small that attention is all but uniform
             torch.nn.init.normal_(parameter, std=0.3)
@@ -54,21 +75,33 @@ def built(name, kind=AutoModel):
 def texts(lengths=LENGTHS, seed=0, types=False):
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(3, 60, (sum(lengths),), generator=generator)
-    return Texts(ids, torch.tensor(lengths), torch.randint(2, ids.shape, generator=generator) if types else None)
+    return Texts(
+        ids,
+        torch.tensor(lengths),
+        torch.randint(2, ids.shape, generator=generator) if types else None,
+    )
 
 
 def read_packed(read, of, max_tokens, first):
     chunks = list(packed_chunks(of, max_tokens, first))
-    return torch.cat([read(chunk) for chunk in chunks])[torch.cat([chunk.rows for chunk in chunks]).argsort()]
+    return torch.cat([read(chunk) for chunk in chunks])[
+        torch.cat([chunk.rows for chunk in chunks]).argsort()
+    ]
 
 
 def read(encoder, how, of, max_tokens=40):
-    return read_packed(lambda chunk: pooled(encoder, chunk, how), of, max_tokens, first_position(encoder.base_model))
+    return read_packed(
+        lambda chunk: pooled(encoder, chunk, how),
+        of,
+        max_tokens,
+        first_position(encoder.base_model),
+    )
 
 
 def read_padded(encoder, how, of):
     """The same from padded chunks, by the means of transformers alone."""
-    rows, outputs = [], []
+    rows = []
+    outputs = []
     for chunk in padded_chunks(of, 10_000, pad_id=1):
         hidden = encoder(**chunk.inputs).last_hidden_state.float()
         mask = chunk.inputs["attention_mask"].unsqueeze(2)
@@ -76,7 +109,9 @@ def read_padded(encoder, how, of):
         if how == "max":
             outputs.append(hidden.masked_fill(mask == 0, float("-inf")).max(dim=1).values)
         else:
-            outputs.append(hidden[:, 0] if how == "cls" else (hidden * mask).sum(dim=1) / mask.sum(dim=1))
+            outputs.append(
+                hidden[:, 0] if how == "cls" else (hidden * mask).sum(dim=1) / mask.sum(dim=1)
+            )
     return torch.cat(outputs)[torch.cat(rows).argsort()]
 
 
@@ -100,7 +135,9 @@ def test_outputs_and_gradients_are_the_padded_ones(encoder, how, max_tokens):
     assert found.keys() == expected_gradients.keys() == dict(encoder.named_parameters()).keys()
     for name, gradient in found.items():
         largest = expected_gradients[name].abs().max().clamp(min=1)
-        torch.testing.assert_close(gradient / largest, expected_gradients[name] / largest, atol=1e-5, rtol=0, msg=name)
+        torch.testing.assert_close(
+            gradient / largest, expected_gradients[name] / largest, atol=1e-5, rtol=0, msg=name
+        )
 
 
 def test_an_enabled_encoder_reads_padded_texts_as_before(encoder):
@@ -120,12 +157,18 @@ def test_a_ready_cross_encoder_keeps_its_head(name, max_tokens):
     expected = torch.cat([model(row[None]).logits[:, 0] for row in of.ids.split(LENGTHS)])
     expected_gradients = gradients(model, expected.square().sum())
     assert enable_packing(model)
-    found = read_packed(lambda chunk: logits(model, chunk), of, max_tokens, first_position(model.base_model))
+    found = read_packed(
+        lambda chunk: logits(model, chunk), of, max_tokens, first_position(model.base_model)
+    )
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     for name, gradient in gradients(model, found.square().sum()).items():
         largest = expected_gradients[name].abs().max().clamp(min=1)
-        torch.testing.assert_close(gradient / largest, expected_gradients[name] / largest, atol=1e-5, rtol=0, msg=name)
-    torch.testing.assert_close(torch.cat([model(row[None]).logits[:, 0] for row in of.ids.split(LENGTHS)]), expected)
+        torch.testing.assert_close(
+            gradient / largest, expected_gradients[name] / largest, atol=1e-5, rtol=0, msg=name
+        )
+    torch.testing.assert_close(
+        torch.cat([model(row[None]).logits[:, 0] for row in of.ids.split(LENGTHS)]), expected
+    )
 
 
 def test_token_types_go_with_their_tokens():
@@ -139,10 +182,12 @@ def test_token_types_go_with_their_tokens():
 
 def test_a_text_does_not_depend_on_its_neighbours(encoder):
     assert enable_packing(encoder)
-    of, other = texts(), texts(seed=1)
+    of = texts()
+    other = texts(seed=1)
     ids = [*of.ids.split(LENGTHS)]
     ids[4] = other.ids.split(LENGTHS)[4]  # of 7 tokens, as two others
-    before, after = read(encoder, "mean", of, 1000), read(encoder, "mean", of._replace(ids=torch.cat(ids)), 1000)
+    before = read(encoder, "mean", of, 1000)
+    after = read(encoder, "mean", of._replace(ids=torch.cat(ids)), 1000)
     same = torch.arange(len(LENGTHS)) != 4
     torch.testing.assert_close(after[same], before[same], atol=1e-6, rtol=0)
     assert (after[4] - before[4]).abs().max() > 0.01
@@ -153,12 +198,16 @@ def test_close_in_mixed_precision(encoder):
     expected = read_padded(encoder, "mean", of)
     assert enable_packing(encoder)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        outputs, padded = read(encoder, "mean", of), read_padded(encoder, "mean", of)
+        outputs = read(encoder, "mean", of)
+        padded = read_padded(encoder, "mean", of)
     assert outputs.dtype == torch.float32 and outputs.isfinite().all()
     # Rounded in other places, but not further from the exact ones.
     assert (outputs - padded).abs().mean() < 1e-2 * expected.abs().max()
     assert (outputs - expected).norm() < 1.5 * (padded - expected).norm()
-    assert all(gradient.isfinite().all() for gradient in gradients(encoder, outputs.square().sum()).values())
+    assert all(
+        gradient.isfinite().all()
+        for gradient in gradients(encoder, outputs.square().sum()).values()
+    )
 
 
 @pytest.mark.parametrize("kind", [AutoModel, AutoModelForSequenceClassification])
@@ -171,6 +220,41 @@ def test_what_cannot_read_packed_texts_is_left_alone(kind, caplog):
     assert "can't read packed texts" in caplog.records[-1].message
     assert model.config._attn_implementation == before
     assert all(module.training for module in model.modules())
+
+
+def longest_trial(model):
+    """Tokens of the longest text that an encoder reads while it is tried, and whether it passes."""
+    lengths = []
+    model.get_input_embeddings().register_forward_pre_hook(
+        lambda module, args: lengths.append(args[0].shape[-1])
+    )
+    return enable_packing(model), max(lengths)
+
+
+@pytest.mark.parametrize("window", [4096, 131072])
+def test_a_decoder_with_a_long_window_is_tried_with_few_tokens(window, caplog):
+    """Texts as long as its window would take seconds for each layer."""
+    sizes = GROUPED | {"max_position_embeddings": 2 * window}
+    with caplog.at_level("INFO", logger="ltr"):
+        passes, longest = longest_trial(
+            AutoModel.from_config(MistralConfig(**sizes, sliding_window=window))
+        )
+    assert not passes and longest <= 10
+    assert f"its window of {window:,} tokens is too long to be tried" in caplog.text
+
+
+@pytest.mark.parametrize("window", [8, 64])
+def test_the_trial_goes_beyond_a_window(window):
+    config = ModernBertConfig(**SIZES, **COMMON, **SPECIAL | {"local_attention": 2 * window})
+    passes, longest = longest_trial(AutoModel.from_config(config))
+    assert passes and longest > window
+
+
+def test_a_window_that_is_not_tried_is_not_read_packed(monkeypatch):
+    monkeypatch.setattr(packed, "LONGEST_WINDOW", 3)
+    assert not enable_packing(built("modernbert"))
+    monkeypatch.setattr(packed, "LONGEST_WINDOW", 4)
+    assert enable_packing(built("modernbert"))
 
 
 def test_enabling_keeps_who_trains(encoder):
@@ -188,7 +272,10 @@ def test_checkpointed_layers_attend_alike_when_they_run_again():
     assert enable_packing(encoder)
     of = texts()
     expected = gradients(encoder, read(encoder, "mean", of).square().sum())
-    encoder.activation_checkpointing_enable()
+    if hasattr(encoder, "activation_checkpointing_enable"):
+        encoder.activation_checkpointing_enable()
+    else:  # transformers before 5.18
+        encoder.gradient_checkpointing_enable()
     found = gradients(encoder.train(), read(encoder, "mean", of).square().sum())
     torch.testing.assert_close(found, expected)
 
@@ -222,7 +309,11 @@ def test_the_fill_of_a_chunk_changes_nothing(encoder, monkeypatch):
         encoder.zero_grad()
         hidden = hidden_states(encoder, chunk)
         (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
-        return chunk.inputs["input_ids"].shape[1], hidden, [weight.grad for weight in encoder.parameters()]
+        return (
+            chunk.inputs["input_ids"].shape[1],
+            hidden,
+            [weight.grad for weight in encoder.parameters()],
+        )
 
     enable_packing(encoder)
     n_filled, filled, gradients = read()

@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
-from transformers import BertConfig, BertForSequenceClassification, BertModel, ModernBertConfig, ModernBertModel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+)
 
 from ltr.batch import Texts
 from ltr.models.encoder import attention, text_encoder
@@ -15,8 +21,20 @@ from ltr.models.encoder.attention import Layout
 from ltr.models.encoder.self_check import check_packed
 from ltr.models.encoder.text_encoder import TextEncoder
 
-SIZES = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-SPECIAL = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+SIZES = {
+    "vocab_size": 200,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
+SPECIAL = {
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "cls_token_id": 0,
+    "sep_token_id": 2,
+}
 PRECISIONS = [None, torch.bfloat16, torch.float16]
 right = attention._block_diagonal
 
@@ -32,7 +50,9 @@ def bert(kind=BertModel, std=0.1):
 
 def modernbert():
     torch.manual_seed(0)
-    return ModernBertModel(ModernBertConfig(**SIZES, **SPECIAL, local_attention=8, global_attn_every_n_layers=2))
+    return ModernBertModel(
+        ModernBertConfig(**SIZES, **SPECIAL, local_attention=8, global_attn_every_n_layers=2)
+    )
 
 
 def texts(lengths=(7, 1, 20, 7)):
@@ -56,7 +76,9 @@ def short_ones_joined(query, key, value, layout, *others):
     """Attention in which the two shortest texts see each other."""
     first, second, *sizes = [n for count, n in layout.groups for _ in range(count)]
     sizes = [first + second, *sizes]
-    joined = Layout(tuple((1, n) for n in sizes), torch.tensor([0, *accumulate(sizes)]), layout.padding)
+    joined = Layout(
+        tuple((1, n) for n in sizes), torch.tensor([0, *accumulate(sizes)]), layout.padding
+    )
     return right(query, key, value, joined, *others)
 
 
@@ -104,7 +126,9 @@ def read(encoder, dtype=None):
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=named)
-@pytest.mark.parametrize("build", [bert, modernbert, lambda: bert(BertForSequenceClassification), lambda: bert(std=0.3)])
+@pytest.mark.parametrize(
+    "build", [bert, modernbert, lambda: bert(BertForSequenceClassification), lambda: bert(std=0.3)]
+)
 def test_the_right_kernel_passes(build, dtype):
     check = TextEncoder(build()).check_packed(dtype)
     assert check.fault == "" and check.error < (0.1 if dtype else 1e-5)
@@ -118,7 +142,9 @@ def test_a_wrong_kernel_is_found(build, kernel, dtype, monkeypatch):
     encoder = TextEncoder(build())
     monkeypatch.setattr(attention, "_block_diagonal", kernel)
     fault = encoder.check_packed(dtype).fault
-    assert fault.startswith("give wrong ") and ("gradients" in fault or kernel is not wrong_backward)
+    assert fault.startswith("give wrong ") and (
+        "gradients" in fault or kernel is not wrong_backward
+    )
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=named)
@@ -138,7 +164,9 @@ def test_weights_in_half_precision_are_no_fault():
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=named)
 @pytest.mark.parametrize("kernel", [missing, failing, *WRONG])
-def test_an_encoder_says_so_once_and_reads_padded_texts_from_then_on(kernel, dtype, on_cpu, monkeypatch, caplog):
+def test_an_encoder_says_so_once_and_reads_padded_texts_from_then_on(
+    kernel, dtype, on_cpu, monkeypatch, caplog
+):
     never_packed = TextEncoder(bert()).eval()
     never_packed.reads_packed = False
     never_packed.model.set_attn_implementation("sdpa")
@@ -165,7 +193,9 @@ def test_each_precision_is_checked_once_with_and_without_gradients(on_cpu, monke
     calls = []
     encoder = TextEncoder(bert())
     monkeypatch.setattr(
-        text_encoder, "check_packed", lambda *args: calls.append((args[2], torch.is_grad_enabled())) or check_packed(*args)
+        text_encoder,
+        "check_packed",
+        lambda *args: calls.append((args[2], torch.is_grad_enabled())) or check_packed(*args),
     )
     for _ in range(2):
         read(encoder)
@@ -173,7 +203,12 @@ def test_each_precision_is_checked_once_with_and_without_gradients(on_cpu, monke
             read(encoder, torch.bfloat16)
         read(copy.deepcopy(encoder), torch.bfloat16)
         read(encoder, torch.bfloat16)
-    assert calls == [(None, True), (torch.bfloat16, False), (torch.bfloat16, True), (torch.bfloat16, True)]
+    assert calls == [
+        (None, True),
+        (torch.bfloat16, False),
+        (torch.bfloat16, True),
+        (torch.bfloat16, True),
+    ]
 
 
 def test_on_a_cpu_nothing_is_checked(monkeypatch):
@@ -189,20 +224,27 @@ def test_a_check_leaves_no_trace(kernel, monkeypatch):
     encoder.model.encoder.layer[0].eval()
     parameters = [p for p in encoder.parameters()]
     parameters[0].grad = torch.ones_like(parameters[0])
-    modes, state = [m.training for m in encoder.modules()], torch.random.get_rng_state()
+    modes = [m.training for m in encoder.modules()]
+    state = torch.random.get_rng_state()
     with monkeypatch.context() as patch, torch.autocast("cpu", dtype=torch.bfloat16):
         patch.setattr(attention, "_block_diagonal", kernel)
-        assert bool(encoder.check_packed(torch.bfloat16).fault) == (kernel in (of_other_sign, missing))
+        assert bool(encoder.check_packed(torch.bfloat16).fault) == (
+            kernel in (of_other_sign, missing)
+        )
     assert torch.equal(torch.random.get_rng_state(), state)
     assert (parameters[0].grad == 1).all() and all(p.grad is None for p in parameters[1:])
     assert [m.training for m in encoder.modules()] == modes
-    assert encoder.model.config._attn_implementation == attention.NAME
+    assert encoder.model.config._attn_implementation == attention.PACKED["auto"]
 
 
 @pytest.mark.parametrize("ddp", [False, True])
 def test_a_step_with_the_check_is_the_step_without_it(ddp, monkeypatch, tmp_path):
-    """Inside autocast and DistributedDataParallel, which waits for the gradient of each parameter once, as in training."""
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    """Inside autocast and DistributedDataParallel, which waits for the gradient of each parameter
+    once, as in training.
+    """
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
     try:
         found = []
         for devices in ((), ("cpu",)):
@@ -226,7 +268,7 @@ def test_an_error_of_the_padded_path_is_raised(monkeypatch):
     monkeypatch.setattr("ltr.models.encoder.self_check.padded_chunks", missing)
     with pytest.raises(NotImplementedError, match="no kernel"):
         encoder.check_packed(None)
-    assert encoder.model.config._attn_implementation == attention.NAME
+    assert encoder.model.config._attn_implementation == attention.PACKED["auto"]
 
 
 def test_too_little_memory_says_nothing_of_the_kernel(on_cpu, monkeypatch):

@@ -13,16 +13,25 @@ from transformers import (
 from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder import text_encoder
-from ltr.models.encoder.dropout import use_fast_dropout
 from ltr.models.encoder.text_encoder import TextEncoder
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 60}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": 60,
+}
 LENGTHS = [7, 1, 20, 3, 7, 12, 7, 1, 5]
 
 
 def bert(dropout=0.0, kind=BertModel):
     torch.manual_seed(0)
-    model = kind(BertConfig(**SIZES, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0, num_labels=1))
+    model = kind(
+        BertConfig(
+            **SIZES, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0, num_labels=1
+        )
+    )
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -34,7 +43,11 @@ def bert(dropout=0.0, kind=BertModel):
 def mpnet():
     """An encoder that can't read texts end to end."""
     torch.manual_seed(0)
-    model = MPNetModel(MPNetConfig(**SIZES, pad_token_id=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    model = MPNetModel(
+        MPNetConfig(
+            **SIZES, pad_token_id=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        )
+    )
     model.pooler = None
     return model
 
@@ -50,7 +63,11 @@ def texts(lengths=LENGTHS):
 
 def one_by_one(model, of, pooling):
     hidden = [model(row[None]).last_hidden_state[0] for row in of.ids.split(of.lengths.tolist())]
-    by_name = {"cls": lambda h: h[0], "mean": lambda h: h.mean(dim=0), "max": lambda h: h.max(dim=0).values}
+    by_name = {
+        "cls": lambda h: h[0],
+        "mean": lambda h: h.mean(dim=0),
+        "max": lambda h: h.max(dim=0).values,
+    }
     return torch.stack([by_name[pooling](h) for h in hidden])
 
 
@@ -66,7 +83,8 @@ def gradients(encoder, of):
 @pytest.mark.parametrize("max_tokens", [1, 30, None])
 @pytest.mark.parametrize("build", [bert, mpnet])
 def test_each_text_gets_what_it_gets_alone(build, max_tokens, pooling):
-    model, of = build(), texts()
+    model = build()
+    of = texts()
     expected = one_by_one(model, of, pooling)
     encoder = reader(model, pad_id=1, pooling=pooling, max_tokens=max_tokens)
     assert encoder.reads_packed == (build is bert)
@@ -75,9 +93,12 @@ def test_each_text_gets_what_it_gets_alone(build, max_tokens, pooling):
 
 @pytest.mark.parametrize("max_tokens", [1, None])
 def test_a_ready_head_scores_each_text_as_alone(max_tokens):
-    model, of = bert(kind=BertForSequenceClassification).eval(), texts()
+    model = bert(kind=BertForSequenceClassification).eval()
+    of = texts()
     expected = torch.cat([model(row[None]).logits[0] for row in of.ids.split(LENGTHS)])
-    torch.testing.assert_close(reader(model, max_tokens=max_tokens).logits(of), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        reader(model, max_tokens=max_tokens).logits(of), expected, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_no_text_gives_no_row():
@@ -87,12 +108,13 @@ def test_no_text_gives_no_row():
 
 
 @pytest.mark.parametrize("keep_tokens, n_recomputed", [(0, 4), (40, 2)])
-@pytest.mark.parametrize("fast", [True, False])
-def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(fast, keep_tokens, n_recomputed):
+@pytest.mark.parametrize("kernels", ["auto", "plain"])
+def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(
+    kernels, keep_tokens, n_recomputed
+):
     model = bert(dropout=0.2)
-    if fast:
-        use_fast_dropout(model)
-    kept, recomputed = reader(model, max_tokens=15), reader(model, max_tokens=15, keep_tokens=keep_tokens)
+    kept = reader(model, max_tokens=15, kernels=kernels)
+    recomputed = reader(model, max_tokens=15, kernels=kernels, keep_tokens=keep_tokens)
     of = texts()
     assert recomputed._recomputed(recomputed._chunks(of)) == n_recomputed
     value, expected = gradients(kept, of)
@@ -115,27 +137,38 @@ def test_freed_memory_is_given_back_before_each_chunk_that_is_recomputed(monkeyp
 
 
 def test_gradients_of_recomputed_chunks_add_up_in_float32():
-    """Forty chunks under bfloat16: a weight's gradient is as near to float32's as that of one chunk. Added up in bfloat16, in
-    autocast's copy of the weight, it is 1.4 times as far."""
+    """Forty chunks under bfloat16: a weight's gradient is as near to float32's as that of one
+    chunk. Added up in bfloat16, in autocast's copy of the weight, it is 1.4 times as far."""
     of = texts([10] * 40)
 
     def weights(**sizes):
-        return {name: g for name, g in gradients(reader(bert(), **sizes), of)[1].items() if "dense.weight" in name}
+        return {
+            name: g
+            for name, g in gradients(reader(bert(), **sizes), of)[1].items()
+            if "dense.weight" in name
+        }
 
     exact = weights()
     with torch.autocast("cpu", torch.bfloat16):
-        found = {name: weights(**sizes) for name, sizes in {"one": {}, "forty": {"max_tokens": 10, "keep_tokens": 0}}.items()}
+        found = {
+            name: weights(**sizes)
+            for name, sizes in {"one": {}, "forty": {"max_tokens": 10, "keep_tokens": 0}}.items()
+        }
     one, forty = (
-        sum((g[name] - exact[name]).norm() / exact[name].norm() for name in exact) for g in (found["one"], found["forty"])
+        sum((g[name] - exact[name]).norm() / exact[name].norm() for name in exact)
+        for g in (found["one"], found["forty"])
     )
     assert forty < 1.15 * one
 
 
 def test_recomputing_keeps_the_activations_of_as_many_tokens_as_asked_for():
-    """Numbers that the graph holds: as many for eight chunks as for two, but for the outputs. 60 tokens: those of three."""
+    """Numbers that the graph holds: as many for eight chunks as for two, but for the outputs. 60
+    tokens: those of three.
+    """
 
     def held(keep_tokens, n_chunks):
-        model, numbers = bert(), []
+        model = bert()
+        numbers = []
         encoder = reader(model, max_tokens=20, keep_tokens=keep_tokens)
         own = {p.data_ptr() for p in model.parameters()}
 
@@ -151,12 +184,17 @@ def test_recomputing_keeps_the_activations_of_as_many_tokens_as_asked_for():
     outputs = 6 * 20 * 16  # fewer than one layer's outputs for each chunk more
     assert held(0, 8) - held(0, 2) < outputs
     assert held(None, 8) > 3.5 * held(None, 2)
-    assert held(60, 8) - held(60, 3) < outputs and held(60, 3) == held(None, 3) and held(59, 3) < 0.8 * held(60, 3)
+    assert (
+        held(60, 8) - held(60, 3) < outputs
+        and held(60, 3) == held(None, 3)
+        and held(59, 3) < 0.8 * held(60, 3)
+    )
 
 
 @pytest.mark.long
 def test_compiled_layers_give_the_same():
-    model, of = bert(), texts()
+    model = bert()
+    of = texts()
     expected_value, expected = gradients(reader(model, max_tokens=30), of)
     compiled = reader(model, max_tokens=30, compile=True)
     assert [layer._compiled_call_impl is not None for layer in model.encoder.layer] == [True, True]
@@ -172,6 +210,7 @@ def test_compiled_layers_give_the_same():
         ("keep_tokens", -1, "keep_tokens must be at least 0, got -1"),
         ("max_tokens", 0, "max_tokens must be at least 1, got 0"),
         ("dropout", "some", "dropout must be one of hidden, own, none, got 'some'"),
+        ("kernels", "fast", "kernels must be one of auto, plain, got 'fast'"),
         ("pooling", "sum", "pooling must be one of mean, cls, max, None, got 'sum'"),
     ],
 )
@@ -183,20 +222,36 @@ def test_options_out_of_bounds_are_refused_by_name(option, value, message):
 
 def test_an_encoder_that_depends_on_the_neighbours_of_a_text_is_refused():
     """XLNet's classifier reads the last place of a row, padding or not."""
-    sizes = {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 24, "vocab_size": 60, "num_labels": 1}
-    with pytest.raises(InputError, match="XLNetForSequenceClassification gives a text other outputs beside a longer text"):
+    sizes = {
+        "d_model": 16,
+        "n_layer": 1,
+        "n_head": 2,
+        "d_inner": 24,
+        "vocab_size": 60,
+        "num_labels": 1,
+    }
+    with pytest.raises(
+        InputError,
+        match="XLNetForSequenceClassification gives a text other outputs beside a longer text",
+    ):
         reader(XLNetForSequenceClassification(XLNetConfig(**sizes)))
 
 
 def test_an_encoder_that_cannot_be_run_is_refused():
     model = bert()
-    model.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(ValueError("no such input\nand more")))
-    with pytest.raises(InputError, match=r"BertModel can't read two texts side by side \(ValueError: no such input\)"):
+    model.register_forward_pre_hook(
+        lambda *_: (_ for _ in ()).throw(ValueError("no such input\nand more"))
+    )
+    with pytest.raises(
+        InputError,
+        match=r"BertModel can't read two texts side by side \(ValueError: no such input\)",
+    ):
         reader(model)
 
 
 def test_token_types_are_read_in_padded_chunks_too():
-    model, of = bert(), texts()._replace(type_ids=torch.arange(sum(LENGTHS)) % 2)
+    model = bert()
+    of = texts()._replace(type_ids=torch.arange(sum(LENGTHS)) % 2)
     encoder = reader(model, max_tokens=30)
     expected = encoder(of)
     encoder.reads_packed = False
@@ -205,16 +260,22 @@ def test_token_types_are_read_in_padded_chunks_too():
 
 
 def test_recomputing_a_ready_head_changes_no_gradient():
-    model, of = bert(dropout=0.2, kind=BertForSequenceClassification), texts()
+    model = bert(dropout=0.2, kind=BertForSequenceClassification)
+    of = texts()
     found = []
     for keep_tokens in (None, 0):
         model.zero_grad()
         torch.manual_seed(1)
-        encoder, saved = reader(model, max_tokens=15, keep_tokens=keep_tokens), []
-        with torch.autograd.graph.saved_tensors_hooks(lambda x, saved=saved: saved.append(x) or x, lambda x: x):
+        encoder = reader(model, max_tokens=15, keep_tokens=keep_tokens)
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, saved=saved: saved.append(x) or x, lambda x: x
+        ):
             logits = encoder.logits(of)
         logits.square().sum().backward()
-        found.append((len(saved), logits, model.bert.encoder.layer[0].output.dense.weight.grad.clone()))
+        found.append(
+            (len(saved), logits, model.bert.encoder.layer[0].output.dense.weight.grad.clone())
+        )
     assert found[1][0] < found[0][0] / 2
     torch.testing.assert_close(found[1][1:], found[0][1:])
 

@@ -1,0 +1,123 @@
+"""Checkpoints of runs, written whole and read as data: nothing in them is ever run."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+import fsspec
+import torch
+
+from ltr.errors import InputError
+
+log = logging.getLogger(__name__)
+
+# In the folder of a run.
+CONFIG = "config.yaml"
+FOLDER = "checkpoints"
+NEGATIVES = "negatives"
+BEST = "best.ckpt"
+LAST = "last.ckpt"
+NEEDED = {"state_dict", "pytorch-lightning_version"}  # in every checkpoint of Lightning
+
+
+def holds_checkpoints(folder: Path) -> bool:
+    """Whether a folder is that of a run that has been trained."""
+    return any((folder / FOLDER).glob("*.ckpt"))
+
+
+def best_checkpoint(folder: Path, option: str) -> Path:
+    """The best weights of a run, or the last ones where it kept no best.
+
+    Args:
+        folder: of the run.
+        option: the one that asked for them, for errors.
+
+    Raises:
+        InputError: if it has neither.
+    """
+    best = folder / FOLDER / BEST
+    last = folder / FOLDER / LAST
+    if best.is_file():
+        return best
+    if last.is_file():
+        log.warning("%s: there is no best.ckpt; taking last.ckpt", folder)
+        return last
+    raise InputError(
+        f"{option} best: there is no {best.absolute()}; train first, or name a checkpoint file"
+    )
+
+
+def read_checkpoint(
+    path: str | Path, option: str = "--ckpt_path", *, quick: bool = False
+) -> dict[str, Any]:
+    """A checkpoint of Lightning, from a file or a URL.
+
+    Args:
+        path: the file.
+        option: the one that names it, for errors.
+        quick: leave out the checksums of its tensors, for what needs none of them.
+
+    Raises:
+        InputError: if it is not there, can't be read, is damaged, or is something else.
+    """
+    is_remote = "://" in str(path)
+    if not is_remote and not Path(path).is_file():
+        raise InputError(f"{option} {path}: there is no such file")
+    try:
+        checkpoint = _from_url(str(path)) if is_remote else _from_file(Path(path), quick)
+    except Exception as error:  # whatever a broken file makes the reader stumble over
+        raise InputError(
+            f"{option} {path}: the checkpoint can't be read ({type(error).__name__}); "
+            "take another one"
+        ) from None
+    if not isinstance(checkpoint, dict) or not checkpoint.keys() >= NEEDED:
+        raise InputError(
+            f"{option} {path}: this is no Lightning checkpoint, "
+            f"it has no {' or no '.join(sorted(NEEDED))}; weights alone can be loaded in Python"
+        )
+    return checkpoint
+
+
+def _from_file(path: Path, quick: bool) -> Any:
+    if not quick:
+        # torch itself compares no checksums, and takes damaged numbers for weights.
+        with ZipFile(path) as archive:
+            damaged = archive.testzip()
+            if damaged:
+                raise BadZipFile(damaged)
+    # The file is mapped: its tensors are read when they are used.
+    return torch.load(path, "cpu", weights_only=True, mmap=True)
+
+
+def _from_url(url: str) -> Any:
+    if url.startswith("http"):
+        return torch.hub.load_state_dict_from_url(url, map_location="cpu", weights_only=True)
+    with fsspec.open(url, "rb") as file:
+        return torch.load(file, "cpu", weights_only=True)
+
+
+def write_checkpoint(checkpoint: dict[str, Any], file: Path) -> None:
+    """Write a checkpoint of Lightning, and wait until it is on the disk.
+
+    Lightning itself would write one copy into memory, and another into the folder of temporary
+    files.
+    """
+    # What a killed process left may be a second name of other weights, which stay as they are.
+    file.unlink(missing_ok=True)
+    try:
+        with open(file, "wb") as opened:
+            torch.save(checkpoint, opened)
+    except (OSError, RuntimeError) as error:  # torch hides what the file has said
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError):
+            raise
+        raise OSError(cause.errno, cause.strerror, str(file)) from None
+    to_disk(file)
+
+
+def to_disk(file: Path) -> None:
+    """Wait until a file is on the disk."""
+    with open(file, "rb") as opened:
+        os.fsync(opened.fileno())

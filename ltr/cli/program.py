@@ -1,0 +1,111 @@
+"""The program: finds the command and tells its exit code; imports nothing heavy."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ltr.errors import Terminated
+from ltr.run.signals import NAMES, end_at_once
+
+USAGE = """\
+ltr: train, compare and understand text rankers.
+
+usage: ltr COMMAND [RUN] [options]      (or python -m ltr COMMAND [RUN] [options])
+
+commands
+  fit        train a ranker               ltr fit --config experiments/cross_encoder/medquad.yaml
+             resume a run                 ltr fit runs/EXPERIMENT/seed=0
+  validate   measure it on the dev split  ltr validate runs/EXPERIMENT/seed=0
+  test       measure it on the test split, and write test.run, per_query.tsv, metrics.json
+  predict    rank the test candidates, and write predict.run
+  rank       order texts for a query      ltr rank RUN --query "…" --documents FILE
+  search     search a corpus              ltr search RUN --corpus PATH
+  export     for sentence-transformers, transformers or ONNX   ltr export RUN FOLDER
+  score      a teacher's scores, to distil  ltr score RUN --data PATH --output FOLDER
+  compare    is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER
+  grid       a family of experiments      ltr grid experiments/grids/FILE
+  reproduce  train and test a run again   ltr reproduce runs/EXPERIMENT/seed=0
+  mine       mine hard negatives          ltr mine runs/EXPERIMENT/seed=0
+  negatives  import SOURCE OUTPUT         make negatives of a TREC run, .npy or .parquet
+             diff FOLDER FOLDER           compare two folders of negatives
+             audit FOLDER --judge MODEL   list likely false negatives, and drop or relabel them
+  doctor     check what this machine computes: kernels, search, processes   ltr doctor
+
+Options of a command: ltr COMMAND --help; its whole configuration: ltr COMMAND --config FILE --print_config.
+A run lies in runs/EXPERIMENT/seed=N/: its configuration, its best and its last weights, its results.
+Exit codes: 0 done, 2 for what you can mend (one line says what), 130 Ctrl-C, 143 SIGTERM and 129 SIGHUP (all save first),
+1 a mistake of ours, or wrong numbers found by ltr doctor.
+LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derived data (now ~/.cache/ltr).
+"""
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run a command and return the exit code: 0; 2 for bad input (one line on stderr); 130, 143 or
+    129 after a signal.
+    """
+    args = sys.argv[1:] if args is None else args
+    if (
+        os.environ.get("LOCAL_RANK", "0") != "0"
+    ):  # the first process ends the others, and would wait for one that is gone
+        for known in NAMES:
+            signal.signal(known, signal.SIG_IGN)
+    try:
+        if not args or args[0] in ("-h", "--help"):
+            print(USAGE, end="", flush=True)
+            return 0
+        if args[0] == "--version":
+            from ltr import __version__
+
+            print(__version__)
+            return 0
+        from ltr.cli import run  # Lightning takes seconds to import: only where it is needed
+
+        with _ended_by_signals():
+            run(args)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # Lightning turns every signal into exit code 1.
+        cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
+        if isinstance(cause, KeyboardInterrupt):
+            return 128 + (cause.number if isinstance(cause, Terminated) else signal.SIGINT)
+        if isinstance(cause, BrokenPipeError):  # rich's tables
+            return 128 + signal.SIGPIPE
+        raise
+    except BrokenPipeError:  # a table in ltr … | head
+        from ltr.run.log import nobody_reads
+
+        nobody_reads(sys.stdout)
+        return 128 + signal.SIGPIPE
+    except Exception as error:
+        from ltr.cli import one_line
+
+        message = one_line(error)
+        if message is None or os.environ.get("LTR_DEBUG") == "1":
+            raise
+        rank = os.environ.get("LOCAL_RANK", "0")
+        print("ltr:" if rank == "0" else f"ltr [rank {rank}]:", message, file=sys.stderr)
+        return 2
+    return 0
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the program as Ctrl-C does, so that what it has opened is closed; a
+    run that trains does more.
+    """
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[signal.Signals, Any] = {}  # handlers: functions or numbers
+    for known in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(known) != signal.SIG_IGN:  # as under nohup
+            before[known] = signal.signal(known, end_at_once)
+    try:
+        yield
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)

@@ -1,0 +1,140 @@
+"""What was made of a collection and is kept: a folder of arrays with a manifest.
+
+It is whole or absent, bound to its collection by the digests of queries and documents, and says
+what kind it is: hard negatives, scores of a teacher, what an audit of negatives found.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ltr.data.collection import Collection
+from ltr.data.files import folder_once, read_array, write_folder
+from ltr.errors import InputError
+
+MANIFEST = "manifest.json"
+Kind = Literal["negatives", "scores", "overlay"]
+
+
+class Opened(NamedTuple):
+    """An artefact that was opened: its arrays, mapped from their files, and its manifest."""
+
+    arrays: dict[str, np.ndarray]
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A kind of artefact.
+
+    Args:
+        kind: in the manifest.
+        arrays: their names.
+        must_be: what a folder must be that is opened as one, for errors.
+        again: how to make a new one, for errors.
+    """
+
+    kind: Kind
+    arrays: tuple[str, ...]
+    must_be: str
+    again: str
+
+    def write(
+        self,
+        folder: Path,
+        collection: Collection,
+        arrays: Mapping[str, np.ndarray],
+        manifest: Mapping[str, Any],
+        *,
+        once: bool = True,
+    ) -> None:
+        """Write an artefact, whole or not at all.
+
+        Args:
+            folder: holds it then.
+            collection: that it was made of.
+            arrays, manifest: what it holds.
+            once: an existing folder is kept and nothing is written, as several processes may write
+                the same; without it, an existing folder is an error.
+        """
+        assert set(arrays) == set(self.arrays)
+        bound = {"kind": self.kind, **_keys(collection), **manifest}
+
+        def build(temporary: Path) -> None:
+            for name, array in arrays.items():
+                np.save(temporary / f"{name}.npy", array)
+            text = json.dumps(bound, indent=1) + "\n"
+            (temporary / MANIFEST).write_text(text, encoding="utf-8")
+
+        if once:
+            folder_once(folder, build)
+        else:
+            write_folder(folder, build)
+
+    def open(self, folder: Path, collection: Collection, option: str | None = None) -> Opened:
+        """Map an artefact.
+
+        Args:
+            folder: holds it.
+            collection: that it must have been made of.
+            option: names the folder, for errors.
+
+        Raises:
+            InputError: if it is none, of another kind, damaged, or made of another collection.
+        """
+        manifest = self.manifest(folder, option)
+        there = {name: manifest.get(name) for name in ("corpus", "queries")}
+        if there != _keys(collection):
+            raise InputError(
+                f"{folder}: these {self.kind} were made of another collection than {collection.source}; {self.again}",
+                option=option,
+            )
+        arrays: dict[str, np.ndarray] = {}
+        for name in self.arrays:
+            arrays[name] = read_array(folder / f"{name}.npy")
+        return Opened(arrays, manifest)
+
+    def manifest(self, folder: Path, option: str | None = None) -> dict[str, Any]:
+        """The manifest of a folder; an InputError if it holds no such artefact."""
+        try:
+            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            if not isinstance(manifest, dict):
+                raise ValueError(f"{MANIFEST} must be one JSON object")
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(
+                f"{folder}: {self.kind} must be {self.must_be} ({error})", option=option
+            ) from None
+        kind = manifest.get("kind")
+        if kind != self.kind:
+            raise InputError(
+                f"{folder}: {self.kind} must be {self.must_be}, got a folder of {kind}",
+                option=option,
+            )
+        return manifest
+
+
+def kind_of(folder: Path) -> Kind | None:
+    """The kind of the artefact in a folder; None where there is none."""
+    with suppress(OSError, ValueError, RecursionError, AttributeError):
+        kind: Kind | None = json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("kind")
+        return kind
+    return None
+
+
+def key_of(folder: Path) -> str | None:
+    """The ``key`` of the artefact in a folder, a digest of all that decides it; None where there
+    is none.
+    """
+    with suppress(OSError, ValueError, RecursionError, AttributeError):
+        key: str | None = json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("key")
+        return key
+    return None
+
+
+def _keys(collection: Collection) -> dict[str, str]:
+    return {"corpus": collection.corpus.key, "queries": collection.queries.key}

@@ -1,0 +1,56 @@
+"""The relevant documents of a row."""
+
+from typing import Literal
+
+import numpy as np
+
+from ltr.data.query_lists import LabelledList, QueryLists
+from ltr.data.sampling.rows import in_parts
+
+Epoch = Literal["queries", "pairs"]
+
+
+class RelevantRows:
+    """The relevant documents of each row of an epoch, ``size`` at most, drawn without repeats and
+    anew in each epoch.
+
+    Over ``queries``, each query has one row. Over ``pairs``, it has as many rows as its relevant
+    documents fill, dealt out evenly: an epoch has every pair of a query and a relevant document
+    once. A query that fits into one row is drawn the same way in both.
+
+    ``queries``, ``[Q]`` int64, are those that have rows. ``query_rows`` and ``counts``, ``[R]``
+    int64, have the query of each row, and how many documents it has.
+    """
+
+    def __init__(
+        self, judged: QueryLists, queries: np.ndarray, size: int, epoch: Epoch, seed: int
+    ) -> None:
+        self.judged = judged
+        self.seed = seed
+        n_relevant = judged.n_relevant()[np.searchsorted(judged.query_rows, queries)]
+        n_parts = -(-n_relevant // size) if epoch == "pairs" else np.ones_like(n_relevant)
+        self.query_rows, self._parts = in_parts(queries, n_parts)
+        self._n_parts = np.repeat(n_parts, n_parts)
+        self._n_drawn = np.repeat(np.minimum(n_relevant, size * n_parts), n_parts)
+        self.counts = self._n_drawn // self._n_parts + (self._parts < self._n_drawn % self._n_parts)
+
+    def draw(self, epoch: int, row: int) -> tuple[LabelledList, np.random.Generator]:
+        """The list of a row, and the generator of whatever else the row draws."""
+        query_row = int(self.query_rows[row])
+        part = int(self._parts[row])
+        judged_rows, grades = self.judged.of(query_row)
+        rng = np.random.default_rng([self.seed, epoch, query_row])
+        # All rows of the query draw the same documents here, and each takes its own part of them.
+        drawn = rng.choice(np.flatnonzero(grades > 0), self._n_drawn[row], replace=False)
+        drawn = np.array_split(drawn, self._n_parts[row])[part]
+        # Part 0 goes on with this generator, so that a query of one row draws alike over queries and
+        # over pairs; the other parts have generators of their own.
+        if part:
+            rng = np.random.default_rng([self.seed, epoch, query_row, part])
+        return LabelledList(
+            query_row,
+            judged_rows[drawn],
+            grades[drawn],
+            judged_rows=judged_rows,
+            judged_grades=grades,
+        ), rng

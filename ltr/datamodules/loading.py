@@ -1,0 +1,116 @@
+"""How training batches are loaded: the option ``loading`` of a data module, and the loader."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from ltr.batch import RankingBatch
+from ltr.data.sampling.plan import TrainBatches
+from ltr.errors import at_least
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How batches are drawn and collated. What is learnt depends on ``seed`` and ``bucket_window``
+    alone.
+
+    Args:
+        num_workers: processes that collate batches; 0: the trainer's own does.
+        persistent_workers: keep those processes from epoch to epoch.
+        bucket_window: batches among which rows are sorted by length to save padding; 1 turns that
+            off. P×K batches are not sorted.
+        seed: of all sampling; None takes that of ``seed_everything``.
+
+    Raises:
+        InputError: for a window below 1, or a number of workers or a seed below 0.
+    """
+
+    num_workers: int = 0
+    persistent_workers: bool = False
+    bucket_window: int = 64
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least(1, **{"loading.bucket_window": self.bucket_window})
+        at_least(0, **{"loading.num_workers": self.num_workers, "loading.seed": self.seed})
+
+    @property
+    def sampling_seed(self) -> int:
+        """The seed, or that of ``seed_everything``; 0 without either."""
+        if self.seed is not None:
+            return self.seed
+        return int(os.environ.get("PL_GLOBAL_SEED", 0))
+
+    def loader(self, batches: Dataset, sampler: Sampler, *, pinned: bool) -> DataLoader:
+        """Loads whole batches of a data set, in the order of a sampler.
+
+        Args:
+            pinned: in memory that a GPU reads at once.
+        """
+        return DataLoader(batches, **self._options(sampler, pinned))
+
+    def train_loader(
+        self,
+        batches: TrainBatches,
+        sampler: Sampler,
+        before_batch: Callable[[], None],
+        *,
+        pinned: bool,
+    ) -> "TrainLoader":
+        """See :class:`TrainLoader`."""
+        return TrainLoader(before_batch, batches, **self._options(sampler, pinned))
+
+    def _options(self, sampler: Sampler, pinned: bool) -> dict[str, Any]:
+        return {
+            "batch_size": None,  # the data set makes whole batches
+            "sampler": sampler,
+            "num_workers": self.num_workers,
+            "persistent_workers": self.persistent_workers and self.num_workers > 0,
+            "worker_init_fn": _leave_signals_to_the_trainer,
+            "pin_memory": pinned,
+        }
+
+
+class TrainLoader(DataLoader):
+    """Loads training batches; when the plan has changed, the next batch is drawn anew, whatever the
+    workers have fetched ahead.
+
+    Args:
+        before_batch: called before each batch.
+        dataset: what is loaded, by a :class:`ltr.data.sampling.plan.PlanSampler` that starts at the
+            trainer's position.
+        options: see ``DataLoader``.
+    """
+
+    def __init__(
+        self, before_batch: Callable[[], None], dataset: TrainBatches, **options: Any
+    ) -> None:
+        super().__init__(dataset, **options)
+        self.plan = dataset.plan
+        self.before_batch = before_batch
+        self._version = self.plan.version
+
+    def __iter__(self) -> Iterator[RankingBatch]:  # type: ignore[override]  # a generator is an iterator of batches too
+        fetched: Iterator[RankingBatch] | None = None
+        while True:
+            self.before_batch()
+            if self._version != self.plan.version:
+                self._version = self.plan.version
+                fetched = None
+                self._iterator = None  # persistent workers have copies of the old plan
+            if fetched is None:
+                fetched = super().__iter__()
+            try:
+                batch = next(fetched)
+            except StopIteration:
+                return
+            yield batch
+
+
+def _leave_signals_to_the_trainer(worker: int) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

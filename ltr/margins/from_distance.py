@@ -1,0 +1,69 @@
+"""A margin from the distance of a negative to its query."""
+
+import math
+
+from torch import Tensor
+
+from ltr.batch import ScoredLists
+from ltr.errors import InputError
+from ltr.margins.margin import Margin, require
+
+
+class FromDistance(Margin):
+    r"""A margin per negative, from its distance to the query: :math:`m_j = \min(k\, d_j^{\,p},
+    \text{cap})`.
+
+    A far (easy) negative is asked to stay further away. The distance of a mined negative is that in
+    its index, as of the last mining. Any other document, such as those of other queries, has the
+    distance of the two embeddings as they are now: Euclidean, of embeddings of length 1 under
+    cosine, the unit of mined negatives. The margin carries no gradient. A ranker that is no dual
+    encoder needs mined negatives.
+
+    Args:
+        k: factor above 0; in units of score for a distance of 1.
+        power: above 0: 1 for ``k·d``, 0.5 for ``k·√d``, 2 for ``k·d²``.
+        cap: upper bound above 0, in units of score; None for no bound.
+
+    Raises:
+        InputError: for a batch without distances, or with a negative that has none.
+    """
+
+    wants_distances = True
+
+    def __init__(self, k: float = 1.0, power: float = 1.0, cap: float | None = None) -> None:
+        super().__init__()
+        finite_and_positive = 0 < k < math.inf and 0 < power < math.inf
+        require(
+            finite_and_positive,
+            "FromDistance: k and power must be finite and above 0",
+            k=k,
+            power=power,
+        )
+        require(cap is None or cap > 0, "FromDistance: cap must be above 0, or none", cap=cap)
+        self.k = k
+        self.power = power
+        self.cap = cap
+
+    def forward(self, lists: ScoredLists) -> Tensor:
+        distances = lists.distances
+        if distances is None:
+            raise InputError(
+                "FromDistance needs a batch with distances, got none; set negatives of the data to "
+                "a folder of mined negatives, or take another margin",
+                option="margin",
+            )
+        # A dual encoder has filled in what the data left open.
+        if lists.queries is None:
+            negative = lists.mask & (lists.labels == 0)
+            if distances[negative].isnan().any():
+                raise InputError(
+                    "FromDistance needs a batch with distances, got negatives without one; set "
+                    "negatives of the data to a folder of mined negatives, or take another margin",
+                    option="margin",
+                )
+        return self.of(distances.detach())
+
+    def of(self, distances: Tensor) -> Tensor:
+        """The margins of negatives at these distances, of any shape."""
+        margin = self.k * distances.clamp(min=0) ** self.power
+        return margin if self.cap is None else margin.clamp(max=self.cap)

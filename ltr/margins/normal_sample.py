@@ -1,0 +1,101 @@
+"""Margins that are drawn."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ltr.batch import ScoredLists
+from ltr.margins.margin import Margin, require
+
+
+class NormalSample(Margin):
+    r"""Margins drawn anew for every batch, the larger ones for the easier negatives of a list.
+
+    .. math::
+        m_j = \mathrm{clamp}\bigl(z_{(r_j)},\; \text{low},\; \text{high}\bigr),
+        \qquad z \sim \mathcal{N}(\mu, \sigma^2)
+
+    The list's n less relevant documents get n draws :math:`z_{(1)} \le \dots \le z_{(n)}`, and
+    :math:`r_j` is the rank of document j from the hardest to the easiest: by distance in the index,
+    or by score where a negative of the batch has none. The margins of padding and of the most
+    relevant documents are not used.
+
+    The draws are a function of the seed, the batches counted so far and, unless all processes share
+    their lists, the process's rank. The count is in the checkpoint, so a resumed run draws the same
+    margins. They have no gradient.
+
+    Args:
+        mean: in units of score.
+        std: at least 0, in units of score.
+        low: lower bound, at least 0, in units of score.
+        high: upper bound, at least ``low``, in units of score.
+        seed: of the draws, at least 0.
+    """
+
+    batches: Tensor  # counted so far; in the checkpoint
+
+    def __init__(
+        self,
+        mean: float = 0.3,
+        std: float = 0.1,
+        low: float = 1e-4,
+        high: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        require(
+            0 <= low <= high < math.inf,
+            "NormalSample: low and high must be finite, with 0 <= low <= high",
+            low=low,
+            high=high,
+        )
+        require(math.isfinite(mean), "NormalSample: mean must be finite", mean=mean)
+        require(0 <= std < math.inf, "NormalSample: std must be finite and at least 0", std=std)
+        require(seed >= 0, "NormalSample: seed must be at least 0", seed=seed)
+        self.mean = mean
+        self.std = std
+        self.low = low
+        self.high = high
+        self.seed = seed
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, lists: ScoredLists) -> Tensor:
+        negative = _less_relevant(lists)
+        ease = _ease(lists, negative)
+        draws = self._draw(lists)
+        # Draws and ease are filled up with +inf beyond the n negatives of a row: padding sorts last
+        # in both, and the r-th easiest negative gets the r-th smallest of n draws.
+        n_negatives = negative.sum(dim=1, keepdim=True)
+        column = torch.arange(negative.shape[1], device=negative.device)
+        sorted_draws = draws.masked_fill(column >= n_negatives, torch.inf).sort(dim=1).values
+        rank = ease.masked_fill(~negative, torch.inf).argsort(dim=1).argsort(dim=1)
+        return sorted_draws.gather(1, rank).clamp(self.low, self.high)
+
+    def _draw(self, lists: ScoredLists) -> Tensor:
+        """``[B, N]`` draws of this batch; counts it."""
+        process = 0 if lists.shared else _process()
+        generator = np.random.default_rng([self.seed, int(self.batches), process])
+        self.batches += 1
+        draws = generator.normal(self.mean, self.std, lists.labels.shape)
+        return torch.from_numpy(draws).to(lists.labels)
+
+
+def _less_relevant(lists: ScoredLists) -> Tensor:
+    """``[B, N]`` bool: the documents below the best grade of their list."""
+    best_b = lists.labels.masked_fill(~lists.mask, -torch.inf).amax(dim=1, keepdim=True)
+    return lists.mask & (lists.labels < best_b)
+
+
+def _ease(lists: ScoredLists, negative: Tensor) -> Tensor:
+    """``[B, N]``: the larger, the easier. Distances, where every negative has one."""
+    distances = lists.distances
+    if distances is None or distances[negative].isnan().any():
+        return -lists.scores.detach()
+    return distances
+
+
+def _process() -> int:
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_rank() if distributed else 0

@@ -1,0 +1,112 @@
+"""A refresh of negatives in a process of its own, while training goes on."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from ltr.checkpoint import write_checkpoint
+from ltr.errors import InputError
+
+# What tells a process that it is one of several, as a launcher says it.
+LAUNCHED = (
+    "LOCAL_",
+    "RANK",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "WORLD_SIZE",
+    "MASTER_",
+    "SLURM_",
+    "TORCHELASTIC_",
+    "OMPI_",
+    "PMI_",
+)
+
+
+class SideProcess:
+    """``ltr mine`` with a copy of the weights, into a folder of negatives. Only the first process
+    of a run starts one.
+
+    Attributes:
+        folder: where the negatives come to lie; None while nothing is mined.
+    """
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self._process: subprocess.Popen | None = None
+
+    def start(
+        self, config: Path, weights: dict[str, torch.Tensor], version: str, folder: Path
+    ) -> None:
+        """Begin to mine.
+
+        Args:
+            config: the configuration of the run.
+            weights: of its module, as they stand.
+            version: of Lightning, which a checkpoint names.
+            folder: where the negatives come to lie.
+
+        Raises:
+            InputError: if the run has no configuration, as one begun in Python.
+        """
+        if not config.is_file():
+            hint = "start the run by ltr fit, or leave asynchronous out"
+            raise InputError(
+                f"HardNegativeMining: a process beside the training needs {config}; {hint}"
+            )
+        if folder.exists():  # of an earlier run in this folder
+            shutil.rmtree(folder)
+        # A folder of its own: that of the run is held by the training.
+        beside = _beside(folder)
+        beside.mkdir(parents=True, exist_ok=True)
+        checkpoint = {"state_dict": weights, "pytorch-lightning_version": version}
+        write_checkpoint(checkpoint, beside / "weights.ckpt")
+        options = {
+            "config": config,
+            "ckpt_path": beside / "weights.ckpt",
+            "output": folder,
+            "trainer.default_root_dir": beside,
+            "trainer.devices": 1,
+            "trainer.num_nodes": 1,
+            "trainer.strategy": "auto",
+            "trainer.logger": "false",
+        }
+        command = [sys.executable, "-m", "ltr", "mine"]
+        for name, value in options.items():
+            command += [f"--{name}", str(value)]
+        alone = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHED)}
+        with open(beside / "mine.log", "w") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=alone
+            )
+        self.folder = folder
+
+    def is_done(self) -> bool:
+        """Whether the negatives are there; an InputError if the process has failed."""
+        assert self._process is not None and self.folder is not None, "it was started"
+        code = self._process.poll()
+        if code:
+            log = _beside(self.folder) / "mine.log"
+            lines = log.read_text().strip().splitlines() or ["it said nothing"]
+            raise InputError(
+                f"HardNegativeMining: the process beside the training ended with code {code}: {lines[-1]} ({log})"
+            )
+        # The folder is whole or absent; where it is there, the process only has to end.
+        return code == 0 or self.folder.exists()
+
+    def end(self) -> None:
+        """End the process, if it runs, and forget it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+        if self.folder is not None:
+            _beside(self.folder).joinpath("weights.ckpt").unlink(missing_ok=True)
+        self.folder = None
+        self._process = None
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name("beside")

@@ -1,0 +1,172 @@
+"""Linear layers: fewer casts under autocast, and oneDNN where torch's own float32 is slow.
+
+Autocast casts the input of every linear layer, and keeps each copy for the backward pass: query,
+key and value cast one tensor three times. Here they share one copy. In float32 torch multiplies
+matrices by MKL, which uses half of the vector width of an AMD Zen 5. oneDNN, which is part of torch
+too, uses all of it, and is a little faster on a Zen 4 (``benchmarks/attention.py``). In bfloat16
+torch takes it by itself.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers import PreTrainedModel
+
+from ltr.models.encoder.kernels.gelu import kept_lightly
+from ltr.models.encoder.loading.layers import layers_of
+
+
+def use_fast_linear(module: nn.Module) -> None:
+    """Turn every ``nn.Linear`` inside into a :class:`SharedCastLinear`, or a :class:`FastLinear`
+    where that is faster.
+
+    Parameters stay as they are.
+    """
+    kind = FastLinear if mkl_is_slow() else SharedCastLinear
+    for child in module.modules():
+        if type(child) in (nn.Linear, SharedCastLinear, FastLinear):
+            child.__class__ = kind
+
+
+def use_plain_linear(module: nn.Module) -> None:
+    """Undo :func:`use_fast_linear`, for what traces a model."""
+    for child in module.modules():
+        if isinstance(child, SharedCastLinear):
+            child.__class__ = nn.Linear  # type: ignore[assignment]
+
+
+@contextmanager
+def cast_once(encoder: PreTrainedModel) -> Iterator[None]:
+    """Lay out the weights once, for an encoding of many texts.
+
+    Inside the block weights are cast once, and laid out as oneDNN multiplies them (which torch does
+    anew in each product), and what goes from layer to layer stays in bfloat16. The relative error
+    of all-MiniLM-L6-v2's embeddings is a fifth larger than under autocast alone: 0.0066.
+
+    It does nothing but under autocast to bfloat16 on a CPU, without gradients, and for an encoder
+    with fast linear layers.
+    """
+    layers = [layer for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
+    on_cpu = bool(layers) and layers[0].weight.device.type == "cpu"
+    if not (on_cpu and _only_reads_half() and _multiplies_half()):
+        yield
+        return
+    cast = layers_of(encoder)[0].register_forward_pre_hook(_to_half)
+    try:
+        for layer in layers:
+            weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach().bfloat16(), None)
+            bias: Tensor | None = layer.bias
+            layer.laid_out = weight, None if bias is None else bias.detach().bfloat16()
+        yield
+    finally:
+        cast.remove()
+        for layer in layers:
+            layer.laid_out = None
+
+
+def _only_reads_half() -> bool:
+    """Whether the caller wants no gradients, and autocast to bfloat16 on a CPU."""
+    half = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    return half and not torch.is_grad_enabled()
+
+
+def _multiplies_half() -> bool:
+    """Whether torch has a oneDNN that multiplies bfloat16 on this CPU."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _to_half(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """A hook: cast the hidden states that a layer takes first, if it does and they are float32."""
+    if not (args and _only_reads_half()):
+        return None
+    if not (isinstance(args[0], Tensor) and args[0].dtype == torch.float32):
+        return None
+    return args[0].bfloat16(), *args[1:]
+
+
+def mkl_is_slow() -> bool:
+    """Whether this is an AMD CPU with AVX-512, and torch has oneDNN."""
+    capabilities = torch.cpu.get_capabilities()
+    amd = "AMD" in str(capabilities.get("cpu_name"))
+    return amd and bool(capabilities.get("avx512_f")) and torch.backends.mkldnn.is_available()
+
+
+class SharedCastLinear(nn.Linear):
+    """``nn.Linear`` that shares the half-precision copy of its input under autocast.
+
+    Whatever else reads the same tensor takes that copy: query, key and value do. Of a :class:`ltr.models.encoder.kernels.gelu.LightGelu` it keeps the input, not the output.
+    """
+
+    laid_out: tuple[Tensor, Tensor | None] | None = None  # weight and bias, see cast_once
+
+    def forward(self, input: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return super().forward(input)
+        device = input.device.type
+        if input.dtype == torch.float32 and torch.is_autocast_enabled(device):
+            input = _half(input, torch.get_autocast_dtype(device))
+        with kept_lightly(input):
+            return self.product(input)
+
+    def product(self, input: Tensor) -> Tensor:
+        """``x Wᵀ + b``."""
+        laid_out = self.laid_out  # of the thread that encodes; another one may train
+        if laid_out is None or torch.is_grad_enabled() or input.dtype != torch.bfloat16:
+            return super().forward(input)
+        return _product(input, *laid_out)
+
+
+def _half(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The copy of ``x`` in half precision. It lives as long as ``x`` does, on which it is kept."""
+    # A copy made without gradients, or of what has changed in place since, is another one. Tensors
+    # of inference mode have no version.
+    state = (dtype, torch.is_grad_enabled(), None if x.is_inference() else x._version)
+    kept: tuple[Any, Tensor] | None = x.__dict__.get("half_of_linear")
+    if kept is None or kept[0] != state:
+        kept = x.__dict__["half_of_linear"] = state, x.to(dtype)
+    return kept[1]
+
+
+class FastLinear(SharedCastLinear):
+    """Also by oneDNN in float32 on a CPU. Everywhere else, under autocast and ``torch.compile``, it
+    is torch's own.
+    """
+
+    def product(self, input: Tensor) -> Tensor:
+        in_float32 = input.dtype == self.weight.dtype == torch.float32
+        takes = input.device.type == "cpu" and in_float32 and input.numel() > 0
+        if not takes or torch.is_autocast_enabled("cpu"):
+            return super().product(input)
+        output: Tensor = _ByOneDnn.apply(input.flatten(0, -2), self.weight, self.bias)
+        return output.unflatten(0, input.shape[:-1])
+
+
+class _ByOneDnn(torch.autograd.Function):
+    """``x Wᵀ + b`` and its gradients: ``[M, K]``, ``[N, K]``, and ``[N]`` or None, make ``[M, N]``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        of_x = _product(gradient, weight.t()) if needs_x else None
+        of_weight = _product(gradient.t(), x.t()) if needs_weight else None
+        of_bias = gradient.sum(dim=0) if needs_bias else None
+        return of_x, of_weight, of_bias
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x Wᵀ + b`` by oneDNN, without an activation after it."""
+    # torch.compile takes this operator with packed weights only.
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")

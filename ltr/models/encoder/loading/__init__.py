@@ -1,0 +1,1 @@
+"""Pretrained models from their folders, and back into folders."""

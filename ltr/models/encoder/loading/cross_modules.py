@@ -1,0 +1,180 @@
+"""Cross-encoders as folders of sentence-transformers: reading those it has trained, writing ours."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import cached_file
+
+from ltr.errors import InputError
+from ltr.models.encoder.loading.pooling import Pooling
+from ltr.models.encoder.loading.pretrained import (
+    LOAD_ERRORS,
+    cannot_load,
+    is_ready_cross_encoder,
+    quiet,
+    resolve,
+)
+
+# Importing sentence_transformers takes some ten seconds: it is imported inside functions.
+
+# The document is cut, the query is not, as here. sentence-transformers cuts the longer of the two
+# unless it is told.
+CUTS = {"text": {"truncation": "only_second"}}
+
+
+class SavedHead(NamedTuple):
+    """What such a folder has behind its encoder: a pooling, and a linear layer ``[1, H]`` with a
+    bias ``[1]``.
+    """
+
+    pooling: Pooling
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+
+def is_cross_encoder(backbone: str) -> bool:
+    """Whether a backbone scores pairs: a sequence classifier with one score, or a CrossEncoder of
+    sentence-transformers.
+    """
+    return is_ready_cross_encoder(backbone) or _has_cross_modules(backbone)
+
+
+def saved_head(backbone: str) -> SavedHead | None:
+    """The head of a CrossEncoder of sentence-transformers that has modules of its own behind the
+    encoder; None for all others.
+
+    Raises:
+        InputError: if it can't be loaded, or its modules are not an encoder, a pooling, and a
+            linear layer to one score.
+    """
+    if not _has_cross_modules(backbone):
+        return None
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder.modules import Dense, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
+
+    source = resolve(backbone)
+    try:
+        with quiet():
+            modules = list(
+                CrossEncoder(source, device="cpu", local_files_only=Path(source).is_dir())
+            )
+    except LOAD_ERRORS as error:
+        raise cannot_load(backbone, error) from None
+    match modules:
+        case [Transformer(transformer_task="sequence-classification") as transformer]:
+            _check_options(transformer, backbone)
+            return None
+        case [
+            Transformer() as transformer,
+            TheirPooling(),
+            Dense(out_features=1, use_residual=False) as dense,
+        ] if (
+            isinstance(dense.activation_function, nn.Identity)
+            and dense.module_input_name == "sentence_embedding"
+        ):
+            _check_options(transformer, backbone)
+            weight = dense.linear.weight.detach()
+            bias = torch.zeros(1) if dense.linear.bias is None else dense.linear.bias.detach()
+            return SavedHead(modules[1].pooling_mode, weight, bias)
+    names = ", ".join(type(module).__name__ for module in modules)
+    must = "a cross-encoder's modules must be an encoder, or an encoder, a pooling, and a linear layer to one score"
+    raise InputError(
+        f"{must}, got {names} in {backbone!r}; take another backbone", option="backbone"
+    )
+
+
+def save_cross_encoder(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    head: nn.Module,
+    pooling: str,
+) -> None:
+    """Write a folder that ``CrossEncoder(folder)`` and :class:`ltr.models.PairWiseBertRanker` load.
+
+    Args:
+        folder: a folder, which may be there.
+        model: the encoder, or a classifier with a head of its own.
+        tokenizer, max_length: how pairs are read.
+        head: the linear layer behind the pooling; ``nn.Identity`` for a classifier.
+        pooling: how tokens become what the linear layer reads.
+    """
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder.modules import Dense, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
+
+    task = "feature-extraction" if isinstance(head, nn.Linear) else "sequence-classification"
+    with quiet():
+        plain = folder / "plain"
+        save_plain(plain, model, tokenizer, max_length)
+        transformer = Transformer(
+            str(plain), transformer_task=task, max_seq_length=max_length, processing_kwargs=CUTS
+        )
+        modules: list[Any] = [transformer]
+        if isinstance(head, nn.Linear):
+            # Transformers makes up a pooler that nothing reads. Without it, loading would complain.
+            for unread in (
+                transformer.model.pooler.parameters()
+                if getattr(transformer.model, "pooler", None)
+                else ()
+            ):
+                unread.data.zero_()
+            dense = Dense(
+                head.in_features, 1, activation_function=nn.Identity(), module_output_name="scores"
+            )
+            dense.linear.load_state_dict(head.state_dict())
+            modules += [TheirPooling(head.in_features, pooling), dense]
+        # Without the sigmoid that it would put behind one score: scores are those of this ranker.
+        CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu").save(
+            str(folder), create_model_card=False
+        )
+    for file in plain.iterdir():
+        file.unlink()
+    plain.rmdir()
+
+
+def save_plain(
+    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> None:
+    """Write a folder of transformers, with the longest pair in the tokenizer's settings."""
+    longest = tokenizer.model_max_length
+    with quiet():
+        model.save_pretrained(folder)
+        tokenizer.model_max_length = max_length
+        try:
+            tokenizer.save_pretrained(folder)
+        finally:
+            tokenizer.model_max_length = longest
+
+
+def _has_cross_modules(backbone: str) -> bool:
+    source = resolve(backbone)
+    found = {}
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        options = {
+            "_raise_exceptions_for_missing_entries": False,
+            "_raise_exceptions_for_connection_errors": False,
+        }
+        try:
+            file = cached_file(source, name, **options)
+        except LOAD_ERRORS:
+            file = None
+        if file is None:
+            return False
+        found[name] = json.loads(Path(file).read_text(encoding="utf-8"))
+    return bool(found["config_sentence_transformers.json"].get("model_type") == "CrossEncoder")
+
+
+def _check_options(transformer: Any, backbone: str) -> None:
+    """Refuse what sentence-transformers would read otherwise than we do."""
+    if (asked := transformer.processing_kwargs) not in ({}, CUTS):
+        text = f"backbone {backbone!r}: sentence-transformers reads its pairs with processing_kwargs {asked!r}"
+        raise InputError(
+            f"{text}, which is not known here; take it out of the model's files", option="backbone"
+        )

@@ -1,0 +1,119 @@
+"""What the losses share over lists: checks of the shapes, padding, and which rows have something to
+learn.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def check_lists(
+    scores: Tensor, labels: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores and labels with 0 at the padding, and the mask, after :func:`check_shapes`. A NaN
+    label makes its score NaN.
+    """
+    scores, labels, mask = check_shapes(scores, labels, mask)
+    scores, labels = fill_padding(scores, labels, mask)
+    scores = let_nan_out(scores, labels)
+    return scores, labels, torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
+
+
+def check_shapes(
+    scores: Tensor, labels: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The scores in float32 or better, the labels like them and without gradient, and the mask;
+    other shapes are refused.
+    """
+    shape = scores.shape
+    if scores.ndim != 2 or shape != labels.shape or (mask is not None and shape != mask.shape):
+        came = f"{tuple(shape)}, {tuple(labels.shape)} and {None if mask is None else tuple(mask.shape)}"
+        hint = "One row is one query; pad short lists and mark the padding with mask=False."
+        raise ValueError(f"scores, labels and mask must share one shape [B, N], got {came}. {hint}")
+    if not scores.is_floating_point():
+        raise ValueError(f"scores must be floating, got {scores.dtype}; call .float()")
+    if scores.dtype in (torch.float16, torch.bfloat16):
+        scores = scores.float()
+    if not shape[1]:  # rows without columns are rows of padding
+        scores = F.pad(scores, (0, 1))
+        labels = F.pad(labels, (0, 1))
+        mask = torch.zeros_like(labels, dtype=torch.bool)
+    return (
+        scores,
+        labels.detach() if labels.dtype == scores.dtype else labels.detach().to(scores.dtype),
+        mask,
+    )
+
+
+def fill_padding(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Both with 0 at the padding. Filled, not multiplied: a NaN there reaches neither value nor
+    gradient.
+    """
+    if mask is None:
+        return scores, labels
+    padding = ~mask
+    return scores.masked_fill(padding, 0.0), labels.masked_fill(padding, 0.0)
+
+
+def let_nan_out(scores: Tensor, labels: Tensor) -> Tensor:
+    """The scores, NaN where the label is: so no loss hides it."""
+    return torch.add(scores, labels, alpha=0)
+
+
+def check_margin(margin: float | Tensor, scores: Tensor) -> Tensor:
+    """The margin as a tensor like the scores: ``[B, 1]``, ``[B, N]`` (per less relevant document)
+    or ``[B, N, N]`` (per pair).
+    """
+    rows, columns = scores.shape
+    margin = torch.as_tensor(margin, dtype=scores.dtype, device=scores.device)
+    if margin.ndim == 0:
+        return margin.expand(rows, 1)
+    if (
+        margin.ndim > 1
+        and margin.shape[0] in (1, rows)
+        and margin.shape[1:] in ((1,), (columns,), (columns, columns))
+    ):
+        return margin.expand(rows, *margin.shape[1:])
+    shapes = "[B, 1] (per row), [B, N] (per less relevant document) or [B, N, N] (per pair)"
+    raise ValueError(
+        f"a margin for scores [B={rows}, N={columns}] must be a number, {shapes}, got {tuple(margin.shape)}"
+    )
+
+
+def clean_margin(margin: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    """A margin per document with 0 where it belongs to no pair: a policy may leave anything there,
+    NaN included.
+    """
+    if margin.shape != labels.shape:
+        return margin
+    high = labels.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
+    return margin.masked_fill(~mask | (labels == high), 0.0)
+
+
+# A NaN label counts as whatever makes its row learn: else the NaN would be hidden.
+def two_labels(labels: Tensor, mask: Tensor | None) -> Tensor:
+    """``[B]`` bool: whether a row has two documents with different labels."""
+    if mask is None:
+        low_b, high_b = labels.aminmax(dim=1)
+    else:
+        padding = ~mask
+        low_b = labels.masked_fill(padding, torch.inf).amin(dim=1)
+        high_b = labels.masked_fill(padding, -torch.inf).amax(dim=1)
+    return ~(high_b <= low_b)
+
+
+def relevant_and_not(labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``[B, N]`` the relevant documents (a label above 0) and the others, and ``[B]`` whether a row
+    has both.
+    """
+    relevant = ~(labels <= 0) & mask
+    irrelevant = ~(labels > 0) & mask
+    return relevant, irrelevant, relevant.any(dim=1) & irrelevant.any(dim=1)
+
+
+def masked_log_softmax(x: Tensor, mask: Tensor) -> Tensor:
+    """Log-softmax over the documents of each row; at the padding a finite number whose exponential
+    is 0.
+    """
+    # Not -inf: a product with probability 0 would be NaN, and so would a row without documents.
+    return torch.log_softmax(x.masked_fill(~mask, -1e30), dim=1)

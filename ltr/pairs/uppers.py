@@ -1,0 +1,92 @@
+"""The documents of a list that outrank another one: the i of the pairs (i, j) with y_i > y_j.
+
+These, the *uppers*, are often few (the relevant documents of a list), so they are packed to the
+left, and a pair matrix is ``[B, P, N]`` instead of ``[B, N, N]``. Letters of shapes: b row (one
+query), p packed upper document, n any document of the list.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Uppers(NamedTuple):
+    """The documents of each list that have a less relevant one, packed, in ascending order of their
+    labels.
+    """
+
+    columns: Tensor  # [B, P] int64, their columns in the list; 0 at the padding
+    real: Tensor  # [B, P] bool, False at the padding, which comes last
+    labels: Tensor  # [B, P]; +inf at the padding
+    first: Tensor  # [B, P] int64, packed position of the first document with the same label
+    lowest: Tensor  # [B, N] bool, the documents of the list with its lowest label
+    low: Tensor  # [B, 1], that label
+    levels: int  # the largest number of different labels in a row, the lowest not counted
+
+    def take(self, x: Tensor) -> Tensor:
+        """The values of ``[B, N]`` or rows of ``[B, N, N]`` at the packed documents: ``[B, P]`` or
+        ``[B, P, N]``.
+        """
+        if x.ndim == 3:
+            return x.gather(1, self.columns.unsqueeze(2).expand(-1, -1, x.shape[2]))
+        return x.expand(len(self.columns), -1).gather(1, self.columns)
+
+    def n_below(self) -> Tensor:
+        """``[B, P]`` int64: how many documents of the list are less relevant; 0 at the padding."""
+        return (self.lowest.sum(dim=1, keepdim=True) + self.first).masked_fill(~self.real, 0)
+
+    def label_below(self) -> Tensor:
+        """``[B, P]``: the next lower label of the list; NaN, which equals nothing, at the padding."""
+        below = torch.where(
+            self.first > 0, self.labels.gather(1, (self.first - 1).clamp(min=0)), self.low
+        )
+        return below.masked_fill(~self.real, torch.nan)
+
+    def n_pairs(self, adjacent: bool = False) -> Tensor:
+        """``[B]`` int64: how many pairs each row has; with neighbours in the order of the labels
+        only if ``adjacent``.
+        """
+        n_below_p = self.n_below()
+        # Only the documents of the next lower label count: they are packed from its first position
+        # up to that of this label.
+        if adjacent:
+            lower_first_p = self.first.gather(1, (self.first - 1).clamp(min=0))
+            n_below_p = torch.where(
+                self.first > 0, (self.first - lower_first_p).masked_fill(~self.real, 0), n_below_p
+            )
+        return n_below_p.sum(dim=1)
+
+
+def pack(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """The chosen columns of ``[B, N]`` bool, packed to the left: ``[B, P]`` int64, and ``[B, P]``
+    bool, False at the padding.
+    """
+    count_b = chosen.sum(dim=1)
+    width = int(count_b.max()) if len(count_b) else 0
+    rows, columns = chosen.nonzero(as_tuple=True)
+    position = torch.arange(len(rows), device=rows.device) - (count_b.cumsum(0) - count_b)[rows]
+    packed = torch.zeros(len(chosen), width, dtype=torch.int64, device=rows.device)
+    packed[rows, position] = columns
+    return packed, torch.arange(width, device=rows.device) < count_b.unsqueeze(1)
+
+
+def find_uppers(labels: Tensor, mask: Tensor) -> Uppers:
+    """Pack the documents that have a less relevant one in their list; labels are floating."""
+    low = labels.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True)
+    columns, real = pack((labels > low) & mask)
+    labels_p, order = labels.gather(1, columns).masked_fill(~real, torch.inf).sort(dim=1)
+    first = torch.searchsorted(labels_p, labels_p)
+    starts_level = (first == torch.arange(columns.shape[1], device=first.device)) & real
+    levels = int(starts_level.sum(dim=1).max()) if columns.numel() else 0
+    return Uppers(
+        columns.gather(1, order), real, labels_p, first, (labels == low) & mask, low, levels
+    )
+
+
+def sum_below(x: Tensor, uppers: Uppers) -> Tensor:
+    """``[B, P]``: the sum of x ``[B, N]`` over the documents less relevant than each upper one."""
+    base = x.masked_fill(~uppers.lowest, 0.0).sum(dim=1, keepdim=True)
+    running = uppers.take(x).masked_fill(~uppers.real, 0.0).cumsum(dim=1)
+    before = torch.cat([torch.zeros_like(base), running], dim=1).gather(1, uppers.first)
+    return base + before

@@ -1,0 +1,65 @@
+"""What an exact resume needs of Lightning and Lightning does not publish: every such name is here.
+
+``tests/run/test_lightning_internals.py`` checks that each is there and takes what it is given.
+"""
+
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.trainer.call import _call_callbacks_state_dict
+
+
+def callback_states(trainer: Trainer) -> dict[str, Any]:
+    """The states of all callbacks, as a checkpoint keeps them."""
+    return _call_callbacks_state_dict(trainer)
+
+
+def dump_checkpoint(trainer: Trainer) -> dict[str, Any]:
+    """A whole checkpoint, not written."""
+    return trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+
+
+def set_logged_step(trainer: Trainer) -> None:
+    """Let loggers count optimiser steps: after a resume from a validation Lightning counts one too
+    many.
+    """
+    trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+
+
+def validation_is_due(trainer: Trainer) -> bool:
+    """Whether a validation follows the batch that has just been trained on."""
+    fetcher = trainer.fit_loop._data_fetcher
+    assert fetcher is not None, "a batch has been fetched"
+    return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
+
+
+def epoch_is_trained(trainer: Trainer) -> bool:
+    """Whether no batch of the epoch is left, or training stops here."""
+    return trainer.fit_loop.epoch_loop._is_training_done
+
+
+def epoch_is_whole(trainer: Trainer) -> bool:
+    """Whether all batches of the epoch were trained on."""
+    return trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+
+
+def is_last_batch(trainer: Trainer) -> bool:
+    """Whether the batch that was last fetched is that of the epoch's end."""
+    return trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+
+
+def epoch_has_begun(trainer: Trainer) -> bool:
+    """Whether a batch of the epoch at hand was fetched."""
+    return trainer.fit_loop.epoch_loop.batch_progress.current.ready > 0
+
+
+def may_stop(trainer: Trainer) -> bool:
+    """Whether ``min_epochs`` and ``min_steps`` allow training to stop."""
+    return trainer.fit_loop._can_stop_early
+
+
+def epochs_are_done(trainer: Trainer) -> bool:
+    """Whether ``max_epochs`` epochs were trained."""
+    loop = trainer.fit_loop
+    processed = loop.epoch_progress.current.processed  # type: ignore[attr-defined]  # of a parent, which does not count it
+    return loop.max_epochs is not None and 0 <= loop.max_epochs <= processed

@@ -1,0 +1,173 @@
+"""Evaluation by search: the best documents of the whole corpus for the queries of a split, by the
+current weights.
+
+Letters of shapes: Q queries, K documents found per query, B queries of a batch.
+"""
+
+import logging
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ltr.batch import RankingBatch
+from ltr.data.formats import ApartTexts
+from ltr.data.query_lists import QueryLists, grades_of
+from ltr.data.tokens import TokenStore
+from ltr.errors import InputError
+from ltr.models.dual_encoder import DualEncoder
+from ltr.processes import barrier, of_all, rank, shared_folder, world_size
+from ltr.search.approximate import empty_index
+from ltr.search.shards import Shards, encode_everywhere, encode_shard
+
+log = logging.getLogger(__name__)
+
+TRIAL_DOCS = 1000  # that a trial run searches
+
+
+@dataclass(frozen=True)
+class SearchedCorpus:
+    """A corpus to be searched, as a data module hands it over.
+
+    Attributes:
+        queries, docs: the tokens of all queries and of all documents.
+        reads: how both are laid out for the towers.
+        depth: K, how many documents are found per query.
+        index: a faiss factory string; ``Flat`` is exact. See :class:`ltr.search.index.DenseIndex`.
+        own_texts: whether the queries are the documents themselves; a query then never finds
+            itself.
+    """
+
+    queries: TokenStore
+    docs: TokenStore
+    reads: ApartTexts
+    depth: int
+    index: str = "Flat"
+    own_texts: bool = False
+
+    def check(self, dim: int, cutoffs: Mapping[str, int | None]) -> None:
+        """Check before training what the search after it would fail at.
+
+        Args:
+            dim: H, the size of an embedding.
+            cutoffs: for each metric, by name, how many documents it looks at; None: all.
+
+        Raises:
+            InputError: if faiss can't build the index, or a metric looks deeper than the search
+                goes.
+        """
+        if self.index != "Flat":
+            try:
+                share = (len(self.docs) // world_size(), dim)
+                empty_index(self.index, share, squared=True)
+            except InputError as error:
+                raise InputError(error.message, option="evaluation.index") from None
+        deeper = ", ".join(name for name, k in cutoffs.items() if k is not None and k > self.depth)
+        if deeper:
+            message = f"the search must go as deep as the metrics look, got a depth of {self.depth} for {deeper}; raise it"
+            raise InputError(message, option="evaluation.depth")
+
+
+def found_batch(found: QueryLists, batch: RankingBatch) -> tuple[Tensor, RankingBatch]:
+    """The lists that a search has found for the queries of a batch.
+
+    Args:
+        found: best first, as :func:`search_corpus` returns them.
+        batch: has the queries, with all their judgements.
+
+    Returns:
+        Scores ``[B, K]``, 0 where a query has fewer documents; and the batch with these documents
+        and their grades.
+    """
+    assert batch.judged_rows is not None, "text batches carry all judgements"
+    assert batch.judged_grades is not None, "text batches carry all judgements"
+    lists = [found.of(query_row) for query_row in batch.query_rows.tolist()]
+    longest = max((len(docs) for docs, _ in lists), default=0)
+    shape = (len(lists), longest)
+    doc_rows = np.zeros(shape, np.int64)
+    scores = np.zeros(shape, np.float32)
+    labels = np.zeros(shape, np.float32)
+    mask = np.zeros(shape, bool)
+    judged_rows = batch.judged_rows.cpu().numpy()
+    judged_grades = batch.judged_grades.cpu().numpy()
+    for place, (docs, values) in enumerate(lists):
+        columns = slice(0, len(docs))
+        doc_rows[place, columns] = docs
+        scores[place, columns] = values
+        labels[place, columns] = grades_of(docs, judged_rows[place], judged_grades[place])
+        mask[place, columns] = True
+    device = batch.mask.device
+    ranked = batch._replace(
+        doc_rows=torch.from_numpy(doc_rows).to(device),
+        mask=torch.from_numpy(mask).to(device),
+        labels=torch.from_numpy(labels).to(device),
+    )
+    return torch.from_numpy(scores).to(device), ranked
+
+
+def search_corpus(
+    model: DualEncoder,
+    corpus: SearchedCorpus,
+    query_rows: np.ndarray,
+    folder: Path,
+    *,
+    trial: bool = False,
+    precision: AbstractContextManager | None = None,
+) -> QueryLists:
+    """Find the best documents of a corpus for the queries that this process evaluates, best first.
+
+    Each process encodes its share of the corpus and searches it for the queries of all, see
+    :class:`ltr.search.shards.Shards`. All processes must call it.
+
+    Args:
+        model: the dual encoder whose embeddings are compared.
+        corpus: what is searched, and how deep.
+        query_rows: ``[Q]`` int64, the queries of this process; may be empty.
+        folder: where the memory map lies for as long as the search takes, in a folder ``corpus-*``;
+            every process must reach it. What killed searches have left there is removed.
+        trial: search only the first 1,000 documents, exactly, to try a run quickly.
+        precision: the context in which texts are encoded, such as ``torch.autocast``; None: as the
+            model stands.
+
+    Raises:
+        InputError: if the embeddings are not finite, or faiss can't build the index.
+    """
+    n_docs = len(corpus.docs)
+    factory = corpus.index
+    if trial and n_docs > TRIAL_DOCS:
+        log.info(
+            "a trial run searches %d of %d documents: its metrics mean nothing", TRIAL_DOCS, n_docs
+        )
+        n_docs = TRIAL_DOCS
+        factory = "Flat"
+    asked = np.unique(np.concatenate(of_all(query_rows)))
+    if len(asked) == 0:
+        return QueryLists.from_rows([], [], [])
+    queries, docs = corpus.reads
+    with shared_folder(folder, "corpus") as shared:
+        with precision or nullcontext():
+            file = shared / f"{rank()}.npy"
+            own_docs = encode_shard(model.doc_tower, corpus.docs, docs, file, n_docs)
+            embedded_queries = encode_everywhere(model.query_tower, corpus.queries, queries, asked)
+        shards = Shards(*own_docs, model.similarity, factory)
+        depth = min(corpus.depth + corpus.own_texts, n_docs)
+        scores, doc_rows = shards.search(embedded_queries, depth)
+        barrier()  # all processes have read the folder, which now goes
+    if corpus.own_texts:  # a text would always find itself first, which says nothing
+        scores, doc_rows = _without_itself(asked, scores, doc_rows)
+    own = np.isin(asked, query_rows)
+    return QueryLists.from_matrix(asked[own], doc_rows[own], scores[own])
+
+
+def _without_itself(
+    query_rows: np.ndarray, scores: np.ndarray, doc_rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Leave each query's own text out: one column less."""
+    own = doc_rows == query_rows[:, None]
+    own[~own.any(axis=1), -1] = True  # it is not among the best, so the last one goes
+    kept = (len(doc_rows), doc_rows.shape[1] - 1)
+    return scores[~own].reshape(kept), doc_rows[~own].reshape(kept)

@@ -1,0 +1,12 @@
+"""Cutting rows into spans, so that memory does not grow with their number."""
+
+from collections.abc import Iterator
+
+
+def spans(n: int, size: int) -> Iterator[slice]:
+    """Cut n rows into spans of ``size``; the last may be shorter.
+
+    >>> list(spans(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return (slice(begin, min(begin + size, n)) for begin in range(0, n, size))

@@ -1,0 +1,129 @@
+"""`ltr compare` on the command line."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from ltr.__main__ import main
+from ltr.compare.comparison import compare
+from ltr.compare.runs import experiments
+from tests.compare.tested import runs  # noqa: F401  # a fixture
+
+
+def test_the_command_prints_and_writes_its_tables(runs, capsys):
+    files = {name: runs.parent / f"out.{name}" for name in ("markdown", "latex", "csv")}
+    options = [word for name, file in files.items() for word in (f"--{name}", str(file))]
+    assert main(["compare", "runs/base", "runs/good", "runs/same", "--plan", "0.02", *options]) == 0
+    told = capsys.readouterr().out
+    assert (
+        "AP, 40 queries" in told
+        and "better" in told
+        and "Holm's correction over 2 comparisons" in told
+    )
+    (found,) = compare(experiments(["runs/base", "runs/good", "runs/same"]))
+    low, high = found.comparisons[0].difference.interval()
+    rows = list(csv.DictReader(open(files["csv"])))
+    assert [row["experiment"] for row in rows] == ["base", "good", "same"] and rows[0][
+        "baseline"
+    ] == ""
+    assert (
+        float(rows[1]["p_corrected"]) == found.comparisons[0].corrected
+        and float(rows[1]["difference_low"]) == low
+    )
+    text = files["markdown"].read_text()
+    assert re.search(
+        rf"\| good \| better \| \+0\.\d{{4}} \| \{low:+.4f} to \{high:+.4f} \| < 0\.001 ", text
+    )
+    needed = [found.comparisons[1].difference.queries_needed(0.02, n, 0.05 / 2) for n in (3, 5, 10)]
+    assert f"| same | {' | '.join(str(n or 'no number') for n in needed)} |" in text and needed[2]
+    tex = files["latex"].read_text()
+    assert tex.count(r"\toprule") == 3 and r"95 \% interval" in tex and r"$\pm$" in tex
+
+
+def test_nobody_reads_the_table(runs):
+    """As ``ltr compare … | true`` under pipefail: what a program does that SIGPIPE ends. The files
+    are written.
+    """
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "ltr", "compare", "runs/base", "runs/good", "--csv", "out.csv"]
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "") and Path(
+        "out.csv"
+    ).is_file()
+
+
+def test_it_starts_without_lightning(runs):
+    """Lightning takes seconds to import, torch one."""
+    code = "import sys; from ltr.__main__ import main; main(['compare', 'runs/base', 'runs/good'])"
+    code += "; sys.exit('lightning' in sys.modules)"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False
+        ).returncode
+        == 0
+    )
+
+
+def test_a_real_run_can_be_compared(tmp_path, capsys):
+    """Two seeds of a feature ranker under two losses, from fit to the table."""
+    from tests.conftest import write_letor
+    from tests.run.resumes import BASE
+
+    write_letor(tmp_path / "letor")
+    base = BASE | {
+        "data": {
+            "class_path": "ltr.datamodules.FeatureDataModule",
+            "init_args": {"path": str(tmp_path / "letor"), "batch_size": 4},
+        }
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(base))
+    for loss in ("RankNetLoss", "ListNetLoss"):
+        for seed in ("1", "2"):
+            run = str(tmp_path / loss / f"seed={seed}")
+            options = [
+                "--seed_everything",
+                seed,
+                "--model.loss",
+                f"ltr.losses.{loss}",
+                "--trainer.default_root_dir",
+                run,
+            ]
+            assert (
+                main(
+                    [
+                        "fit",
+                        "--config",
+                        str(tmp_path / "c.yaml"),
+                        *options,
+                        "--trainer.max_epochs",
+                        "1",
+                    ]
+                )
+                == 0
+            )
+            assert main(["test", run]) == 0
+    capsys.readouterr()
+    assert (
+        main(["compare", str(tmp_path / "*Loss"), "--metric", "nDCG_exp@10", "swapped_pairs"]) == 0
+    )
+    told = capsys.readouterr().out
+    made = json.loads((tmp_path / "RankNetLoss/seed=1/metrics.json").read_text())["test"]["made"]
+    assert (
+        f"seeds 1, 2; ltr {made['ltr']}" in told
+        and f"torch {made['packages']['torch']}" in told
+        and made["date"] in told
+    )
+    assert (
+        "ListNetLoss" in told
+        and "before training" in told
+        and "Holm's correction over 2 comparisons" in told
+    )

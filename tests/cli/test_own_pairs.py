@@ -1,0 +1,23 @@
+"""A choice of pairs of the user's own, named in the configuration."""
+
+from ltr.__main__ import main
+
+
+def test_a_choice_of_your_own_is_named_in_the_configuration(tmp_path, letor_folder, capsys):
+    config = tmp_path / "own.yaml"
+    config.write_text(f"""
+model:
+  ranker: {{class_path: ltr.models.FeatureRanker, init_args: {{n_features: 5, preset: linear}}}}
+  loss:
+    class_path: ltr.losses.MarginRankingLoss
+    init_args: {{pairs: {{class_path: tests.pairs.test_choices.WorstOfTheBest}}}}
+data:
+  class_path: ltr.datamodules.FeatureDataModule
+  init_args: {{path: {letor_folder}}}
+trainer: {{accelerator: cpu, max_epochs: 1, default_root_dir: {tmp_path / "run"}}}
+""")
+    assert main(["fit", "--config", str(config)]) == 0
+    assert main(["test", str(tmp_path / "run")]) == 0
+    assert "WorstOfTheBest" in (tmp_path / "run/config.yaml").read_text()
+    assert main(["fit", "--config", str(config), "--model.loss.pairs", "hardes"]) == 2
+    assert "hardes" in capsys.readouterr().err

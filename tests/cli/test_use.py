@@ -1,0 +1,127 @@
+"""`ltr rank` and `ltr search` on the command line."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from ltr.__main__ import main
+from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.use.rankers import TextRanker
+from ltr.use.retriever import Retriever
+
+
+def test_a_query_on_the_command_line(tmp_path, backbone, capsys):
+    (tmp_path / "d.txt").write_text("w1 w2\nw9\nw3 w4\tw5\n")
+    model = tmp_path / "exported"
+    PairWiseBertRanker(backbone, max_length=20).save(model)
+    assert (
+        main(
+            [
+                "rank",
+                str(model),
+                "--query",
+                "w1",
+                "--documents",
+                str(tmp_path / "d.txt"),
+                "--k",
+                "2",
+                "--precision",
+                "32-true",
+            ]
+        )
+        == 0
+    )
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    expected = TextRanker(PairWiseBertRanker(str(model), max_length=20)).rank(
+        "w1", ["w1 w2", "w9", "w3 w4\tw5"], k=2
+    )
+    assert [row[0] for row in rows] == ["1", "2"] and [int(row[2]) for row in rows] == [
+        one.place + 1 for one in expected
+    ]
+    assert [float(row[1]) for row in rows] == pytest.approx(
+        [one.score for one in expected], abs=1e-6
+    )
+    assert [row[3] for row in rows] == [" ".join(one.text.split()) for one in expected]
+
+
+@pytest.mark.parametrize("query", ["null", "~", "true", "3", ""])
+def test_a_query_is_taken_as_it_stands(
+    query, backbone, collection_folder, tmp_path, capsys, monkeypatch
+):
+    """YAML reads None in some, and nobody types any more."""
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    monkeypatch.setattr("sys.stdin", io.StringIO("w3 w4\n"))
+    assert (
+        main(["search", backbone, "--corpus", str(collection_folder), "--query", query, "--k", "1"])
+        == 0
+    )
+    (line,) = capsys.readouterr().out.splitlines()
+    (best,) = Retriever(DualEncoder(backbone)).search(query, collection_folder, k=1)
+    assert line.split("\t")[2] == best.id
+    (tmp_path / "d.txt").write_text("w1\n")
+    assert main(["rank", backbone, "--query", query, "--documents", str(tmp_path / "d.txt")]) == (
+        0 if query else 2
+    )
+
+
+@pytest.mark.long
+def test_only_results_are_on_stdout(backbone, collection_folder):
+    """With WANDB_MODE=offline, transformers speaks when it is imported."""
+    words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1", "--k", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ltr", *words], capture_output=True, text=True, check=True
+    )
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["1", "2"]
+
+
+def test_queries_are_typed(backbone, collection_folder, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("w3 w4\nw5\n\nw6\n"))
+    assert main(["search", backbone, "--corpus", str(collection_folder), "--k", "3"]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["1", "2", "3"] * 2, "an empty line ends"
+    own = Retriever(DualEncoder(backbone)).search("w5", collection_folder, k=3)
+    assert [row[2] for row in rows[3:]] == [one.id for one in own]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (
+            ["rank", "M", "--query", "w1"],
+            "needs either --query and --documents, or --run, --data and --output",
+        ),
+        (
+            ["rank", "M", "--query", "w1", "--documents", "F", "--k", "0"],
+            "--k must be at least 1, got 0",
+        ),
+        (
+            ["rank", "M", "--query", "w1", "--documents", "nope.txt"],
+            "--documents nope.txt: expected a file of texts",
+        ),
+        (
+            ["rank", "./nope", "--query", "w1", "--documents", "F"],
+            "there is no run, checkpoint or model",
+        ),
+        (
+            ["search", "M", "--corpus", "F", "--queries", "F"],
+            "takes --query, or --queries and --output, or neither",
+        ),
+        (["search", "C", "--corpus", "F"], "is no dual encoder, and only one can search a corpus"),
+        (["search", "M"], "corpus"),
+    ],
+)
+def test_bad_arguments_get_one_line(tmp_path, backbone, capsys, monkeypatch, args, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "F").write_text("w1\nw2\n")
+    if "C" in args:
+        PairWiseBertRanker(backbone, max_length=20).save("C")
+    assert (
+        main(
+            [backbone if one == "M" else str(tmp_path / one) if one == "C" else one for one in args]
+        )
+        == 2
+    )
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1

@@ -1,0 +1,159 @@
+"""Experiments are compared over queries and seeds."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ltr.__main__ import main
+from ltr.compare.comparison import against, compare
+from ltr.compare.runs import experiments
+from ltr.compare.statistics import estimate, holm, randomisation_p
+from tests.compare.tested import (
+    CONVENTION,
+    write_run,
+)
+
+
+def values_of(folder: Path, column: int = 1) -> np.ndarray:
+    return np.array(
+        [
+            [
+                float(line.split("\t")[column])
+                for line in (folder / f"seed={s}/per_query.tsv").read_text().splitlines()[1:]
+            ]
+            for s in range(3)
+        ]
+    )
+
+
+def test_experiments_are_compared_with_the_first_one(runs):
+    (found,) = compare(experiments(["runs/base", "runs/good", "runs/same"]))
+    assert (found.metric, found.n_queries, found.convention) == ("AP", 40, CONVENTION)
+    base, good, same = (values_of(runs / name) for name in ("base", "good", "same"))
+    for row, own in zip(found.rows, (base, good, same), strict=True):
+        assert row.mean == estimate(own) and row.deviation == pytest.approx(
+            own.mean(axis=1).std(ddof=1)
+        )
+        assert (row.start, row.ceiling, row.seconds) == (pytest.approx(0.4), 0.9, 11.0)
+    expected = holm([estimate(one, base).p for one in (good, same)])
+    for one, own, corrected in zip(found.comparisons, (good, same), expected, strict=True):
+        by_query = own.mean(axis=0) - base.mean(axis=0)
+        assert one.baseline == "base" and one.difference == estimate(own, base) and one.has_seeds
+        assert one.corrected == corrected and one.p_models == randomisation_p(by_query)
+        assert one.effect == pytest.approx(by_query.mean() / by_query.std(ddof=1))
+        assert (one.wins, one.ties, one.losses) == ((by_query > 0).sum(), 0, (by_query < 0).sum())
+        assert one.detectable == one.difference.detectable(0.05 / 2)
+    assert [one.verdict for one in found.comparisons] == [
+        "better",
+        f"not shown (this data could show a difference of {found.comparisons[1].detectable:.3f})",
+    ]
+
+
+def test_several_baselines_and_metrics_are_one_family_and_no_pair_is_counted_twice(runs):
+    (found,) = compare(
+        experiments(["runs/*"]), pairs=against(["base", "good", "same"], ["good", "runs/base"])
+    )
+    assert [(one.name, one.baseline) for one in found.comparisons] == [
+        ("base", "good"),
+        ("same", "good"),
+        ("same", "base"),
+    ]
+    assert found.comparisons[0].verdict == "worse"
+    assert [one.corrected for one in found.comparisons] == holm(
+        [one.p for one in found.comparisons]
+    )
+
+
+def test_rounding_is_no_difference(tmp_path):
+    """The same values under other seeds in another order: the mean differs in its last bit, and no
+    query in anything.
+    """
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0, 1, (3, 40)).round(6)
+    for name, order in (("x", (0, 1, 2)), ("y", (2, 0, 1))):
+        for seed, at in enumerate(order):
+            write_run(tmp_path / name / f"seed={seed}", values[at], seed=seed)
+    for seed in range(2):
+        write_run(tmp_path / f"z/seed={seed}", np.full(40, 0.1), seed=seed)
+    for seed in range(3):
+        write_run(tmp_path / f"w/seed={seed}", np.full(40, 0.1), seed=seed)
+    for first, second in (("x", "y"), ("z", "w")):
+        ((one,),) = (
+            each.comparisons
+            for each in compare(experiments([str(tmp_path / first), str(tmp_path / second)]))
+        )
+        assert (one.wins, one.ties, one.losses, one.verdict, one.p, one.p_models) == (
+            0,
+            40,
+            0,
+            "equal",
+            1.0,
+            1.0,
+        )
+
+
+def test_few_seeds_against_many_are_said_and_one_seed_can_be_planned_with(runs, capsys):
+    rng = np.random.default_rng(1)
+    for seed in range(4):
+        write_run(runs / f"many/seed={seed}", rng.uniform(0.2, 0.6, 40), seed=seed, loss="many")
+    shutil.rmtree(runs / "base/seed=2")
+    assert main(["compare", "runs/base", "runs/many"]) == 0
+    assert (
+        "2 and 4 seeds are compared: false differences are then likelier" in capsys.readouterr().out
+    )
+    shutil.rmtree(runs / "base/seed=1")
+    assert main(["compare", "runs/base", "runs/many", "--plan", "0.01"]) == 0
+    assert "for these models" in capsys.readouterr().out
+
+
+def test_less_is_better_for_swapped_pairs(tmp_path):
+    """The runs say which metrics these are."""
+    rng = np.random.default_rng(0)
+    for name, gain in (("a", 0), ("b", 3)):
+        for seed in range(2):
+            write_run(
+                tmp_path / f"{name}/seed={seed}",
+                rng.normal(9 + gain, 0.1, 40),
+                seed=seed,
+                name="swapped_pairs",
+                loss=name,
+                report={"lower_is_better": ["swapped_pairs"]},
+            )
+    (found,) = compare(experiments([str(tmp_path / "a"), str(tmp_path / "b")]))
+    (one,) = found.comparisons
+    assert (
+        one.verdict == "worse"
+        and one.difference.mean == pytest.approx(3, abs=0.1)
+        and one.effect < 0
+        and one.losses == 40
+    )
+
+
+def test_one_seed_says_something_of_its_model_alone(runs):
+    (found,) = compare(experiments(["runs/base/seed=0", "runs/good"]))
+    (one,) = found.comparisons
+    assert (
+        not one.has_seeds
+        and one.p == one.p_models
+        and one.verdict == "better; one seed: of these models alone"
+    )
+    assert found.rows[0].deviation is None
+    (equal,) = compare(
+        experiments(
+            ["runs/base/seed=0", str(write_run(runs / "copy", values_of(runs / "base")[0]))]
+        )
+    )
+    assert (
+        equal.comparisons[0].verdict == "equal; one seed: of these models alone"
+        and equal.comparisons[0].p == 1.0
+    )
+
+
+def test_a_query_without_a_value_is_left_out_for_all(runs):
+    values = values_of(runs / "base")[0]
+    values[3] = np.nan
+    write_run(runs / "nan", values)
+    (found,) = compare(experiments(["runs/nan", "runs/good"]))
+    assert found.n_queries == 39 and np.isfinite(found.comparisons[0].p)

@@ -1,0 +1,188 @@
+"""Runs are read and matched."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ltr.__main__ import main
+from ltr.compare.comparison import compare
+from ltr.compare.runs import experiments
+from tests.compare.tested import (
+    config,
+    write_run,
+)
+
+
+def test_a_run_under_two_names_counts_once(runs):
+    """A second copy would make Holm's family larger, and every p with it."""
+    (runs / "latest").symlink_to(runs / "good")
+    paths = ["runs/base", "runs/good", "runs/latest", f"{runs}/../runs/good/seed=1"]
+    assert [(one.name, len(one.runs)) for one in experiments(paths)] == [("base", 3), ("good", 3)]
+
+
+def test_folders_of_runs_and_of_experiments_side_by_side_and_results_stand_for_their_run(runs):
+    write_run(runs / "single", [0.5] * 40)
+    assert [one.name for one in experiments(["runs"])] == ["single", "base", "good", "same"]
+    assert [one.name for one in experiments(["runs/base", "runs/good/seed=0/metrics.json"])] == [
+        "base",
+        "good",
+    ]
+
+
+def test_names_are_told_apart_and_seeds_are_sorted(runs):
+    assert [one.name for one in experiments(["runs/good", "runs/base"])] == ["good", "base"]
+    assert [one.name for one in experiments(["runs/base"])] == ["base"]
+    (both,) = experiments(["runs/base/seed=2", "runs/base/seed=0"])
+    assert [run.seed for run in both.runs] == [0, 2]
+    assert [one.name for one in experiments(["runs"])] == ["base", "good", "same"]
+    assert [len(one.runs) for one in experiments(["runs/b*", "runs/base/seed=1"])] == [3]
+
+
+REFUSED = {
+    "not tested": (
+        lambda r: (r / "good/seed=1/per_query.tsv").unlink(),
+        "good/seed=1: a run must have been tested",
+    ),
+    "no digest": (
+        lambda r: edit(r, evaluated=None),
+        "do not say what they were measured on; test it again: ltr test",
+    ),
+    "other judgements": (
+        lambda r: edit(r, evaluated={"judgements": "x"}),
+        "were tested on other judgements; runs can be compared on the same data",
+    ),
+    "other texts": (
+        lambda r: edit(r, evaluated={"judgements": "j", "queries": "q", "documents": "x"}),
+        "other texts of documents",
+    ),
+    "other convention": (
+        lambda r: edit(r, conventions={"AP": "count 0"}),
+        "AP is counted in two ways: runs/base/seed=0 says",
+    ),
+    "other queries": (
+        lambda r: cut(r / "good/seed=1/per_query.tsv"),
+        "were tested on other queries",
+    ),
+    "no such metric": (lambda r: None, "was not measured by RR, but by AP; name one with --metric"),
+    "same seed": (
+        lambda r: config(r, seed_everything=0),
+        "have the same seed 0; compare one of them",
+    ),
+    "other options": (
+        lambda r: config(r, model={"ranker": {"class_path": "FeatureRanker"}, "loss": "X"}),
+        "no seeds of one experiment, they differ in model.loss ('Loss_good', 'X')",
+    ),
+    "other rate": (
+        lambda r: config(
+            r, model={"ranker": {"class_path": "FeatureRanker"}, "loss": "Loss_good", "lr": 0.2}
+        ),
+        "no seeds of one experiment, they differ in model.lr (0.1, 0.2)",
+    ),
+    "no configuration": (
+        lambda r: (r / "good/seed=1/config.yaml").write_text("[1]"),
+        "config.yaml: a configuration must be options",
+    ),
+    "empty table": (
+        lambda r: (r / "good/seed=1/per_query.tsv").write_text(""),
+        "per_query.tsv:1: the columns must be those of metrics.json",
+    ),
+    "empty line": (
+        lambda r: (r / "good/seed=1/per_query.tsv").write_text("query\tAP\n\n"),
+        "per_query.tsv:2: a line must be a query and 1 numbers",
+    ),
+    "no test": (
+        lambda r: (r / "good/seed=1/metrics.json").write_text('{"test": null}'),
+        "a run must have been tested",
+    ),
+    "damaged": (
+        lambda r: (r / "good/seed=1/metrics.json").write_text("{"),
+        "metrics.json: the file is damaged",
+    ),
+    "damaged table": (
+        lambda r: (r / "good/seed=1/per_query.tsv").write_text("query\tAP\nq0\tx\n"),
+        "per_query.tsv:2: a line must be a query and 1 numbers",
+    ),
+    "other columns": (
+        lambda r: (r / "good/seed=1/per_query.tsv").write_text("query\tRR\n"),
+        "per_query.tsv:1: the columns must be those of metrics.json, query, AP",
+    ),
+    "no such folder": (lambda r: None, "runs/none: there is no such folder"),
+    "no run": (lambda r: (r / "none").mkdir(), "runs/none is no run folder, and holds none"),
+    "no baseline": (
+        lambda r: None,
+        "the baseline must be one of base, good, got 'better' (option baseline)",
+    ),
+    "no level": (lambda r: None, "alpha must be above 0 and below 1, got 5"),
+    "no plan": (lambda r: None, "--plan must be a difference above 0, got 0"),
+}
+
+
+OPTIONS = {
+    "no such metric": ["--metric", "RR"],
+    "no baseline": ["--baseline", "better"],
+    "no level": ["--alpha", "5"],
+    "no plan": ["--plan", "0"],
+    "no such folder": ["runs/none"],
+    "no run": ["runs/none"],
+}
+
+
+def edit(runs, **test):
+    file = runs / "good/seed=1/metrics.json"
+    found = json.loads(file.read_text())
+    found["test"] = {k: v for k, v in (found["test"] | test).items() if v is not None}
+    file.write_text(json.dumps(found))
+
+
+def cut(file):
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_runs_that_cannot_be_compared_are_one_line_and_exit_code_2(case, runs, capsys, monkeypatch):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    change, text = REFUSED[case]
+    change(runs)
+    extra = OPTIONS.get(case, [])
+    named = [one for one in extra if one.startswith("runs/")]
+    assert (
+        main(
+            [
+                "compare",
+                "runs/base",
+                "runs/good",
+                *named,
+                *(one for one in extra if one not in named),
+                "--csv",
+                "out.csv",
+            ]
+        )
+        == 2
+    )
+    told = capsys.readouterr()
+    assert text in told.err and told.err.count("\n") == 1 and told.out == ""
+    assert not Path("out.csv").exists()
+
+
+def test_without_a_configuration_the_folder_says_the_seed(runs):
+    for file in runs.glob("base/*/config.yaml"):
+        file.unlink()
+    assert [run.seed for run in experiments(["runs/base"])[0].runs] == [0, 1, 2]
+
+
+def test_other_candidates_are_said(runs):
+    for seed in range(3):
+        file = runs / f"good/seed={seed}/metrics.json"
+        found = json.loads(file.read_text())
+        found["test"] |= {
+            "candidates": "corpus",
+            "depth": 100,
+            "evaluated": found["test"]["evaluated"] | {"candidates": "x"},
+        }
+        file.write_text(json.dumps(found))
+    (found,) = compare(experiments(["runs/base", "runs/good"]))
+    assert found.notes == [
+        "the runs rank other candidates, so whole systems are compared (base: bm25, 50 deep; good: corpus, 100 deep)"
+    ]
+    assert compare(experiments(["runs/base", "runs/same"]))[0].notes == []

@@ -1,0 +1,68 @@
+"""Runs as `ltr test` leaves them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+QUERIES = [f"q{n}" for n in range(40)]
+
+
+CONVENTION = "queries without a relevant document are left out"
+
+
+def write_run(folder: Path, values, *, seed=0, start=0.4, name="AP", **changes) -> Path:
+    """A tested run as ``ltr test`` leaves it, with values by query."""
+    folder.mkdir(parents=True)
+    report = {
+        name: float(np.nanmean(values)),
+        "conventions": {name: CONVENTION},
+        "candidates": "bm25",
+        "depth": 50,
+    }
+    report |= {
+        "evaluated": {"judgements": "j", "candidates": "c", "queries": "q", "documents": "d"},
+        "ceiling": {name: 0.9, "R": 0.95},
+    }
+    report |= changes.pop("report", {})
+    metrics = {"test": report, "fit": {"seconds": 10.0 + seed}} | (
+        {} if start is None else {"start": {name: start}}
+    )
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    rows = "".join(f"{query}\t{value:.6f}\n" for query, value in zip(QUERIES, values, strict=True))
+    (folder / "per_query.tsv").write_text(f"query\t{name}\n{rows}")
+    config = {
+        "seed_everything": seed,
+        "model": {
+            "ranker": {"class_path": "FeatureRanker"},
+            "loss": changes.pop("loss", "RankNetLoss"),
+            "lr": changes.pop("lr", 0.1),
+        },
+        "data": {"class_path": "FeatureDataModule", "init_args": {"path": "letor"}},
+        "trainer": {"accumulate_grad_batches": 1, "overfit_batches": 0.0, "callbacks": None},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert not changes
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Three seeds of ``base``, ``good`` (0.1 above it) and ``same``, on 40 queries; the working
+    directory holds them as runs/.
+    """
+    rng = np.random.default_rng(0)
+    hard = rng.uniform(0.2, 0.6, 40)
+    for name, gain in (("base", 0.0), ("good", 0.1), ("same", 0.001)):
+        for seed in range(3):
+            values = hard + gain + rng.normal(0, 0.03, 40) + rng.normal(0, 0.01)
+            write_run(tmp_path / f"runs/{name}/seed={seed}", values, seed=seed, loss=f"Loss_{name}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+def config(runs, **changes):
+    file = runs / "good/seed=1/config.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))

@@ -1,0 +1,67 @@
+"""Batches of rows of similar length."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from ltr.data.sampling.buckets import Buckets
+from tests.data.sampling.plans import plan_of
+
+
+def numbers(plan: Buckets, epoch: int, step: int) -> list[int]:
+    return [one.query_row for one in plan.lists(epoch, step)]
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "world_size", "window"),
+    [(103, 1, 5), (103, 2, 5), (103, 3, 1), (64, 4, 64), (5, 2, 4), (13, 2, 2)],
+)
+def test_ranks_share_the_rows_of_an_epoch(n_rows, world_size, window):
+    lengths = np.arange(n_rows) % 17 + 1
+    ranks = [
+        plan_of(lengths, 4, rank=rank, world_size=world_size, window=window)
+        for rank in range(world_size)
+    ]
+    rows = [numbers(ranks[r], 2, step) for step in range(len(ranks[0])) for r in range(world_size)]
+    assert all(rows) and len({len(r) for r in ranks}) == 1
+    seen = sorted(row for part in rows for row in part)
+    assert len(seen) == len(set(seen)) and set(seen) <= set(range(n_rows))
+    assert (
+        n_rows - len(seen) < world_size
+    )  # only a rest too small for a row on every rank is left out
+
+
+def test_two_ranks_together_are_one_process():
+    lengths = np.random.default_rng(0).integers(1, 20, 103)
+    alone = plan_of(lengths, 8, window=5)
+    ranks = [plan_of(lengths, 4, rank=r, world_size=2, window=5) for r in range(2)]
+    for step in range(len(alone)):
+        whole = numbers(alone, 1, step)
+        assert [numbers(one, 1, step) for one in ranks] == [whole[0::2], whole[1::2]]
+
+
+def test_bucketing_puts_rows_of_similar_length_together():
+    lengths = np.random.default_rng(0).integers(1, 200, 4096)
+
+    def spread(window: int) -> float:
+        plan = plan_of(lengths, 16, window=window)
+        return np.mean([np.ptp(lengths[numbers(plan, 0, step)]) for step in range(len(plan))])
+
+    assert spread(64) < spread(1) / 10
+
+
+def test_a_batch_of_rows_does_not_depend_on_the_ones_before():
+    lengths = np.random.default_rng(0).integers(1, 20, 103)
+    plan = plan_of(lengths, 4, window=5)
+    fresh = plan_of(lengths, 4, window=5)
+    keys = [(epoch, step) for epoch in range(2) for step in range(len(plan))]
+    in_order = {key: numbers(plan, *key) for key in keys}
+    assert [in_order[0, step] for step in range(len(plan))] != [
+        in_order[1, step] for step in range(len(plan))
+    ]
+    for key in reversed(keys):
+        assert numbers(fresh, *key) == in_order[key]
+    assert (
+        len(pickle.dumps(plan)) < len(pickle.dumps(plan.rows)) + 1000
+    )  # what is drawn is not sent to a spawned worker

@@ -1,0 +1,56 @@
+"""Rows of relevant documents, over an epoch."""
+
+import numpy as np
+import pytest
+
+from ltr.data.sampling.relevant import RelevantRows
+from tests.data.sampling.made import many_judged
+
+
+def relevant_rows(size: int, epoch: str, seed: int = 0) -> RelevantRows:
+    """Of the queries 2, 3, 4 and 7, with 3, 4, 5 and 3 relevant documents."""
+    return RelevantRows(many_judged(), np.asarray([2, 3, 4, 7]), size, epoch, seed)
+
+
+def drawn_pairs(rows: RelevantRows, epoch: int) -> list[tuple[int, list[int]]]:
+    """Query and documents of each row."""
+    lists = [rows.draw(epoch, row)[0] for row in range(len(rows.query_rows))]
+    assert [len(one.doc_rows) for one in lists] == rows.counts.tolist()
+    assert all(one.labels.tolist() == [doc % 10 % 3 + 1 for doc in one.doc_rows] for one in lists)
+    return [(one.query_row, one.doc_rows.tolist()) for one in lists]
+
+
+@pytest.mark.parametrize(
+    "size, counts",
+    [
+        (1, [[1] * 3, [1] * 4, [1] * 5, [1] * 3]),
+        (2, [[2, 1], [2, 2], [2, 2, 1], [2, 1]]),
+        (3, [[3], [2, 2], [3, 2], [3]]),
+    ],
+)
+def test_an_epoch_over_pairs_has_each_pair_once(size, counts):
+    """In rows of nearly one size, and dealt out anew in each epoch."""
+    rows = relevant_rows(size, "pairs")
+    every = [(q, 10 * q + d) for q, n in ((2, 3), (3, 4), (4, 5), (7, 3)) for d in range(1, n + 1)]
+    assert rows.query_rows.tolist() == [
+        q for q, n in zip([2, 3, 4, 7], counts, strict=True) for _ in n
+    ]
+    assert rows.counts.tolist() == sum(counts, [])
+    epochs = [drawn_pairs(rows, epoch) for epoch in range(4)]
+    assert all(
+        sorted((query, doc) for query, docs in epoch for doc in docs) == every for epoch in epochs
+    )
+    assert len({str(epoch) for epoch in epochs}) == 4 and epochs != [
+        drawn_pairs(relevant_rows(size, "pairs", 1), e) for e in range(4)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_an_epoch_over_queries_has_each_query_once(size):
+    rows = relevant_rows(size, "queries")
+    assert [query for query, _ in drawn_pairs(rows, 0)] == [
+        2,
+        3,
+        4,
+        7,
+    ] and rows.counts.tolist() == [size] * 4

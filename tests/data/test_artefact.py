@@ -1,0 +1,64 @@
+"""Folders that belong to a collection: whole or absent, of one kind, and of that collection."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ltr.data.artefact import Artefact, key_of, kind_of
+from ltr.data.collection import open_collection
+from ltr.errors import InputError
+from tests.conftest import write_collection
+
+SCORES = Artefact("scores", ("values",), "a folder that ltr score has written", "score again")
+OVERLAY = Artefact("overlay", ("values",), "the folder of an audit", "audit again")
+
+
+@pytest.fixture
+def collection(collection_folder):
+    return open_collection(str(collection_folder))
+
+
+def test_what_was_written_is_opened(tmp_path, collection):
+    values = np.arange(3.0)
+    folder = tmp_path / "a"
+    SCORES.write(folder, collection, {"values": values}, {"key": "k1", "n": 3})
+    arrays, manifest = SCORES.open(folder, collection)
+    np.testing.assert_array_equal(arrays["values"], values)
+    assert manifest["n"] == 3
+    assert (kind_of(folder), key_of(folder)) == ("scores", "k1")
+    assert (kind_of(tmp_path), key_of(tmp_path)) == (None, None)
+
+
+def test_the_first_of_several_processes_writes_and_other_content_fails(tmp_path, collection):
+    folder = tmp_path / "a"
+    SCORES.write(folder, collection, {"values": np.zeros(1)}, {"key": "first"})
+    SCORES.write(folder, collection, {"values": np.ones(1)}, {"key": "second"})
+    assert key_of(folder) == "first"
+    with pytest.raises(OSError, match="a"):
+        SCORES.write(folder, collection, {"values": np.ones(1)}, {"key": "second"}, once=False)
+    assert key_of(folder) == "first"
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["a"]
+
+
+def test_another_kind_another_collection_and_damage_are_one_line(tmp_path, collection):
+    folder = tmp_path / "a"
+    SCORES.write(folder, collection, {"values": np.zeros(2)}, {})
+    with pytest.raises(
+        InputError, match="a: overlay must be the folder of an audit, got a folder of scores"
+    ):
+        OVERLAY.open(folder, collection)
+    other = open_collection(str(write_collection(tmp_path / "other", seed=9)))
+    with pytest.raises(
+        InputError, match="these scores were made of another collection .*; score again"
+    ):
+        SCORES.open(folder, other)
+    with pytest.raises(InputError, match="scores must be a folder that ltr score has written"):
+        SCORES.open(tmp_path / "nowhere", collection, "labels.scores")
+    (folder / "values.npy").write_bytes(b"")
+    with pytest.raises(InputError, match="expected a whole .npy file"):
+        SCORES.open(folder, collection)
+    for text in ("{", "[]", json.dumps({"kind": "scores"})[:-1]):
+        (folder / "manifest.json").write_text(text)
+        with pytest.raises(InputError, match="scores must be a folder that ltr score has written"):
+            SCORES.open(folder, collection)

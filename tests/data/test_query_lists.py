@@ -1,0 +1,57 @@
+"""Documents by query: made of lines and of a matrix, cut, sorted and joined."""
+
+import numpy as np
+
+from ltr.data.query_lists import QueryLists, grades_of
+
+LINES = QueryLists.from_rows([7, 3, 7], [1, 2, 0], [0.5, 0.1, 0.9])
+
+
+def as_dict(lists: QueryLists) -> dict[int, list[tuple[int, float]]]:
+    found = {}
+    for query in lists.query_rows.tolist():
+        docs, values = lists.of(query)
+        found[query] = [
+            (doc, round(value, 3))
+            for doc, value in zip(docs.tolist(), values.tolist(), strict=True)
+        ]
+    return found
+
+
+def test_lines_are_grouped_in_their_order():
+    assert as_dict(LINES) == {3: [(2, 0.1)], 7: [(1, 0.5), (0, 0.9)]}
+    assert [len(part) for part in LINES.of(5)] == [0, 0]
+
+
+def test_a_matrix_leaves_out_what_is_not_there():
+    lists = QueryLists.from_matrix(
+        np.array([3, 5, 7]),
+        np.array([[2, -1], [-1, -1], [1, 0]]),
+        np.array([[0.1, -np.inf], [np.nan, 0], [0.5, 0.9]]),
+    )
+    assert as_dict(lists) == {3: [(2, 0.1)], 5: [], 7: [(1, 0.5), (0, 0.9)]}
+    assert lists.doc_rows.dtype == np.int64
+    assert lists.values.dtype == np.float32
+
+
+def test_best_first_and_the_first_of_them():
+    assert as_dict(LINES.best_first().first(1)) == {3: [(2, 0.1)], 7: [(0, 0.9)]}
+    tied = QueryLists.from_rows([1, 1], [4, 6], [0.5, 0.5])
+    assert as_dict(tied.best_first()) == {1: [(6, 0.5), (4, 0.5)]}
+
+
+def test_joined_lists_keep_the_value_of_the_first():
+    other = QueryLists.from_rows([7, 9], [1, 8], [3.0, 4.0])
+    assert as_dict(LINES.joined(other)) == {
+        3: [(2, 0.1)],
+        7: [(1, 0.5), (0, 0.9)],
+        9: [(8, 4.0)],
+    }
+
+
+def test_a_document_that_nobody_judged_has_grade_0():
+    grades = grades_of(np.array([5, 1]), np.array([1, 2]), np.array([2.0, 1.0], dtype=np.float32))
+    assert grades.tolist() == [0.0, 2.0]
+    labelled = QueryLists.from_rows([4, 4], [1, 2], [2.0, 0.0]).labelled(4, np.array([5, 1]))
+    assert labelled.labels.tolist() == [0.0, 2.0]
+    assert labelled.ideal.tolist() == [2.0]

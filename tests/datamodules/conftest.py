@@ -1,0 +1,5 @@
+"""Fixtures of this room."""
+
+from tests.datamodules.grouped import labelled
+
+__all__ = ["labelled"]

@@ -1,0 +1,113 @@
+"""What is evaluated: pools, or a search of the corpus."""
+
+import pytest
+
+from ltr.datamodules import (
+    FeatureDataModule,
+    GroupDataModule,
+    LabelDataModule,
+    ListDataModule,
+    PoolDataModule,
+    TripletDataModule,
+)
+from ltr.errors import InputError
+from tests.datamodules.read import reads_of
+from tests.datasets import data_module
+
+
+@pytest.mark.parametrize(
+    "kind", [TripletDataModule, ListDataModule, GroupDataModule, LabelDataModule]
+)
+def test_texts_must_know_how_they_are_read(kind, collection_folder):
+    for reads, came in (
+        ("nothing", "got nothing"),
+        ("features", "got a ranker of feature vectors"),
+    ):
+        with pytest.raises(
+            InputError,
+            match=f"{kind.__name__} serves texts and must know .* {came}; .* set data.reads = ranker.reads",
+        ):
+            data_module(kind, str(collection_folder), reads=reads_of(reads)).setup("fit")
+
+
+def test_a_cross_encoder_can_neither_search_nor_learn_from_groups(collection_folder):
+    path = str(collection_folder)
+    with pytest.raises(
+        InputError,
+        match="only a dual encoder can search the corpus: .* set evaluation.candidates to candidates or bm25",
+    ):
+        data_module(
+            TripletDataModule, path, candidates="corpus", depth=5, reads=reads_of("pairs")
+        ).setup("fit")
+    with pytest.raises(InputError, match="a cross-encoder can't learn from groups"):
+        data_module(GroupDataModule, path, reads=reads_of("pairs")).setup("fit")
+
+
+def test_evaluated_documents_come_from_somewhere(collection_folder):
+    data = data_module(
+        PoolDataModule, str(collection_folder), candidates=None, reads=reads_of("pairs")
+    )
+    with pytest.raises(
+        InputError,
+        match="nothing to evaluate without candidates; set evaluation.candidates to corpus",
+    ):
+        data.setup("validate")
+
+
+def test_what_others_may_know_of_the_data(collection_folder, letor_folder):
+    reads = reads_of("apart")
+    data = data_module(
+        ListDataModule,
+        str(collection_folder),
+        candidates="corpus",
+        depth=5,
+        index="IVF4,Flat",
+        reads=reads,
+    )
+    assert data.corpus is None and not data.needs_in_batch
+    data.setup("fit")
+    corpus = data.corpus
+    assert (corpus.reads, corpus.depth, corpus.index, corpus.own_texts) == (
+        reads,
+        5,
+        "IVF4,Flat",
+        False,
+    )
+    assert (
+        (len(corpus.queries), len(corpus.docs))
+        == (len(data.collection.queries), len(data.collection.corpus))
+        == (90, 720)
+    )
+    assert data.conventions() == {"candidates": "corpus", "depth": 5, "index": "IVF4,Flat"}
+    assert (
+        sorted(data.query_rows_of_rank("dev"))
+        == data.collection.judgements("dev").query_rows.tolist()
+    )
+    assert data.query_rows_of_rank("test").tolist() == []  # not set up
+    pools = data_module(GroupDataModule, str(collection_folder), reads=reads)
+    pools.setup("fit")
+    assert (
+        pools.corpus is None
+        and pools.needs_in_batch
+        and pools.conventions() == {"candidates": "candidates", "depth": None}
+    )
+    features = FeatureDataModule(str(letor_folder))
+    assert features.corpus is None and not features.needs_in_batch and features.conventions() == {}
+
+
+def test_the_queries_of_two_ranks_are_all_queries(collection_folder, monkeypatch):
+    monkeypatch.setattr(ListDataModule, "world_size", 2)
+    seen = []
+    for rank in range(2):
+        monkeypatch.setattr(ListDataModule, "rank", rank)
+        data = data_module(
+            ListDataModule,
+            str(collection_folder),
+            candidates="corpus",
+            depth=5,
+            eval_batch_size=7,
+            reads=reads_of("apart"),
+        )
+        data.setup("validate")
+        seen += data.query_rows_of_rank("dev").tolist()
+    assert sorted(seen) == data.collection.judgements("dev").query_rows.tolist()

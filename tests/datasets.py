@@ -1,0 +1,47 @@
+"""Data modules for tests, whose options are said flat."""
+
+from typing import Any
+
+from ltr.datamodules import Evaluation, FeatureDataModule, Labels, Loading, RankingDataModule
+
+PARTS = {
+    "evaluation": {
+        "candidates": "candidates",
+        "depth": "depth",
+        "index": "index",
+        "eval_batch_size": "batch_size",
+    },
+    "loading": {
+        "num_workers": "num_workers",
+        "persistent_workers": "persistent_workers",
+        "bucket_window": "bucket_window",
+        "seed": "seed",
+    },
+    "labels": {"scores": "scores", "unscored": "unscored", "deviation": "deviation"},
+}
+KINDS = {"evaluation": Evaluation, "loading": Loading, "labels": Labels}
+
+
+def nested(options: dict[str, Any], *, features: bool = False) -> dict[str, Any]:
+    """Options of a data module as a configuration has them: ``depth`` in ``evaluation``, say."""
+    named = dict(options)
+    for part, names in PARTS.items():
+        if features and part == "evaluation":
+            continue
+        inner = {new: named.pop(name) for name, new in names.items() if name in named}
+        if inner:
+            named[part] = inner
+    return named
+
+
+def data_module(
+    kind: type[RankingDataModule], *args: Any, reads: Any = None, **options: Any
+) -> Any:
+    """A data module; what the ranker reads is set by hand."""
+    named = nested(options, features=kind is FeatureDataModule)
+    for part, made in KINDS.items():
+        if part in named:
+            named[part] = made(**named[part])
+    data = kind(*args, **named)
+    data.reads = reads
+    return data

@@ -1,0 +1,32 @@
+"""Batches of embedded lists."""
+
+import torch
+
+from ltr.in_batch.embedded import Embedded
+
+
+def bools(*rows: str) -> torch.Tensor:
+    """``"11 0"`` → [True, True, False]; spaces part the lists."""
+    return torch.tensor([[mark == "1" for mark in row.replace(" ", "")] for row in rows])
+
+
+def grades(*rows: str) -> torch.Tensor:
+    return torch.tensor([[float(mark) for mark in row.replace(" ", "")] for row in rows])
+
+
+def embedded(
+    labels, doc_rows, query_rows, judged_rows=None, mask=None, with_queries=True
+) -> Embedded:
+    """Embeddings of one dimension: −1 − query row, and the document's row."""
+    doc_rows = torch.as_tensor(doc_rows)
+    query_rows = torch.as_tensor(query_rows)
+    labels = torch.as_tensor(labels, dtype=torch.float32)
+    return Embedded(
+        queries=(-1.0 - query_rows).unsqueeze(1) if with_queries else None,
+        docs=doc_rows.float().unsqueeze(2),
+        labels=labels,
+        mask=torch.ones_like(labels, dtype=torch.bool) if mask is None else mask,
+        query_rows=query_rows,
+        doc_rows=doc_rows,
+        judged_rows=None if judged_rows is None else torch.tensor(judged_rows),
+    )

@@ -1,0 +1,27 @@
+"""Negatives that are audited."""
+
+import numpy as np
+import pytest
+
+from ltr.data.collection import open_collection
+from ltr.mining.negatives import MinedNegatives
+
+
+@pytest.fixture(scope="module")
+def collection(collection_folder):
+    return open_collection(str(collection_folder))
+
+
+def negatives_of(collection, ids: dict[int, list[int]]) -> MinedNegatives:
+    """Of some queries, by row, at distances 0, 1, 2 …"""
+    width = max(map(len, ids.values()))
+    distances = np.arange(max(map(len, ids.values())), dtype=np.float32)
+    rows = np.array([[*row, *[-1] * (width - len(row))] for row in ids.values()])
+    manifest = {"key": "of the test"}
+    return MinedNegatives.of_queries(
+        np.array(list(ids)),
+        len(collection.queries),
+        rows,
+        np.broadcast_to(distances, rows.shape),
+        manifest,
+    )

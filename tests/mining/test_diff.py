@@ -1,0 +1,77 @@
+"""Two folders of negatives side by side, by hand."""
+
+import numpy as np
+import pytest
+
+from ltr.mining.diff import overlap, side_by_side
+from ltr.mining.negatives import MinedNegatives
+
+# Query 0: first (1, 2, 3), second (2, 1, 4). Query 1: first (5,), second (6, 5). Query 2 only in
+# the first, 3 only in the second.
+FIRST = MinedNegatives(
+    np.array([[1, 2, 3], [5, -1, -1], [7, 8, -1], [-1, -1, -1]]),
+    np.array([[0.1, 0.2, 0.3], [0.9, 0, 0], [0.1, 0.2, 0], [0, 0, 0]], np.float32),
+    {"distance": "euclidean", "mean_distance": {"relevant": 0.5}},
+)
+SECOND = MinedNegatives(
+    np.array([[2, 1, 4], [6, 5, -1], [-1, -1, -1], [9, -1, -1]]),
+    np.array([[0.1, 0.9, 1.0], [0.2, 0.4, 0], [0, 0, 0], [0.1, 0, 0]], np.float32),
+    {"distance": "euclidean", "mean_distance": {"relevant": 0.8}},
+)
+
+
+def means(first, second, k=np.inf):
+    return tuple(overlap(side_by_side(first, second), k).mean())
+
+
+def test_overlap_by_hand():
+    """The first of query 0 are 1 and 2; of query 1 they are 5 and 6: nothing in common. In all: 2
+    of 3, and 1 of 1.
+    """
+    assert means(FIRST, SECOND, 1) == (0.0, 0.0)
+    assert means(FIRST, SECOND, 2) == (pytest.approx((1 + 1) / 2), pytest.approx((1 + 1 / 2) / 2))
+    assert means(FIRST, SECOND) == (
+        pytest.approx((2 / 3 + 1) / 2),
+        pytest.approx((2 / 4 + 1 / 2) / 2),
+    )
+    assert means(SECOND, FIRST) == (pytest.approx((2 / 3 + 1 / 2) / 2), pytest.approx(1 / 2))
+    assert means(FIRST, FIRST) == (1.0, 1.0)
+    assert overlap(side_by_side(FIRST, SECOND)).index.tolist() == [0, 1]
+
+
+def test_ranks_by_hand():
+    """1 moves from 1 to 2, 2 from 2 to 1, 5 from 1 to 2."""
+    pairs = side_by_side(FIRST, SECOND).fillna(0)
+    assert {
+        (q, d): (a, b)
+        for q, d, a, b in zip(
+            *(pairs[x] for x in ("query", "doc", "rank_1", "rank_2")), strict=True
+        )
+    } == {
+        (0, 1): (1, 2),
+        (0, 2): (2, 1),
+        (0, 3): (3, 0),
+        (0, 4): (0, 3),
+        (1, 5): (1, 2),
+        (1, 6): (0, 1),
+        (2, 7): (1, 0),
+        (2, 8): (2, 0),
+        (3, 9): (0, 1),
+    }
+
+
+def suspected(pairs):
+    return [(one.query, one.doc) for one in pairs[pairs["suspected"]].itertuples()]
+
+
+def test_suspects_are_nearer_than_relevant_documents_in_every_folder_that_knows():
+    """(0, 1) is at 0.1 / 0.5 and 0.9 / 0.8, (0, 2) at 0.2 / 0.5 and 0.1 / 0.8, (1, 5) at 0.9 / 0.5
+    and 0.4 / 0.8.
+    """
+    pairs = side_by_side(FIRST, SECOND)
+    assert suspected(pairs) == [(0, 2)]
+    assert pairs[pairs["suspected"]]["near"].tolist() == [pytest.approx(0.4)]
+    unknown = SECOND._replace(manifest={"distance": None})
+    pairs = side_by_side(FIRST, unknown)
+    assert suspected(pairs) == [(0, 1), (0, 2)] and pairs["distance_2"].isna().all()
+    assert suspected(side_by_side(unknown, unknown)) == []

@@ -1,0 +1,62 @@
+"""Which documents have the text of a relevant one, by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ltr.data.collection import open_collection
+from ltr.data.query_lists import QueryLists
+from ltr.data.tokens import TokenStore
+from ltr.mining.miner import keys_as_read
+from ltr.mining.same_texts import SameTexts
+from ltr.models import DualEncoder
+from tests.conftest import write_collection
+
+TEXTS = ["w1 w2", "w3", "w1 w2", "w1 w2 w9", "W3"]  # 2 is 0 again; cut to two words, so is 3
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    folder = write_collection(tmp_path_factory.mktemp("texts") / "c", n_queries=2, n_docs=2)
+    lines = [json.dumps({"_id": f"d{row}", "text": text}) for row, text in enumerate(TEXTS)]
+    rest = (folder / "corpus.jsonl").read_text().splitlines()
+    (folder / "corpus.jsonl").write_text("\n".join(lines + rest) + "\n")
+    return open_collection(str(folder))
+
+
+def same(same_texts, query_row, doc_rows=range(5)):
+    """The documents that are not negatives of a query."""
+    doc_rows = np.array(doc_rows)
+    return doc_rows[same_texts(np.full(len(doc_rows), query_row), doc_rows)].tolist()
+
+
+# Query 0 has document 0 as relevant, and 1 as judged irrelevant; query 1 has 1, and 4 by another
+# file; query 2 has nothing.
+JUDGED = QueryLists.from_rows([0, 0, 1], [0, 1, 1], [2.0, 0.0, 1.0])
+MORE = QueryLists.from_rows([1], [4], [1.0])
+
+
+def test_a_text_is_relevant_under_every_id_and_for_its_query_alone(collection):
+    same_texts = SameTexts(collection, [JUDGED])
+    assert same(same_texts, 0) == [0, 2], "the judged irrelevant document 1 may be a negative"
+    assert same(same_texts, 1) == [1] and same(same_texts, 2) == []
+    assert same(SameTexts(collection, [JUDGED, MORE]), 1) == [1, 4]
+    nothing = SameTexts(collection, [JUDGED._replace(values=np.zeros(3, np.float32))])
+    assert same(nothing, 0) == []
+
+
+def test_texts_are_equal_where_the_model_reads_the_same_of_them(collection, backbone):
+    """With two special tokens and a length of 4, document 3 is cut to ``w1 w2``."""
+    for max_length, expected in ((4, [0, 2, 3]), (5, [0, 2])):
+        docs = DualEncoder(backbone, max_length=max_length).reads.docs
+        keys = keys_as_read(TokenStore.open(collection.corpus, docs.tokenizer), docs)
+        assert same(SameTexts(collection, [JUDGED], keys), 0) == expected
+
+
+def test_a_text_is_not_its_own_negative_where_queries_are_documents(collection):
+    """Not even where nobody judged it: query 3 is document 3."""
+    twice = collection._replace(queries=collection.corpus)
+    same_texts = SameTexts(twice, [JUDGED])
+    assert same(same_texts, 3) == [3] and same(same_texts, 0) == [0, 2]
+    assert same(SameTexts(collection, [JUDGED]), 3) == []

@@ -1,0 +1,23 @@
+import torch
+
+from ltr.models.encoder.loading.pooling import pool
+
+
+def test_pooling_by_hand():
+    hidden = torch.tensor([[1.0], [3.0], [5.0]]).bfloat16()
+    lengths = torch.tensor([2, 1])
+    assert pool(hidden, lengths, "mean").tolist() == [[2.0], [5.0]]
+    assert pool(hidden, lengths, "cls").tolist() == [[1.0], [5.0]]
+    assert pool(hidden, lengths, "max").tolist() == [[3.0], [5.0]]
+    assert {pool(hidden, lengths, how).dtype for how in ("mean", "cls", "max")} == {torch.float32}
+
+
+def test_the_gradient_of_a_maximum_goes_to_the_tokens_that_have_it():
+    """By dimension: the second token, and both of a tie by halves. A text of one token gets all of
+    its own.
+    """
+    hidden = torch.tensor([[1.0, 2.0], [3.0, 2.0], [5.0, -1.0]], requires_grad=True)
+    (
+        pool(hidden, torch.tensor([2, 1]), "max") * torch.tensor([[1.0, 4.0], [10.0, 20.0]])
+    ).sum().backward()
+    assert hidden.grad.tolist() == [[0.0, 2.0], [1.0, 2.0], [10.0, 20.0]]

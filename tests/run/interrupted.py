@@ -1,0 +1,43 @@
+"""Runs that are interrupted, and what they leave."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ltr.__main__ import main
+from tests.run.kills import start, waiting
+from tests.run.resumes import (
+    VARIANTS,
+    configured,
+    write_world,
+)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    write_world(folder)
+    return folder
+
+
+def _written(world: Path, folder: Path, variant: str = "plain", **changes) -> Path:
+    folder.mkdir()
+    file = folder / "variant.yaml"
+    file.write_text(yaml.safe_dump(configured(VARIANTS[variant] | changes, world)))
+    return file
+
+
+def _finished(world: Path, folder: Path, variant: str = "plain", **changes) -> Path:
+    assert main(start(folder / "run", _written(world, folder, variant, **changes))) == 0
+    return folder / "run"
+
+
+def _slow(world: Path, folder: Path, within: str, **changes) -> Path:
+    """A run that waits for its end at step 3 or in the validation after it, and says so by a file."""
+    callback = waiting(folder / "waits", step=3, within=within)
+    return _written(
+        world,
+        folder,
+        **{"trainer.callbacks": [callback], "trainer.val_check_interval": 3} | changes,
+    )

@@ -1,0 +1,26 @@
+"""Runs that are measured."""
+
+import json
+
+import pytest
+import yaml
+
+from tests.conftest import write_letor
+from tests.run.resumes import BASE
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A feature ranker over three epochs; ``run`` is its folder."""
+    write_letor(tmp_path / "letor")
+    text = yaml.safe_dump(
+        BASE | {"trainer": BASE["trainer"] | {"default_root_dir": str(tmp_path / "run")}}
+    )
+    (tmp_path / "features.yaml").write_text(
+        text.replace("path: letor", f"path: {tmp_path / 'letor'}")
+    )
+    return str(tmp_path / "features.yaml")
+
+
+def results(tmp_path):
+    return json.loads((tmp_path / "run/metrics.json").read_text())

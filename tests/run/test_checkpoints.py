@@ -1,0 +1,159 @@
+"""Every resume is exact; what ends a run otherwise leaves its checkpoint."""
+
+import itertools
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from ltr.__main__ import main
+from ltr.losses import RankNetLoss
+from tests.run.interrupted import (
+    _finished,
+    _slow,
+    _written,
+)
+from tests.run.kills import Child, start, torn, waiting
+from tests.run.resumes import (
+    differences,
+    outcome,
+    try_variant,
+)
+
+# Those that went wrong once, and one of each way to train.
+TRIED = (
+    "no dev split",
+    "validation every second epoch",
+    "accumulation of 2, validation every 3",
+    "the three best",
+    "early stopping",
+    "early stopping within epochs, not before the sixth",
+    "a cross-encoder with dropout",
+    "negatives mined every step, accumulation of 2, validation every 3",
+    "negatives mined every 2 steps, the newest kept",
+    "a miner trained beside a cross-encoder that scores anew",
+)
+
+
+@pytest.mark.parametrize("variant", TRIED)
+def test_a_resume_from_every_checkpoint_is_exact(variant, world, tmp_path):
+    n_resumes, wrong = try_variant(variant, world, tmp_path / "variant", levels=1)
+    assert n_resumes >= 3 and wrong == []
+
+
+def test_a_resume_of_a_resume_is_exact(world, tmp_path):
+    """Epochs that end without a validation, and a stop within the next one."""
+    n_resumes, wrong = try_variant("no validation", world, tmp_path / "variant", levels=2)
+    assert n_resumes > 15 and wrong == []
+
+
+def test_the_comparison_sees_one_other_bit(world, tmp_path):
+    a = outcome(_finished(world, tmp_path / "a"))
+    assert list(differences(a, outcome(_finished(world, tmp_path / "b")))) == []
+    changed = outcome(_finished(world, tmp_path / "c"))
+    moment = next(iter(changed["optimizer_states"][0]["state"].values()))["exp_avg"].view(-1)
+    moment[0] = torch.nextafter(moment[0], torch.tensor(9.0))
+    assert len(list(differences(a, changed))) == 1
+    assert (
+        len(
+            list(
+                differences(a, outcome(_finished(world, tmp_path / "d", **{"seed_everything": 4})))
+            )
+        )
+        > 5
+    )
+
+
+def test_an_exception_leaves_the_checkpoint_before(world, tmp_path, monkeypatch):
+    """Of six steps an epoch the eighth fails; the last checkpoint is that of the first epoch."""
+    calls = itertools.count(1)
+    forward = RankNetLoss.forward
+    run = tmp_path / "stopped/run"
+
+    def fails(*args, **options):
+        if next(calls) == 8:
+            raise RuntimeError("a loss of my own")
+        return forward(*args, **options)
+
+    command = start(run, _written(world, run.parent))
+    with monkeypatch.context() as patch:
+        patch.setattr(RankNetLoss, "forward", fails)
+        with pytest.raises(RuntimeError, match="my own"):
+            main(command)
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 6
+    assert main(["fit", str(run)]) == 0
+    assert list(differences(outcome(_finished(world, tmp_path / "whole")), outcome(run))) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_disk_leaves_the_checkpoint_before(world, tmp_path, monkeypatch, capsys):
+    """It is full at the third checkpoint, of step 8; the second is that of step 6."""
+    calls = itertools.count(1)
+    run = tmp_path / "stopped/run"
+    save = torch.save
+
+    def full(checkpoint: dict, file) -> None:
+        if next(calls) == 3:
+            with open("/dev/full", "wb") as device:
+                save(checkpoint, device)
+        save(checkpoint, file)
+
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.save", full)
+        assert main(start(run, _written(world, run.parent))) == 2
+    told = f"ltr: the disk of {run}/checkpoints/.checkpoint.tmp is full (No space left on device)"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(told)
+    assert (
+        sorted(file.name for file in (run / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
+        and torn(run) == []
+    )
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 6
+    assert main(["fit", str(run)]) == 0
+    assert list(differences(outcome(_finished(world, tmp_path / "whole")), outcome(run))) == []
+
+
+def test_a_run_out_of_time_is_saved_and_resumes_with_more_of_it(world, tmp_path):
+    """A second is over in the fifth step, which is validated too: that is all that differs from a
+    run with more time.
+    """
+    waits = waiting(tmp_path / "waits", step=4)
+    waits["init_args"]["seconds"] = 1.2
+    short = {"trainer.max_time": "00:00:00:01"}
+    run = _finished(world, tmp_path / "short", **short | {"trainer.callbacks": [waits]})
+    assert main(["fit", str(run)]) == 0  # the time of both adds up
+    assert outcome(run)["global_step"] == 5
+    assert main(["fit", str(run), "--trainer.max_time", "00:01:00:00"]) == 0
+    whole = outcome(_finished(world, tmp_path / "whole"))
+    resumed = outcome(run)
+    del resumed["results"]["validations"][0]
+    assert list(differences(whole, resumed)) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("to", ["all", "the first"])
+def test_two_processes_are_saved_by_the_first(world, tmp_path, to):
+    """And the run continues in one process, with a batch_size twice as large: steps and epochs are
+    those of before.
+    """
+    two = {"trainer.devices": 2, "trainer.strategy": "ddp", "data.init_args.batch_size": 2}
+    file = _slow(world, tmp_path / "stopped", "step", **two)
+    run = file.parent / "run"
+    output = file.with_name("output")
+    child = Child(start(run, file), output, processes=2)
+    child.until(file.with_name("waits"))
+    child.send(signal.SIGTERM) if to == "all" else os.kill(child.pid, signal.SIGTERM)
+    assert child.end_after(60) == 143, output.read_text()
+    assert (
+        f"'ltr fit {run}' resumes" in output.read_text() and "Traceback" not in output.read_text()
+    )
+    # One process waits behind the fourth backward pass, maybe not the first: then that one is in
+    # the fifth step already.
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] in (4, 5)
+    assert (
+        main(start(run, _written(world, tmp_path / "again", **{"trainer.val_check_interval": 3})))
+        == 0
+    )
+    assert outcome(run)["global_step"] == 18  # three epochs of six steps

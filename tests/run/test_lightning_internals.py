@@ -1,0 +1,108 @@
+"""The private names of Lightning that a resume needs: there, and meaning what they mean to us."""
+
+import inspect
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+from torch.utils.data import DataLoader
+
+from ltr.run import lightning_internals as internals
+from ltr.run.progress import Moment, settle
+
+
+class Plain(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).sum()
+
+    def validation_step(self, batch, batch_idx):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Asks(Callback):
+    """What each function says after each batch, and at the end of each epoch."""
+
+    def __init__(self):
+        self.after_batch = []
+        self.after_epoch = []
+        self.states = {}
+        self.checkpoint = {}
+
+    def state_dict(self):
+        return {"seen": len(self.after_batch)}
+
+    def on_train_batch_start(self, trainer, *_):
+        internals.set_logged_step(trainer)
+
+    def on_train_batch_end(self, trainer, *_):
+        self.after_batch.append(
+            (
+                internals.validation_is_due(trainer),
+                internals.epoch_is_trained(trainer),
+                internals.is_last_batch(trainer),
+                internals.epoch_has_begun(trainer),
+                internals.epochs_are_done(trainer),
+            )
+        )
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.after_epoch.append((internals.epoch_is_whole(trainer), internals.may_stop(trainer)))
+        self.states = internals.callback_states(trainer)
+        self.checkpoint = internals.dump_checkpoint(trainer)
+        settle(self.checkpoint, Moment.EPOCH_END)  # it has the counters that settle sets
+
+
+def test_each_says_what_it_means(tmp_path):
+    asks = Asks()
+    trainer = Trainer(
+        default_root_dir=tmp_path,
+        callbacks=[asks],
+        max_epochs=2,
+        min_epochs=2,
+        val_check_interval=2,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+    )
+    batches = DataLoader(torch.ones(3, 1))
+    trainer.fit(Plain(), batches, DataLoader(torch.ones(1, 1)))
+    # Three batches an epoch, a validation after the second: due, trained, last, begun; the epochs
+    # are counted at their ends.
+    epoch = [(False, False), (True, False), (False, True)]
+    assert [(due, trained) for due, trained, *_ in asks.after_batch] == epoch * 2
+    assert [last for _, _, last, *_ in asks.after_batch] == [False, False, True] * 2
+    assert all(begun for *_, begun, _ in asks.after_batch)
+    assert not any(done for *_, done in asks.after_batch)
+    assert internals.epochs_are_done(trainer)
+    assert asks.after_epoch == [(True, False), (True, True)]
+    (state,) = asks.states.values()
+    assert state == {"seen": 6}
+    assert asks.checkpoint["global_step"] == 6
+    loops = asks.checkpoint["loops"]["fit_loop"]
+    assert loops["epoch_progress"]["current"] == dict.fromkeys(
+        ("ready", "started", "processed", "completed"), 2
+    )
+    assert loops["epoch_loop.state_dict"] == {"_batches_that_stepped": 6}
+
+
+def test_each_takes_what_it_is_given():
+    def names(function):
+        return list(inspect.signature(function).parameters)
+
+    assert names(_TrainingEpochLoop._should_check_val_fx) == ["self", "data_fetcher"]
+    assert names(_TrainingEpochLoop._num_ready_batches_reached) == ["self"]
+    assert names(_CheckpointConnector.dump_checkpoint) == ["self", "weights_only"]
+    assert isinstance(_TrainingEpochLoop._is_training_done, property)
+    assert isinstance(_FitLoop._can_stop_early, property)

@@ -1,0 +1,301 @@
+"""Ctrl-C, SIGTERM and a closed terminal, at every moment of a run."""
+
+import errno
+import io
+import os
+import signal
+import time
+
+import pytest
+import torch
+import yaml
+
+from ltr.__main__ import main
+from ltr.run import checkpoints
+from ltr.run.signals import NAMES, _tell
+from tests.run.interrupted import (
+    _finished,
+    _slow,
+    _written,
+)
+from tests.run.kills import Child, start, torn, waiting
+from tests.run.resumes import (
+    AVERAGE,
+    differences,
+    outcome,
+)
+
+CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
+
+
+@pytest.mark.parametrize(("within", "workers"), [("step", 2), ("validation", 0)])
+@pytest.mark.parametrize(("by", "code"), CODES.items())
+def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, within):
+    """To the whole group, as terminals and clusters send it: data workers get it too."""
+    changes = {"data.init_args.loading.num_workers": workers, "last.every_n_steps": 2}
+    file = _slow(world, tmp_path / "stopped", within, **changes)
+    child = Child(start(file.parent / "run", file), file.with_name("output"))
+    child.until(file.with_name("waits"))
+    child.send(by)
+    came = child.end_after(60)
+    output = file.with_name("output").read_text()
+    assert came == code, output
+    run = file.parent / "run"
+    last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    # Killed, it has what was there: after the third step comes a validation. Asked, it finishes the
+    # fourth step, or leaves that validation to the resumed run.
+    killed = by == signal.SIGKILL
+    assert (
+        last["global_step"]
+        == {"step": 3 if killed else 4, "validation": 2 if killed else 3}[within]
+    )
+    if by != signal.SIGKILL:
+        assert f"'ltr fit {run}' resumes" in output and "Traceback" not in output
+    assert torn(run) == []
+    # It was asked to resume by the same command, without the callback that waits.
+    resumed = Child(
+        start(
+            run, _written(world, tmp_path / "again", **changes | {"trainer.val_check_interval": 3})
+        ),
+        tmp_path / "output",
+    )
+    assert resumed.end_after(60) == 0
+    whole = _finished(world, tmp_path / "whole", **changes | {"trainer.val_check_interval": 3})
+    assert list(differences(outcome(whole), outcome(run))) == []
+
+
+def test_a_second_signal_ends_at_once(world, tmp_path):
+    file = _slow(
+        world, tmp_path / "stopped", "step", **{"last.every_n_steps": 2, "trainer.max_epochs": 1000}
+    )
+    output = file.with_name("output")
+    child = Child(start(file.parent / "run", file), output)
+    child.until(file.with_name("waits"))
+    child.send(signal.SIGTERM)
+    until = time.monotonic() + 1
+    while "once more to stop at once" not in output.read_text() and time.monotonic() < until:
+        time.sleep(0.01)
+    child.send(signal.SIGTERM)
+    assert child.end_after(60) == 143
+    # That of the validation, not of the step that was under way.
+    assert (
+        torch.load(file.parent / "run/checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
+    )
+
+
+@pytest.mark.parametrize("step", [3, 6])
+def test_a_signal_in_a_validation_of_averaged_weights(world, tmp_path, step):
+    """The weights at hand are not those that are trained on: the run ends after that validation. 6
+    steps are an epoch.
+    """
+    changes = {"trainer.val_check_interval": 3, "trainer.callbacks": [AVERAGE]}
+    asked = {"class_path": "tests.faults.AskedInValidation", "init_args": {"step": step}}
+    run = tmp_path / "stopped/run"
+    file = _written(world, run.parent, **changes | {"trainer.callbacks": [AVERAGE, asked]})
+    assert main(start(run, file)) == 143
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == step
+    assert yaml.safe_load((run / "metrics.json").read_text())["validations"][-1]["step"] == step
+    assert main(start(run, _written(world, tmp_path / "again", **changes))) == 0
+    whole = _finished(world, tmp_path / "whole", **changes)
+    assert list(differences(outcome(whole), outcome(run))) == []
+    trained = [
+        torch.load(one / "checkpoints/last.ckpt", weights_only=True)["current_model_state"]
+        for one in (whole, run)
+    ]
+    assert list(differences(*trained)) == []
+
+
+class _Asking(io.RawIOBase):
+    """An output by which SIGTERM comes in the middle of a line, once."""
+
+    asked = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        if b"step 3 of 18" in bytes(data) and not self.asked:
+            self.asked = True
+            signal.raise_signal(signal.SIGTERM)
+        return len(data)
+
+
+@pytest.mark.parametrize("reader", ["there", "gone"])
+def test_a_signal_in_the_middle_of_a_print(world, tmp_path, monkeypatch, capfd, reader):
+    """Python refuses to print within a print; and whoever reads the output may be gone, as
+    ``| tee`` is after Ctrl-C.
+    """
+    monkeypatch.setattr("ltr.run.log.EVERY", 0.0)
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(_Asking())))
+    run = tmp_path / "a/run"
+    before = os.dup(1)
+    if reader == "gone":
+        ours, others = os.pipe()
+        os.dup2(others, 1)
+        os.close(ours)
+        os.close(others)
+    try:
+        assert main(start(run, _written(world, run.parent))) == 143
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
+    told = capfd.readouterr()
+    assert f"'ltr fit {run}' resumes" in told.err
+    assert ("SIGTERM: finishing this step" in told.out) == (reader == "there")
+
+
+@pytest.fixture
+def ctrl_c():
+    """Lightning leaves Ctrl-C ignored behind an interrupted run."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _signalled(**options) -> dict:
+    return {"trainer.callbacks": [{"class_path": "tests.faults.SignalAt", "init_args": options}]}
+
+
+def test_a_signal_between_accumulated_batches_waits_for_their_step(world, tmp_path, ctrl_c):
+    """It comes in the third of six batches, the first one of the second step."""
+    run = tmp_path / "stopped/run"
+    changes = {"trainer.accumulate_grad_batches": 2}
+    assert main(start(run, _written(world, run.parent, **changes | _signalled(step=1)))) == 143
+    last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    batches = last["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
+    assert last["global_step"] == 2 and batches["completed"] == 4
+    assert main(start(run, _written(world, tmp_path / "again", **changes))) == 0
+    assert (
+        list(differences(outcome(_finished(world, tmp_path / "whole", **changes)), outcome(run)))
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    "changes", [{"trainer.limit_val_batches": 0}, {"trainer.val_check_interval": 3}]
+)
+def test_a_signal_while_the_end_of_an_epoch_is_looked_at_waits_for_a_step(
+    world, tmp_path, ctrl_c, monkeypatch, changes
+):
+    """No write of last.ckpt pays after the first one, so this signal comes just after it was
+    decided not to write.
+    """
+    changes = changes | {"trainer.max_epochs": 4, "last.every_n_steps": 500, "best.monitor": None}
+    ends = checkpoints._ends
+    asked = []
+
+    def ends_and_signals(trainer):
+        answer = ends(trainer)
+        if trainer.global_step >= 9 and not asked:
+            asked.append(trainer.global_step)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ltr.run.checkpoints.SHARE", 1e-9)
+        patch.setattr("ltr.run.checkpoints._ends", ends_and_signals)
+        run = tmp_path / "stopped/run"
+        assert main(start(run, _written(world, run.parent, **changes))) == 143
+    assert (
+        torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == asked[0] + 1
+    )
+    assert main(["fit", str(run)]) == 0
+    assert (
+        list(differences(outcome(_finished(world, tmp_path / "whole", **changes)), outcome(run)))
+        == []
+    )
+
+
+def test_a_closed_terminal_that_is_told_twice_is_one_signal(world, tmp_path, ctrl_c):
+    """By the terminal and by the shell. What is left to say goes nowhere."""
+    run = tmp_path / "stopped/run"
+    assert (
+        main(start(run, _written(world, run.parent, **_signalled(step=4, by="SIGHUP", times=2))))
+        == 129
+    )
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 5
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(world, tmp_path, ctrl_c):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        _finished(world, tmp_path / "a", **_signalled(step=4, by="SIGHUP"))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_is_told_only_where_somebody_reads(monkeypatch):
+    def closed(*args):
+        raise OSError(errno.EIO, "Input/output error")
+
+    redirected = []
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", closed)
+        patch.setattr("os.dup2", lambda source, target: redirected.append(target))
+        _tell("saving")
+    assert redirected == [1, 2]
+
+
+def test_a_signal_before_training_leaves_nothing(world, tmp_path, ctrl_c):
+    for by, code in (("SIGTERM", 143), ("SIGHUP", 129)):
+        run = tmp_path / by / "run"
+        assert (
+            main(start(run, _written(world, run.parent, **_signalled(within="setup", by=by))))
+            == code
+        )
+        assert not run.exists()
+
+
+def test_sigterm_while_measuring(world, tmp_path):
+    """It ends the program, which has nothing to save; earlier results stay."""
+    run = _finished(world, tmp_path / "a")
+    assert main(["test", str(run)]) == 0
+    results = {
+        name: (run / name).read_bytes() for name in ("metrics.json", "test.run", "per_query.tsv")
+    }
+    callback = waiting(tmp_path / "waits", within="test")
+    layer = tmp_path / "layer.yaml"
+    layer.write_text(yaml.safe_dump({"trainer": {"callbacks": [callback]}}))
+    child = Child(["test", str(run), "--config", str(layer)], tmp_path / "output")
+    child.until(tmp_path / "waits")
+    child.send(signal.SIGTERM)
+    assert child.end_after(60) == 143
+    assert results == {name: (run / name).read_bytes() for name in results}
+    assert "Traceback" not in (tmp_path / "output").read_text()
+
+
+def test_two_requeues_by_sigterm(world, tmp_path):
+    """As a cluster does it: the same command again and again."""
+    variant = "a cross-encoder with dropout"
+    run = tmp_path / "job/run"
+    file = _written(world, tmp_path / "job", variant, **{"trainer.max_epochs": 4})
+    codes = []
+    seconds = 0.5
+    while (len(codes) < 40) and codes[-1:] != [0]:
+        codes.append(
+            Child(start(run, file), tmp_path / "output").end_after(seconds, signal.SIGTERM)
+        )
+        seconds *= 1.15
+    assert codes.count(143) >= 2 and codes[-1] == 0 and set(codes) <= {0, 143, -signal.SIGTERM}
+    whole = _finished(world, tmp_path / "whole", variant, **{"trainer.max_epochs": 4})
+    assert list(differences(outcome(whole), outcome(run))) == []
+
+
+def test_of_several_processes_only_the_first_is_ended_by_a_signal(monkeypatch):
+    """From the start on: it would wait for one that is gone, until Lightning kills it."""
+    before = {known: signal.getsignal(known) for known in NAMES}
+    try:
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "ltr.cli.run", lambda args: [signal.raise_signal(known) for known in NAMES]
+            )
+            assert main(["fit"]) == 0
+            monkeypatch.setenv("LOCAL_RANK", "0")
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            patch.setattr("ltr.cli.run", lambda args: signal.raise_signal(signal.SIGTERM))
+            assert main(["fit"]) == 143
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)

@@ -1,0 +1,278 @@
+"""Evaluation by search: what is found, its grades, two processes against one, what a killed search
+leaves.
+"""
+
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+from torch.multiprocessing import spawn
+
+from ltr.batch import RankingBatch
+from ltr.data.collection import Collection, open_collection
+from ltr.data.query_lists import QueryLists
+from ltr.data.tokens import TokenStore
+from ltr.errors import InputError
+from ltr.models.dual_encoder import DualEncoder
+from ltr.processes import by_rank_0, rank, world_size
+from ltr.search import evaluation as room
+from ltr.search.approximate import FaissIndex
+from ltr.search.evaluation import SearchedCorpus, found_batch, search_corpus
+
+# of the tiny collection
+DOCS = 720
+QUERIES = 90
+
+
+def made(backbone: str, folder, **options) -> tuple[DualEncoder, SearchedCorpus, Collection]:
+    """A model of two towers that differ, and the corpus of a collection."""
+    collection = open_collection(str(folder))
+    torch.manual_seed(1)
+    model = DualEncoder(backbone, doc_backbone=backbone, max_length=24, projection=8)
+    tables = collection.queries, collection.corpus
+    stores = (TokenStore.open(*side) for side in zip(tables, model.reads.tokenizers, strict=True))
+    return model, SearchedCorpus(*stores, model.reads, **({"depth": 10} | options)), collection
+
+
+def matrix(values: np.ndarray, k: int = 10) -> np.ndarray:
+    """``[Q, k]``, where every query has found k documents."""
+    return values.reshape(-1, k)
+
+
+@pytest.fixture
+def world(backbone, collection_folder):
+    return made(backbone, collection_folder)
+
+
+def every_score(model: DualEncoder, corpus: SearchedCorpus, query_rows: np.ndarray) -> torch.Tensor:
+    """``[Q, D]`` float64, of every query and document."""
+    with torch.no_grad():
+        model.eval()
+        queries = model.query_tower(corpus.reads.queries.texts(corpus.queries, query_rows))
+        docs = model.doc_tower(corpus.reads.docs.texts(corpus.docs, np.arange(len(corpus.docs))))
+        model.train()
+    return model.similarity.score(queries.double(), docs.double())
+
+
+def test_a_query_finds_what_brute_force_finds(world, tmp_path):
+    """Queries in any order; dropout is off though the model trains; nothing stays in the folder."""
+    model, corpus, _ = world
+    rows = np.random.default_rng(0).permutation(QUERIES)[:20]
+    found = search_corpus(model, corpus, rows, tmp_path / "run")
+    assert found.query_rows.tolist() == sorted(rows.tolist())
+    best = every_score(model, corpus, found.query_rows).topk(10)
+    np.testing.assert_array_equal(matrix(found.doc_rows), best.indices)
+    np.testing.assert_allclose(matrix(found.values), best.values, atol=1e-5)
+    assert not list((tmp_path / "run").iterdir()) and model.training
+
+
+def test_an_index_of_faiss_is_the_one_that_was_asked_for(world, tmp_path, monkeypatch):
+    """One cluster: exact, but built by faiss."""
+    model, corpus, _ = world
+    built = []
+    build = FaissIndex.build
+
+    def counted(docs, prepare, factory, **options):
+        built.append(factory)
+        return build(docs, prepare, factory, **options)
+
+    monkeypatch.setattr(FaissIndex, "build", counted)
+    rows = np.arange(12)
+    exact = search_corpus(model, corpus, rows, tmp_path)
+    found = search_corpus(model, replace(corpus, index="IVF1,Flat"), rows, tmp_path)
+    assert built == ["IVF1,Flat"]
+    np.testing.assert_array_equal(found.doc_rows, exact.doc_rows)
+
+
+def test_texts_that_are_their_own_queries_never_find_themselves(world, tmp_path):
+    model, corpus, _ = world
+    corpus = replace(corpus, queries=corpus.docs, own_texts=True, depth=DOCS)
+    found = search_corpus(model, corpus, np.arange(5), tmp_path)
+    for row in range(5):
+        assert sorted(found.of(row)[0].tolist()) == [doc for doc in range(DOCS) if doc != row]
+
+
+def test_a_text_that_is_not_among_its_own_best_loses_the_last_one_instead(world, tmp_path):
+    """Two towers: a text read as a query need not be nearest to itself read as a document."""
+    model, corpus, _ = world
+    corpus = replace(corpus, queries=corpus.docs, own_texts=True, depth=3)
+    rows = np.arange(40)
+    scores = every_score(model, corpus, rows)
+    scores[rows, rows] = -torch.inf
+    found = search_corpus(model, corpus, rows, tmp_path)
+    np.testing.assert_array_equal(matrix(found.doc_rows, 3), scores.topk(3).indices)
+
+
+def test_texts_are_read_in_the_given_precision_and_scores_are_float32(world, tmp_path):
+    model, corpus, _ = world
+    seen = {}
+    for name in ("query_tower", "doc_tower"):
+        tower = getattr(model, name)
+        tower.register_forward_pre_hook(
+            lambda *_, name=name: seen.update({name: torch.is_autocast_enabled("cpu")})
+        )
+    for half in (False, True):
+        precision = torch.autocast("cpu", torch.bfloat16) if half else None
+        found = search_corpus(model, corpus, np.arange(3), tmp_path, precision=precision)
+        assert seen == {"query_tower": half, "doc_tower": half} and found.values.dtype == np.float32
+        assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_trial_searches_a_part_of_the_corpus_exactly(world, tmp_path, monkeypatch, caplog):
+    model, corpus, _ = world
+    monkeypatch.setattr(room, "TRIAL_DOCS", 7)
+    with caplog.at_level(logging.INFO, "ltr"):
+        found = search_corpus(
+            model, replace(corpus, index="IVF8,Flat"), np.arange(4), tmp_path, trial=True
+        )
+    assert np.sort(matrix(found.doc_rows, 7), axis=1).tolist() == [list(range(7))] * 4
+    assert "a trial run searches 7 of 720 documents" in caplog.text
+
+
+def test_no_queries_find_nothing(world, tmp_path):
+    model, corpus, _ = world
+    found = search_corpus(model, corpus, np.empty(0, dtype=np.int64), tmp_path)
+    assert len(found.query_rows) == len(found.doc_rows) == 0
+
+
+def test_found_documents_get_the_grades_of_their_judgements():
+    """Query 7 is judged for documents 4 (grade 2), 0 (grade 0) and 9 (not found); of query 3 one
+    document was found.
+    """
+    found = QueryLists.from_matrix(
+        np.array([3, 7]),
+        doc_rows=np.array([[6, -1, -1], [4, 2, 0]]),
+        values=np.array([[0.5, -np.inf, -np.inf], [0.9, 0.8, 0.1]], dtype=np.float32),
+    )
+    batch = RankingBatch(
+        labels=torch.zeros(2, 0),
+        mask=torch.zeros(2, 0, dtype=torch.bool),
+        query_rows=torch.tensor([7, 3]),
+        doc_rows=torch.zeros(2, 0, dtype=torch.long),
+        judged_rows=torch.tensor([[9, 4, 0], [6, -1, -1]]),
+        judged_grades=torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 0.0]]),
+    )
+    scores, lists = found_batch(found, batch)
+    assert (
+        lists.labels.tolist() == [[2.0, 0.0, 0.0], [3.0, 0.0, 0.0]]
+        and lists.labels.dtype == torch.float32
+    )
+    assert lists.mask.tolist() == [[True, True, True], [True, False, False]]
+    assert lists.doc_rows.tolist() == [[4, 2, 0], [6, 0, 0]]
+    assert scores.tolist() == [pytest.approx([0.9, 0.8, 0.1]), [0.5, 0.0, 0.0]]
+
+
+def test_found_documents_of_unjudged_queries_have_grade_0(world, tmp_path):
+    model, corpus, _ = world
+    found = search_corpus(model, corpus, np.arange(2), tmp_path)
+    nothing = torch.zeros(2, 0)
+    batch = RankingBatch(nothing, nothing.bool(), torch.tensor([1, 0]), nothing.long())
+    _, lists = found_batch(found, batch._replace(judged_rows=nothing.long(), judged_grades=nothing))
+    assert lists.labels.shape == (2, 10) and not lists.labels.any()
+    np.testing.assert_array_equal(lists.doc_rows, matrix(found.doc_rows)[::-1])
+
+
+def test_a_search_that_must_fail_is_refused_before_training(world):
+    _, corpus, _ = world
+    corpus.check(8, {"nDCG@10": 10, "AP": None})
+    for index, message in (
+        ("Foo", "faiss can build"),
+        ("IVF4096,Flat", "the 4096 clusters .* more than the 720 documents"),
+    ):
+        with pytest.raises(InputError, match=message) as caught:
+            replace(corpus, index=index).check(8, {})
+        assert caught.value.option == "evaluation.index"
+    with pytest.raises(
+        InputError, match="as deep as the metrics look, got a depth of 10 for R@11, P@100"
+    ) as caught:
+        corpus.check(8, {"nDCG@10": 10, "R@11": 11, "P@100": 100})
+    assert caught.value.option == "evaluation.depth"
+
+
+# Files
+
+
+def test_what_killed_searches_left_is_removed_and_living_ones_are_spared(world, tmp_path):
+    model, corpus, _ = world
+    program = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom ltr.processes import shared_folder\n"
+        "with shared_folder(Path(sys.argv[1]), 'corpus'):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)]).returncode == -9
+    (killed,) = tmp_path.iterdir()
+    living = tmp_path / "corpus-living"
+    other = tmp_path / "corpus-of-the-user"
+    for folder in (living, other):
+        folder.mkdir()
+    with FileLock(living / "lock"):
+        search_corpus(model, corpus, np.arange(2), tmp_path)
+        assert sorted(tmp_path.iterdir()) == [living, other] and killed.name.startswith("corpus-")
+
+
+def test_a_search_that_fails_leaves_nothing(world, tmp_path):
+    model, corpus, _ = world
+    with torch.no_grad():
+        next(model.doc_tower.parameters()).fill_(torch.nan)
+    with pytest.raises(InputError, match="embeddings must be finite"):
+        search_corpus(model, corpus, np.arange(2), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+# Two processes
+
+
+def _fail() -> None:
+    assert rank() == 0
+    raise InputError("no such index", option="index")
+
+
+def _search(number: int, store: str, backbone: str, collection: str, index: str, out: str) -> None:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=number, world_size=2
+    )
+    assert (rank(), world_size()) == (number, 2)
+    assert by_rank_0(lambda: number + 5) == 5
+    with pytest.raises(
+        InputError, match="no such index"
+    ) as caught:  # on both: the other would wait forever
+        by_rank_0(_fail)
+    assert caught.value.option == "index"
+    model, corpus, _ = made(backbone, collection, index=index)
+    encoded = []
+    model.doc_tower.register_forward_hook(
+        lambda _, texts, __: encoded.append(len(texts[0].lengths))
+    )
+    own = np.arange(50) if number == 0 else np.arange(50, QUERIES)
+    found = search_corpus(model, corpus, own, out)
+    np.savez(f"{out}/{number}.npz", encoded=sum(encoded), **found._asdict())
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", ["Flat", pytest.param("HNSW16", marks=pytest.mark.long)])
+def test_two_processes_encode_half_each_and_find_what_one_finds(
+    backbone, collection_folder, tmp_path, index
+):
+    out = tmp_path / "run"
+    spawn(
+        _search,
+        args=(str(tmp_path / "store"), backbone, str(collection_folder), index, out),
+        nprocs=2,
+    )
+    parts = [np.load(out / f"{number}.npz") for number in (0, 1)]
+    assert sorted(file.name for file in out.iterdir()) == ["0.npz", "1.npz"]
+    assert [int(part["encoded"]) for part in parts] == [DOCS / 2, DOCS / 2]
+    model, corpus, _ = made(backbone, collection_folder, index=index)
+    alone = search_corpus(model, corpus, np.arange(QUERIES), tmp_path / "alone")
+    np.testing.assert_array_equal(
+        np.concatenate([part["query_rows"] for part in parts]), alone.query_rows
+    )
+    np.testing.assert_allclose(
+        np.concatenate([part["values"] for part in parts]), alone.values, atol=1e-5
+    )
+    assert (np.concatenate([part["doc_rows"] for part in parts]) == alone.doc_rows).mean() > 0.99

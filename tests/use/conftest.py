@@ -1,0 +1,7 @@
+"""Fixtures of this room."""
+
+from tests.use.exported import exported
+from tests.use.loaded import runs
+from tests.use.searched import retriever
+
+__all__ = ["exported", "retriever", "runs"]

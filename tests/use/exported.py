@@ -1,0 +1,128 @@
+"""Rankers that are exported."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
+
+import ltr
+from ltr.__main__ import main
+from ltr.models import PairWiseBertRanker
+from ltr.models.encoder.text_encoder import TextEncoder
+from tests.conftest import wordpiece_tokenizer
+from tests.use.runs import trained_on_texts
+
+# 12 tokens each: of 20, 3 are special, so 5 of the document are left, where cutting the longer one
+# would leave 8 and 9.
+LONG = (" ".join(f"w{n}" for n in range(12)), " ".join(f"w{n}" for n in range(20, 32)))
+
+
+PAIRS = [("w1 w2", "w3 " * 40), ("w5", "w6"), LONG, ("w9", "w1 w2 w3")]
+
+
+ELSEWHERE = """
+import json, sys, importlib.util
+sys.path = [path for path in sys.path if path not in ("", {root!r})]
+sys.meta_path = [one for one in sys.meta_path if "__editable__" not in str(one)]
+assert importlib.util.find_spec("ltr") is None, "the process must not know ltr"
+folders, pairs = json.load(sys.stdin)
+found = {{}}
+for folder, to in folders.items():
+    if to == "cross":
+        from sentence_transformers import CrossEncoder
+        found[folder] = CrossEncoder(folder, device="cpu").predict(pairs).tolist()
+    elif to == "dual":
+        from sentence_transformers import SentenceTransformer
+        model = SentenceTransformer(folder, device="cpu")
+        queries, documents = model.encode_query([q for q, _ in pairs]), model.encode_document([d for _, d in pairs])
+        found[folder] = [float(model.similarity(q, d)) for q, d in zip(queries, documents)]
+    else:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSequenceClassification.from_pretrained(folder)
+        inputs = tokenizer(*map(list, zip(*pairs)), truncation="only_second", padding=True, return_tensors="pt")
+        found[folder] = model(**inputs).logits[:, 0].tolist()
+print("FOUND" + json.dumps(found))
+"""
+
+
+def elsewhere(folders: dict[Path, str]) -> dict[str, list[float]]:
+    """What sentence-transformers (cross, dual) and transformers (plain) make of the pairs."""
+    code = ELSEWHERE.format(root=str(Path(ltr.__file__).parents[1]))
+    given = json.dumps([{str(folder): to for folder, to in folders.items()}, PAIRS])
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], input=given, capture_output=True, text=True, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.partition("FOUND")[2])
+
+
+def classifier(folder: Path, kind: str = "bert") -> Path:
+    """A ready cross-encoder with one score."""
+    tokenizer = wordpiece_tokenizer()
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    sizes |= {
+        "intermediate_size": 32,
+        "max_position_embeddings": 64,
+        "num_labels": 1,
+        "initializer_range": 0.5,
+    }
+    torch.manual_seed(1)
+    if kind == "bert":
+        model = BertForSequenceClassification(BertConfig(**sizes))
+    else:
+        model = RobertaForSequenceClassification(
+            RobertaConfig(**sizes, pad_token_id=0, type_vocab_size=2)
+        )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, backbone, collection_folder):
+    """Runs and models, exported in every form that they have; their own scores; those of the other
+    libraries.
+    """
+    folder = tmp_path_factory.mktemp("exported")
+    runs = {
+        kind: trained_on_texts(folder / f"run-{kind}", kind, collection_folder, backbone)
+        for kind in ("cross", "dual")
+    }
+    sources = {
+        "cross": runs["cross"],
+        "dual": runs["dual"],
+        "bert": classifier(folder / "bert"),
+        "roberta": classifier(folder / "roberta", "roberta"),
+    }
+    for pooling in ("cls", "max"):
+        PairWiseBertRanker(
+            backbone, max_length=20, encoder=TextEncoder.Options(pooling=pooling)
+        ).save(folder / f"own-{pooling}")
+        sources[pooling] = folder / f"own-{pooling}"
+    made = {}
+    for name, source in sources.items():
+        out = folder / f"to-{name}"
+        assert main(["export", str(source), str(out)]) == 0
+        made[out] = "dual" if name == "dual" else "cross"
+        if name in ("bert", "roberta"):
+            assert (
+                main(["export", str(source), str(folder / f"plain-{name}"), "--to", "transformers"])
+                == 0
+            )
+            made[folder / f"plain-{name}"] = "plain"
+    own = {name: ltr.load(source, "32-true").score(PAIRS) for name, source in sources.items()}
+    return folder, own, elsewhere(made)

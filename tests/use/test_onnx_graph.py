@@ -1,0 +1,62 @@
+"""ONNX graphs give the same scores."""
+
+import json
+
+import numpy as np
+import onnxruntime
+import pytest
+from transformers import (
+    AutoTokenizer,
+)
+
+from ltr.__main__ import main
+from ltr.models import DualEncoder
+from tests.use.exported import PAIRS
+
+
+@pytest.mark.parametrize("name", ["cross", "dual", "bert", "cls", "max"])
+def test_onnx(exported, name, tmp_path):
+    folder, own, _ = exported
+    source = folder / f"run-{name}/run" if name in ("cross", "dual") else folder / f"to-{name}"
+    out = tmp_path / "onnx"
+    assert main(["export", str(source), str(out), "--to", "onnx"]) == 0
+    settings = json.loads((out / "ltr.json").read_text())
+    session = onnxruntime.InferenceSession(str(out / "model.onnx"))
+    tokenizer = AutoTokenizer.from_pretrained(out)
+
+    def output(*texts, **options):
+        given = tokenizer(
+            *map(list, texts),
+            padding=True,
+            return_tensors="np",
+            max_length=settings["model"]["max_length"],
+            **options,
+        )
+        return session.run(None, {one.name: given[one.name] for one in session.get_inputs()})[0]
+
+    if name == "dual":
+        queries, documents = (output(side, truncation=True) for side in zip(*PAIRS, strict=True))
+        lengths = np.linalg.norm(queries, axis=1) * np.linalg.norm(documents, axis=1)
+        found = (queries * documents).sum(axis=1) / lengths / 0.1
+    else:
+        found = output(*zip(*PAIRS, strict=True), truncation="only_second")
+    assert found == pytest.approx(own[name], abs=1e-4)
+
+
+def test_two_towers_make_two_graphs(tmp_path, backbone):
+    DualEncoder(backbone, doc_backbone=backbone, projection=8, max_length=12).save(tmp_path / "two")
+    assert main(["export", str(tmp_path / "two"), str(tmp_path / "out"), "--to", "onnx"]) == 0
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert {
+        "query.onnx",
+        "document.onnx",
+        "query",
+        "document",
+    } <= names and "model.onnx" not in names
+    for side in ("query", "document"):
+        assert (
+            onnxruntime.InferenceSession(str(tmp_path / f"out/{side}.onnx"))
+            .get_outputs()[0]
+            .shape[-1]
+            == 8
+        )

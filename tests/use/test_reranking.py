@@ -1,0 +1,64 @@
+"""What was found is ranked again."""
+
+import numpy as np
+import pytest
+
+from ltr.__main__ import main
+from ltr.data.collection import open_collection
+from ltr.data.trec import read_run
+from ltr.models import PairWiseBertRanker
+from ltr.use.rankers import TextRanker
+from ltr.use.reranking import lines_of_search, reranked, searched_twice
+from tests.use.runs import trained_on_texts
+
+
+def test_a_second_ranker_orders_what_was_found(retriever, backbone, collection_folder):
+    second = TextRanker(PairWiseBertRanker(backbone, max_length=24))
+    corpus = retriever.corpus(collection_folder)
+    found = corpus.search("w3 w4", 6)
+    again = searched_twice(corpus, second, "w3 w4", 6)
+    assert {one.id for one in again} == {one.id for one in found}
+    assert [one.score for one in again] == sorted(
+        second.score([("w3 w4", one.text) for one in found]).tolist(), reverse=True
+    )
+    queries = open_collection(str(collection_folder)).queries
+    lines = list(lines_of_search(corpus, queries, 4, second, depth=6))
+    asked = [line for line in lines if line.query == queries.ids[7]]
+    expected = searched_twice(corpus, second, queries.texts[7], 6)[:4]
+    assert [line.doc for line in asked] == [one.id for one in expected] and len(lines) == 4 * len(
+        queries
+    )
+
+
+def test_a_run_is_ranked_again(tmp_path, collection_folder, backbone):
+    """The run of a test, read in another order, is what the same ranker makes of it."""
+    run = trained_on_texts(tmp_path, "cross", collection_folder, backbone)
+    given = tmp_path / "given.trec"
+    file = tmp_path / "again.trec"
+    given.write_text(
+        "".join(f"{q} Q0 {d} 1 {-s} x\n" for _, (q, d, s) in read_run(run / "test.run"))
+    )
+    options = ["--run", str(given), "--data", str(collection_folder), "--output", str(file)]
+    assert main(["rank", str(run), *options]) == 0
+    again, expected = ([line for _, line in read_run(path)] for path in (file, run / "test.run"))
+    assert sorted(one[:2] for one in again) == sorted(one[:2] for one in expected)
+    scores = {one[:2]: one.score for one in expected}
+    assert [one.score for one in again] == pytest.approx(
+        [scores[one[:2]] for one in again], abs=1e-5
+    )
+    assert main(["rank", str(run), *options, "--depth", "2"]) == 0
+    few = [line for _, line in read_run(file)]
+    assert len(few) == 60 and {one[:2] for one in few} <= set(scores)
+
+
+def test_lists_ranked_again_are_best_first(backbone, collection_folder):
+    collection = open_collection(str(collection_folder))
+    ranker = TextRanker(PairWiseBertRanker(backbone, max_length=24))
+    found = reranked(ranker, collection.queries, collection.corpus, collection.candidates["test"])
+    assert sorted(found.doc_rows) == sorted(collection.candidates["test"].doc_rows)
+    for query in found.query_rows.tolist():
+        rows, scores = found.of(query)
+        own = ranker.score(
+            [(collection.queries.texts[query], collection.corpus.texts[int(row)]) for row in rows]
+        )
+        assert scores == pytest.approx(own, abs=1e-5) and (np.diff(scores) <= 0).all()
