@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted(ROOT.glob("experiments/*/*.yaml"))
 GRIDS = [file for file in FILES if file.parent.name == "grids"]
 NEGATIVES = "runs/data/wikiqa-negatives"  # of experiments/pool_negatives.py
-SCORES = "scores:runs/scores/"  # of ltr score
+SCORES = "runs/scores/"  # of ltr score
 CONFIGS = [file for file in FILES if file not in GRIDS]
 
 

@@ -82,7 +82,7 @@ HONOURED = (
     "--trainer.gradient_clip_val 0.5",
     "--trainer.precision bf16-mixed",
     "--data.loading.num_workers 1",
-    "--data.evaluation.batch_size 3",
+    "--data.eval_batch_size 3",
     "--data.path ../letor/../letor",
     "--trainer.val_check_interval 0.5",
     "--last.every_n_steps 2",
