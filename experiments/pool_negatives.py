@@ -68,7 +68,7 @@ def main() -> None:
             )
         np.save(Path(temporary, "ids.npy"), ids)
         np.save(Path(temporary, "distances.npy"), distances)
-        given = ["--distances", f"{temporary}/distances.npy", "--data.path", asked.data]
+        given = ["--distances", f"{temporary}/distances.npy", "--data", asked.data]
         raise SystemExit(
             ltr(["negatives", "import", f"{temporary}/ids.npy", str(asked.folder), *given])
         )

@@ -3,32 +3,63 @@
 import importlib
 import os
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from ltr.errors import InputError
 
+# The function of each command, imported when it is called: Lightning takes seconds to import.
+FUNCTIONS = {
+    "rank": "ltr.cli.use:rank",
+    "search": "ltr.cli.use:search",
+    "export": "ltr.cli.use:export",
+    "score": "ltr.cli.use:score",
+    "compare": "ltr.cli.compare:compare",
+    "reproduce": "ltr.cli.reproduce:reproduce",
+    "negatives import": "ltr.cli.negatives:import_negatives",
+    "negatives diff": "ltr.cli.negatives:diff",
+    "negatives audit": "ltr.cli.negatives:audit",
+    "doctor": "ltr.cli.doctor:doctor",
+}
+# Of Lightning's command line; these take a configuration.
+CONFIGURED = ("fit", "validate", "test", "predict", "mine")
+
 
 def run(args: list[str]) -> None:
-    """Run a command; an InputError for what the user can mend."""
+    """Run a command; an InputError for what the user can mend.
+
+    Args:
+        args: the command with its arguments; not empty.
+    """
     with suppress(FileNotFoundError):  # of a folder that was removed
-        if (
-            os.getcwd() not in sys.path
-        ):  # a class of one's own in the working directory, also for the console script
+        # A class of one's own in the working directory is found by the console script, too.
+        if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
-    if args[0] in (
-        "compare",
-        "grid",
-        "reproduce",
-        "doctor",
-    ):  # without the others: Lightning takes seconds to import
-        return importlib.import_module(f"ltr.cli.{args[0]}").run(args[1:])
-    if args[0] in ("rank", "search", "export", "score"):
-        from ltr.cli import use
+    if args[0] in CONFIGURED:
+        from ltr.cli.training import run_configured
 
-        return use.run(args[0], args[1:])
-    from ltr.cli import command
+        run_configured(args)
+        return
+    if args[0] == "grid":
+        from ltr.cli.grid import run_grid
 
-    return command.run(args)
+        run_grid(args[1:])
+        return
+    n_words = 2 if " ".join(args[:2]) in FUNCTIONS else 1
+    command = " ".join(args[:n_words])
+    if command not in FUNCTIONS:
+        commands = ", ".join([*CONFIGURED, "grid", *FUNCTIONS])
+        given = " ".join(args[:2]) if args[0] == "negatives" else args[0]
+        raise InputError(f"the command must be one of {commands}, got {given!r}; see ltr --help")
+    from ltr.cli.arguments import call_with
+
+    module, _, name = FUNCTIONS[command].partition(":")
+    function = vars(importlib.import_module(module))[name]
+    with ExitStack() as stack:
+        if args[0] == "negatives":  # its stdout is for people: what collections and models say, too
+            from ltr.run.log import speaking
+
+            stack.enter_context(speaking(leads=True))
+        call_with(function, args[n_words:], f"ltr {command}")
 
 
 def one_line(error: BaseException) -> str | None:

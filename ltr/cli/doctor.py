@@ -2,7 +2,6 @@
 
 import sys
 
-import jsonargparse
 from rich.console import Console
 from rich.table import Table
 
@@ -11,28 +10,29 @@ from ltr.doctor import examine
 COLOURS = {"ok": "green", "fell back": "yellow", "wrong": "bold red"}
 
 
-def run(args: list[str]) -> None:
-    """Parse the arguments after ``ltr doctor``, run the checks, and print a table, or in a pipe
-    lines with tabs.
+def doctor(*, backbone: str | None = None) -> None:
+    """Check what this machine computes: kernels, search, processes.
+
+    Prints a table, or in a pipe lines with tabs. Ends with code 1 if a check found wrong numbers,
+    and nothing else is used instead.
+
+    Args:
+        backbone: The encoder that is checked: a hub id, a folder, or package:NAME. None: a tiny
+            BERT with new weights.
 
     Raises:
         InputError: if the backbone can't be loaded.
-        SystemExit: with code 1 if a check found wrong numbers, and nothing else is used instead.
     """
-    parser = jsonargparse.ArgumentParser(
-        prog="ltr doctor", description=__doc__, exit_on_error=False, allow_abbrev=False
-    )
-    help = "The encoder that is checked: a hub id, a folder, or package:NAME. Default: a tiny BERT with new weights."
-    parser.add_argument("--backbone", type=str | None, default=None, help=help)
+    on_terminal = sys.stdout.isatty()
     findings = []
-    for finding in examine(parser.parse_args(args).backbone):
+    for finding in examine(backbone):
         findings.append(finding)
-        if not sys.stdout.isatty():  # at once: a check that hangs shows behind which line
+        if not on_terminal:  # at once: a check that hangs shows behind which line
             print(*finding, sep="\t", flush=True)
-    if sys.stdout.isatty():
+    if on_terminal:
         table = Table("what", "uses", "result", "why")
-        for one in findings:
-            table.add_row(*one, style=COLOURS.get(one.result))
+        for finding in findings:
+            table.add_row(*finding, style=COLOURS.get(finding.result))
         Console(markup=False).print(table)
-    if any(one.result == "wrong" for one in findings):
+    if any(finding.result == "wrong" for finding in findings):
         raise SystemExit(1)

@@ -1,31 +1,15 @@
 """What the user is told of an error: one line, with the path of the option at fault."""
 
-import re
 import tempfile
 import traceback
 
 import jsonargparse
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from ltr.cli.arguments import parser_reason
 from ltr.data.files import FULL, cache_root
 from ltr.errors import InputError
 from ltr.module import RankerModule
-
-LONGEST = 400  # letters of what the parser says
-# What the parser says, and what is better said.
-PARSER = [
-    (r"Does not validate against any of the Union subtypes Subtypes: \[.*?\] Errors: - ", ""),
-    (r" - Expected a <class .*| Given value type:.*| - Not a valid subclass of .*", ""),
-    (r"- Expected a path but \S+ either not accessible or invalid - ", ""),
-    (r'^Parser key "([^"]+)": ', r"\1: "),
-    (
-        r"Import path (\S+) does not correspond to a subclass of (\w+)",
-        r"\1 is no \2; name a class that derives from it",
-    ),
-    (r"Expected a dot import path string: (\w+)", r"there is no \1"),
-    (r"Problem with given class_path '([^']+)': ", r"\1: "),
-    (r"(?:typing\.Literal|<class) ?['\[]([^\]>]*)['\]]>?", r"\1"),
-]
 
 
 def one_line(error: BaseException) -> str | None:
@@ -58,16 +42,7 @@ def one_line(error: BaseException) -> str | None:
         if parsed
         else "LTR_DEBUG=1 shows where"
     )
-    return f"{_reason(text)} ({hint})"
-
-
-def _reason(text: str) -> str:
-    """What the parser has against a value, without the other types that it has tried, and without
-    the value again.
-    """
-    for pattern, better in PARSER:
-        text = re.sub(pattern, better, text)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return f"{parser_reason(text)} ({hint})"
 
 
 def input_error(error: BaseException | None) -> InputError | None:

@@ -11,11 +11,10 @@ from torch import nn
 
 from ltr.callbacks import HardNegativeMining
 from ltr.data.artefact import key_of
-from ltr.data.collection import Collection
-from ltr.data.trec import Ranked, write_run
 from ltr.datamodules import RankingDataModule, TripletDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
+from ltr.mining.exported import write_trec
 from ltr.mining.filters import Recipe
 from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
@@ -146,21 +145,3 @@ class _Mining(LightningModule):
 
     def predict_step(self, batch: int, batch_idx: int) -> int:
         return batch  # all is done
-
-
-def write_trec(file: str, negatives: MinedNegatives, collection: Collection) -> None:
-    """Write negatives as a run file, hardest first; the score is 1 / rank."""
-    by_query, (queries, docs) = negatives.lists(), (collection.queries.ids, collection.corpus.ids)
-    ranked = (
-        (query, enumerate(by_query.of(query)[0].tolist(), start=1))
-        for query in by_query.query_rows.tolist()
-    )
-    write_run(
-        file,
-        (
-            Ranked(queries[query], docs[doc], 1 / rank)
-            for query, found in ranked
-            for rank, doc in found
-        ),
-        "mined",
-    )

@@ -1,29 +1,34 @@
-"""``ltr negatives``: folders of negatives made of other files, compared, and audited."""
+"""``ltr negatives import``, ``diff`` and ``audit``: folders of negatives made of other files,
+compared, and checked for relevant documents.
+"""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
-import jsonargparse
 import numpy as np
-import pandas as pd
+import transformers
 
-from ltr.cli.audit import Data, audit
-from ltr.data.collection import Collection, open_collection
+from ltr.data.collection import open_collection
 from ltr.data.files import write_whole
-from ltr.data.texts import TextTable, beginning
 from ltr.errors import InputError
-from ltr.mining.diff import overlap, side_by_side
+from ltr.mining.audit import find_suspects
+from ltr.mining.audit_report import audit_lines, audit_tsv
+from ltr.mining.diff import side_by_side
+from ltr.mining.diff_report import diff_lines, diff_tsv
 from ltr.mining.imported import negatives_of_file
+from ltr.mining.judge import Judge, open_judge
 from ltr.mining.negatives import MinedNegatives
+from ltr.mining.overlay import Policy, save_overlay
+from ltr.models.ranker import digest_of_weights
+from ltr.run.folder import RunFolder
+from ltr.run.yaml_files import read_yaml
 
+# Lines go through the log, which is silent once nobody reads any more (ltr negatives diff … | head):
+# the command goes on.
 log = logging.getLogger(__name__)
 
-SHOWN = 3  # queries that changed, and suspects
-LETTERS = 100  # of a text
 
-
-def import_negatives(source: str, output: str, data: Data, distances: str | None = None) -> None:
+def import_negatives(source: str, output: str, *, data: str, distances: str | None = None) -> None:
     """Make a folder of negatives of a run file, an array or a table.
 
     Args:
@@ -35,21 +40,22 @@ def import_negatives(source: str, output: str, data: Data, distances: str | None
         distances: An array [Q, K] (.npy) beside that of rows: the Euclidean distances of documents
             and queries.
     """
-    if Path(output).exists():
+    folder = Path(output)
+    if folder.exists():
         raise InputError(f"{output} must be a new folder, and is there already; name another one")
-    collection = open_collection(data.path)
-    found = negatives_of_file(
-        Path(source), collection, None if distances is None else Path(distances)
-    )
-    found.save(Path(output), collection)
-    counts = found.manifest["counts"]
-    known = "with distances" if found.has_distances else "without distances"
+    collection = open_collection(data)
+    distances_file = None if distances is None else Path(distances)
+    negatives = negatives_of_file(Path(source), collection, distances_file)
+    negatives.save(folder, collection)
+    counts = negatives.manifest["counts"]
+    n_queries = negatives.manifest["mined_queries"]
+    with_or_without = "with" if negatives.has_distances else "without"
     log.info(
-        "%s: %d negatives of %d queries, %s",
+        "%s: %d negatives of %d queries, %s distances",
         output,
         counts["chosen"],
-        found.manifest["mined_queries"],
-        known,
+        n_queries,
+        with_or_without,
     )
     if counts["relevant"]:
         log.info(
@@ -57,13 +63,14 @@ def import_negatives(source: str, output: str, data: Data, distances: str | None
             counts["relevant"],
         )
     if "train" in collection.qrels:
-        without = np.setdiff1d(collection.qrels["train"].query_rows, found.lists().query_rows)
-        if len(without):
-            log.info("  %d training queries have none", len(without))
+        training_rows = collection.qrels["train"].query_rows
+        rows_without = np.setdiff1d(training_rows, negatives.lists().query_rows)
+        if len(rows_without):
+            log.info("  %d training queries have none", len(rows_without))
     log.info("  to train on them: --data.negatives %s", output)
 
 
-def diff(first: str, second: str, data: Data, tsv: str | None = None) -> None:
+def diff(first: str, second: str, *, data: str, tsv: str | None = None) -> None:
     """Compare two folders of negatives: overlap, moved ranks, queries that changed most, likely
     false negatives.
 
@@ -73,84 +80,98 @@ def diff(first: str, second: str, data: Data, tsv: str | None = None) -> None:
         data: The collection.
         tsv: Also write all pairs of queries and documents to this file.
     """
-    collection = open_collection(data.path)
-    folders = [MinedNegatives.open(Path(path), collection) for path in (first, second)]
-    for path, one in zip((first, second), folders, strict=True):
-        if not (one.ids >= 0).any():
+    collection = open_collection(data)
+    both = []
+    for path in (first, second):
+        negatives = MinedNegatives.open(Path(path), collection)
+        if not (negatives.ids >= 0).any():
             raise InputError(f"{path}: there must be a negative to compare, and there is none")
-    pairs = side_by_side(*folders)
-    for line in _told(pairs, collection):
+        both.append(negatives)
+    pairs = side_by_side(*both)
+    for line in diff_lines(pairs, collection):
         log.info("%s", line)
     if tsv is not None:
-        write_whole(
-            tsv,
-            [
-                _named(pairs, collection).to_csv(
-                    sep="\t", index=False, float_format="%.6g", lineterminator="\n"
-                )
-            ],
-        )
+        write_whole(tsv, [diff_tsv(pairs, collection)])
         log.info("all %d pairs are in %s", len(pairs), tsv)
 
 
-def _told(pairs: pd.DataFrame, collection: Collection) -> Iterator[str]:
-    in_both = pairs[["rank_1", "rank_2"]].notna().all(axis=1)
-    in_all = overlap(pairs)
-    n = pairs[["rank_1", "rank_2"]].notna().sum()
-    yield f"{n.iloc[0]:,} and {n.iloc[1]:,} negatives, {in_both.sum():,} in both; {len(in_all):,} queries in both"
-    for k in (1, 5, 10, np.inf):
-        one = overlap(pairs, k).mean()
-        name = "all" if k == np.inf else f"first {k}"
-        yield f"  {name:8} {one['share']:7.1%} of the first folder's are in the second; Jaccard {one['jaccard']:.3f}"
-    yield f"  a negative of both moves by {(pairs['rank_1'] - pairs['rank_2']).abs().mean():.1f} places on average"
-    yield "changed most:"
-    for query, value in in_all["jaccard"].nsmallest(SHOWN).items():
-        yield f"  {value:.3f} {_shown(collection.queries, query)}"
-    if pairs["near"].isna().all():
-        yield "no folder says how far relevant documents are, which would tell likely false negatives"
-        return
-    suspects = pairs[pairs["suspected"]].sort_values("near", kind="stable")
-    yield f"likely false negatives (in both, nearer than relevant documents are on average): {len(suspects):,} pairs"
-    for one in suspects.head(SHOWN).itertuples():
-        yield f"  {_shown(collection.queries, one.query)}"
-        near = f"rank {one.rank_1:.0f} and {one.rank_2:.0f}, at {one.near:.0%} of that distance"
-        yield f"    {near}: {_shown(collection.corpus, one.doc)}"
+def audit(
+    folder: str,
+    *,
+    judge: str | None = None,
+    data: str | None = None,
+    margin: float = 0.0,
+    max_length: int | None = None,
+    tsv: str | None = None,
+    policy: Policy | None = None,
+    grade: float = 1.0,
+) -> None:
+    """List negatives that a judge scores above the relevant document, and write an overlay that
+    training reads.
 
-
-def _shown(table: TextTable, row: int) -> str:
-    return f"{table.ids[row]}: {beginning(table.texts[row], LETTERS)}"
-
-
-def _named(pairs: pd.DataFrame, collection: Collection) -> pd.DataFrame:
-    """The pairs with ids for rows, and with texts where they are suspected."""
-    texts = {}
-    for name, table in (("query", collection.queries), ("doc", collection.corpus)):
-        suspects = pairs[name].where(pairs["suspected"])
-        texts[f"{name}_text"] = suspects.map(
-            lambda row, t=table: beginning(t.texts[int(row)], LETTERS), "ignore"
+    Args:
+        folder: A folder of negatives.
+        judge: The ranker of texts that scores them: hub id, folder, package:NAME, or a run folder
+            or checkpoint.
+        data: The collection. None: that of the run in whose folder the negatives lie.
+        margin: Also list what scores below the relevant document by less than this, in units of the
+            judge's score.
+        max_length: Tokens that the judge reads; None: its usual ones. A run has its own.
+        tsv: Write all that is listed to this file, with texts and scores.
+        policy: What training does with them: drop, relabel or soft. None: no overlay is written.
+        grade: Of documents that are relabelled.
+    """
+    if judge is None:
+        raise InputError("the audit needs a ranker that judges; name it: --judge MODEL")
+    if not grade > 0:
+        raise InputError(
+            f"--grade must be above 0, got {grade}; to leave the documents out take --policy drop"
         )
-        texts[name] = pairs[name].map(lambda row, t=table: t.ids[row])
-    whole = pairs.assign(**texts, suspected=pairs["suspected"].astype(int))
-    return whole[
-        [
-            "query",
-            "doc",
-            "rank_1",
-            "rank_2",
-            "distance_1",
-            "distance_2",
-            "suspected",
-            "query_text",
-            "doc_text",
-        ]
-    ]
-
-
-COMMANDS = {"import": import_negatives, "diff": diff, "audit": audit}
-
-
-def run(args: list[str]) -> None:
-    """Parse the arguments after ``ltr negatives``, and do what they say."""
-    jsonargparse.auto_cli(
-        COMMANDS, args=args, prog="ltr negatives", exit_on_error=False, allow_abbrev=False
+    transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
+    base = Path(folder)
+    collection = open_collection(_data_of_run(base) if data is None else data)
+    negatives = MinedNegatives.open(base, collection)
+    ranker = open_judge(judge, max_length)
+    relevant = collection.learnable("train")
+    suspects, counts = find_suspects(negatives, relevant, Judge(judge, ranker, collection), margin)
+    for line in audit_lines(suspects, counts, collection):
+        log.info("%s", line)
+    if tsv is not None:
+        write_whole(tsv, audit_tsv(suspects, negatives, collection))
+        log.info("all of them are in %s", tsv)
+    if policy is None or not counts["suspects"]:
+        return
+    manifest = {
+        "key": negatives.manifest.get("key"),
+        "content": negatives.lists().digest(),
+        "counts": counts,
+        "policy": policy,
+        "judge": judge,
+        "weights": digest_of_weights(ranker),
+        "margin": margin,
+        "grade": grade,
+    }
+    overlay = save_overlay(
+        base,
+        collection,
+        manifest,
+        query_rows=suspects.query_rows,
+        doc_rows=suspects.doc_rows,
+        scores=suspects.scores,
+        labels=suspects.labels(policy, grade),
     )
+    log.info("to train on the negatives with it: --data.negatives %s", overlay)
+
+
+def _data_of_run(negatives: Path) -> str:
+    """The collection of the run that mined a folder: RUN/negatives/NAME."""
+    run = RunFolder(negatives.resolve().parent.parent)
+    path = None
+    if run.config.is_file():
+        data = (read_yaml(run.config) or {}).get("data") or {}
+        path = (data.get("init_args") or {}).get("path")
+    if path is None:
+        raise InputError(
+            f"{negatives} lies in no run that tells its collection; name it: --data FOLDER"
+        )
+    return path

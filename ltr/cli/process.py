@@ -10,10 +10,10 @@ from multiprocessing.connection import wait
 from ltr.cli.program import main
 from ltr.errors import InputError, Terminated
 
-PRELOADED = ["ltr.cli.command", "ltr.datamodules", "ltr.models", "ltr.losses"]
+PRELOADED = ["ltr.cli.training", "ltr.datamodules", "ltr.models", "ltr.losses"]
 
 
-def call(args: list[str]) -> None:
+def run_in_process(args: list[str]) -> None:
     """Run a command and wait for it.
 
     Raises:

@@ -43,6 +43,9 @@ LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derive
 """
 
 
+HELP = {"-h", "--help"}
+
+
 def main(args: list[str] | None = None) -> int:
     """Run a command and return the exit code: 0; 2 for bad input (one line on stderr); 130, 143 or
     129 after a signal.
@@ -54,7 +57,7 @@ def main(args: list[str] | None = None) -> int:
         for known in NAMES:
             signal.signal(known, signal.SIG_IGN)
     try:
-        if not args or args[0] in ("-h", "--help"):
+        if not args or args[0] in HELP or (args[0] == "negatives" and set(args[1:2]) & HELP):
             print(USAGE, end="", flush=True)
             return 0
         if args[0] == "--version":

@@ -2,14 +2,12 @@
 others, and teaches.
 """
 
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import jsonargparse
 from rich.console import Console
 from rich.table import Table
 
@@ -29,36 +27,9 @@ from ltr.use.teaching import Teacher, lists_to_score, score_lists
 STDIN = "-"
 
 
-def run(command: str, args: list[str]) -> None:
-    """Parse the arguments after one of these commands, and do what they say."""
-    functions: dict[str, Callable[..., None]] = {
-        "rank": rank,
-        "search": search,
-        "export": export,
-        "score": score,
-    }
-    n_words = next((at for at, word in enumerate(args) if word.startswith("-")), len(args))
-    words = args[:n_words]
-    args = args[n_words:]
-    if command == "score" and words:
-        args = ["--rankers", json.dumps(words), *args]
-    else:
-        names = ("--ranker", "--folder") if command == "export" else ("--ranker",)
-        args = (
-            [part for pair in zip(names, words, strict=False) for part in pair]
-            + words[len(names) :]
-            + args
-        )
-    options: dict[str, Any] = {
-        "exit_on_error": False,
-        "allow_abbrev": False,
-        "as_positional": False,
-    }
-    jsonargparse.auto_cli(functions[command], args=args, prog=f"ltr {command} RANKER", **options)
-
-
 def rank(
     ranker: str,
+    *,
     query: str = "",
     documents: str | None = None,
     k: int = 10,
@@ -111,6 +82,7 @@ def rank(
 
 def search(
     ranker: str,
+    *,
     corpus: str,
     query: str = STDIN,
     queries: str | None = None,
@@ -164,7 +136,7 @@ def search(
 
 
 def export(
-    ranker: str, folder: str, to: Form = "sentence-transformers", int8: str | None = None
+    ranker: str, folder: str, *, to: Form = "sentence-transformers", int8: str | None = None
 ) -> None:
     """Write a folder that sentence-transformers, transformers or onnxruntime loads, with a model
     card.
@@ -186,6 +158,7 @@ def export(
 
 def score(
     rankers: list[str],
+    *,
     data: str,
     output: str,
     split: Literal["train", "dev", "test"] = "train",

@@ -4,15 +4,20 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import torch
 
 from ltr.data.collection import Collection
-from ltr.data.formats import FeatureVectors, PairsAndTexts
+from ltr.data.formats import FeatureVectors, JoinedPairs, PairsAndTexts
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
+from ltr.models.cross_encoder import PairWiseBertRanker
+from ltr.models.named import open_ranker
 from ltr.models.ranker import Ranker
 from ltr.processes import rank, summed, together, world_size
 from ltr.search.scores import pair_scores
+
+PAIR_TOKENS = 256  # that a judge of no run reads, as a PairWiseBertRanker does in training
 
 
 @dataclass
@@ -85,3 +90,23 @@ class Judge:
             )
         )
         return [np.fromiter(islice(scores, size), np.float32, size) for size in sizes]
+
+
+def open_judge(name: str, max_length: int | None = None) -> Ranker:
+    """A ranker of texts by name, to score with; see :func:`ltr.models.named.open_ranker`.
+
+    Args:
+        name: run folder, checkpoint, folder, ``package:NAME`` or hub id.
+        max_length: tokens that it reads; None: those of the model, but 256 of a pair at most. A run
+            has its own.
+
+    Raises:
+        InputError: if it can't be loaded.
+    """
+    named = open_ranker(name, "--judge", "texts", max_length=max_length)
+    ranker = named.ranker
+    has_no_length_of_its_own = named.file is None and max_length is None
+    if has_no_length_of_its_own and isinstance(ranker, PairWiseBertRanker):
+        shorter = min(ranker.reads.max_length, PAIR_TOKENS)
+        ranker.reads = JoinedPairs(ranker.tokenizer, shorter)
+    return ranker.eval().requires_grad_(False).to("cuda" if torch.cuda.is_available() else "cpu")

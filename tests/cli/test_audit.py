@@ -12,9 +12,10 @@ import yaml
 from transformers import BertConfig, BertForSequenceClassification
 
 from ltr.__main__ import main
-from ltr.cli.audit import Data, audit, judge_named
+from ltr.cli.negatives import audit
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
+from ltr.mining.judge import open_judge
 from ltr.mining.miner import Miner
 from ltr.mining.overlay import Overlay
 from ltr.models import DualEncoder, PairWiseBertRanker
@@ -36,7 +37,7 @@ def mined(tmp_path_factory, collection_folder, backbone):
 
 @pytest.fixture
 def told(caplog):
-    caplog.set_level(logging.INFO, "ltr.cli.audit")
+    caplog.set_level(logging.INFO, "ltr.cli.negatives")
     return lambda: caplog.messages
 
 
@@ -48,7 +49,7 @@ def test_it_lists_them_and_writes_an_overlay(mined, collection_folder, backbone,
         "policy": "relabel",
         "grade": 2,
     }
-    audit(str(mined), backbone, Data(str(collection_folder)), **options)
+    audit(str(mined), judge=backbone, data=str(collection_folder), **options)
     said = "\n".join(told())
     with open(tmp_path / "all.tsv", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -84,13 +85,13 @@ def test_it_lists_them_and_writes_an_overlay(mined, collection_folder, backbone,
 
 def test_the_collection_is_that_of_the_run(mined, backbone, tmp_path, told):
     before = sorted(mined.parent.iterdir())
-    audit(str(mined), backbone, margin=-9.0, policy="drop")
+    audit(str(mined), judge=backbone, margin=-9.0, policy="drop")
     assert "likely false negatives: 0 (0.0%), of 0 queries" in told()
     assert sorted(mined.parent.iterdir()) == before, "there is nothing to drop"
     with pytest.raises(
-        InputError, match="lies in no run that tells its collection; name it: --data.path"
+        InputError, match="lies in no run that tells its collection; name it: --data FOLDER"
     ):
-        audit(str(tmp_path), backbone)
+        audit(str(tmp_path), judge=backbone)
 
 
 def test_a_judge_is_a_ready_cross_encoder_or_else_a_dual_encoder(backbone, tmp_path):
@@ -105,13 +106,13 @@ def test_a_judge_is_a_ready_cross_encoder_or_else_a_dual_encoder(backbone, tmp_p
     BertForSequenceClassification(
         BertConfig(vocab_size=len(tokenizer), num_labels=1, **sizes)
     ).save_pretrained(tmp_path)
-    judge = judge_named(str(tmp_path), 24)
+    judge = open_judge(str(tmp_path), 24)
     assert (
         isinstance(judge, PairWiseBertRanker)
         and judge.has_own_head
         and judge.reads.max_length == 24
     )
-    assert isinstance(judge_named(backbone), DualEncoder)
+    assert isinstance(open_judge(backbone), DualEncoder)
 
 
 def test_what_does_not_fit_is_one_line(mined, backbone, tmp_path):
@@ -155,7 +156,7 @@ def test_as_it_is_typed_with_the_judge_of_a_run(
         str(tmp_path / "judge"),
     ]
     assert main(fit) == 0
-    assert isinstance(judge_named(str(tmp_path / "judge")), PairWiseBertRanker)
+    assert isinstance(open_judge(str(tmp_path / "judge")), PairWiseBertRanker)
     capsys.readouterr()
     assert (
         main(

@@ -16,9 +16,9 @@ import yaml
 from filelock import FileLock, Timeout
 
 from ltr.__main__ import main
-from ltr.cli.grid import _content, _deciding, chosen_by_name
 from ltr.errors import InputError
 from ltr.grid import Grid
+from ltr.grid.folder import GridFolder, deciding
 from tests.conftest import write_letor
 from tests.run.resumes import BASE
 
@@ -90,9 +90,7 @@ def test_only_asks_on_each_axis_that_has_one_of_its_names(folder, capfd, only, m
     rates = {"low": {"model.lr": 0.001}, "high": {"model.lr": 0.01}}
     write_grid(folder, axes={"loss": LOSSES, "rate": rates}, seeds=[0])
     grid = Grid.read(Path("grids/losses.yaml"))
-    assert sorted(
-        str(one.experiment) for one in chosen_by_name(grid, list(grid.cells()), only)
-    ) == sorted(missing)
+    assert sorted(str(cell.experiment) for cell in grid.cells(only=only)) == sorted(missing)
 
 
 def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_to_it(
@@ -115,7 +113,9 @@ def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_
     assert "holds a run that no grid has made" in capfd.readouterr().err
     grid = Grid.read(Path("grids/losses.yaml"))
     (cell,) = (one for one in grid.cells() if one.folder == Path("ranknet/seed=1"))
-    (run / "cell.json").write_text(json.dumps(_content(grid, cell, options[-2:])))
+    (run / "cell.json").write_text(
+        json.dumps(GridFolder(grid, Path("runs/losses"), options[-2:]).content(cell))
+    )
     hold = f"import filelock, time; lock = filelock.FileLock({str(run / '.cell')!r}); lock.acquire(); print('held', flush=True)"
     other = subprocess.Popen(
         [sys.executable, "-c", f"{hold}; time.sleep(60)"], stdout=subprocess.PIPE
@@ -218,8 +218,8 @@ def test_a_cell_of_two_processes(folder):
 
 
 def test_options_that_add_do_not_replace_each_other():
-    def deciding(*words):
-        return _deciding({"base": [], "seed": 0, "options": [*words]})
+    def said(*words):
+        return deciding({"base": [], "seed": 0, "options": [*words]})
 
     adding = (
         ("--trainer.callbacks+", "mine.A"),
@@ -227,14 +227,12 @@ def test_options_that_add_do_not_replace_each_other():
         ("--trainer.callbacks", "[]"),
     )
     orders = [
-        deciding(*(word for at in order for word in adding[at])) for order in permutations(range(3))
+        said(*(word for at in order for word in adding[at])) for order in permutations(range(3))
     ]
     assert (
         len({str(one) for one in orders}) == 5
     )  # that B was added first means nothing once the list is emptied
-    assert deciding("--model.lr", "1", "--wandb", "x", "--model.lr", "2") == deciding(
-        "--model.lr", "2"
-    )
+    assert said("--model.lr", "1", "--wandb", "x", "--model.lr", "2") == said("--model.lr", "2")
 
 
 @pytest.mark.parametrize(
@@ -382,7 +380,7 @@ def test_a_file_that_is_no_grid_is_one_line(case, folder, capsys):
             ["grids/losses.yaml", "--only", "mse"],
             "--only must name values of an axis, ranknet, softmax; got mse",
         ),
-        (["grids/losses.yaml", "--seed", "3"], "ltr grid does not know '--seed 3'"),
+        (["grids/losses.yaml", "--seed", "3"], "unrecognized arguments: --seed 3"),
     ],
 )
 def test_bad_arguments_are_one_line(args, text, folder, capsys):

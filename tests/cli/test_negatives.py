@@ -27,7 +27,7 @@ def pool(folder, file, queries, docs):
 
 
 def test_import_a_run_and_train_on_it(tmp_path, collection_folder, backbone, capsys):
-    data = ["--data.path", str(collection_folder)]
+    data = ["--data", str(collection_folder)]
     out = tmp_path / "bm25"
     assert (
         main(
@@ -49,7 +49,8 @@ def test_import_a_run_and_train_on_it(tmp_path, collection_folder, backbone, cap
         "fit",
         "--data",
         "TripletDataModule",
-        *data,
+        "--data.path",
+        str(collection_folder),
         "--data.negatives",
         str(out),
         "--data.negatives_per_query",
@@ -106,7 +107,7 @@ def folder_with_distances(folder, collection, distances):
 
 
 def test_diff_tells_what_changed(tmp_path, collection_folder, capsys):
-    data = ["--data.path", str(collection_folder)]
+    data = ["--data", str(collection_folder)]
     table = tmp_path / "all.tsv"
     a = str(tmp_path / "a")
     b = str(tmp_path / "b")
@@ -143,9 +144,7 @@ def test_diff_shows_likely_false_negatives_with_their_texts(tmp_path, collection
     a = folder_with_distances(tmp_path / "a", collection, [0.1, 0.9])
     b = folder_with_distances(tmp_path / "b", collection, [0.2, 0.4])
     assert (
-        main(
-            ["negatives", "diff", a, b, "--data.path", str(collection_folder), "--tsv", str(table)]
-        )
+        main(["negatives", "diff", a, b, "--data", str(collection_folder), "--tsv", str(table)])
         == 0
     )
     told = capsys.readouterr().out
@@ -163,26 +162,33 @@ def test_diff_shows_likely_false_negatives_with_their_texts(tmp_path, collection
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["import", "a.trec", "out"], "import.data.path"),
+        (["import", "a.trec", "out"], "required: data"),
         (
-            ["import", "a.trec", "out", "--data.path", "nowhere"],
+            ["import", "a.trec", "out", "--data", "nowhere"],
             "nowhere: there is no such data folder or file",
         ),
-        (["import", "no.trec", "out", "--data.path", "DATA"], "no.trec: there is no such file"),
+        (["import", "no.trec", "out", "--data", "DATA"], "no.trec: there is no such file"),
         (
-            ["import", "a.trec", ".", "--data.path", "DATA"],
+            ["import", "a.trec", ".", "--data", "DATA"],
             ". must be a new folder, and is there already",
         ),
         (
-            ["diff", "x", "y", "--data.path", "DATA"],
+            ["diff", "x", "y", "--data", "DATA"],
             "x: negatives must be 'candidates', 'bm25', 'random' or a folder with",
         ),
         (
-            ["diff", "empty", "empty", "--data.path", "DATA"],
+            ["diff", "empty", "empty", "--data", "DATA"],
             "empty: there must be a negative to compare, and there is none",
         ),
-        (["merge"], "invalid choice: 'merge'"),
-        ([], "subcommand"),
+        (
+            ["merge"],
+            "negatives import, negatives diff, negatives audit, doctor, got 'negatives merge'",
+        ),
+        ([], "negatives import, negatives diff, negatives audit, doctor, got 'negatives'"),
+        (
+            ["import", "a.trec", "out", "--data.path", "DATA"],
+            "ltr negatives import has no configuration, and so no option --data.path",
+        ),
     ],
 )
 def test_what_can_be_mended_is_one_line(
@@ -212,7 +218,7 @@ def test_the_manifest_says_where_they_come_from(tmp_path, collection_folder):
                 "import",
                 source,
                 str(tmp_path / "out"),
-                "--data.path",
+                "--data",
                 str(collection_folder),
             ]
         )
@@ -228,7 +234,7 @@ def test_the_manifest_says_where_they_come_from(tmp_path, collection_folder):
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path, collection_folder):
     """As in ``ltr negatives diff … | head -1``; the table of ``--tsv`` is written all the same."""
-    data = ["--data.path", str(collection_folder)]
+    data = ["--data", str(collection_folder)]
     out = str(tmp_path / "bm25")
     table = tmp_path / "pairs.tsv"
     assert (

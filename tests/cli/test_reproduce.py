@@ -8,7 +8,7 @@ import yaml
 
 from ltr import __version__
 from ltr.__main__ import main
-from ltr.cli.reproduce import told
+from ltr.compare.reproduction import reproduction_lines
 from ltr.compare.runs import Run
 from ltr.errors import InputError
 from tests.conftest import write_letor
@@ -121,13 +121,13 @@ def run_of(value, **evaluated):
     ],
 )
 def test_verdicts_by_hand(now, verdict):
-    (line,) = told(run_of(0.5), run_of(now), [run_of(0.52), run_of(0.54)])
+    (line,) = reproduction_lines(run_of(0.5), run_of(now), [run_of(0.52), run_of(0.54)])
     assert line == f"AP: 0.5000 then, {now:.4f} now: {verdict}"
 
 
 def test_other_data_is_no_reproduction():
     with pytest.raises(InputError, match="was tested on other data"):
-        told(run_of(0.5, judgements="a"), run_of(0.5, judgements="b"), [])
+        reproduction_lines(run_of(0.5, judgements="a"), run_of(0.5, judgements="b"), [])
 
 
 def test_metadata_lie_beside_the_run_file_and_say_what_made_it(config):

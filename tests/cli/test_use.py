@@ -16,6 +16,7 @@ def test_a_query_on_the_command_line(tmp_path, backbone, capsys):
     (tmp_path / "d.txt").write_text("w1 w2\nw9\nw3 w4\tw5\n")
     model = tmp_path / "exported"
     PairWiseBertRanker(backbone, max_length=20).save(model)
+    capsys.readouterr()  # what packages say when they are imported
     assert (
         main(
             [

@@ -10,11 +10,11 @@ import torch
 
 import ltr
 from ltr.callbacks import HardNegativeMining
-from ltr.cli.audit import judge_named
 from ltr.errors import InputError
 from ltr.in_batch import OtherQueries
 from ltr.losses import SoftmaxLoss
 from ltr.margins import FromQuery
+from ltr.mining.judge import open_judge
 from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker
 from ltr.models.named import open_ranker, ranker_named
 from ltr.module import RankerModule
@@ -130,7 +130,7 @@ def through(door, name, kind, backbone):
     if door == "load":
         return ltr.load(name).model
     if door == "--judge":
-        return judge_named(name)
+        return open_judge(name)
     if door in ("judge", "miner"):
         return getattr(HardNegativeMining(**{door: name}), door)
     if door == "guide":

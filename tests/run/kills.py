@@ -79,7 +79,7 @@ class Child:
         else:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(
-                ["tests.run.kills", "ltr.cli.command", "ltr.datamodules", "ltr.module"]
+                ["tests.run.kills", "ltr.cli.training", "ltr.datamodules", "ltr.module"]
             )
             self.process = context.Process(target=_run, args=(args, output, dict(os.environ)))
             self.process.start()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ltr.cli.arguments import _checked, expanded
+from ltr.cli.configuration import _checked, expanded
 from ltr.errors import InputError
 
 
@@ -68,13 +68,6 @@ def test_an_option_that_has_moved(tmp_path, old, said):
         with pytest.raises(InputError) as error:
             expanded(["fit", f"--data.{words[0]}", words[1]])
         assert str(error.value) == f"--{said}"
-
-
-def test_an_unknown_command():
-    with pytest.raises(
-        InputError, match="must be one of fit, validate, test, predict, mine, negatives, got 'fti'"
-    ):
-        expanded(["fti"])
 
 
 def test_a_key_that_is_no_option_and_holds_nothing(tmp_path, capsys, monkeypatch):

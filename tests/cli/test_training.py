@@ -271,7 +271,8 @@ BAD = {
     "unknown command": (
         ["fti"],
         {},
-        "must be one of fit, validate, test, predict, mine, negatives, got 'fti'",
+        "the command must be one of fit, validate, test, predict, mine, grid, rank, search, export, score, "
+        "compare, reproduce, negatives import, negatives diff, negatives audit, doctor, got 'fti'; see ltr --help",
     ),
     "unknown class path": (
         [],

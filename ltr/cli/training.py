@@ -20,12 +20,10 @@ import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.utilities import rank_zero_only
 
 from ltr.callbacks import HardNegativeMining
-from ltr.checkpoint import read_checkpoint
-from ltr.cli import negatives
-from ltr.cli.arguments import COMMANDS, ModelHelp, check_keys, expanded
+from ltr.cli import CONFIGURED
+from ltr.cli.configuration import ModelHelp, check_keys, expanded
 from ltr.cli.messages import input_error, path_of
 from ltr.cli.mine import MiningTrainer, mining_of
 from ltr.data.files import write_whole
@@ -34,30 +32,30 @@ from ltr.errors import InputError
 from ltr.in_batch import OwnLists
 from ltr.module import METRICS, RankerModule, is_trial
 from ltr.run.checkpoints import Best, Checkpoints, Last
-from ltr.run.folder import RunFolder, second_name
-from ltr.run.identity import check_same, identity, of_ranker
+from ltr.run.folder import RunFolder
+from ltr.run.identity import identity
 from ltr.run.log import Progress, speaking
 from ltr.run.loggers import loggers, wandb_run_ended
-from ltr.run.progress import finished
 from ltr.run.results import RunWriter, below_start, reached, read_metrics, told_ceiling
+from ltr.run.start import (
+    Limits,
+    NothingToDo,
+    checkpoint_to_measure,
+    checkpoint_to_resume,
+    is_rank_0,
+)
 from ltr.run.trainer import check_callbacks, check_options
 from ltr.run.weights import take_weights
 
 log = logging.getLogger(__name__)
 
 
-class NothingToDo(Exception):
-    """A run is finished, and was told to resume."""
-
-
-def run(args: list[str]) -> None:
+def run_configured(args: list[str]) -> None:
     """Parse the arguments and run the command; an InputError for what the user can mend."""
     transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
     with ExitStack() as stack:
-        log_into = stack.enter_context(speaking(leads=_is_rank_0()))
+        log_into = stack.enter_context(speaking(leads=is_rank_0()))
         stack.enter_context(wandb_run_ended())
-        if args[0] == "negatives":
-            return negatives.run(args[1:])
         try:
             RankerCLI(stack, log_into, expanded(args))
         except NothingToDo as done:
@@ -117,7 +115,7 @@ class RankerCLI(LightningCLI):
                 },
                 save_config_callback=RunConfig,
                 save_config_kwargs={"save_to_log_dir": False},
-                parser_kwargs=strict | {command: strict for command in COMMANDS},
+                parser_kwargs=strict | {command: strict for command in CONFIGURED},
                 args=args,
             )
         except Exception as error:  # names an option by its path in the configuration: data.batch_size for batch_size
@@ -155,84 +153,18 @@ class RankerCLI(LightningCLI):
         folder = RunFolder(config.trainer.default_root_dir or _run_folder(config, plain))
         config.trainer.default_root_dir = str(folder.path)
         folder.check_writable()
-        if _is_rank_0():
+        if is_rank_0():
             self._held.enter_context(folder.owned())
         if self.subcommand == "fit":
-            config.ckpt_path = self._to_resume(folder, config)
+            limits = Limits(
+                config.trainer.max_epochs, config.trainer.max_steps, config.trainer.max_time
+            )
+            checkpoint = checkpoint_to_resume(folder, config.ckpt_path, self._identity, limits)
         else:
-            config.ckpt_path = self._to_measure(folder, config.ckpt_path)
+            checkpoint = checkpoint_to_measure(folder, config.ckpt_path, self._identity)
+        config.ckpt_path = checkpoint
         config.weights_only = True  # a checkpoint is never code
         self._log_into(folder.log)
-
-    def _to_resume(self, folder: RunFolder, config: jsonargparse.Namespace) -> str | None:
-        """The checkpoint that ``fit`` resumes from; None begins a run."""
-        asked = config.ckpt_path
-        if asked is None:
-            if folder.holds_weights() and _is_rank_0():
-                raise InputError(
-                    f"{folder.path} already holds a run; resume it (ltr fit {quote(str(folder.path))}), choose another folder "
-                    "(--trainer.default_root_dir), or remove it"
-                )
-            return None
-        found = (
-            folder.to_resume()
-            if asked == "last"
-            else folder.to_measure("best")
-            if asked == "best"
-            else asked
-        )
-        if found is None and folder.holds_weights():
-            hint = "to start from them: another folder, --init_from"
-            raise InputError(f"{folder.path} holds weights that no run can resume from; {hint}")
-        if found is None:
-            log.info("%s holds no checkpoint yet; the run begins", folder.path)
-            return None
-        checkpoint = read_checkpoint(found)
-        own = Path(found).resolve().parent == folder.checkpoints.resolve()
-        hint = "to start a new run from its weights, take another folder and --init_from"
-        if folder.holds_weights() and not own:
-            raise InputError(f"--ckpt_path {found} is not of the run in {folder.path}; {hint}")
-        if "optimizer_states" not in checkpoint:
-            raise InputError(
-                f"--ckpt_path {found} holds weights only, and no run can resume from it; {hint}"
-            )
-        check_same(self._identity, checkpoint.get("run", {}).get("identity", {}), str(found), hint)
-        done = finished(
-            checkpoint, config.trainer.max_epochs, config.trainer.max_steps, config.trainer.max_time
-        )
-        if done is not None and not own:
-            raise InputError(f"--ckpt_path {found}: {done}, so nothing is left to train; {hint}")
-        if done is not None:
-            if (
-                Path(found) == folder.best and not folder.last.is_file() and _is_rank_0()
-            ):  # killed between the two files
-                second_name(folder.best, folder.last)
-            raise NothingToDo(
-                f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}"
-            )
-        log.info("resuming from %s, step %d", found, checkpoint["global_step"])
-        return str(found)
-
-    def _to_measure(self, folder: RunFolder, asked: str | None) -> str | None:
-        """The checkpoint that is measured; None for the weights that the model starts from."""
-        if asked is None:
-            if folder.holds_weights():
-                others = "choose another folder (--trainer.default_root_dir) for those that the model starts from"
-                which = "say which to take (--ckpt_path best or last)"
-                raise InputError(f"{folder.path} holds trained weights; {which}, or {others}")
-            log.warning(
-                "no --ckpt_path: the weights that the model starts from are used, not trained ones"
-            )
-            return None
-        found = str(folder.to_measure(asked)) if asked in ("best", "last") else asked
-        then = of_ranker(read_checkpoint(found).get("run", {}).get("identity", {}))
-        check_same(
-            of_ranker(self._identity),
-            then,
-            found,
-            "take the configuration of its run: ltr test RUN",
-        )
-        return found
 
     def after_instantiate_classes(self) -> None:
         """Tell the data what the ranker reads. Take the weights of another run where the configuration
@@ -361,7 +293,7 @@ class _Parsed(RankerCLI):
         """Nothing."""
 
 
-def metrics_of(args: list[str]) -> list[str]:
+def parsed_metrics(args: list[str]) -> list[str]:
     """The metrics of a command, which is parsed alone: its parser and its checks of plain options
     have nothing against it.
     """
@@ -402,7 +334,3 @@ def _run_folder(config: jsonargparse.Namespace, plain: dict[str, Any]) -> Path:
         options = json.dumps([plain[name] for name in ("model", "data", "trainer")])
         parts += (f"sweep-{hashlib.sha256(options.encode()).hexdigest()[:8]}",)
     return Path("runs", *parts, f"seed={config.seed_everything}")
-
-
-def _is_rank_0() -> bool:
-    return rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it without declaring it

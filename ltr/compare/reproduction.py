@@ -1,0 +1,79 @@
+"""A run that was made again: are its numbers those of the first time?"""
+
+import math
+import statistics
+from contextlib import suppress
+from pathlib import Path
+
+from scipy import stats
+
+from ltr.compare.runs import Run, check_alike, experiments, read_run
+from ltr.errors import InputError
+
+SAME = 1e-6  # what float32 sums may differ by on the same machine
+LEAST_SEEDS = 3  # for an interval of one more seed
+
+
+def other_seeds(folder: Path) -> list[Run]:
+    """The other seeds of the experiment of a run, as far as they can be compared with it."""
+    others = []
+    own = folder.absolute()
+    for other in sorted(own.parent.glob("seed=*")):
+        if other == own:
+            continue
+        with suppress(InputError):
+            (both,) = experiments([str(own), str(other)])
+            for metric in both.runs[0].test["conventions"]:
+                check_alike([both], metric)
+            others.append(read_run(other))
+    return others
+
+
+def reproduction_lines(then: Run, now: Run, others: list[Run]) -> list[str]:
+    """A line for each metric: *same*, *within seeds* (a further seed may be as far away), or *not*.
+
+    Within seeds is what lies in the 95 % prediction interval of one further seed, by the seeds that
+    are there: mean ± t · s · √(1 + 1/n), with the deviation s of n seeds and the quantile t of
+    Student's distribution with n − 1 degrees of freedom.
+
+    Args:
+        then: the run.
+        now: the run that was made again.
+        others: seeds of the same experiment.
+
+    Raises:
+        InputError: if the two were tested on other data.
+    """
+    if then.test["evaluated"] != now.test["evaluated"]:
+        raise InputError(
+            f"{now.folder} was tested on other data than {then.folder}; restore the data"
+        )
+    lines = []
+    for metric in then.test["conventions"]:
+        old = _value(then, metric)
+        new = _value(now, metric)
+        seeds = [old, *(_value(other, metric) for other in others if metric in other.test)]
+        verdict = _verdict(old, new, [value for value in seeds if not math.isnan(value)])
+        lines.append(f"{metric}: {old:.4f} then, {new:.4f} now: {verdict}")
+    return lines
+
+
+def _value(run: Run, metric: str) -> float:
+    """The value of a metric, NaN where no query could be measured."""
+    value = run.test[metric]
+    return math.nan if value is None else value
+
+
+def _verdict(old: float, new: float, seeds: list[float]) -> str:
+    if math.isnan(old) and math.isnan(new):
+        return "same"
+    if abs(old - new) <= SAME * max(1.0, abs(old)):
+        return "same"
+    if len(seeds) < LEAST_SEEDS:
+        return "not the same; there are no three seeds to say what a seed is worth"
+    mean = statistics.mean(seeds)
+    deviation = statistics.stdev(seeds)
+    quantile = float(stats.t.ppf(0.975, len(seeds) - 1))
+    reach = quantile * deviation * math.sqrt(1 + 1 / len(seeds))
+    is_within = abs(new - mean) <= reach
+    return f"{'within seeds' if is_within else 'not within seeds'} ({mean:.4f} ± {reach:.4f})"

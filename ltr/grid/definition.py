@@ -1,0 +1,274 @@
+"""A family of experiments: a base configuration and the options that vary, as one file."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from ltr.errors import InputError
+from ltr.run.yaml_files import read_yaml
+
+KEYS = {"base", "options", "axes", "seeds", "choose", "metrics", "baseline"}
+REQUIRED = {"base", "axes"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid.
+
+    Attributes:
+        names: of its value on each axis.
+        options: of ``ltr fit``, by path.
+        seed: of ``seed_everything``.
+    """
+
+    names: tuple[str, ...]
+    options: Mapping[str, Any]
+    seed: int
+
+    @property
+    def experiment(self) -> Path:
+        """The folder of its experiment, within that of the grid."""
+        return experiment_folder(self.names)
+
+    @property
+    def folder(self) -> Path:
+        """The run folder, within that of the grid."""
+        return self.experiment / f"seed={self.seed}"
+
+    def words(self) -> list[str]:
+        """The options as the command line takes them."""
+        words = []
+        for name, value in self.options.items():
+            words += [f"--{name}", as_word(value)]
+        return words
+
+
+def experiment_folder(names: Sequence[str]) -> Path:
+    """The folder of the experiment with these values on the axes, within that of the grid."""
+    return Path(*names) if names else Path("base")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations of the values on some axes, each with several seeds.
+
+    Attributes:
+        name: of the file.
+        base: the configurations that all share, one layer over the other.
+        options: of all cells, by path.
+        axes: by name, the options of each of its named values.
+        seeds: of each combination.
+        choose: the axis whose value is chosen on dev with the first seed; only that one is trained
+            with the others.
+        metrics: that the experiments are compared by; none: the first one.
+        baseline: values of axes that the others on their axis are compared with; none: the first
+            experiment.
+    """
+
+    name: str
+    base: tuple[Path, ...]
+    axes: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    choose: str | None = None
+    metrics: tuple[str, ...] = ()
+    baseline: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, file: Path) -> "Grid":
+        """Read a grid file.
+
+        Raises:
+            InputError: if it is no YAML, or something in it is unknown or has another form.
+        """
+        if not file.is_file():
+            raise InputError(f"{file}: there is no such grid file")
+        content = read_yaml(file, "a grid") or {}
+        if not REQUIRED <= content.keys() <= KEYS:
+            optional = ", ".join(sorted(KEYS - REQUIRED))
+            keys = ", ".join(sorted(map(str, content)))
+            raise InputError(
+                f"{file}: a grid must have base and axes, and perhaps {optional}; got {keys}"
+            )
+        axes = _axes(file, content["axes"])
+        grid = cls(
+            name=file.stem,
+            base=_base(file, content["base"]),
+            axes=axes,
+            options=_mapping(file, "options", content.get("options")),
+            seeds=_seeds(file, content.get("seeds", [0, 1, 2])),
+            choose=_choose(file, content.get("choose"), axes),
+            metrics=tuple(map(str, _as_list(content.get("metrics")))),
+            baseline=tuple(map(str, _as_list(content.get("baseline")))),
+        )
+        values = grid.values()
+        for name in grid.baseline:
+            if name not in values:
+                raise InputError(
+                    f"{file}: baseline must be a value of an axis, {', '.join(values)}, got {name!r}"
+                )
+        if any("seed_everything" in cell.options for cell in grid.cells()):
+            raise InputError(f"{file}: seeds are named by seeds, not by the option seed_everything")
+        return grid
+
+    def values(self) -> list[str]:
+        """The names of the values of all axes."""
+        return [name for axis in self.axes.values() for name in axis]
+
+    def cells(self, seeds: Sequence[int] | None = None, only: Sequence[str] = ()) -> Iterator[Cell]:
+        """The cells: the seeds of an experiment one after the other.
+
+        Args:
+            seeds: of each combination; None: those of the file.
+            only: names of values. On each axis that has some of them, a cell has one of them.
+
+        Raises:
+            InputError: if no axis has one of these names.
+        """
+        unknown = sorted(set(only) - {*self.values()})
+        if unknown:
+            raise InputError(
+                f"--only must name values of an axis, {', '.join(self.values())}; got {', '.join(unknown)}"
+            )
+        axes = []
+        for axis in self.axes.values():
+            kept = axis.keys() & {*only}
+            axes.append([(name, axis[name]) for name in axis if not kept or name in kept])
+        for values in product(*axes):
+            options = dict(self.options)
+            for _, options_of_value in values:
+                options |= options_of_value
+            names = tuple(name for name, _ in values)
+            for seed in self.seeds if seeds is None else seeds:
+                yield Cell(names, options, seed)
+
+    def pairs(
+        self, combinations: Sequence[tuple[str, ...]]
+    ) -> tuple[list[tuple[int, int]], list[str]]:
+        """Which combinations to compare, by their places: each with its neighbour that has the
+        value of a baseline.
+
+        What was chosen does not count: it may differ. Without a baseline, each is compared with the
+        first one.
+
+        Returns:
+            The pairs; and a line for each combination that has no such neighbour.
+        """
+        if not self.baseline:
+            return [(place, 0) for place in range(1, len(combinations))], []
+        place_of = {self.fixed_names(names): place for place, names in enumerate(combinations)}
+        pairs: list[tuple[int, int]] = []
+        lonely: list[str] = []
+        for base in self.baseline:
+            axis = next(n for n, values in enumerate(self.axes.values()) if base in values)
+            for place, names in enumerate(combinations):
+                neighbour = (*names[:axis], base, *names[axis + 1 :])
+                other = place_of.get(self.fixed_names(neighbour))
+                if other is None:
+                    lonely.append(
+                        f"{'/'.join(names)} is not compared with {base}, which is not there"
+                    )
+                elif other != place and (other, place) not in pairs:
+                    pairs.append((place, other))
+        return list(dict.fromkeys(pairs)), lonely
+
+    def fixed_names(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The names of a combination on the axes of which nothing is chosen. Cells that share them
+        are those among which one is chosen.
+        """
+        named = zip(self.axes, names, strict=True)
+        return tuple(name for axis, name in named if axis != self.choose)
+
+
+def as_word(value: Any) -> str:
+    """A value as the command line takes it."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _mapping(file: Path, key: str, content: Any) -> dict[str, Any]:
+    if not isinstance(content or {}, dict):
+        raise InputError(f"{file}: {key} must be names with their values, got {content!r}")
+    return content or {}
+
+
+def _base(file: Path, content: Any) -> tuple[Path, ...]:
+    paths = tuple(file.parent / str(name) for name in _as_list(content))
+    for path in paths or (file.parent / "None",):
+        if not path.is_file():
+            raise InputError(f"{file}: base {path} is not there; paths count from the grid's file")
+    return paths
+
+
+def _axes(file: Path, content: Any) -> dict[str, dict[str, dict[str, Any]]]:
+    axes = _mapping(file, "axes", content)
+    return {str(name): _values_of_axis(file, str(name), axes[name]) for name in axes}
+
+
+def _seeds(file: Path, content: Any) -> tuple[int, ...]:
+    # bool is a kind of int
+    if not (
+        isinstance(content, list)
+        and content
+        and all(type(seed) is int and seed >= 0 for seed in content)
+    ):
+        raise InputError(f"{file}: seeds must be a list of whole numbers, got {content!r}")
+    return tuple(dict.fromkeys(content))
+
+
+def _choose(file: Path, content: Any, axes: Mapping[str, Any]) -> str | None:
+    if content is None or (isinstance(content, str) and content in axes):
+        return content
+    raise InputError(f"{file}: choose must be one of the axes {', '.join(axes)}, got {content!r}")
+
+
+def _values_of_axis(file: Path, axis: str, content: Any) -> dict[str, dict[str, Any]]:
+    """The named values of an axis: a list of values of the option that the axis is named after, or
+    names with their options.
+    """
+    named: list[tuple[str, dict[str, Any]]] = []
+    if isinstance(content, list) and content:
+        option = axis.rpartition(".")[2]
+        for value in content:
+            named.append((f"{option}={_short(value)}", {axis: value}))
+    elif isinstance(content, dict) and content and _are_options(content.values()):
+        for name, options in content.items():
+            named.append((as_word(name), options or {}))
+    else:
+        raise InputError(
+            f"{file}: the axis {axis} must be a list of values, or names with their options, as in 'ranknet: {{model.loss: ltr.losses.RankNetLoss}}'; got {content!r}"
+        )
+    values: dict[str, dict[str, Any]] = {}
+    for name, options in named:
+        folder = "".join(letter if _fits_folder(letter) else "_" for letter in name)
+        if folder in values or not folder.strip(". "):
+            raise InputError(
+                f"{file}: the values of {axis} must have names of their own, fit for folders; got {name!r}"
+            )
+        values[folder] = options
+    return values
+
+
+def _are_options(values: Any) -> bool:
+    return all(options is None or isinstance(options, dict) for options in values)
+
+
+def _fits_folder(letter: str) -> bool:
+    return letter.isalnum() or letter in " .,=+-_"
+
+
+def _short(value: Any) -> str:
+    """The name of a value in a list: of a class path or a path its last part."""
+    if isinstance(value, str):
+        return value.rpartition("/" if "/" in value else ".")[2] or value
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return as_word(value)
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,222 @@
+"""The runs of a grid in a folder: which cells are made, and how the others are."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from ltr.compare.runs import is_tested
+from ltr.data.files import write_whole
+from ltr.errors import InputError
+from ltr.grid.definition import Cell, Grid
+from ltr.run.folder import RunFolder
+from ltr.run.yaml_files import read_yaml
+
+# Options that change no result.
+FREE_OPTIONS = {
+    "--trainer.enable_progress_bar",
+    "--trainer.enable_model_summary",
+    "--trainer.log_every_n_steps",
+    "--wandb",
+}
+
+
+@dataclass(frozen=True)
+class GridFolder:
+    """The runs of a grid, ``root/<value on each axis>/seed=<n>``. Several processes may make them at
+    once and share the work.
+
+    Args:
+        grid: what its file says.
+        root: the folder.
+        fit_options: of ``ltr fit`` for all cells, as the command line takes them, beside those of
+            the file: names and values in turn.
+    """
+
+    grid: Grid
+    root: Path
+    fit_options: Sequence[str] = ()
+
+    def run_folder(self, cell: Cell) -> RunFolder:
+        """Where a cell lies, or will."""
+        return RunFolder(self.root / cell.folder)
+
+    def fit_words(self, cell: Cell) -> list[str]:
+        """The command that trains a cell, but for its folder and its seed."""
+        words = ["fit"]
+        for file in self.grid.base:
+            words += ["--config", str(file)]
+        return [*words, *cell.words(), *self.fit_options]
+
+    def missing(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells that are not made yet."""
+        return [cell for cell in cells if not self.is_made(cell)]
+
+    def is_made(self, cell: Cell) -> bool:
+        """Whether a cell was trained and tested.
+
+        Raises:
+            InputError: if the run there is of another grid file, of other options, or of no grid.
+        """
+        run = self.run_folder(cell)
+        if not run.config.is_file():  # nothing was trained: a cell that was refused may be mended
+            return False
+        if not run.cell.is_file():
+            raise InputError(
+                f"{run.path} holds a run that no grid has made; name another folder (--runs)"
+            )
+        now = deciding(self.content(cell))
+        try:
+            then = deciding(json.loads(run.cell.read_text()))
+        except (ValueError, KeyError, TypeError, AttributeError):  # damaged: all of it differs
+            then = {}
+        differing = [name for name in now.keys() | then.keys() if now.get(name) != then.get(name)]
+        if differing:
+            names = ", ".join(sorted(differing))
+            raise InputError(
+                f"{run.path} was made by other options than {self.grid.name} has now ({names}); remove it, or name another folder (--runs)"
+            )
+        # An interrupted test is made again.
+        return is_tested(run.path) and run.ranking.is_file() and _reached_its_end(run)
+
+    def content(self, cell: Cell) -> dict[str, Any]:
+        """What makes a cell what it is. It lies in the cell's run folder."""
+        return {
+            "base": [file.read_text() for file in self.grid.base],
+            "options": [*cell.words(), *self.fit_options],
+            "seed": cell.seed,
+        }
+
+    def make(self, cells: Sequence[Cell], run_command: Callable[[list[str]], None]) -> None:
+        """Train and test cells; wait for those that other processes make.
+
+        Where a run fails, the others are made all the same: it may be the middle of the night.
+
+        Args:
+            cells: in this order.
+            run_command: runs a command of ltr, given by its words, and waits for it. It raises an
+                InputError where the command fails.
+
+        Raises:
+            InputError: in the end, if some failed.
+        """
+        elsewhere = list[Cell]()  # another process works on them
+        failed = list[str]()
+
+        def make_one(cell: Cell, wait: bool) -> None:
+            try:
+                if not self._make_one(cell, run_command, wait):
+                    elsewhere.append(cell)
+            except InputError as error:
+                print(f"{self.root / cell.folder}: {error}", file=sys.stderr, flush=True)
+                failed.append(str(cell.folder))
+
+        for number, cell in enumerate(cells, start=1):
+            print(f"{self.root / cell.folder} ({number} of {len(cells)})", flush=True)
+            make_one(cell, wait=False)
+        for cell in list(elsewhere):
+            print(f"{self.root / cell.folder}: another process works on it; waiting", flush=True)
+            make_one(cell, wait=True)
+        if failed:
+            raise InputError(
+                f"{self.root}: {len(failed)} of {len(cells)} runs failed, see above: {', '.join(failed)}; called again, ltr grid makes these alone"
+            )
+
+    def _make_one(self, cell: Cell, run_command: Callable[[list[str]], None], wait: bool) -> bool:
+        """Train and test a cell; False where another process does, and nobody is to wait for it."""
+        run = self.run_folder(cell)
+        run.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(run.path / ".cell", timeout=-1 if wait else 0, poll_interval=0.5):
+                if self.is_made(cell):  # by now
+                    return True
+                write_whole(run.cell, [json.dumps(self.content(cell), indent=1), "\n"])
+                where = ["--trainer.default_root_dir", str(run.path)]
+                seed = ["--seed_everything", str(cell.seed)]
+                run_command([*self.fit_words(cell), *where, *seed, "--ckpt_path", "last"])
+                run_command(["test", str(run.path)])
+                return True
+        except Timeout:
+            return False
+
+    def chosen_on_dev(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Of the cells that differ on the chosen axis alone, the one that is best on dev.
+
+        Args:
+            cells: of one seed.
+
+        Raises:
+            InputError: if one is not made, or kept no best weights.
+        """
+        from ltr.run.checkpoints import Best  # Lightning takes seconds to import
+
+        best_of: dict[tuple[str, ...], Cell] = {}  # by the names that its rivals share
+        score_of: dict[tuple[str, ...], float] = {}
+        for cell in cells:
+            run = self.run_folder(cell)
+            if not run.ranking.is_file():
+                raise InputError(
+                    f"{run.path} is not there yet, so nothing can be chosen; leave out --table to make it"
+                )
+            if not run.best.is_file():
+                raise InputError(
+                    f"{run.path} has no best.ckpt, so nothing can be chosen on dev; it wants a dev split and best.monitor"
+                )
+            monitor = (read_yaml(run.config) or {})["best"]["monitor"]
+            score = max(run.kept_scores(monitor).values())  # higher is better
+            value = Best(monitor).sign * score
+            print(f"{cell.experiment}: {monitor} {value:.4f} with seed {cell.seed}")
+            rivals = self.grid.fixed_names(cell.names)
+            if rivals not in score_of or score > score_of[rivals]:
+                best_of[rivals] = cell
+                score_of[rivals] = score
+        chosen = list(best_of.values())
+        names = ", ".join(str(cell.experiment) for cell in chosen)
+        print("chosen on dev:", names, flush=True)
+        return chosen
+
+
+def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes a cell's result: the base's files, and each option as it was said last, with
+    what ``--option+`` has added.
+
+    Args:
+        content: see :meth:`GridFolder.content`.
+    """
+    words = content["options"]
+    values_of = dict[str, list[str]]()
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        option = name.removesuffix("+")
+        if name.endswith("+"):
+            values_of[option] = [*values_of.get(option, ["base"]), value]
+        else:
+            values_of[option] = [value]
+    decides = {name: values for name, values in values_of.items() if name not in FREE_OPTIONS}
+    return {"base": content["base"], "seed": content["seed"]} | decides
+
+
+def _reached_its_end(run: RunFolder) -> bool:
+    """Whether a run has done all its steps. Where its last weights were removed, its results stand;
+    where they are damaged, not.
+    """
+    # Lightning takes seconds to import.
+    from ltr.checkpoint import read_checkpoint
+    from ltr.run.progress import finished
+
+    if not run.last.is_file():
+        return True
+    trainer = (read_yaml(run.config) or {})["trainer"]
+    max_time = trainer["max_time"]
+    if isinstance(max_time, str) and max_time.startswith("{"):
+        max_time = yaml.safe_load(max_time)  # the parser dumps a mapping as text
+    with suppress(InputError):
+        checkpoint = read_checkpoint(run.last, quick=True)
+        done = finished(checkpoint, trainer["max_epochs"], trainer["max_steps"], max_time)
+        return done is not None
+    return False

@@ -1,0 +1,20 @@
+"""Mined negatives as a run file, for other tools."""
+
+from collections.abc import Iterator
+
+from ltr.data.collection import Collection
+from ltr.data.trec import Ranked, write_run
+from ltr.mining.negatives import MinedNegatives
+
+
+def write_trec(file: str, negatives: MinedNegatives, collection: Collection) -> None:
+    """Write negatives as a run file in TREC format, hardest first; the score is 1 / rank."""
+    write_run(file, _ranked(negatives, collection), "mined")
+
+
+def _ranked(negatives: MinedNegatives, collection: Collection) -> Iterator[Ranked]:
+    lists = negatives.lists()
+    for query in lists.query_rows.tolist():
+        doc_rows = lists.of(query)[0].tolist()
+        for rank, doc in enumerate(doc_rows, start=1):
+            yield Ranked(collection.queries.ids[query], collection.corpus.ids[doc], 1 / rank)

@@ -1,0 +1,132 @@
+"""The weights that a command starts from: those of a run that goes on, or those that are measured."""
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from shlex import quote
+from typing import Any, NamedTuple
+
+from lightning.pytorch.utilities import rank_zero_only
+
+from ltr.checkpoint import read_checkpoint
+from ltr.errors import InputError
+from ltr.run.folder import RunFolder, second_name
+from ltr.run.identity import check_same, of_ranker
+from ltr.run.progress import finished
+
+log = logging.getLogger(__name__)
+
+NEW_RUN = "to start a new run from its weights, take another folder and --init_from"
+
+
+class NothingToDo(Exception):
+    """A run is finished, and was told to resume."""
+
+
+class Limits(NamedTuple):
+    """Where a training ends; see :func:`ltr.run.progress.finished`."""
+
+    max_epochs: int | None
+    max_steps: int
+    max_time: str | timedelta | dict[str, int] | None
+
+
+def is_rank_0() -> bool:
+    """Whether this is the first process of the run."""
+    return rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it without declaring it
+
+
+def checkpoint_to_resume(
+    folder: RunFolder, requested: str | None, identity: Mapping[str, Any], limits: Limits
+) -> str | None:
+    """The checkpoint that ``fit`` resumes from; None begins a run.
+
+    Args:
+        folder: of the run.
+        requested: ``--ckpt_path``: ``last``, ``best``, a file, or None.
+        identity: of the configuration, see :mod:`ltr.run.identity`.
+        limits: of its trainer.
+
+    Raises:
+        InputError: if the folder holds a run that is not to be resumed, or nothing can resume from
+            what was named.
+        NothingToDo: if the run is finished.
+    """
+    if requested is None:
+        if folder.holds_weights() and is_rank_0():
+            raise InputError(
+                f"{folder.path} already holds a run; resume it (ltr fit {quote(str(folder.path))}), choose another folder "
+                "(--trainer.default_root_dir), or remove it"
+            )
+        return None
+    file = _named_checkpoint(folder, requested)
+    if file is None:
+        if folder.holds_weights():
+            raise InputError(
+                f"{folder.path} holds weights that no run can resume from; to start from them: another folder, --init_from"
+            )
+        log.info("%s holds no checkpoint yet; the run begins", folder.path)
+        return None
+    checkpoint = read_checkpoint(file)
+    is_of_this_run = Path(file).resolve().parent == folder.checkpoints.resolve()
+    if folder.holds_weights() and not is_of_this_run:
+        raise InputError(f"--ckpt_path {file} is not of the run in {folder.path}; {NEW_RUN}")
+    if "optimizer_states" not in checkpoint:
+        raise InputError(
+            f"--ckpt_path {file} holds weights only, and no run can resume from it; {NEW_RUN}"
+        )
+    check_same(identity, checkpoint.get("run", {}).get("identity", {}), str(file), NEW_RUN)
+    done = finished(checkpoint, *limits)
+    if done is None:
+        log.info("resuming from %s, step %d", file, checkpoint["global_step"])
+        return str(file)
+    if not is_of_this_run:
+        raise InputError(f"--ckpt_path {file}: {done}, so nothing is left to train; {NEW_RUN}")
+    if Path(file) == folder.best and not folder.last.is_file() and is_rank_0():
+        second_name(folder.best, folder.last)  # the run was killed between the two files
+    raise NothingToDo(
+        f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}"
+    )
+
+
+def _named_checkpoint(folder: RunFolder, requested: str) -> Path | str | None:
+    """The file, or the URL as it stands."""
+    if requested == "last":
+        return folder.to_resume()
+    if requested == "best":
+        return folder.to_measure("best")
+    return requested
+
+
+def checkpoint_to_measure(
+    folder: RunFolder, requested: str | None, identity: Mapping[str, Any]
+) -> str | None:
+    """The checkpoint that a command measures; None for the weights that the model starts from.
+
+    Args:
+        folder: of the run.
+        requested: ``--ckpt_path``: ``best``, ``last``, a file, or None.
+        identity: of the configuration, see :mod:`ltr.run.identity`.
+
+    Raises:
+        InputError: if it is not there, is of another ranker, or none was named where there are
+            several.
+    """
+    if requested is None:
+        if folder.holds_weights():
+            raise InputError(
+                f"{folder.path} holds trained weights; say which to take (--ckpt_path best or last), or choose another folder "
+                "(--trainer.default_root_dir) for those that the model starts from"
+            )
+        log.warning(
+            "no --ckpt_path: the weights that the model starts from are used, not trained ones"
+        )
+        return None
+    file = requested
+    if requested in ("best", "last"):
+        file = str(folder.to_measure(requested))
+    then = read_checkpoint(file).get("run", {}).get("identity", {})
+    hint = "take the configuration of its run: ltr test RUN"
+    check_same(of_ranker(identity), of_ranker(then), file, hint)
+    return file
