@@ -1,7 +1,7 @@
 """The arguments of the commands that take a configuration, before the parser sees them."""
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,42 +24,55 @@ def expanded(args: list[str]) -> list[str]:
     Raises:
         InputError: for a folder that holds no run, or a configuration file that can't be read.
     """
-    command, *rest = args
-    if rest and not rest[0].startswith("-"):
-        folder = RunFolder(rest[0])
-        if not folder.config.is_file():
-            raise InputError(
-                f"{folder.path} must be a run folder, but there is no {folder.config}; or name a file by --config"
-            )
-        own = ["--config", str(folder.config), "--trainer.default_root_dir", str(folder.path)]
-        if not any(option.partition("=")[0] == "--ckpt_path" for option in rest):
-            found = (
-                (folder.to_resume() or "last") if command == "fit" else folder.to_measure("best")
-            )
-            own += ["--ckpt_path", str(found)]
-        rest = own + data_elsewhere(folder) + rest[1:]
-    checked = list(_checked(rest))
-    check_names(checked)
-    return [command, *checked]
+    command, *words = args
+    if words and not words[0].startswith("-"):
+        words = _options_of_run(RunFolder(words[0]), command, words[1:]) + words[1:]
+    words = list(_without_empty_files(words))
+    check_names(words)
+    return [command, *words]
+
+
+def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[str]:
+    """The options that a run folder stands for, beside others that are given."""
+    if not folder.config.is_file():
+        raise InputError(
+            f"{folder.path} must be a run folder, but there is no {folder.config}; or name a file by --config"
+        )
+    options = ["--config", str(folder.config), "--trainer.default_root_dir", str(folder.path)]
+    if not any(word.partition("=")[0] == "--ckpt_path" for word in others):
+        if command == "fit":
+            checkpoint = folder.to_resume() or "last"
+        else:
+            checkpoint = folder.to_measure("best")
+        options += ["--ckpt_path", str(checkpoint)]
+    return options + data_elsewhere(folder)
 
 
 def data_elsewhere(folder: RunFolder) -> list[str]:
     """The option of the data, where its path counts from the working directory that the run was
     started in.
     """
-    path = ((read_yaml(folder.config) or {}).get("data", {}).get("init_args") or {}).get("path")
-    before = read_metrics(folder.results).get("directory")
-    if (
-        path is None
-        or before is None
-        or Path(before) == Path.cwd()
-        or not Path(before, path).exists()
-    ):
+    data = (read_yaml(folder.config) or {}).get("data", {})
+    path = (data.get("init_args") or {}).get("path")
+    directory = read_metrics(folder.results).get("directory")
+    if path is None or directory is None or Path(directory) == Path.cwd():
         return []
-    return ["--data.path", str(Path(before, path))]
+    path_then = Path(directory, path)
+    return ["--data.path", str(path_then)] if path_then.exists() else []
 
 
-def _checked(args: Iterable[str]) -> Iterator[str]:
+def _configuration_files(words: Sequence[str]) -> Iterator[str]:
+    """The files that the words name by ``--config``, as far as they are there: the parser says what
+    is wrong with the others.
+    """
+    for word, next_word in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        file = value if equals else next_word
+        if name in CONFIG and Path(file).is_file():
+            yield file
+
+
+def _without_empty_files(args: Iterable[str]) -> Iterator[str]:
     """The arguments without configuration files that hold nothing, which the parser would refuse."""
     words = iter(args)
     for word in words:
@@ -68,10 +81,10 @@ def _checked(args: Iterable[str]) -> Iterator[str]:
             yield word
             continue
         file = value if equals else next(words, "")
-        if (
-            not Path(file).is_file() or read_yaml(Path(file)) is not None
-        ):  # the parser says what is wrong with a name
-            yield from (name, file)
+        is_empty = Path(file).is_file() and read_yaml(Path(file)) is None
+        if not is_empty:
+            yield name
+            yield file
 
 
 # Options of the data that have moved into a part.
@@ -86,68 +99,61 @@ MOVED = {
     "unscored": "labels.unscored",
     "label_deviation": "labels.deviation",
 }
+MOVED_OF_TEXTS = {"eval_batch_size": "evaluation.batch_size"}  # a FeatureDataModule still has it
 
 
-def check_names(args: Iterable[str]) -> None:
+def check_names(words: Sequence[str]) -> None:
     """Raise an InputError for an option of the data by a name that it had before.
 
     Args:
-        args: of a command, with its configuration files.
+        words: the arguments of a command, with its configuration files.
     """
-    words = list(args)
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        name, _, value = word.partition("=")
-        if name in CONFIG:
-            file = value or following
-            if not Path(file).is_file():  # the parser says what is wrong with a name
-                continue
-            data = (read_yaml(Path(file)) or {}).get("data")
-            if isinstance(data, dict):
-                given = data.get("init_args") or {}
-                _refuse_old_names(given, f"{file}: ", data.get("class_path", ""))
-        elif name.startswith("--data."):
-            option = name.removeprefix("--data.").removeprefix("init_args.")
-            _refuse_old_names({option: value or following}, "--", "")
+    for file in _configuration_files(words):
+        data = (read_yaml(Path(file)) or {}).get("data")
+        if not isinstance(data, dict):
+            continue
+        kind = data.get("class_path", "")
+        has_texts = bool(kind) and not kind.endswith("FeatureDataModule")
+        moved = MOVED | MOVED_OF_TEXTS if has_texts else MOVED
+        for name, value in (data.get("init_args") or {}).items():
+            _refuse_old_name(name, value, f"{file}: ", moved)
+    for word, next_word in zip(words, [*words[1:], ""], strict=True):
+        option, equals, value = word.partition("=")
+        if option.startswith("--data."):
+            name = option.removeprefix("--data.").removeprefix("init_args.")
+            _refuse_old_name(name, value if equals else next_word, "--", MOVED)
 
 
-def _refuse_old_names(given: dict[str, Any], where: str, kind: str) -> None:
-    moved = dict(MOVED)
-    if kind and not kind.endswith("FeatureDataModule"):
-        moved["eval_batch_size"] = "evaluation.batch_size"
-    for name, value in given.items():
-        if name == "labels" and isinstance(value, str) and value.startswith("scores:"):
-            folder = value.removeprefix("scores:")
-            raise InputError(
-                f"{where}data.labels is now data.labels.scores; write {folder!r} there"
-            )
-        if name in moved:
-            raise InputError(f"{where}data.{name} is now data.{moved[name]}; rename it")
+def _refuse_old_name(name: str, value: Any, where: str, moved: Mapping[str, str]) -> None:
+    if name == "labels" and isinstance(value, str) and value.startswith("scores:"):
+        folder = value.removeprefix("scores:")
+        raise InputError(f"{where}data.labels is now data.labels.scores; write {folder!r} there")
+    if name in moved:
+        raise InputError(f"{where}data.{name} is now data.{moved[name]}; rename it")
 
 
-def check_keys(args: Iterable[str], parser: jsonargparse.ArgumentParser) -> None:
+def check_keys(words: Sequence[str], parser: jsonargparse.ArgumentParser) -> None:
     """Raise an InputError for a key with nothing below it that is no option: the parser drops such
     keys unseen.
     """
-    known = {
-        ".".join(parts[:end])
-        for action in parser._actions
-        for parts in [action.dest.split(".")]
-        for end in range(9)
-    }
-    words = list(args)
-    for name, file in zip(words, words[1:], strict=False):
-        for key in _empty(read_yaml(Path(file)) or {}) if name in CONFIG else ():
-            if key not in known and "class_path" not in key and "init_args" not in key:
+    known = set()
+    for action in parser._actions:
+        parts = action.dest.split(".")
+        known |= {".".join(parts[:end]) for end in range(len(parts) + 1)}
+    for file in _configuration_files(words):
+        for key in _empty_keys(read_yaml(Path(file)) or {}):
+            is_of_a_class = "class_path" in key or "init_args" in key
+            if key not in known and not is_of_a_class:
                 raise InputError(f"{file}: {key!r} is no option, and holds nothing; remove it")
 
 
-def _empty(options: dict, path: str = "") -> Iterator[str]:
+def _empty_keys(options: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """The paths of mappings that hold nothing."""
     for name, value in options.items():
         if value == {}:
             yield f"{path}{name}"
         elif isinstance(value, dict):
-            yield from _empty(value, f"{path}{name}.")
+            yield from _empty_keys(value, f"{path}{name}.")
 
 
 class ModelHelp(argparse.Action):
@@ -164,18 +170,18 @@ class ModelHelp(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, _: Any, value: Any, option: str | None = None
     ) -> None:
-        shown = jsonargparse.ArgumentParser(
+        help_parser = jsonargparse.ArgumentParser(
             add_help=False, usage="ltr COMMAND --config FILE [--model.OPTION VALUE …]"
         )
-        name = (value or "").rpartition(".")[2]
-        if value is not None and name not in ltr.models.__all__:
-            raise InputError(
-                f"--model.help takes one of {', '.join(ltr.models.__all__)}, got {value!r}"
-            )
-        shown.add_class_arguments(
-            RankerModule, "model", skip=set() if value is None else {"ranker"}
-        )
-        if value is not None:
-            shown.add_class_arguments(vars(ltr.models)[name], "model.ranker")
-        shown.print_help()
+        if value is None:
+            help_parser.add_class_arguments(RankerModule, "model")
+        else:
+            name = value.rpartition(".")[2]
+            if name not in ltr.models.__all__:
+                raise InputError(
+                    f"--model.help takes one of {', '.join(ltr.models.__all__)}, got {value!r}"
+                )
+            help_parser.add_class_arguments(RankerModule, "model", skip={"ranker"})
+            help_parser.add_class_arguments(vars(ltr.models)[name], "model.ranker")
+        help_parser.print_help()
         parser.exit()

@@ -2,6 +2,8 @@
 
 import tempfile
 import traceback
+from collections.abc import Mapping
+from typing import Any
 
 import jsonargparse
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -24,24 +26,21 @@ def one_line(error: BaseException) -> str | None:
         (ValueError, OSError, ImportError, MisconfigurationException, jsonargparse.ArgumentError),
     ):
         return None
-    ours = input_error(error)
-    if ours is not None:
-        return str(ours)
+    bad_input = input_error(error)
+    if bad_input is not None:
+        return str(bad_input)
     if isinstance(error, OSError) and error.errno in FULL:
         file = error.filename2 or error.filename
-        others = (
-            f"of the output, of {cache_root()} (LTR_CACHE) or of {tempfile.gettempdir()} (TMPDIR)"
-        )
-        return f"the disk {f'of {file}' if file else others} is full ({error.strerror}); make room and run the command again"
+        where = f"of {file}"
+        if not file:
+            where = f"of the output, of {cache_root()} (LTR_CACHE) or of {tempfile.gettempdir()} (TMPDIR)"
+        return f"the disk {where} is full ({error.strerror}); make room and run the command again"
     text = " ".join(str(error).split()) or type(error).__name__
     if "Interval.step" in text:  # its default, which the parser can't write
         return "trainer.callbacks: Lightning's Timer can't be named in a configuration; set trainer.max_time"
-    parsed = isinstance(error, jsonargparse.ArgumentError)
-    hint = (
-        "all options: ltr COMMAND --help, and with --config FILE --print_config"
-        if parsed
-        else "LTR_DEBUG=1 shows where"
-    )
+    hint = "LTR_DEBUG=1 shows where"
+    if isinstance(error, jsonargparse.ArgumentError):
+        hint = "all options: ltr COMMAND --help, and with --config FILE --print_config"
     return f"{parser_reason(text)} ({hint})"
 
 
@@ -56,23 +55,30 @@ def path_of(error: InputError, config: jsonargparse.Namespace) -> str | None:
     """The path of the error's option as the command line takes it, or the option itself where its
     place is not certain.
     """
-    keys = {key.replace(".init_args", ""): value for key, value in vars(config.as_flat()).items()}
-    paths = {
-        ".".join(parts[:end])
-        for parts in (key.split(".") for key in keys)
-        for end in range(1, len(parts) + 1)
-    }
-    found = [path for path in paths if path == error.option or path.endswith(f".{error.option}")]
-    if len(found) > 1:  # the one whose class has raised the error
-        raisers = {
-            type(frame.f_locals.get("self")).__name__
-            for frame, _ in traceback.walk_tb(error.__traceback__)
-        }
-        classes = keys | {"model.class_path": RankerModule.__name__}
-        owners = [str(classes.get(f"{path.rpartition('.')[0]}.class_path")) for path in found]
-        found = [
-            path
-            for path, owner in zip(found, owners, strict=True)
-            if owner.rpartition(".")[2] in raisers
-        ]
-    return found[0] if len(found) == 1 else error.option
+    values = {}  # of options, and of the class_path of each object, by path
+    paths = set()
+    for key, value in vars(config.as_flat()).items():
+        path = key.replace(".init_args", "")
+        values[path] = value
+        parts = path.split(".")
+        paths |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+    values["model.class_path"] = RankerModule.__name__
+    ending = f".{error.option}"
+    candidates = [path for path in paths if path == error.option or path.endswith(ending)]
+    if len(candidates) > 1:
+        # Several objects have an option of this name: the one whose class has raised the error.
+        raisers = _classes_on_the_way(error)
+        candidates = [path for path in candidates if _owner(path, values) in raisers]
+    return candidates[0] if len(candidates) == 1 else error.option
+
+
+def _owner(path: str, values: Mapping[str, Any]) -> str:
+    """The name of the class that has the option at a path."""
+    holder = path.rpartition(".")[0]
+    return str(values.get(f"{holder}.class_path")).rpartition(".")[2]
+
+
+def _classes_on_the_way(error: BaseException) -> set[str]:
+    """The names of the classes whose methods the error has passed."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return {type(frame.f_locals.get("self")).__name__ for frame, _ in frames}

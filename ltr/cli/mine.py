@@ -19,7 +19,7 @@ from ltr.mining.filters import Recipe
 from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.report import summary_lines
-from ltr.models import DualEncoder
+from ltr.models import DualEncoder, Ranker
 from ltr.module import RankerModule
 from ltr.processes import by_rank_0
 from ltr.run.folder import RunFolder
@@ -69,21 +69,24 @@ class MiningTrainer(Trainer):
         if ckpt_path is not None:
             take_weights(model, ckpt_path, "--ckpt_path")
         callback = mining_of(self)
-        fixed = None if callback is None else callback.miner
-        searching = model.searcher if fixed is None else fixed
-        if not isinstance(searching, DualEncoder):
-            hint = (
-                "give the callback HardNegativeMining a miner, or mine with a run of a DualEncoder"
-            )
+        encoder: Ranker | None = model.searcher
+        if callback is not None and callback.miner is not None:
+            encoder = callback.miner
+        if not isinstance(encoder, DualEncoder):
             raise InputError(
-                f"mining searches with a dual encoder, and {type(model.ranker).__name__} is none; {hint}"
+                f"mining searches with a dual encoder, and {type(model.ranker).__name__} is none; give the callback HardNegativeMining a miner, or mine with a run of a DualEncoder"
             )
         datamodule.prepare_data()
         collection = datamodule.collection
-        judge, rescorer = (None, None) if callback is None else callback.scorers(model, collection)
-        least = datamodule.mined_per_row if isinstance(datamodule, TripletDataModule) else 1
+        judge = None
+        rescorer = None
+        if callback is not None:
+            judge, rescorer = callback.scorers(model, collection)
+        least = 1  # negatives of each query
+        if isinstance(datamodule, TripletDataModule):
+            least = datamodule.mined_per_row
         miner = Miner(
-            searching,
+            encoder,
             collection,
             collection.learnable(split),
             recipe,
@@ -99,7 +102,7 @@ class MiningTrainer(Trainer):
 def mining_of(trainer: Trainer) -> HardNegativeMining | None:
     """The callback of a trainer that mines while training, if it has one."""
     callbacks = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it without declaring it
-    return next((one for one in callbacks if isinstance(one, HardNegativeMining)), None)
+    return next((each for each in callbacks if isinstance(each, HardNegativeMining)), None)
 
 
 class _Mining(LightningModule):
@@ -111,8 +114,9 @@ class _Mining(LightningModule):
         self, miner: Miner, output: str | None, trec: str | None, about: dict[str, str | None]
     ) -> None:
         super().__init__()
-        beside = [one.ranker for one in (miner.judge, miner.rescorer) if one is not None]
-        self.models = nn.ModuleList([miner.model, *beside])  # so they are moved
+        scorers = [scorer for scorer in (miner.judge, miner.rescorer) if scorer is not None]
+        rankers = [scorer.ranker for scorer in scorers]
+        self.models = nn.ModuleList([miner.model, *rankers])  # so they are moved
         self.miner = miner
         self.output = output
         self.trec = trec
@@ -120,27 +124,29 @@ class _Mining(LightningModule):
 
     def on_predict_start(self) -> None:
         miner = self.miner
-        key = self.miner.key
-        of_run = RunFolder(self.trainer.default_root_dir).negatives / f"mined-{key[:8]}"
-        folder = Path(self.output or of_run)
-        there = by_rank_0(lambda: folder.exists() and (key_of(folder) or "none"))
-        if there and there != key:
+        if self.output is None:
+            run = RunFolder(self.trainer.default_root_dir)
+            folder = run.negatives / f"mined-{miner.key[:8]}"
+        else:
+            folder = Path(self.output)
+        key_there = by_rank_0(lambda: folder.exists() and (key_of(folder) or "none"))
+        if key_there and key_there != miner.key:
             raise InputError(
                 f"{folder} must be a new folder, and is there already; name another one",
                 option="output",
             )
-        if there:
+        if key_there:
             log.info("the same negatives are there already, and not mined again")
-            found = MinedNegatives.open(folder, miner.collection)
+            negatives = MinedNegatives.open(folder, miner.collection)
         else:
-            found = miner.mine(folder.parent, self.trainer.precision_plugin.forward_context)
-            found.manifest.update(self.about)
-            for line in summary_lines(found.manifest):
+            negatives = miner.mine(folder.parent, self.trainer.precision_plugin.forward_context)
+            negatives.manifest.update(self.about)
+            for line in summary_lines(negatives.manifest):
                 log.info("%s", line)
-            by_rank_0(lambda: found.save(folder, miner.collection))
+            by_rank_0(lambda: negatives.save(folder, miner.collection))
         if self.trec is not None:
             file = self.trec
-            by_rank_0(lambda: write_trec(file, found, miner.collection))
+            by_rank_0(lambda: write_trec(file, negatives, miner.collection))
         log.info("the negatives lie in %s; to train on them: --data.negatives %s", folder, folder)
 
     def predict_step(self, batch: int, batch_idx: int) -> int:

@@ -34,8 +34,9 @@ def run_in_process(args: list[str]) -> None:
     if process.exitcode and process.exitcode > 128:
         raise KeyboardInterrupt
     if process.exitcode:
-        text = f"ltr {args[0]} ended with code {process.exitcode}, see above"
-        raise InputError(f"{text}; called again, this goes on where it is")
+        raise InputError(
+            f"ltr {args[0]} ended with code {process.exitcode}, see above; called again, this goes on where it is"
+        )
 
 
 def _main(args: list[str], path: list[str]) -> None:

@@ -51,11 +51,10 @@ def main(args: list[str] | None = None) -> int:
     129 after a signal.
     """
     args = sys.argv[1:] if args is None else args
-    if (
-        os.environ.get("LOCAL_RANK", "0") != "0"
-    ):  # the first process ends the others, and would wait for one that is gone
-        for known in NAMES:
-            signal.signal(known, signal.SIG_IGN)
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        # The first process ends the others, and would wait for one that is gone.
+        for number in NAMES:
+            signal.signal(number, signal.SIG_IGN)
     try:
         if not args or args[0] in HELP or (args[0] == "negatives" and set(args[1:2]) & HELP):
             print(USAGE, end="", flush=True)
@@ -103,12 +102,12 @@ def _ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: dict[signal.Signals, Any] = {}  # handlers: functions or numbers
-    for known in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(known) != signal.SIG_IGN:  # as under nohup
-            before[known] = signal.signal(known, end_at_once)
+    handlers: dict[signal.Signals, Any] = {}  # those of before: functions or numbers
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            handlers[number] = signal.signal(number, end_at_once)
     try:
         yield
     finally:
-        for known, handler in before.items():
-            signal.signal(known, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -95,10 +95,11 @@ class RankerCLI(LightningCLI):
     """
 
     def __init__(self, stack: ExitStack, log_into: Callable[[Path], None], args: list[str]) -> None:
-        self._held = stack
+        self._stack = stack
         self._log_into = log_into
-        self._identity = dict[str, Any]()
-        self.subcommand = None
+        self._identity = dict[str, Any]()  # from before_instantiate_classes on
+        self._recipe: jsonargparse.Namespace | None = None  # of ltr mine: options that were given
+        self.subcommand = None  # from the parser on
         strict = {"exit_on_error": False, "allow_abbrev": False}
         try:
             super().__init__(
@@ -118,10 +119,12 @@ class RankerCLI(LightningCLI):
                 parser_kwargs=strict | {command: strict for command in CONFIGURED},
                 args=args,
             )
-        except Exception as error:  # names an option by its path in the configuration: data.batch_size for batch_size
-            ours = input_error(error)
-            if ours is not None and ours.option is not None and self.subcommand is not None:
-                ours.option = path_of(ours, self.config[self.subcommand])
+        except Exception as error:
+            # An option is told by its path in the configuration: data.batch_size for batch_size.
+            bad_input = input_error(error)
+            was_parsed = self.subcommand is not None
+            if was_parsed and bad_input is not None and bad_input.option is not None:
+                bad_input.option = path_of(bad_input, self.config[self.subcommand])
             raise
 
     @staticmethod
@@ -138,10 +141,18 @@ class RankerCLI(LightningCLI):
         parser.add_argument("--model.help", action=ModelHelp)
         parser.add_class_arguments(Best, "best")
         parser.add_class_arguments(Last, "last")
-        help = "Start a new run from the ranker's weights of another one: a run folder (its best weights) or a checkpoint."
-        parser.add_argument("--init_from", type=str | None, default=None, help=help)
-        help = "Weights & Biases project to log to; offline where there is no key or WANDB_MODE says so."
-        parser.add_argument("--wandb", type=str | None, default=None, help=help)
+        parser.add_argument(
+            "--init_from",
+            type=str | None,
+            default=None,
+            help="Start a new run from the ranker's weights of another one: a run folder (its best weights) or a checkpoint.",
+        )
+        parser.add_argument(
+            "--wandb",
+            type=str | None,
+            default=None,
+            help="Weights & Biases project to log to; offline where there is no key or WANDB_MODE says so.",
+        )
 
     # The run folder and the checkpoint
 
@@ -154,15 +165,14 @@ class RankerCLI(LightningCLI):
         config.trainer.default_root_dir = str(folder.path)
         folder.check_writable()
         if is_rank_0():
-            self._held.enter_context(folder.owned())
+            self._stack.enter_context(folder.owned())
         if self.subcommand == "fit":
-            limits = Limits(
-                config.trainer.max_epochs, config.trainer.max_steps, config.trainer.max_time
-            )
-            checkpoint = checkpoint_to_resume(folder, config.ckpt_path, self._identity, limits)
+            trainer = config.trainer
+            limits = Limits(trainer.max_epochs, trainer.max_steps, trainer.max_time)
+            file = checkpoint_to_resume(folder, config.ckpt_path, self._identity, limits)
         else:
-            checkpoint = checkpoint_to_measure(folder, config.ckpt_path, self._identity)
-        config.ckpt_path = checkpoint
+            file = checkpoint_to_measure(folder, config.ckpt_path, self._identity)
+        config.ckpt_path = file
         config.weights_only = True  # a checkpoint is never code
         self._log_into(folder.log)
 
@@ -181,24 +191,26 @@ class RankerCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config_init[self.subcommand]
-        fits = self.subcommand == "fit"
-        asked = config.trainer.callbacks or []
-        given = list(asked) if isinstance(asked, list | tuple) else [asked]
+        callbacks = config.trainer.callbacks or []
+        callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
         if self.subcommand == "mine":
-            given = [one for one in given if isinstance(one, HardNegativeMining)]
+            mining = [each for each in callbacks if isinstance(each, HardNegativeMining)]
             return super().instantiate_trainer(
-                callbacks=given, logger=False, enable_progress_bar=False
+                callbacks=mining, logger=False, enable_progress_bar=False
             )
-        check_callbacks(given, [f"val/{metric.measure}" for metric in self.model.measures])
+        check_callbacks(callbacks, self._monitored())
+        fits = self.subcommand == "fit"
         if config.trainer.logger in (None, True):
-            kwargs["logger"] = loggers(
-                Path(config.trainer.default_root_dir), config.wandb, fits, _parts(config)
-            )
-        if config.trainer.enable_progress_bar is None:
-            kwargs["enable_progress_bar"] = sys.stdout.isatty()
-        lines = fits and not kwargs.get("enable_progress_bar", config.trainer.enable_progress_bar)
-        callbacks = [*given, RunWriter(config.init_from), *([Progress()] if lines else [])]
-        if kwargs.get("logger") and fits:
+            root = Path(config.trainer.default_root_dir)
+            kwargs["logger"] = loggers(root, config.wandb, fits, _class_names(config))
+        has_progress_bar = config.trainer.enable_progress_bar
+        if has_progress_bar is None:
+            has_progress_bar = sys.stdout.isatty()
+            kwargs["enable_progress_bar"] = has_progress_bar
+        callbacks.append(RunWriter(config.init_from))
+        if fits and not has_progress_bar:
+            callbacks.append(Progress())
+        if fits and kwargs.get("logger"):
             callbacks.append(LearningRateMonitor())
         callbacks.append(Checkpoints(config.best, config.last, self._identity))
         try:
@@ -206,13 +218,19 @@ class RankerCLI(LightningCLI):
         except TypeError as error:
             if "devices" not in str(error):
                 raise
-            text = (
-                f"devices must be a number of processes, or of GPUs, got {config.trainer.devices!r}"
-            )
-            raise InputError(text, option="trainer.devices") from None
+            raise InputError(
+                f"devices must be a number of processes, or of GPUs, got {config.trainer.devices!r}",
+                option="trainer.devices",
+            ) from None
+
+    def _monitored(self) -> list[str]:
+        """The names of what is measured on dev."""
+        return [f"val/{metric.measure}" for metric in self.model.measures]
+
+    # Before and after the command
 
     def before_fit(self) -> None:
-        known = [f"val/{metric.measure}" for metric in self.model.measures]
+        known = self._monitored()
         monitor = self.config.fit.best.monitor
         if monitor is not None and monitor not in known:
             raise InputError(
@@ -225,46 +243,50 @@ class RankerCLI(LightningCLI):
         """
         callback = mining_of(self.trainer)
         if callback is not None:
-            self.config_init.mine.recipe = replace(
-                callback.recipe, **vars(self._recipe or jsonargparse.Namespace())
-            )
+            changes = {} if self._recipe is None else vars(self._recipe)
+            self.config_init.mine.recipe = replace(callback.recipe, **changes)
 
     def after_fit(self) -> None:
+        if is_trial(self.trainer):
+            return
         folder = RunFolder(self.trainer.default_root_dir)
-        if not is_trial(self.trainer):
-            best = self.config_init.fit.best
-            path = quote(str(folder.path))
-            log.info(
-                "%s; all of it lies in %s; next: ltr test %s",
-                reached(folder, best),
-                folder.path,
-                path,
-            )
-            if worse := below_start(folder, best):
-                log.warning("%s", worse)
+        best = self.config_init.fit.best
+        log.info(
+            "%s; all of it lies in %s; next: ltr test %s",
+            reached(folder, best),
+            folder.path,
+            quote(str(folder.path)),
+        )
+        warning = below_start(folder, best)
+        if warning is not None:
+            log.warning("%s", warning)
 
     def after_validate(self) -> None:
-        self._tell_ceiling("validate")
+        self._check_measured(self.trainer.num_val_batches, "trainer.limit_val_batches")
+        self._say_ceiling("validate")
 
     def after_test(self) -> None:
-        self._tell_ceiling("test")
+        self._check_measured(self.trainer.num_test_batches, "trainer.limit_test_batches")
+        self._say_ceiling("test")
         log.info(
             "test.run, per_query.tsv and metrics.json lie in %s", self.trainer.default_root_dir
         )
 
-    def _tell_ceiling(self, command: str) -> None:
-        if not sum(
-            self.trainer.num_test_batches if command == "test" else self.trainer.num_val_batches
-        ):
-            text = (
-                f"ltr {command} must read batches to measure anything, and has read none; raise it"
+    def _check_measured(self, n_batches: Sequence[int | float], option: str) -> None:
+        if sum(n_batches) == 0:
+            raise InputError(
+                f"ltr {self.subcommand} must read batches to measure anything, and has read none; raise it",
+                option=option,
             )
-            raise InputError(text, option=f"trainer.limit_{command.removesuffix('idate')}_batches")
+
+    def _say_ceiling(self, command: str) -> None:
+        """Say what the candidates of an evaluation allow, where they don't hold all that is relevant."""
         if is_trial(self.trainer) or not self.trainer.is_global_zero:  # which writes the results
             return
-        report = read_metrics(RunFolder(self.trainer.default_root_dir).results)[command]
-        if told := told_ceiling(report):
-            log.info("%s", told)
+        results = read_metrics(RunFolder(self.trainer.default_root_dir).results)
+        line = told_ceiling(results[command])
+        if line is not None:
+            log.info("%s", line)
 
     def after_predict(self) -> None:
         log.info("predict.run lies in %s", self.trainer.default_root_dir)
@@ -275,7 +297,7 @@ class RankerCLI(LightningCLI):
         """
 
 
-class _Parsed(RankerCLI):
+class _ParsedCommand(RankerCLI):
     """A command that is parsed and checked, and not run."""
 
     def _set_seed(self) -> None:
@@ -294,25 +316,20 @@ class _Parsed(RankerCLI):
 
 
 def parsed_metrics(args: list[str]) -> list[str]:
-    """The metrics of a command, which is parsed alone: its parser and its checks of plain options
-    have nothing against it.
+    """The metrics of a command that is parsed and not run.
+
+    Raises:
+        Exception: what the parser and the checks of plain options have against the arguments.
     """
-    cli = _Parsed(ExitStack(), lambda _: None, expanded(args))
+    cli = _ParsedCommand(ExitStack(), lambda _: None, expanded(args))
     return list(cli.config[cli.subcommand].model.metrics or METRICS)
 
 
-def _parts(config: jsonargparse.Namespace) -> list[str]:
-    """The classes of ranker, loss, margin, in-batch policy and data, but for those that change
-    nothing.
-    """
-    found = (
-        config.model.ranker,
-        config.model.loss,
-        config.model.margin,
-        config.model.in_batch,
-        config.data,
-    )
-    return [type(one).__name__ for one in found if not isinstance(one, OwnLists | None)]
+def _class_names(config: jsonargparse.Namespace) -> list[str]:
+    """Those of ranker, loss, margin, in-batch policy and data, but for what changes nothing."""
+    model = config.model
+    parts = (model.ranker, model.loss, model.margin, model.in_batch, config.data)
+    return [type(part).__name__ for part in parts if not isinstance(part, OwnLists | None)]
 
 
 def _run_folder(config: jsonargparse.Namespace, plain: dict[str, Any]) -> Path:
@@ -329,8 +346,12 @@ def _run_folder(config: jsonargparse.Namespace, plain: dict[str, Any]) -> Path:
         if file.name == run.config.name and run.checkpoints.is_dir():
             return run.path
         parts = file.with_suffix("").parts
-        parts = parts[parts.index("experiments") + 1 :] if "experiments" in parts else parts[-1:]
+        if "experiments" in parts:
+            parts = parts[parts.index("experiments") + 1 :]
+        else:
+            parts = parts[-1:]
     if "WANDB_SWEEP_ID" in os.environ:
-        options = json.dumps([plain[name] for name in ("model", "data", "trainer")])
-        parts += (f"sweep-{hashlib.sha256(options.encode()).hexdigest()[:8]}",)
+        options = json.dumps([plain["model"], plain["data"], plain["trainer"]])
+        digest = hashlib.sha256(options.encode()).hexdigest()
+        parts += (f"sweep-{digest[:8]}",)
     return Path("runs", *parts, f"seed={config.seed_everything}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ltr.data.collection import lists_of_run, open_collection
@@ -59,25 +60,17 @@ def rank(
     _at_least_one(k=k, depth=depth)
     if query and documents is not None and run is data is output is None:
         table = open_texts(documents, "document", "--documents")
-        _show(ranked(_texts(ranker, precision, device), query, table)[:k])
-    elif (
-        run is not None
-        and data is not None
-        and output is not None
-        and not query
-        and documents is None
-    ):
-        tables = open_texts(data, "query", "--data"), open_texts(data, "document", "--data")
-        lists = lists_of_run(Path(run), *tables).first(depth)
-        _write(
-            output,
-            lines(reranked(_texts(ranker, precision, device), *tables, lists), *tables),
-            len(lists.query_rows),
-        )
-    else:
+        _show(ranked(_open_text_ranker(ranker, precision, device), query, table)[:k])
+        return
+    if run is None or data is None or output is None or query or documents is not None:
         raise InputError(
             "ltr rank needs either --query and --documents, or --run, --data and --output; see ltr rank --help"
         )
+    queries = open_texts(data, "query", "--data")
+    corpus = open_texts(data, "document", "--data")
+    lists = lists_of_run(Path(run), queries, corpus).first(depth)
+    rankings = reranked(_open_text_ranker(ranker, precision, device), queries, corpus, lists)
+    _write(output, lines(rankings, queries, corpus), len(lists.query_rows))
 
 
 def search(
@@ -116,23 +109,23 @@ def search(
         raise InputError(
             "ltr search takes --query, or --queries and --output, or neither; see ltr search --help"
         )
-    found = _loaded(ranker, precision, device)
-    if not isinstance(found, Retriever):
+    retriever = _open(ranker, precision, device)
+    if not isinstance(retriever, Retriever):
         raise InputError(
             f"{ranker} is no dual encoder, and only one can search a corpus; let it order: --rerank {ranker}"
         )
-    second = None if rerank is None else _texts(rerank, precision, device)
-    searched = SearchableCorpus(found, open_texts(corpus, "document", "--corpus"))
+    second = None if rerank is None else _open_text_ranker(rerank, precision, device)
+    searched = SearchableCorpus(retriever, open_texts(corpus, "document", "--corpus"))
     if queries is not None and output is not None:
         table = open_texts(queries, "query", "--queries")
-        return _write(output, lines_of_search(searched, table, k or 100, second, depth), len(table))
-    for asked in _typed(len(searched.documents)) if query == STDIN else [query]:
-        _show(
-            searched.search(asked, k or 10)
-            if second is None
-            else searched_twice(searched, second, asked, depth)[: k or 10]
-        )
-    return None
+        _write(output, lines_of_search(searched, table, k or 100, second, depth), len(table))
+        return
+    for text in _typed(len(searched.documents)) if query == STDIN else [query]:
+        if second is None:
+            hits = searched.search(text, k or 10)
+        else:
+            hits = searched_twice(searched, second, text, depth)[: k or 10]
+        _show(hits)
 
 
 def export(
@@ -149,9 +142,9 @@ def export(
         int8: A data folder: ``onnx`` graphs with weights in int8, too, and both kinds measured on
             its dev split.
     """
-    for one in write_exported(ranker, folder, to, int8):
+    for graph in write_exported(ranker, folder, to, int8):
         print(
-            f"{one.kind}: {METRIC} {one.ndcg:.4f} on dev, {one.per_second:.0f} per second, {one.megabytes:.1f} MB"
+            f"{graph.kind}: {METRIC} {graph.ndcg:.4f} on dev, {graph.per_second:.0f} per second, {graph.megabytes:.1f} MB"
         )
     print(f"{folder} is written, for {to}; its README.md says how to use it")
 
@@ -187,31 +180,26 @@ def score(
     _at_least_one(depth=depth)
     collection = open_collection(data)
     lists = lists_to_score(collection, split, documents, depth)
-    teachers = [Teacher(name, _texts(name, precision, device)) for name in rankers]
-    found = score_lists(teachers, collection, lists, Path(output))
-    counts = found.manifest["counts"]
-    about = found.manifest
+    teachers = [Teacher(name, _open_text_ranker(name, precision, device)) for name in rankers]
+    manifest = score_lists(teachers, collection, lists, Path(output)).manifest
+    counts = manifest["counts"]
     print(
-        f"{output}: {counts['documents']} documents of {counts['queries']} queries are scored",
-        end="; ",
+        f"{output}: {counts['documents']} documents of {counts['queries']} queries are scored; "
+        f"mean {manifest['mean']:.3g}, deviation within a list {manifest['deviation_in_lists']:.3g}"
     )
-    print(f"mean {about['mean']:.3g}, deviation within a list {about['deviation_in_lists']:.3g}")
     print(f"to train on them: --data.labels.scores {output} --model.loss ltr.losses.MarginMSELoss")
 
 
-def _texts(name: str, precision: Precision | None, device: str | None) -> TextRanker:
-    found = _loaded(name, precision, device)
-    if not isinstance(found, TextRanker):
+def _open_text_ranker(name: str, precision: Precision | None, device: str | None) -> TextRanker:
+    text_ranker = _open(name, precision, device)
+    if not isinstance(text_ranker, TextRanker):
         raise InputError(f"{name} reads feature vectors, not texts; use it in Python: ltr.load")
-    return found
+    return text_ranker
 
 
-def _loaded(
-    name: str, precision: Precision | None, device: str | None
-) -> TextRanker | FeatureScorer:
-    with redirect_stdout(
-        sys.stderr
-    ):  # some packages speak when they are imported, and stdout is for results
+def _open(name: str, precision: Precision | None, device: str | None) -> TextRanker | FeatureScorer:
+    # Some packages speak when they are imported, and stdout is for results.
+    with redirect_stdout(sys.stderr):
         return load(name, precision, device)
 
 
@@ -223,21 +211,15 @@ def _write(output: str, ranked: Iterable[Ranked], n_queries: int) -> None:
 def _show(hits: list[RankedDocument]) -> None:
     """A table on a terminal; elsewhere lines of rank, score, id and text, with tabs between."""
     if not sys.stdout.isatty():
-        for rank, hit in enumerate(hits, start=1):
-            print(
-                rank, f"{hit.score:.9g}", hit.id, " ".join(hit.text.split()), sep="\t", flush=True
-            )
+        for place, hit in enumerate(hits, start=1):
+            text = " ".join(hit.text.split())
+            print(place, f"{hit.score:.9g}", hit.id, text, sep="\t", flush=True)
         return
     table = Table(box=None, pad_edge=False)
     for name in ("rank", "score", "id", "text"):
         table.add_column(name, no_wrap=name != "text")
-    for rank, hit in enumerate(hits, start=1):
-        table.add_row(
-            str(rank),
-            f"{hit.score:.4f}",
-            hit.id.replace("[", r"\["),
-            _short(hit.text).replace("[", r"\["),
-        )
+    for place, hit in enumerate(hits, start=1):
+        table.add_row(str(place), f"{hit.score:.4f}", escape(hit.id), escape(_short(hit.text)))
     Console().print(table)
 
 

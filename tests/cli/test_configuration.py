@@ -2,7 +2,7 @@
 
 import pytest
 
-from ltr.cli.configuration import _checked, expanded
+from ltr.cli.configuration import _without_empty_files, expanded
 from ltr.errors import InputError
 
 
@@ -13,7 +13,7 @@ def test_a_layer_that_holds_nothing_is_left_out(tmp_path, text):
     one = str(tmp_path / "one.yaml")
     layer = str(tmp_path / "layer.yaml")
     assert list(
-        _checked(["--config", one, f"--config={layer}", "--config", layer, "--x", "1"])
+        _without_empty_files(["--config", one, f"--config={layer}", "--config", layer, "--x", "1"])
     ) == ["--config", one, "--x", "1"]
 
 
@@ -36,7 +36,7 @@ def test_a_layer_that_holds_nothing_is_left_out(tmp_path, text):
 def test_a_broken_file_is_named(tmp_path, content, message):
     (tmp_path / "one.yaml").write_bytes(content)
     with pytest.raises(InputError) as error:
-        list(_checked(["--config", str(tmp_path / "one.yaml")]))
+        list(_without_empty_files(["--config", str(tmp_path / "one.yaml")]))
     assert message in str(error.value)
 
 
