@@ -21,16 +21,23 @@ LONGEST = 400  # letters of what the parser says
 # What the parser says, and what is better said.
 PARSER = [
     (r"Does not validate against any of the Union subtypes Subtypes: \[.*?\] Errors: - ", ""),
-    (r" - Expected a <class .*| Given value type:.*| - Not a valid subclass of .*", ""),
+    (r" - Expected a <class [^>]*>", ""),
+    (r" Given value type: .* Given value: (.*)", r", got \1"),
+    (r"\. Got value: (.*)", r", got \1"),
+    (r", got NestedArg\(.*", ""),
+    (r" - Not a valid subclass of .*", ""),
     (r"- Expected a path but \S+ either not accessible or invalid - ", ""),
     (r'^Parser key "([^"]+)": ', r"\1: "),
+    (r'^Parser key "([^"]+)" element \d+: ', r"\1: "),
     (
         r"Import path (\S+) does not correspond to a subclass of (\w+)",
         r"\1 is no \2; name a class that derives from it",
     ),
     (r"Expected a dot import path string: (\w+)", r"there is no \1"),
     (r"Problem with given class_path '([^']+)': ", r"\1: "),
+    (r"Expected a typing\.Literal\[([^\]]*)\]", r"must be one of \1"),
     (r"(?:typing\.Literal|<class) ?['\[]([^\]>]*)['\]]>?", r"\1"),
+    (r"Expected a (int|float|bool|str)\b", r"must be \1"),
 ]
 
 

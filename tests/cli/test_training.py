@@ -644,7 +644,7 @@ REFUSED = {
         ["--model.loss", "nowhere.Loss"],
         "ltr: model.loss: nowhere.Loss: No module named 'nowhere'",
     ),
-    "a word for a number": (["--model.lr", "x"], "ltr: model.lr: Expected a float"),
+    "a word for a number": (["--model.lr", "x"], "ltr: model.lr: must be float, got x"),
     "a timer": (
         [
             "--trainer.callbacks+=lightning.pytorch.callbacks.Timer",

@@ -1,0 +1,40 @@
+"""A grid of two losses over a base, for the tests of grids."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import write_letor
+from tests.run.resumes import BASE
+
+LOSSES = {
+    "ranknet": {"model.loss": "ltr.losses.RankNetLoss"},
+    "softmax": {"model.loss": {"class_path": "ltr.losses.SoftmaxLoss"}},
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """``grids/losses.yaml`` over ``base.yaml``; the working directory holds both."""
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    write_letor(tmp_path / "letor")
+    base = {key: value for key, value in BASE.items() if key != "seed_everything"}
+    (tmp_path / "base.yaml").write_text(
+        yaml.safe_dump(base | {"trainer": base["trainer"] | {"max_epochs": 1}})
+    )
+    write_grid(tmp_path, axes={"loss": LOSSES}, seeds=[1, 2])
+    return tmp_path
+
+
+def write_grid(folder: Path, **changes) -> None:
+    (folder / "grids").mkdir(exist_ok=True)
+    (folder / "grids/losses.yaml").write_text(
+        yaml.safe_dump({"base": "../base.yaml", "metrics": ["nDCG_exp@10"]} | changes)
+    )
+
+
+def steps(folder: str) -> int:
+    return json.loads(Path(folder, "metrics.json").read_text())["fit"]["steps"]
