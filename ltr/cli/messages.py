@@ -7,7 +7,7 @@ import traceback
 import jsonargparse
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from ltr.data.files import FULL, cache_root
+from ltr.data.files import DISK_FULL, cache_root
 from ltr.errors import InputError
 from ltr.module import RankerModule
 
@@ -43,7 +43,7 @@ def one_line(error: BaseException) -> str | None:
     ours = input_error(error)
     if ours is not None:
         return str(ours)
-    if isinstance(error, OSError) and error.errno in FULL:
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
         file = error.filename2 or error.filename
         others = (
             f"of the output, of {cache_root()} (LTR_CACHE) or of {tempfile.gettempdir()} (TMPDIR)"
