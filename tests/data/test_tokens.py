@@ -1,3 +1,5 @@
+"""Stored tokens: what a store holds, and that it is whole whatever happens to its builders."""
+
 import os
 import signal
 import subprocess

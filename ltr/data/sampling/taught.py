@@ -108,10 +108,10 @@ class TaughtRows:
         kept = np.isin(drawn.doc_rows, scored_rows)
         if not kept.all():
             self.check([(drawn.query_row, drawn.doc_rows)])
-        if not kept.any():
-            # A list can't be empty, so the first document stays. A list of one document gives no
-            # gradient, whatever its label.
-            kept[0] = True
+            if not kept.any():
+                # A list can't be empty, so the first document stays. A list of one document gives
+                # no gradient, whatever its label.
+                kept[0] = True
         doc_rows = drawn.doc_rows[kept]
         labels = grades_of(doc_rows, scored_rows, scores)
         distances = drawn.distances
