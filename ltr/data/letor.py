@@ -190,7 +190,7 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
 
 
 def _name_of_fold(path: Path, names: list[str], fold: int | None) -> str:
-    """The fold that was asked for, of those that ``path`` has."""
+    """The name of the fold that was asked for, one of those that ``path`` has."""
     name = f"Fold{fold}"
     if name in names:
         return name
@@ -464,7 +464,7 @@ def _sort_by_id(
                 yield id_
 
 
-def _fill_table(table: np.ndarray, sparse: BinaryIO, n_blocks: int, new_row: np.ndarray) -> None:
+def _fill_table(table: np.memmap, sparse: BinaryIO, n_blocks: int, new_row: np.ndarray) -> None:
     """Write each block of sparse rows to its rows of a dense table of zeros.
 
     Args:

@@ -132,10 +132,12 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
     if n_pairs.min() < 1:
         return None
 
-    # All tokens but the labels are pairs: each must have one colon, neither first nor last in it.
+    # All tokens but the labels are pairs: each must have one colon, and something in front of it.
+    # (If nothing follows it, a number is missing below.)
     colons = np.flatnonzero(chars == ord(":"))
     pair_starts = np.delete(starts, firsts)
-    pair_stops = np.delete(np.append(starts[1:], len(chars)), firsts)
+    next_starts = np.append(starts[1:], len(chars))
+    pair_stops = np.delete(next_starts, firsts)
     if len(colons) != len(pair_starts):
         return None
     if (colons <= pair_starts).any() or (colons >= pair_stops).any():
