@@ -104,7 +104,7 @@ class Normalisation:
         starts = np.array([0])
         counts = np.array([len(features)])
         for step, statistics in zip(self.steps, self._fitted, strict=True):
-            features = apply_step(step, statistics, features, starts, counts)
+            features = _apply_step(step, statistics, features, starts, counts)
         return features
 
     def state_dict(self) -> dict[str, torch.Tensor | list[str] | int | None]:
@@ -158,7 +158,7 @@ class Normalisation:
             x[:, : split.n_features] = split.features[rows]
             # Not strict: while fit() runs, the later steps are not fitted yet.
             for step, statistics in zip(self.steps, self._fitted, strict=False):
-                x = apply_step(step, statistics, x, starts, chunk_counts)
+                x = _apply_step(step, statistics, x, starts, chunk_counts)
             yield rows, x
 
     def _moments(self, split: FeatureSplit) -> dict[str, np.ndarray]:
@@ -206,7 +206,7 @@ class Normalisation:
         table.flush()
 
 
-def apply_step(
+def _apply_step(
     step: str,
     statistics: dict[str, np.ndarray],
     x: np.ndarray,
