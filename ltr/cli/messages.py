@@ -9,7 +9,7 @@ import jsonargparse
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from ltr.cli.arguments import parser_reason
-from ltr.data.files import FULL, cache_root
+from ltr.data.files import DISK_FULL, cache_root
 from ltr.errors import InputError
 from ltr.module import RankerModule
 
@@ -29,7 +29,7 @@ def one_line(error: BaseException) -> str | None:
     bad_input = input_error(error)
     if bad_input is not None:
         return str(bad_input)
-    if isinstance(error, OSError) and error.errno in FULL:
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
         file = error.filename2 or error.filename
         where = f"of {file}"
         if not file:

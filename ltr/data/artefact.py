@@ -1,12 +1,12 @@
-"""What was made of a collection and is kept: a folder of arrays with a manifest.
+"""An artefact: a folder of arrays with a manifest, made of a collection and kept.
 
-It is whole or absent, bound to its collection by the digests of queries and documents, and says
-what kind it is: hard negatives, scores of a teacher, what an audit of negatives found.
+It is whole or absent, and bound to its collection by the digests of queries and documents. Its
+manifest says of which kind it is: hard negatives, scores of a teacher, or what an audit of
+negatives has found (an overlay).
 """
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,12 +30,12 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class Artefact:
-    """A kind of artefact.
+    """How artefacts of one kind are written and opened.
 
     Args:
-        kind: in the manifest.
-        arrays: their names.
-        must_be: what a folder must be that is opened as one, for errors.
+        kind: its name in the manifest.
+        arrays: the names of its arrays.
+        must_be: what a folder must be to be opened as one, for errors.
         again: how to make a new one, for errors.
     """
 
@@ -56,19 +56,19 @@ class Artefact:
         """Write an artefact, whole or not at all.
 
         Args:
-            folder: holds it then.
-            collection: that it was made of.
+            folder: where.
+            collection: the one that it was made of.
             arrays, manifest: what it holds.
-            once: an existing folder is kept and nothing is written, as several processes may write
-                the same; without it, an existing folder is an error.
+            once: keep an existing folder and write nothing, as several processes may write the
+                same; without it, an existing folder is an error.
         """
         assert set(arrays) == set(self.arrays)
-        bound = {"kind": self.kind, **_keys(collection), **manifest}
+        full_manifest = {"kind": self.kind, **_keys_of(collection), **manifest}
 
         def build(temporary: Path) -> None:
             for name, array in arrays.items():
                 np.save(temporary / f"{name}.npy", array)
-            text = json.dumps(bound, indent=1) + "\n"
+            text = json.dumps(full_manifest, indent=1) + "\n"
             (temporary / MANIFEST).write_text(text, encoding="utf-8")
 
         if once:
@@ -80,20 +80,21 @@ class Artefact:
         """Map an artefact.
 
         Args:
-            folder: holds it.
-            collection: that it must have been made of.
-            option: names the folder, for errors.
+            folder: where it is.
+            collection: the one that it must have been made of.
+            option: the option that names the folder, for errors.
 
         Raises:
-            InputError: if it is none, of another kind, damaged, or made of another collection.
+            InputError: if the folder holds no artefact, or one of another kind, damaged, or made of
+                another collection.
         """
         manifest = self.manifest(folder, option)
-        there = {name: manifest.get(name) for name in ("corpus", "queries")}
-        if there != _keys(collection):
-            raise InputError(
-                f"{folder}: these {self.kind} were made of another collection than {collection.source}; {self.again}",
-                option=option,
-            )
+        for name, key in _keys_of(collection).items():
+            if manifest.get(name) != key:
+                raise InputError(
+                    f"{folder}: these {self.kind} were made of another collection than {collection.source}; {self.again}",
+                    option=option,
+                )
         arrays: dict[str, np.ndarray] = {}
         for name in self.arrays:
             arrays[name] = read_array(folder / f"{name}.npy")
@@ -120,21 +121,27 @@ class Artefact:
 
 def kind_of(folder: Path) -> Kind | None:
     """The kind of the artefact in a folder; None where there is none."""
-    with suppress(OSError, ValueError, RecursionError, AttributeError):
-        kind: Kind | None = json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("kind")
-        return kind
-    return None
+    kind: Kind | None = _manifest_or_empty(folder).get("kind")
+    return kind
 
 
 def key_of(folder: Path) -> str | None:
     """The ``key`` of the artefact in a folder, a digest of all that decides it; None where there
     is none.
     """
-    with suppress(OSError, ValueError, RecursionError, AttributeError):
-        key: str | None = json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("key")
-        return key
-    return None
+    key: str | None = _manifest_or_empty(folder).get("key")
+    return key
 
 
-def _keys(collection: Collection) -> dict[str, str]:
+def _manifest_or_empty(folder: Path) -> dict[str, Any]:
+    """The manifest in a folder, of whatever kind; empty where there is none that can be read."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def _keys_of(collection: Collection) -> dict[str, str]:
+    """What binds an artefact to its collection."""
     return {"corpus": collection.corpus.key, "queries": collection.queries.key}

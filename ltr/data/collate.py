@@ -1,4 +1,4 @@
-"""Lists of rows → RankingBatch."""
+"""Collators: lists of rows → RankingBatch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ class Collator(ABC):
     """Makes a batch of lists."""
 
     @abstractmethod
-    def lengths(self, one: LabelledList) -> np.ndarray:
+    def lengths(self, ranked_list: LabelledList) -> np.ndarray:
         """The cost of scoring each document of a list, ``[N]``."""
 
-    def row_length(self, one: LabelledList) -> float:
-        """What training rows are sorted by, to share a batch with similar ones: the mean over the
-        documents.
+    def row_length(self, ranked_list: LabelledList) -> float:
+        """The length by which training rows are sorted, so that similar ones share a batch: the
+        mean over the documents of a list.
         """
-        return float(self.lengths(one).mean())
+        return float(self.lengths(ranked_list).mean())
 
     @abstractmethod
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
@@ -39,89 +39,100 @@ class PairCollator(Collator):
         self.docs = docs
         self.join = join
 
-    def lengths(self, one: LabelledList) -> np.ndarray:
-        query = self.queries.lengths(np.asarray([one.query_row]))
-        return self.join.lengths(query, self.docs.lengths(one.doc_rows))
+    def lengths(self, ranked_list: LabelledList) -> np.ndarray:
+        query_length = self.queries.lengths(np.asarray([ranked_list.query_row]))
+        return self.join.lengths(query_length, self.docs.lengths(ranked_list.doc_rows))
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
-        query_rows = np.repeat(
-            [one.query_row for one in lists], [len(one.doc_rows) for one in lists]
-        ).astype(np.int64)
-        doc_rows = np.concatenate([np.empty(0, dtype=np.int64), *(one.doc_rows for one in lists)])
-        pairs = self.join.texts(self.queries, query_rows, self.docs, doc_rows)
-        return without_content(lists)._replace(pairs=pairs)
+        batch = without_content(lists)
+        counts = batch.mask.sum(dim=1).numpy()
+        query_rows = np.repeat(batch.query_rows.numpy(), counts)
+        pairs = self.join.texts(self.queries, query_rows, self.docs, _all_doc_rows(lists))
+        return batch._replace(pairs=pairs)
 
 
 class TextCollator(Collator):
-    """Lays queries and documents out apart; ``queries`` is None where lists have no query, as the
-    groups of labelled texts.
+    """Lays queries and documents out apart; ``queries`` is None where lists have no query, as for
+    the groups of labelled texts.
     """
 
     def __init__(self, queries: Tokens | None, docs: Tokens, forms: ApartTexts) -> None:
         self.queries = queries
         self.docs = docs
         self.forms = forms
-        self._keys: dict[int, int] = {}  # of judged documents, by row
+        # A text's key is a hash of its tokens (see Texts.keys), by row. Those of judged documents
+        # are needed in every epoch, and each is computed once.
+        self._keys: dict[int, int] = {}
 
-    def lengths(self, one: LabelledList) -> np.ndarray:
-        return self.forms.docs.lengths(self.docs.lengths(one.doc_rows))
+    def lengths(self, ranked_list: LabelledList) -> np.ndarray:
+        return self.forms.docs.lengths(self.docs.lengths(ranked_list.doc_rows))
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
         batch = without_content(lists)
-        doc_rows = np.concatenate([np.empty(0, dtype=np.int64), *(one.doc_rows for one in lists)])
+        queries = None
+        if self.queries is not None:
+            queries = self.forms.queries.texts(self.queries, batch.query_rows.numpy())
+        judged_rows = []
+        judged_grades = []
+        judged_keys = []
+        for ranked_list in lists:
+            judged_rows.append(ranked_list.judged_rows)
+            judged_grades.append(ranked_list.judged_grades)
+            judged_keys.append(self._judged_keys(ranked_list))
         return batch._replace(
-            queries=None
-            if self.queries is None
-            else self.forms.queries.texts(self.queries, batch.query_rows.numpy()),
-            docs=self.forms.docs.texts(self.docs, doc_rows),
-            judged_rows=_optional([one.judged_rows for one in lists], np.int64, fill=-1),
-            judged_grades=_optional([one.judged_grades for one in lists]),
-            judged_keys=_optional([self._judged_keys(one) for one in lists], np.int64),
+            queries=queries,
+            docs=self.forms.docs.texts(self.docs, _all_doc_rows(lists)),
+            judged_rows=_padded_if_all(judged_rows, np.int64, fill=-1),
+            judged_grades=_padded_if_all(judged_grades),
+            judged_keys=_padded_if_all(judged_keys, np.int64),
         )
 
-    def _judged_keys(self, one: LabelledList) -> np.ndarray | None:
-        """The keys of the judged texts of a training list, each computed once."""
-        if one.judged_rows is None or one.ideal is not None:
+    def _judged_keys(self, ranked_list: LabelledList) -> np.ndarray | None:
+        """The keys of the judged texts of a training list, ``[J]`` int64; None for other lists."""
+        # Only a list to evaluate has ideal grades, and no loss asks for its keys.
+        if ranked_list.judged_rows is None or ranked_list.ideal is not None:
             return None
-        if new := [row for row in one.judged_rows.tolist() if row not in self._keys]:
-            keys = self.forms.docs.texts(self.docs, np.asarray(new)).keys()
-            self._keys |= zip(new, keys.tolist(), strict=True)
-        return np.asarray([self._keys[row] for row in one.judged_rows.tolist()], dtype=np.int64)
+        rows = ranked_list.judged_rows.tolist()
+        new_rows = [row for row in rows if row not in self._keys]
+        if new_rows:
+            new_keys = self.forms.docs.texts(self.docs, np.asarray(new_rows)).keys()
+            self._keys.update(zip(new_rows, new_keys.tolist(), strict=True))
+        return np.asarray([self._keys[row] for row in rows], dtype=np.int64)
 
 
 class BothCollator(Collator):
-    """Lays out joined pairs, and the same texts apart; lists are sorted by the pairs, which cost
-    more.
+    """Lays out joined pairs, and the same texts apart; lists are sorted by the lengths of the pairs,
+    which cost more.
     """
 
     def __init__(self, pairs: Collator, apart: Collator) -> None:
         self.pairs = pairs
         self.apart = apart
 
-    def lengths(self, one: LabelledList) -> np.ndarray:
-        return self.pairs.lengths(one)
+    def lengths(self, ranked_list: LabelledList) -> np.ndarray:
+        return self.pairs.lengths(ranked_list)
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
         return self.apart(lists)._replace(pairs=self.pairs(lists).pairs)
 
 
 def text_collator(queries: TextTable, docs: TextTable, reads: TextReads) -> Collator:
-    """The collator of what a ranker reads, on stored tokens; an InputError if a query leaves no
-    room for a document.
+    """The collator of what a ranker reads, on stored tokens.
+
+    Raises:
+        InputError: if a query leaves no room for a document.
     """
     if isinstance(reads, PairsAndTexts):
-        return BothCollator(
-            text_collator(queries, docs, reads.pairs), text_collator(queries, docs, reads.apart)
-        )
-    asked, found = (
-        TokenStore.open(*side) for side in zip((queries, docs), reads.tokenizers, strict=True)
-    )
-    reads.check_queries(queries.ids, queries.texts, asked)
-    return (
-        PairCollator(asked, found, reads)
-        if isinstance(reads, JoinedPairs)
-        else TextCollator(asked, found, reads)
-    )
+        pairs = text_collator(queries, docs, reads.pairs)
+        apart = text_collator(queries, docs, reads.apart)
+        return BothCollator(pairs, apart)
+    query_tokenizer, doc_tokenizer = reads.tokenizers
+    query_tokens = TokenStore.open(queries, query_tokenizer)
+    doc_tokens = TokenStore.open(docs, doc_tokenizer)
+    reads.check_queries(queries.ids, queries.texts, query_tokens)
+    if isinstance(reads, JoinedPairs):
+        return PairCollator(query_tokens, doc_tokens, reads)
+    return TextCollator(query_tokens, doc_tokens, reads)
 
 
 class FeatureCollator(Collator):
@@ -142,52 +153,75 @@ class FeatureCollator(Collator):
             return FeatureCollator.open, (self.features.filename,)
         return FeatureCollator, (self.features,)
 
-    def lengths(self, one: LabelledList) -> np.ndarray:
-        return np.ones(len(one.doc_rows))
+    def lengths(self, ranked_list: LabelledList) -> np.ndarray:
+        return np.ones(len(ranked_list.doc_rows))
 
-    def row_length(self, one: LabelledList) -> float:
-        return float(len(one.doc_rows))  # lists of equal length need no padding
+    def row_length(self, ranked_list: LabelledList) -> float:
+        return float(len(ranked_list.doc_rows))  # lists of equal length need no padding
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
         batch = without_content(lists)
         features = np.zeros((*batch.mask.shape, self.features.shape[1]), dtype=np.float32)
-        for row, one in enumerate(lists):
-            features[row, : len(one.doc_rows)] = self.features[one.doc_rows]
+        for row, ranked_list in enumerate(lists):
+            n_docs = len(ranked_list.doc_rows)
+            features[row, :n_docs] = self.features[ranked_list.doc_rows]
         return batch._replace(features=torch.from_numpy(features))
 
 
 def without_content(lists: Sequence[LabelledList]) -> RankingBatch:
     """Lists with their labels, padded to one width, without what a ranker reads."""
-    mask = _mask([len(one.doc_rows) for one in lists])
+    query_rows = []
+    doc_rows = []
+    labels = []
+    distances = []
+    ideal = []
+    for ranked_list in lists:
+        query_rows.append(ranked_list.query_row)
+        doc_rows.append(ranked_list.doc_rows)
+        labels.append(ranked_list.labels)
+        distances.append(ranked_list.distances)
+        ideal.append(ranked_list.ideal)
+    mask = _mask_of(doc_rows)
     return RankingBatch(
-        labels=_padded([one.labels for one in lists], mask, np.float32),
+        labels=_padded(labels, mask, np.float32),
         mask=torch.from_numpy(mask),
-        query_rows=torch.tensor([one.query_row for one in lists], dtype=torch.int64),
-        doc_rows=_padded([one.doc_rows for one in lists], mask, np.int64),
-        distances=_optional([one.distances for one in lists]),
-        ideal=_optional([one.ideal for one in lists]),
+        query_rows=torch.tensor(query_rows, dtype=torch.int64),
+        doc_rows=_padded(doc_rows, mask, np.int64),
+        distances=_padded_if_all(distances),
+        ideal=_padded_if_all(ideal),
     )
 
 
-def _mask(lengths: list[int]) -> np.ndarray:
-    return (
-        np.arange(max([1, *lengths])) < np.asarray(lengths, dtype=np.int64)[:, None]
-    )  # a list may be empty: it still has a row
+def _all_doc_rows(lists: Sequence[LabelledList]) -> np.ndarray:
+    """The documents of all lists end to end, int64; there may be no list."""
+    doc_rows = [np.empty(0, dtype=np.int64)]
+    for ranked_list in lists:
+        doc_rows.append(ranked_list.doc_rows)
+    return np.concatenate(doc_rows)
+
+
+def _mask_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """``[B, longest]`` bool: True at the places that the B arrays fill."""
+    lengths = np.fromiter(map(len, arrays), dtype=np.int64)
+    width = lengths.max(initial=1)  # a batch has a column even if all its lists are empty
+    return np.arange(width) < lengths[:, None]
 
 
 def _padded(
     arrays: Sequence[np.ndarray], mask: np.ndarray, dtype: type, fill: int = 0
 ) -> torch.Tensor:
-    out: np.ndarray = np.full(mask.shape, fill, dtype=dtype)
+    """The arrays as rows of one tensor, with ``fill`` where the mask is False."""
+    padded: np.ndarray = np.full(mask.shape, fill, dtype=dtype)
     if len(arrays):
-        out[mask] = np.concatenate(arrays)
-    return torch.from_numpy(out)
+        padded[mask] = np.concatenate(arrays)
+    return torch.from_numpy(padded)
 
 
-def _optional(
+def _padded_if_all(
     arrays: Sequence[np.ndarray | None], dtype: type = np.float32, fill: int = 0
 ) -> torch.Tensor | None:
+    """As :func:`_padded`; None if a list lacks its array."""
     present = [array for array in arrays if array is not None]
     if len(present) < len(arrays):
         return None
-    return _padded(present, _mask([len(array) for array in present]), dtype, fill)
+    return _padded(present, _mask_of(present), dtype, fill)

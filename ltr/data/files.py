@@ -20,35 +20,45 @@ from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  # of an OSError: the disk is full
-NO_ROOM = os.strerror(errno.ENOSPC)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # the errno of an OSError that means a full disk
+DISK_FULL_TEXT = os.strerror(errno.ENOSPC)
 SEAL = "seal"  # the file of a cached folder that describes its other files
-SEALED_BYTES = 4096  # at both ends of each
+SEALED_BYTES = 4096  # at the beginning and at the end of each file: what the seal covers
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; an InputError for a folder of this name, or a link that leads
-    nowhere.
+    """Whether there is such a file.
+
+    Raises:
+        InputError: if something else has this name: a folder, a device, or a link that leads
+            nowhere.
     """
-    found = path.is_file()
-    if not found and os.path.lexists(path):
-        came = "a folder" if path.is_dir() else "a link that leads nowhere, or a device"
+    if path.is_file():
+        return True
+    if os.path.lexists(path):
+        other = "a folder" if path.is_dir() else "a link that leads nowhere, or a device"
         raise InputError(
-            f"{path}: expected a file, got {came}; remove it, or put the file in its place"
+            f"{path}: expected a file, got {other}; remove it, or put the file in its place"
         )
-    return found
+    return False
 
 
 def plain_or_gz(folder: Path, name: str) -> Path | None:
-    """``folder/name`` or ``folder/name.gz``, whichever is there; None if neither is, an InputError
-    if it is no file.
+    """``folder/name`` or ``folder/name.gz``, whichever is there; None if neither is.
+
+    Raises:
+        InputError: if what has this name is not a file.
     """
-    return next((file for file in (folder / name, folder / f"{name}.gz") if is_file(file)), None)
+    for file in (folder / name, folder / f"{name}.gz"):
+        if is_file(file):
+            return file
+    return None
 
 
 def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
-    """Whole lines of a file (plain or ``.gz``), about ``size`` bytes at a time, with the number of
-    the first line.
+    """Whole lines of a file (plain or ``.gz``), about ``size`` bytes at a time, each block with the
+    number of its first line.
 
     Lines are numbered from 1. A byte order mark at the beginning is left out. With size 0 a block
     is one line.
@@ -58,11 +68,16 @@ def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
             block that cannot be read).
     """
     number = 1
+    opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
+        with opener(path, "rb") as stream:
+            # The rest of the line at which read() has stopped belongs to the block.
             while block := stream.read(size) + stream.readline():
-                yield number, block.removeprefix(b"\xef\xbb\xbf") if number == 1 else block
-                number += block.count(b"\n")
+                n_lines = block.count(b"\n")
+                if number == 1:
+                    block = block.removeprefix(BYTE_ORDER_MARK)
+                yield number, block
+                number += n_lines
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except IsADirectoryError:
@@ -77,14 +92,15 @@ def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Lines of a text file (plain or ``.gz``) with their numbers from 1; empty lines are left out.
 
-    Errors are those of :func:`blocks`, ``file:line`` of a byte that is not UTF-8 or NUL, and lines
-    that end in ``\\r`` alone.
+    Raises:
+        InputError: as :func:`blocks` does; with ``file:line`` for a NUL byte, or one that is not
+            UTF-8; for a file whose lines end in ``\\r`` alone.
     """
     for number, raw in blocks(Path(path), size=0):
         if b"\0" in raw:
-            came = f"a NUL byte at column {raw.index(0) + 1}"
+            column = raw.index(0) + 1
             raise InputError(
-                f"{path}:{number}: text must be UTF-8, got {came}; the file is damaged, or UTF-16: save it as UTF-8"
+                f"{path}:{number}: text must be UTF-8, got a NUL byte at column {column}; the file is damaged, or UTF-16: save it as UTF-8"
             )
         if number == 1 and b"\r" in raw.rstrip(b"\r\n") and not raw.endswith(b"\n"):
             raise InputError(
@@ -93,17 +109,20 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         try:
             line = raw.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            came = f"byte 0x{raw[error.start]:02x} at column {error.start + 1}"
+            byte = raw[error.start]
+            column = error.start + 1
             raise InputError(
-                f"{path}:{number}: text must be UTF-8, got {came}; save the file as UTF-8"
+                f"{path}:{number}: text must be UTF-8, got byte 0x{byte:02x} at column {column}; save the file as UTF-8"
             ) from None
         if line.strip():
             yield number, line
 
 
 def encoded(text: str, where: str) -> bytes:
-    r"""The text as UTF-8; an InputError for half a surrogate pair, which JSON can spell
-    (``"\ud800"``) but UTF-8 cannot.
+    r"""The text as UTF-8.
+
+    Raises:
+        InputError: for half a surrogate pair, which JSON can spell (``"\ud800"``) and UTF-8 cannot.
     """
     try:
         return text.encode("utf-8")
@@ -115,8 +134,10 @@ def encoded(text: str, where: str) -> bytes:
 
 
 def read_array(file: Path) -> np.memmap:
-    """Map a ``.npy`` file into memory; an InputError names one that is missing, empty, cut short,
-    or no array.
+    """Map a ``.npy`` file into memory.
+
+    Raises:
+        InputError: if the file is missing, empty, cut short, or no array.
     """
     try:
         return np.lib.format.open_memmap(file, mode="r")
@@ -133,10 +154,11 @@ def digest_of(path: Path) -> str:
 
 
 def digest_of_arrays(*arrays: np.ndarray) -> str:
-    """The same for the same values, and else another one."""
-    return hashlib.sha256(
-        b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
-    ).hexdigest()[:16]
+    """A digest of the values of arrays, end to end; their shapes are no part of it."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def write_whole(path: str | Path, lines: Iterable[str]) -> None:
@@ -159,10 +181,15 @@ def write_whole(path: str | Path, lines: Iterable[str]) -> None:
 def folder_once(
     path: Path, build: Callable[[Path], None], is_whole: Callable[[Path], bool] = Path.is_dir
 ) -> Path:
-    """Return ``path``; if it is missing or not whole, :func:`write_folder` makes it.
+    """Return the folder ``path``; if it is missing or damaged, :func:`write_folder` makes it first.
 
     A killed build leaves only its temporary folder, which the next build removes. Of two processes
     the second waits, then finds the folder of the first.
+
+    Args:
+        path: the folder.
+        build: fills an empty folder.
+        is_whole: whether a folder needs no making again; by default any that exists.
     """
     if is_whole(path):
         return path
@@ -172,16 +199,15 @@ def folder_once(
             if path.is_dir():
                 log.warning("%s is damaged, or of an older version: it is made again", path)
                 shutil.rmtree(path)
-            for dead in path.parent.glob(
-                f".{path.name}.tmp-*"
-            ):  # the lock is ours, so its maker is gone
-                shutil.rmtree(dead, ignore_errors=True)
+            # The lock is ours, so whoever made these temporary folders is gone.
+            for leftover in path.parent.glob(f".{path.name}.tmp-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
             write_folder(path, build)
     return path
 
 
 def write_new_folder(path: Path, build: Callable[[Path], None]) -> None:
-    """As :func:`write_folder`; an InputError if the folder is there."""
+    """As :func:`write_folder`; an InputError if there is such a folder already."""
     if path.exists():
         raise InputError(
             f"the folder of a saved model must not exist yet, got {str(path)!r}; remove it, or take another"
@@ -190,10 +216,11 @@ def write_new_folder(path: Path, build: Callable[[Path], None]) -> None:
 
 
 def write_folder(path: Path, build: Callable[[Path], None]) -> None:
-    """Let ``build`` fill a temporary folder beside ``path``, and rename that when it is complete. A
+    """Let ``build`` fill a temporary folder beside ``path``, and rename it when it is complete. A
     failure leaves no folder.
 
-    A full disk is an InputError.
+    Raises:
+        InputError: if the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.tmp-"))
@@ -207,29 +234,31 @@ def write_folder(path: Path, build: Callable[[Path], None]) -> None:
         os.rename(temporary, path)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if (isinstance(error, OSError) and error.errno in FULL) or NO_ROOM in str(
-            error
-        ):  # so safetensors says it
-            kept = path.is_relative_to(cache_root())
-            hint = (
-                ", or set the environment variable LTR_CACHE to a folder of another disk"
-                if kept
-                else ""
-            )
-            raise InputError(f"{path}: the disk is full ({NO_ROOM}); make room{hint}") from None
-        raise
+        if not _means_full_disk(error):
+            raise
+        hint = ""
+        if path.is_relative_to(cache_root()):
+            hint = ", or set the environment variable LTR_CACHE to a folder of another disk"
+        raise InputError(f"{path}: the disk is full ({DISK_FULL_TEXT}); make room{hint}") from None
+
+
+def _means_full_disk(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return True
+    # safetensors raises an error of its own that has the text alone.
+    return DISK_FULL_TEXT in str(error)
 
 
 def new_array(file: Path, dtype: np.typing.DTypeLike, shape: tuple[int, ...]) -> np.memmap:
     """A new ``.npy`` file of zeros, mapped into memory for writing, with its disk space reserved by
-    :func:`take_room`.
+    :func:`reserve_space`.
     """
     array = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
-    take_room(file)
+    reserve_space(file)
     return array
 
 
-def take_room(file: Path) -> None:
+def reserve_space(file: Path) -> None:
     """Reserve the disk space of a new memory map: on a full disk, a later write to the map would
     kill the process silently.
     """
@@ -238,6 +267,7 @@ def take_room(file: Path) -> None:
             with open(file, "r+b") as opened:
                 os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
         except OSError as error:
+            # posix_fallocate has not named the file.
             raise OSError(error.errno, error.strerror, str(file)) from None
 
 
@@ -245,10 +275,10 @@ def cache_root() -> Path:
     """Where derived data lies: ``$LTR_CACHE``, else ``ltr`` in the user's cache folder. It may be
     deleted at any time.
     """
-    if own := os.environ.get("LTR_CACHE"):
-        return Path(own)
-    if users := os.environ.get("XDG_CACHE_HOME"):
-        return Path(users) / "ltr"
+    if ltr_cache := os.environ.get("LTR_CACHE"):
+        return Path(ltr_cache)
+    if user_cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(user_cache) / "ltr"
     try:
         return Path.home() / ".cache" / "ltr"
     except RuntimeError:
@@ -258,7 +288,8 @@ def cache_root() -> Path:
 
 
 def cached(kind: str, content: str | bytes, build: Callable[[Path], None]) -> Path:
-    """The folder of the cache for this content, filled by ``build`` if it is missing or damaged.
+    """The folder of the cache that belongs to this content, filled by ``build`` if it is missing or
+    damaged.
 
     Args:
         kind: sub-folder of the cache.
@@ -266,35 +297,37 @@ def cached(kind: str, content: str | bytes, build: Callable[[Path], None]) -> Pa
             names the folder.
         build: see :func:`write_folder`.
     """
-    key = hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()[
-        :32
-    ]
+    if isinstance(content, str):
+        content = content.encode()
+    key = hashlib.sha256(content).hexdigest()[:32]
 
     def build_and_seal(folder: Path) -> None:
         build(folder)
-        (folder / SEAL).write_text(_seal(folder))
+        (folder / SEAL).write_text(_seal_of(folder))
 
     return folder_once(cache_root() / kind / key, build_and_seal, _is_sealed)
 
 
 def _is_sealed(folder: Path) -> bool:
+    """Whether the files of a folder are still those that its seal describes."""
     try:
-        return (folder / SEAL).read_bytes() == _seal(folder).encode()
+        return (folder / SEAL).read_bytes() == _seal_of(folder).encode()
     except FileNotFoundError:
         return False
 
 
-def _seal(folder: Path) -> str:
-    """The size and both ends of every file: what is empty, cut short or full of zeros is told
-    without reading it all.
+def _seal_of(folder: Path) -> str:
+    """The name, the size, and a digest of both ends of every file. It shows a file that is empty,
+    cut short or full of zeros, and does not read a large one whole.
     """
     lines = []
     for file in sorted(folder.iterdir()):
-        if file.name != SEAL:
-            with open(file, "rb") as opened:
-                ends = opened.read(SEALED_BYTES)
-                size = opened.seek(0, os.SEEK_END)
-                opened.seek(max(0, size - SEALED_BYTES))
-                ends += opened.read()
-            lines.append(f"{file.name} {size} {hashlib.sha256(ends).hexdigest()}\n")
+        if file.name == SEAL:
+            continue
+        with open(file, "rb") as opened:
+            ends = opened.read(SEALED_BYTES)
+            size = opened.seek(0, os.SEEK_END)
+            opened.seek(max(0, size - SEALED_BYTES))
+            ends += opened.read()
+        lines.append(f"{file.name} {size} {hashlib.sha256(ends).hexdigest()}\n")
     return "".join(lines)

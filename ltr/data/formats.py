@@ -1,9 +1,8 @@
-"""How token ids of the stores become what an encoder reads: a query joined with a document, or a
-text alone.
+"""Layouts: how stored token ids become what an encoder reads, a query joined with a document or a
+text alone ("apart").
 """
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +12,8 @@ from transformers import PreTrainedTokenizerBase
 from ltr.batch import Texts
 from ltr.data.tokens import Tokens
 from ltr.errors import InputError
+
+EXAMPLE = "a"  # the text that shows where a tokenizer puts its special tokens
 
 
 class JoinedPairs:
@@ -30,13 +31,13 @@ class JoinedPairs:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
-        self._template = _Template(tokenizer, "a", "a")
-        self._cut_left = tokenizer.truncation_side == "left"
+        self._template = _Template(tokenizer, EXAMPLE, EXAMPLE)
+        self._cuts_left = tokenizer.truncation_side == "left"
         self.n_special = self._template.n_special
         if max_length < self.n_special + 2:
-            needed = f"a query and a document beside {self.n_special} special tokens"
             raise InputError(
-                f"max_length must leave room for {needed}, got {max_length}", option="max_length"
+                f"max_length must leave room for a query and a document beside {self.n_special} special tokens, got {max_length}",
+                option="max_length",
             )
 
     @property
@@ -51,33 +52,34 @@ class JoinedPairs:
     def texts(
         self, queries: Tokens, query_rows: np.ndarray, docs: Tokens, doc_rows: np.ndarray
     ) -> Texts:
-        """Join each query with the document beside it (rows ``[S]`` int64); each query must fit,
-        see :meth:`check_queries`.
+        """Join the query of each row with the document of the same place.
+
+        Args:
+            queries, docs: the stored tokens.
+            query_rows, doc_rows: ``[S]`` int64; each query must fit, see :meth:`check_queries`.
         """
         n_query = queries.lengths(query_rows)
-        n_doc = docs.lengths(doc_rows)
-        n_doc = self.lengths(n_query, n_doc) - self.n_special - n_query
+        n_pair = self.lengths(n_query, docs.lengths(doc_rows))
+        n_doc = n_pair - self.n_special - n_query  # what is left for the document
         assert (n_doc >= 0).all(), "the longest query is checked when the data is set up"
         assert queries.dtype == docs.dtype, "one tokenizer made both stores"
-        return self._template.filled(
-            [_Spans(queries.views(query_rows, n_query), n_query)],
-            [_Spans(docs.views(doc_rows, n_doc, last=self._cut_left), n_doc)],
-            dtype=docs.dtype,
-        )
+        query_spans = _Spans(queries.views(query_rows, n_query), n_query)
+        doc_spans = _Spans(docs.views(doc_rows, n_doc, last=self._cuts_left), n_doc)
+        return self._template.fill([query_spans], [doc_spans], dtype=docs.dtype)
 
     def check_queries(self, ids: Sequence[str], texts: Sequence[str], tokens: Tokens) -> None:
-        """Every query must fit beside at least one token of a document: else an InputError names
-        the longest.
+        """Check that every query fits beside at least one token of a document.
+
+        Raises:
+            InputError: if not; it names the longest query.
         """
         lengths = tokens.lengths(np.arange(len(tokens)))
         room = self.max_length - self.n_special - 1
         longest = int(lengths.argmax())
         if lengths[longest] > room:
-            came = f"{lengths[longest]} tokens, but max_length {self.max_length} leaves {room}"
-            beside = f"beside {self.n_special} special tokens and a document"
-            hint = f"raise max_length, or shorten the query, {texts[longest][:60]!r}"
             raise InputError(
-                f"query {ids[longest]!r} has {came} {beside}; {hint}", option="max_length"
+                f"query {ids[longest]!r} has {lengths[longest]} tokens, but max_length {self.max_length} leaves {room} beside {self.n_special} special tokens and a document; raise max_length, or shorten the query, {texts[longest][:60]!r}",
+                option="max_length",
             )
 
 
@@ -107,34 +109,40 @@ class SingleTexts:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.prompt = prompt
-        self._template = _Template(tokenizer, "a")
-        self._cut_left = tokenizer.truncation_side == "left"
-        self._prompt_ids = tokenizer(prompt, add_special_tokens=False, truncation=False)[
-            "input_ids"
-        ]
+        self._template = _Template(tokenizer, EXAMPLE)
+        self._cuts_left = tokenizer.truncation_side == "left"
+        prompt_encoding = tokenizer(prompt, add_special_tokens=False, truncation=False)
+        self._prompt_ids = prompt_encoding["input_ids"]
         self.n_special = self._template.n_special
-        if max_length < self.n_special + len(self._prompt_ids) + 1:
-            taken = f"{len(self._prompt_ids)} of the prompt {prompt!r} and {self.n_special} special tokens"
-            text = f"max_length must leave room for a token of the text beside {taken}, got {max_length}"
-            raise InputError(text, option="max_length")
+        n_prompt = len(self._prompt_ids)
+        if max_length < self.n_special + n_prompt + 1:
+            raise InputError(
+                f"max_length must leave room for a token of the text beside {n_prompt} of the prompt {prompt!r} and {self.n_special} special tokens, got {max_length}",
+                option="max_length",
+            )
 
     def lengths(self, text_lengths: np.ndarray) -> np.ndarray:
         """Tokens of each text with its prompt and special tokens."""
         return np.minimum(text_lengths + len(self._prompt_ids) + self.n_special, self.max_length)
 
     def texts(self, store: Tokens, rows: np.ndarray) -> Texts:
-        """The texts of these rows, ``[S]`` int64."""
-        n_text = store.lengths(rows)
-        n_both = self.lengths(n_text) - self.n_special
-        n_text = np.minimum(n_text, n_both) if self._cut_left else n_both - len(self._prompt_ids)
-        spans = [_Spans(store.views(rows, n_text, last=self._cut_left), n_text)]
-        if self._prompt_ids:
-            n_prompt = n_both - n_text
-            prompt = np.asarray(self._prompt_ids, dtype=store.dtype).data
-            spans.insert(
-                0, _Spans([prompt[len(prompt) - n :] for n in n_prompt.tolist()], n_prompt)
-            )
-        return self._template.filled(spans, dtype=store.dtype)
+        """Lay out the texts of these rows, ``[S]`` int64."""
+        n_whole_text = store.lengths(rows)
+        n_both = self.lengths(n_whole_text) - self.n_special  # what stays of prompt and text
+        if self._cuts_left:
+            # The prompt is cut first, as it stands on the left.
+            n_text = np.minimum(n_whole_text, n_both)
+        else:
+            n_text = n_both - len(self._prompt_ids)
+        text_spans = _Spans(store.views(rows, n_text, last=self._cuts_left), n_text)
+        if not self._prompt_ids:
+            return self._template.fill([text_spans], dtype=store.dtype)
+        n_prompt = n_both - n_text
+        prompt = np.asarray(self._prompt_ids, dtype=store.dtype).data
+        # The last tokens of the prompt: all of them, unless it was cut.
+        prompt_views = [prompt[len(prompt) - n :] for n in n_prompt.tolist()]
+        prompt_spans = _Spans(prompt_views, n_prompt)
+        return self._template.fill([prompt_spans, text_spans], dtype=store.dtype)
 
 
 class ApartTexts(NamedTuple):
@@ -149,7 +157,7 @@ class ApartTexts(NamedTuple):
         return self.queries.tokenizer, self.docs.tokenizer
 
     def check_queries(self, ids: Sequence[str], texts: Sequence[str], tokens: Tokens) -> None:
-        """Every query will do: one that is too long is cut, as a document is."""
+        """Nothing to check: a query that is too long is cut, as a document is."""
 
 
 class PairsAndTexts(NamedTuple):
@@ -167,6 +175,7 @@ class FeatureVectors(NamedTuple):
     n_features: int
 
 
+# What a ranker reads of its documents, as its `reads` says.
 TextReads = JoinedPairs | ApartTexts | PairsAndTexts
 Reads = TextReads | FeatureVectors
 
@@ -179,18 +188,18 @@ class _Spans(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A stretch of what a tokenizer makes of a text or of a pair: its tokens have one type."""
+    """A stretch of what a tokenizer makes of a text or of a pair: special tokens of one type, or the
+    slot in which a text stands.
+    """
 
-    slot: (
-        int | None
-    )  # 0 where the text stands, or the first of a pair, 1 where the second stands, None for special tokens
-    type: int
-    ids: list[int]
+    slot: int | None  # 0 for the first text, 1 for the second one of a pair, None: special tokens
+    type: int  # the token type of all its tokens
+    ids: list[int]  # used for special tokens only
 
 
 class _Template:
-    """Which special tokens stand where, and which part has which type: read off an example, one
-    text, or two for a pair.
+    """Which special tokens stand where, and which part has which type. It is read off what the
+    tokenizer makes of an example: one text, or two for a pair.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *example: str) -> None:
@@ -200,43 +209,51 @@ class _Template:
         types = encoding.get("token_type_ids", [0] * len(ids))
         self.has_types = "token_type_ids" in tokenizer.model_input_names
         self.n_special = slots.count(None)
-        if not set(range(len(example))) <= set(slots):
-            raise InputError(
-                f"the tokenizer must know {example[0]!r}, to find its special tokens, got no token for it"
-            )
-        self._parts = [
-            _Part(slot, type_id, [token for _, _, token in tokens])
-            for (slot, type_id), tokens in groupby(
-                zip(slots, types, ids, strict=True), key=lambda token: token[:2]
-            )
-        ]
+        for slot in range(len(example)):
+            if slot not in slots:
+                raise InputError(
+                    f"the tokenizer must know {example[0]!r}, to find its special tokens, got no token for it"
+                )
+        self._parts: list[_Part] = []
+        for slot, type_, token_id in zip(slots, types, ids, strict=True):
+            if self._parts and self._parts[-1][:2] == (slot, type_):
+                self._parts[-1].ids.append(token_id)
+            else:
+                self._parts.append(_Part(slot, type_, [token_id]))
 
-    def filled(self, *slots: Sequence[_Spans], dtype: np.dtype) -> Texts:
-        """Put spans of token ids where the example had its texts, one after the other, and lay all
-        end to end.
+    def fill(self, *slots: Sequence[_Spans], dtype: np.dtype) -> Texts:
+        """Put spans of token ids in the place of the example's texts, and lay all S texts end to
+        end.
+
+        Args:
+            slots: for each text of the example the spans that take its place, one after the other.
+            dtype: of the token ids in the spans.
         """
         n_texts = len(slots[0][0].lengths)
-        spans: list[_Spans] = []
+        spans: list[_Spans] = []  # from the left to the right of each text
         types: list[int] = []
         for part in self._parts:
-            constant = _Spans(
-                [np.asarray(part.ids, dtype=dtype).tobytes()] * n_texts,
-                np.full(n_texts, len(part.ids)),
-            )
-            filling = [constant] if part.slot is None else slots[part.slot]
-            spans += filling
-            types += [part.type] * len(filling)
+            if part.slot is None:
+                special = np.asarray(part.ids, dtype=dtype).tobytes()
+                spans.append(_Spans([special] * n_texts, np.full(n_texts, len(part.ids))))
+                types.append(part.type)
+            else:
+                spans += slots[part.slot]
+                types += [part.type] * len(slots[part.slot])
+        # All spans of the first text, then all of the second: span n of each text is every
+        # len(spans)-th buffer from n on.
         buffers: list[memoryview | bytes] = [b""] * (n_texts * len(spans))
-        for at, one in enumerate(spans):
-            buffers[at :: len(spans)] = one.views
+        for number, span in enumerate(spans):
+            buffers[number :: len(spans)] = span.views
         # Joining buffers takes half the time of copying slices between arrays; an index for every
         # token takes longer still.
         ids = np.frombuffer(b"".join(buffers), dtype=dtype).astype(np.int64)
-        lengths = np.stack([one.lengths for one in spans], axis=1)
+        lengths = np.stack([span.lengths for span in spans], axis=1)
+        type_ids = None
+        if self.has_types:
+            type_ids = torch.from_numpy(np.repeat(np.tile(types, n_texts), lengths.ravel()))
         return Texts(
             ids=torch.from_numpy(ids),
             lengths=torch.from_numpy(lengths.sum(axis=1)),
-            type_ids=torch.from_numpy(np.repeat(np.tile(types, n_texts), lengths.ravel()))
-            if self.has_types
-            else None,
+            type_ids=type_ids,
         )

@@ -19,30 +19,37 @@ MOST_PAIRS = 100_000_000  # of texts with one label, to be measured: 1.2 GB on d
 
 
 class LabelledTexts(NamedTuple):
-    """Texts with a label each, by split. Rows number the texts of one split; strings stay on disk."""
+    """Texts with a label each, by split. The texts of a split are numbered by row; their strings
+    stay on disk.
+    """
 
     source: str  # where they came from, for errors
     tables: dict[str, TextTable]  # the texts of each split
-    labels: dict[str, np.ndarray]  # [R] int64 for each split, the number of each text's label
+    labels: dict[str, np.ndarray]  # by split [R] int64, the number of each text's label
     names: Sequence[str]  # the labels by number
 
     def collection(self, split: str) -> Collection:
-        """The texts of a split as queries and as documents; judged, but for ``train``: those of one
-        label are relevant to each other, and a text has no judgement of itself. An InputError if no
-        label has two texts, or too many have.
+        """The texts of a split, each a query and a document.
+
+        All splits but ``train`` have judgements: texts of one label are relevant to each other, and
+        a text is not judged as a document of itself.
+
+        Raises:
+            InputError: if no label has two texts, or there are too many pairs of texts with one
+                label.
         """
         table = self.tables[split]
         qrels = {}
         if split != "train":
             where = f"{self.source}: split {split!r}"
-            content = (
-                f"same-label-1 {table.key}"  # the key stands for the whole file, with its labels
-            )
+            labels = self.labels[split]
+            # The key of the table stands for the whole file, so for the labels, too.
+            content = f"same-label-1 {table.key}"
             folder = cached(
-                "lists", content, lambda folder: _same_label(self.labels[split], where).save(folder)
+                "lists", content, lambda folder: _same_label_lists(labels, where).save(folder)
             )
             qrels[split] = QueryLists.load(folder)
-        return Collection(self.source, table, table, qrels, {})
+        return Collection(self.source, corpus=table, queries=table, qrels=qrels, candidates={})
 
 
 def open_labelled_texts(path: str) -> LabelledTexts:
@@ -55,27 +62,50 @@ def open_labelled_texts(path: str) -> LabelledTexts:
         path: a file (``train``), or a folder of ``{train,dev,test}.tsv[.gz]``.
 
     Raises:
-        InputError: one line with ``file:line`` for a missing column, an empty text or label, a text
-            with two labels in one split or in two, broken gzip or UTF-8; for missing files.
+        InputError: with ``file:line`` for a missing column, an empty text or label, a text with two
+            labels in one split or in two, broken gzip or UTF-8; for missing files.
     """
-    expected = "a folder of labelled texts must hold {train,dev,test}.tsv[.gz] with one text<TAB>label a line"
-    files = files_of_lines(path, expected)
-    digests = {split: digest_of(file) for split, file in files.items()}
-    content = " ".join(["labels-1", *map(" ".join, digests.items())])
+    files = files_of_lines(
+        path,
+        "a folder of labelled texts must hold {train,dev,test}.tsv[.gz] with one text<TAB>label a line",
+    )
+    digests = {}
+    content = "labels-1"
+    for split, file in files.items():
+        digests[split] = digest_of(file)
+        content += f" {split} {digests[split]}"
     folder = cached("labels", content, lambda folder: _write_labels(folder, files))
     tables = {}
     labels = {}
     for split, file in files.items():
-        records = (Record(id_of("t", text), text, where) for where, text, _ in _lines(file))
-        tables[split] = TextTable.open(
-            f"labelled-1 {digests[split]}", first_of_each(records), "text"
-        )
+        table_content = f"labelled-1 {digests[split]}"
+        tables[split] = TextTable.open(table_content, first_of_each(_records(file)), "text")
         labels[split] = np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r"))
     return LabelledTexts(path, tables, labels, Strings(folder, "names"))
 
 
-def _lines(file: Path) -> Iterator[tuple[str, str, str]]:
-    """Place, text and label of each line."""
+class _Line(NamedTuple):
+    """One line of a file."""
+
+    where: str  # file:line
+    id: str  # of the text
+    text: str
+    label: str
+
+
+class _FirstLabel(NamedTuple):
+    """The label with which a text has come first; the text itself stays out of memory."""
+
+    label: str
+    where: str  # file:line
+
+
+def _records(file: Path) -> Iterator[Record]:
+    for line in _lines(file):
+        yield Record(line.id, line.text, line.where)
+
+
+def _lines(file: Path) -> Iterator[_Line]:
     for number, line in numbered_lines(file):
         where = f"{file}:{number}"
         parts = line.split("\t")
@@ -83,67 +113,81 @@ def _lines(file: Path) -> Iterator[tuple[str, str, str]]:
             raise InputError(
                 f"{where}: expected 2 columns (text<TAB>label), got {len(parts)}: {line[:60]!r}"
             )
-        text, label = (part.strip() for part in parts)
+        text = parts[0].strip()
+        label = parts[1].strip()
         if not text or not label:
-            raise InputError(f"{where}: the {'label' if text else 'text'} is empty: {line[:60]!r}")
-        yield where, text, label
+            empty = "label" if text else "text"
+            raise InputError(f"{where}: the {empty} is empty: {line[:60]!r}")
+        yield _Line(where, id_of("t", text), text, label)
 
 
 def _write_labels(folder: Path, files: dict[str, Path]) -> None:
-    """The names of the labels, and for each split their numbers in the order of the texts' ids, as
-    tables of texts have it.
+    """Write the names of the labels, and for each split the number of each text's label. The texts
+    are in the order of their ids, as in a table of texts.
     """
-    first: dict[str, tuple[str, str]] = {}
-    label_of: dict[str, dict[str, str]] = {}
+    first_labels: dict[str, _FirstLabel] = {}  # by id, over all splits
+    label_of_id: dict[str, dict[str, str]] = {}  # by split
     for split, file in files.items():
-        mine = label_of.setdefault(split, {})
-        repeated = 0
-        elsewhere = 0
-        for where, text, label in _lines(file):
-            id_ = id_of("t", text)
-            if id_ in mine:
-                repeated += 1
-            elif id_ in first:
-                elsewhere += 1
-            known, place = first.setdefault(id_, (label, where))
-            if known != label:
-                raise InputError(
-                    f"{where}: a text must have one label, got {label!r}, but {known!r} at {place}: {text[:60]!r}"
-                )
-            mine[id_] = label
-        if not mine:
-            raise InputError(
-                f"{file}: the split is empty; at least one line text<TAB>label is needed"
-            )
-        if repeated:
-            log.info("%s: %d lines repeat a text with its label and are left out", file, repeated)
-        if elsewhere:
-            log.warning(
-                "%s: %d of %d texts stand in another split, too", file, elsewhere, len(mine)
-            )
-    names = sorted({label for mine in label_of.values() for label in mine.values()})
-    number = {label: at for at, label in enumerate(names)}
+        label_of_id[split] = _read_labels(file, first_labels)
+    # A text has one label wherever it stands, so these are all labels.
+    names = sorted({first.label for first in first_labels.values()})
+    number_of_name = {name: number for number, name in enumerate(names)}
     Strings.write(folder, "names", [name.encode("utf-8") for name in names])
-    for split, mine in label_of.items():
-        np.save(
-            folder / f"{split}.npy",
-            np.asarray([number[mine[id_]] for id_ in sorted(mine)], dtype=np.int64),
+    for split, labels in label_of_id.items():
+        numbers = [number_of_name[labels[id_]] for id_ in sorted(labels)]
+        np.save(folder / f"{split}.npy", np.asarray(numbers, dtype=np.int64))
+
+
+def _read_labels(file: Path, first_labels: dict[str, _FirstLabel]) -> dict[str, str]:
+    """The labels of a split by the ids of its texts.
+
+    Args:
+        file: of the split.
+        first_labels: the labels of the texts of the splits before, by id; those of this split are
+            added.
+    """
+    labels: dict[str, str] = {}
+    n_repeated = 0
+    n_in_other_splits = 0
+    for line in _lines(file):
+        if line.id in labels:
+            n_repeated += 1
+        elif line.id in first_labels:
+            n_in_other_splits += 1
+        first = first_labels.setdefault(line.id, _FirstLabel(line.label, line.where))
+        if first.label != line.label:
+            raise InputError(
+                f"{line.where}: a text must have one label, got {line.label!r}, but {first.label!r} at {first.where}: {line.text[:60]!r}"
+            )
+        labels[line.id] = line.label
+    if not labels:
+        raise InputError(f"{file}: the split is empty; at least one line text<TAB>label is needed")
+    if n_repeated:
+        log.info("%s: %d lines repeat a text with its label and are left out", file, n_repeated)
+    if n_in_other_splits:
+        log.warning(
+            "%s: %d of %d texts stand in another split, too", file, n_in_other_splits, len(labels)
         )
+    return labels
 
 
-def _same_label(labels: np.ndarray, where: str) -> QueryLists:
-    """Each text with the others of its label."""
+def _same_label_lists(labels: np.ndarray, where: str) -> QueryLists:
+    """For each text that shares its label the other texts of the label, with grade 1."""
     counts = np.bincount(labels)
     n_pairs = int((counts * (counts - 1)).sum())
     if not n_pairs:
         raise InputError(f"{where}: no two texts have the same label; there is nothing to be found")
     if n_pairs > MOST_PAIRS:
-        most = f"more than the {MOST_PAIRS} to be measured"
-        raise InputError(f"{where}: {n_pairs} pairs of texts share a label, {most}; take fewer")
+        raise InputError(
+            f"{where}: {n_pairs} pairs of texts share a label, more than the {MOST_PAIRS} to be measured; take fewer"
+        )
+    rows_by_label = np.argsort(labels, kind="stable")
+    rows_of_label = np.split(rows_by_label, np.cumsum(counts)[:-1])
     query_rows = np.flatnonzero(counts[labels] > 1)
-    members = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
-    doc_rows = np.concatenate(
-        [own[own != row] for row in query_rows for own in (members[labels[row]],)]
-    )
+    doc_rows = []
+    for query_row in query_rows:
+        same_label = rows_of_label[labels[query_row]]
+        doc_rows.append(same_label[same_label != query_row])
     offsets = np.concatenate([[0], np.cumsum(counts[labels[query_rows]] - 1)])
-    return QueryLists(query_rows, offsets, doc_rows, np.ones(n_pairs, dtype=np.float32))
+    values = np.ones(n_pairs, dtype=np.float32)
+    return QueryLists(query_rows, offsets, np.concatenate(doc_rows), values)

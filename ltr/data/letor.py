@@ -7,10 +7,10 @@ import logging
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,18 @@ from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
-NAMES = {"train": ("train",), "dev": ("dev", "vali", "valid", "validation"), "test": ("test",)}
-KINDS = (".txt", ".svm", ".svmlight", ".libsvm", ".letor")
-ENDS = f"{', '.join(KINDS)} (+ .gz)"
-SUFFIXES = tuple(kind + packed for kind in KINDS for packed in ("", ".gz"))
+# What a split may be called in a data folder.
+NAMES_OF_SPLIT = {
+    "train": ("train",),
+    "dev": ("dev", "vali", "valid", "validation"),
+    "test": ("test",),
+}
+ALL_NAMES = tuple(chain.from_iterable(NAMES_OF_SPLIT.values()))
+# How a file of rows may end, plain or packed.
+PLAIN_SUFFIXES = (".txt", ".svm", ".svmlight", ".libsvm", ".letor")
+PACKED_SUFFIXES = tuple(f"{suffix}.gz" for suffix in PLAIN_SUFFIXES)
+SUFFIXES = PLAIN_SUFFIXES + PACKED_SUFFIXES
+SUFFIXES_TEXT = f"{', '.join(PLAIN_SUFFIXES)} (+ .gz)"  # for errors
 
 
 class RowNames(Sequence[str]):
@@ -50,36 +58,50 @@ class FeatureSplit:
     """Queries with labelled documents, each a vector of features; the rows of one query stand
     together.
 
-    ``queries``, ``[Q]`` int64, are the stored queries that this split has, by default all.
+    A split may have only some of the queries whose rows it stores (see :meth:`only`). Its own
+    queries are numbered 0 to Q - 1, and ``queries``, ``[Q]`` int64, has the stored query behind
+    each number. By default these are all S stored queries.
     """
 
     key: str  # names the stored rows; splits made by `only` share it
     features: np.ndarray  # [R, F] float32
     labels: np.ndarray  # [R] float32, 0 or more
-    offsets: (
-        np.ndarray
-    )  # [S + 1] int64; the rows of stored query s stand from offsets[s] to offsets[s + 1]
+    # [S + 1] int64; the rows of stored query s stand from offsets[s] to offsets[s + 1].
+    offsets: np.ndarray
     query_ids: Sequence[str]  # [Q]
-    doc_ids: Sequence[
-        str
-    ]  # [R]; within a query they ascend as bytes, so a row number orders documents as their ids do
+    # [R]; within a query they ascend as bytes, so a row number orders documents as their ids do.
+    doc_ids: Sequence[str]
 
     def __post_init__(self) -> None:
         self.queries = np.arange(len(self.offsets) - 1)
-        arrays = self.features, self.labels, self.offsets
-        self._made_by: tuple = FeatureSplit, (self.key, *arrays, self.query_ids, self.doc_ids)
+        fields = (
+            self.key,
+            self.features,
+            self.labels,
+            self.offsets,
+            self.query_ids,
+            self.doc_ids,
+        )
+        # How pickle makes the split again: a function and its arguments. `open` and `only` put
+        # shorter ones here, so that a worker maps the files and is sent no rows.
+        self._pickled_as: tuple = (FeatureSplit, fields)
 
     @classmethod
     def open(cls, folder: Path) -> "FeatureSplit":
         """Map a folder that :func:`read_letor` wrote; it is pickled as this path alone."""
-        features, labels, offsets = (
-            np.load(folder / f"{name}.npy", mmap_mode="r")
-            for name in ("features", "labels", "offsets")
+        labels = np.load(folder / "labels.npy", mmap_mode="r")
+        doc_ids: Sequence[str] = RowNames(len(labels))
+        if (folder / "doc_ids.npy").exists():
+            doc_ids = Strings(folder, "doc_ids")
+        split = cls(
+            key=folder.name,
+            features=np.load(folder / "features.npy", mmap_mode="r"),
+            labels=labels,
+            offsets=np.load(folder / "offsets.npy", mmap_mode="r"),
+            query_ids=Strings(folder, "query_ids"),
+            doc_ids=doc_ids,
         )
-        has_ids = (folder / "doc_ids.npy").exists()
-        doc_ids = Strings(folder, "doc_ids") if has_ids else RowNames(len(labels))
-        split = cls(folder.name, features, labels, offsets, Strings(folder, "query_ids"), doc_ids)
-        split._made_by = cls.open, (folder,)
+        split._pickled_as = (cls.open, (folder,))
         return split
 
     def only(self, queries: np.ndarray) -> "FeatureSplit":
@@ -88,11 +110,9 @@ class FeatureSplit:
         """
         queries = np.asarray(queries, dtype=np.int64)
         query_ids = [self.query_ids[query] for query in queries]
-        part = FeatureSplit(
-            self.key, self.features, self.labels, self.offsets, query_ids, self.doc_ids
-        )
+        part = replace(self, query_ids=query_ids)
         part.queries = self.queries[queries]
-        part._made_by = FeatureSplit.only, (self, queries)
+        part._pickled_as = (FeatureSplit.only, (self, queries))
         return part
 
     @property
@@ -113,12 +133,14 @@ class FeatureSplit:
         return LabelledList(query, rows, self.labels[rows])
 
     def __reduce__(self) -> tuple:
-        return self._made_by
+        return self._pickled_as
 
 
 def hold_out(split: FeatureSplit, share: float) -> tuple[FeatureSplit, FeatureSplit]:
-    """Divide the queries of a split at random, the same under every seed: the rest, and about
-    ``share``, at least one of each.
+    """Divide the queries of a split at random, the same way under every seed.
+
+    Returns:
+        The rest, and the queries held out: about ``share`` of all. Each has at least one query.
     """
     if not 0 < share < 1:
         raise InputError(
@@ -152,234 +174,311 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
     """
     if not path.is_dir():
         raise InputError(f"{path}: there is no such data folder", option="path")
-    plan = path / "folds.json"
-    folders = {folder.name: folder for folder in path.glob("Fold[0-9]*") if folder.is_dir()}
-    folds = _read_plan(plan) if is_file(plan) else folders
-    if not folds:
-        if fold is not None:
-            raise InputError(
-                f"{path}: there are no folds, got fold {fold}; leave fold out", option="fold"
-            )
-        return _splits_of(path)
-    numbers = ", ".join(sorted(name.removeprefix("Fold") for name in folds))
-    if f"Fold{fold}" not in folds:
-        text = (
-            f"choose one of the folds {numbers}"
-            if fold is None
-            else f"there is no fold {fold}, only {numbers}"
-        )
-        raise InputError(f"{path}: {text}", option="fold")
-    chosen = folds[f"Fold{fold}"]
-    if isinstance(chosen, Path):
-        return _splits_of(chosen)
-    stems = {
-        split: [stem for name in names for stem in chosen.get(name, [])]
-        for split, names in NAMES.items()
-    }
-    return {
-        split: [_part(plan, stem) for stem in of_split]
-        for split, of_split in stems.items()
-        if of_split
-    }
-
-
-def _splits_of(folder: Path) -> dict[str, list[Path]]:
-    splits = {}
-    for split, names in NAMES.items():
-        sources = [
-            source
-            for name in names
-            for source in (folder / name, *_ending(folder, name))
-            if os.path.lexists(source)
-        ]
-        if len(sources) > 1:
-            raise InputError(
-                f"{folder}: there must be one source of {split}, got {', '.join(s.name for s in sources)}; keep one"
-            )
-        for source in sources:
-            inside = (
-                sorted(file for file in source.iterdir() if file.name.endswith(SUFFIXES))
-                if source.is_dir()
-                else [source]
-            )
-            if not inside:
-                raise InputError(
-                    f"{source}: the folder must hold files that end in {ENDS}; there are none"
-                )
-            splits[split] = inside
-    if not splits:
-        listed = ", ".join(name for names in NAMES.values() for name in names)
-        known = f"files or folders named {listed} (files end in {ENDS}), folders Fold1, Fold2 … of such, or folds.json"
+    folds_file = path / "folds.json"
+    if is_file(folds_file):
+        folds = _read_folds(folds_file)
+        name = _name_of_fold(path, list(folds), fold)
+        return _splits_of_fold(folds_file, folds[name])
+    folders = [folder.name for folder in path.glob("Fold[0-9]*") if folder.is_dir()]
+    if folders:
+        return _splits_of_folder(path / _name_of_fold(path, folders, fold))
+    if fold is not None:
         raise InputError(
-            f"{folder}: there must be {known}; found {sorted(p.name for p in folder.iterdir())[:8]}"
+            f"{path}: there are no folds, got fold {fold}; leave fold out", option="fold"
+        )
+    return _splits_of_folder(path)
+
+
+def _name_of_fold(path: Path, names: list[str], fold: int | None) -> str:
+    """The name of the fold that was asked for, one of those that ``path`` has."""
+    name = f"Fold{fold}"
+    if name in names:
+        return name
+    numbers = ", ".join(sorted(name.removeprefix("Fold") for name in names))
+    if fold is None:
+        raise InputError(f"{path}: choose one of the folds {numbers}", option="fold")
+    raise InputError(f"{path}: there is no fold {fold}, only {numbers}", option="fold")
+
+
+def _splits_of_folder(folder: Path) -> dict[str, list[Path]]:
+    """The files of each split of a folder that has a file or a sub-folder for each."""
+    splits = {}
+    for split, names in NAMES_OF_SPLIT.items():
+        sources: list[Path] = []
+        for name in names:
+            if os.path.lexists(folder / name):
+                sources.append(folder / name)
+            sources += _files_of_stem(folder, name)
+        if len(sources) > 1:
+            listed = ", ".join(source.name for source in sources)
+            raise InputError(
+                f"{folder}: there must be one source of {split}, got {listed}; keep one"
+            )
+        if sources:
+            splits[split] = _files_of_source(sources[0])
+    if not splits:
+        listed = ", ".join(ALL_NAMES)
+        present = sorted(path.name for path in folder.iterdir())
+        raise InputError(
+            f"{folder}: there must be files or folders named {listed} (files end in {SUFFIXES_TEXT}), folders Fold1, Fold2 … of such, or folds.json; found {present[:8]}"
         )
     return splits
 
 
-def _ending(folder: Path, stem: str) -> list[Path]:
-    return [file for suffix in SUFFIXES if is_file(file := folder / f"{stem}{suffix}")]
-
-
-def _read_plan(plan: Path) -> dict[str, dict[str, list[str]]]:
-    try:
-        folds = json.loads(plan.read_bytes())
-    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deep
+def _files_of_source(source: Path) -> list[Path]:
+    """A file itself, or the files of a sub-folder in the order of their names."""
+    if not source.is_dir():
+        return [source]
+    files = [file for file in source.iterdir() if file.name.endswith(SUFFIXES)]
+    if not files:
         raise InputError(
-            f"{plan}:{getattr(error, 'lineno', 1)}: the file must be JSON ({error})"
-        ) from None
-    known = {name for names in NAMES.values() for name in names}
-    for name, splits in folds.items() if isinstance(folds, dict) and folds else [("", folds)]:
-        named = isinstance(splits, dict) and splits and splits.keys() <= known
-        if not (named and all(isinstance(stems, list) and stems for stems in splits.values())):
-            expected = '{"Fold1": {"train": ["S1", …], "vali": […], "test": […]}, …}'
-            raise InputError(f"{plan}: expected {expected}, got {name!r}: {splits!r}")
-        stems = [stem for of_split in splits.values() for stem in of_split]
-        if twice := [stem for stem in stems if stems.count(stem) > 1]:
+            f"{source}: the folder must hold files that end in {SUFFIXES_TEXT}; there are none"
+        )
+    return sorted(files)
+
+
+def _files_of_stem(folder: Path, stem: str) -> list[Path]:
+    """The files of a folder that are named so, whatever their suffix."""
+    files = []
+    for suffix in SUFFIXES:
+        file = folder / f"{stem}{suffix}"
+        if is_file(file):
+            files.append(file)
+    return files
+
+
+def _read_folds(folds_file: Path) -> dict[str, dict[str, list[str]]]:
+    """``folds.json``, checked: by fold and name of a split the files without their suffixes."""
+    try:
+        folds = json.loads(folds_file.read_bytes())
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deep
+        line = getattr(error, "lineno", 1)
+        raise InputError(f"{folds_file}:{line}: the file must be JSON ({error})") from None
+    if not isinstance(folds, dict) or not folds:
+        folds = {"": folds}  # the same error as for one bad fold
+    for name, splits in folds.items():
+        if not _is_fold(splits):
             raise InputError(
-                f"{plan}: a part must stand once in a fold, got {twice[0]!r} twice in {name}"
+                f'{folds_file}: expected {{"Fold1": {{"train": ["S1", …], "vali": […], "test": […]}}, …}}, got {name!r}: {splits!r}'
             )
+        stems = list(chain.from_iterable(splits.values()))
+        for stem in stems:
+            if stems.count(stem) > 1:
+                raise InputError(
+                    f"{folds_file}: a part must stand once in a fold, got {stem!r} twice in {name}"
+                )
     return folds
 
 
-def _part(plan: Path, stem: str) -> Path:
-    files = _ending(plan.parent, stem)
+def _is_fold(splits: object) -> bool:
+    """Whether an entry of ``folds.json`` has a list of files for each of its splits."""
+    if not isinstance(splits, dict) or not splits or not splits.keys() <= set(ALL_NAMES):
+        return False
+    return all(isinstance(stems, list) and stems for stems in splits.values())
+
+
+def _splits_of_fold(folds_file: Path, stems_of_name: dict[str, list[str]]) -> dict[str, list[Path]]:
+    """The files of each split of a fold that ``folds.json`` names."""
+    splits = {}
+    for split, names in NAMES_OF_SPLIT.items():
+        files = []
+        for name in names:
+            for stem in stems_of_name.get(name, []):
+                files.append(_file_of_stem(folds_file, stem))
+        if files:
+            splits[split] = files
+    return splits
+
+
+def _file_of_stem(folds_file: Path, stem: str) -> Path:
+    files = _files_of_stem(folds_file.parent, stem)
     if len(files) != 1:
-        came = ", ".join(file.name for file in files) or "none"
-        raise InputError(f"{plan}: there must be one file {stem} with the end {ENDS}, got {came}")
+        listed = ", ".join(file.name for file in files) or "none"
+        raise InputError(
+            f"{folds_file}: there must be one file {stem} with the end {SUFFIXES_TEXT}, got {listed}"
+        )
     return files[0]
 
 
 def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
-    """Read the SVMlight or LETOR files of one split; see :func:`ltr.data.svmlight.read_rows` for a
-    line.
+    """Read the SVMlight or LETOR files of one split; :func:`ltr.data.svmlight.read_rows` says what a
+    line holds.
 
-    The rows of one query are joined wherever they stand, and a warning counts such queries. Queries
-    keep the order of their first rows. ``#docid = …`` in the comments gives the ids of documents,
-    and those of a query are sorted by it; without any, the order of the files is kept and rows are
-    named by their numbers. What is read is kept under the content of the files, as a dense table,
-    and mapped from then on.
+    The rows of one query are joined wherever they stand; a warning counts the queries whose rows
+    stand apart. Queries keep the order of their first rows. ``#docid = …`` in the comments gives
+    the ids of documents, and the documents of a query are sorted by id. In files without any id,
+    they keep the order of the files and are named by the numbers of their rows. The split is
+    cached as a dense table under the content of the files, and mapped from then on.
 
     Args:
         files: read as if they were one.
         first_feature: the number of the first feature in the files.
 
     Raises:
-        InputError: ``file:line`` of what is no row; of a row without a document id where others
-            have one, or with one that stands twice in its query; for a split without a row or a
-            feature.
+        InputError: with ``file:line`` for a line that is no row, for a row without a document id
+            where others have one, and for a document that stands twice in its query; for a split
+            without a row or a feature.
     """
     if missing := [file for file in files if not file.is_file()]:
         raise InputError(f"{missing[0]}: there is no such file")
-    content = f"letor-1 {first_feature} {' '.join(digest_of(file) + file.suffix * (file.suffix == '.gz') for file in files)}"
-    return FeatureSplit.open(
-        cached("letor", content, lambda folder: _build(folder, files, first_feature))
-    )
+    digests = []
+    for file in files:
+        packed = ".gz" if file.suffix == ".gz" else ""  # the bytes of a packed file mean other rows
+        digests.append(digest_of(file) + packed)
+    content = f"letor-1 {first_feature} {' '.join(digests)}"
+    folder = cached("letor", content, lambda folder: _write_split(folder, files, first_feature))
+    return FeatureSplit.open(folder)
 
 
-def _build(folder: Path, files: Sequence[Path], first_feature: int) -> None:
-    # what may not fit into memory waits here for the order of the rows
+class _ReadRows(NamedTuple):
+    """All rows of a split in the order of its files; what may not fit into memory is on disk."""
+
+    labels: np.ndarray  # [R] float32
+    qids: np.ndarray  # [R] int64
+    id_lengths: np.ndarray  # [R] int32, bytes of each document id, 0 where the row has none
+    n_features: int
+    n_blocks: int
+
+
+def _write_split(folder: Path, files: Sequence[Path], first_feature: int) -> None:
+    """Read the files once, find the order of the rows, and write the arrays in that order."""
     sparse = folder / "sparse"
     ids = folder / "ids"
-    label_parts = []
-    qid_parts = []
-    length_parts = []
+    read = _read_files(files, first_feature, sparse, ids)
+    query_ids, query_of_row = _queries_of_rows(read.qids, files)
+    # order[n] is the row of the files that becomes row n of the split.
+    order = np.argsort(query_of_row, kind="stable")
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(query_of_row))])
+    if read.id_lengths.any():
+        _check_all_have_ids(read.id_lengths, files)
+        sorted_ids = _sort_by_id(order, offsets, ids, read.id_lengths, files)
+        # The ids are written while the rows are sorted: `order` is final only after this call.
+        Strings.write(folder, "doc_ids", sorted_ids, int(read.id_lengths.sum()))
+    Strings.write(folder, "query_ids", query_ids)
+    np.save(folder / "labels.npy", read.labels[order])
+    np.save(folder / "offsets.npy", offsets)
+    new_row = np.empty_like(order)
+    new_row[order] = np.arange(len(order))
+    features = new_array(folder / "features.npy", np.float32, (len(order), int(read.n_features)))
+    with open(sparse, "rb") as sparse_file:
+        _fill_table(features, sparse_file, read.n_blocks, new_row)
+    sparse.unlink()
+    ids.unlink()
+
+
+def _read_files(files: Sequence[Path], first_feature: int, sparse: Path, ids: Path) -> _ReadRows:
+    """Read all rows. The file ``sparse`` takes three arrays of each block (counts, columns,
+    values), the file ``ids`` the document ids end to end.
+    """
+    labels = []
+    qids = []
+    id_lengths = []
     n_features = 0
-    n_blocks = 0
     with open(sparse, "wb") as sparse_file, open(ids, "wb") as ids_file:
-        for block in (block for file in files for block in read_rows(file, first_feature)):
-            for part in (block.counts, block.columns, block.values):
-                np.save(sparse_file, part)
-            ids_file.writelines(block.doc_ids)
-            label_parts.append(block.labels)
-            qid_parts.append(block.qids)
-            length_parts.append(np.fromiter(map(len, block.doc_ids), dtype=np.int32))
-            n_features = max(n_features, block.columns.max(initial=-1) + 1)
-            n_blocks += 1
-    if not any(map(len, label_parts)):
+        for file in files:
+            for block in read_rows(file, first_feature):
+                np.save(sparse_file, block.counts)
+                np.save(sparse_file, block.columns)
+                np.save(sparse_file, block.values)
+                ids_file.writelines(block.doc_ids)
+                labels.append(block.labels)
+                qids.append(block.qids)
+                id_lengths.append(np.fromiter(map(len, block.doc_ids), dtype=np.int32))
+                n_features = max(n_features, block.columns.max(initial=-1) + 1)
+    if not any(map(len, labels)):
         raise InputError(
             f"{files[0]}: the split is empty; at least one row 'label qid:N feature:value …' is needed"
         )
     if n_features == 0:
         raise InputError(f"{files[0]}: no row of the split has a feature; at least one is needed")
-    labels, qids, id_lengths = map(np.concatenate, (label_parts, qid_parts, length_parts))
-    query_ids, query_of_row = _queries(qids, files)
-    order = np.argsort(query_of_row, kind="stable")
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(query_of_row))])
-    if id_lengths.any():
-        Strings.write(
-            folder,
-            "doc_ids",
-            _sorted_ids(order, offsets, ids, id_lengths, files),
-            int(id_lengths.sum()),
-        )
-    Strings.write(folder, "query_ids", query_ids)
-    np.save(folder / "labels.npy", labels[order])
-    np.save(folder / "offsets.npy", offsets)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    with open(sparse, "rb") as sparse_file:
-        _scatter(sparse_file, n_blocks, place, folder / "features.npy", n_features)
-    sparse.unlink()
-    ids.unlink()
+    return _ReadRows(
+        labels=np.concatenate(labels),
+        qids=np.concatenate(qids),
+        id_lengths=np.concatenate(id_lengths),
+        n_features=n_features,
+        n_blocks=len(labels),
+    )
 
 
-def _queries(qids: np.ndarray, files: Sequence[Path]) -> tuple[list[bytes], np.ndarray]:
-    """Query ids in the order of their first rows, and the query of each row."""
-    distinct, first_row, inverse = np.unique(qids, return_index=True, return_inverse=True)
-    rank = np.empty_like(first_row)
-    rank[np.argsort(first_row)] = np.arange(len(distinct))
-    query_of_row = rank[inverse]
-    begins = np.flatnonzero(np.diff(qids, prepend=-1))
-    again = begins[first_row[inverse[begins]] < begins]
-    if len(again):
+def _queries_of_rows(qids: np.ndarray, files: Sequence[Path]) -> tuple[list[bytes], np.ndarray]:
+    """Query ids in the order of their first rows, and the number of each row's query in it."""
+    # np.unique sorts the qids by value: `by_value` numbers the queries so, row by row.
+    sorted_qids, first_row, by_value = np.unique(qids, return_index=True, return_inverse=True)
+    by_first_row = np.argsort(first_row)
+    number = np.empty_like(first_row)
+    number[by_first_row] = np.arange(len(sorted_qids))
+    # Rows that begin a stretch of one query, and of these the ones that are not its first row.
+    stretches = np.flatnonzero(np.diff(qids, prepend=-1))
+    later = stretches[first_row[by_value[stretches]] < stretches]
+    if len(later):
         log.warning(
             "%s: query %d comes again after other queries, as %d of %d do; their rows are joined",
-            place_of(files, int(again[0])), qids[again[0]], len(np.unique(qids[again])), len(distinct),
-        )  # fmt: skip
-    return [b"%d" % qid for qid in distinct[np.argsort(first_row)]], query_of_row
+            place_of(files, int(later[0])),
+            qids[later[0]],
+            len(np.unique(qids[later])),
+            len(sorted_qids),
+        )
+    query_ids = [b"%d" % qid for qid in sorted_qids[by_first_row]]
+    return query_ids, number[by_value]
 
 
-def _sorted_ids(
+def _check_all_have_ids(id_lengths: np.ndarray, files: Sequence[Path]) -> None:
+    if (id_lengths > 0).all():
+        return
+    without_id = place_of(files, int(np.argmin(id_lengths)))
+    with_id = place_of(files, int(np.argmax(id_lengths > 0)))
+    raise InputError(
+        f"{without_id}: the row has no '#docid = …' in its comment, but others of the split have one, first {with_id}; give every row its id, or none"
+    )
+
+
+def _sort_by_id(
     order: np.ndarray, offsets: np.ndarray, ids: Path, lengths: np.ndarray, files: Sequence[Path]
 ) -> Iterator[bytes]:
-    """Sort the rows of each query, in place in ``order``, by their document ids; these come out in
-    the new order.
+    """Sort the rows of each query in ``order``, in place, by their document ids, and yield the ids
+    in the new order.
+
+    Args:
+        order: ``[R]``, rows of the files; those of query q stand from offsets[q] to offsets[q + 1].
+        offsets: ``[Q + 1]``.
+        ids: a file with the ids of all rows end to end, in the order of the files.
+        lengths: ``[R]``, bytes of each id, in the order of the files.
+        files: of the split, for errors.
     """
-    if (lengths == 0).any():
-        without = place_of(files, int(np.argmin(lengths)))
-        first = place_of(files, int(np.argmax(lengths > 0)))
-        others = f"others of the split have one, first {first}; give every row its id, or none"
-        raise InputError(f"{without}: the row has no '#docid = …' in its comment, but {others}")
     ends = np.cumsum(lengths, dtype=np.int64)
-    with open(ids, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        for start, stop in zip(offsets[:-1], offsets[1:], strict=True):
+    begins = ends - lengths
+    with open(ids, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as all_ids:
+        for start, stop in pairwise(offsets.tolist()):
             rows = order[start:stop]
-            spans = zip(
-                (ends[rows] - lengths[rows]).tolist(),
-                ends[rows].tolist(),
-                rows.tolist(),
-                strict=True,
-            )
-            named = sorted((text[begin:end], row) for begin, end, row in spans)
-            for (name, row), (next_name, next_row) in pairwise(named):
-                if name == next_name:
-                    again = place_of(files, next_row)
+            spans = zip(begins[rows].tolist(), ends[rows].tolist(), rows.tolist(), strict=True)
+            id_and_row = sorted((all_ids[begin:end], row) for begin, end, row in spans)
+            for (id_, row), (next_id, next_row) in pairwise(id_and_row):
+                if id_ == next_id:
+                    second = place_of(files, next_row)
                     first = place_of(files, row)
                     raise InputError(
-                        f"{again}: document {name.decode()!r} stands twice in its query, first at {first}"
+                        f"{second}: document {id_.decode()!r} stands twice in its query, first at {first}"
                     )
-            order[start:stop] = [row for _, row in named]
-            yield from (name for name, _ in named)
+            order[start:stop] = [row for _, row in id_and_row]
+            for id_, _ in id_and_row:
+                yield id_
 
 
-def _scatter(
-    sparse: BinaryIO, n_blocks: int, place: np.ndarray, file: Path, n_features: int
-) -> None:
-    """Write each block of sparse rows to its place in a dense table; what no row names is 0."""
-    table = new_array(file, np.float32, (len(place), int(n_features)))
+def _fill_table(table: np.memmap, sparse: BinaryIO, n_blocks: int, new_row: np.ndarray) -> None:
+    """Write each block of sparse rows to its rows of a dense table of zeros.
+
+    Args:
+        table: ``[R, F]``, mapped from a file.
+        sparse: holds three arrays of each block, as :func:`_read_files` wrote them.
+        n_blocks: how many blocks it holds.
+        new_row: ``[R]``, the row of the table for each row of the files.
+    """
     row = 0
     for _ in range(n_blocks):
-        counts, columns, values = (np.load(sparse) for _ in range(3))
-        table[np.repeat(place[row : row + len(counts)], counts), columns] = values
+        counts = np.load(sparse)
+        columns = np.load(sparse)
+        values = np.load(sparse)
+        rows_of_block = new_row[row : row + len(counts)]
+        table[np.repeat(rows_of_block, counts), columns] = values
         row += len(counts)
     table.flush()

@@ -12,8 +12,9 @@ from ltr.data.letor import FeatureSplit
 from ltr.errors import InputError
 
 Step = Literal["z-score", "log1p", "quantile", "min-max"]
+# What each step learns from the training rows, by the names that a checkpoint has for it.
 STATISTICS = {"z-score": ("mean", "deviation"), "log1p": (), "quantile": ("knots",), "min-max": ()}
-CHUNK_VALUES = 1 << 22
+CHUNK_VALUES = 1 << 22  # values of the rows in memory at a time, but for the rows of one query
 MOST_KNOTS = 1001
 
 
@@ -46,19 +47,23 @@ class Normalisation:
     """
 
     def __init__(self, steps: Sequence[Step] = ()) -> None:
-        if unknown := [step for step in steps if step not in STATISTICS]:
-            known = ", ".join(STATISTICS)
-            raise InputError(
-                f"a step of normalise must be one of {known}, got {unknown[0]!r}",
-                option="normalise",
-            )
+        for step in steps:
+            if step not in STATISTICS:
+                known = ", ".join(STATISTICS)
+                raise InputError(
+                    f"a step of normalise must be one of {known}, got {step!r}",
+                    option="normalise",
+                )
         self.steps = list(steps)
         self.n_features: int | None = None
-        self._fitted: list[dict[str, np.ndarray]] = []  # by step, what STATISTICS names
+        # For each step its statistics by name. While fit() runs, only of the steps before.
+        self._fitted: list[dict[str, np.ndarray]] = []
 
     @property
     def learns(self) -> bool:
-        """Whether a step takes statistics: else any split will do to fit."""
+        """Whether a step takes statistics from the training rows; if not, :meth:`fit` may be given
+        any split.
+        """
         return any(STATISTICS[step] for step in self.steps)
 
     def fit(self, split: FeatureSplit, n_features: int) -> "Normalisation":
@@ -68,25 +73,27 @@ class Normalisation:
         check_width(split, n_features)
         self.n_features = n_features
         self._fitted = []
-        measures = {"z-score": self._moments, "quantile": self._knots}
         for step in self.steps:
-            self._fitted.append(measures[step](split) if step in measures else {})
+            if step == "z-score":
+                self._fitted.append(self._moments(split))
+            elif step == "quantile":
+                self._fitted.append(self._knots(split))
+            else:
+                self._fitted.append({})
         return self
 
     def apply(self, split: FeatureSplit) -> np.ndarray:
-        """``[R, n_features]`` float32, one row for each row of ``split.features``; made once, then
-        memory-mapped.
+        """The features of a split after all steps, ``[R, n_features]`` float32, one row for each
+        row of ``split.features``; made once, then memory-mapped.
         """
         assert self.n_features is not None, "fit or load_state_dict comes first"
         check_width(split, self.n_features)
         if not self.steps and split.n_features == self.n_features:
             return split.features
-        statistics = [
-            statistic.tobytes() for fitted in self._fitted for statistic in fitted.values()
-        ]
-        content = b"".join(
-            [f"normalised-1 {split.key} {self.steps} {self.n_features}".encode(), *statistics]
-        )
+        content = f"normalised-1 {split.key} {self.steps} {self.n_features}".encode()
+        for statistics in self._fitted:
+            for statistic in statistics.values():
+                content += statistic.tobytes()
         folder = cached("normalised", content, lambda folder: self._write(folder, split))
         return np.load(folder / "features.npy", mmap_mode="r")
 
@@ -94,35 +101,40 @@ class Normalisation:
         """The feature vectors of one query's documents, ``[N, n_features]`` float32, after all
         steps.
         """
-        whole = np.array([0]), np.array([len(features)])
-        for step, fitted in zip(self.steps, self._fitted, strict=True):
-            features = _applied(step, fitted, features, *whole)
+        starts = np.array([0])
+        counts = np.array([len(features)])
+        for step, statistics in zip(self.steps, self._fitted, strict=True):
+            features = _apply_step(step, statistics, features, starts, counts)
         return features
 
     def state_dict(self) -> dict[str, torch.Tensor | list[str] | int | None]:
-        """What a checkpoint keeps."""
-        statistics = {
-            f"{i}.{name}": value
-            for i, fitted in enumerate(self._fitted)
-            for name, value in fitted.items()
+        """What a checkpoint keeps: a statistic of step 2, say, as ``2.mean``."""
+        state: dict[str, torch.Tensor | list[str] | int | None] = {
+            "steps": list(self.steps),
+            "n_features": self.n_features,
         }
-        tensors = {name: torch.from_numpy(value) for name, value in statistics.items()}
-        return {"steps": list(self.steps), "n_features": self.n_features, **tensors}
+        for number, statistics in enumerate(self._fitted):
+            for name, statistic in statistics.items():
+                state[f"{number}.{name}"] = torch.from_numpy(statistic)
+        return state
 
     def load_state_dict(self, state: dict[str, torch.Tensor | list[str] | int | None]) -> None:
         """Take the statistics from a checkpoint; an InputError if its steps are others."""
         if state["steps"] != self.steps:
-            text = f"the checkpoint was trained with the normalisation {state['steps']}, got {self.steps}"
-            raise InputError(f"{text}; set normalise as it was", option="normalise")
+            raise InputError(
+                f"the checkpoint was trained with the normalisation {state['steps']}, got {self.steps}; set normalise as it was",
+                option="normalise",
+            )
         assert isinstance(state["n_features"], int | None), "state_dict wrote it"
         self.n_features = state["n_features"]
-        statistics = {
-            name: value.numpy() for name, value in state.items() if isinstance(value, torch.Tensor)
-        }
-        self._fitted = [
-            {name: statistics[f"{i}.{name}"] for name in STATISTICS[step]}
-            for i, step in enumerate(self.steps)
-        ]
+        self._fitted = []
+        for number, step in enumerate(self.steps):
+            statistics = {}
+            for name in STATISTICS[step]:
+                tensor = state[f"{number}.{name}"]
+                assert isinstance(tensor, torch.Tensor), "state_dict wrote it"
+                statistics[name] = tensor.numpy()
+            self._fitted.append(statistics)
 
     def _chunks(
         self, split: FeatureSplit, queries: np.ndarray
@@ -132,90 +144,115 @@ class Normalisation:
         """
         assert self.n_features is not None, "fit sets it first"
         counts = np.diff(split.offsets)[queries]
+        # A chunk ends with the query whose rows bring it over a multiple of CHUNK_VALUES.
         chunk_of_query = np.cumsum(counts) * self.n_features // CHUNK_VALUES
-        for some in np.split(np.arange(len(queries)), np.flatnonzero(np.diff(chunk_of_query)) + 1):
-            starts = np.cumsum(counts[some]) - counts[some]
-            rows = np.arange(counts[some].sum()) + np.repeat(
-                split.offsets[queries[some]] - starts, counts[some]
-            )
+        first_of_chunk = np.flatnonzero(np.diff(chunk_of_query)) + 1
+        for places in np.split(np.arange(len(queries)), first_of_chunk):
+            chunk_counts = counts[places]
+            starts = np.cumsum(chunk_counts) - chunk_counts  # of each query among the chunk's rows
+            # From a row's place in the chunk to its place in the split is one step for all rows of
+            # a query.
+            shifts = split.offsets[queries[places]] - starts
+            rows = np.arange(chunk_counts.sum()) + np.repeat(shifts, chunk_counts)
             x = np.zeros((len(rows), self.n_features), dtype=np.float32)
             x[:, : split.n_features] = split.features[rows]
-            for step, fitted in zip(self.steps, self._fitted, strict=False):
-                x = _applied(step, fitted, x, starts, counts[some])
+            # Not strict: while fit() runs, the later steps are not fitted yet.
+            for step, statistics in zip(self.steps, self._fitted, strict=False):
+                x = _apply_step(step, statistics, x, starts, chunk_counts)
             yield rows, x
 
     def _moments(self, split: FeatureSplit) -> dict[str, np.ndarray]:
-        """Sums are taken about the first row: those of a constant feature are then exactly 0."""
+        """Mean and population deviation of each feature, ``[n_features]`` float64 each."""
         n_rows = np.diff(split.offsets)[split.queries].sum()
-        first = next(self._chunks(split, split.queries[:1]))[1][0].astype(np.float64)
-        mean = (
-            first
-            + sum((x - first).sum(axis=0) for _, x in self._chunks(split, split.queries)) / n_rows
-        )
-        variance = (
-            sum(((x - mean) ** 2).sum(axis=0) for _, x in self._chunks(split, split.queries))
-            / n_rows
-        )
-        return {"mean": mean, "deviation": np.sqrt(variance)}
+        # Sums are taken about the first row: those of a constant feature are then exactly 0.
+        _, rows_of_first_query = next(self._chunks(split, split.queries[:1]))
+        origin = rows_of_first_query[0].astype(np.float64)
+        total = np.zeros_like(origin)
+        for _, x in self._chunks(split, split.queries):
+            total += (x - origin).sum(axis=0)
+        mean = origin + total / n_rows
+        squares = np.zeros_like(origin)
+        for _, x in self._chunks(split, split.queries):
+            squares += ((x - mean) ** 2).sum(axis=0)
+        return {"mean": mean, "deviation": np.sqrt(squares / n_rows)}
 
     def _knots(self, split: FeatureSplit) -> dict[str, np.ndarray]:
-        """Quantiles of each feature, ``[n_features, K]``; as many features at a time as fit beside
-        each other in memory.
-        """
+        """Quantiles of each feature, ``[n_features, K]`` float32."""
         assert self.n_features is not None, "fit sets it first"
         n_rows = int(np.diff(split.offsets)[split.queries].sum())
         shares = np.linspace(0, 1, min(n_rows, MOST_KNOTS))
+        # A quantile needs all values of a feature at once: so many features fit into memory.
         width = max(1, 16 * CHUNK_VALUES // n_rows)
         knots = np.empty((self.n_features, len(shares)), dtype=np.float32)
-        for left in range(0, self.n_features, width):
-            values = np.concatenate(
-                [x[:, left : left + width].copy() for _, x in self._chunks(split, split.queries)]
+        for start in range(0, self.n_features, width):
+            some = slice(start, start + width)
+            # Copies, as a view would keep its whole chunk in memory.
+            columns = [x[:, some].copy() for _, x in self._chunks(split, split.queries)]
+            quantiles = np.quantile(
+                np.concatenate(columns), shares, axis=0, method="nearest", overwrite_input=True
             )
-            knots[left : left + width] = np.quantile(
-                values, shares, axis=0, method="nearest", overwrite_input=True
-            ).T
+            knots[some] = quantiles.T
         return {"knots": knots}
 
     def _write(self, folder: Path, split: FeatureSplit) -> None:
+        """Write the rows of all stored queries after all steps."""
         assert self.n_features is not None, "apply looks first"
         table = new_array(
             folder / "features.npy", np.float32, (len(split.features), self.n_features)
         )
-        for rows, x in self._chunks(split, np.arange(len(split.offsets) - 1)):
+        stored_queries = np.arange(len(split.offsets) - 1)
+        for rows, x in self._chunks(split, stored_queries):
             table[rows] = x
         table.flush()
 
 
-def _applied(
-    step: str, fitted: dict[str, np.ndarray], x: np.ndarray, starts: np.ndarray, counts: np.ndarray
+def _apply_step(
+    step: str,
+    statistics: dict[str, np.ndarray],
+    x: np.ndarray,
+    starts: np.ndarray,
+    counts: np.ndarray,
 ) -> np.ndarray:
     """One step on rows ``[n, n_features]`` of whole queries, which begin at ``starts`` and have
     ``counts`` rows; float32.
     """
     if step == "z-score":
-        varies = fitted["deviation"] > 0
-        return np.where(
-            varies, (x - fitted["mean"]) / np.where(varies, fitted["deviation"], 1), 0
-        ).astype(np.float32)
+        return _share(x - statistics["mean"], statistics["deviation"])
     if step == "log1p":
         return np.sign(x) * np.log1p(np.abs(x))
     if step == "quantile":
-        sides = [
-            [np.searchsorted(k, v, side) for k, v in zip(fitted["knots"], x.T, strict=True)]
-            for side in ("left", "right")
-        ]
-        return (np.sum(sides, axis=0).T / (2 * fitted["knots"].shape[1])).astype(np.float32)
-    low, high = (
-        np.repeat(bound.reduceat(x, starts), counts, axis=0).astype(np.float64)
-        for bound in (np.minimum, np.maximum)
-    )
-    return np.where(high > low, (x - low) / np.where(high > low, high - low, 1), 0).astype(
-        np.float32
-    )
+        return _mid_ranks(x, statistics["knots"])
+    low = np.repeat(np.minimum.reduceat(x, starts), counts, axis=0).astype(np.float64)
+    high = np.repeat(np.maximum.reduceat(x, starts), counts, axis=0).astype(np.float64)
+    return _share(x - low, high - low)
+
+
+def _share(x: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """x / whole as float32, 0 where the whole is 0 (a feature that does not vary)."""
+    varies = whole > 0
+    return np.where(varies, x / np.where(varies, whole, 1), 0).astype(np.float32)
+
+
+def _mid_ranks(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
+    """(share of a feature's knots below x + share of those up to x) / 2, float32.
+
+    ``x`` is ``[n, n_features]``, the knots ``[n_features, K]`` ascend in each row.
+    """
+    # A feature a row, as the loop fills it: written to x.shape it would stride over memory, and sums
+    # of the next step would be taken in another order.
+    ranks = np.empty(x.T.shape, dtype=np.float32)
+    for feature, knots_of_feature in enumerate(knots):
+        values = x[:, feature]
+        n_below = np.searchsorted(knots_of_feature, values, side="left")
+        n_up_to = np.searchsorted(knots_of_feature, values, side="right")
+        ranks[feature] = (n_below + n_up_to) / (2 * knots.shape[1])
+    return ranks.T
 
 
 def check_width(split: FeatureSplit, n_features: int) -> None:
     """Raise an InputError if a split has more features than the model."""
     if split.n_features > n_features:
-        text = f"the data has {split.n_features} features, the model {n_features}: set n_features to {split.n_features}"
-        raise InputError(text, option="n_features")
+        raise InputError(
+            f"the data has {split.n_features} features, the model {n_features}: set n_features to {split.n_features}",
+            option="n_features",
+        )

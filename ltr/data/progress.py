@@ -6,18 +6,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
-def track(sequence: Sequence, doing: str, what: str) -> Iterator:
-    """Iterate under a bar that vanishes at the end: ``doing ━━━━ 12/40 what 0:00:03``. A single
-    step gets none.
+def track(sequence: Sequence, verb: str, noun: str) -> Iterator:
+    """Iterate under a progress bar that vanishes at the end; a sequence of one gets no bar.
+
+    With the verb ``encoding`` and the noun ``batches`` it reads ``encoding ━━━━ 12/40 batches
+    0:00:03``.
     """
     if len(sequence) < 2:
         yield from sequence
         return
     columns = (
-        TextColumn(doing),
+        TextColumn(verb),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(what),
+        TextColumn(noun),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

@@ -27,9 +27,8 @@ class QueryLists(NamedTuple):
     """For each of Q queries some documents with a value, end to end (compressed sparse rows)."""
 
     query_rows: np.ndarray  # [Q] int64, ascending
-    offsets: (
-        np.ndarray
-    )  # [Q + 1] int64; the documents of query i stand from offsets[i] to offsets[i + 1]
+    # [Q + 1] int64; the documents of query i stand from offsets[i] to offsets[i + 1].
+    offsets: np.ndarray
     doc_rows: np.ndarray  # [R] int64
     values: np.ndarray  # [R] float32: a grade, a score or a distance
 
@@ -37,19 +36,24 @@ class QueryLists(NamedTuple):
     def from_rows(
         cls, query_rows: Iterable[int], doc_rows: Iterable[int], values: Iterable[float]
     ) -> "QueryLists":
-        """Group lines by query; the documents of a query keep their order."""
-        queries = np.fromiter(query_rows, dtype=np.int64)
-        order = np.argsort(queries, kind="stable")
-        present, counts = np.unique(queries, return_counts=True)
+        """Group lines (query, document, value) by query; the documents of a query keep their
+        order.
+        """
+        query_of_line = np.fromiter(query_rows, dtype=np.int64)
+        doc_of_line = np.fromiter(doc_rows, dtype=np.int64)
+        value_of_line = np.fromiter(values, dtype=np.float32)
+        order = np.argsort(query_of_line, kind="stable")
+        queries, counts = np.unique(query_of_line, return_counts=True)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        docs = np.fromiter(doc_rows, dtype=np.int64)[order]
-        return cls(present, offsets, docs, np.fromiter(values, dtype=np.float32)[order])
+        return cls(queries, offsets, doc_of_line[order], value_of_line[order])
 
     @classmethod
     def from_matrix(
         cls, query_rows: np.ndarray, doc_rows: np.ndarray, values: np.ndarray
     ) -> "QueryLists":
-        """Of ascending queries ``[Q]`` the documents ``[Q, K]`` with their values; -1 is none."""
+        """Lists of at most K documents: ascending queries ``[Q]``, documents and values ``[Q, K]``;
+        a document of -1 is padding and is left out.
+        """
         present = doc_rows >= 0
         counts = present.sum(axis=1)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -62,38 +66,48 @@ class QueryLists(NamedTuple):
 
     def of(self, query_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents and values of one query; empty where it has none."""
-        at = int(np.searchsorted(self.query_rows, query_row))
-        if at == len(self.query_rows) or self.query_rows[at] != query_row:
+        place = int(np.searchsorted(self.query_rows, query_row))
+        if place == len(self.query_rows) or self.query_rows[place] != query_row:
             return self.doc_rows[:0], self.values[:0]
-        part = slice(self.offsets[at], self.offsets[at + 1])
-        return self.doc_rows[part], self.values[part]
+        span = slice(self.offsets[place], self.offsets[place + 1])
+        return self.doc_rows[span], self.values[span]
 
     def n_relevant(self) -> np.ndarray:
         """``[Q]``: how many documents of each query have a value above 0."""
         return np.add.reduceat((self.values > 0).astype(np.int64), self.offsets[:-1])
 
     def labelled(self, query_row: int, doc_rows: np.ndarray) -> LabelledList:
-        """Label documents of a query, where the values are grades; 0 for a document that nobody
-        judged.
+        """A list of these documents of a query, labelled by these judgements: the values are
+        grades, and a document that nobody judged has label 0.
         """
         judged_rows, grades = self.of(query_row)
-        ideal = np.sort(grades[grades > 0])[::-1]
-        labels = grades_of(doc_rows, judged_rows, grades)
-        return LabelledList(int(query_row), doc_rows, labels, None, ideal, judged_rows, grades)
+        return LabelledList(
+            query_row=int(query_row),
+            doc_rows=doc_rows,
+            labels=grades_of(doc_rows, judged_rows, grades),
+            ideal=np.sort(grades[grades > 0])[::-1],
+            judged_rows=judged_rows,
+            judged_grades=grades,
+        )
 
     def joined(self, other: "QueryLists") -> "QueryLists":
-        """Also the documents of the other lists; one that both have keeps its value."""
-        sides = [
-            (np.repeat(one.query_rows, np.diff(one.offsets)), one.doc_rows, one.values)
-            for one in (self, other)
-        ]
-        queries, docs, values = (np.concatenate(both) for both in zip(*sides, strict=True))
-        kept = np.sort(np.unique(np.stack([queries, docs]), axis=1, return_index=True)[1])
+        """These lists with the documents of the other ones behind; a document that both have keeps
+        the value it has here.
+        """
+        own_queries = np.repeat(self.query_rows, np.diff(self.offsets))
+        other_queries = np.repeat(other.query_rows, np.diff(other.offsets))
+        queries = np.concatenate([own_queries, other_queries])
+        docs = np.concatenate([self.doc_rows, other.doc_rows])
+        values = np.concatenate([self.values, other.values])
+        # Of each pair np.unique gives the first place, but the pairs in another order.
+        pairs = np.stack([queries, docs])
+        _, first_places = np.unique(pairs, axis=1, return_index=True)
+        kept = np.sort(first_places)
         return QueryLists.from_rows(queries[kept], docs[kept], values[kept])
 
     def best_first(self) -> "QueryLists":
-        """Sort the documents of each query by value, largest first; of equal ones the larger row
-        comes first, as in trec_eval.
+        """The documents of each query sorted by value, largest first; of documents with equal
+        values the one with the larger row comes first, as in trec_eval.
         """
         query_of_doc = np.repeat(np.arange(len(self.query_rows)), np.diff(self.offsets))
         order = np.lexsort((-self.doc_rows, -self.values, query_of_doc))
@@ -104,16 +118,15 @@ class QueryLists(NamedTuple):
         if depth is None:
             return self
         counts = np.diff(self.offsets)
-        place = np.arange(len(self.doc_rows)) - np.repeat(self.offsets[:-1], counts)
-        offsets = np.concatenate(
-            [[0], np.cumsum(np.minimum(counts, min(depth, len(self.doc_rows))))]
-        )
-        return QueryLists(
-            self.query_rows, offsets, self.doc_rows[place < depth], self.values[place < depth]
-        )
+        # No list is longer than all: a depth that does not fit into int64 is cut to that.
+        depth = min(depth, len(self.doc_rows))
+        offsets = np.concatenate([[0], np.cumsum(np.minimum(counts, depth))])
+        place_in_list = np.arange(len(self.doc_rows)) - np.repeat(self.offsets[:-1], counts)
+        kept = place_in_list < depth
+        return QueryLists(self.query_rows, offsets, self.doc_rows[kept], self.values[kept])
 
     def digest(self) -> str:
-        """The same for the same lists, and else another one."""
+        """A digest of all rows and values."""
         return digest_of_arrays(*self)
 
     def save(self, folder: Path) -> None:
@@ -124,28 +137,29 @@ class QueryLists(NamedTuple):
     @classmethod
     def load(cls, folder: Path) -> "QueryLists":
         """Map what :meth:`save` wrote."""
-        # As plain arrays over the map: every slice of a memmap makes another memmap, for
-        # microseconds.
-        return cls(
-            **{
-                name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
-                for name in cls._fields
-            }
-        )
+        arrays = {}
+        for name in cls._fields:
+            mapped = np.load(folder / f"{name}.npy", mmap_mode="r")
+            # A plain array over the map: a slice of a memmap is a memmap, which costs microseconds.
+            arrays[name] = np.asarray(mapped)
+        return cls(**arrays)
 
 
 def grades_of(doc_rows: np.ndarray, judged_rows: np.ndarray, grades: np.ndarray) -> np.ndarray:
-    """``[K]`` float32: the grades of a query's documents, 0 where nobody judged one.
+    """The grades of some documents of a query, ``[K]`` float32, 0 where nobody judged one.
 
     Documents are given by row, ``doc_rows [K]`` and ``judged_rows [J]`` int64, in any order.
 
     >>> grades_of(np.array([7, 3, 9]), judged_rows=np.array([9, 7]), grades=np.array([1.0, 2.0]))
     array([2., 0., 1.], dtype=float32)
     """
-    found = np.zeros(len(doc_rows), dtype=np.float32)
-    if len(judged_rows):
-        order = np.argsort(judged_rows)
-        at = order[np.searchsorted(judged_rows, doc_rows, sorter=order).clip(max=len(order) - 1)]
-        judged = judged_rows[at] == doc_rows
-        found[judged] = grades[at[judged]]
-    return found
+    labels = np.zeros(len(doc_rows), dtype=np.float32)
+    if len(judged_rows) == 0:
+        return labels
+    # The place of each document among the judged ones, if it is one of them.
+    order = np.argsort(judged_rows)
+    ranks = np.searchsorted(judged_rows, doc_rows, sorter=order)
+    places = order[ranks.clip(max=len(order) - 1)]
+    is_judged = judged_rows[places] == doc_rows
+    labels[is_judged] = grades[places[is_judged]]
+    return labels

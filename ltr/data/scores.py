@@ -34,12 +34,12 @@ class TeacherScores(NamedTuple):
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the scores within a list, the mean over the lists."""
+        """The standard deviation of the scores within a list, averaged over the lists."""
         return float(self.manifest["deviation_in_lists"])
 
     def save(self, folder: Path, collection: Collection) -> None:
-        """Write the arrays and ``manifest.json``, whole or not at all; nothing if the folder is
-        there.
+        """Write the arrays and ``manifest.json``, whole or not at all; an existing folder is kept,
+        and nothing is written.
         """
         counts = {"queries": len(self.lists.query_rows), "documents": len(self.lists.doc_rows)}
         manifest = {
@@ -55,8 +55,11 @@ class TeacherScores(NamedTuple):
     def open(
         cls, folder: Path, collection: Collection, option: str = "labels.scores"
     ) -> "TeacherScores":
-        """Map a folder of scores; an InputError if it is none, damaged, of an older version, or of
-        another collection.
+        """Map a folder of scores.
+
+        Raises:
+            InputError: if the folder holds no scores, is damaged or of another version, or belongs
+                to another collection.
         """
         opened = SCORES.open(folder, collection, option)
         # Plain arrays over the map: every slice of a memmap makes another memmap, for microseconds.
@@ -71,15 +74,22 @@ class TeacherScores(NamedTuple):
 
 
 def scale_of(lists: QueryLists) -> dict[str, float]:
-    """Mean and standard deviation of all scores, and that within a list, the mean over the lists."""
+    """``mean`` and ``deviation`` (the standard deviation) of all scores, and ``deviation_in_lists``,
+    the standard deviation within a list, averaged over the lists.
+    """
     values = lists.values.astype(np.float64)
     counts = np.diff(lists.offsets)
-    means = np.add.reduceat(values, lists.offsets[:-1]) / counts
-    squares = np.add.reduceat((values - np.repeat(means, counts)) ** 2, lists.offsets[:-1]) / counts
-    within = float(np.sqrt(squares).mean())
-    found = {
-        "mean": float(values.mean()),
-        "deviation": float(values.std()),
-        "deviation_in_lists": within,
+    starts = lists.offsets[:-1]
+    means = np.add.reduceat(values, starts) / counts
+    squares = (values - np.repeat(means, counts)) ** 2
+    variances = np.add.reduceat(squares, starts) / counts
+    return {
+        "mean": _rounded(values.mean()),
+        "deviation": _rounded(values.std()),
+        "deviation_in_lists": _rounded(np.sqrt(variances).mean()),
     }
-    return {name: float(f"{value:.6g}") for name, value in found.items()}
+
+
+def _rounded(value: float) -> float:
+    """Six digits: the manifest is read by people, and nothing needs more."""
+    return float(f"{value:.6g}")

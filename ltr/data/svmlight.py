@@ -18,11 +18,13 @@ LARGEST_FEATURE = 100_000
 LARGEST_QID = 2**53 - 1  # the whole numbers up to here are exact as float64
 LARGEST_VALUE = float(np.finfo(np.float32).max)
 
+QID = b"qid"
+
 _COMMENT = re.compile(rb"#[^\n]*")
 _DOC_ID = re.compile(rb"#.*?\bdocid\s*=\s*(\S+)")
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_ALPHABET = b"0123456789+-.eE:qid \t\r\n"
-_ONE_A_LINE = bytes.maketrans(b" \t\r:", b"\n\n\n\n")
+_ALPHABET = b"0123456789+-.eE:qid \t\r\n"  # all bytes of a sound row without its comment
+_EACH_ON_A_LINE = bytes.maketrans(b" \t\r:", b"\n\n\n\n")  # what separates two numbers
 
 
 class Rows(NamedTuple):
@@ -37,34 +39,36 @@ class Rows(NamedTuple):
 
 
 def read_rows(file: Path, first_feature: int) -> Iterator[Rows]:
-    """Rows of a file (plain or ``.gz``), a few megabytes of it at a time; blank lines and lines of
-    comment are left out.
+    """Rows of a file (plain or ``.gz``), a few megabytes of it at a time; blank lines and lines that
+    hold only a comment are left out.
 
     Args:
-        file: lines may end in any white space, the last one in none; features may stand in any
+        file: its lines may have white space at their ends; the features of a line may stand in any
             order.
         first_feature: the number of column 0.
 
     Raises:
-        InputError: ``file:line`` of the first line that is no row, names a feature twice, or holds
-            a number out of range; a document id that is not UTF-8; a broken gzip stream; a missing
-            file.
+        InputError: with ``file:line`` for the first line that is no row, names a feature twice, or
+            holds a number out of range, and for a document id that is not UTF-8; for a broken gzip
+            stream or a missing file.
     """
     for line_number, block in blocks(file, BLOCK_BYTES):
-        found = _read_at_once(block, first_feature) or _read_line_by_line(
-            block, first_feature, file, line_number
-        )
-        doc_ids = [b""] * len(found.labels)
+        rows = _read_at_once(block, first_feature)
+        if rows is None:
+            rows = _read_line_by_line(block, first_feature, file, line_number)
+        # Both readers skip the comments, so the ids are looked up afterwards.
+        doc_ids = [b""] * len(rows.labels)
         if b"docid" in block:
-            doc_ids = [
-                _doc_id(line, file, number) for number, line in _numbered_rows(block, line_number)
-            ]
-        yield found._replace(doc_ids=doc_ids)
+            doc_ids = []
+            for number, line in _numbered_rows(block, line_number):
+                doc_ids.append(_doc_id_in(line, f"{file}:{number}"))
+        yield rows._replace(doc_ids=doc_ids)
 
 
 def place_of(files: Sequence[Path], row: int) -> str:
-    """``file:line`` of a row, counted through all files; they are read again, as only errors and
-    warnings ask.
+    """``file:line`` of a row, where rows are counted from 0 through all files.
+
+    The files are read again: only errors and warnings need to know.
     """
     for file in files:
         for line_number, block in blocks(file, BLOCK_BYTES):
@@ -76,21 +80,23 @@ def place_of(files: Sequence[Path], row: int) -> str:
 
 
 def _numbered_rows(block: bytes, line_number: int) -> Iterator[tuple[int, bytes]]:
+    """The lines of a block that are neither blank nor a comment, with their numbers;
+    ``line_number`` is that of the block's first line.
+    """
     for number, line in enumerate(block.split(b"\n"), start=line_number):
         if line.lstrip()[:1] not in (b"", b"#"):
             yield number, line
 
 
-def _doc_id(line: bytes, file: Path, number: int) -> bytes:
+def _doc_id_in(line: bytes, where: str) -> bytes:
+    """The document id in the comment of a line, empty if there is none."""
     match = _DOC_ID.search(line)
     if match is None:
         return b""
     try:
         match[1].decode()
     except UnicodeDecodeError:
-        raise InputError(
-            f"{file}:{number}: a document id must be UTF-8, got {_shown(match[1])}"
-        ) from None
+        raise InputError(f"{where}: a document id must be UTF-8, got {_shown(match[1])}") from None
     return match[1]
 
 
@@ -98,73 +104,97 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
     """The rows of a block whose features ascend within each line, without a loop over lines; None
     if anything is amiss.
 
-    pandas reads all numbers as one column, fast but blind to lines. So the places of tokens and
-    colons are checked first: a line is a token without a colon, ``qid:`` and a number, then tokens
-    with one colon inside. Where no number is missing either, the column is a label, a qid, and a
-    feature and its value in turn. pandas may err in the last place of a float64, which float32 does
-    not show.
+    pandas reads all numbers of the block as one column. That is fast, but a column has no lines. So
+    the places of tokens and colons are checked first: a line must be a token without a colon,
+    ``qid:`` and a number, then tokens with one colon inside. If no number is missing either, each
+    row is a label, a qid, and then a feature and its value in turn. pandas may err in the last
+    place of a float64, which float32 does not show.
     """
-    body = b"\n" + (_COMMENT.sub(b"", block) if b"#" in block else block)
+    # With a line end in front, every token of the block has white space before it.
+    body = b"\n" + block
+    if b"#" in body:
+        body = _COMMENT.sub(b"", body)
     if body.translate(None, delete=_ALPHABET):
         return None
     chars = np.frombuffer(body, dtype=np.uint8)
-    space = chars <= ord(" ")
-    starts = np.flatnonzero(space[:-1] & ~space[1:]) + 1
+    is_space = chars <= ord(" ")
+    starts = np.flatnonzero(is_space[:-1] & ~is_space[1:]) + 1  # of all tokens, in chars
+
+    # Of each line the number of its first token, which is a label; blank lines have none.
     first_of_line = np.searchsorted(starts, np.flatnonzero(chars == ord("\n")))
-    firsts = first_of_line[
-        np.diff(first_of_line, append=len(starts)) > 0
-    ]  # the other lines are blank
-    counts = np.diff(firsts, append=len(starts)) - 1  # of the tokens with a colon
+    n_tokens_of_line = np.diff(first_of_line, append=len(starts))
+    firsts = first_of_line[n_tokens_of_line > 0]
     n_rows = len(firsts)
     if n_rows == 0:
-        return _rows(*[np.empty(0)] * 5)
-    if counts.min() < 1:
+        nothing = np.empty(0)
+        return _typed_rows(nothing, nothing, nothing, nothing, nothing)
+    n_pairs = np.diff(firsts, append=len(starts)) - 1  # tokens of each row after its label
+    if n_pairs.min() < 1:
         return None
+
+    # All tokens but the labels are pairs: each must have one colon, and something in front of it.
+    # (If nothing follows it, a number is missing below.)
     colons = np.flatnonzero(chars == ord(":"))
-    begins = np.delete(starts, firsts)
-    ends = np.delete(np.append(starts[1:], len(chars)), firsts)
-    if len(colons) != len(begins) or (colons <= begins).any() or (colons >= ends).any():
+    pair_starts = np.delete(starts, firsts)
+    next_starts = np.append(starts[1:], len(chars))
+    pair_stops = np.delete(next_starts, firsts)
+    if len(colons) != len(pair_starts):
         return None
-    heads = np.cumsum(counts) - counts  # the qids among the tokens with a colon
-    if (colons[heads] - begins[heads] != 3).any():
+    if (colons <= pair_starts).any() or (colons >= pair_stops).any():
         return None
-    for place, letter in enumerate(b"qid"):
-        if body.count(letter) != n_rows or (chars[begins[heads] + place] != letter).any():
+
+    # The first pair of each row must be its qid, and no other may hold one of these letters.
+    qid_pairs = np.cumsum(n_pairs) - n_pairs
+    qid_starts = pair_starts[qid_pairs]
+    if (colons[qid_pairs] - qid_starts != len(QID)).any():
+        return None
+    for place, letter in enumerate(QID):
+        if body.count(letter) != n_rows or (chars[qid_starts + place] != letter).any():
             return None
+
+    numbers = _numbers_of(body)
+    if numbers is None or len(numbers) != 2 * len(colons):
+        return None
+    # Without the letters "qid" a row begins "label :qid": these two numbers are a pair like the
+    # others, a feature and its value.
+    lefts = numbers[0::2]
+    rights = numbers[1::2]
+    labels = lefts[qid_pairs]
+    qids = rights[qid_pairs]
+    features = np.delete(lefts, qid_pairs)
+    values = np.delete(rights, qid_pairs)
+
+    # np.delete has taken one pair from each row: the features of row r begin r places earlier. The
+    # last entry is for rows without features at the end.
+    begins_row = np.zeros(len(features) + 1, dtype=bool)
+    begins_row[qid_pairs - np.arange(n_rows)] = True
+    ascends = begins_row[1:-1] | (np.diff(features) > 0)
+    labels_fit = np.abs(labels) <= LARGEST_VALUE
+    qids_fit = (qids >= 0) & (qids <= LARGEST_QID) & (qids == np.floor(qids))
+    features_are_whole = features == np.floor(features)
+    features_fit = (features >= first_feature) & (features <= LARGEST_FEATURE) & features_are_whole
+    values_fit = np.abs(values) <= LARGEST_VALUE
+    for holds in (ascends, labels_fit, qids_fit, features_fit, values_fit):
+        if not holds.all():
+            return None
+    return _typed_rows(labels, qids, n_pairs - 1, features - first_feature, values)
+
+
+def _numbers_of(body: bytes) -> np.ndarray | None:
+    """All numbers of some rows without comments, float64; None if pandas refuses one."""
     import pandas as pd  # here: it takes 27 MB, which training on texts needs no part of
 
-    column = BytesIO(body.translate(_ONE_A_LINE, delete=b"qid"))
+    column = BytesIO(body.translate(_EACH_ON_A_LINE, delete=QID))
     try:
-        numbers = (
-            pd.read_csv(column, header=None, dtype=np.float64, na_filter=False).to_numpy().ravel()
-        )
+        table = pd.read_csv(column, header=None, dtype=np.float64, na_filter=False)
     except ValueError:
         return None
-    if len(numbers) != 2 * len(colons):
-        return None
-    labels = numbers[0::2][heads]
-    qids = numbers[1::2][heads]
-    features = np.delete(numbers[0::2], heads)
-    values = np.delete(numbers[1::2], heads)
-    begins_row = np.zeros(len(features) + 1, dtype=bool)
-    begins_row[heads - np.arange(n_rows)] = True
-    sound = (
-        (begins_row[1:-1] | (np.diff(features) > 0)).all()
-        and (np.abs(labels) <= LARGEST_VALUE).all()
-        and ((qids >= 0) & (qids <= LARGEST_QID) & (qids == np.floor(qids))).all()
-        and (
-            (features >= first_feature)
-            & (features <= LARGEST_FEATURE)
-            & (features == np.floor(features))
-        ).all()
-        and (np.abs(values) <= LARGEST_VALUE).all()
-    )
-    return _rows(labels, qids, counts - 1, features - first_feature, values) if sound else None
+    return table.to_numpy().ravel()
 
 
 def _read_line_by_line(block: bytes, first_feature: int, file: Path, line_number: int) -> Rows:
-    """The same rows at a twentieth of the speed, for files with features in another order, and to
-    find what is wrong.
+    """What :func:`_read_at_once` reads, at a twentieth of its speed: for features in another order,
+    and to name the line that is no row.
     """
     labels = []
     qids = []
@@ -181,29 +211,35 @@ def _read_line_by_line(block: bytes, first_feature: int, file: Path, line_number
         counts.append(len(pairs))
         columns.extend([feature - first_feature for feature in pairs])
         values.extend(list(pairs.values()))
-    return _rows(*map(np.asarray, (labels, qids, counts, columns, values)))
+    return _typed_rows(
+        np.asarray(labels),
+        np.asarray(qids),
+        np.asarray(counts),
+        np.asarray(columns),
+        np.asarray(values),
+    )
 
 
-def _rows(
+def _typed_rows(
     labels: np.ndarray,
     qids: np.ndarray,
     counts: np.ndarray,
     columns: np.ndarray,
     values: np.ndarray,
 ) -> Rows:
-    labels = np.maximum(labels, 0).astype(np.float32)
-    values = values.astype(np.float32)
+    """The rows in the types of :class:`Rows`, with labels of at least 0, still without ids."""
     return Rows(
-        labels,
-        qids.astype(np.int64),
-        counts.astype(np.int64),
-        columns.astype(np.int32),
-        values,
+        labels=np.maximum(labels, 0).astype(np.float32),
+        qids=qids.astype(np.int64),
+        counts=counts.astype(np.int64),
+        columns=columns.astype(np.int32),
+        values=values.astype(np.float32),
         doc_ids=[],
     )
 
 
 def _read_line(line: bytes, first_feature: int) -> tuple[float, int, dict[int, float]]:
+    """The label, the qid, and the values by feature of a line without its comment."""
     label, *tokens = line.split()
     if not tokens or not tokens[0].startswith(b"qid:"):
         raise InputError(f"a line must be 'label qid:N feature:value …', got {_shown(line)}")
@@ -222,14 +258,13 @@ def _read_line(line: bytes, first_feature: int) -> tuple[float, int, dict[int, f
         if not feature.is_integer():
             raise InputError(f"the number of a feature must be whole, got {_shown(token)}")
         if feature < first_feature:
-            hint = "; for a file numbered from 0 set first_feature to 0" * (feature == 0)
+            hint = "; for a file numbered from 0 set first_feature to 0" if feature == 0 else ""
             raise InputError(
                 f"features are numbered from {first_feature}, got {_shown(token)}{hint}"
             )
         if feature > LARGEST_FEATURE:
-            most = f"at most {LARGEST_FEATURE:,}, as rows are stored dense"
             raise InputError(
-                f"the number of a feature must be {most}, got {_shown(token)}; number the features without gaps"
+                f"the number of a feature must be at most {LARGEST_FEATURE:,}, as rows are stored dense, got {_shown(token)}; number the features without gaps"
             )
         if feature in pairs:
             raise InputError(f"feature {int(feature)} stands twice; keep one value of it")
@@ -244,4 +279,5 @@ def _number(text: bytes, what: str) -> float:
 
 
 def _shown(text: bytes) -> str:
+    """The beginning of some bytes of a file, for errors."""
     return repr(text.decode(errors="replace").strip()[:60])

@@ -18,31 +18,46 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
             ``id<TAB>text``, or any other file with one text a line, whose ids are the numbers of
             the lines; a folder with ``corpus.jsonl[.gz]`` or ``queries.jsonl[.gz]``; or
             ``ir_datasets:NAME``.
-        kind: which of them.
-        option: the one that names the path, for errors.
+        kind: whether the documents or the queries are wanted.
+        option: the option that names the path, for errors.
 
     Raises:
-        InputError: if there is no such file; ``file:line`` of what can't be read, an empty text, or
-            an id that stands twice.
+        InputError: if there is no such file; with ``file:line`` for a line that can't be read, an
+            empty text, or an id that stands twice.
     """
     if path.startswith("ir_datasets:"):
         collection = open_collection(path)
         return collection.corpus if kind == "document" else collection.queries
-    name = "corpus.jsonl" if kind == "document" else "queries.jsonl"
-    file = plain_or_gz(Path(path), name) if Path(path).is_dir() else Path(path)
-    if file is None or not file.is_file():
-        came = f"no {name}[.gz] there" if file is None else "no such file"
-        raise InputError(
-            f"{option} {path}: expected a file of texts, or a folder with {name}, found {came}"
-        )
-    plain = file.with_suffix("") if file.suffix == ".gz" else file
-    if plain.suffix == ".jsonl":
+    file = _file_of_texts(Path(path), kind, option)
+    suffix = Path(file.name.removesuffix(".gz")).suffix
+    if suffix == ".jsonl":
         return TextTable.open(digest_of(file), json_records(file), kind)
-    read = _tab_separated if plain.suffix == ".tsv" else _lines
-    return TextTable.open(f"{plain.suffix == '.tsv'} {digest_of(file)}", read(file), kind)
+    # The same bytes are other texts under another suffix, so the content must name the layout. These
+    # two words are part of the names of tables on disk.
+    if suffix == ".tsv":
+        return TextTable.open(f"True {digest_of(file)}", _tab_separated_records(file), kind)
+    return TextTable.open(f"False {digest_of(file)}", _line_records(file), kind)
 
 
-def _tab_separated(file: Path) -> Iterator[Record]:
+def _file_of_texts(path: Path, kind: str, option: str) -> Path:
+    """The file itself, or the one of this kind in a data folder."""
+    name = "corpus.jsonl" if kind == "document" else "queries.jsonl"
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise InputError(
+            f"{option} {path}: expected a file of texts, or a folder with {name}, found no such file"
+        )
+    file = plain_or_gz(path, name)
+    if file is None:
+        raise InputError(
+            f"{option} {path}: expected a file of texts, or a folder with {name}, found no {name}[.gz] there"
+        )
+    return file
+
+
+def _tab_separated_records(file: Path) -> Iterator[Record]:
+    """One text a line, after its id and a tab."""
     for number, line in numbered_lines(file):
         id_, tab, text = line.partition("\t")
         if not tab:
@@ -50,6 +65,7 @@ def _tab_separated(file: Path) -> Iterator[Record]:
         yield Record(id_.strip(), text, f"{file}:{number}")
 
 
-def _lines(file: Path) -> Iterator[Record]:
+def _line_records(file: Path) -> Iterator[Record]:
+    """One text a line; the number of the line is its id."""
     for number, line in numbered_lines(file):
         yield Record(str(number), line, f"{file}:{number}")

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -15,13 +15,11 @@ from ltr.errors import InputError
 
 
 class Record(NamedTuple):
-    """One text as it comes from a source; ``where`` is what an error says of its place
-    (``file:line``).
-    """
+    """One text as it comes from a source."""
 
     id: str
     text: str
-    where: str
+    where: str  # its place in the source, for errors: file:line
 
 
 class Strings(Sequence[str]):
@@ -39,23 +37,25 @@ class Strings(Sequence[str]):
 
     @staticmethod
     def write(folder: Path, name: str, blobs: Iterable[bytes], n_bytes: int | None = None) -> None:
-        """Write strings of ``n_bytes`` bytes in all; a list may leave the number out."""
+        """Write strings that have ``n_bytes`` bytes in all; for a list the number may be left
+        out.
+        """
         if n_bytes is None:
             n_bytes = sum(map(len, blobs))
         offsets = array("q", [0])
-        with open(
-            folder / f"{name}.npy", "wb"
-        ) as file:  # written through, not mapped: a large corpus must not fill the memory
-            np.lib.format.write_array_header_1_0(
-                file, {"descr": "|u1", "fortran_order": False, "shape": (n_bytes,)}
-            )
+        header = {"descr": "|u1", "fortran_order": False, "shape": (n_bytes,)}
+        # Written to the file one by one, not to a map: a large corpus must not fill the memory.
+        with open(folder / f"{name}.npy", "wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
             for blob in blobs:
                 offsets.append(offsets[-1] + file.write(blob))
         np.save(folder / f"{name}.offsets.npy", np.frombuffer(offsets, dtype=np.int64))
 
 
 class TextTable:
-    """Texts by row, sorted by their ids as bytes: so a row number orders documents as their ids do."""
+    """Texts with their ids, sorted by id as bytes: so a row number orders documents as their ids
+    do.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,8 +68,10 @@ class TextTable:
 
     def row(self, id_: str) -> int | None:
         """The row of an id, or None."""
-        at = bisect_left(self.ids, id_)
-        return at if at < len(self.ids) and self.ids[at] == id_ else None
+        row = bisect_left(self.ids, id_)
+        if row < len(self.ids) and self.ids[row] == id_:
+            return row
+        return None
 
     @classmethod
     def open(cls, content: str, records: Iterator[Record], kind: str) -> "TextTable":
@@ -78,21 +80,23 @@ class TextTable:
         Args:
             content: names the content; another content must have another name.
             records: the texts in any order; only read if the table must be written.
-            kind: ``document``, ``query`` or ``text``, for errors: an empty or repeated id, an empty
-                text, or no text at all.
+            kind: ``document``, ``query`` or ``text``, for errors.
+
+        Raises:
+            InputError: for an empty or repeated id, an empty text, or no text at all.
         """
-        return cls(
-            cached(
-                "texts",
-                f"texts-1 {kind} {content}",
-                lambda folder: _write_table(folder, records, kind),
-            )
+        folder = cached(
+            "texts",
+            f"texts-1 {kind} {content}",
+            lambda folder: _write_table(folder, records, kind),
         )
+        return cls(folder)
 
 
 def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
+    """Write the texts as they come, then once more in the order of their ids."""
     ids = []
-    places = []
+    places = []  # of the records, for errors
     offsets = array("q", [0])
     unsorted = folder / "unsorted"
     with open(unsorted, "wb") as file:
@@ -103,7 +107,7 @@ def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
                 raise InputError(
                     f"{where}: an id must not hold white space or NUL, got {id_!r}; run files could not name it"
                 )
-            encoded(id_, where)
+            encoded(id_, where)  # only to refuse what is not valid Unicode
             if not text.strip():
                 raise InputError(
                     f"{where}: {kind} {id_!r} has an empty text; remove it, or give it a text"
@@ -113,28 +117,30 @@ def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
             offsets.append(offsets[-1] + file.write(encoded(text, where)))
     if not ids:
         raise InputError(f"there is no {kind} at all; at least one is needed")
-    order = sorted(
-        range(len(ids)), key=ids.__getitem__
-    )  # code points sort as their UTF-8 bytes do; equal ids keep their order
+    # Code points sort as their UTF-8 bytes do. Equal ids keep their order, so the error names the
+    # first one as the first.
+    order = sorted(range(len(ids)), key=ids.__getitem__)
     for first, second in pairwise(order):
         if ids[first] == ids[second]:
             raise InputError(
                 f"{places[second]}: {kind} id {ids[second]!r} stands twice, first at {places[first]}"
             )
-    with open(unsorted, "rb") as written:
-
-        def blobs() -> Iterator[bytes]:
-            for row in order:
-                written.seek(offsets[row])
-                yield written.read(offsets[row + 1] - offsets[row])
-
-        Strings.write(folder, "texts", blobs(), offsets[-1])
-    Strings.write(folder, "ids", [ids[row].encode("utf-8") for row in order])
+    with open(unsorted, "rb") as file_of_texts:
+        texts = _pieces(file_of_texts, offsets, order)
+        Strings.write(folder, "texts", texts, n_bytes=offsets[-1])
+    Strings.write(folder, "ids", [ids[number].encode("utf-8") for number in order])
     unsorted.unlink()
 
 
+def _pieces(file: BinaryIO, offsets: Sequence[int], order: Iterable[int]) -> Iterator[bytes]:
+    """Pieces of a file in this order; piece n stands from offsets[n] to offsets[n + 1]."""
+    for number in order:
+        file.seek(offsets[number])
+        yield file.read(offsets[number + 1] - offsets[number])
+
+
 def first_of_each(records: Iterable[Record]) -> Iterator[Record]:
-    """The records without those whose id has come before."""
+    """The first record of each id."""
     seen = set()
     for record in records:
         if record.id not in seen:

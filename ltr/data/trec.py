@@ -10,9 +10,9 @@ from ltr.data.files import numbered_lines, write_whole
 from ltr.errors import InputError
 
 BEIR_HEADER = ("query-id", "corpus-id", "score")
-LARGEST_SCORE = 3.4e38  # of float32
+LARGEST_SCORE = 3.4e38  # about the largest float32
 
-_GRADE = re.compile(r"[+-]?[0-9]{1,7}")  # all of them are exact as float32
+_GRADE = re.compile(r"[+-]?[0-9]{1,7}")  # whole numbers of 7 digits are exact as float32
 _SCORE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -43,16 +43,21 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
         InputError: ``file:line`` of a line with another number of columns, or a grade that is no
             whole number below 10^7.
     """
-    for at, (number, line) in enumerate(numbered_lines(path)):
+    is_first = True  # of the lines that are not empty
+    for number, line in numbered_lines(path):
+        # Two tabs are BEIR's layout, where an id with spaces in it is still one column.
         parts = line.split("\t") if line.count("\t") == 2 else line.split()
-        if at == 0 and tuple(parts) == BEIR_HEADER:
+        is_header = is_first and tuple(parts) == BEIR_HEADER
+        is_first = False
+        if is_header:
             continue
         if len(parts) not in (3, 4):
-            columns = "4 columns (query, 0, doc, grade) or 3 (query-id, corpus-id, score)"
             raise InputError(
-                f"{path}:{number}: expected {columns}, got {len(parts)}: {line[:80]!r}"
+                f"{path}:{number}: expected 4 columns (query, 0, doc, grade) or 3 (query-id, corpus-id, score), got {len(parts)}: {line[:80]!r}"
             )
-        query, (doc, grade) = parts[0], parts[-2:]
+        query = parts[0]
+        doc = parts[-2]
+        grade = parts[-1]
         if not _GRADE.fullmatch(grade.strip()):
             raise InputError(
                 f"{path}:{number}: a grade must be a whole number below 10^7, got {grade[:60]!r}"
@@ -71,15 +76,15 @@ def read_run(path: str | Path) -> Iterator[tuple[int, Ranked]]:
     for number, line in numbered_lines(path):
         parts = line.split()
         if len(parts) != 6:
-            columns = "6 columns (query, Q0, doc, rank, score, tag)"
             raise InputError(
-                f"{path}:{number}: expected {columns}, got {len(parts)}: {line[:80]!r}"
+                f"{path}:{number}: expected 6 columns (query, Q0, doc, rank, score, tag), got {len(parts)}: {line[:80]!r}"
             )
-        if not _SCORE.fullmatch(parts[4]) or abs(float(parts[4])) > LARGEST_SCORE:
+        query, _, doc, _, score, _ = parts
+        if not _SCORE.fullmatch(score) or abs(float(score)) > LARGEST_SCORE:
             raise InputError(
-                f"{path}:{number}: a score must be a finite number (float32), got {parts[4][:60]!r}"
+                f"{path}:{number}: a score must be a finite number (float32), got {score[:60]!r}"
             )
-        yield number, Ranked(parts[0], parts[2], float(parts[4]))
+        yield number, Ranked(query, doc, float(score))
 
 
 def write_run(path: str | Path, ranked: Iterable[Ranked], tag: str) -> None:
@@ -87,7 +92,7 @@ def write_run(path: str | Path, ranked: Iterable[Ranked], tag: str) -> None:
 
     Scores have 9 significant digits, enough to read a float32 back exactly.
     """
-    tag = "-".join(tag.split()) or "ltr"
+    tag = "-".join(tag.split()) or "ltr"  # a column of a run file holds no white space
 
     def lines() -> Iterator[str]:
         for query, docs in groupby(ranked, key=lambda line: line.query):

@@ -1,3 +1,5 @@
+"""BM25: terms, scores by the formula, and the best documents of a corpus."""
+
 import math
 
 import numpy as np

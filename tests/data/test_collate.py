@@ -1,3 +1,5 @@
+"""Batches made of lists: padding, feature vectors, and the texts of rankers."""
+
 import itertools
 
 import numpy as np

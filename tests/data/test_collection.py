@@ -1,3 +1,5 @@
+"""Collections: what is read of each source, and what is refused with its file and line."""
+
 import gzip
 import subprocess
 import sys
@@ -6,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from ltr.data.collection import open_collection
-from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 
 
@@ -333,15 +334,6 @@ def test_ir_datasets(monkeypatch, tmp_path, caplog):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     with pytest.raises(InputError, match="pip install ir_datasets"):
         open_collection("ir_datasets:made/up")
-
-
-def test_first_and_best_first():
-    lists = QueryLists.from_rows([7, 3, 7, 7], [1, 2, 3, 4], [0.5, 1.0, 2.0, 0.5])
-    best = lists.best_first()
-    assert best.query_rows.tolist() == [3, 7] and best.of(7)[0].tolist() == [3, 4, 1]
-    assert best.first(2).of(7)[0].tolist() == [3, 4] and best.first(2).of(3)[0].tolist() == [2]
-    assert best.first(2**63).of(7)[0].tolist() == [3, 4, 1]
-    assert best.first(None) is best and best.of(5)[0].tolist() == []
 
 
 @pytest.mark.long

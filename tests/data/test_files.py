@@ -234,7 +234,7 @@ def test_a_full_disk_leaves_no_table_of_features(tmp_path, monkeypatch):
     def full(file: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "take_room", full)
+    monkeypatch.setattr(files, "reserve_space", full)
     with pytest.raises(
         InputError,
         match=r"cache/letor/\w+: the disk is full \(No space left on device\); make room, or .*LTR_CACHE",

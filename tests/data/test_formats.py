@@ -1,3 +1,5 @@
+"""Token ids laid out for an encoder are those that its tokenizer makes of the texts."""
+
 import gzip
 import itertools
 import json

@@ -1,3 +1,5 @@
+"""Feature vectors: which files make a split, and what is read of them."""
+
 import gzip
 import json
 import pickle

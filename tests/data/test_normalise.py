@@ -1,3 +1,5 @@
+"""Each step of a normalisation by hand, and where its statistics come from."""
+
 import io
 
 import numpy as np

@@ -55,3 +55,12 @@ def test_a_document_that_nobody_judged_has_grade_0():
     labelled = QueryLists.from_rows([4, 4], [1, 2], [2.0, 0.0]).labelled(4, np.array([5, 1]))
     assert labelled.labels.tolist() == [0.0, 2.0]
     assert labelled.ideal.tolist() == [2.0]
+
+
+def test_first_and_best_first():
+    lists = QueryLists.from_rows([7, 3, 7, 7], [1, 2, 3, 4], [0.5, 1.0, 2.0, 0.5])
+    best = lists.best_first()
+    assert best.query_rows.tolist() == [3, 7] and best.of(7)[0].tolist() == [3, 4, 1]
+    assert best.first(2).of(7)[0].tolist() == [3, 4] and best.first(2).of(3)[0].tolist() == [2]
+    assert best.first(2**63).of(7)[0].tolist() == [3, 4, 1]
+    assert best.first(None) is best and best.of(5)[0].tolist() == []

@@ -1,3 +1,5 @@
+"""Rows of feature vectors: both readers agree, and an error leads to the line."""
+
 import gzip
 from pathlib import Path
 

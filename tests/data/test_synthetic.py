@@ -1,3 +1,5 @@
+"""The made-up task: its grades follow from the true weights and the noise."""
+
 import pickle
 
 import numpy as np

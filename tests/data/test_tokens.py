@@ -1,3 +1,5 @@
+"""Stored tokens: what a store holds, and that it is whole whatever happens to its builders."""
+
 import os
 import signal
 import subprocess
@@ -49,13 +51,13 @@ from pathlib import Path
 from ltr.data.texts import TextTable
 from tests.conftest import wordpiece_tokenizer
 tokens.BATCH = 1
-plain = tokens._plain
+plain = tokens._backend_without_cutting
 class Slow:
     def __init__(self, backend): self.backend = backend
     def __getattr__(self, name): return getattr(self.backend, name)
     def encode_batch_fast(self, *a, **k):
         print("working", flush=True); time.sleep(float(sys.argv[2])); return self.backend.encode_batch_fast(*a, **k)
-tokens._plain = lambda t: Slow(plain(t))
+tokens._backend_without_cutting = lambda t: Slow(plain(t))
 store = tokens.TokenStore.open(TextTable(Path(sys.argv[1])), wordpiece_tokenizer())
 print(store.folder, sum(len(store[i]) for i in range(len(store))), flush=True)
 """

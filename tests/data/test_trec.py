@@ -1,3 +1,5 @@
+"""Files of judgements and of runs: what is read, refused and written."""
+
 import pytest
 
 from ltr.data.trec import Judgement, Ranked, read_qrels, read_run, write_run

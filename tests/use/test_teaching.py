@@ -16,9 +16,7 @@ import pytest
 import ltr
 from ltr.__main__ import main
 from ltr.data.collection import open_collection
-from ltr.data.query_lists import QueryLists
-from ltr.data.sampling.taught import TaughtRows
-from ltr.data.scores import TeacherScores, scale_of
+from ltr.data.scores import TeacherScores
 from ltr.datamodules import ListDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
@@ -70,16 +68,6 @@ def test_every_document_that_is_trained_on_has_its_score(scores, teacher, collec
         assert values == pytest.approx(own, abs=1e-5)
     assert found.manifest["counts"] == {"queries": 30, "documents": 240}
     assert found.manifest["teachers"][0]["precision"] == "32-true"
-
-
-def test_the_scale_by_hand():
-    """Lists (1, 3) and (5, 5): mean 3.5, deviations within 1 and 0."""
-    lists = QueryLists.from_rows([0, 0, 1, 1], [0, 1, 0, 1], [1, 3, 5, 5])
-    assert scale_of(lists) == {
-        "mean": 3.5,
-        "deviation": pytest.approx(np.std([1, 3, 5, 5]), abs=1e-5),
-        "deviation_in_lists": 0.5,
-    }
 
 
 def test_several_teachers_are_averaged(tmp_path, collection_folder, backbone):
@@ -193,38 +181,6 @@ def test_documents_without_a_score_are_left_out_where_it_is_asked(
     options += ["--data.negatives", "random", "--data.labels.unscored", "leave_out"]
     run = trained_on_texts(tmp_path, "dual", collection_folder, backbone, *options)
     assert json.loads((run / "metrics.json").read_text())["fit"]["steps"] == 4
-    rows = FixedRows([7, 3, 9])
-    lists = QueryLists.from_rows([0, 0], [9, 7], [2.5, -1.0])
-    one = TaughtRows(rows, lists, "leave_out", (["q"], list("0123456789")), "here").draw(0, 0)
-    assert (
-        one.doc_rows.tolist() == [7, 9]
-        and one.labels.tolist() == [-1.0, 2.5]
-        and one.distances.tolist() == [0.0, 2.0]
-    )
-    none = TaughtRows(
-        FixedRows([3, 4]), lists, "leave_out", (["q"], list("0123456789")), "here"
-    ).draw(0, 0)
-    assert none.doc_rows.tolist() == [3], "a list alone teaches nothing"
-    with pytest.raises(
-        InputError, match="here: 1 pairs have no score, first document '3' of query 'q'"
-    ):
-        TaughtRows(rows, lists, "refuse", (["q"], list("0123456789")), "here").draw(0, 0)
-
-
-class FixedRows:
-    """One row."""
-
-    def __init__(self, docs):
-        from ltr.data.query_lists import LabelledList
-
-        places = np.arange(len(docs), dtype=np.float32)
-        self.one = LabelledList(0, np.array(docs), np.zeros(len(docs), np.float32), places)
-
-    def __len__(self):
-        return 1
-
-    def draw(self, epoch, row):
-        return self.one
 
 
 def test_damaged_scores_and_those_of_another_collection_are_refused(

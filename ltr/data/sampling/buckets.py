@@ -1,5 +1,6 @@
-"""Batches of rows of similar length."""
+"""Buckets: batches of rows of similar length."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,11 +15,16 @@ Length = Callable[[LabelledList], float]
 
 
 class _Window(NamedTuple):
-    """Batches that were planned together."""
+    """Global batches that were planned together."""
 
-    key: tuple[int, int]  # epoch, number in the epoch
+    key: tuple[int, int]  # its epoch, and its number in the epoch
     batches: list[list[int]]  # the rows of each global batch
-    drawn: dict[int, LabelledList]  # lists that are drawn already, by row
+    drawn: dict[int, LabelledList]  # the lists of some rows, drawn already to plan the window
+
+
+class _DrawnRow(NamedTuple):
+    length: float
+    drawn_list: LabelledList
 
 
 class Buckets(Plan):
@@ -30,8 +36,11 @@ class Buckets(Plan):
     every process.
 
     Args:
-        length: the length to sort by.
+        rows: draw the lists.
+        length: the length of a list, to sort by.
         batch_size: rows per step and process.
+        seed: of the order of the rows.
+        rank, world_size: this process, and how many there are.
         window: global batches per window; 1 turns the sorting off.
     """
 
@@ -50,30 +59,35 @@ class Buckets(Plan):
         self.length = length
         self.n_rows = len(rows)
         self.per_step = batch_size * world_size
-        rest = self.n_rows % self.per_step
-        self.n_used = self.n_rows - (rest if rest < world_size else 0)
+        self.n_used = self.n_rows
+        n_rest = self.n_rows % self.per_step
+        if n_rest < world_size:
+            self.n_used -= n_rest
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
         self.window = window
+        # The epoch that was asked for last, and its permutation of the rows.
         self._permutation: tuple[int, np.ndarray] | None = None
+        # The window that was planned last: steps come in order, so the next one mostly needs it.
         self._window: _Window | None = None
         # A window whose batches keep their rows, though other documents are drawn for them now.
         self._frozen: _Window | None = None
 
     def __len__(self) -> int:
-        return -(-self.n_used // self.per_step)
+        return math.ceil(self.n_used / self.per_step)
 
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
-        number, at = divmod(step, self.window)
-        if self._window is None or self._window.key != (
-            epoch,
-            number,
-        ):  # steps come in order: the last window is kept
-            self._window = self._planned(epoch, number, together)
-        own = self._window.batches[at][self.rank :: self.world_size]
-        drawn = self._window.drawn
-        return [drawn[row] if row in drawn else self.rows.draw(epoch, row) for row in own]
+        window_number, batch_number = divmod(step, self.window)
+        if self._window is None or self._window.key != (epoch, window_number):
+            self._window = self._plan_window(epoch, window_number, together)
+        lists = []
+        for row in self._window.batches[batch_number][self.rank :: self.world_size]:
+            if row in self._window.drawn:
+                lists.append(self._window.drawn[row])
+            else:
+                lists.append(self.rows.draw(epoch, row))
+        return lists
 
     def replace(self, rows: Rows) -> None:
         """Draw other documents for the same rows, from the next batch on."""
@@ -89,68 +103,78 @@ class Buckets(Plan):
         So an epoch visits each row once, though the rows are replaced in its midst. All processes
         must call it together.
         """
-        if step % self.window:
-            self._frozen = self._planned(epoch, step // self.window, together=True)._replace(
-                drawn={}
-            )
+        if step % self.window == 0:  # a window begins here, and is planned with the new rows
+            return
+        window = self._plan_window(epoch, step // self.window, together=True)
+        self._frozen = window._replace(drawn={})
 
     def frozen_batches(self, epoch: int, step: int) -> list[list[int]] | None:
-        return (
-            self._frozen.batches
-            if self._frozen is not None and self._frozen.key == (epoch, step // self.window)
-            else None
-        )
+        if self._frozen is None or self._frozen.key != (epoch, step // self.window):
+            return None
+        return self._frozen.batches
 
     def freeze(self, epoch: int, step: int, batches: list[list[int]]) -> None:
-        self._frozen = _Window((epoch, step // self.window), batches, {})
+        self._frozen = _Window((epoch, step // self.window), batches, drawn={})
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {
-            "_permutation": None,
-            "_window": None,
-        }  # a spawned worker needs neither
+        # A spawned worker needs neither: it only collates.
+        return self.__dict__ | {"_permutation": None, "_window": None}
 
-    def _planned(self, epoch: int, number: int, together: bool) -> "_Window":
+    def _plan_window(self, epoch: int, number: int, together: bool) -> _Window:
         """The batches of a window, with the lists of this process that were drawn to plan them."""
         if self._frozen is not None and self._frozen.key == (epoch, number):
             return self._frozen
-        if self._permutation is None or self._permutation[0] != epoch:
-            self._permutation = (
-                epoch,
-                np.random.default_rng([self.seed, epoch]).permutation(self.n_rows),
-            )
-        size = self.per_step * self.window
-        rows = self._permutation[1][: self.n_used][number * size : (number + 1) * size]
+        rows = self._rows_of_window(epoch, number)
         if self.window == 1:
-            return _Window((epoch, number), [rows.tolist()], {})
-        drawn = self._drawn(epoch, rows, together)
-        order = np.argsort([length for length, _ in drawn], kind="stable")
-        batches = [
-            order[at : at + self.per_step].tolist() for at in range(0, len(order), self.per_step)
-        ]
-        shuffled = [
-            batches[at]
-            for at in np.random.default_rng([self.seed, epoch, number]).permutation(len(batches))
-        ]
-        own = [at for batch in shuffled for at in batch[self.rank :: self.world_size]]
-        planned = [[int(rows[at]) for at in batch] for batch in shuffled]
-        return _Window((epoch, number), planned, {int(rows[at]): drawn[at][1] for at in own})
+            return _Window((epoch, number), [rows.tolist()], drawn={})
+        drawn = self._draw_all(epoch, rows, together)
+        # From here on a row is known by its place in the window, 0 to len(rows) - 1.
+        order = np.argsort([row.length for row in drawn], kind="stable")
+        sorted_batches = []
+        for start in range(0, len(order), self.per_step):
+            sorted_batches.append(order[start : start + self.per_step])
+        rng = np.random.default_rng([self.seed, epoch, number])
+        batches = []
+        drawn_here = {}
+        for batch_number in rng.permutation(len(sorted_batches)):
+            places = sorted_batches[batch_number]
+            batches.append(rows[places].tolist())
+            for place in places[self.rank :: self.world_size]:
+                drawn_here[int(rows[place])] = drawn[place].drawn_list
+        return _Window((epoch, number), batches, drawn_here)
 
-    def _drawn(
-        self, epoch: int, rows: np.ndarray, together: bool
-    ) -> list[tuple[float, LabelledList]]:
-        """Length and list of each row. Processes that ask together draw a share each, and exchange
-        them.
+    def _rows_of_window(self, epoch: int, number: int) -> np.ndarray:
+        if self._permutation is None or self._permutation[0] != epoch:
+            rng = np.random.default_rng([self.seed, epoch])
+            self._permutation = (epoch, rng.permutation(self.n_rows))
+        used_rows = self._permutation[1][: self.n_used]
+        size = self.per_step * self.window
+        return used_rows[number * size : (number + 1) * size]
+
+    def _draw_all(self, epoch: int, rows: np.ndarray, together: bool) -> list[_DrawnRow]:
+        """Draw the lists of some rows. If all processes ask together, each draws a share of them,
+        and they exchange the shares.
         """
-        share = (
+        shared = (
             together
+            and self.world_size > 1
             and distributed.is_initialized()
-            and distributed.get_world_size() == self.world_size > 1
+            and distributed.get_world_size() == self.world_size
         )
-        own = rows[self.rank :: self.world_size] if share else rows
-        drawn = [(self.length(one), one) for one in (self.rows.draw(epoch, row) for row in own)]
-        if not share:
-            return drawn
-        parts: list[list] = [[] for _ in range(self.world_size)]
-        distributed.all_gather_object(parts, drawn)
-        return [parts[at % self.world_size][at // self.world_size] for at in range(len(rows))]
+        if not shared:
+            return self._draw_here(epoch, rows)
+        # Row n is drawn by process n % world_size, as the n // world_size-th of its share.
+        own_share = self._draw_here(epoch, rows[self.rank :: self.world_size])
+        shares: list[list[_DrawnRow]] = [[] for _ in range(self.world_size)]
+        distributed.all_gather_object(shares, own_share)
+        drawn = []
+        for n in range(len(rows)):
+            drawn.append(shares[n % self.world_size][n // self.world_size])
+        return drawn
+
+    def _draw_here(self, epoch: int, rows: np.ndarray) -> list[_DrawnRow]:
+        drawn = []
+        for row in rows:
+            drawn_list = self.rows.draw(epoch, row)
+            drawn.append(_DrawnRow(self.length(drawn_list), drawn_list))
+        return drawn

@@ -2,6 +2,7 @@
 
 import logging
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,14 +14,22 @@ from ltr.errors import InputError
 log = logging.getLogger(__name__)
 
 
+class _NextGroup(NamedTuple):
+    """The next group of an owner; entries compare by the fields in this order."""
+
+    minus_left: int  # minus the number of groups that the owner has left, this one among them
+    tie: float  # random, for owners with equally many left
+    group: int
+
+
 class GroupPlan(Plan):
     """Global batches of P groups (``groups_per_batch``, over all processes), no two of one owner.
 
     At every step the P owners with the most groups left give one each (ties at random). So batches
     are as full as they can be, and a common label does not fill the end of an epoch alone. Full
     batches are then shuffled, and smaller ones come last. Batches of fewer than two groups, or of
-    fewer groups than processes, are dropped. The processes deal out a global batch group by group;
-    it is the same whatever their number.
+    fewer groups than processes, are dropped. The processes deal out a global batch group by group,
+    and the global batches do not depend on how many processes there are.
 
     Raises:
         InputError: if ``groups_per_batch`` is below the number of processes, or no batch remains.
@@ -37,9 +46,8 @@ class GroupPlan(Plan):
         where: str = "train",
     ) -> None:
         if groups_per_batch < world_size:
-            least = f"at least the number of processes, {world_size}"
             raise InputError(
-                f"groups must be {least}, got {groups_per_batch}: each needs one of every batch",
+                f"groups must be at least the number of processes, {world_size}, got {groups_per_batch}: each needs one of every batch",
                 option="groups",
             )
         self.groups = groups
@@ -48,55 +56,62 @@ class GroupPlan(Plan):
         self.rank = rank
         self.world_size = world_size
         self.n_rows = len(groups.owners)
-        _, self._firsts, self._counts = np.unique(
+        self.least_groups = max(2, world_size)  # of a batch
+        # Owners ascend, so the groups of an owner have consecutive numbers from its first one on.
+        _, self._first_groups, self._n_groups = np.unique(
             groups.owners, return_index=True, return_counts=True
         )
         # Chance decides only among owners with equally many left: every epoch has these sizes.
         batches = self._batches(0)
         self._n_steps = len(batches)
         self.n_used = sum(map(len, batches))
+        # The epoch that was asked for last, and its batches.
         self._epoch_batches: tuple[int, list[np.ndarray]] | None = None
         if not batches:
-            least = f"at least {max(2, world_size)} groups, to be told from each other, and one for every process"
-            raise InputError(f"{where}: a batch needs {least}; got {self.n_rows}")
+            raise InputError(
+                f"{where}: a batch needs at least {self.least_groups} groups, to be told from each other, and one for every process; got {self.n_rows}"
+            )
         if left_out := self.n_rows - self.n_used:
-            text = "%s: %d of %d groups find none to share a batch with; other ones in each epoch"
-            log.info(text, where, left_out, self.n_rows)
+            log.info(
+                "%s: %d of %d groups find none to share a batch with; other ones in each epoch",
+                where,
+                left_out,
+                self.n_rows,
+            )
 
     def __len__(self) -> int:
         return self._n_steps
 
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
         if self._epoch_batches is None or self._epoch_batches[0] != epoch:
-            self._epoch_batches = epoch, self._batches(epoch)
-        return [
-            self.groups.draw(epoch, group)
-            for group in self._epoch_batches[1][step][self.rank :: self.world_size]
-        ]
+            self._epoch_batches = (epoch, self._batches(epoch))
+        own_groups = self._epoch_batches[1][step][self.rank :: self.world_size]
+        return [self.groups.draw(epoch, group) for group in own_groups]
 
     def _batches(self, epoch: int) -> list[np.ndarray]:
         """The groups of each global batch."""
         rng = np.random.default_rng([self.seed, epoch])
         ties = iter(rng.random(self.n_rows).tolist())
-        # The next group of every owner, the owner with the most groups left on top.
-        heap = [
-            (-left, next(ties), first)
-            for left, first in zip(self._counts.tolist(), self._firsts.tolist(), strict=True)
-        ]
+        # The next group of every owner. The heap has its least entry on top: the owner with the
+        # most groups left.
+        heap = []
+        for n_left, group in zip(self._n_groups.tolist(), self._first_groups.tolist(), strict=True):
+            heap.append(_NextGroup(-n_left, next(ties), group))
         heapify(heap)
         batches = []
-        while heap and heap[0][0] < -1:
+        while heap and heap[0].minus_left < -1:
             taken = [heappop(heap) for _ in range(min(self.per_step, len(heap)))]
             # Permuted, or the first process would always get the common labels.
-            batches.append(rng.permutation([group for _, _, group in taken]))
-            # The groups of an owner have consecutive numbers.
-            for minus_left, _, group in taken:
-                if minus_left < -1:
-                    heappush(heap, (minus_left + 1, next(ties), group + 1))
+            batches.append(rng.permutation([entry.group for entry in taken]))
+            for entry in taken:
+                if entry.minus_left < -1:
+                    heappush(heap, _NextGroup(entry.minus_left + 1, next(ties), entry.group + 1))
         # Now every owner has one group left, as queries have from the beginning: any cut will do.
-        last = rng.permutation([group for _, _, group in heap])
-        batches += [last[at : at + self.per_step] for at in range(0, len(last), self.per_step)]
-        # Batches only get smaller, so the full ones come first.
-        n_full = sum(len(batch) == self.per_step for batch in batches)
-        smaller = [batch for batch in batches[n_full:] if len(batch) >= max(2, self.world_size)]
-        return [batches[at] for at in rng.permutation(n_full)] + smaller
+        last_groups = rng.permutation([entry.group for entry in heap])
+        for start in range(0, len(last_groups), self.per_step):
+            batches.append(last_groups[start : start + self.per_step])
+        # A batch is never larger than the one before it, so the full ones come first.
+        full = [batch for batch in batches if len(batch) == self.per_step]
+        smaller = batches[len(full) :]
+        shuffled = [full[number] for number in rng.permutation(len(full))]
+        return shuffled + [batch for batch in smaller if len(batch) >= self.least_groups]

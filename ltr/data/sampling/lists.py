@@ -1,5 +1,6 @@
-"""Whole graded lists, and what stays of a long one."""
+"""Rows of whole graded lists, and of what stays of a long one."""
 
+import math
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -12,33 +13,43 @@ Keep = Literal["relevant", "any", "all"]
 
 
 class ListSource(Protocol):
-    """Lists by query."""
+    """Where lists come from: a :class:`GradedLists` or a split of feature vectors."""
 
     def whole(self, query: int) -> LabelledList:
         """A query with all its documents."""
 
 
 class GradedLists(NamedTuple):
-    """A query's candidates (none without ``pools``), of grade 0 where nobody judged one, then its
-    other judged documents.
+    """A query's candidates, then its judged documents that are no candidates; what nobody judged
+    has grade 0.
     """
 
     judged: QueryLists
-    pools: QueryLists | None
+    pools: QueryLists | None  # the candidates; without, only judged documents are listed
 
     def whole(self, query: int) -> LabelledList:
-        judged_rows, _ = self.judged.of(query)
-        pool = judged_rows[:0] if self.pools is None else self.pools.of(query)[0]
-        doc_rows = np.concatenate([pool, judged_rows[~np.isin(judged_rows, pool)]])
+        doc_rows, _ = self.judged.of(query)
+        if self.pools is not None:
+            pool, _ = self.pools.of(query)
+            others = doc_rows[~np.isin(doc_rows, pool)]
+            doc_rows = np.concatenate([pool, others])
         return self.judged.labelled(query, doc_rows)._replace(ideal=None)
 
 
 class ListRows:
-    """One row per query (with ``keep`` ``all`` several) with its whole list, or with what
-    :func:`cut_list` makes of a longer one.
+    """Rows of whole lists; a list of more than ``list_size`` documents is cut by :func:`cut_list`.
 
-    ``queries``, ``[Q]`` int64, are the queries to rank; ``query_rows``, ``[R]`` int64, has the
-    query of each row.
+    A query has one row, or with ``keep`` ``all`` as many as its list has parts.
+
+    Args:
+        source: has the whole lists.
+        queries: ``[Q]`` int64, the queries to rank.
+        list_size: documents of a row at most; None: no limit.
+        keep: what stays of a longer list.
+        seed: of the draws.
+
+    Attributes:
+        query_rows: ``[R]`` int64, the query of each row.
     """
 
     def __init__(
@@ -50,9 +61,8 @@ class ListRows:
         self.seed = seed
         n_parts = np.ones(len(queries), dtype=np.int64)
         if list_size is not None and keep == "all":
-            n_parts = np.asarray(
-                [-(-len(source.whole(query).doc_rows) // list_size) for query in queries]
-            )
+            lengths = [len(source.whole(query).doc_rows) for query in queries]
+            n_parts = -(-np.asarray(lengths) // list_size)  # rounded up
         self.query_rows, self._parts = in_parts(queries, n_parts)
 
     def __len__(self) -> int:
@@ -60,47 +70,51 @@ class ListRows:
 
     def draw(self, epoch: int, row: int) -> LabelledList:
         query = int(self.query_rows[row])
-        one = self.source.whole(query)
-        if self.list_size is None or len(one.doc_rows) <= self.list_size:
-            return one
+        whole = self.source.whole(query)
+        if self.list_size is None or len(whole.doc_rows) <= self.list_size:
+            return whole
+        # The rows of a query cut its list alike, and each takes its own part.
         rng = np.random.default_rng([self.seed, epoch, query])
-        kept = cut_list(one.labels, self.list_size, self.keep, rng)[self._parts[row]]
-        return one._replace(doc_rows=one.doc_rows[kept], labels=one.labels[kept])
+        kept = cut_list(whole.labels, self.list_size, self.keep, rng)[self._parts[row]]
+        return whole._replace(doc_rows=whole.doc_rows[kept], labels=whole.labels[kept])
 
 
 def cut_list(
     labels: np.ndarray, size: int, keep: Keep, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """What stays of a list of more than ``size`` documents: their places, drawn anew at every call.
+    """What stays of a list of more than ``size`` documents, drawn anew at every call: arrays of
+    places in the list.
 
     Args:
         labels: ``[N]``, the grades of the documents.
-        size: documents of a list at most.
+        size: documents that stay in one array, at most.
         keep: see :class:`ltr.datamodules.ListDataModule`; ``all`` returns ⌈N / size⌉ arrays,
             the others just one.
+        rng: draws them.
     """
     order = rng.permutation(len(labels))
     if keep == "all":
-        return np.array_split(order, -(-len(order) // size))
+        n_parts = math.ceil(len(order) / size)
+        return np.array_split(order, n_parts)
     if keep == "relevant":
         order = order[np.argsort(-labels[order], kind="stable")]
         grades = labels[order]
-        if (
-            grades[0] == grades[size - 1] > grades[-1]
-        ):  # nothing to rank: the best of another grade takes the last place
+        all_kept_are_equal = grades[0] == grades[size - 1]
+        if all_kept_are_equal and grades[-1] < grades[0]:
+            # Nothing could be ranked: the best document of another grade takes the last place.
             order[size - 1] = order[np.argmax(grades < grades[0])]
     return [order[:size]]
 
 
 def with_two_grades(source: ListSource, queries: np.ndarray, where: str) -> np.ndarray:
-    """The queries whose documents differ in grade; a loss learns nothing from the others. An
-    InputError if there are none.
+    """The queries whose documents differ in grade; a loss learns nothing from the others.
+
+    Raises:
+        InputError: if there are none.
     """
-    kept = np.asarray(
-        [query for query in queries if np.ptp(source.whole(query).labels) > 0], dtype=np.int64
-    )
-    if not len(kept):
+    kept = [query for query in queries if np.ptp(source.whole(query).labels) > 0]
+    if not kept:
         raise InputError(
             f"{where}: no query has two documents of different grades; there is nothing to rank"
         )
-    return kept
+    return np.asarray(kept, dtype=np.int64)

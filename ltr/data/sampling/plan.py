@@ -1,8 +1,8 @@
-"""Which lists form a batch: a pure function of (seed, epoch, step) and of the process, so that a
-run can resume exactly. The one exception, frozen batches, is kept in checkpoints.
+"""Plans: which lists form a batch, and the samplers and data sets that follow a plan.
 
-The plan lives in the sampler: the main process draws the lists of a batch, and the workers only
-collate them.
+The lists of a batch are a pure function of (seed, epoch, step) and of the process, so that a run
+can resume exactly. The one exception, frozen batches, is kept in checkpoints. The sampler has the
+plan: the main process draws the lists of a batch, and the workers only collate them.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ class Plan(ABC):
 
     n_rows: int  # rows that an epoch draws from
     per_step: int  # lists of a step, over all processes
-    version: int = 0  # another one after each change of what is drawn
+    version: int = 0  # raised whenever other documents are drawn from now on
 
     @abstractmethod
     def __len__(self) -> int:
@@ -29,27 +29,36 @@ class Plan(ABC):
 
     @abstractmethod
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
-        """The lists of this process at a step; ``together``: all processes ask for it now, so they
-        may share the drawing.
+        """The lists of this process at a step.
+
+        Args:
+            epoch: counted from 0.
+            step: of the epoch, counted from 0.
+            together: all processes ask for this step now, so they may share the drawing.
         """
 
     def frozen_batches(self, epoch: int, step: int) -> list[list[int]] | None:
-        """The rows of the batches around this step, for a checkpoint, where they were frozen and
-        (seed, epoch, step) does not tell them; else None.
+        """The rows of the batches around this step, if they were frozen; else None.
+
+        A checkpoint keeps them, as they do not follow from (seed, epoch, step).
         """
         return None
 
     def freeze(self, epoch: int, step: int, batches: list[list[int]]) -> None:
-        """Take over what :meth:`frozen_batches` has said."""
+        """Take over what :meth:`frozen_batches` has returned before."""
         raise NotImplementedError
 
 
 class PlanSampler(DistributedSampler):
     """Draws the batches of an epoch, from the first one that the trainer has not consumed yet.
 
-    To Lightning it is a ``DistributedSampler``: it knows its rank, so it must not be replaced by
-    one that does not. ``position`` says (epoch, first step); without, it is all of the epoch that
-    ``set_epoch`` says.
+    It is a ``DistributedSampler`` only so that Lightning does not replace it by one of its own: the
+    plan knows its process.
+
+    Args:
+        plan: says which lists form a batch.
+        position: returns the epoch and its first step; without, an epoch is the whole one of which
+            ``set_epoch`` was told.
     """
 
     def __init__(self, plan: Plan, position: Callable[[], tuple[int, int]] | None = None) -> None:
@@ -61,15 +70,18 @@ class PlanSampler(DistributedSampler):
         return len(self.plan)
 
     def __iter__(self) -> Iterator[list[LabelledList]]:
-        epoch, first = (self.epoch, 0) if self.position is None else self.position()
-        return (
-            self.plan.lists(epoch, step, together=True) for step in range(first, len(self.plan))
-        )
+        # No generator function: the position is asked for here, before the first batch is.
+        epoch = self.epoch
+        first_step = 0
+        if self.position is not None:
+            epoch, first_step = self.position()
+        steps = range(first_step, len(self.plan))
+        return (self.plan.lists(epoch, step, together=True) for step in steps)
 
 
 class ShareOfRank(DistributedSampler):
-    """Every world_size-th of n batches, unpadded: each is evaluated exactly once, whatever the
-    number of processes.
+    """Every ``world_size``-th of ``n_batches`` batches, without the padding of its base class: each
+    batch is evaluated exactly once, whatever the number of processes.
     """
 
     def __init__(self, n_batches: int, rank: int, world_size: int) -> None:
@@ -83,8 +95,8 @@ class ShareOfRank(DistributedSampler):
 
 
 class TrainBatches(Dataset):
-    """Training batches, collated from the lists of a :class:`PlanSampler`, or drawn here:
-    ``batches[epoch, step]``.
+    """Training batches. A :class:`PlanSampler` passes their lists in; ``batches[epoch, step]`` draws
+    them here.
     """
 
     def __init__(self, plan: Plan, collator: Collator) -> None:
@@ -95,27 +107,30 @@ class TrainBatches(Dataset):
         return len(self.plan)
 
     def __getitem__(self, key: list[LabelledList] | tuple[int, int] | int) -> RankingBatch:
-        if isinstance(
-            key, int
-        ):  # with overfit_batches, Lightning's own sampler numbers the batches
-            key = 0, key
-        return self.collator(self.plan.lists(*key) if isinstance(key, tuple) else key)
+        # With overfit_batches, Lightning's own sampler numbers the batches.
+        if isinstance(key, int):
+            return self.collator(self.plan.lists(epoch=0, step=key))
+        if isinstance(key, tuple):
+            epoch, step = key
+            return self.collator(self.plan.lists(epoch, step))
+        return self.collator(key)
 
 
 class EvalBatches(Dataset):
-    """Lists to evaluate, in fixed batches. Every process gets one, an empty one if there are fewer
-    lists than processes.
+    """Lists to evaluate, in fixed batches. There is at least one for every process: if there are
+    fewer lists than processes, some batches are empty.
     """
 
     def __init__(
         self, lists: list[LabelledList], batch_size: int, collator: Collator, world_size: int = 1
     ) -> None:
-        # Lists of similar cost in a batch; batches shuffled, so that limit_val_batches does not
-        # pick the longest lists.
-        lists = sorted(lists, key=lambda one: int(collator.lengths(one).sum()))
+        # Lists of similar cost share a batch. The batches are shuffled: else limit_val_batches would
+        # pick the shortest lists.
+        lists = sorted(lists, key=lambda ranked_list: int(collator.lengths(ranked_list).sum()))
         size = max(1, min(batch_size, len(lists) // world_size))
-        batches = [lists[at : at + size] for at in range(0, len(lists), size)]
-        self.batches = [batches[i] for i in np.random.default_rng(0).permutation(len(batches))]
+        batches = [lists[start : start + size] for start in range(0, len(lists), size)]
+        order = np.random.default_rng(0).permutation(len(batches))
+        self.batches = [batches[number] for number in order]
         self.batches += [[]] * (world_size - len(batches))
         self.collator = collator
 

@@ -1,4 +1,4 @@
-"""The relevant documents of a row."""
+"""Rows of the relevant documents of a query."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ import numpy as np
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.rows import in_parts
 
-Epoch = Literal["queries", "pairs"]
+Epoch = Literal["queries", "pairs"]  # what an epoch has once: each query, or each relevant pair
 
 
 class RelevantRows:
@@ -18,8 +18,16 @@ class RelevantRows:
     documents fill, dealt out evenly: an epoch has every pair of a query and a relevant document
     once. A query that fits into one row is drawn the same way in both.
 
-    ``queries``, ``[Q]`` int64, are those that have rows. ``query_rows`` and ``counts``, ``[R]``
-    int64, have the query of each row, and how many documents it has.
+    Args:
+        judged: the judgements; those above 0 are relevant.
+        queries: ``[Q]`` int64, the queries that have rows.
+        size: relevant documents of a row at most.
+        epoch: ``queries`` or ``pairs``.
+        seed: of the draws.
+
+    Attributes:
+        query_rows: ``[R]`` int64, the query of each row.
+        counts: ``[R]`` int64, how many documents each row has.
     """
 
     def __init__(
@@ -28,11 +36,16 @@ class RelevantRows:
         self.judged = judged
         self.seed = seed
         n_relevant = judged.n_relevant()[np.searchsorted(judged.query_rows, queries)]
-        n_parts = -(-n_relevant // size) if epoch == "pairs" else np.ones_like(n_relevant)
+        n_parts = np.ones_like(n_relevant)
+        if epoch == "pairs":
+            n_parts = -(-n_relevant // size)  # rounded up
         self.query_rows, self._parts = in_parts(queries, n_parts)
+        # For each row: the parts of its query, and the documents drawn for all of them.
         self._n_parts = np.repeat(n_parts, n_parts)
         self._n_drawn = np.repeat(np.minimum(n_relevant, size * n_parts), n_parts)
-        self.counts = self._n_drawn // self._n_parts + (self._parts < self._n_drawn % self._n_parts)
+        # As np.array_split deals them out in draw(): the first parts take one more each.
+        n_longer = self._n_drawn % self._n_parts
+        self.counts = self._n_drawn // self._n_parts + (self._parts < n_longer)
 
     def draw(self, epoch: int, row: int) -> tuple[LabelledList, np.random.Generator]:
         """The list of a row, and the generator of whatever else the row draws."""
@@ -41,16 +54,17 @@ class RelevantRows:
         judged_rows, grades = self.judged.of(query_row)
         rng = np.random.default_rng([self.seed, epoch, query_row])
         # All rows of the query draw the same documents here, and each takes its own part of them.
-        drawn = rng.choice(np.flatnonzero(grades > 0), self._n_drawn[row], replace=False)
-        drawn = np.array_split(drawn, self._n_parts[row])[part]
+        drawn_for_all = rng.choice(np.flatnonzero(grades > 0), self._n_drawn[row], replace=False)
+        drawn = np.array_split(drawn_for_all, self._n_parts[row])[part]
         # Part 0 goes on with this generator, so that a query of one row draws alike over queries and
         # over pairs; the other parts have generators of their own.
         if part:
             rng = np.random.default_rng([self.seed, epoch, query_row, part])
-        return LabelledList(
+        relevant = LabelledList(
             query_row,
             judged_rows[drawn],
             grades[drawn],
             judged_rows=judged_rows,
             judged_grades=grades,
-        ), rng
+        )
+        return relevant, rng

@@ -1,4 +1,4 @@
-"""What draws the lists of a training epoch, anew in every epoch."""
+"""Rows and groups: what a training epoch is made of, and draws its lists from."""
 
 from typing import Protocol
 
@@ -8,7 +8,9 @@ from ltr.data.query_lists import LabelledList
 
 
 class Rows(Protocol):
-    """The rows of a training epoch."""
+    """The rows of a training epoch: each stands for a list, whose documents are drawn anew in every
+    epoch.
+    """
 
     def __len__(self) -> int: ...
 
@@ -17,10 +19,11 @@ class Rows(Protocol):
 
 
 class Groups(Protocol):
-    """The groups of a training epoch.
+    """The groups of a training epoch: lists of texts that belong together, of one query or label.
 
     Attributes:
-        owners: ``[G]`` int64, ascending: a batch never holds two groups of one owner.
+        owners: ``[G]`` int64, ascending, the number of each group's query or label. A batch never
+            holds two groups of one owner.
     """
 
     owners: np.ndarray
@@ -30,5 +33,10 @@ class Groups(Protocol):
 
 
 def in_parts(queries: np.ndarray, n_parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each query once for each of its parts, and the number of the part."""
-    return np.repeat(queries, n_parts), np.concatenate([np.arange(n) for n in n_parts])
+    """Each query as many times as it has parts, and beside it the number of the part.
+
+    >>> in_parts(np.array([4, 7]), n_parts=np.array([1, 3]))
+    (array([4, 7, 7, 7]), array([0, 0, 1, 2]))
+    """
+    parts = [np.arange(n) for n in n_parts]
+    return np.repeat(queries, n_parts), np.concatenate(parts)

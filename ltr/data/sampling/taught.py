@@ -1,4 +1,4 @@
-"""Rows whose labels are the scores of a teacher."""
+"""Training on the scores of a teacher: they take the place of the labels that rows have."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -51,8 +51,8 @@ class Labels:
             )
 
     def open(self, collection: Collection) -> QueryLists | None:
-        """The scores that become labels, on the scale that was asked for; None where labels are
-        grades.
+        """The scores that become labels, on the scale that ``deviation`` asks for; None where
+        labels are grades.
         """
         if self.scores is None:
             return None
@@ -66,55 +66,55 @@ class Labels:
 
 @dataclass(eq=False)
 class TaughtRows:
-    """Rows whose labels are the scores of a teacher."""
+    """Rows of other rows' documents, with the scores of a teacher as labels."""
 
     rows: Rows  # draw the documents
     scores: QueryLists
     unscored: Unscored  # a document without a score is refused, or left out of its list
     ids: tuple[Sequence[str], Sequence[str]]  # of queries and of documents, for errors
-    where: str
+    where: str  # the split, for errors
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def check(self, drawn: Iterable[tuple[int, np.ndarray]]) -> None:
-        """Check that all documents that may be drawn have a score, where one without is refused.
+        """Check that all documents have a score; with ``leave_out`` they need none.
 
         Args:
-            drawn: queries with their documents, by row.
+            drawn: queries with the documents that may be drawn, by row.
 
         Raises:
-            InputError: if not; it counts them and names the first.
+            InputError: if not; it counts the documents without a score and names the first.
         """
         if self.unscored == "leave_out":
             return
-        without = [
-            (query, doc)
-            for query, docs in drawn
-            for doc in docs[~np.isin(docs, self.scores.of(query)[0])].tolist()
-        ]
-        if without:
-            query, doc = without[0]
-            first = f"first document {self.ids[1][doc]!r} of query {self.ids[0][query]!r}"
-            hint = "score the documents that are trained on, or set labels.unscored to leave_out"
+        unscored_pairs: list[tuple[int, int]] = []
+        for query_row, doc_rows in drawn:
+            scored_rows, _ = self.scores.of(query_row)
+            for doc_row in doc_rows[~np.isin(doc_rows, scored_rows)].tolist():
+                unscored_pairs.append((query_row, doc_row))
+        if unscored_pairs:
+            query_ids, doc_ids = self.ids
+            query_row, doc_row = unscored_pairs[0]
             raise InputError(
-                f"{self.where}: {len(without)} pairs have no score, {first}; {hint}",
+                f"{self.where}: {len(unscored_pairs)} pairs have no score, first document {doc_ids[doc_row]!r} of query {query_ids[query_row]!r}; score the documents that are trained on, or set labels.unscored to leave_out",
                 option="labels.scores",
             )
 
     def draw(self, epoch: int, row: int) -> LabelledList:
-        """The list of a row."""
-        one = self.rows.draw(epoch, row)
-        docs, scores = self.scores.of(one.query_row)
-        scored = np.isin(one.doc_rows, docs)
-        if not scored.all():
-            self.check([(one.query_row, one.doc_rows)])
-            if not scored.any():
+        """The list of a row, with scores as labels."""
+        drawn = self.rows.draw(epoch, row)
+        scored_rows, scores = self.scores.of(drawn.query_row)
+        kept = np.isin(drawn.doc_rows, scored_rows)
+        if not kept.all():
+            self.check([(drawn.query_row, drawn.doc_rows)])
+            if not kept.any():
                 # A list can't be empty, so the first document stays. A list of one document gives
                 # no gradient, whatever its label.
-                scored = np.arange(len(scored)) == 0
-        kept = one.doc_rows[scored]
-        distances = None if one.distances is None else one.distances[scored]
-        return one._replace(
-            doc_rows=kept, labels=grades_of(kept, docs, scores), distances=distances
-        )
+                kept[0] = True
+        doc_rows = drawn.doc_rows[kept]
+        labels = grades_of(doc_rows, scored_rows, scores)
+        distances = drawn.distances
+        if distances is not None:
+            distances = distances[kept]
+        return drawn._replace(doc_rows=doc_rows, labels=labels, distances=distances)

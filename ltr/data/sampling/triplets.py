@@ -1,4 +1,4 @@
-"""Relevant documents of a query, and others to rank below them."""
+"""Rows of relevant documents of a query, and of others to rank below them (negatives)."""
 
 import logging
 from collections.abc import Iterator
@@ -15,19 +15,17 @@ log = logging.getLogger(__name__)
 
 
 class Source(NamedTuple):
-    """Where negatives are drawn from, and how many of a row."""
+    """Where negatives are drawn from, and how many."""
 
-    n: int
+    n: int  # negatives of a row, at most
     lists: QueryLists | None  # documents to draw from, by query; None draws from the whole corpus
-    have_distances: bool = (
-        False  # whether the values are distances, which then travel with the documents
-    )
+    have_distances: bool = False  # whether the values of the lists are distances
 
 
 @dataclass(eq=False)
 class TripletRows:
-    """Relevant documents of a query, and others to rank below them: first those of the first
-    source, and no document twice.
+    """Rows of relevant documents of a query, then negatives: first those of the first source, and
+    no document twice.
 
     Queries that no source has a document for are left out; an InputError if all are.
     """
@@ -35,18 +33,21 @@ class TripletRows:
     judged: QueryLists  # every query has a relevant document
     sources: tuple[Source, ...]
     n_docs: int  # of the corpus
-    positives: int  # how many to draw
+    positives: int  # relevant documents of a row, at most
     seed: int
     _: KW_ONLY
     epoch: Epoch
     where: str  # the split, for errors
-    # [Q] int64, those that have rows; None: those with a negative, found once and kept by replace()
+    # [Q] int64, the queries that have rows. None: those with a negative. They are found once:
+    # dataclasses.replace() hands them on, so rows keep their numbers when the sources change.
     queries: np.ndarray | None = None
-    # Of some negatives: NaN, which is never drawn, or a soft label. All others have label 0.
+    # A soft label of some negatives, or NaN for a document that must not be drawn. All other
+    # negatives have label 0.
     labels: QueryLists | None = None
 
     def __post_init__(self) -> None:
-        self.queries = self._learnable() if self.queries is None else self.queries
+        if self.queries is None:
+            self.queries = self._queries_with_negatives()
         self.relevant = RelevantRows(
             self.judged, self.queries, self.positives, self.epoch, self.seed
         )
@@ -55,44 +56,41 @@ class TripletRows:
     def __len__(self) -> int:
         return len(self.query_rows)
 
-    def _learnable(self) -> np.ndarray:
-        """The queries with a document to rank below the relevant ones."""
-        queries = self.judged.query_rows
-        rows = [
-            row
-            for row in queries
-            if any(
-                one.lists is None or len(self._others(one.lists, row)[0]) for one in self.sources
+    def _queries_with_negatives(self) -> np.ndarray:
+        all_queries = self.judged.query_rows
+        queries = [query_row for query_row in all_queries if self._has_negatives(query_row)]
+        if not queries:
+            raise InputError(
+                f"{self.where}: no query has a document to rank below its relevant ones; choose another source of negatives",
+                option="negatives",
             )
-        ]
-        if not rows:
-            text = f"{self.where}: no query has a document to rank below its relevant ones; choose another source of negatives"
-            raise InputError(text, option="negatives")
-        if left_out := len(queries) - len(rows):
+        if left_out := len(all_queries) - len(queries):
             log.info(
                 "%s: %d of %d queries have no negatives and are left out",
                 self.where,
                 left_out,
-                len(queries),
+                len(all_queries),
             )
-        return np.asarray(rows)
+        return np.asarray(queries)
 
-    def _closed(self, query_row: int) -> np.ndarray:
-        """Documents that are no negatives."""
+    def _has_negatives(self, query_row: int) -> bool:
+        forbidden = self._forbidden(query_row)
+        for source in self.sources:
+            if source.lists is None:  # the whole corpus
+                return True
+            doc_rows, _ = _without(source.lists, query_row, forbidden)
+            if len(doc_rows):
+                return True
+        return False
+
+    def _forbidden(self, query_row: int) -> np.ndarray:
+        """The documents that are no negatives of a query: relevant ones, and those labelled NaN."""
         judged_rows, grades = self.judged.of(query_row)
+        relevant = judged_rows[grades > 0]
         if self.labels is None:
-            return judged_rows[grades > 0]
-        others, labels = self.labels.of(query_row)
-        return np.concatenate([judged_rows[grades > 0], others[np.isnan(labels)]])
-
-    def _others(
-        self, negatives: QueryLists, query_row: int, taken: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Documents to draw negatives from, without those taken (or closed), and their values."""
-        taken = self._closed(query_row) if taken is None else taken
-        doc_rows, values = negatives.of(query_row)
-        kept = (doc_rows != taken[:, None]).all(axis=0)  # faster than np.isin for so few documents
-        return doc_rows[kept], values[kept]
+            return relevant
+        labelled_rows, labels = self.labels.of(query_row)
+        return np.concatenate([relevant, labelled_rows[np.isnan(labels)]])
 
     def drawable(self) -> Iterator[tuple[int, np.ndarray]]:
         """The documents that may be drawn, by query: the relevant ones, and those of sources that
@@ -101,53 +99,66 @@ class TripletRows:
         assert self.queries is not None, "the constructor sets them"
         for query_row in self.queries.tolist():
             judged_rows, grades = self.judged.of(query_row)
-            others = [
-                self._others(source.lists, query_row)[0]
-                for source in self.sources
-                if source.lists is not None
-            ]
-            yield query_row, np.concatenate([judged_rows[grades > 0], *others])
-
-    def _drawn(
-        self, source: Source, query_row: int, taken: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Documents of a source, none of those taken, and their values."""
-        if source.lists is None:
-            drawn = _draw_outside(rng, self.n_docs, taken, source.n)
-            return drawn, np.zeros(len(drawn), np.float32)
-        others, values = self._others(source.lists, query_row, taken)
-        chosen = rng.choice(len(others), min(source.n, len(others)), replace=False)
-        return others[chosen], values[chosen]
+            forbidden = self._forbidden(query_row)
+            drawable = [judged_rows[grades > 0]]
+            for source in self.sources:
+                if source.lists is not None:
+                    doc_rows, _ = _without(source.lists, query_row, forbidden)
+                    drawable.append(doc_rows)
+            yield query_row, np.concatenate(drawable)
 
     def draw(self, epoch: int, row: int) -> LabelledList:
-        """Relevant documents come first."""
-        one, rng = self.relevant.draw(epoch, row)
-        taken = self._closed(one.query_row)
-        negative = []
+        """The list of a row; its relevant documents come first."""
+        relevant, rng = self.relevant.draw(epoch, row)
+        query_row = relevant.query_row
+        n_relevant = len(relevant.doc_rows)
         # No loss asks for a margin, and so for the distance, of a relevant document.
-        distances = [np.zeros(len(one.doc_rows), np.float32)]
+        distances = [np.zeros(n_relevant, np.float32)]
+        drawn_rows = []
+        forbidden = self._forbidden(query_row)
         for source in self.sources:
-            drawn, values = self._drawn(source, one.query_row, taken, rng)
-            negative.append(drawn)
-            distances.append(
-                values if source.have_distances else np.full(len(drawn), np.nan, np.float32)
-            )
-            taken = np.concatenate([taken, drawn])
-        others = np.concatenate(negative)
-        doc_rows = np.concatenate([one.doc_rows, others])
-        soft = (
-            np.zeros(len(others), np.float32)
-            if self.labels is None
-            else grades_of(others, *self.labels.of(one.query_row))
+            doc_rows, values = self._draw_from(source, query_row, forbidden, rng)
+            drawn_rows.append(doc_rows)
+            if not source.have_distances:
+                values = np.full(len(doc_rows), np.nan, np.float32)
+            distances.append(values)
+            # The next source must not draw these documents again.
+            forbidden = np.concatenate([forbidden, doc_rows])
+        negatives = np.concatenate(drawn_rows)
+        negative_labels = np.zeros(len(negatives), np.float32)
+        if self.labels is not None:
+            labelled_rows, labels = self.labels.of(query_row)
+            negative_labels = grades_of(negatives, labelled_rows, labels)
+        drawn = relevant._replace(
+            doc_rows=np.concatenate([relevant.doc_rows, negatives]),
+            labels=np.concatenate([relevant.labels, negative_labels]),
         )
-        labels = np.concatenate([one.labels, soft])
-        # NaN where a source has none; whether all have them is has_distances of the data module.
-        some_distances = any(source.have_distances for source in self.sources)
-        return one._replace(
-            doc_rows=doc_rows,
-            labels=labels,
-            distances=np.concatenate(distances) if some_distances else None,
-        )
+        # If some sources have distances, NaN stands for those of the others; has_distances of the
+        # data module says whether all have them.
+        if any(source.have_distances for source in self.sources):
+            drawn = drawn._replace(distances=np.concatenate(distances))
+        return drawn
+
+    def _draw_from(
+        self, source: Source, query_row: int, forbidden: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Documents of a source, none of them forbidden, and their values."""
+        if source.lists is None:
+            drawn = _draw_outside(rng, self.n_docs, forbidden, source.n)
+            return drawn, np.zeros(len(drawn), np.float32)
+        doc_rows, values = _without(source.lists, query_row, forbidden)
+        chosen = rng.choice(len(doc_rows), min(source.n, len(doc_rows)), replace=False)
+        return doc_rows[chosen], values[chosen]
+
+
+def _without(
+    lists: QueryLists, query_row: int, forbidden: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The documents of a query that are not forbidden, and their values."""
+    doc_rows, values = lists.of(query_row)
+    # [forbidden, documents]: faster than np.isin for so few documents.
+    kept = (doc_rows != forbidden[:, None]).all(axis=0)
+    return doc_rows[kept], values[kept]
 
 
 def _draw_outside(
@@ -155,8 +166,11 @@ def _draw_outside(
 ) -> np.ndarray:
     """``count`` different numbers below n, none of them forbidden (fewer if there are not so many)."""
     count = min(count, n - len(forbidden))
-    drawn: dict[int, None] = {}
     closed = set(forbidden.tolist())
+    drawn: dict[int, None] = {}  # a set that keeps the order in which numbers were drawn
     while len(drawn) < count:
-        drawn.update((d, None) for d in rng.integers(n, size=2 * count).tolist() if d not in closed)
+        # Twice as many as needed: repeated and forbidden ones are few, so one round mostly does.
+        for number in rng.integers(n, size=2 * count).tolist():
+            if number not in closed:
+                drawn[number] = None
     return np.asarray(list(drawn)[:count], dtype=np.int64)

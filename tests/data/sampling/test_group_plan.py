@@ -9,7 +9,7 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.group_plan import GroupPlan
 from ltr.data.sampling.groups import LabelGroups, QueryGroups
 from ltr.errors import InputError
-from tests.data.sampling.made import many_judged, shuffled
+from tests.data.sampling.judgements import many_judged, shuffled_labels
 
 
 def plans(groups, groups_per_batch, world_size) -> list[GroupPlan]:
@@ -27,8 +27,10 @@ def every_list(plan, epoch) -> list[list[tuple[int, list[int]]]]:
 KINDS = {
     "queries": lambda: QueryGroups(many_judged(43), 3, 3, epoch="queries", where="here"),
     "pairs": lambda: QueryGroups(many_judged(43), 2, 3, epoch="pairs", where="here"),
-    "labels": lambda: LabelGroups(shuffled(35, 26, 22, 12, 14, 3, 5, 2, 8), 3, 3, where="here"),
-    "one common label": lambda: LabelGroups(shuffled(300, 10, 9, 8, 7), 2, 3, where="here"),
+    "labels": lambda: LabelGroups(
+        shuffled_labels(35, 26, 22, 12, 14, 3, 5, 2, 8), 3, 3, where="here"
+    ),
+    "one common label": lambda: LabelGroups(shuffled_labels(300, 10, 9, 8, 7), 2, 3, where="here"),
 }
 
 
@@ -107,7 +109,7 @@ def test_an_epoch_visits_every_text_but_the_ones_left_over():
     """10 labels of 13 texts in fours: 3 groups and a text left over each; 30 groups fill 6 batches
     of 5 exactly.
     """
-    groups = LabelGroups(shuffled(*[13] * 10), 4, 0, where="here")
+    groups = LabelGroups(shuffled_labels(*[13] * 10), 4, 0, where="here")
     plan = GroupPlan(groups, 5, 0)
     left = []
     for epoch in range(8):

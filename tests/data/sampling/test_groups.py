@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 
 from ltr.data.sampling.groups import LabelGroups, QueryGroups
-from tests.data.sampling.made import many_judged
+from tests.data.sampling.judgements import many_judged
 
 
 def test_a_group_is_drawn_from_the_relevant_documents_without_repeats():

@@ -9,7 +9,7 @@ from ltr.data.letor import FeatureSplit
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.lists import GradedLists, ListRows, cut_list, with_two_grades
 from ltr.errors import InputError
-from tests.data.sampling.made import drawn
+from tests.data.sampling.judgements import labels_by_epoch
 
 
 def rows_of(grades: dict[int, float], pool: list[int], list_size=None, keep="relevant") -> ListRows:
@@ -42,7 +42,7 @@ def test_the_relevant_documents_of_a_long_list_stay_and_others_are_drawn():
     quarter of the epochs.
     """
     rows = rows_of({0: 1, 1: 3, 2: 0}, pool=list(range(2, 10)), list_size=4)
-    lists = drawn(rows, 400)
+    lists = labels_by_epoch(rows, 400)
     assert all(list(one)[:2] == [1, 0] and list(one.values()) == [3, 1, 0, 0] for one in lists)
     counts = Counter(doc for one in lists for doc in one)
     assert all(
@@ -54,7 +54,7 @@ def test_of_too_many_relevant_documents_the_best_graded_stay():
     """Grades 3, 2, 2, 1, 1 in lists of 4: 3, 2, 2 and either of the last two, never an irrelevant
     one.
     """
-    lists = drawn(rows_of({0: 1, 1: 2, 2: 3, 3: 2, 4: 1}, pool=[5, 6], list_size=4), 30)
+    lists = labels_by_epoch(rows_of({0: 1, 1: 2, 2: 3, 3: 2, 4: 1}, pool=[5, 6], list_size=4), 30)
     assert all(list(one.values()) == [3, 2, 2, 1] for one in lists) and {
         list(one)[3] for one in lists
     } == {0, 4}
@@ -65,16 +65,20 @@ def test_a_list_always_has_something_to_rank(others, expected):
     """Five documents of grade 1 would fill a list of 3: one of another grade has the last place, if
     none is there already.
     """
-    lists = drawn(rows_of({doc: 1 for doc in range(5)} | others, pool=[5, 6, 7], list_size=3), 30)
+    lists = labels_by_epoch(
+        rows_of({doc: 1 for doc in range(5)} | others, pool=[5, 6, 7], list_size=3), 30
+    )
     assert all(list(one.values()) == expected for one in lists)
-    assert drawn(rows_of({0: 2, 1: 2, 2: 1, 3: 2}, pool=[2], list_size=2), 1)[0] in (
+    assert labels_by_epoch(rows_of({0: 2, 1: 2, 2: 1, 3: 2}, pool=[2], list_size=2), 1)[0] in (
         {d: 2.0, 2: 1.0} for d in (0, 1, 3)
     )
 
 
 def test_a_sample_favours_no_document():
     """Of 10 documents 4 are drawn, each in two fifths of 500 epochs."""
-    lists = drawn(rows_of({0: 1, 1: 3}, pool=list(range(2, 10)), list_size=4, keep="any"), 500)
+    lists = labels_by_epoch(
+        rows_of({0: 1, 1: 3}, pool=list(range(2, 10)), list_size=4, keep="any"), 500
+    )
     counts = Counter(doc for one in lists for doc in one)
     assert all(150 < counts[doc] < 250 for doc in range(10)) and {len(one) for one in lists} == {
         4

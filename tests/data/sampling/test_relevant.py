@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ltr.data.sampling.relevant import RelevantRows
-from tests.data.sampling.made import many_judged
+from tests.data.sampling.judgements import many_judged
 
 
 def relevant_rows(size: int, epoch: str, seed: int = 0) -> RelevantRows:

@@ -6,7 +6,7 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.lists import ListRows
 
 
-def drawn(rows: ListRows, epochs: int) -> list[dict[int, float]]:
+def labels_by_epoch(rows: ListRows, epochs: int) -> list[dict[int, float]]:
     lists = [rows.draw(epoch, 0) for epoch in range(epochs)]
     assert all(len(set(one.doc_rows.tolist())) == len(one.doc_rows) for one in lists)
     return [dict(zip(one.doc_rows.tolist(), one.labels.tolist(), strict=True)) for one in lists]
@@ -24,6 +24,6 @@ def many_judged(n_queries=11, n_relevant=5) -> QueryLists:
     return QueryLists.from_rows(*zip(*rows, strict=True))
 
 
-def shuffled(*sizes: int) -> np.ndarray:
+def shuffled_labels(*sizes: int) -> np.ndarray:
     """Labels 0, 1, … of so many texts each, in any order."""
     return np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))

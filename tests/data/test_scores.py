@@ -1,0 +1,58 @@
+"""Scores of a teacher on disk: their scale, and folders that are refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ltr.data.collection import open_collection
+from ltr.data.query_lists import QueryLists
+from ltr.data.scores import TeacherScores, scale_of
+from ltr.errors import InputError
+
+LISTS = QueryLists.from_rows([0, 0, 1, 1], [0, 1, 0, 1], [1, 3, 5, 5])
+
+
+def test_the_scale_by_hand():
+    """Lists (1, 3) and (5, 5): mean 3.5, deviations within 1 and 0."""
+    assert scale_of(LISTS) == {
+        "mean": 3.5,
+        "deviation": pytest.approx(np.std([1, 3, 5, 5]), abs=1e-5),
+        "deviation_in_lists": 0.5,
+    }
+
+
+def test_what_was_saved_is_opened(tmp_path, collection_folder):
+    collection = open_collection(str(collection_folder))
+    TeacherScores(LISTS, {"teachers": ["t"]}).save(tmp_path / "scores", collection)
+    opened = TeacherScores.open(tmp_path / "scores", collection)
+    assert opened.deviation == 0.5
+    assert opened.manifest["teachers"] == ["t"]
+    assert opened.manifest["counts"] == {"queries": 2, "documents": 4}
+    for name, array in LISTS._asdict().items():
+        assert getattr(opened.lists, name).tolist() == array.tolist()
+
+
+def test_an_existing_folder_is_kept(tmp_path, collection_folder):
+    """As several processes may write the same scores."""
+    collection = open_collection(str(collection_folder))
+    TeacherScores(LISTS, {}).save(tmp_path / "scores", collection)
+    others = LISTS._replace(values=LISTS.values + 1)
+    TeacherScores(others, {}).save(tmp_path / "scores", collection)
+    values = TeacherScores.open(tmp_path / "scores", collection).lists.values
+    assert values.tolist() == LISTS.values.tolist()
+
+
+def test_changed_values_and_another_version_are_refused(tmp_path, collection_folder):
+    collection = open_collection(str(collection_folder))
+    folder = tmp_path / "scores"
+    TeacherScores(LISTS, {}).save(folder, collection)
+    np.save(folder / "values.npy", LISTS.values + 1)
+    with pytest.raises(InputError, match="the scores are damaged, or of another version"):
+        TeacherScores.open(folder, collection)
+    np.save(folder / "values.npy", LISTS.values)
+    TeacherScores.open(folder, collection)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"version": "scores-0"}))
+    with pytest.raises(InputError, match="the scores are damaged, or of another version"):
+        TeacherScores.open(folder, collection)
