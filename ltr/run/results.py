@@ -16,7 +16,7 @@ from ltr.data.files import write_whole
 from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
 from ltr.module import RankerModule, data_of, is_trial, measures_start
-from ltr.processes import of_all
+from ltr.processes import gather_objects
 from ltr.run.ceiling import ceiling
 from ltr.run.checkpoints import Best
 from ltr.run.folder import RunFolder
@@ -159,7 +159,7 @@ class RunWriter(Callback):
         _rewrite(trainer, changed)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        lists = sorted(chain.from_iterable(of_all(self._lists)))
+        lists = sorted(chain.from_iterable(gather_objects(self._lists)))
         if not trainer.is_global_zero or is_trial(trainer):
             return
         run = RunFolder(trainer.default_root_dir)
@@ -179,7 +179,7 @@ class RunWriter(Callback):
         log_results(trainer.loggers, run)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        lists = sorted(chain.from_iterable(of_all(self._lists)))
+        lists = sorted(chain.from_iterable(gather_objects(self._lists)))
         if trainer.is_global_zero and not is_trial(trainer):
             prediction = RunFolder(trainer.default_root_dir).prediction
             self._write_ranking(trainer, prediction, lists)
