@@ -162,7 +162,7 @@ class RankerModule(LightningModule):
                     f"{name} needs {apart}, got {got}; take another margin", option="margin"
                 )
             if margin.encoder is not None:
-                self.in_batch.load(margin.encoder, self.ranker, "margin")
+                self.in_batch.load_frozen(margin.encoder, self.ranker, "margin")
 
     @property
     def reads(self) -> Reads:
