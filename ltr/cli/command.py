@@ -257,7 +257,7 @@ class RankerCLI(LightningCLI):
             return super().instantiate_trainer(
                 callbacks=given, logger=False, enable_progress_bar=False
             )
-        check_callbacks(given, [f"val/{metric.measure}" for metric in self.model.measures])
+        check_callbacks(given, [f"val/{metric.measure}" for metric in self.model.ranking_metrics])
         if config.trainer.logger in (None, True):
             kwargs["logger"] = loggers(
                 Path(config.trainer.default_root_dir), config.wandb, fits, _parts(config)
@@ -280,7 +280,7 @@ class RankerCLI(LightningCLI):
             raise InputError(text, option="trainer.devices") from None
 
     def before_fit(self) -> None:
-        known = [f"val/{metric.measure}" for metric in self.model.measures]
+        known = [f"val/{metric.measure}" for metric in self.model.ranking_metrics]
         monitor = self.config.fit.best.monitor
         if monitor is not None and monitor not in known:
             raise InputError(

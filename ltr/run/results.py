@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ltr.data.files import write_whole
 from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
-from ltr.module import RankerModule, data_of, is_trial, measures_start
+from ltr.module import RankerModule, data_of, is_trial, validates_before_training
 from ltr.processes import gather_objects
 from ltr.run.ceiling import ceiling
 from ltr.run.checkpoints import Best
@@ -136,7 +136,7 @@ class RunWriter(Callback):
             return
         self._since = time.perf_counter()
         if trainer.sanity_checking:
-            self._before = _numbers(trainer, "val/") if measures_start(trainer) else {}
+            self._before = _numbers(trainer, "val/") if validates_before_training(trainer) else {}
             for logger in trainer.loggers if self._before else ():
                 logger.log_metrics(
                     {
@@ -203,18 +203,22 @@ class RunWriter(Callback):
         data = data_of(trainer)
         assert data is not None and isinstance(pl_module, RankerModule)
         split = {"val/": "dev", "test/": "test"}[prefix]
-        pools = data.pools(split)
+        batches = data.eval_batches(split)
         return _numbers(trainer, prefix) | {
-            "conventions": {metric.measure: metric.convention for metric in pl_module.measures},
+            "conventions": {
+                metric.measure: metric.convention for metric in pl_module.ranking_metrics
+            },
             "lower_is_better": [
-                metric.measure for metric in pl_module.measures if metric.measured.lower_is_better
+                metric.measure
+                for metric in pl_module.ranking_metrics
+                if metric.measured.lower_is_better
             ],
             **data.conventions(),
-            "evaluated": data.evaluated(split),
+            "evaluated": data.evaluation_digests(split),
             **(
                 {}
-                if pools is None or data.corpus is not None
-                else {"ceiling": ceiling(pl_module.measures, pools)}
+                if batches is None or data.corpus is not None
+                else {"ceiling": ceiling(pl_module.ranking_metrics, batches)}
             ),
             "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
             "seconds": round(time.perf_counter() - self._started, 3),
