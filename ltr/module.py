@@ -319,13 +319,14 @@ class RankerModule(LightningModule):
 
     def training_step(self, batch: RankingBatch, batch_idx: int) -> Tensor:
         lists = self.in_batch(self.ranker, batch, self.margin)
-        margin = None if self.margin is None else self.margin(lists)
+        margin = None
+        if self.margin is not None:
+            margin = self.margin(lists)
         loss = self.loss(lists.scores, lists.labels, lists.mask, margin)
-        detached = {
-            name: value.detach()
-            for name, value in lists._asdict().items()
-            if isinstance(value, Tensor)
-        }
+        detached: dict[str, Tensor] = {}
+        for name, value in lists._asdict().items():
+            if isinstance(value, Tensor):
+                detached[name] = value.detach()
         self.last_step = LastStep(
             lists=lists._replace(**detached),
             margin=None if margin is None else margin.detach(),
@@ -347,8 +348,9 @@ class RankerModule(LightningModule):
         # Lightning can't clip gradients that a fused optimiser would unscale.
         clips = self.trainer.gradient_clip_val is not None
         clips_scaled = clips and self.trainer.precision != "32-true"
-        # torch fuses on a CPU only if told to; None leaves the choice to it.
-        fused = True if self.device.type == "cpu" and not clips_scaled else None
+        fused = None  # the choice of torch, which does not fuse on a CPU
+        if self.device.type == "cpu" and not clips_scaled:
+            fused = True
         optimizer = adamw(self.parameters(), self.lr, self.weight_decay, fused)
         self._configured_rates = [
             Rates(group["lr"], group["weight_decay"]) for group in optimizer.param_groups

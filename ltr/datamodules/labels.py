@@ -107,8 +107,7 @@ class LabelDataModule(PoolDataModule):
                 f"{where}: groups must be at most {groups.n_labels}, the labels with two texts or more, got {self.groups}: no two groups of a batch share a label",
                 option="groups",
             )
-        # Without those of the evaluated split, which stand here so far: the run does not learn from
-        # it.
+        # These replace the digests of the evaluated split: the run does not learn from that one.
         self.digests = {
             "texts": self.texts.tables["train"].key,
             "labels": digest_of_arrays(labels),

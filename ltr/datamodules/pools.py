@@ -60,6 +60,7 @@ class PoolDataModule(RankingDataModule):
         return super().evaluation_digests(split) | self._text_digests()
 
     def _text_digests(self) -> dict[str, str]:
+        """Digests of the texts of queries and documents."""
         return {"queries": self.collection.queries.key, "documents": self.collection.corpus.key}
 
     def conventions(self) -> dict[str, object]:
@@ -85,7 +86,7 @@ class PoolDataModule(RankingDataModule):
             )
         self._open_texts()
         split = EVALUATED_SPLIT[stage]
-        self._eval_batches.pop(split, None)
+        self._eval_batches.pop(split, None)  # of an earlier setup
         if candidates is None:
             log.info(
                 "%s: evaluation.candidates is null: training goes without validation", self.path

@@ -36,8 +36,8 @@ def find_duplicates(lists: Embedded) -> Duplicates:
     is_judgement_bj = judged_rows_bj >= 0
     real_c = lists.mask.flatten()
 
-    # Judgements stand after the columns. One whose document is in the batch is so mapped to the
-    # first column of the document, any other to a number from n_columns on.
+    # Judgements stand after the columns. So a judgement whose document is in the batch is mapped to
+    # the first column of that document, and any other to a number from n_columns on.
     rows = torch.cat([lists.doc_rows.flatten(), judged_rows_bj.flatten()])
     real = torch.cat([real_c, is_judgement_bj.flatten()])
     first_by_row = _first_equal(rows, real)
@@ -47,7 +47,7 @@ def find_duplicates(lists: Embedded) -> Duplicates:
         # Texts are equal by their keys instead.
         docs_c = _first_equal(lists.doc_keys.flatten(), real_c)
         if lists.judged_keys is None:
-            # From the column of a judged row on to the first column of the same text.
+            # The column of a judged row leads to the first column of the same text.
             docs_and_none = torch.cat([docs_c, docs_c.new_tensor([n_columns])])
             judged_columns = docs_and_none[judged_columns.clamp(max=n_columns)]
         else:
