@@ -13,18 +13,20 @@ from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
-# In the folder of a run.
+# Files and folders in the folder of a run.
 CONFIG = "config.yaml"
-FOLDER = "checkpoints"
+CHECKPOINTS = "checkpoints"
 NEGATIVES = "negatives"
+# Files in the folder of checkpoints.
 BEST = "best.ckpt"
 LAST = "last.ckpt"
-NEEDED = {"state_dict", "pytorch-lightning_version"}  # in every checkpoint of Lightning
+
+REQUIRED_KEYS = {"state_dict", "pytorch-lightning_version"}  # in every checkpoint of Lightning
 
 
 def holds_checkpoints(folder: Path) -> bool:
     """Whether a folder is that of a run that has been trained."""
-    return any((folder / FOLDER).glob("*.ckpt"))
+    return any((folder / CHECKPOINTS).glob("*.ckpt"))
 
 
 def best_checkpoint(folder: Path, option: str) -> Path:
@@ -37,8 +39,8 @@ def best_checkpoint(folder: Path, option: str) -> Path:
     Raises:
         InputError: if it has neither.
     """
-    best = folder / FOLDER / BEST
-    last = folder / FOLDER / LAST
+    best = folder / CHECKPOINTS / BEST
+    last = folder / CHECKPOINTS / LAST
     if best.is_file():
         return best
     if last.is_file():
@@ -57,7 +59,7 @@ def read_checkpoint(
     Args:
         path: the file.
         option: the one that names it, for errors.
-        quick: leave out the checksums of its tensors, for what needs none of them.
+        quick: don't compare checksums, for a caller that reads no tensors of it.
 
     Raises:
         InputError: if it is not there, can't be read, is damaged, or is something else.
@@ -67,22 +69,21 @@ def read_checkpoint(
         raise InputError(f"{option} {path}: there is no such file")
     try:
         checkpoint = _from_url(str(path)) if is_remote else _from_file(Path(path), quick)
-    except Exception as error:  # whatever a broken file makes the reader stumble over
+    except Exception as error:  # a broken file may raise anything in the reader
         raise InputError(
-            f"{option} {path}: the checkpoint can't be read ({type(error).__name__}); "
-            "take another one"
+            f"{option} {path}: the checkpoint can't be read ({type(error).__name__}); take another one"
         ) from None
-    if not isinstance(checkpoint, dict) or not checkpoint.keys() >= NEEDED:
+    if not isinstance(checkpoint, dict) or not checkpoint.keys() >= REQUIRED_KEYS:
+        missing = " or no ".join(sorted(REQUIRED_KEYS))
         raise InputError(
-            f"{option} {path}: this is no Lightning checkpoint, "
-            f"it has no {' or no '.join(sorted(NEEDED))}; weights alone can be loaded in Python"
+            f"{option} {path}: this is no Lightning checkpoint, it has no {missing}; weights alone can be loaded in Python"
         )
     return checkpoint
 
 
 def _from_file(path: Path, quick: bool) -> Any:
     if not quick:
-        # torch itself compares no checksums, and takes damaged numbers for weights.
+        # torch compares no checksums, and would take damaged numbers for weights.
         with ZipFile(path) as archive:
             damaged = archive.testzip()
             if damaged:
@@ -104,20 +105,22 @@ def write_checkpoint(checkpoint: dict[str, Any], file: Path) -> None:
     Lightning itself would write one copy into memory, and another into the folder of temporary
     files.
     """
-    # What a killed process left may be a second name of other weights, which stay as they are.
+    # A killed process may have left a hard link to other weights under this name. To write into it
+    # would change those weights.
     file.unlink(missing_ok=True)
     try:
-        with open(file, "wb") as opened:
-            torch.save(checkpoint, opened)
-    except (OSError, RuntimeError) as error:  # torch hides what the file has said
+        with open(file, "wb") as stream:
+            torch.save(checkpoint, stream)
+    except (OSError, RuntimeError) as error:
+        # torch raises a RuntimeError of its own over the OSError of the file.
         cause = error if isinstance(error, OSError) else error.__context__
         if not isinstance(cause, OSError):
             raise
         raise OSError(cause.errno, cause.strerror, str(file)) from None
-    to_disk(file)
+    wait_until_on_disk(file)
 
 
-def to_disk(file: Path) -> None:
+def wait_until_on_disk(file: Path) -> None:
     """Wait until a file is on the disk."""
-    with open(file, "rb") as opened:
-        os.fsync(opened.fileno())
+    with open(file, "rb") as stream:
+        os.fsync(stream.fileno())

@@ -25,7 +25,7 @@ from ltr.data.formats import SingleTexts
 from ltr.data.tokens import Tokens
 from ltr.errors import InputError
 from ltr.in_batch.embedded import Embedded
-from ltr.in_batch.gather import gathered
+from ltr.in_batch.gather import gather_lists
 from ltr.in_batch.longer_lists import queries_against_all
 from ltr.losses import SoftmaxLoss
 from ltr.models.encoder import attention, text_encoder
@@ -263,7 +263,7 @@ def _gradient(lists: slice, device: str) -> Tensor:
     doc_rows = torch.arange(15).view(5, 3)[lists].to(device)
     queries, docs = (vectors @ weight).split([1, 3], dim=1)
     longer = queries_against_all(
-        gathered(Embedded(queries[:, 0], docs, labels, labels >= 0, query_rows, doc_rows))
+        gather_lists(Embedded(queries[:, 0], docs, labels, labels >= 0, query_rows, doc_rows))
     )
     loss = SoftmaxLoss()(dot(longer.rows, longer.columns), longer.labels, longer.mask)
     return torch.autograd.grad(loss, weight)[0].cpu()

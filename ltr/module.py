@@ -31,7 +31,14 @@ from ltr.search.evaluation import found_batch, search_corpus
 
 log = logging.getLogger(__name__)
 
-METRICS = ("nDCG@10", "RR@10", "AP", "swapped_pairs")  # where none are named
+METRICS = ("nDCG@10", "RR@10", "AP", "swapped_pairs")  # where the option names none
+
+
+class Rates(NamedTuple):
+    """The peak learning rate and the weight decay of a group of parameters."""
+
+    lr: float
+    weight_decay: float
 
 
 class LastStep(NamedTuple):
@@ -113,8 +120,10 @@ class RankerModule(LightningModule):
         self.check_margin(loss, margin)
         self.miner = miner
         if miner is not None and not isinstance(ranker.reads, JoinedPairs):
-            text = f"a miner is trained beside a cross-encoder, got {type(ranker).__name__}; leave the miner out"
-            raise InputError(text, option="miner")
+            raise InputError(
+                f"a miner is trained beside a cross-encoder, got {type(ranker).__name__}; leave the miner out",
+                option="miner",
+            )
         if not 0 <= warmup <= 1:
             raise InputError(
                 f"warmup is a share of all steps and must be from 0 to 1, got {warmup}",
@@ -124,45 +133,43 @@ class RankerModule(LightningModule):
         self.weight_decay = not_negative("weight_decay", weight_decay)
         self.warmup = warmup
         self.decay = decay
-        names = METRICS if metrics is None else metrics
-        self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in names)
+        metric_names = METRICS if metrics is None else metrics
+        self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in metric_names)
         self.last_step: LastStep | None = None
-        self._asked: list[
-            tuple[float, float]
-        ] = []  # learning rate and weight decay of each group of parameters
-        self._found: QueryLists | None = None
+        # Of each group of parameters, as this configuration has them.
+        self._configured_rates: list[Rates] = []
+        # The documents that the search of the corpus found for the queries of this rank.
+        self._search_results: QueryLists | None = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*is an instance of `nn.Module`.*")
             self.save_hyperparameters(logger=False)
-            built = [name for name, value in self.hparams.items() if isinstance(value, nn.Module)]
-            self.save_hyperparameters(
-                logger=False, ignore=built
-            )  # or Lightning would hold a copy of each
+            # Again without the modules: Lightning would hold a copy of each.
+            modules = [name for name, value in self.hparams.items() if isinstance(value, nn.Module)]
+            self.save_hyperparameters(logger=False, ignore=modules)
 
     def check_margin(self, loss: Loss, margin: Margin | None) -> None:
         """Raise an InputError where the loss can't use the margin, or the margin can't be computed."""
         if margin is None:
             return
-        name = type(margin).__name__
+        margin_name = type(margin).__name__
         if not loss.takes_margin:
             raise InputError(
-                f"{type(loss).__name__} has no margin, got {name}; remove the margin",
+                f"{type(loss).__name__} has no margin, got {margin_name}; remove the margin",
                 option="margin",
             )
         if margin.wants_embeddings and not self.ranker.gives_embeddings:
-            came = "the own head of a ready cross-encoder hides them; take a backbone without a head, or another margin"
             raise InputError(
-                f"{name} needs a ranker that gives embeddings, and {came}", option="margin"
+                f"{margin_name} needs a ranker that gives embeddings, and the own head of a ready cross-encoder hides them; take a backbone without a head, or another margin",
+                option="margin",
             )
         if margin.wants_queries or margin.encoder is not None:
             if not isinstance(self.ranker, DualEncoder):
-                apart = "queries and documents that are read apart, by a DualEncoder"
-                got = type(self.ranker).__name__
                 raise InputError(
-                    f"{name} needs {apart}, got {got}; take another margin", option="margin"
+                    f"{margin_name} needs queries and documents that are read apart, by a DualEncoder, got {type(self.ranker).__name__}; take another margin",
+                    option="margin",
                 )
             if margin.encoder is not None:
-                self.in_batch.load(margin.encoder, self.ranker, "margin")
+                self.in_batch.load_frozen(margin.encoder, self.ranker, "margin")
 
     @property
     def reads(self) -> Reads:
@@ -178,18 +185,19 @@ class RankerModule(LightningModule):
         return self.ranker if isinstance(self.ranker, DualEncoder) else self.miner
 
     @property
-    def measures(self) -> list[RankingMetric]:
-        """The metrics, in order."""
+    def ranking_metrics(self) -> list[RankingMetric]:
+        """The metrics, in order: ``metrics`` with their type."""
         return [metric for metric in self.metrics if isinstance(metric, RankingMetric)]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # Under the command line these are class paths, and ``load_from_checkpoint`` rebuilds the
-        # module. Modules that were built in Python are left out, so a checkpoint loads with
-        # ``weights_only=True``; pass them again.
-        given = checkpoint.get("hyper_parameters", {})
-        checkpoint["hyper_parameters"] = {
-            k: v for k, v in given.items() if not isinstance(v, nn.Module)
-        }
+        # Under the command line the hyper-parameters name class paths, and ``load_from_checkpoint``
+        # rebuilds the module. Modules that were built in Python are left out, so a checkpoint loads
+        # with ``weights_only=True``; pass them again.
+        saved = {}
+        for name, value in checkpoint.get("hyper_parameters", {}).items():
+            if not isinstance(value, nn.Module):
+                saved[name] = value
+        checkpoint["hyper_parameters"] = saved
 
     def forward(self, batch: RankingBatch) -> Tensor:
         """Scores ``[B, N]``."""
@@ -197,9 +205,54 @@ class RankerModule(LightningModule):
 
     # Before anything runs
 
-    def _check_teaching(self) -> None:
-        """Labels are scores: refuse a loss that would take them for grades, and documents of other
-        queries.
+    def setup(self, stage: str) -> None:
+        self._check_precision()
+        data = data_of(self.trainer)
+        if data is None:
+            return
+        if stage == "fit":
+            self._check_groups(data)
+            if data.has_teacher_scores:
+                self._check_teacher_scores()
+            self._check_distances(data)
+            if data.has_soft_labels:
+                self._check_soft_labels()
+        if data.corpus is not None and isinstance(self.ranker, DualEncoder):
+            cutoffs = {metric.measure: metric.measured.k for metric in self.ranking_metrics}
+            data.corpus.check(self.ranker.dim, cutoffs)
+
+    def _check_precision(self) -> None:
+        precision = str(self.trainer.precision)
+        if precision not in ("32-true", "16-mixed", "bf16-mixed"):
+            raise InputError(
+                f"precision must be 32-true, 16-mixed or bf16-mixed, got {precision}; scores and losses stay in float32",
+                option="trainer.precision",
+            )
+
+    def _check_groups(self, data: RankingDataModule) -> None:
+        """Refuse groups of relevant documents that would be ranked alone."""
+        if data.needs_in_batch and not self.in_batch.ranks_groups:
+            raise InputError(
+                f"the groups of {type(data).__name__} hold relevant documents only, so they must be ranked against each other; set in_batch to ltr.in_batch.OtherQueries or ltr.in_batch.AllTexts",
+                option="in_batch",
+            )
+
+    def _check_distances(self, data: RankingDataModule) -> None:
+        """Refuse a margin of distances where nothing gives any."""
+        # A dual encoder gives those of its embeddings.
+        if data.has_distances or isinstance(self.ranker, DualEncoder) or self.margin is None:
+            return
+        # A margin may have others as its parts.
+        for policy in self.margin.modules():
+            if isinstance(policy, Margin) and policy.wants_distances:
+                raise InputError(
+                    "the margin needs the distances of mined negatives, and the lists here have none; set negatives to a folder of mined ones, or take another margin",
+                    option="margin",
+                )
+
+    def _check_teacher_scores(self) -> None:
+        """Where labels are the scores of a teacher, refuse a loss that would take them for grades,
+        and documents of other queries.
         """
         if not self.loss.takes_scores:
             raise InputError(
@@ -212,55 +265,17 @@ class RankerModule(LightningModule):
                 option="in_batch",
             )
 
-    def setup(self, stage: str) -> None:
-        precision = str(self.trainer.precision)
-        if precision not in ("32-true", "16-mixed", "bf16-mixed"):
-            text = f"precision must be 32-true, 16-mixed or bf16-mixed, got {precision}; scores and losses stay in float32"
-            raise InputError(text, option="trainer.precision")
-        data = data_of(self.trainer)
-        if data is None:
-            return
-        if stage == "fit" and data.needs_in_batch and not self.in_batch.ranks_groups:
-            rule = "hold relevant documents only, so they must be ranked against each other"
-            hint = "set in_batch to ltr.in_batch.OtherQueries or ltr.in_batch.AllTexts"
-            raise InputError(
-                f"the groups of {type(data).__name__} {rule}; {hint}", option="in_batch"
-            )
-        if stage == "fit" and data.teaches:
-            self._check_teaching()
-        policies = (
-            []
-            if self.margin is None
-            else [part for part in self.margin.modules() if isinstance(part, Margin)]
-        )
-        has_distances = data.has_distances or isinstance(
-            self.ranker, DualEncoder
-        )  # which gives those of its embeddings
-        if (
-            stage == "fit"
-            and not has_distances
-            and any(policy.wants_distances for policy in policies)
-        ):
-            text = "the margin needs the distances of mined negatives, and the lists here have none"
-            raise InputError(
-                f"{text}; set negatives to a folder of mined ones, or take another margin",
-                option="margin",
-            )
-        if stage == "fit" and data.has_soft_labels:
-            self._check_soft_labels()
-        if data.corpus is not None and isinstance(self.ranker, DualEncoder):
-            data.corpus.check(
-                self.ranker.dim, {metric.measure: metric.measured.k for metric in self.measures}
-            )
-
     def _check_soft_labels(self) -> None:
         """Refuse a loss, or a policy, that takes any label above 0 for relevant."""
-        if isinstance(self.in_batch, AllTexts) or not self.loss.tells_grades:
-            name = type(self.in_batch if self.loss.tells_grades else self.loss).__name__
-            hint = "take a loss of grades, as RankNetLoss, and no AllTexts; or audit with --policy drop"
-            raise InputError(
-                f"{name} takes every label above 0 for relevant, so also the soft ones of the audit; {hint}"
-            )
+        if not self.loss.tells_grades:
+            name = type(self.loss).__name__
+        elif isinstance(self.in_batch, AllTexts):
+            name = type(self.in_batch).__name__
+        else:
+            return
+        raise InputError(
+            f"{name} takes every label above 0 for relevant, so also the soft ones of the audit; take a loss of grades, as RankNetLoss, and no AllTexts; or audit with --policy drop"
+        )
 
     # Training
 
@@ -268,64 +283,82 @@ class RankerModule(LightningModule):
         """A resumed run takes the rates, the weight decay and the length of this configuration, not
         those in the checkpoint.
         """
-        if not self._asked:  # a child class has an optimiser of its own
+        if not self._configured_rates:
+            # A child class has overridden configure_optimizers.
             return
-        (optimizer,), (scheduler,) = (
-            self.trainer.optimizers,
-            (config.scheduler for config in self.trainer.lr_scheduler_configs),
-        )
+        (optimizer,) = self.trainer.optimizers
+        (scheduler_config,) = self.trainer.lr_scheduler_configs
+        scheduler = scheduler_config.scheduler
         assert isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR)
-        for number, (group, (lr, weight_decay)) in enumerate(
-            zip(optimizer.param_groups, self._asked, strict=True)
-        ):
-            if (group["initial_lr"], group["weight_decay"]) != (lr, weight_decay) and number == 0:
-                was = f"lr {group['initial_lr']:g} and weight decay {group['weight_decay']:g}"
-                log.info(
-                    "the checkpoint was trained with %s; from here on lr %g and weight decay %g",
-                    was,
-                    lr,
-                    weight_decay,
-                )
-            factor = scheduler.lr_lambdas[number](scheduler.last_epoch)
-            group.update(initial_lr=lr, weight_decay=weight_decay, lr=lr * factor)
-        scheduler.base_lrs = [lr for lr, _ in self._asked]
+
+        # One line in the log, about the first group, is enough.
+        first_group = optimizer.param_groups[0]
+        restored = Rates(first_group["initial_lr"], first_group["weight_decay"])
+        configured = self._configured_rates[0]
+        if restored != configured:
+            log.info(
+                "the checkpoint was trained with lr %g and weight decay %g; from here on lr %g and weight decay %g",
+                *restored,
+                *configured,
+            )
+        groups = zip(
+            optimizer.param_groups, self._configured_rates, scheduler.lr_lambdas, strict=True
+        )
+        for group, rates, lr_factor in groups:
+            group["initial_lr"] = rates.lr
+            group["weight_decay"] = rates.weight_decay
+            group["lr"] = rates.lr * lr_factor(scheduler.last_epoch)  # which counts steps
+        scheduler.base_lrs = [rates.lr for rates in self._configured_rates]
 
     def on_train_batch_start(self, batch: RankingBatch, batch_idx: int) -> None:
+        """Seed the dropout of this step."""
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
-        state = np.random.SeedSequence([seed, self.current_epoch, batch_idx, self.global_rank])
-        torch.manual_seed(int(state.generate_state(1, np.uint64)[0] >> 1))
+        sequence = np.random.SeedSequence([seed, self.current_epoch, batch_idx, self.global_rank])
+        bits = sequence.generate_state(1, np.uint64)[0]
+        torch.manual_seed(int(bits >> 1))  # which takes 63 bits
 
     def training_step(self, batch: RankingBatch, batch_idx: int) -> Tensor:
         lists = self.in_batch(self.ranker, batch, self.margin)
-        margin = None if self.margin is None else self.margin(lists)
+        margin = None
+        if self.margin is not None:
+            margin = self.margin(lists)
         loss = self.loss(lists.scores, lists.labels, lists.mask, margin)
-        seen = {name: x.detach() for name, x in lists._asdict().items() if isinstance(x, Tensor)}
+        detached: dict[str, Tensor] = {}
+        for name, value in lists._asdict().items():
+            if isinstance(value, Tensor):
+                detached[name] = value.detach()
         self.last_step = LastStep(
-            lists._replace(**seen), None if margin is None else margin.detach(), loss.detach()
+            lists=lists._replace(**detached),
+            margin=None if margin is None else margin.detach(),
+            loss=loss.detach(),
         )
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch.labels))
-        if (padding := self.ranker.padding_share(batch)) is not None:
-            self.log("train/padding", padding, batch_size=len(batch.labels))
+        n_lists = len(batch.labels)
+        self.log("train/loss", loss, prog_bar=True, batch_size=n_lists)
+        padding = self.ranker.padding_share(batch)
+        if padding is not None:
+            self.log("train/padding", padding, batch_size=n_lists)
         if self.miner is None:
             return loss
-        own = OwnLists()(self.miner, batch)
-        beside = self.loss(own.scores, own.labels, own.mask)
-        self.log("train/miner_loss", beside, batch_size=len(batch.labels))
-        return loss + beside
+        miner_lists = OwnLists()(self.miner, batch)
+        miner_loss = self.loss(miner_lists.scores, miner_lists.labels, miner_lists.mask)
+        self.log("train/miner_loss", miner_loss, batch_size=n_lists)
+        return loss + miner_loss
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         # Lightning can't clip gradients that a fused optimiser would unscale.
-        clips_scaled = (
-            self.trainer.gradient_clip_val is not None and self.trainer.precision != "32-true"
-        )
-        fused = (self.device.type == "cpu" and not clips_scaled) or None
+        clips = self.trainer.gradient_clip_val is not None
+        clips_scaled = clips and self.trainer.precision != "32-true"
+        fused = None  # the choice of torch, which does not fuse on a CPU
+        if self.device.type == "cpu" and not clips_scaled:
+            fused = True
         optimizer = adamw(self.parameters(), self.lr, self.weight_decay, fused)
-        self._asked = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
+        self._configured_rates = [
+            Rates(group["lr"], group["weight_decay"]) for group in optimizer.param_groups
+        ]
         total = self.trainer.estimated_stepping_batches
         if not math.isfinite(total):
             log.warning(
-                "the training has no last step, so there is neither warm-up nor decay and the learning rate stays at %g; for "
-                "both, set trainer.max_steps or trainer.max_epochs",
+                "the training has no last step, so there is neither warm-up nor decay and the learning rate stays at %g; for both, set trainer.max_steps or trainer.max_epochs",
                 self.lr,
             )
         scheduler = torch.optim.lr_scheduler.LambdaLR(
@@ -337,7 +370,7 @@ class RankerModule(LightningModule):
         }
 
     def on_train_end(self) -> None:
-        """See :func:`ltr.models.ranker.check_trained`: perhaps no validation has told."""
+        """Refuse weights that have diverged; a run without validation has not noticed it yet."""
         check_trained(self)
 
     # Measuring
@@ -352,18 +385,17 @@ class RankerModule(LightningModule):
 
     def _search_corpus(self, split: str) -> None:
         """Search the corpus for the queries of this rank, where the data asks for it."""
-        self._found = None
+        self._search_results = None
         data = data_of(self.trainer)
-        if (
-            data is None
-            or data.corpus is None
-            or (self.trainer.sanity_checking and not measures_start(self.trainer))
-        ):
+        if data is None or data.corpus is None:
+            return
+        # A sanity check of a few batches tries the loop, and needs no search.
+        if self.trainer.sanity_checking and not validates_before_training(self.trainer):
             return
         assert isinstance(self.ranker, DualEncoder), (
             "only texts that are read apart can be searched"
         )
-        self._found = search_corpus(
+        self._search_results = search_corpus(
             self.ranker,
             data.corpus,
             data.query_rows_of_rank(split),
@@ -372,22 +404,22 @@ class RankerModule(LightningModule):
             precision=self.trainer.precision_plugin.forward_context(),
         )
 
-    def ranked(self, batch: RankingBatch) -> tuple[Tensor, RankingBatch]:
-        """The lists to be measured with their scores ``[B, N]``: those of the batch, or those found
-        in the corpus.
+    def lists_to_measure(self, batch: RankingBatch) -> tuple[Tensor, RankingBatch]:
+        """Scores ``[B, N]`` and their lists: those of the batch, or those found in the corpus for
+        its queries.
         """
-        if self._found is None:
+        if self._search_results is None:
             return self.ranker(batch), batch
-        return found_batch(self._found, batch)
+        return found_batch(self._search_results, batch)
 
     def validation_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
         """Count the batch. Returns its scores, lists and per-query values for callbacks that write
         them.
         """
-        scores, batch = self.ranked(batch)
+        scores, batch = self.lists_to_measure(batch)
         lists = RankedLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
-        values = {metric.measure: metric.per_query(lists) for metric in self.measures}
-        for metric in self.measures:
+        values = {metric.measure: metric.per_query(lists) for metric in self.ranking_metrics}
+        for metric in self.ranking_metrics:
             metric.update(lists)
         return _outputs(scores, batch) | {"per_query": values}
 
@@ -395,8 +427,8 @@ class RankerModule(LightningModule):
         return self.validation_step(batch, batch_idx)
 
     def predict_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
-        scores, batch = self.ranked(batch)
-        RankedLists(scores, batch.labels, batch.mask)  # which checks them
+        scores, batch = self.lists_to_measure(batch)
+        RankedLists(scores, batch.labels, batch.mask)  # raises an error for scores that are NaN
         return _outputs(scores, batch)
 
     def on_validation_epoch_end(self) -> None:
@@ -406,7 +438,7 @@ class RankerModule(LightningModule):
         self._log_metrics("test")
 
     def _log_metrics(self, stage: str) -> None:
-        for number, metric in enumerate(self.measures):
+        for number, metric in enumerate(self.ranking_metrics):
             # compute() adds up the queries of all ranks, so the value is the same on each.
             value = metric.compute().float()
             self.log(f"{stage}/{metric.measure}", value, prog_bar=number == 0, rank_zero_only=False)
@@ -419,8 +451,10 @@ def data_of(trainer: Trainer) -> RankingDataModule | None:
     return data if isinstance(data, RankingDataModule) else None
 
 
-def measures_start(trainer: Trainer) -> bool:
-    """Whether a fit first measures what it starts from: a sanity check of all that is validated."""
+def validates_before_training(trainer: Trainer) -> bool:
+    """Whether a fit first measures the weights that it starts from: its sanity check then takes all
+    batches of the validation.
+    """
     return trainer.num_sanity_val_steps == math.inf
 
 
@@ -432,6 +466,7 @@ def is_trial(trainer: Trainer) -> bool:
 
 
 def _outputs(scores: Tensor, batch: RankingBatch) -> dict[str, Any]:
+    """What a step returns, for callbacks that write rankings."""
     return {
         "scores": scores,
         "query_rows": batch.query_rows,

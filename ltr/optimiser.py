@@ -6,40 +6,49 @@ from collections.abc import Callable, Iterable
 from torch import nn
 from torch.optim import AdamW
 
-NUMBERS_LR = 1e-3  # the lowest peak rate of parameters that are one number
+MIN_LR_OF_NUMBERS = 1e-3  # the lowest peak rate of parameters that are one number
 
 
 def adamw(
     parameters: Iterable[nn.Parameter], lr: float, weight_decay: float, fused: bool | None
 ) -> AdamW:
-    """The optimiser of those that are trained: no decay on biases and norms, and at least 1e-3 for
-    single numbers.
+    """AdamW over the parameters that are trained. Biases and norms don't decay; parameters that are
+    one number have a peak rate of at least 1e-3.
     """
-    learnt = [p for p in parameters if p.requires_grad]
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    matrices = [parameter for parameter in trained if parameter.ndim > 1]
+    vectors = [parameter for parameter in trained if parameter.ndim == 1]  # biases and norms
+    numbers = [parameter for parameter in trained if parameter.ndim == 0]
+    lr_of_numbers = max(lr, MIN_LR_OF_NUMBERS)
     groups = [
-        {"params": [p for p in learnt if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in learnt if p.ndim == 1], "weight_decay": 0.0},
-        {
-            "params": [p for p in learnt if p.ndim == 0],
-            "weight_decay": 0.0,
-            "lr": max(lr, NUMBERS_LR),
-        },
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+        {"params": numbers, "weight_decay": 0.0, "lr": lr_of_numbers},
     ]
     return AdamW([group for group in groups if group["params"]], lr=lr, fused=fused)
 
 
 def rate_factor(total: float, warmup: float, decay: bool) -> Callable[[int], float]:
-    """Share of the peak learning rate by step."""
-    # Warm-up ends before the last step, so that a run of a single step still learns.
-    rising = min(math.ceil(warmup * total), total - 1) if math.isfinite(total) else 0
+    """Share of the peak learning rate by step.
 
-    # It starts from 0, as in transformers. Adam's first update is about as large as the rate,
+    Args:
+        total: steps of the whole run; infinite where it has no last step.
+        warmup: share of all steps in which the rate rises.
+        decay: whether the rate falls to 0 towards the end.
+    """
+    has_end = math.isfinite(total)
+    n_rising: float = 0
+    if has_end:
+        # Warm-up ends before the last step, so that a run of a single step still learns.
+        n_rising = min(math.ceil(warmup * total), total - 1)
+
+    # The rate starts from 0, as in transformers. Adam's first update is about as large as the rate,
     # whatever the gradient; so the first batch only serves to estimate its moments.
     def factor(step: int) -> float:
-        if step < rising:
-            return step / rising
-        if not math.isfinite(total) or not decay:
+        if step < n_rising:
+            return step / n_rising
+        if not has_end or not decay:
             return 1.0
-        return max(0.0, (total - step) / max(1, total - rising))
+        return max(0.0, (total - step) / max(1, total - n_rising))
 
     return factor

@@ -1,5 +1,7 @@
 """The processes of a run working together, by ``torch.distributed``; a single process needs nothing
 of it.
+
+Each process is a rank, a number from 0.
 """
 
 import shutil
@@ -19,16 +21,14 @@ from ltr.spans import spans
 
 T = TypeVar("T")
 
-SUMMED = 16384  # rows of an array that are summed at once
+ROWS_AT_ONCE = 16384  # rows of an array that one all-reduce sums
 
 
 def world_size() -> int:
     """Number of processes."""
-    return (
-        distributed.get_world_size()
-        if distributed.is_available() and distributed.is_initialized()
-        else 1
-    )
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return distributed.get_world_size()
 
 
 def rank() -> int:
@@ -38,21 +38,25 @@ def rank() -> int:
 
 def device() -> torch.device:
     """Where the tensors lie that the processes exchange."""
-    on_gpus = world_size() > 1 and distributed.get_backend() == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if on_gpus else torch.device("cpu")
+    if world_size() > 1 and distributed.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 def barrier() -> None:
     """Wait until every process is here."""
-    if world_size() > 1:
-        distributed.barrier(
-            device_ids=[torch.cuda.current_device()] if device().type == "cuda" else None
-        )
+    if world_size() == 1:
+        return
+    if device().type == "cuda":
+        # NCCL would guess the GPU from the rank.
+        distributed.barrier(device_ids=[torch.cuda.current_device()])
+    else:
+        distributed.barrier()
 
 
 def by_rank_0(make: Callable[[], T]) -> T:
-    """Let rank 0 alone call a function, and return its result on every rank; every rank waits for
-    it.
+    """Let rank 0 alone call a function, and return its result on every rank. Every rank waits for
+    rank 0.
 
     Raises:
         InputError, OSError: on every rank, if the function raises it: otherwise the others would
@@ -60,6 +64,7 @@ def by_rank_0(make: Callable[[], T]) -> T:
     """
     if world_size() == 1:
         return make()
+    # A list of one, which the broadcast fills in place: the result, or the error to raise.
     outcome: list[Any] = [None]
     if rank() == 0:
         try:
@@ -74,30 +79,32 @@ def by_rank_0(make: Callable[[], T]) -> T:
 
 @contextmanager
 def shared_folder(root: Path, name: str) -> Iterator[Path]:
-    """A new folder ``NAME-*`` for all processes; those that killed processes left are removed first.
+    """A new folder ``NAME-*`` for all processes. Folders of this name that a killed run has left
+    are removed first.
 
-    The first process removes it at the end without waiting for the others: let them meet at a
-    :func:`barrier` before.
+    The first process removes the folder at the end without waiting for the others: let them meet at
+    a :func:`barrier` before.
     """
-    with ExitStack() as at_end:  # the lock and the clean-up at rank 0; empty at the others
+    # Rank 0 puts the lock and the removal of the folder on this stack, which undoes both at the
+    # end. At the other ranks it stays empty.
+    with ExitStack() as at_end:
 
         def make() -> Path:
             root.mkdir(parents=True, exist_ok=True)
-            for left in root.glob(f"{name}-*/lock"):
-                with suppress(Timeout), FileLock(left, timeout=0):
-                    shutil.rmtree(left.parent, ignore_errors=True)
+            for lock in root.glob(f"{name}-*/lock"):
+                # A run that is alive holds its lock, so only folders of killed runs are removed.
+                with suppress(Timeout), FileLock(lock, timeout=0):
+                    shutil.rmtree(lock.parent, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(dir=root, prefix=f"{name}-"))
-            at_end.enter_context(
-                FileLock(folder / "lock")
-            )  # as long as it is held, its makers are alive
+            at_end.enter_context(FileLock(folder / "lock"))
             at_end.callback(shutil.rmtree, folder, ignore_errors=True)
             return folder
 
         yield by_rank_0(make)
 
 
-def together(make: Callable[[], T]) -> T:
-    """Call a function on every rank, and return this rank's result; every rank waits for all.
+def by_every_rank(make: Callable[[], T]) -> T:
+    """Call a function on every rank, and return this rank's result. Every rank waits for all.
 
     Raises:
         InputError, OSError: on every rank, if the function raises it on any: that of the first such
@@ -109,13 +116,14 @@ def together(make: Callable[[], T]) -> T:
         result = make()
     except (InputError, OSError) as raised:
         error = raised
-    for first in filter(None, of_all(error)):
-        raise first
+    for error_of_rank in gather_objects(error):
+        if error_of_rank is not None:
+            raise error_of_rank
     return cast(T, result)
 
 
-def of_all(value: T) -> list[T]:
-    """The values of all ranks, in their order; for small ones, which are pickled."""
+def gather_objects(value: T) -> list[T]:
+    """The values of all ranks, in the order of ranks. For small objects: they are pickled."""
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
@@ -123,21 +131,21 @@ def of_all(value: T) -> list[T]:
     return values
 
 
-def all_gather(own: Tensor) -> Tensor:
+def all_gather(tensor: Tensor) -> Tensor:
     """``[W, …]``: the tensors of all W ranks, which must have one shape; without gradient."""
-    whole = own.new_empty(world_size(), *own.shape)
+    gathered = tensor.new_empty(world_size(), *tensor.shape)
     if world_size() > 1:
-        distributed.all_gather(list(whole), own.contiguous())
+        distributed.all_gather(list(gathered), tensor.contiguous())
     else:
-        whole[0] = own
-    return whole
+        gathered[0] = tensor
+    return gathered
 
 
-def summed(own: np.ndarray) -> np.ndarray:
-    """The array itself, with the sum over all ranks in it; they must have one shape."""
+def sum_over_ranks(array: np.ndarray) -> np.ndarray:
+    """Sum the arrays of all ranks, which must have one shape, in place, and return the array."""
     if world_size() > 1:
-        for span in spans(len(own), SUMMED):
-            part = torch.from_numpy(own[span]).to(device())
+        for span in spans(len(array), ROWS_AT_ONCE):
+            part = torch.from_numpy(array[span]).to(device())
             distributed.all_reduce(part)
-            own[span] = part.cpu().numpy()
-    return own
+            array[span] = part.cpu().numpy()
+    return array

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ltr.losses
 from ltr.in_batch.embedded import Embedded
-from ltr.in_batch.gather import gathered
+from ltr.in_batch.gather import gather_lists
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 from ltr.similarity import cosine
 
@@ -106,7 +106,9 @@ class Trained(nn.Module):
     def forward(self, lists: Lists, loss: nn.Module, form: str) -> Tensor:
         """Of the lists of all ranks."""
         longer = FORMS[form](
-            gathered(Embedded(self.encoder(lists.queries), self.encoder(lists.docs), *lists[2:]))
+            gather_lists(
+                Embedded(self.encoder(lists.queries), self.encoder(lists.docs), *lists[2:])
+            )
         )
         scores = cosine(longer.rows, longer.columns) / self.log_temperature.exp()
         return loss(scores, longer.labels, longer.mask)

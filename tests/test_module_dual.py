@@ -390,7 +390,7 @@ def test_labelled_texts_find_each_other(tmp_path, backbone):
     run.fit(module, data)
     after = run.validate(module, data, verbose=False)[0]["val/AP"]
     assert after > before + 0.1
-    found = module._found
+    found = module._search_results
     assert [set(found.of(row)[0].tolist()) for row in range(10)] == [
         set(range(10)) - {row} for row in range(10)
     ]

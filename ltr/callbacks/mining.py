@@ -180,14 +180,14 @@ class HardNegativeMining(Callback):
             folders = self._folders(trainer)
             self._negatives = folders.of_checkpoint(self._in_force, data.collection)
             data.take_negatives(self._negatives, resumed=True)
-        data.is_refreshed = True
+        data.has_refreshes = True
         data.before_batch = lambda: self._refresh_if_due(trainer, pl_module, data)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         data = data_of(trainer)
         if stage == "fit" and data is not None:
             data.before_batch = None
-            data.is_refreshed = False
+            data.has_refreshes = False
         self._end_side()
 
     def on_exception(

@@ -10,8 +10,8 @@ Candidates = Literal["candidates", "bm25", "corpus"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The documents that are ranked for a query of ``dev`` and ``test``, and how many queries at
-    once.
+    """Which documents are ranked for a query of ``dev`` and ``test``, and how many queries in a
+    step.
 
     Args:
         candidates: the source's own pools (``candidates``), or BM25's best of the whole corpus
@@ -34,6 +34,7 @@ class Evaluation:
     batch_size: int = 16
 
     def __post_init__(self) -> None:
+        # Errors name the option by its path below ``data``, which is no Python name.
         if self.candidates is not None:
             one_of(get_args(Candidates), **{"evaluation.candidates": self.candidates})
         at_least(1, **{"evaluation.depth": self.depth, "evaluation.batch_size": self.batch_size})

@@ -22,6 +22,15 @@ from ltr.errors import InputError, at_least, one_of
 
 log = logging.getLogger(__name__)
 
+# By stage; the first is the one that the stage can't do without. ``fit`` looks at ``test`` to refuse
+# too many features before training, not after it.
+NEEDED_SPLITS = {
+    "fit": ("train", "dev", "test"),
+    "validate": ("dev",),
+    "test": ("test",),
+    "predict": ("test",),
+}
+
 
 class FeatureDataModule(RankingDataModule):
     """One row is one query with the feature vectors of its documents.
@@ -85,16 +94,20 @@ class FeatureDataModule(RankingDataModule):
         self.n_features: int  # from setup on
 
     def prepare_data(self) -> None:
-        for name in self._needed("fit" if self.trainer is None else self.trainer.state.fn or "fit"):
+        for name in NEEDED_SPLITS[self.stage]:
             self.split(name)
 
     def open(self, stage: str) -> None:
-        needed = self._needed(stage)
-        if self.split(needed[0]) is None:
+        names = NEEDED_SPLITS[stage]
+        if self.split(names[0]) is None:
             raise InputError(
-                f"{self.path} has no {needed[0]!r} split; 'ltr {stage.lower()}' needs it"
+                f"{self.path} has no {names[0]!r} split; 'ltr {stage.lower()}' needs it"
             )
-        opened = [split for name in needed if (split := self.split(name)) is not None]
+        opened: list[FeatureSplit] = []
+        for name in names:
+            split = self.split(name)
+            if split is not None:
+                opened.append(split)
         if self.reads is None:
             self.n_features = max(split.n_features for split in opened)
         elif isinstance(self.reads, FeatureVectors):
@@ -103,35 +116,26 @@ class FeatureDataModule(RankingDataModule):
             raise InputError(
                 "FeatureDataModule serves feature vectors, got a ranker that reads texts; choose a FeatureRanker"
             )
-        for split in opened:  # before training, not after it
+        for split in opened:
             check_width(split, self.n_features)
         if stage == "fit":
             self._open_training(opened[0])
 
-    def _needed(self, stage: str) -> tuple[str, ...]:
-        """The splits of a stage, the one it can't do without first."""
-        return {
-            "fit": ("train", "dev", "test"),
-            "validate": ("dev",),
-            "test": ("test",),
-            "predict": ("test",),
-        }[stage]
-
     def _open_training(self, train: FeatureSplit) -> None:
-        if train.n_features < self.n_features:
-            others = self.n_features - train.n_features
+        n_zero = self.n_features - train.n_features
+        if n_zero > 0:
             log.info(
                 "%s has %d features; the %d others of the model are 0",
                 self.path,
                 train.n_features,
-                others,
+                n_zero,
             )
         if self.split("dev") is None:
             log.info(
                 "%s has no dev split: training goes without validation (dev_share holds one out)",
                 self.path,
             )
-        self.content = {"data": train.key, "queries": digest_of_arrays(train.queries)}
+        self.digests = {"data": train.key, "queries": digest_of_arrays(train.queries)}
         normalised = self.normalisation.fit(train, self.n_features).apply(train)
         self.collator = FeatureCollator(normalised)
 
@@ -139,7 +143,8 @@ class FeatureDataModule(RankingDataModule):
         train = self.split("train")
         assert train is not None, "open() checks it"
         queries = np.arange(len(train))
-        # Only counted, and an error if there is none: lists of one grade stay in the epoch.
+        # Queries with two grades are only counted: the others stay in the epoch. It is an error if
+        # there is none.
         n_rankable = len(with_two_grades(train, queries, f"{self.path}: split 'train'"))
         log.info(
             "%s: %d of %d training queries have documents of different grades",
@@ -150,14 +155,15 @@ class FeatureDataModule(RankingDataModule):
         return self.buckets(ListRows(train, queries, self.list_size, self.keep, self.seed))
 
     def split(self, name: str) -> FeatureSplit | None:
-        """``train``, ``dev`` or ``test``, read when it is first asked for; None where the data has
-        none.
+        """The split ``train``, ``dev`` or ``test``, read at the first call and kept; None where the
+        data has none.
         """
         if name not in self._splits:
             self._splits |= self._read(name)
         return self._splits.get(name)
 
     def _read(self, name: str) -> dict[str, FeatureSplit]:
+        """This split, and those that are made with it."""
         if self.path == "synthetic":
             if self.fold is not None or self.dev_share is not None:
                 raise InputError(
@@ -172,62 +178,71 @@ class FeatureDataModule(RankingDataModule):
                 )
             train, dev = hold_out(read_letor(files["train"], self.first_feature), self.dev_share)
             return {"train": train, "dev": dev}
-        return {name: read_letor(files[name], self.first_feature)} if name in files else {}
+        if name not in files:
+            return {}
+        return {name: read_letor(files[name], self.first_feature)}
 
-    def pools(self, split: str) -> EvalBatches | None:
-        """Made when they are asked for, not in :meth:`open`: a checkpoint may bring the normalisation
-        after ``setup``, and then train need not be read.
+    def eval_batches(self, split: str) -> EvalBatches | None:
+        """Made at each call, not in :meth:`open`: a checkpoint may bring the normalisation after
+        ``setup``, and then the training split need not be read.
         """
-        one = self.split(split)
-        if one is None:
+        features = self.split(split)
+        if features is None:
             return None
         if self.normalisation.n_features != self.n_features:
-            # Steps that learn nothing want the number of features alone: any split tells it.
-            fitted_on = self.split("train") if self.normalisation.learns else one
+            # Not fitted yet. Steps that learn nothing are fitted to the number of features alone, so
+            # any split will do.
+            fitted_on = self.split("train") if self.normalisation.learns else features
             if fitted_on is None:
                 raise InputError(
                     f"{self.path} has no train split to fit the normalisation on; name a checkpoint (--ckpt_path)"
                 )
             self.normalisation.fit(fitted_on, self.n_features)
-        lists = [one.whole(query) for query in range(len(one))]
-        collator = FeatureCollator(self.normalisation.apply(one))
+        lists = [features.whole(query) for query in range(len(features))]
+        collator = FeatureCollator(self.normalisation.apply(features))
         return EvalBatches(lists, self.eval_batch_size, collator, self.world_size)
 
-    def evaluated(self, split: str) -> dict[str, str]:
-        one = self.split(split)
-        return super().evaluated(split) | ({} if one is None else {"data": one.key})
+    def evaluation_digests(self, split: str) -> dict[str, str]:
+        digests = super().evaluation_digests(split)
+        features = self.split(split)
+        if features is not None:
+            digests["data"] = features.key
+        return digests
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
-        one = self.split(split)
-        assert one is not None, "names are asked of a split with lists"
-        return one.query_ids, one.doc_ids
+        features = self.split(split)
+        assert features is not None, "only a split with lists has names"
+        return features.query_ids, features.doc_ids
 
     def state_dict(self, unfinished: int = 0) -> dict:
         return super().state_dict(unfinished) | {"normalisation": self.normalisation.state_dict()}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Resume with the same normalisation, or normalise measured features as in training."""
+        """Normalise measured features as in training. A run that is resumed has fitted its
+        normalisation in ``setup``: check that it is the same.
+        """
         super().load_state_dict(state_dict)
-        kept = state_dict.get("normalisation")
-        if kept is None:
+        normalisation = state_dict.get("normalisation")
+        if normalisation is None:
             return
-        if self.trainer is None or self.trainer.state.fn != "fit":
-            self.normalisation.load_state_dict(kept)
-        elif not _close(kept, self.normalisation.state_dict()):
-            text = "the checkpoint normalised its features differently; resume with the same training data and the same normalise"
-            raise InputError(text, option="normalise")
+        if not self.is_fitting:
+            self.normalisation.load_state_dict(normalisation)
+        elif not _equal_but_for_rounding(normalisation, self.normalisation.state_dict()):
+            raise InputError(
+                "the checkpoint normalised its features differently; resume with the same training data and the same normalise",
+                option="normalise",
+            )
 
 
-def _close(one: dict, other: dict) -> bool:
-    """Whether two states of a normalisation are one but for rounding, which differs between
-    machines.
-    """
-
-    def same(a: object, b: object) -> bool:
-        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            return a.shape == b.shape and torch.allclose(a, b)
-        return a == b
-
-    return one.keys() == other.keys() and all(
-        same(value, other[name]) for name, value in one.items()
-    )
+def _equal_but_for_rounding(state: dict, other: dict) -> bool:
+    """Whether two states of a normalisation are the same. Their last bits differ between machines."""
+    if state.keys() != other.keys():
+        return False
+    for name, value in state.items():
+        other_value = other[name]
+        if isinstance(value, torch.Tensor) and isinstance(other_value, torch.Tensor):
+            if value.shape != other_value.shape or not torch.allclose(value, other_value):
+                return False
+        elif value != other_value:
+            return False
+    return True

@@ -1,6 +1,4 @@
-"""P×K batches of a collection: each query with its relevant documents, ranked against the other
-groups of the batch.
-"""
+"""P×K batches of a collection: groups of a query with some of its relevant documents."""
 
 from typing import get_args
 
@@ -55,6 +53,6 @@ class GroupDataModule(PoolDataModule):
     def plan(self) -> GroupPlan:
         where = f"{self.path}: split 'train'"
         judged = self.collection.learnable("train")
-        self.content["judgements"] = judged.digest()
+        self.digests["judgements"] = judged.digest()
         groups = QueryGroups(judged, self.docs_per_group, self.seed, epoch=self.epoch, where=where)
         return GroupPlan(groups, self.groups, self.seed, self.rank, self.world_size, where=where)

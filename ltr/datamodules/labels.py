@@ -1,6 +1,4 @@
-"""P×K batches of labelled texts: texts of one label, ranked against those of the other labels of
-the batch.
-"""
+"""P×K batches of labelled texts, which have no queries: groups of texts of one label."""
 
 from collections.abc import Sequence
 
@@ -14,7 +12,7 @@ from ltr.data.sampling.groups import LabelGroups
 from ltr.data.tokens import TokenStore
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
-from ltr.datamodules.pools import PoolDataModule
+from ltr.datamodules.pools import EVALUATED_SPLIT, PoolDataModule
 from ltr.errors import InputError, at_least, one_of
 
 
@@ -30,7 +28,8 @@ class LabelDataModule(PoolDataModule):
 
     Args:
         path: labelled texts, see :func:`ltr.data.labelled_texts.open_labelled_texts`.
-        groups: P, groups per step over all processes; the last batches of an epoch may have fewer.
+        groups: P, labels in a step over all processes, a group of each; the last batches of an
+            epoch may have fewer.
         docs_per_group: K, texts of a group, at least 2; the last group of a label may have fewer.
         evaluation: by search (``candidates: corpus``), or there is none; see
             :class:`ltr.datamodules.Evaluation`.
@@ -63,20 +62,20 @@ class LabelDataModule(PoolDataModule):
         self.groups = groups
         self.docs_per_group = docs_per_group
         self.texts: LabelledTexts  # from setup on
-        self._evaluated = "dev"
+        self._evaluated_split = "dev"  # of the stage that is set up
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
-        """A training group is named by its label."""
-        return (
-            (self.texts.names, self.texts.tables["train"].ids)
-            if split == "train"
-            else super().names(split)
-        )
+        """The ids of queries and of documents by row. In training a label takes the place of a
+        query.
+        """
+        if split == "train":
+            return self.texts.names, self.texts.tables["train"].ids
+        return super().names(split)
 
     def prepare_data(self) -> None:
-        self._choose_split("fit" if self.trainer is None else self.trainer.state.fn or "fit")
+        self._choose_split(self.stage)
         super().prepare_data()
-        reads = self._text_form()
+        reads = self._checked_reads()
         assert isinstance(reads, ApartTexts), "a cross-encoder is refused"
         for table in self.texts.tables.values():
             for tokenizer in reads.tokenizers:
@@ -91,24 +90,25 @@ class LabelDataModule(PoolDataModule):
             reads = self.reads
             assert isinstance(reads, ApartTexts), "a cross-encoder is refused"
             docs = TokenStore.open(self.texts.tables["train"], reads.docs.tokenizer)
-            # That of training batches: the lists of dev have taken the collection's already.
+            # For training batches. The lists of dev have the collator of their collection already.
             self.collator = TextCollator(None, docs, reads)
 
     def _choose_split(self, stage: str) -> None:
-        """Each split is a collection of its own: open the one that the stage evaluates."""
-        self._evaluated = "dev" if stage in ("fit", "validate") else "test"
-        self._opened = None
+        """Each split is a collection of its own: have the one opened that the stage evaluates."""
+        self._evaluated_split = EVALUATED_SPLIT[stage]
+        self._opened_for = None
 
     def plan(self) -> GroupPlan:
         where = f"{self.path}: split 'train'"
         labels = self.texts.labels["train"]
         groups = LabelGroups(labels, self.docs_per_group, self.seed, where=where)
         if self.groups > groups.n_labels:
-            most = f"at most {groups.n_labels}, the labels with two texts or more"
-            text = f"{where}: groups must be {most}, got {self.groups}: no two groups of a batch share a label"
-            raise InputError(text, option="groups")
-        # In place of what the evaluated split has put there: the run does not learn from it.
-        self.content = {
+            raise InputError(
+                f"{where}: groups must be at most {groups.n_labels}, the labels with two texts or more, got {self.groups}: no two groups of a batch share a label",
+                option="groups",
+            )
+        # These replace the digests of the evaluated split: the run does not learn from that one.
+        self.digests = {
             "texts": self.texts.tables["train"].key,
             "labels": digest_of_arrays(labels),
         }
@@ -116,16 +116,13 @@ class LabelDataModule(PoolDataModule):
 
     def _open_collection(self) -> Collection:
         self.texts = open_labelled_texts(self.path)
-        asked = self.trainer is not None and self.trainer.state.fn in (
-            "validate",
-            "test",
-            "predict",
-        )
-        if asked and self._evaluated not in self.texts.tables:
+        split = self._evaluated_split
+        has_split = split in self.texts.tables
+        if self.stage != "fit" and not has_split:
             raise InputError(
-                f"{self.path}: there is no {self._evaluated}.tsv[.gz] to evaluate, only {sorted(self.texts.tables)}"
+                f"{self.path}: there is no {split}.tsv[.gz] to evaluate, only {sorted(self.texts.tables)}"
             )
-        evaluated = self.evaluation.candidates is not None and self._evaluated in self.texts.tables
-        return self.texts.collection(
-            self._evaluated if evaluated else next(iter(self.texts.tables))
-        )
+        if self.evaluation.candidates is None or not has_split:
+            # Nothing is evaluated, and any split will do.
+            split = next(iter(self.texts.tables))
+        return self.texts.collection(split)

@@ -22,8 +22,8 @@ class ListDataModule(PoolDataModule):
     """One row is one query with its candidate list: the documents of its pool and all judged ones,
     with their grades.
 
-    The pools are those of evaluation, and as deep: the source's own, or BM25's best of the whole
-    corpus. Where evaluation searches the corpus, they are the source's own if it has any for
+    The pools are those of evaluation, to the same depth: the source's own, or BM25's best of the
+    whole corpus. Where evaluation searches the corpus, they are the source's own if it has any for
     ``train``, else BM25's.
 
     An epoch visits every training query once; lists without two grades are left out.
@@ -67,35 +67,38 @@ class ListDataModule(PoolDataModule):
         self.keep = keep
         self.batch_size = batch_size
         self.labels = labels
-        self.teaches = labels.scores is not None
 
     def plan(self) -> Plan:
         judged = self.collection.judgements("train")
         where = f"{self.path}: split 'train'"
-        lists = GradedLists(judged, self._pool_source())
-        self.content["judgements"] = judged.digest()
+        lists = GradedLists(judged, self._open_pools())
+        self.digests["judgements"] = judged.digest()
         if lists.pools is not None:
-            self.content["candidates"] = lists.pools.digest()
+            self.digests["candidates"] = lists.pools.digest()
         queries = judged.query_rows
-        if not self.teaches:  # a teacher tells documents apart that all have one grade
+        if not self.has_teacher_scores:  # which may differ where all grades are equal
             queries = with_two_grades(lists, queries, where)
-        left_out = len(judged.query_rows) - len(queries)
-        if left_out:
-            text = "%s: %d of %d queries have no two documents of different grades and are left out"
-            log.info(text, where, left_out, len(judged.query_rows))
+        n_left_out = len(judged.query_rows) - len(queries)
+        if n_left_out > 0:
+            log.info(
+                "%s: %d of %d queries have no two documents of different grades and are left out",
+                where,
+                n_left_out,
+                len(judged.query_rows),
+            )
         rows = ListRows(lists, queries, self.list_size, self.keep, self.seed)
         drawable = ((query, lists.whole(query).doc_rows) for query in queries.tolist())
-        return self.buckets(self.with_labels(rows, self.labels, drawable, where))
+        return self.buckets(self.with_labels(rows, drawable, where))
 
-    def _pool_source(self) -> QueryLists | None:
-        """Documents beside the judged ones; None for none."""
+    def _open_pools(self) -> QueryLists | None:
+        """The pools of training queries; None where lists hold judged documents alone."""
         if self.unjudged == "skip":
             return None
         evaluation = self.evaluation
-        own = evaluation.candidates in ("candidates", None) or (
-            evaluation.candidates == "corpus" and "train" in self.collection.candidates
-        )
-        if own:
+        takes_own_pools = evaluation.candidates in ("candidates", None)
+        if evaluation.candidates == "corpus" and "train" in self.collection.candidates:
+            takes_own_pools = True
+        if takes_own_pools:
             return self.collection.pools("train", "candidates").first(evaluation.depth)
         queries = self.collection.judgements("train").query_rows
         return bm25_lists(self.collection, queries, evaluation.needed_depth)

@@ -35,6 +35,7 @@ class Loading:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        # Errors name the option by its path below ``data``, which is no Python name.
         at_least(1, **{"loading.bucket_window": self.bucket_window})
         at_least(0, **{"loading.num_workers": self.num_workers, "loading.seed": self.seed})
 
@@ -46,10 +47,12 @@ class Loading:
         return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
     def loader(self, batches: Dataset, sampler: Sampler, *, pinned: bool) -> DataLoader:
-        """Loads whole batches of a data set, in the order of a sampler.
+        """A loader of a data set that makes whole batches, in the order of a sampler.
 
         Args:
-            pinned: in memory that a GPU reads at once.
+            batches: what is loaded.
+            sampler: the keys of batches, one by one.
+            pinned: whether batches lie in memory that a GPU can read directly.
         """
         return DataLoader(batches, **self._options(sampler, pinned))
 
@@ -61,10 +64,11 @@ class Loading:
         *,
         pinned: bool,
     ) -> "TrainLoader":
-        """See :class:`TrainLoader`."""
+        """A loader of training batches, see :class:`TrainLoader`."""
         return TrainLoader(before_batch, batches, **self._options(sampler, pinned))
 
     def _options(self, sampler: Sampler, pinned: bool) -> dict[str, Any]:
+        """The options of a ``DataLoader``."""
         return {
             "batch_size": None,  # the data set makes whole batches
             "sampler": sampler,
@@ -76,8 +80,8 @@ class Loading:
 
 
 class TrainLoader(DataLoader):
-    """Loads training batches; when the plan has changed, the next batch is drawn anew, whatever the
-    workers have fetched ahead.
+    """Loads training batches. When the plan has changed, what workers have fetched ahead is thrown
+    away, and the next batch is drawn by the new plan.
 
     Args:
         before_batch: called before each batch.
@@ -92,7 +96,7 @@ class TrainLoader(DataLoader):
         super().__init__(dataset, **options)
         self.plan = dataset.plan
         self.before_batch = before_batch
-        self._version = self.plan.version
+        self._version = self.plan.version  # of the plan that the workers draw by
 
     def __iter__(self) -> Iterator[RankingBatch]:  # type: ignore[override]  # a generator is an iterator of batches too
         fetched: Iterator[RankingBatch] | None = None
@@ -101,7 +105,8 @@ class TrainLoader(DataLoader):
             if self._version != self.plan.version:
                 self._version = self.plan.version
                 fetched = None
-                self._iterator = None  # persistent workers have copies of the old plan
+                # DataLoader keeps persistent workers here, and they have copies of the old plan.
+                self._iterator = None
             if fetched is None:
                 fetched = super().__iter__()
             try:
@@ -112,5 +117,8 @@ class TrainLoader(DataLoader):
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
+    """Ignore signals in a worker, which get them with the trainer: it decides when a run ends, and
+    still needs batches until then.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

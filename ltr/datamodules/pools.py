@@ -1,5 +1,5 @@
-"""What is evaluated: the candidate pools of a split, or a search of the whole corpus; every query
-exactly once.
+"""What is evaluated of a collection: the candidates of each query, or a search of the whole corpus;
+every query exactly once.
 """
 
 import logging
@@ -11,10 +11,10 @@ from ltr.data.bm25 import bm25_lists
 from ltr.data.collate import text_collator
 from ltr.data.collection import Collection, open_collection
 from ltr.data.formats import ApartTexts, FeatureVectors, TextReads
-from ltr.data.query_lists import QueryLists
+from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.plan import EvalBatches
 from ltr.data.sampling.rows import Rows
-from ltr.data.sampling.taught import Labels, TaughtRows
+from ltr.data.sampling.taught import TaughtRows
 from ltr.data.tokens import TokenStore
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
@@ -23,6 +23,8 @@ from ltr.errors import InputError
 from ltr.search.evaluation import SearchedCorpus
 
 log = logging.getLogger(__name__)
+
+EVALUATED_SPLIT = {"fit": "dev", "validate": "dev", "test": "test", "predict": "test"}  # by stage
 
 
 class PoolDataModule(RankingDataModule):
@@ -45,28 +47,31 @@ class PoolDataModule(RankingDataModule):
         super().__init__(path, loading)
         self.evaluation = evaluation
         self.collection: Collection  # from setup on
-        self._opened: TextReads | None = None  # what the texts were opened for
-        self._pools: dict[str, EvalBatches] = {}
+        self._opened_for: TextReads | None = None  # the layout that the texts were opened for
+        self._eval_batches: dict[str, EvalBatches] = {}  # by split, of the stages that were set up
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
         return self.collection.queries.ids, self.collection.corpus.ids
 
-    def pools(self, split: str) -> EvalBatches | None:
-        return self._pools.get(split)
+    def eval_batches(self, split: str) -> EvalBatches | None:
+        return self._eval_batches.get(split)
 
-    def evaluated(self, split: str) -> dict[str, str]:
-        texts = {"queries": self.collection.queries.key, "documents": self.collection.corpus.key}
-        return super().evaluated(split) | texts
+    def evaluation_digests(self, split: str) -> dict[str, str]:
+        return super().evaluation_digests(split) | self._text_digests()
+
+    def _text_digests(self) -> dict[str, str]:
+        """Digests of the texts of queries and documents."""
+        return {"queries": self.collection.queries.key, "documents": self.collection.corpus.key}
 
     def conventions(self) -> dict[str, object]:
         evaluation = self.evaluation
-        said: dict[str, object] = {
+        conventions: dict[str, object] = {
             "candidates": evaluation.candidates,
             "depth": evaluation.depth,
         }
         if evaluation.candidates == "corpus":
-            said["index"] = evaluation.index
-        return said
+            conventions["index"] = evaluation.index
+        return conventions
 
     def prepare_data(self) -> None:
         """Read, check and tokenise once, in one process: the others find it all on disk."""
@@ -75,11 +80,13 @@ class PoolDataModule(RankingDataModule):
     def open(self, stage: str) -> None:
         candidates = self.evaluation.candidates
         if candidates is None and stage != "fit":
-            text = f"{self.path}: there is nothing to evaluate without candidates; set evaluation.candidates to corpus, say, and evaluation.depth to 100"
-            raise InputError(text, option="evaluation.candidates")
+            raise InputError(
+                f"{self.path}: there is nothing to evaluate without candidates; set evaluation.candidates to corpus, say, and evaluation.depth to 100",
+                option="evaluation.candidates",
+            )
         self._open_texts()
-        split = {"fit": "dev", "validate": "dev", "test": "test", "predict": "test"}[stage]
-        self._pools.pop(split, None)
+        split = EVALUATED_SPLIT[stage]
+        self._eval_batches.pop(split, None)  # of an earlier setup
         if candidates is None:
             log.info(
                 "%s: evaluation.candidates is null: training goes without validation", self.path
@@ -88,18 +95,22 @@ class PoolDataModule(RankingDataModule):
         if stage == "fit" and split not in self.collection.qrels:
             log.info("%s has no judgements for 'dev': training goes without validation", self.path)
             return
-        self._pools[split] = self._pool_batches(split, judged_only=stage != "predict")
+        lists = self._lists_to_evaluate(split, judged_only=stage != "predict")
+        self._eval_batches[split] = EvalBatches(
+            lists, self.evaluation.batch_size, self.collator, self.world_size
+        )
 
     def _open_texts(self) -> None:
-        reads = self._text_form()
-        if self._opened == reads:
+        """Read, check and tokenise, unless it is done for this layout already."""
+        reads = self._checked_reads()
+        if self._opened_for == reads:
             return
         collection = self._open_collection()
         self.collator = text_collator(collection.queries, collection.corpus, reads)
         self.collection = collection
-        self.content = {"queries": collection.queries.key, "documents": collection.corpus.key}
+        self.digests = self._text_digests()
         if self.evaluation.candidates == "corpus":
-            assert isinstance(reads, ApartTexts), "_text_form checks it"
+            assert isinstance(reads, ApartTexts), "_checked_reads refuses others"
             self.corpus = SearchedCorpus(
                 TokenStore.open(collection.queries, reads.queries.tokenizer),
                 TokenStore.open(collection.corpus, reads.docs.tokenizer),
@@ -108,80 +119,90 @@ class PoolDataModule(RankingDataModule):
                 self.evaluation.index,
                 own_texts=collection.queries.key == collection.corpus.key,
             )
-        self._opened = reads
+        self._opened_for = reads
 
     def with_labels(
-        self, rows: Rows, labels: Labels, drawable: Iterable[tuple[int, np.ndarray]], where: str
+        self, rows: Rows, drawable: Iterable[tuple[int, np.ndarray]], where: str
     ) -> Rows:
-        """Training rows with the labels that are asked for.
+        """Training rows with the labels that the option ``labels`` asks for.
 
         Args:
             rows: with grades.
-            labels: what is asked for.
             drawable: the documents that the rows may draw, by query.
             where: names the rows in errors.
         """
-        scores = labels.open(self.collection)
+        scores = self.labels.open(self.collection)
         if scores is None:
             return rows
-        self.content["labels"] = scores.digest()
-        taught = TaughtRows(rows, scores, labels.unscored, self.names("train"), where)
+        self.digests["labels"] = scores.digest()
+        taught = TaughtRows(rows, scores, self.labels.unscored, self.names("train"), where)
         taught.check(drawable)
         return taught
 
-    def _text_form(self) -> TextReads:
-        """What the ranker reads, checked."""
+    def _checked_reads(self) -> TextReads:
+        """What the ranker reads; an InputError where this data can't be laid out so."""
         reads = self.reads
-        name = type(self).__name__
         if reads is None or isinstance(reads, FeatureVectors):
-            came = "nothing" if reads is None else "a ranker of feature vectors"
-            hint = "train a module with a text ranker, or set data.reads = ranker.reads"
+            got = "nothing" if reads is None else "a ranker of feature vectors"
             raise InputError(
-                f"{name} serves texts and must know how the ranker reads them, got {came}; {hint}"
+                f"{type(self).__name__} serves texts and must know how the ranker reads them, got {got}; train a module with a text ranker, or set data.reads = ranker.reads"
             )
-        if not isinstance(reads, ApartTexts) and self.needs_in_batch:
-            hint = "take TripletDataModule or ListDataModule, or a dual encoder"
+        if isinstance(reads, ApartTexts):
+            return reads
+        if self.needs_in_batch:
             raise InputError(
-                f"a cross-encoder can't learn from groups: they hold relevant documents alone; {hint}"
+                "a cross-encoder can't learn from groups: they hold relevant documents alone; take TripletDataModule or ListDataModule, or a dual encoder"
             )
-        if not isinstance(reads, ApartTexts) and self.evaluation.candidates == "corpus":
-            text = "only a dual encoder can search the corpus: a cross-encoder reads pairs; set evaluation.candidates to candidates or bm25"
-            raise InputError(text, option="evaluation.candidates")
+        if self.evaluation.candidates == "corpus":
+            raise InputError(
+                "only a dual encoder can search the corpus: a cross-encoder reads pairs; set evaluation.candidates to candidates or bm25",
+                option="evaluation.candidates",
+            )
         return reads
 
     def _open_collection(self) -> Collection:
         return open_collection(self.path)
 
-    def _pool_batches(self, split: str, judged_only: bool) -> EvalBatches:
-        """The lists of a split: of the judged queries; or, to predict, of all that have candidates.
-        A search of the corpus, or by BM25, then takes the judged queries, or all if none is judged.
+    def _lists_to_evaluate(self, split: str, *, judged_only: bool) -> list[LabelledList]:
+        """One list for each query of a split.
+
+        Args:
+            split: ``dev`` or ``test``.
+            judged_only: the judged queries alone, to measure. Otherwise, to predict, those with
+                candidates of their own; a search (of the corpus, or BM25) would find some for any
+                query, and takes the judged ones, or all if none is judged.
         """
+        evaluation = self.evaluation
         if judged_only:
             judged = self.collection.judgements(split)
         else:
             judged = self.collection.qrels.get(split, QueryLists.from_rows([], [], []))
-        evaluation = self.evaluation
-        asked = judged.query_rows
-        if len(asked) == 0:
-            asked = np.arange(len(self.collection.queries))
+        searched = judged.query_rows
+        if len(searched) == 0:
+            searched = np.arange(len(self.collection.queries))
+
         if evaluation.candidates == "corpus":
-            nothing = np.empty(0, dtype=np.int64)
-            lists = [judged.labelled(query_row, nothing) for query_row in asked.tolist()]
-            return EvalBatches(lists, evaluation.batch_size, self.collator, self.world_size)
+            # The module searches the documents, with the weights of the moment.
+            no_docs = np.empty(0, dtype=np.int64)
+            return [judged.labelled(query_row, no_docs) for query_row in searched.tolist()]
+
         if evaluation.candidates == "candidates":
-            pools = self.collection.pools(split, "candidates")
+            candidates = self.collection.pools(split, "candidates")
         else:
-            pools = bm25_lists(self.collection, asked, evaluation.needed_depth)
-        lists = []
-        for query_row in judged.query_rows if judged_only else pools.query_rows:
-            docs, _ = pools.of(query_row)
+            candidates = bm25_lists(self.collection, searched, evaluation.needed_depth)
+        query_rows = judged.query_rows if judged_only else candidates.query_rows
+        lists: list[LabelledList] = []
+        n_empty = 0
+        for query_row in query_rows:
+            docs, _ = candidates.of(query_row)
             lists.append(judged.labelled(query_row, docs[: evaluation.depth]))
-        missing = sum(len(labelled.doc_rows) == 0 for labelled in lists)
-        if missing:
+            if len(docs) == 0:
+                n_empty += 1
+        if n_empty > 0:
             log.warning(
                 "%d of %d %s queries have no candidates; they count as nothing found",
-                missing,
+                n_empty,
                 len(lists),
                 split,
             )
-        return EvalBatches(lists, evaluation.batch_size, self.collator, self.world_size)
+        return lists

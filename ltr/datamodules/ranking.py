@@ -14,6 +14,7 @@ from ltr.data.query_lists import LabelledList
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.plan import EvalBatches, Plan, PlanSampler, ShareOfRank, TrainBatches
 from ltr.data.sampling.rows import Rows
+from ltr.data.sampling.taught import Labels
 from ltr.datamodules.loading import Loading
 from ltr.errors import InputError
 from ltr.search.evaluation import SearchedCorpus
@@ -23,8 +24,8 @@ class RankingDataModule(LightningDataModule):
     """Serves lists to ``validate`` (dev), ``test`` and ``predict`` (test), and ``train`` to
     ``fit``.
 
-    A child says what a stage opens (:meth:`open`), which lists a split has (:meth:`pools`), and how
-    training rows form batches (:meth:`plan`).
+    A child says what a stage opens (:meth:`open`), which lists of a split are evaluated
+    (:meth:`eval_batches`), and how training rows form batches (:meth:`plan`).
 
     A training batch is a pure function of (seed, epoch, step, rank): the same with any number of
     workers, and after a resume.
@@ -43,27 +44,27 @@ class RankingDataModule(LightningDataModule):
             that read them.
         has_soft_labels: whether training lists have labels between irrelevant and relevant, after
             ``setup("fit")``.
-        teaches: whether the labels of training lists are the scores of a teacher.
+        labels: what the labels of training lists are: grades, or the scores of a teacher.
         batch_size: training lists per step and process; None where a batch is counted in groups.
-        before_batch: called in the main process before each training batch is fetched, when all is
-            done that belongs to the last.
-        is_refreshed: whether a callback renews what training draws from, before some batches.
-        is_refreshing: whether it does so now: an interruption may throw that work away, as a resume
-            does it again.
+        before_batch: called in the main process before each training batch is fetched, after
+            everything that belongs to the previous batch.
+        has_refreshes: whether a callback renews what training draws from, before some batches.
+        is_refreshing: whether the callback does so now. An interruption may throw this work away,
+            as a resume does it again.
         corpus: the corpus to search for the documents of evaluated lists, after ``setup``; None
             where lists bring them.
-        content: a digest of each thing that the run learns from, after ``setup("fit")``; a resume
-            needs the same.
+        digests: of each thing that the run learns from, by name, after ``setup("fit")``. They go
+            into checkpoints: a resume needs the same data.
     """
 
     needs_in_batch: bool = False
     has_distances: bool = False
     has_soft_labels: bool = False
-    teaches: bool = False
+    labels: Labels = Labels()
     batch_size: int | None = None
     corpus: SearchedCorpus | None = None
     before_batch: Callable[[], None] | None = None
-    is_refreshed: bool = False
+    has_refreshes: bool = False
     is_refreshing: bool = False
     collator: Collator  # from setup on
 
@@ -73,9 +74,9 @@ class RankingDataModule(LightningDataModule):
         self.loading = loading
         self.seed = loading.sampling_seed
         self.train: TrainBatches | None = None
-        self.content: dict[str, str] = {}
+        self.digests: dict[str, str] = {}
         self._reads: Reads | None = None  # set by hand, for use without a trainer
-        self._restored = 0  # batches that the resumed checkpoint has consumed
+        self._consumed_at_resume = 0  # batches that the run had consumed at its checkpoint
 
     @property
     def reads(self) -> Reads | None:
@@ -85,8 +86,8 @@ class RankingDataModule(LightningDataModule):
         ranker.reads``.
         """
         module = None if self.trainer is None else self.trainer.lightning_module
-        of_module: Reads | None = getattr(module, "reads", None)
-        return self._reads if of_module is None else of_module
+        module_reads: Reads | None = getattr(module, "reads", None)
+        return self._reads if module_reads is None else module_reads
 
     @reads.setter
     def reads(self, reads: Reads | None) -> None:
@@ -94,7 +95,8 @@ class RankingDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
-            self._restored = 0
+            # Of an earlier run with this data module.
+            self._consumed_at_resume = 0
             self.before_batch = None
         self.open(stage)
         if stage == "fit":
@@ -106,9 +108,9 @@ class RankingDataModule(LightningDataModule):
 
     @abstractmethod
     def plan(self) -> Plan:
-        """Which training lists form a batch. What is opened and learnt from goes into ``content``;
-        :meth:`buckets` makes the plan of rows, :class:`ltr.data.sampling.group_plan.GroupPlan` that
-        of groups.
+        """Which training lists form a batch: the result of :meth:`buckets` for rows, or a
+        :class:`ltr.data.sampling.group_plan.GroupPlan`. A child also puts the digests of what it
+        learns from into ``digests``.
         """
 
     def buckets(self, rows: Rows) -> Buckets:
@@ -125,8 +127,13 @@ class RankingDataModule(LightningDataModule):
         )
 
     @property
+    def has_teacher_scores(self) -> bool:
+        """Whether the labels of training lists are the scores of a teacher."""
+        return self.labels.scores is not None
+
+    @property
     def rank(self) -> int:
-        """Of this process; 0 without a trainer."""
+        """Number of this process; 0 without a trainer."""
         return 0 if self.trainer is None else self.trainer.global_rank
 
     @property
@@ -134,9 +141,23 @@ class RankingDataModule(LightningDataModule):
         """Number of processes; 1 without a trainer."""
         return 1 if self.trainer is None else self.trainer.world_size
 
+    @property
+    def stage(self) -> str:
+        """What the trainer runs: ``fit``, ``validate``, ``test`` or ``predict``; ``fit`` without a
+        trainer.
+        """
+        if self.trainer is None:
+            return "fit"
+        return self.trainer.state.fn or "fit"
+
+    @property
+    def is_fitting(self) -> bool:
+        """Whether a trainer fits with this data."""
+        return self.trainer is not None and self.trainer.state.fn == "fit"
+
     @abstractmethod
-    def pools(self, split: str) -> EvalBatches | None:
-        """The lists of a split to evaluate, or None where there are none."""
+    def eval_batches(self, split: str) -> EvalBatches | None:
+        """The lists of a split to evaluate, in batches; None where there are none."""
 
     @abstractmethod
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
@@ -145,108 +166,115 @@ class RankingDataModule(LightningDataModule):
     def query_rows_of_rank(self, split: str) -> np.ndarray:
         """``[Q]`` int64: the queries of a split that this process evaluates."""
         query_rows: list[int] = []
-        pools = self.pools(split)
-        if pools is not None:
-            for number in ShareOfRank(len(pools), self.rank, self.world_size):
-                query_rows += [row.query_row for row in pools.batches[number]]
+        batches = self.eval_batches(split)
+        if batches is not None:
+            for number in ShareOfRank(len(batches), self.rank, self.world_size):
+                query_rows += [labelled.query_row for labelled in batches.batches[number]]
         return np.asarray(query_rows, dtype=np.int64)
 
-    def evaluated(self, split: str) -> dict[str, str]:
-        """A digest of each thing that the numbers of a split depend on, beside the ranker:
+    def evaluation_digests(self, split: str) -> dict[str, str]:
+        """A digest of each thing that the metrics of a split depend on, beside the ranker:
         judgements, candidates and texts.
         """
         lists: list[LabelledList] = []
-        pools = self.pools(split)
-        if pools is not None:
-            for batch in pools.batches:
+        batches = self.eval_batches(split)
+        if batches is not None:
+            for batch in batches.batches:
                 lists += batch
-        lists.sort(key=lambda row: row.query_row)
-        queries = np.array([row.query_row for row in lists])
-        judged: list[np.ndarray | None] = []
-        # Where all judgements are known, the order and the labels of the candidates can't change the
-        # numbers, and are no part of this digest.
-        whole = all(row.judged_rows is not None for row in lists)
-        for row in lists:
-            if not whole:
-                judged += [row.doc_rows, row.labels]
-            judged += [row.judged_rows, row.judged_grades]
+        lists.sort(key=lambda labelled: labelled.query_row)
+        query_rows: list[int] = []
+        candidates: list[np.ndarray] = []
+        judgements: list[np.ndarray] = []
+        # Where lists bring all judgements of their queries, those tell the labels of the candidates:
+        # the digest of judgements is then the same for any candidates.
+        know_all = all(labelled.judged_rows is not None for labelled in lists)
+        for labelled in lists:
+            query_rows.append(labelled.query_row)
+            candidates.append(labelled.doc_rows)
+            if not know_all:
+                judgements += [labelled.doc_rows, labelled.labels]
+            if labelled.judged_rows is not None:
+                judgements.append(labelled.judged_rows)
+            if labelled.judged_grades is not None:
+                judgements.append(labelled.judged_grades)
+        queries = np.array(query_rows)
         return {
-            "judgements": _digest(queries, judged),
-            "candidates": _digest(queries, [row.doc_rows for row in lists]),
+            "judgements": _digest(queries, judgements),
+            "candidates": _digest(queries, candidates),
         }
 
     def conventions(self) -> dict[str, object]:
-        """What a report must say of the evaluated lists."""
+        """The options of evaluation that a report of metrics must name."""
         return {}
 
     def train_dataloader(self) -> DataLoader:
         assert self.train is not None, "setup('fit') comes first"
         planned = self.train.plan.per_step // self.world_size
-        # Lightning's search for a batch size, say, would measure nothing.
+        # Lightning's search for a batch size changes the attribute after setup, and would try every
+        # size with the batches that are planned already.
         if self.batch_size is not None and self.batch_size != planned:
-            text = f"batch_size is fixed by setup('fit'), there {planned}, and now {self.batch_size}; call setup('fit') again"
-            raise InputError(text, option="batch_size")
-        if len(self.train) == 0:
-            least = f"a row to learn from for each of the {self.world_size} processes"
             raise InputError(
-                f"{self.path}: split 'train' must have {least}, got {self.train.plan.n_rows} in all"
+                f"batch_size is fixed by setup('fit'), there {planned}, and now {self.batch_size}; call setup('fit') again",
+                option="batch_size",
+            )
+        if len(self.train) == 0:
+            raise InputError(
+                f"{self.path}: split 'train' must have a row to learn from for each of the {self.world_size} processes, got {self.train.plan.n_rows} in all"
             )
         # Without a trainer nobody knows the position: the sampler then starts the epoch that
         # Lightning's set_epoch says.
-        sampler = PlanSampler(self.train.plan, None if self.trainer is None else self._position)
+        position = None if self.trainer is None else self._position
+        sampler = PlanSampler(self.train.plan, position)
         return self.loading.train_loader(
-            self.train, sampler, self._before_batch, pinned=self._on_gpu
+            self.train, sampler, self._call_before_batch, pinned=self._on_gpu
         )
 
     def state_dict(self, unfinished: int = 0) -> dict:
-        """What a checkpoint keeps: the batches that the trainer has consumed, how many make an
-        epoch, and what is in it.
+        """What a checkpoint keeps: the batches that the trainer has consumed, the size of epochs
+        and steps, digests of what the run learns from, and batches that only a checkpoint knows.
 
         Args:
-            unfinished: batches of these that a resume repeats.
+            unfinished: how many of the consumed batches a resume repeats.
         """
         if not self.train:
             return {}
         consumed = self._consumed() - unfinished
-        place = {"consumed": consumed, "steps": self._steps(), "per_step": self.train.plan.per_step}
-        return place | {
-            "content": self.content,
-            "kept": self.train.plan.frozen_batches(*divmod(consumed, self._steps())),
+        epoch, step = divmod(consumed, self._steps())
+        return {
+            "consumed": consumed,
+            "steps": self._steps(),
+            "per_step": self.train.plan.per_step,
+            "content": self.digests,
+            "kept": self.train.plan.frozen_batches(epoch, step),
         }
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Resume from a checkpoint, if the trainer fits; its position means nothing where epochs or
-        steps have another size.
+        """Resume from a checkpoint, while a trainer is fitting. The position in the checkpoint would
+        mean nothing with other data, or where epochs or steps have another size: these are refused.
         """
-        if self.trainer is None or self.trainer.state.fn != "fit" or "steps" not in state_dict:
+        if not self.is_fitting or "steps" not in state_dict:
             return
         assert self.train is not None, "setup('fit') comes first"
-        then = state_dict.get("content", self.content)
-        differ = [
-            name
-            for name in sorted({*then, *self.content})
-            if then.get(name) != self.content.get(name)
-        ]
-        if differ:
-            hint = (
-                "resume with the data of the run, or start a new run from its weights (--init_from)"
-            )
+        recorded = state_dict.get("content", self.digests)
+        names = sorted({*recorded, *self.digests})
+        changed = [name for name in names if recorded.get(name) != self.digests.get(name)]
+        if changed:
             raise InputError(
-                f"{self.path}: the checkpoint was trained on other {' and other '.join(differ)}; {hint}"
+                f"{self.path}: the checkpoint was trained on other {' and other '.join(changed)}; resume with the data of the run, or start a new run from its weights (--init_from)"
             )
         if state_dict["steps"] != self._steps():
-            came = f"epochs of {state_dict['steps']} steps, here they have {self._steps()}"
-            hint = "resume with the same data, batch_size, devices and limit_train_batches"
-            raise InputError(f"the checkpoint comes from {came}; {hint}")
+            raise InputError(
+                f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._steps()}; resume with the same data, batch_size, devices and limit_train_batches"
+            )
         per_step = self.train.plan.per_step
         if state_dict.get("per_step", per_step) != per_step:
-            came = f"steps of {state_dict['per_step']} lists, here they have {per_step}"
             raise InputError(
-                f"the checkpoint comes from {came}; resume with the same batch_size and devices, or the same groups"
+                f"the checkpoint comes from steps of {state_dict['per_step']} lists, here they have {per_step}; resume with the same batch_size and devices, or the same groups"
             )
-        self._restored = state_dict["consumed"]
+        self._consumed_at_resume = state_dict["consumed"]
         if state_dict.get("kept") is not None:
-            self.train.plan.freeze(*self._position(), state_dict["kept"])
+            epoch, step = self._position()
+            self.train.plan.freeze(epoch, step, state_dict["kept"])
 
     def _consumed(self) -> int:
         """Batches since the start of the run that the trainer has consumed, not those that workers
@@ -255,12 +283,12 @@ class RankingDataModule(LightningDataModule):
         Lightning makes the loader's iterator before it restores its own progress; until then the
         checkpoint's count holds.
         """
-        total = (
-            None if self.trainer is None else self.trainer.fit_loop.epoch_loop.batch_progress.total
-        )
-        # Lightning's types are wrong: the tracker is declared as a parent, which does not count
-        # what is processed.
-        return 0 if total is None else max(self._restored, total.processed)  # type: ignore[attr-defined]
+        if self.trainer is None:
+            return 0
+        total = self.trainer.fit_loop.epoch_loop.batch_progress.total
+        # Lightning declares the class of ``total`` as a parent that has no ``processed``.
+        processed: int = total.processed  # type: ignore[attr-defined]
+        return max(self._consumed_at_resume, processed)
 
     def _steps(self) -> int:
         """Steps of an epoch in every process, as the trainer limits them."""
@@ -283,7 +311,7 @@ class RankingDataModule(LightningDataModule):
     predict_dataloader = test_dataloader
 
     def _eval_loader(self, split: str) -> DataLoader | list:
-        batches = self.pools(split)
+        batches = self.eval_batches(split)
         if batches is None:
             return []
         share = ShareOfRank(len(batches), self.rank, self.world_size)
@@ -293,13 +321,12 @@ class RankingDataModule(LightningDataModule):
     def _on_gpu(self) -> bool:
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
-    def _before_batch(self) -> None:
+    def _call_before_batch(self) -> None:
         if self.before_batch is not None:
             self.before_batch()
 
 
-def _digest(queries: np.ndarray, arrays: list[np.ndarray | None]) -> str:
-    """Of arrays of queries, and of how long each is; those that are not there are left out."""
-    there = [array for array in arrays if array is not None]
-    lengths = np.array([len(array) for array in there])
-    return digest_of_arrays(queries, lengths, *there)
+def _digest(queries: np.ndarray, arrays: list[np.ndarray]) -> str:
+    """The digest of queries and arrays of them, and of how long each array is."""
+    lengths = np.array([len(array) for array in arrays])
+    return digest_of_arrays(queries, lengths, *arrays)

@@ -10,6 +10,7 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.relevant import Epoch
+from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import Labels, TaughtRows
 from ltr.data.sampling.triplets import Source, TripletRows
 from ltr.datamodules.evaluation import Evaluation
@@ -71,24 +72,31 @@ class TripletDataModule(PoolDataModule):
         self.negatives_depth = negatives_depth
         self.batch_size = batch_size
         self.labels = labels
-        self.teaches = labels.scores is not None
-        self.sources = (
-            dict(negatives) if isinstance(negatives, dict) else {negatives: negatives_per_query}
-        )
+        # How many documents of a row each source gives.
+        if isinstance(negatives, dict):
+            self.sources = dict(negatives)
+        else:
+            self.sources = {negatives: negatives_per_query}
         if not self.sources or min(self.sources.values()) < 1:
-            text = f"negatives must be at least one source, each with a number above 0, got {self.sources}"
-            raise InputError(text, option="negatives")
+            raise InputError(
+                f"negatives must be at least one source, each with a number above 0, got {self.sources}",
+                option="negatives",
+            )
+        # Whether mined negatives are still to come. No batch may be drawn until then.
         self.awaits_negatives = "mined" in self.sources
 
     def plan(self) -> Plan:
-        audited = self._join_audits()  # first: it changes the judgements
+        audit_labels = self._open_audits()  # first: it changes the judgements
         judged = self.collection.learnable("train")
         where = f"{self.path}: split 'train'"
-        self.content["judgements"] = judged.digest()
-        sources = tuple(self._source(name, count) for name, count in self.sources.items())
+        self.digests["judgements"] = judged.digest()
+        sources = tuple(self._open_source(name, count) for name, count in self.sources.items())
         self.has_distances = all(source.have_distances for source in sources)
-        # Again: mining for an earlier setup may have cleared it.
+        # Set again: negatives may have come for an earlier setup, and sources are empty again.
         self.awaits_negatives = "mined" in self.sources
+        # A row for every query while mined lists are empty: the number of rows must not change when
+        # they come.
+        queries = judged.query_rows if self.awaits_negatives else None
         rows = TripletRows(
             judged,
             sources,
@@ -97,17 +105,19 @@ class TripletDataModule(PoolDataModule):
             self.seed,
             epoch=self.epoch,
             where=where,
-            # All queries: mined lists are still empty, and the number of rows must stay when they
-            # come.
-            queries=judged.query_rows if self.awaits_negatives else None,
-            labels=audited,
+            queries=queries,
+            labels=audit_labels,
         )
-        return self.buckets(self.with_labels(rows, self.labels, rows.drawable(), where))
+        return self.buckets(self.with_labels(rows, rows.drawable(), where))
 
     @property
     def mined_per_row(self) -> int:
-        """Documents of a row that mined negatives give."""
-        return self.sources.get("mined") or next(iter(self.sources.values()))
+        """How many documents of a row are mined negatives: those of the source ``mined``, or of the
+        only source, whose place they take.
+        """
+        if "mined" in self.sources:
+            return self.sources["mined"]
+        return next(iter(self.sources.values()))
 
     def take_negatives(self, negatives: MinedNegatives, *, resumed: bool = False) -> None:
         """Draw from these mined negatives, from the next batch on. All processes must call it
@@ -115,44 +125,47 @@ class TripletDataModule(PoolDataModule):
 
         Args:
             negatives: take the place of the source ``mined``, or of the only one there is.
-            resumed: whether they are those that a resumed run had before.
+            resumed: whether the interrupted run drew from them already.
         """
         assert self.train is not None, "setup('fit') comes first"
         plan = self.train.plan
         assert isinstance(plan, Buckets), "plan() has made it"
         mined = negatives.lists().first(self.negatives_depth)
-        taught = plan.rows if isinstance(plan.rows, TaughtRows) else None
-        rows = plan.rows if taught is None else taught.rows
+        if not resumed:
+            # Rows stay in the batches of the current window, though their lengths change.
+            epoch, step = self._position()
+            plan.freeze_window(epoch, step)
+        # With a teacher's labels the rows are wrapped.
+        if isinstance(plan.rows, TaughtRows):
+            plan.replace(replace(plan.rows, rows=self._with_mined(plan.rows.rows, mined)))
+        else:
+            plan.replace(self._with_mined(plan.rows, mined))
+        self.awaits_negatives = False
+
+    def _with_mined(self, rows: Rows, mined: QueryLists) -> TripletRows:
+        """The same rows with these lists as the mined source."""
         assert isinstance(rows, TripletRows), "plan() has made them"
         number = list(self.sources).index("mined") if "mined" in self.sources else 0
         sources = list(rows.sources)
         sources[number] = Source(sources[number].n, mined, have_distances=True)
-        if not resumed:
-            plan.freeze_window(*self._position())
-        rows = replace(rows, sources=tuple(sources))
-        plan.replace(rows if taught is None else replace(taught, rows=rows))
-        self.awaits_negatives = False
+        return replace(rows, sources=tuple(sources))
 
-    def _before_batch(self) -> None:
-        super()._before_batch()
+    def _call_before_batch(self) -> None:
+        super()._call_before_batch()
         if self.awaits_negatives:
-            hint = (
-                "add the callback ltr.callbacks.HardNegativeMining, or name a folder of negatives"
-            )
             raise InputError(
-                f"negatives 'mined' must be mined while training, and nothing does that; {hint}",
+                "negatives 'mined' must be mined while training, and nothing does that; add the callback ltr.callbacks.HardNegativeMining, or name a folder of negatives",
                 option="negatives",
             )
 
-    def _join_audits(self) -> QueryLists | None:
-        """The labels of documents that overlays drop or label softly. What an overlay relabels
-        joins the judgements.
+    def _open_audits(self) -> QueryLists | None:
+        """Open the overlays among the sources. What they relabel joins the judgements of the
+        collection; the labels of documents that they drop or label softly are returned.
         """
-        overlays = [
-            Overlay.open(Path(name), self.collection)
-            for name in self.sources
-            if Overlay.is_at(Path(name))
-        ]
+        overlays: list[Overlay] = []
+        for name in self.sources:
+            if Overlay.is_at(Path(name)):
+                overlays.append(Overlay.open(Path(name), self.collection))
         self.has_soft_labels = any(overlay.policy == "soft" for overlay in overlays)
         if not overlays:
             return None
@@ -164,14 +177,15 @@ class TripletDataModule(PoolDataModule):
         labels = [overlay.labels for overlay in overlays if overlay.policy != "relabel"]
         if not labels:
             return None
-        whole = reduce(QueryLists.joined, labels)
-        self.content["audit"] = whole.digest()
-        return whole
+        all_labels = reduce(QueryLists.joined, labels)
+        self.digests["audit"] = all_labels.digest()
+        return all_labels
 
-    def _source(self, name: str, count: int) -> Source:
+    def _open_source(self, name: str, count: int) -> Source:
+        """The source of this name, of which a row gets ``count`` documents."""
         if name == "random":
             return Source(count, None)
-        if name == "mined":  # comes later
+        if name == "mined":  # empty until take_negatives
             return Source(count, QueryLists.from_rows([], [], []), have_distances=True)
         if name == "candidates":
             lists = self.collection.pools("train", "negatives")
@@ -184,6 +198,6 @@ class TripletDataModule(PoolDataModule):
             mined = MinedNegatives.open(negatives_in(Path(name)), self.collection)
             lists = mined.lists()
             have_distances = mined.has_distances
-        part = "negatives" if len(self.sources) == 1 else f"negatives {name}"
-        self.content[part] = lists.digest()
+        digest_name = "negatives" if len(self.sources) == 1 else f"negatives {name}"
+        self.digests[digest_name] = lists.digest()
         return Source(count, lists.first(self.negatives_depth), have_distances)

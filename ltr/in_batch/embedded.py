@@ -16,17 +16,11 @@ class Embedded(NamedTuple):
     mask: Tensor  # [B, N] bool
     query_rows: Tensor  # [B] int64; for groups without queries the number of the group's label
     doc_rows: Tensor  # [B, N] int64
-    judged_rows: Tensor | None = (
-        None  # [B, J] int64, −1 as padding; None where only the labels are known
-    )
-    doc_keys: Tensor | None = (
-        # [B, N] int64, equal for equal texts; None: documents of different rows differ in text
-        None
-    )
-    judged_keys: Tensor | None = (
-        # [B, J] int64, the same of judged_rows; None: only a judged row itself is known as judged
-        None
-    )
-    distances: Tensor | None = (
-        None  # [B, N] float, NaN where a document has none in the index; None: no margin reads them
-    )
+    # [B, J] int64, −1 as padding; None where only the labels are known
+    judged_rows: Tensor | None = None
+    # [B, N] int64, equal for equal texts; None: documents of different rows differ in text
+    doc_keys: Tensor | None = None
+    # [B, J] int64, the keys of judged_rows; None: only a judged row itself is known as judged
+    judged_keys: Tensor | None = None
+    # [B, N] float, NaN where a document has none in the index; None: no margin reads them
+    distances: Tensor | None = None

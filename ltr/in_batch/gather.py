@@ -10,7 +10,7 @@ from ltr.in_batch.embedded import Embedded
 from ltr.processes import all_gather, rank, world_size
 
 
-def gathered(lists: Embedded) -> Embedded:
+def gather_lists(lists: Embedded) -> Embedded:
     r"""The lists of all ranks, in the order of ranks, on every rank.
 
     Each of the W ranks then computes the same loss L over all B lists that one process would
@@ -60,68 +60,85 @@ def gathered(lists: Embedded) -> Embedded:
         return lists
     sizes = _sizes(lists)
     n_lists, n_docs, n_judged = sizes.amax(dim=0).tolist()
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("queries", "query_rows"), (n_lists,))
-    shapes |= dict.fromkeys(("judged_rows", "judged_keys"), (n_lists, n_judged))
-    padded = {
-        name: _padded(
-            tensor, shapes.get(name, (n_lists, n_docs)), fill=-1 if name == "judged_rows" else 0
-        )
-        for name, tensor in lists._asdict().items()
-        if tensor is not None
-    }
-    floats = {name: tensor for name, tensor in padded.items() if tensor.is_floating_point()}
-    integers = {name: tensor for name, tensor in padded.items() if name not in floats}
-    per_rank = sizes[:, 0].tolist()
-    found = _of_all(floats, per_rank) | _of_all(integers, per_rank)
-    constants = {name: found[name].detach() for name in ("labels", "distances") if name in found}
-    return lists._replace(**found | constants)
+    # Two collectives: as a float, a large row number would be rounded.
+    floats: dict[str, Tensor] = {}
+    integers: dict[str, Tensor] = {}
+    for name, tensor in lists._asdict().items():
+        if tensor is None:
+            continue
+        shape: tuple[int, ...] = (n_lists, n_docs)
+        if name in ("queries", "query_rows"):
+            shape = (n_lists,)
+        elif name in ("judged_rows", "judged_keys"):
+            shape = (n_lists, n_judged)
+        padded = _padded(tensor, shape, fill=-1 if name == "judged_rows" else 0)
+        if padded.is_floating_point():
+            floats[name] = padded
+        else:
+            integers[name] = padded
+    lists_per_rank = sizes[:, 0].tolist()
+    fields = _gather_fields(floats, lists_per_rank) | _gather_fields(integers, lists_per_rank)
+    for name in ("labels", "distances"):
+        if name in fields:
+            fields[name] = fields[name].detach()
+    return lists._replace(**fields)
 
 
 def _sizes(lists: Embedded) -> Tensor:
-    """``[W, 3]`` int64: B, N and J of each rank; J is −1 without ``judged_rows``."""
+    """``[W, 3]`` int64: B, N and J of each rank; J is −1 without ``judged_rows``. A ValueError where
+    ranks have different fields.
+    """
     n_judged = -1 if lists.judged_rows is None else lists.judged_rows.shape[1]
-    there = [
-        part is not None
-        for part in (lists.queries, lists.doc_keys, lists.judged_keys, lists.distances)
-    ]
-    own = [*lists.mask.shape, n_judged, *there, lists.docs.shape[-1]]
-    sizes = all_gather(torch.tensor(own, device=lists.docs.device)).cpu()
-    alike = torch.cat([sizes[:, 2:3] >= 0, sizes[:, 3:]], dim=1)
-    if (alike != alike[0]).any():
+    optional = (lists.queries, lists.doc_keys, lists.judged_keys, lists.distances)
+    present = [tensor is not None for tensor in optional]
+    sizes_of_rank = [*lists.mask.shape, n_judged, *present, lists.docs.shape[-1]]
+    sizes = all_gather(torch.tensor(sizes_of_rank, device=lists.docs.device)).cpu()
+    has_judged_rows = sizes[:, 2:3] >= 0
+    must_agree = torch.cat([has_judged_rows, sizes[:, 3:]], dim=1)
+    if (must_agree != must_agree[0]).any():
+        got = []
+        for *flags, length in must_agree.tolist():
+            got.append((*map(bool, flags), length))
         raise ValueError(
-            "all ranks must have queries or none, judged_rows or none, keys or none, distances or none, and embeddings of one "
-            "length; got, as (judged_rows, queries, doc_keys, judged_keys, distances, length) of each rank: "
-            f"{[(*map(bool, has), h) for *has, h in alike.tolist()]}"
+            f"all ranks must have queries or none, judged_rows or none, keys or none, distances or none, and embeddings of one length; got, as (judged_rows, queries, doc_keys, judged_keys, distances, length) of each rank: {got}"
         )
     return sizes[:, :3]
 
 
 def _padded(tensor: Tensor, sizes: tuple[int, ...], fill: int = 0) -> Tensor:
-    """With these sizes in the first dimensions."""
-    missing = [0] * (tensor.ndim - len(sizes)) + [
-        n - tensor.shape[dim] for dim, n in reversed([*enumerate(sizes)])
-    ]
-    return F.pad(tensor, [amount for n in missing for amount in (0, n)], value=fill)
+    """The tensor with these sizes in the first dimensions, filled up at their ends."""
+    # F.pad takes two numbers for each dimension, before and after, and the last dimension first.
+    padding = [0, 0] * (tensor.ndim - len(sizes))
+    for dim in reversed(range(len(sizes))):
+        padding += [0, sizes[dim] - tensor.shape[dim]]
+    return F.pad(tensor, padding, value=fill)
 
 
-def _of_all(parts: dict[str, Tensor], per_rank: list[int]) -> dict[str, Tensor]:
-    """The lists of all ranks end to end, ``per_rank`` of each, by one collective. All ranks must
-    send the same shapes.
+def _gather_fields(fields: dict[str, Tensor], lists_per_rank: list[int]) -> dict[str, Tensor]:
+    """Each field of the lists of all ranks, end to end, by one collective.
+
+    Args:
+        fields: ``[B, …]`` each, of this rank. All ranks must send the same shapes.
+        lists_per_rank: how many of the B lists of each rank are no padding.
     """
-    flat = [tensor.unsqueeze(-1).flatten(1) for tensor in parts.values()]
-    ranks = _Gather.apply(torch.cat(flat, dim=1))
-    rows = torch.cat([part[:n] for part, n in zip(ranks, per_rank, strict=True)])
-    each = zip(parts.items(), rows.split([tensor.shape[1] for tensor in flat], dim=1), strict=True)
-    return {
-        name: row.reshape(len(row), *tensor.shape[1:]).to(tensor.dtype)
-        for (name, tensor), row in each
-    }
+    # Side by side as columns of one matrix [B, F]; a field [B] becomes one column.
+    columns = [tensor.unsqueeze(-1).flatten(1) for tensor in fields.values()]
+    ranks = _Gather.apply(torch.cat(columns, dim=1))  # [W, B, F]
+    real = [matrix[:n] for matrix, n in zip(ranks, lists_per_rank, strict=True)]
+    widths = [column.shape[1] for column in columns]
+    gathered = torch.cat(real).split(widths, dim=1)
+    of_all: dict[str, Tensor] = {}
+    for (name, tensor), values in zip(fields.items(), gathered, strict=True):
+        of_all[name] = values.reshape(len(values), *tensor.shape[1:]).to(tensor.dtype)
+    return of_all
 
 
 class _Gather(torch.autograd.Function):
+    """The derivation of the backward pass stands at :func:`gather_lists`."""
+
     @staticmethod
-    def forward(ctx: Any, own: Tensor) -> Tensor:
-        return all_gather(own)
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return all_gather(tensor)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:

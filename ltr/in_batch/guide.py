@@ -42,8 +42,8 @@ def mask_likely_relevant(
         tensor([[ True, False,  True]])
     """
     relevant = mask & (labels > 0)
+    scores_of_relevant = guide_scores.masked_fill(~relevant, torch.inf)
     # One more column of +inf: the minimum of a row without a relevant document, or without columns.
-    lowest = F.pad(guide_scores.masked_fill(~relevant, torch.inf), (0, 1), value=torch.inf).amin(
-        dim=1, keepdim=True
-    )
-    return mask & ~((labels == 0) & (guide_scores > lowest + margin))
+    lowest = F.pad(scores_of_relevant, (0, 1), value=torch.inf).amin(dim=1, keepdim=True)
+    likely_relevant = (labels == 0) & (guide_scores > lowest + margin)
+    return mask & ~likely_relevant

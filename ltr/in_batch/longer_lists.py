@@ -26,9 +26,8 @@ class LongerLists(NamedTuple):
     columns: Tensor  # [C, H], embeddings of the texts they are compared with
     labels: Tensor  # [R, C] float, grades
     mask: Tensor  # [R, C] bool, False where a row must not be compared with a column
-    distances: Tensor | None = (
-        None  # [R, C] float, those of a query to its own documents, NaN elsewhere
-    )
+    # [R, C] float, those of a query to its own documents, NaN elsewhere; None without any
+    distances: Tensor | None = None
 
 
 def queries_against_all(lists: Embedded) -> LongerLists:
@@ -88,20 +87,28 @@ def queries_against_all(lists: Embedded) -> LongerLists:
             "queries_against_all needs lists with queries, got none; take all_against_all for groups of texts"
         )
     n_lists, n_docs = lists.mask.shape
-    same = find_duplicates(lists)
-    mask_bc = same.is_first_c & ~same.judged_bc
-    b = torch.arange(n_lists, device=lists.mask.device).unsqueeze(1)
-    own = b, b * n_docs + torch.arange(n_docs, device=b.device)
-    mask_bc[b, same.docs_bn] = False
-    mask_bc[own] = lists.mask
+    device = lists.mask.device
+    row_b1 = torch.arange(n_lists, device=device).unsqueeze(1)
+    own_column_bn = row_b1 * n_docs + torch.arange(n_docs, device=device)
+
+    # Documents of other lists: the first of equal ones, neither judged for the query nor in its list.
+    duplicates = find_duplicates(lists)
+    mask_bc = duplicates.is_first_c & ~duplicates.judged_bc
+    mask_bc[row_b1, duplicates.docs_bn] = False
+    # The query's own documents, as they are in its list.
+    mask_bc[row_b1, own_column_bn] = lists.mask
     labels_bc = lists.labels.new_zeros(mask_bc.shape)
-    labels_bc[own] = lists.labels
+    labels_bc[row_b1, own_column_bn] = lists.labels
+    distances_bc = None
+    if lists.distances is not None:
+        distances_bc = torch.full_like(labels_bc, torch.nan)
+        distances_bc[row_b1, own_column_bn] = lists.distances
     return LongerLists(
-        lists.queries,
-        lists.docs.flatten(0, 1),
-        labels_bc,
-        mask_bc,
-        _distances(lists.distances, own, labels_bc),
+        rows=lists.queries,
+        columns=lists.docs.flatten(0, 1),
+        labels=labels_bc,
+        mask=mask_bc,
+        distances=distances_bc,
     )
 
 
@@ -153,71 +160,79 @@ def all_against_all(lists: Embedded) -> LongerLists:
                 [0., 0., 0., 1.],
                 [0., 0., 1., 0.]])
     """
-    same = find_duplicates(lists)
-    texts, at_bk, real_bk, group_bk, first_t, is_first_t = _end_to_end(lists, same)
-    first_bk = first_t[at_bk]
-    rows_bk = at_bk.unsqueeze(2)
-    columns_bk = at_bk.unsqueeze(1)
+    duplicates = find_duplicates(lists)
+    all_texts = _end_to_end(lists, duplicates)
+    place_bk = all_texts.place_bk
+    group_bk = all_texts.group_bk
+    first_t = all_texts.first_t
+    first_bk = first_t[place_bk]
+    n_texts = len(all_texts.texts)
+    # The square of a list: each of its K texts as a row against each as a column.
+    row_bk1 = place_bk.unsqueeze(2)
+    column_b1k = place_bk.unsqueeze(1)
 
     # Texts of other lists: the first of equal ones, and none that judgements link to the row.
-    mask_tt = is_first_t & ~linked_texts(same.judged_bc, first_bk, group_bk, len(texts))[first_t]
-    # Of its own list a row has the real texts that are not its own.
-    mask_tt[rows_bk, first_bk.unsqueeze(1)] = False
-    mask_tt[rows_bk, columns_bk] = real_bk.unsqueeze(1) & (
-        first_bk.unsqueeze(2) != first_bk.unsqueeze(1)
-    )
+    # Links are known between first places alone, so each row looks at that of its text.
+    linked_tt = linked_texts(duplicates.judged_bc, first_bk, group_bk, n_texts)
+    mask_tt = all_texts.is_first_t & ~linked_tt[first_t]
+    # Of its own list a row has the real texts other than its own text.
+    mask_tt[row_bk1, first_bk.unsqueeze(1)] = False
+    is_other_bkk = first_bk.unsqueeze(2) != first_bk.unsqueeze(1)
+    mask_tt[row_bk1, column_b1k] = all_texts.real_bk.unsqueeze(1) & is_other_bkk
     # Texts outside of a group have no row.
-    mask_tt[at_bk[~group_bk]] = False
+    mask_tt[place_bk[~group_bk]] = False
 
-    own_labels = (group_bk.unsqueeze(2) & group_bk.unsqueeze(1)).to(lists.labels.dtype)
+    both_in_group_bkk = group_bk.unsqueeze(2) & group_bk.unsqueeze(1)
+    own_labels_bkk = both_in_group_bkk.to(lists.labels.dtype)
     if lists.queries is not None:
-        own_labels[:, 0, 1:] = lists.labels
+        own_labels_bkk[:, 0, 1:] = lists.labels
     labels_tt = lists.labels.new_zeros(mask_tt.shape)
-    labels_tt[rows_bk, columns_bk] = own_labels
-    of_queries = None if lists.queries is None else lists.distances
+    labels_tt[row_bk1, column_b1k] = own_labels_bkk
+    distances_tt = None
+    if lists.queries is not None and lists.distances is not None:
+        distances_tt = torch.full_like(labels_tt, torch.nan)
+        distances_tt[place_bk[:, :1], place_bk[:, 1:]] = lists.distances
     return LongerLists(
-        texts,
-        texts,
-        labels_tt,
-        mask_tt,
-        _distances(of_queries, (at_bk[:, :1], at_bk[:, 1:]), labels_tt),
+        rows=all_texts.texts,
+        columns=all_texts.texts,
+        labels=labels_tt,
+        mask=mask_tt,
+        distances=distances_tt,
     )
-
-
-def _distances(own_bn: Tensor | None, places: tuple[Tensor, Tensor], like: Tensor) -> Tensor | None:
-    """Distances of queries to their own documents at their places of a larger matrix, NaN
-    elsewhere; None without any.
-    """
-    return None if own_bn is None else torch.full_like(like, torch.nan).index_put_(places, own_bn)
 
 
 class _EndToEnd(NamedTuple):
-    """The texts of all lists end to end: T texts, queries first; K of each of B lists."""
+    """The texts of all lists end to end: T texts, queries first. Each of B lists has K of them: its
+    query, if there are queries, and then its documents.
+    """
 
     texts: Tensor  # [T, H]
-    at_bk: Tensor  # [B, K] int64, the places of a list's texts among all
+    place_bk: Tensor  # [B, K] int64, the places of a list's texts among all
     real_bk: Tensor  # [B, K] bool, False at the padding
     group_bk: Tensor  # [B, K] bool, the query and its relevant documents
     first_t: Tensor  # [T] int64, the place of the first equal text
     is_first_t: Tensor  # [T] bool, whether that is the text itself
 
 
-def _end_to_end(lists: Embedded, same: Duplicates) -> _EndToEnd:
+def _end_to_end(lists: Embedded, duplicates: Duplicates) -> _EndToEnd:
     n_lists, n_docs = lists.mask.shape
     device = lists.mask.device
     n_queries = 0 if lists.queries is None else n_lists
-    at_bk = n_queries + torch.arange(n_lists * n_docs, device=device).view(n_lists, n_docs)
+    doc_places = n_queries + torch.arange(n_lists * n_docs, device=device)
+    place_bk = doc_places.view(n_lists, n_docs)
     real_bk = lists.mask
     group_bk = lists.mask & (lists.labels > 0)
     texts = lists.docs.flatten(0, 1)
-    first_t = n_queries + same.docs_bn.flatten()
-    is_first_t = same.is_first_c
+    first_t = n_queries + duplicates.docs_bn.flatten()
+    is_first_t = duplicates.is_first_c
     if lists.queries is not None:
-        b = torch.arange(n_lists, device=device)
-        at_bk = torch.cat([b.unsqueeze(1), at_bk], dim=1)
+        # The query stands before the documents of its list, and all queries before all documents.
+        query_places = torch.arange(n_lists, device=device)
+        place_bk = torch.cat([query_places.unsqueeze(1), place_bk], dim=1)
         real_bk = F.pad(real_bk, (1, 0), value=True)
         group_bk = F.pad(group_bk, (1, 0), value=True)
         texts = torch.cat([lists.queries, texts])
-        first_t = torch.cat([same.queries_b, first_t])
-        is_first_t = torch.cat([same.queries_b == b, is_first_t])
-    return _EndToEnd(texts, at_bk, real_bk, group_bk, first_t, is_first_t)
+        first_t = torch.cat([duplicates.queries_b, first_t])
+        is_first_query_b = duplicates.queries_b == query_places
+        is_first_t = torch.cat([is_first_query_b, is_first_t])
+    return _EndToEnd(texts, place_bk, real_bk, group_bk, first_t, is_first_t)

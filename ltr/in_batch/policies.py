@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
 from ltr.in_batch.embedded import Embedded
-from ltr.in_batch.gather import gathered
+from ltr.in_batch.gather import gather_lists
 from ltr.in_batch.guide import mask_likely_relevant
 from ltr.in_batch.longer_lists import LongerLists, all_against_all, queries_against_all
 from ltr.margins import Margin
@@ -31,21 +31,22 @@ class InBatch(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        # Frozen encoders by name: the guide, and those of the margins that a schedule brings, each
-        # loaded once. In a plain dict, and so no submodules: they are neither trained nor saved.
+        # Frozen encoders by name, each loaded once: the guide, and those of margins (a schedule of
+        # losses may bring several). In a plain dict, so they are no submodules, and are neither
+        # trained nor saved.
         self._frozen: dict[str, DualEncoder] = {}
 
     def attach(self, ranker: Ranker) -> None:
         """Called once, before training; an InputError if the ranker does not fit."""
 
-    def load(self, encoder: str, ranker: DualEncoder, option: str) -> None:
-        """Load a frozen dual encoder that reads the ranker's tokens, a guide or that of a margin,
-        unless it is there.
+    def load_frozen(self, encoder: str, ranker: DualEncoder, option: str) -> None:
+        """Load a second dual encoder that reads the ranker's tokens, a guide or that of a margin,
+        and freeze it. Nothing happens if it is loaded already.
 
         Args:
             encoder: run folder, checkpoint, folder, ``package:NAME`` or hub id.
             ranker: whose tokens it reads.
-            option: that named it, for errors.
+            option: the one that named it, for errors.
 
         Raises:
             InputError: if it can't be loaded, has another tokenizer, or has no positions for the
@@ -53,7 +54,7 @@ class InBatch(nn.Module):
         """
         if encoder in self._frozen:
             return
-        # It reads what is laid out for the ranker: prompts and cuts are those of the ranker.
+        # It reads texts as they are laid out for the ranker, with the ranker's prompts and cuts.
         changes = {
             "query_prompt": "",
             "doc_prompt": "",
@@ -67,25 +68,26 @@ class InBatch(nn.Module):
             frozen = ranker_named(encoder, option, "embeddings", changes=changes)
         except InputError as error:
             raise InputError(error.message, option=option) from None
-        assert isinstance(frozen, DualEncoder), "it was asked for by what it needs"
-        for own, other in zip(frozen.reads.tokenizers, ranker.reads.tokenizers, strict=True):
-            if own.get_vocab() != other.get_vocab():
-                rule = f"must have its tokenizer, but {encoder!r} has another"
+        assert isinstance(frozen, DualEncoder), "ranker_named gives one of the form asked for"
+        tokenizers = zip(frozen.reads.tokenizers, ranker.reads.tokenizers, strict=True)
+        for frozen_tokenizer, ranker_tokenizer in tokenizers:
+            if frozen_tokenizer.get_vocab() != ranker_tokenizer.get_vocab():
                 raise InputError(
-                    f"an encoder beside the ranker reads its token ids and {rule}", option=option
+                    f"an encoder beside the ranker reads its token ids and must have its tokenizer, but {encoder!r} has another",
+                    option=option,
                 )
-        self._frozen[encoder] = (
-            frozen.eval().requires_grad_(False).to(next(ranker.parameters()).device)
-        )
+        device = next(ranker.parameters()).device
+        self._frozen[encoder] = frozen.eval().requires_grad_(False).to(device)
 
     @abstractmethod
     def forward(
         self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None
     ) -> ScoredLists:
-        """The lists that the loss and the margin policy see, with what this policy wants."""
+        """The lists that the loss and the margin policy see, with what the margin policy wants."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        for encoder in self._frozen.values():  # they move to the device with their policy
+        # Of nn.Module, behind .to(device): the frozen encoders move with their policy.
+        for encoder in self._frozen.values():
             encoder._apply(fn)
         return super()._apply(fn, recurse)
 
@@ -96,33 +98,51 @@ class OwnLists(InBatch):
     def forward(
         self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None
     ) -> ScoredLists:
-        own = ScoredLists(batch.labels, batch.labels, batch.mask, batch.distances)
-        if not isinstance(ranker, DualEncoder):
-            scores, embeddings = (
-                ranker.represent(batch) if ranker.gives_embeddings else (ranker(batch), None)
-            )
-            return own._replace(scores=scores, embeddings=embeddings)
+        if isinstance(ranker, DualEncoder):
+            return self._of_dual_encoder(ranker, batch, margin)
+        embeddings = None
+        if ranker.gives_embeddings:
+            scores, embeddings = ranker.represent(batch)
+        else:
+            scores = ranker(batch)
+        return ScoredLists(scores, batch.labels, batch.mask, batch.distances, embeddings)
+
+    def _of_dual_encoder(
+        self, ranker: DualEncoder, batch: RankingBatch, margin: Margin | None
+    ) -> ScoredLists:
         scores, queries, docs = ranker.score_lists(batch)
-        own = own._replace(scores=scores, embeddings=docs, queries=queries)
-        if margin is None:
-            return own
-        with torch.no_grad():
-            if margin.encoder is not None:
-                own = own._replace(frozen=self._frozen[margin.encoder].score_lists(batch)[1:])
-            if margin.wants_distances:
-                now = ranker.distance(queries.unsqueeze(1), docs).squeeze(1)
-                own = own._replace(distances=_mined_or_current(batch.distances, now, batch.labels))
-        return own
+        frozen = None
+        distances = batch.distances
+        if margin is not None:
+            with torch.no_grad():
+                if margin.encoder is not None:
+                    encoder = self._frozen[margin.encoder]
+                    _, frozen_queries, frozen_docs = encoder.score_lists(batch)
+                    frozen = (frozen_queries, frozen_docs)
+                if margin.wants_distances:
+                    current = ranker.distance(queries.unsqueeze(1), docs).squeeze(1)
+                    distances = _mined_or_current(batch.distances, current, batch.labels)
+        return ScoredLists(
+            scores=scores,
+            labels=batch.labels,
+            mask=batch.mask,
+            distances=distances,
+            embeddings=docs,
+            queries=queries,
+            frozen=frozen,
+        )
 
 
-def _mined_or_current(mined: Tensor | None, now: Tensor, labels: Tensor) -> Tensor:
-    """Distances ``[R, C]``: mined ones where a document has label 0 and one is known, else those of
-    now.
+def _mined_or_current(mined: Tensor | None, current: Tensor, labels: Tensor) -> Tensor:
+    """Distances ``[R, C]``: the mined one where a document has label 0 and one is known, else that
+    of the current embeddings.
     """
-    return now if mined is None else torch.where(mined.isnan() | (labels != 0), now, mined)
+    if mined is None:
+        return current
+    return torch.where(mined.isnan() | (labels != 0), current, mined)
 
 
-class _Longer(InBatch):
+class _LongerListsPolicy(InBatch):
     """What the policies of longer lists share. For dual encoders.
 
     With several processes the embeddings of all are gathered with their gradient
@@ -144,12 +164,12 @@ class _Longer(InBatch):
     def attach(self, ranker: Ranker) -> None:
         """See :meth:`InBatch.attach`; also loads the guide."""
         if not isinstance(ranker, DualEncoder):
-            name = type(self).__name__
-            got = type(ranker).__name__
-            message = f"{name} ranks embeddings and needs a DualEncoder, got {got}; remove in_batch"
-            raise InputError(message, option="in_batch")
+            raise InputError(
+                f"{type(self).__name__} ranks embeddings and needs a DualEncoder, got {type(ranker).__name__}; remove in_batch",
+                option="in_batch",
+            )
         if self.guide is not None:
-            self.load(self.guide, ranker, "guide")
+            self.load_frozen(self.guide, ranker, "guide")
 
     def forward(
         self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None
@@ -157,73 +177,77 @@ class _Longer(InBatch):
         assert isinstance(ranker, DualEncoder), "attach has checked it"
         wants_distances = margin is not None and margin.wants_distances
         encoder = None if margin is None else margin.encoder
-        lists = self._embedded(ranker, batch, wants_distances)
+        lists = self._embed_longer_lists(ranker, batch, wants_distances)
         scores = ranker.score(lists.rows, lists.columns)
         mask = lists.mask
         distances = None
         frozen = None
         with torch.no_grad():
-            seen = {
-                name: self._embedded(one, batch)
-                for name, one in self._frozen.items()
-                if name in (self.guide, encoder)
-            }
+            # By name: the guide may also be the encoder of the margin, and then embeds once.
+            frozen_lists: dict[str, LongerLists] = {}
+            for name, frozen_encoder in self._frozen.items():
+                if name in (self.guide, encoder):
+                    frozen_lists[name] = self._embed_longer_lists(frozen_encoder, batch)
             if self.guide is not None:
-                rows, columns, *_ = seen[self.guide]
-                guide_scores = self._frozen[self.guide].score(rows, columns)
+                of_guide = frozen_lists[self.guide]
+                guide_scores = self._frozen[self.guide].score(of_guide.rows, of_guide.columns)
                 mask = mask_likely_relevant(mask, lists.labels, guide_scores, self.guide_margin)
             if encoder is not None:
-                rows, columns, *_ = seen[encoder]
-                frozen = rows, columns.unsqueeze(0)
+                of_encoder = frozen_lists[encoder]
+                frozen = (of_encoder.rows, of_encoder.columns.unsqueeze(0))
             if wants_distances:
-                distances = _mined_or_current(
-                    lists.distances, ranker.distance(lists.rows, lists.columns), lists.labels
-                )
+                current = ranker.distance(lists.rows, lists.columns)
+                distances = _mined_or_current(lists.distances, current, lists.labels)
         return ScoredLists(
-            scores,
-            lists.labels,
-            mask,
-            distances,
-            lists.columns.unsqueeze(0),
-            lists.rows,
-            frozen,
+            scores=scores,
+            labels=lists.labels,
+            mask=mask,
+            distances=distances,
+            embeddings=lists.columns.unsqueeze(0),
+            queries=lists.rows,
+            frozen=frozen,
             shared=True,
         )
 
-    def _embedded(
+    def _embed_longer_lists(
         self, encoder: DualEncoder, batch: RankingBatch, with_distances: bool = False
     ) -> LongerLists:
+        """Embed the batch, gather those of all processes, and make longer lists of them."""
         queries, docs = encoder.embed(batch)
-        prompts = [form.prompt for form in encoder.reads]
-        if queries is None and prompts[0] != prompts[1]:
-            came = f"the ranker has two, {prompts[0]!r} and {prompts[1]!r}; set query_prompt and doc_prompt to the same"
-            raise InputError(f"texts without queries are read with one prompt, but {came}")
-        assert batch.docs is not None, "embed has read them"
-        keys = torch.zeros_like(batch.doc_rows).masked_scatter(batch.mask, batch.docs.keys())
-        own = (
-            batch.labels,
-            batch.mask,
-            batch.query_rows,
-            batch.doc_rows,
-            batch.judged_rows,
-            keys,
-            batch.judged_keys,
-        )
-        distances = None
-        if with_distances:  # on all ranks, also where one of them has none
-            distances = (
-                torch.full_like(batch.labels, torch.nan)
-                if batch.distances is None
-                else batch.distances
+        query_prompt = encoder.reads.queries.prompt
+        doc_prompt = encoder.reads.docs.prompt
+        if queries is None and query_prompt != doc_prompt:
+            raise InputError(
+                f"texts without queries are read with one prompt, but the ranker has two, {query_prompt!r} and {doc_prompt!r}; set query_prompt and doc_prompt to the same"
             )
-        return self.longer_lists(gathered(Embedded(queries, docs, *own, distances)))
+        assert batch.docs is not None, "embed has read them"
+        doc_keys = torch.zeros_like(batch.doc_rows).masked_scatter(batch.mask, batch.docs.keys())
+        distances = None
+        if with_distances:
+            distances = batch.distances
+            if distances is None:
+                # Other ranks may have some, and all must gather the same fields.
+                distances = torch.full_like(batch.labels, torch.nan)
+        lists = Embedded(
+            queries=queries,
+            docs=docs,
+            labels=batch.labels,
+            mask=batch.mask,
+            query_rows=batch.query_rows,
+            doc_rows=batch.doc_rows,
+            judged_rows=batch.judged_rows,
+            doc_keys=doc_keys,
+            judged_keys=batch.judged_keys,
+            distances=distances,
+        )
+        return self.longer_lists(gather_lists(lists))
 
     @abstractmethod
     def longer_lists(self, lists: Embedded) -> LongerLists:
         """The longer lists of embedded ones."""
 
 
-class OtherQueries(_Longer):
+class OtherQueries(_LongerListsPolicy):
     """Each query is ranked against its own documents and those of all other queries of the batch.
 
     Documents that are judged for the query, and repeated ones, are left out of the others', see
@@ -251,7 +275,7 @@ class OtherQueries(_Longer):
         return queries_against_all(lists)
 
 
-class AllTexts(_Longer):
+class AllTexts(_LongerListsPolicy):
     """Every text of the batch, query or document, is an anchor that is ranked against all texts.
     Texts of one list are a group.
 

@@ -14,7 +14,7 @@ from ltr.errors import InputError
 from ltr.models.cross_encoder import PairWiseBertRanker
 from ltr.models.named import open_ranker
 from ltr.models.ranker import Ranker
-from ltr.processes import rank, summed, together, world_size
+from ltr.processes import by_every_rank, rank, sum_over_ranks, world_size
 from ltr.search.scores import pair_scores
 
 PAIR_TOKENS = 256  # that a judge of no run reads, as a PairWiseBertRanker does in training
@@ -56,13 +56,13 @@ class Judge:
         # [Q, n + 1]: the last column has the score of the relevant document. Other processes fill
         # the rows that are 0 here.
         whole = np.zeros((len(doc_rows), doc_rows.shape[1] + 1), dtype=np.float32)
-        own = together(lambda: self.score_lists(lists) if lists else [])
+        own = by_every_rank(lambda: self.score_lists(lists) if lists else [])
         for place, scores in zip(places, own, strict=True):
             is_negative = doc_rows[place] >= 0
             n_relevant = len(scores) - is_negative.sum()
             whole[place, :-1][is_negative] = scores[n_relevant:]
             whole[place, -1] = scores[:n_relevant].min()
-        whole = summed(whole)
+        whole = sum_over_ranks(whole)
         return whole[:, :-1], whole[:, -1]
 
     def score_lists(self, lists: list[LabelledList]) -> list[np.ndarray]:

@@ -12,7 +12,7 @@ from ltr.data.collection import Collection
 from ltr.errors import InputError
 from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
-from ltr.processes import by_rank_0, together
+from ltr.processes import by_every_rank, by_rank_0
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class RefreshFolders:
 
     def open(self, step: int, collection: Collection) -> MinedNegatives:
         """The negatives of a refresh, on every process."""
-        return together(lambda: MinedNegatives.open(self.of_step(step), collection))
+        return by_every_rank(lambda: MinedNegatives.open(self.of_step(step), collection))
 
     def of_checkpoint(self, in_force: InForce, collection: Collection) -> MinedNegatives:
         """The negatives that a checkpoint was trained on, on every process.
@@ -88,7 +88,7 @@ class RefreshFolders:
                 )
             return MinedNegatives.open(folder, collection)
 
-        return together(opened)
+        return by_every_rank(opened)
 
     def mined(
         self,

@@ -277,7 +277,7 @@ class Checkpoints(Checkpoint):
         ends at once when it is asked to.
         """
         data = data_of(trainer)
-        refreshed = data is not None and data.is_refreshed
+        refreshed = data is not None and data.has_refreshes
         wanted = self._improved or self._is_due or asked or refreshed or _ends(trainer)
         if wanted or time.monotonic() >= self._pays_from:
             self._save(trainer, moment)

@@ -11,14 +11,14 @@ from filelock import FileLock, Timeout
 
 from ltr.checkpoint import (
     BEST,
+    CHECKPOINTS,
     CONFIG,
-    FOLDER,
     LAST,
     NEGATIVES,
     best_checkpoint,
     holds_checkpoints,
     read_checkpoint,
-    to_disk,
+    wait_until_on_disk,
 )
 from ltr.errors import InputError
 
@@ -30,7 +30,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.checkpoints = self.path / FOLDER
+        self.checkpoints = self.path / CHECKPOINTS
         self.last = self.checkpoints / LAST
         self.best = self.checkpoints / BEST
         self.config = self.path / CONFIG
@@ -144,5 +144,5 @@ def second_name(file: Path, target: Path) -> None:
         os.link(file, temporary)
     except OSError:
         shutil.copyfile(file, temporary)
-        to_disk(temporary)
+        wait_until_on_disk(temporary)
     os.replace(temporary, target)

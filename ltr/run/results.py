@@ -15,8 +15,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ltr.data.files import write_whole
 from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
-from ltr.module import RankerModule, data_of, is_trial, measures_start
-from ltr.processes import of_all
+from ltr.module import RankerModule, data_of, is_trial, validates_before_training
+from ltr.processes import gather_objects
 from ltr.run.ceiling import ceiling
 from ltr.run.checkpoints import Best
 from ltr.run.folder import RunFolder
@@ -136,7 +136,7 @@ class RunWriter(Callback):
             return
         self._since = time.perf_counter()
         if trainer.sanity_checking:
-            self._before = _numbers(trainer, "val/") if measures_start(trainer) else {}
+            self._before = _numbers(trainer, "val/") if validates_before_training(trainer) else {}
             for logger in trainer.loggers if self._before else ():
                 logger.log_metrics(
                     {
@@ -159,7 +159,7 @@ class RunWriter(Callback):
         _rewrite(trainer, changed)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        lists = sorted(chain.from_iterable(of_all(self._lists)))
+        lists = sorted(chain.from_iterable(gather_objects(self._lists)))
         if not trainer.is_global_zero or is_trial(trainer):
             return
         run = RunFolder(trainer.default_root_dir)
@@ -179,7 +179,7 @@ class RunWriter(Callback):
         log_results(trainer.loggers, run)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        lists = sorted(chain.from_iterable(of_all(self._lists)))
+        lists = sorted(chain.from_iterable(gather_objects(self._lists)))
         if trainer.is_global_zero and not is_trial(trainer):
             prediction = RunFolder(trainer.default_root_dir).prediction
             self._write_ranking(trainer, prediction, lists)
@@ -203,18 +203,22 @@ class RunWriter(Callback):
         data = data_of(trainer)
         assert data is not None and isinstance(pl_module, RankerModule)
         split = {"val/": "dev", "test/": "test"}[prefix]
-        pools = data.pools(split)
+        batches = data.eval_batches(split)
         return _numbers(trainer, prefix) | {
-            "conventions": {metric.measure: metric.convention for metric in pl_module.measures},
+            "conventions": {
+                metric.measure: metric.convention for metric in pl_module.ranking_metrics
+            },
             "lower_is_better": [
-                metric.measure for metric in pl_module.measures if metric.measured.lower_is_better
+                metric.measure
+                for metric in pl_module.ranking_metrics
+                if metric.measured.lower_is_better
             ],
             **data.conventions(),
-            "evaluated": data.evaluated(split),
+            "evaluated": data.evaluation_digests(split),
             **(
                 {}
-                if pools is None or data.corpus is not None
-                else {"ceiling": ceiling(pl_module.measures, pools)}
+                if batches is None or data.corpus is not None
+                else {"ceiling": ceiling(pl_module.ranking_metrics, batches)}
             ),
             "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
             "seconds": round(time.perf_counter() - self._started, 3),

@@ -20,7 +20,7 @@ from ltr.data.query_lists import QueryLists, grades_of
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
-from ltr.processes import barrier, of_all, rank, shared_folder, world_size
+from ltr.processes import barrier, gather_objects, rank, shared_folder, world_size
 from ltr.search.approximate import empty_index
 from ltr.search.shards import Shards, encode_everywhere, encode_shard
 
@@ -144,7 +144,7 @@ def search_corpus(
         )
         n_docs = TRIAL_DOCS
         factory = "Flat"
-    asked = np.unique(np.concatenate(of_all(query_rows)))
+    asked = np.unique(np.concatenate(gather_objects(query_rows)))
     if len(asked) == 0:
         return QueryLists.from_rows([], [], [])
     queries, docs = corpus.reads

@@ -15,7 +15,15 @@ from torch import nn
 
 from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
-from ltr.processes import all_gather, device, of_all, rank, summed, together, world_size
+from ltr.processes import (
+    all_gather,
+    by_every_rank,
+    device,
+    gather_objects,
+    rank,
+    sum_over_ranks,
+    world_size,
+)
 from ltr.search.embeddings import DOCS, checked_sum
 from ltr.search.encode import encode, encode_in_memory, share
 from ltr.search.exact import QUERIES, keys, unkeyed
@@ -65,8 +73,8 @@ class Shards:
         self._docs = docs
         self._factory = factory
         self._numbers = np.append(rows, -1)  # so that a document that was not found, -1, stays -1
-        own_sum = together(lambda: checked_sum(docs, "embeddings", rows))
-        shares = of_all((len(docs), own_sum))
+        own_sum = by_every_rank(lambda: checked_sum(docs, "embeddings", rows))
+        shares = gather_objects((len(docs), own_sum))
         self.count = sum(count for count, _ in shares)
         total = np.sum([share_sum for _, share_sum in shares], axis=0)
         mean = (total / max(1, self.count)).astype(np.float32)
@@ -74,7 +82,7 @@ class Shards:
         self._flat = build()
         self._index = self._flat
         if factory != "Flat":
-            self._index = together(lambda: build(factory) if len(docs) else self._flat)
+            self._index = by_every_rank(lambda: build(factory) if len(docs) else self._flat)
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The k best documents of each query, best first; of equal scores the larger row first.
@@ -128,8 +136,10 @@ class Shards:
             both[some] = np.stack(
                 self.similarity.of_pairs(queries[at[some]], self._docs[places[some]]), axis=1
             )
-        assert sum(of_all(len(own))) == len(doc_rows), "every document of a pair is in one share"
-        scores, distances = summed(both).T.copy()
+        assert sum(gather_objects(len(own))) == len(doc_rows), (
+            "every document of a pair is in one share"
+        )
+        scores, distances = sum_over_ranks(both).T.copy()
         return scores, distances
 
     def recall(self, queries: np.ndarray, k: int) -> float:
@@ -169,8 +179,8 @@ def encode_shard(
     """
     whole = np.arange(len(store) if count is None else count)
     rows = np.sort(share(store, form, whole, rank(), world_size()))
-    docs = together(lambda: encode(encoder, store, form, file, rows) if len(rows) else None)
-    dim = max(of_all(0 if docs is None else docs.shape[1]))
+    docs = by_every_rank(lambda: encode(encoder, store, form, file, rows) if len(rows) else None)
+    dim = max(gather_objects(0 if docs is None else docs.shape[1]))
     return np.empty((0, dim), dtype=np.float32) if docs is None else docs, rows
 
 
@@ -193,8 +203,8 @@ def encode_everywhere(
         raise ValueError("there must be at least one text to encode, got none")
     places = share(store, form, rows, rank(), world_size())
     own = encode_in_memory(encoder, store, form, rows[places]) if len(places) else None
-    dim = max(of_all(0 if own is None else own.shape[1]))
+    dim = max(gather_objects(0 if own is None else own.shape[1]))
     whole = np.zeros((len(rows), dim), dtype=np.float32)
     if own is not None:
         whole[places] = own
-    return summed(whole)
+    return sum_over_ranks(whole)

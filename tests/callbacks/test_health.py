@@ -104,7 +104,7 @@ class Named(RankingDataModule):
     def state_dict(self):
         return {}
 
-    def pools(self, split):
+    def eval_batches(self, split):
         return None
 
     def names(self, split):

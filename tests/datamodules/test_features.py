@@ -12,7 +12,7 @@ import torch
 
 from ltr.data.formats import FeatureVectors
 from ltr.datamodules import FeatureDataModule
-from ltr.datamodules.features import _close
+from ltr.datamodules.features import _equal_but_for_rounding
 from ltr.errors import InputError
 from tests.conftest import write_letor
 from tests.datasets import data_module
@@ -92,7 +92,7 @@ def test_lists_of_one_length_share_a_batch(letor_folder):
 
 def test_measured_lists_are_whole_and_only_once_each(letor_folder):
     data = opened(letor_folder, list_size=3, eval_batch_size=5)
-    lists = [one for batch in data.pools("dev").batches for one in batch]
+    lists = [one for batch in data.eval_batches("dev").batches for one in batch]
     assert sorted(one.query_row for one in lists) == list(range(24))
     assert sorted(np.concatenate([one.doc_rows for one in lists])) == list(
         range(len(data.split("dev").labels))
@@ -107,7 +107,7 @@ def test_normalisation_is_fitted_on_train_alone(letor_folder):
         batches = (
             data.train.collator.features
             if split == "train"
-            else data.pools(split).collator.features
+            else data.eval_batches(split).collator.features
         )
         np.testing.assert_allclose(batches, expected, rtol=1e-4, atol=1e-5)
 
@@ -134,7 +134,8 @@ def test_states_of_a_normalisation_are_compared_but_for_rounding(tmp_path, letor
     fewer = opened(
         write_letor(tmp_path, n_queries=3), normalise=["quantile"]
     ).normalisation.state_dict()
-    assert _close(state, rounded) and not _close(state, fewer)
+    assert _equal_but_for_rounding(state, rounded)
+    assert not _equal_but_for_rounding(state, fewer)
 
 
 def test_the_synthetic_set_needs_no_files():
@@ -144,7 +145,9 @@ def test_the_synthetic_set_needs_no_files():
     data = opened("synthetic", list_size=16, keep="all", batch_size=1)
     sizes = sorted(int(data.train[0, step].mask.sum()) for step in range(len(data.train)))
     assert sizes == [15] * 8 + [16] * 55 and data.n_features == 100
-    assert [len(one.doc_rows) for batch in data.pools("dev").batches for one in batch] == [500]
+    assert [len(one.doc_rows) for batch in data.eval_batches("dev").batches for one in batch] == [
+        500
+    ]
     assert not np.array_equal(
         opened("synthetic", seed=1).split("train").features, data.split("train").features
     )

@@ -26,16 +26,16 @@ def test_labelled_texts_are_queries_against_the_others_of_their_split(labelled, 
         and len(data.corpus.queries) == len(data.corpus.docs) == 15
         and data.corpus.depth == 4
     )
-    lists = [one for batch in data.pools("dev").batches for one in batch]
+    lists = [one for batch in data.eval_batches("dev").batches for one in batch]
     assert sorted(one.query_row for one in lists) == list(range(15))
     assert all(len(one.judged_rows) == 4 and one.query_row not in one.judged_rows for one in lists)
     assert all(batch.queries is not None for batch in data.val_dataloader())
     data.setup("test")
     assert {text.split()[1] for text in data.collection.corpus.texts} == {"test"} and len(
-        data.pools("test").batches
+        data.eval_batches("test").batches
     ) == 3
     with caplog.at_level(logging.INFO, "ltr"):
-        assert opened(labelled, kind=LabelDataModule).pools("dev") is None
+        assert opened(labelled, kind=LabelDataModule).eval_batches("dev") is None
         (labelled / "dev.tsv").unlink()
         assert (
             opened(labelled, kind=LabelDataModule, candidates="corpus", depth=4).val_dataloader()
@@ -63,7 +63,7 @@ def test_a_split_that_is_not_measured_is_not_looked_at(labelled):
     )
     data.prepare_data()
     data.setup("test")
-    assert len(data.pools("test").batches) == 1
+    assert len(data.eval_batches("test").batches) == 1
     data.trainer.state.fn = "validate"
     with pytest.raises(InputError, match="no two texts have the same label"):
         data.prepare_data()

@@ -1,4 +1,4 @@
-"""What is evaluated: pools, or a search of the corpus."""
+"""What is evaluated of a collection: candidates, or a search of the corpus."""
 
 import pytest
 
@@ -84,12 +84,12 @@ def test_what_others_may_know_of_the_data(collection_folder, letor_folder):
         == data.collection.judgements("dev").query_rows.tolist()
     )
     assert data.query_rows_of_rank("test").tolist() == []  # not set up
-    pools = data_module(GroupDataModule, str(collection_folder), reads=reads)
-    pools.setup("fit")
+    groups = data_module(GroupDataModule, str(collection_folder), reads=reads)
+    groups.setup("fit")
     assert (
-        pools.corpus is None
-        and pools.needs_in_batch
-        and pools.conventions() == {"candidates": "candidates", "depth": None}
+        groups.corpus is None
+        and groups.needs_in_batch
+        and groups.conventions() == {"candidates": "candidates", "depth": None}
     )
     features = FeatureDataModule(str(letor_folder))
     assert features.corpus is None and not features.needs_in_batch and features.conventions() == {}

@@ -6,7 +6,7 @@ from torch import distributed
 from torch.multiprocessing import spawn
 
 from ltr.in_batch.embedded import Embedded
-from ltr.in_batch.gather import gathered
+from ltr.in_batch.gather import gather_lists
 from tests.rank_gradients import FORMS, LOSSES, SPLITS, differences
 
 
@@ -48,7 +48,7 @@ def _gather(rank: int, folder: str) -> None:
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3
     )
     lists = lists_of(rank)
-    whole = gathered(lists)
+    whole = gather_lists(lists)
     refused = []
     absent = [
         lists._replace(**{name: None})
@@ -56,14 +56,14 @@ def _gather(rank: int, folder: str) -> None:
     ]
     for other in (*absent, lists._replace(docs=lists.docs[..., :1])):
         with pytest.raises(ValueError, match="all ranks must have") as error:
-            gathered(other if rank == 2 else lists)
+            gather_lists(other if rank == 2 else lists)
         refused.append(str(error.value))
-    groups = gathered(
+    groups = gather_lists(
         lists._replace(
             queries=None, judged_rows=None, doc_keys=None, judged_keys=None, distances=None
         )
     )
-    none = gathered(Embedded(*(t[:0] for t in lists)))
+    none = gather_lists(Embedded(*(t[:0] for t in lists)))
     gradients = None
     if (
         rank == 0
@@ -151,11 +151,11 @@ def test_a_rank_gets_the_gradient_of_its_own_part_times_the_ranks_without_the_ot
 
 def test_one_rank_keeps_its_lists(tmp_path):
     lists = lists_of(0)
-    assert gathered(lists) is lists
+    assert gather_lists(lists) is lists
     distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
     )
     try:
-        assert gathered(lists) is lists
+        assert gather_lists(lists) is lists
     finally:
         distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Tests."""
+"""Longer lists: labels, masks and distances by hand, and against a double loop."""
 
 import pytest
 import torch

@@ -176,7 +176,7 @@ def test_judgements_win_over_an_overlay_and_it_may_be_read_twice(
     data, _ = batches(collection_folder, overlay(mined, collection, "relabel", 2.0))
     digest = data.collection.learnable("train").digest()
     data.setup("fit")
-    assert data.collection.learnable("train").digest() == digest == data.content["judgements"]
+    assert data.collection.learnable("train").digest() == digest == data.digests["judgements"]
     both = QueryLists.from_rows([3, 1], [7, 5], [1, 1]).joined(
         QueryLists.from_rows([1, 1, 2], [5, 6, 5], [9, 8, 7])
     )

@@ -10,8 +10,7 @@ import torch
 import yaml
 
 from ltr.__main__ import main
-from ltr.checkpoint import read_checkpoint, write_checkpoint
-from ltr.errors import InputError
+from ltr.checkpoint import write_checkpoint
 from ltr.module import RankerModule
 from ltr.run.checkpoints import Checkpoints
 from ltr.run.folder import RunFolder
@@ -297,18 +296,6 @@ def test_killed_between_the_two_files_of_the_first_validation(config):
     Path("run/checkpoints/last.ckpt").unlink()
     assert fit(config, "run", "--ckpt_path", "last", *same_rate) == 0
     assert all(torch.equal(a, b) for a, b in zip(_weights("run"), _weights("whole"), strict=True))
-
-
-def test_what_a_killed_process_left_is_no_second_name_to_write_by(tmp_path):
-    """Killed between the two files of a validation, a run leaves its new best weights under the
-    name of the temporary file.
-    """
-    best = tmp_path / "best.ckpt"
-    temporary = tmp_path / ".checkpoint.tmp"
-    write_checkpoint({"global_step": 8}, best)
-    temporary.hardlink_to(best)
-    write_checkpoint({"global_step": 16}, temporary)
-    assert [torch.load(file)["global_step"] for file in (best, temporary)] == [8, 16]
 
 
 class _Clock:
@@ -720,15 +707,6 @@ def test_a_checkpoint_is_never_code(config, tmp_path, capsys):
         assert "can't be read (UnpicklingError)" in told(capsys)
         assert fit(config, "run", "--init_from", str(path)) == 2
     assert not Path("PWNED").exists()
-
-
-def test_weights_without_a_checkpoint_are_refused():
-    torch.save({"state_dict": {}}, "own.ckpt")
-    try:
-        with pytest.raises(InputError, match="no Lightning checkpoint"):
-            read_checkpoint("own.ckpt")
-    finally:
-        Path("own.ckpt").unlink()
 
 
 def test_a_damaged_tensor_is_not_taken_for_weights(config, capsys):

@@ -137,7 +137,7 @@ def digests(folder, backbone, split="test", **options):
         TripletDataModule, str(folder), reads=DualEncoder(backbone, max_length=24).reads, **options
     )
     data.setup("test" if split == "test" else "validate")
-    return data.evaluated(split)
+    return data.evaluation_digests(split)
 
 
 def test_what_was_evaluated_is_told_by_its_content(tmp_path, backbone):
@@ -171,7 +171,7 @@ def test_features_that_were_evaluated(tmp_path):
     def digest(folder, **options):
         data = data_module(FeatureDataModule, str(folder), **options)
         data.setup("test")
-        return data.evaluated("test")
+        return data.evaluation_digests("test")
 
     base = digest(write_letor(tmp_path / "one"))
     assert (

@@ -19,7 +19,7 @@ from ltr.data.query_lists import QueryLists
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
-from ltr.processes import by_rank_0, rank, world_size
+from ltr.processes import rank, world_size
 from ltr.search import evaluation as room
 from ltr.search.approximate import FaissIndex
 from ltr.search.evaluation import SearchedCorpus, found_batch, search_corpus
@@ -226,22 +226,11 @@ def test_a_search_that_fails_leaves_nothing(world, tmp_path):
 # Two processes
 
 
-def _fail() -> None:
-    assert rank() == 0
-    raise InputError("no such index", option="index")
-
-
 def _search(number: int, store: str, backbone: str, collection: str, index: str, out: str) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=number, world_size=2
     )
     assert (rank(), world_size()) == (number, 2)
-    assert by_rank_0(lambda: number + 5) == 5
-    with pytest.raises(
-        InputError, match="no such index"
-    ) as caught:  # on both: the other would wait forever
-        by_rank_0(_fail)
-    assert caught.value.option == "index"
     model, corpus, _ = made(backbone, collection, index=index)
     encoded = []
     model.doc_tower.register_forward_hook(

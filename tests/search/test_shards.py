@@ -16,7 +16,7 @@ from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.processes import rank, together, world_size
+from ltr.processes import by_every_rank, rank, world_size
 from ltr.search import embeddings, exact, shards
 from ltr.search.encode import encode
 from ltr.search.index import DenseIndex
@@ -73,7 +73,7 @@ def corpus(
 
 def tiles() -> list[tuple[object, str, int]]:
     """So small that there are many, of queries, documents and what is exchanged."""
-    return [(exact, "QUERIES", 10), (exact, "DOCS", 32), (embeddings, "DOCS", 32), (shards, "DOCS", 7), (processes, "SUMMED", 11),
+    return [(exact, "QUERIES", 10), (exact, "DOCS", 32), (embeddings, "DOCS", 32), (shards, "DOCS", 7), (processes, "ROWS_AT_ONCE", 11),
             (shards, "QUERIES", 5)]  # fmt: skip
 
 
@@ -247,7 +247,7 @@ def _process(number: int, count: int, out: Path, backbone: str, folder: str) -> 
         encode_shard(
             *read(backbone, folder), out / ("none" if number == 1 else ".") / f"again-{number}.npy"
         )
-    assert together(lambda: number) == number
+    assert by_every_rank(lambda: number) == number
     torch.distributed.destroy_process_group()
 
 

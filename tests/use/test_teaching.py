@@ -117,12 +117,12 @@ def test_labels_are_scores(kind, scores, collection_folder, backbone):
         return values[docs.tolist().index(doc)]
 
     batches(data, score)
-    assert data.teaches and data.content["labels"]
+    assert data.has_teacher_scores and data.digests["labels"]
     wide = data_module(kind, str(collection_folder), scores=str(scores), deviation=3.0, reads=reads)
     wide.prepare_data()
     wide.setup("fit")
     batches(wide, lambda *pair: score(*pair) * 3 / stored.deviation)
-    assert wide.content["labels"] != data.content["labels"]
+    assert wide.digests["labels"] != data.digests["labels"]
 
 
 @pytest.mark.parametrize(

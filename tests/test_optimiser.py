@@ -1,0 +1,49 @@
+"""The groups of AdamW, and the course of the learning rate."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from ltr.optimiser import adamw, rate_factor
+
+
+def test_matrices_decay_vectors_do_not_and_numbers_have_a_rate_of_their_own():
+    matrix = nn.Parameter(torch.ones(2, 2))
+    vector = nn.Parameter(torch.ones(2))
+    number = nn.Parameter(torch.ones(()))
+    frozen = nn.Parameter(torch.ones(2, 2), requires_grad=False)
+    groups = adamw([number, matrix, frozen, vector], 2e-5, 0.1, None).param_groups
+    assert [(group["lr"], group["weight_decay"]) for group in groups] == [
+        (2e-5, 0.1),
+        (2e-5, 0.0),
+        (1e-3, 0.0),
+    ]
+    for group, expected in zip(groups, (matrix, vector, number), strict=True):
+        (parameter,) = group["params"]
+        assert parameter is expected
+
+
+def test_numbers_never_have_a_lower_rate_than_the_others():
+    (group,) = adamw([nn.Parameter(torch.ones(()))], 0.5, 0.1, None).param_groups
+    assert group["lr"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("total", "warmup", "decay", "expected"),
+    [
+        # 2 of 6 steps rise; then (6 − step) / 4.
+        (6, 0.25, True, [0, 1 / 2, 1, 3 / 4, 2 / 4, 1 / 4, 0, 0]),
+        (6, 0.25, False, [0, 1 / 2, 1, 1, 1, 1, 1, 1]),
+        (4, 0.0, True, [1, 3 / 4, 2 / 4, 1 / 4, 0]),
+        # The last step does not belong to the rise, or a run of one step would learn nothing.
+        (1, 1.0, True, [1, 0]),
+        (3, 1.0, True, [0, 1 / 2, 1, 0]),
+        # There is no last step to rise or fall by.
+        (math.inf, 0.5, True, [1, 1, 1]),
+    ],
+)
+def test_the_rate_by_hand(total, warmup, decay, expected):
+    factor = rate_factor(total, warmup, decay)
+    assert [factor(step) for step in range(len(expected))] == expected

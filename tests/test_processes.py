@@ -1,0 +1,111 @@
+"""Processes that work together: what each gets of the others, and errors that reach all (gloo on
+CPU).
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+from torch import distributed
+from torch.multiprocessing import spawn
+
+from ltr import processes
+from ltr.errors import InputError
+from ltr.processes import (
+    all_gather,
+    barrier,
+    by_every_rank,
+    by_rank_0,
+    device,
+    gather_objects,
+    rank,
+    shared_folder,
+    sum_over_ranks,
+    world_size,
+)
+
+
+def _refused() -> None:
+    raise InputError(f"refused at {rank()}", option="index")
+
+
+def _refused_at_1() -> None:
+    if rank() == 1:
+        _refused()
+
+
+def _work_together(number: int, root: str) -> None:
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{root}/store", rank=number, world_size=2
+    )
+    assert (rank(), world_size(), device().type) == (number, 2, "cpu")
+
+    assert by_rank_0(lambda: number + 5) == 5
+    assert by_every_rank(lambda: number + 5) == number + 5
+    # On both ranks: the other would wait forever.
+    with pytest.raises(InputError, match="refused at 0") as caught:
+        by_rank_0(_refused)
+    assert caught.value.option == "index"
+    with pytest.raises(InputError, match="refused at 1"):
+        by_every_rank(_refused_at_1)
+    with pytest.raises(InputError, match="refused at 0"):  # that of the first rank
+        by_every_rank(_refused)
+
+    assert gather_objects("ab"[number]) == ["a", "b"]
+    assert all_gather(torch.tensor([number, 7])).tolist() == [[0, 7], [1, 7]]
+    # 5 rows in parts of 2: 0 to 4 at rank 0, ten times as much at rank 1.
+    processes.ROWS_AT_ONCE = 2
+    array = np.arange(5.0) * (1 if number == 0 else 10)
+    assert sum_over_ranks(array) is array
+    assert array.tolist() == [0, 11, 22, 33, 44]
+
+    with shared_folder(Path(root), "part") as folder:
+        (folder / str(number)).touch()
+        barrier()
+        assert sorted(file.name for file in folder.iterdir()) == ["0", "1", "lock"]
+        barrier()
+    distributed.destroy_process_group()
+
+
+def test_two_processes_work_together(tmp_path):
+    spawn(_work_together, args=(str(tmp_path),), nprocs=2)
+    assert [file.name for file in tmp_path.iterdir() if file.is_dir()] == []
+
+
+def test_one_process_needs_no_other():
+    array = np.arange(3.0)
+    assert (rank(), world_size(), device().type) == (0, 1, "cpu")
+    assert by_rank_0(lambda: 5) == 5
+    assert by_every_rank(lambda: 5) == 5
+    assert gather_objects("a") == ["a"]
+    assert all_gather(torch.tensor([3, 4])).tolist() == [[3, 4]]
+    assert sum_over_ranks(array).tolist() == [0, 1, 2]
+    barrier()
+    for call in (by_rank_0, by_every_rank):
+        with pytest.raises(InputError, match="refused at 0"):
+            call(_refused)
+
+
+def test_a_new_folder_replaces_those_of_killed_runs_alone(tmp_path):
+    """A killed run leaves a lock that nobody holds; a folder without a lock is none of ours."""
+    killed = tmp_path / "part-killed"
+    alive = tmp_path / "part-alive"
+    for folder in (killed, alive):
+        folder.mkdir()
+        (folder / "lock").touch()
+    of_user = tmp_path / "part-of-the-user"
+    other = tmp_path / "other-killed"
+    for folder in (of_user, other):
+        folder.mkdir()
+    (other / "lock").touch()
+    with FileLock(alive / "lock"), shared_folder(tmp_path, "part") as new:
+        assert sorted(tmp_path.iterdir()) == sorted([alive, of_user, other, new])
+    assert sorted(tmp_path.iterdir()) == sorted([alive, of_user, other])
+
+
+def test_a_folder_goes_after_an_error_too(tmp_path):
+    with pytest.raises(InputError, match="refused"), shared_folder(tmp_path / "new", "part"):
+        _refused()
+    assert list((tmp_path / "new").iterdir()) == []
