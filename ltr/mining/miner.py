@@ -128,7 +128,7 @@ class Miner:
                 counts_of_queries = np.diff(self.judged.offsets)
                 places = np.repeat(np.arange(len(self.judged.query_rows)), counts_of_queries)
                 relevant_places = places[relevant]
-                relevant_scores, relevant_distances = shards.pairs(
+                relevant_scores, relevant_distances = shards.of_pairs(
                     embedded_queries, relevant_places, self.judged.doc_rows[relevant]
                 )
                 lowest = np.full(len(embedded_queries), np.inf, np.float32)
@@ -147,7 +147,7 @@ class Miner:
                         "relevant ones; nothing can be mined"
                     )
                 chosen_places, columns = np.nonzero(ids >= 0)
-                _, chosen_distances = shards.pairs(
+                _, chosen_distances = shards.of_pairs(
                     embedded_queries, chosen_places, ids[chosen_places, columns]
                 )
             barrier()  # all processes have read the folder, which now goes
