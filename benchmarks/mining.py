@@ -160,7 +160,7 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
         folder = setting.folder / f"{side.name} {turn}"
         turn = turn + 1
         os.environ["LTR_CACHE"] = str(folder / "cache")  # so that it tokenises
-        miner = Miner(model, collection, judged, recipe, least=0)
+        miner = Miner(model, collection, judged, recipe, min_negatives=0)
         found = miner.mine(
             folder, partial(torch.autocast, "cpu", torch.bfloat16, enabled=side.precision == "bf16")
         )

@@ -70,9 +70,8 @@ class MiningTrainer(Trainer):
         if ckpt_path is not None:
             take_weights(model, ckpt_path, "--ckpt_path")
         callback = mining_of(self)
-        fixed = None if callback is None else callback.miner
-        searching = model.searcher if fixed is None else fixed
-        if not isinstance(searching, DualEncoder):
+        searcher = model.searcher if callback is None else callback.searcher(model)
+        if not isinstance(searcher, DualEncoder):
             hint = (
                 "give the callback HardNegativeMining a miner, or mine with a run of a DualEncoder"
             )
@@ -81,14 +80,19 @@ class MiningTrainer(Trainer):
             )
         datamodule.prepare_data()
         collection = datamodule.collection
-        judge, rescorer = (None, None) if callback is None else callback.scorers(model, collection)
-        least = datamodule.mined_per_row if isinstance(datamodule, TripletDataModule) else 1
+        judge = None
+        rescorer = None
+        if callback is not None:
+            judge, rescorer = callback.judge_and_rescorer(model, collection)
+        min_negatives = 1
+        if isinstance(datamodule, TripletDataModule):
+            min_negatives = datamodule.mined_per_row
         miner = Miner(
-            searching,
+            searcher,
             collection,
             collection.learnable(split),
             recipe,
-            least,
+            min_negatives,
             judge,
             rescorer,
             (datamodule.seed, 0),
@@ -113,7 +117,7 @@ class _Mining(LightningModule):
     ) -> None:
         super().__init__()
         beside = [one.ranker for one in (miner.judge, miner.rescorer) if one is not None]
-        self.models = nn.ModuleList([miner.model, *beside])  # so they are moved
+        self.models = nn.ModuleList([miner.searcher, *beside])  # so they are moved
         self.miner = miner
         self.output = output
         self.trec = trec

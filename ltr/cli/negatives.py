@@ -76,7 +76,7 @@ def diff(first: str, second: str, data: Data, tsv: str | None = None) -> None:
     collection = open_collection(data.path)
     folders = [MinedNegatives.open(Path(path), collection) for path in (first, second)]
     for path, one in zip((first, second), folders, strict=True):
-        if not (one.ids >= 0).any():
+        if not (one.doc_rows >= 0).any():
             raise InputError(f"{path}: there must be a negative to compare, and there is none")
     pairs = side_by_side(*folders)
     for line in _told(pairs, collection):

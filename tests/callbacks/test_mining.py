@@ -281,7 +281,7 @@ def test_a_fixed_miner_serves_a_cross_encoder(tmp_path, collection_folder, backb
         MinedNegatives.open(tmp_path / f"negatives/step={step}", data.collection) for step in (0, 6)
     )
     assert (
-        np.array_equal(first.ids, second.ids)
+        np.array_equal(first.doc_rows, second.doc_rows)
         and first.manifest["weights"] == second.manifest["weights"]
     )
     assert all(torch.equal(a, b) for a, b in zip(before, miner.parameters(), strict=True))
@@ -292,7 +292,7 @@ def test_a_miner_and_a_judge_are_named_by_their_runs(tmp_path, collection_folder
     assert main(configuration(tmp_path, collection_folder, backbone)) == 0
     first = tmp_path / "run"
     last = tmp_path / "run/checkpoints/last.ckpt"
-    miner = HardNegativeMining(miner=str(first)).miner
+    miner = HardNegativeMining(miner=str(first)).fixed_searcher
     best = torch.load(first / "checkpoints/best.ckpt", weights_only=True)["state_dict"]
     assert all(
         torch.equal(value, best[f"ranker.{name}"]) for name, value in miner.state_dict().items()
