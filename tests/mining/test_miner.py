@@ -14,7 +14,6 @@ from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
 from ltr.mining.miner import Miner
-from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.conftest import write_collection
@@ -282,13 +281,6 @@ def test_an_approximate_index_says_what_it_finds(collection, backbone, tmp_path)
     assert exact.manifest["recall"] == 1.0 and 0.2 < rough.manifest["recall"] < 1.0
     with pytest.raises(InputError, match="faiss can build"):
         Miner(model, collection, judged, Recipe(index="IVF8,Falt")).mine(tmp_path)
-
-
-def test_overlap_of_two_refreshes():
-    """Query 0 keeps one of two, query 1 all three, query 2 has none before: (1/2 + 1) / 2."""
-    now = MinedNegatives(np.array([[1, 2, -1], [3, 4, 5], [6, 7, 8]]), np.zeros((3, 3)), {})
-    before = MinedNegatives(np.array([[2, 9, 8], [5, 4, 3], [-1, -1, -1]]), np.zeros((3, 3)), {})
-    assert now.overlap(before) == 0.75
 
 
 def test_the_overlap_of_a_sample_is_1_for_the_same_weights_and_that_of_brute_force_for_others(
