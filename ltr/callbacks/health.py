@@ -267,9 +267,10 @@ def _scores_are_equal(scores: Tensor, labels: Tensor, mask: Tensor) -> bool:
     low_b = scores.masked_fill(~mask, torch.inf).amin(dim=1)
     is_equal_b = high_b - low_b <= 1e-6 * torch.maximum(high_b.abs(), low_b.abs())
     has_two_labels_b = two_labels(labels, mask)
-    # In one tensor, so that a device is waited for once.
-    is_any_and_all = has_two_labels_b.any() & (is_equal_b | ~has_two_labels_b).all()
-    return bool(is_any_and_all.item())
+    # There is such a list, and none of them has two scores: as one tensor, so that a device is
+    # waited for once.
+    all_are_equal = has_two_labels_b.any() & (is_equal_b | ~has_two_labels_b).all()
+    return bool(all_are_equal.item())
 
 
 def _values(tensors: Sequence[Tensor | None]) -> list[float | None]:

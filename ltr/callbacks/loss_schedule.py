@@ -88,11 +88,11 @@ class LossSchedule(Callback):
                 )
             if change.loss is None and change.margin is None and not change.options:
                 raise _error(number, "give at least one of loss, margin and options, got none")
-            for name, moment in moments.items():  # there is one
+            for name, moment in moments.items():  # of one entry
                 if moment < lowest[name]:
-                    why = (
-                        "changes must be in order" if moment >= 1 else "stage 0 would never be used"
-                    )
+                    why = "changes must be in order"
+                    if moment < 1:
+                        why = "stage 0 would never be used"
                     raise _error(
                         number, f"{name} must be at least {lowest[name]}, got {moment}: {why}"
                     )

@@ -35,7 +35,8 @@ class FaissIndex:
     Attributes:
         index: faiss's own, in the memory of the CPU.
         shape: D documents, H dimensions.
-        on_gpu: a copy on a GPU, which is searched instead; None without a GPU.
+        on_gpu: a copy on a GPU, which is searched instead; None without a GPU, or where faiss has no
+            such index there.
     """
 
     def __init__(self, index: Any, factory: str) -> None:

@@ -33,7 +33,7 @@ class Shards:
     Args:
         docs: ``[n, H]`` float32, may be a memory map: it is read where it is, so it must not
             change. n may be 0.
-        rows: ``[n]`` int64, ascending: their numbers among the D documents. Each document is in one
+        rows: ``[n]`` int64, ascending: their rows among all D documents. Each document is in one
             share.
         similarity: how a query and a document are compared.
         factory: the kind of index, as a faiss factory string; see
@@ -58,13 +58,14 @@ class Shards:
         seed: int = 0,
     ) -> None:
         assert len(docs) == len(rows) and (np.diff(rows) > 0).all(), (
-            "the documents have numbers, which ascend"
+            "each document has a row, and rows ascend"
         )
         self.similarity = similarity
         self._docs = docs
         self._factory = factory
-        # [n + 1]. The −1 at the end is the number of the document at place −1: a search's sign for
-        # "not found" stays what it is. And no document has it, see of_pairs.
+        # [n + 1]: from places among the documents of this process to rows among all, with −1 at the
+        # end. So the place −1, by which a search says that it found nothing, becomes the row −1;
+        # and the place n, where of_pairs looks for a row above all others, has no document's row.
         self._rows = np.append(rows, -1)
         own_sum = together(lambda: checked_sum(docs, "embeddings", rows))
         self.count = sum(of_all(len(docs)))
@@ -122,8 +123,8 @@ class Shards:
             the embeddings as they are, or brought to length 1 under ``cosine``. The same on every
             process.
         """
-        # A document of another process may come to the place n, where the −1 is unequal to it.
         doc_places = np.searchsorted(self._rows[:-1], doc_rows)
+        # Documents of other processes get places, too, but of other rows.
         own_pairs = np.flatnonzero(self._rows[doc_places] == doc_rows)
         n_own = sum(of_all(len(own_pairs)))
         assert n_own == len(doc_rows), "every document of a pair is in one share"
