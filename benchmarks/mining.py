@@ -51,7 +51,7 @@ from ltr.data.files import new_array, read_array
 from ltr.data.query_lists import QueryLists
 from ltr.mining.filters import Recipe
 from ltr.models.encoder.loading.pretrained import resolve
-from ltr.search.embeddings import DOCS
+from ltr.search.embeddings import DOCS_AT_ONCE
 from ltr.search.shards import Shards
 from ltr.similarity import similarity_of
 from ltr.spans import spans
@@ -93,8 +93,8 @@ def random_map(file: Path, n_docs: int, dim: int) -> np.ndarray:
     """
     rng = np.random.default_rng(0)
     docs = new_array(file, np.float32, (n_docs, dim))
-    block = rng.standard_normal((min(n_docs, DOCS), dim), dtype=np.float32)
-    for span in spans(n_docs, DOCS):
+    block = rng.standard_normal((min(n_docs, DOCS_AT_ONCE), dim), dtype=np.float32)
+    for span in spans(n_docs, DOCS_AT_ONCE):
         docs[span] = block[: span.stop - span.start] + rng.standard_normal(dim, dtype=np.float32)
     docs.flush()
     return read_array(file)
