@@ -171,9 +171,9 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
         ]
         tokenised = sum(count["seconds"] for count in counts)
         note(setting, side, start, found.manifest["seconds"] | {"tokenise": tokenised})
-    ids = found.ids[judged.query_rows]
+    doc_rows = found.doc_rows[judged.query_rows]
     first = np.append(first_rows(collection.corpus.texts)[0], -1)
-    np.save(setting.folder / f"{side.name} negatives.npy", first[ids])
+    np.save(setting.folder / f"{side.name} negatives.npy", first[doc_rows])
 
 
 def theirs(
