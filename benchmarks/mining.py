@@ -51,7 +51,7 @@ from ltr.data.files import new_array, read_array
 from ltr.data.query_lists import QueryLists
 from ltr.mining.filters import Recipe
 from ltr.models.encoder.loading.pretrained import resolve
-from ltr.search.embeddings import DOCS
+from ltr.search.embeddings import DOCS_AT_ONCE
 from ltr.search.shards import Shards
 from ltr.similarity import similarity_of
 from ltr.spans import spans
@@ -93,8 +93,8 @@ def random_map(file: Path, n_docs: int, dim: int) -> np.ndarray:
     """
     rng = np.random.default_rng(0)
     docs = new_array(file, np.float32, (n_docs, dim))
-    block = rng.standard_normal((min(n_docs, DOCS), dim), dtype=np.float32)
-    for span in spans(n_docs, DOCS):
+    block = rng.standard_normal((min(n_docs, DOCS_AT_ONCE), dim), dtype=np.float32)
+    for span in spans(n_docs, DOCS_AT_ONCE):
         docs[span] = block[: span.stop - span.start] + rng.standard_normal(dim, dtype=np.float32)
     docs.flush()
     return read_array(file)
@@ -160,7 +160,7 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
         folder = setting.folder / f"{side.name} {turn}"
         turn = turn + 1
         os.environ["LTR_CACHE"] = str(folder / "cache")  # so that it tokenises
-        miner = Miner(model, collection, judged, recipe, least=0)
+        miner = Miner(model, collection, judged, recipe, min_negatives=0)
         found = miner.mine(
             folder, partial(torch.autocast, "cpu", torch.bfloat16, enabled=side.precision == "bf16")
         )
@@ -171,9 +171,9 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
         ]
         tokenised = sum(count["seconds"] for count in counts)
         note(setting, side, start, found.manifest["seconds"] | {"tokenise": tokenised})
-    ids = found.ids[judged.query_rows]
+    doc_rows = found.doc_rows[judged.query_rows]
     first = np.append(first_rows(collection.corpus.texts)[0], -1)
-    np.save(setting.folder / f"{side.name} negatives.npy", first[ids])
+    np.save(setting.folder / f"{side.name} negatives.npy", first[doc_rows])
 
 
 def theirs(

@@ -27,7 +27,7 @@ from ltr.metrics import RankedLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
 from ltr.models.ranker import check_trained
 from ltr.optimiser import adamw, rate_factor
-from ltr.search.evaluation import found_batch, search_corpus
+from ltr.search.evaluation import batch_of_found, search_corpus
 
 log = logging.getLogger(__name__)
 
@@ -410,7 +410,7 @@ class RankerModule(LightningModule):
         """
         if self._search_results is None:
             return self.ranker(batch), batch
-        return found_batch(self._search_results, batch)
+        return batch_of_found(self._search_results, batch)
 
     def validation_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
         """Count the batch. Returns its scores, lists and per-query values for callbacks that write

@@ -17,16 +17,16 @@ from ltr.pairs.lists import relevant_and_not, two_labels
 
 log = logging.getLogger(__name__)
 
-NAMED = 8  # queries that a warning names, at most
+MOST_NAMED = 8  # queries that a warning names, at most
 
 
-class _Seen(NamedTuple):
-    """A step that has not been checked yet; its tensors stay on the device."""
+class _UncheckedStep(NamedTuple):
+    """A training batch that has not been checked yet; its tensors stay on the device."""
 
     step: int
     query_rows: Tensor
     loss: Tensor
-    gradient_norm: Tensor | None  # None where gradients are only added up
+    gradient_norm: Tensor | None  # None where gradients are only added up to those of later batches
 
 
 class Health(Callback):
@@ -81,9 +81,10 @@ class Health(Callback):
         stop: bool = False,
     ) -> None:
         if every_n_steps < 1 or patience < 1 or collapse < 0:
-            rule = "every_n_steps and patience must be at least 1 and collapse at least 0"
-            came = f"{every_n_steps}, {patience} and {collapse}"
-            raise InputError(f"Health: {rule}, got {came}", option="trainer.callbacks")
+            raise InputError(
+                f"Health: every_n_steps and patience must be at least 1 and collapse at least 0, got {every_n_steps}, {patience} and {collapse}",
+                option="trainer.callbacks",
+            )
         self.every_n_steps = every_n_steps
         self.patience = patience
         self.collapse = collapse
@@ -91,9 +92,11 @@ class Health(Callback):
         self._reset()
 
     def _reset(self) -> None:
-        self._window: list[_Seen] = []
-        self._warned: set[str] = set()
-        self._dead_steps = 0
+        """The state of a run that begins."""
+        self._unchecked: list[_UncheckedStep] = []
+        self._warned: set[str] = set()  # kinds of trouble
+        self._dead_steps = 0  # in a row, up to the last one that was checked
+        # Of the batch at work: its optimiser step, and the norm if that step is done.
         self._step = 0
         self._gradient_norm: Tensor | None = None
 
@@ -104,7 +107,7 @@ class Health(Callback):
             )
         self._reset()
 
-    # Seeing
+    # Collecting
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         self._step = trainer.global_step
@@ -114,9 +117,10 @@ class Health(Callback):
         self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any
     ) -> None:
         gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
-        self._gradient_norm = (
-            torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
-        )
+        if gradients:
+            self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+        else:
+            self._gradient_norm = torch.zeros(())
 
     def on_train_batch_end(
         self,
@@ -127,117 +131,132 @@ class Health(Callback):
         batch_idx: int,
     ) -> None:
         assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
-        seen = pl_module.last_step
-        self._window.append(_Seen(self._step, batch.query_rows, seen.loss, self._gradient_norm))
-        due = self._gradient_norm is not None and trainer.global_step % self.every_n_steps == 0
-        if due or reads_freely(seen.loss):
-            self._look_back(trainer)
-        if due:
-            self._look(pl_module, seen)
-        if self.stop and (due or trainer.world_size == 1):
+        last_step = pl_module.last_step
+        step = _UncheckedStep(self._step, batch.query_rows, last_step.loss, self._gradient_norm)
+        self._unchecked.append(step)
+        is_done = self._gradient_norm is not None  # else gradients are only added up
+        is_due = is_done and trainer.global_step % self.every_n_steps == 0
+        if is_due or reading_is_free(last_step.loss):
+            self._check_steps(trainer)
+        if is_due:
+            self._check_batch(pl_module, last_step)
+        if self.stop and (is_due or trainer.world_size == 1):
             # All ranks reach this line at the same steps, so the reduction does not block.
-            trainer.should_stop |= trainer.strategy.reduce_boolean_decision(
-                bool(self._warned), all=False
-            )
+            has_warned = trainer.strategy.reduce_boolean_decision(bool(self._warned), all=False)
+            trainer.should_stop |= has_warned
 
-    # Looking
+    # Checking
 
-    def _look_back(self, trainer: Trainer) -> None:
+    def _check_steps(self, trainer: Trainer) -> None:
         """Check the losses and gradients since the last time."""
-        window = self._window
-        self._window = []
-        values = _values([x for one in window for x in (one.loss, one.gradient_norm)])
-        for one, loss, norm in zip(window, values[::2], values[1::2], strict=True):
+        steps = self._unchecked
+        self._unchecked = []
+        # All in one list: a device is waited for once.
+        losses: list[Tensor | None] = [step.loss for step in steps]
+        norms = [step.gradient_norm for step in steps]
+        values = _values(losses + norms)
+        loss_values = values[: len(steps)]
+        norm_values = values[len(steps) :]
+        for step, loss, norm in zip(steps, loss_values, norm_values, strict=True):
             assert loss is not None
-            bad_gradient = (
+            is_bad_gradient = (
                 norm is not None and not math.isfinite(norm) and trainer.precision != "16-mixed"
             )
-            if not math.isfinite(loss) or bad_gradient:
-                came = f"the loss is {loss}, the gradient's norm {norm}; the batch has {_named(trainer, one.query_rows)}"
-                others = "a lower learning rate, clipped gradients (trainer.gradient_clip_val) or another precision"
-                hint = f"The weights are lost: resume from an earlier checkpoint, with {others}"
-                self._warn("nan", f"step {one.step}: {came}. {hint}")
-            self._dead_steps = self._dead_steps + 1 if loss == 0 or norm == 0 else 0
+            if not math.isfinite(loss) or is_bad_gradient:
+                queries = _queries_by_name(trainer, step.query_rows)
+                self._warn(
+                    "nan",
+                    f"step {step.step}: the loss is {loss}, the gradient's norm {norm}; the batch has {queries}. "
+                    "The weights are lost: resume from an earlier checkpoint, with a lower learning rate, clipped gradients (trainer.gradient_clip_val) or another precision",
+                )
+            if loss == 0 or norm == 0:
+                self._dead_steps += 1
+            else:
+                self._dead_steps = 0
             if self._dead_steps == self.patience:
-                came = f"for {self.patience} steps the loss or its gradient was exactly 0 (now {loss} and {norm})"
-                hint = "so nothing is learnt; use harder negatives or a larger margin"
-                self._warn("dead", f"step {one.step}: {came}, {hint}")
+                self._warn(
+                    "dead",
+                    f"step {step.step}: for {self.patience} steps the loss or its gradient was exactly 0 (now {loss} and {norm}), "
+                    "so nothing is learnt; use harder negatives or a larger margin",
+                )
 
-    def _look(self, pl_module: RankerModule, seen: LastStep) -> None:
+    def _check_batch(self, pl_module: RankerModule, last_step: LastStep) -> None:
         """Log numbers of this step's batch, and check it for collapse."""
-        scores = seen.lists.scores.float()
-        labels = seen.lists.labels
-        mask = seen.lists.mask
-        margin = pl_module.loss.asked_margin(seen.margin)
-        relevant, irrelevant, _ = relevant_and_not(labels, mask)
-        names = ("active", "positive_score", "negative_score", "spread", "gradient_norm")
-        numbers = (
-            active_share(pl_module, seen),
-            scores[relevant].mean(),
-            scores[irrelevant].mean(),
-            _spread(seen.lists),
-            self._gradient_norm,
-        )
-        found = {
-            name: x
-            for name, x in zip(names, _values(numbers), strict=True)
-            if x is not None and not math.isnan(x)
+        scores = last_step.lists.scores.float()
+        labels = last_step.lists.labels
+        mask = last_step.lists.mask
+        is_relevant, is_irrelevant, _ = relevant_and_not(labels, mask)
+        tensors = {
+            "active": active_share(pl_module, last_step),
+            "positive_score": scores[is_relevant].mean(),
+            "negative_score": scores[is_irrelevant].mean(),
+            "spread": _spread(last_step.lists),
+            "gradient_norm": self._gradient_norm,
         }
-        for name, value in found.items():  # a batch may have no pair, or no relevant document
-            pl_module.log(f"health/{name}", value, on_step=True, on_epoch=False)
-        equal = _scores_are_equal(scores, labels, mask)
-        if found.get("spread", math.inf) < self.collapse or equal:
-            told = f"loss {seen.loss.item():.4g}"
+        values = _values([*tensors.values()])
+        numbers = {}
+        for name, value in zip(tensors, values, strict=True):
+            # NaN where the batch has no pair, or no relevant document.
+            if value is not None and not math.isnan(value):
+                numbers[name] = value
+                pl_module.log(f"health/{name}", value, on_step=True, on_epoch=False)
+        scores_are_equal = _scores_are_equal(scores, labels, mask)
+        if numbers.get("spread", math.inf) < self.collapse or scores_are_equal:
+            sign = f"the embeddings are closer than {self.collapse} of their length"
+            if scores_are_equal:
+                sign = "all scores of each list are equal"
+            details = f"loss {last_step.loss.item():.4g}"
+            margin = pl_module.loss.asked_margin(last_step.margin)
             if margin is not None:
-                told += f", mean margin {torch.as_tensor(margin).float().mean().item():.4g}"
-            if "spread" in found:
-                told += f", spread of the embeddings {found['spread']:.4g}"
-            close = f"the embeddings are closer than {self.collapse} of their length"
-            what = "all scores of each list are equal" if equal else close
-            again = "a lower learning rate or a longer warm-up, or with all or semi-hard triplets instead of the hardest"
-            hint = f"It can't recover: start again with {again}"
+                details += f", mean margin {torch.as_tensor(margin).float().mean().item():.4g}"
+            if "spread" in numbers:
+                details += f", spread of the embeddings {numbers['spread']:.4g}"
             self._warn(
-                "collapse", f"step {self._step}: the model has collapsed: {what} ({told}). {hint}"
+                "collapse",
+                f"step {self._step}: the model has collapsed: {sign} ({details}). "
+                "It can't recover: start again with a lower learning rate or a longer warm-up, or with all or semi-hard triplets instead of the hardest",
             )
 
     def _warn(self, kind: str, message: str) -> None:
+        """Warn once for each kind of trouble."""
         if kind not in self._warned:
             self._warned.add(kind)
             log.warning("%s", message)
 
 
-def active_share(module: RankerModule, seen: LastStep) -> Tensor:
+def active_share(module: RankerModule, last_step: LastStep) -> Tensor:
     """The share of the pairs of a step that violate the margin that the loss asks for, or are in
     the wrong order; see Health.
     """
-    margin = module.loss.asked_margin(seen.margin)
-    lists = (
-        seen.lists.scores.float(),
-        seen.lists.labels,
-        seen.lists.mask,
-        hinge,
-        0.0 if margin is None else margin,
-    )
-    active_b, n_pairs_b = (pair_sums(*lists, active=active)[1] for active in (True, False))
-    return active_b.sum() / n_pairs_b.sum()
+    scores = last_step.lists.scores.float()
+    labels = last_step.lists.labels
+    mask = last_step.lists.mask
+    margin = module.loss.asked_margin(last_step.margin)
+    if margin is None:
+        margin = 0.0
+    _, n_active_b = pair_sums(scores, labels, mask, hinge, margin, active=True)
+    _, n_pairs_b = pair_sums(scores, labels, mask, hinge, margin)
+    return n_active_b.sum() / n_pairs_b.sum()
 
 
-def reads_freely(loss: Tensor) -> bool:
+def reading_is_free(tensor: Tensor) -> bool:
     """Whether reading a tensor does not wait for a device."""
-    return loss.device.type == "cpu"
+    return tensor.device.type == "cpu"
 
 
 def _spread(lists: ScoredLists) -> Tensor | None:
     """See :class:`Health`; None for fewer than two texts."""
     if lists.embeddings is None:
         return None
-    rows_are_alike = len(lists.embeddings) != len(lists.mask)
-    real = lists.mask.any(dim=0, keepdim=True) if rows_are_alike else lists.mask
-    embeddings = lists.embeddings[real].float()
+    is_document = lists.mask
+    if len(lists.embeddings) != len(lists.mask):  # one row of embeddings, which all lists share
+        is_document = lists.mask.any(dim=0, keepdim=True)
+    embeddings = lists.embeddings[is_document].float()
     if len(embeddings) < 2:
         return None
-    from_centre = (embeddings - embeddings.mean(dim=0)).square().sum(dim=1).mean().sqrt()
-    return from_centre / embeddings.norm(dim=1).mean().clamp(min=1e-12)
+    from_centre = embeddings - embeddings.mean(dim=0)
+    root_mean_square = from_centre.square().sum(dim=1).mean().sqrt()
+    return root_mean_square / embeddings.norm(dim=1).mean().clamp(min=1e-12)
 
 
 def _scores_are_equal(scores: Tensor, labels: Tensor, mask: Tensor) -> bool:
@@ -246,24 +265,36 @@ def _scores_are_equal(scores: Tensor, labels: Tensor, mask: Tensor) -> bool:
     """
     high_b = scores.masked_fill(~mask, -torch.inf).amax(dim=1)
     low_b = scores.masked_fill(~mask, torch.inf).amin(dim=1)
-    equal_b = high_b - low_b <= 1e-6 * torch.maximum(high_b.abs(), low_b.abs())
-    to_order_b = two_labels(labels, mask)
-    return bool((to_order_b.any() & (equal_b | ~to_order_b).all()).item())
+    is_equal_b = high_b - low_b <= 1e-6 * torch.maximum(high_b.abs(), low_b.abs())
+    has_two_labels_b = two_labels(labels, mask)
+    # There is such a list, and none of them has two scores: as one tensor, so that a device is
+    # waited for once.
+    all_are_equal = has_two_labels_b.any() & (is_equal_b | ~has_two_labels_b).all()
+    return bool(all_are_equal.item())
 
 
 def _values(tensors: Sequence[Tensor | None]) -> list[float | None]:
-    """The values of all tensors, read from the device at once."""
-    there = [x.float() for x in tensors if x is not None]
-    values = iter(torch.stack(there).tolist() if there else ())
-    return [None if x is None else next(values) for x in tensors]
+    """The values of all tensors, read from the device at once; None where there is no tensor."""
+    values: list[float | None] = [None] * len(tensors)
+    places = [place for place, tensor in enumerate(tensors) if tensor is not None]
+    if places:
+        present = [tensor.float() for tensor in tensors if tensor is not None]
+        for place, value in zip(places, torch.stack(present).tolist(), strict=True):
+            values[place] = value
+    return values
 
 
-def _named(trainer: Trainer, query_rows: Tensor) -> str:
+def _queries_by_name(trainer: Trainer, query_rows: Tensor) -> str:
     """The queries by their ids, or by row where the trainer was given plain loaders."""
     rows = query_rows.tolist()
     data = data_of(trainer)
-    told = rows if data is None else [data.names("train")[0][row] for row in rows]
-    more = "" if len(told) <= NAMED else f" and {len(told) - NAMED} more"
-    return (
-        f"{'query rows' if data is None else 'queries'} {', '.join(map(str, told[:NAMED]))}{more}"
-    )
+    if data is None:
+        kind = "query rows"
+        names = [str(row) for row in rows]
+    else:
+        kind = "queries"
+        query_ids, _ = data.names("train")
+        names = [str(query_ids[row]) for row in rows]
+    n_more = len(names) - MOST_NAMED
+    more = f" and {n_more} more" if n_more > 0 else ""
+    return f"{kind} {', '.join(names[:MOST_NAMED])}{more}"

@@ -39,9 +39,9 @@ class LossChange:
 
     def due(self, epoch: int, step: int) -> bool:
         """Whether the change applies at this moment."""
-        return (self.epoch is not None and epoch >= self.epoch) or (
-            self.step is not None and step >= self.step
-        )
+        is_epoch_reached = self.epoch is not None and epoch >= self.epoch
+        is_step_reached = self.step is not None and step >= self.step
+        return is_epoch_reached or is_step_reached
 
 
 class LossSchedule(Callback):
@@ -75,27 +75,36 @@ class LossSchedule(Callback):
 
     def __init__(self, changes: list[LossChange]) -> None:
         self.changes = changes
-        last = {"epoch": 1, "step": 1}
+        lowest = {"epoch": 1, "step": 1}  # that the next change may have
         for number, change in enumerate(changes):
-            moments = {name: at for name in last if (at := getattr(change, name)) is not None}
+            moments: dict[str, int] = {}
+            if change.epoch is not None:
+                moments["epoch"] = change.epoch
+            if change.step is not None:
+                moments["step"] = change.step
             if len(moments) != 1:
                 raise _error(
                     number, f"give exactly one of epoch and step, got {_listed(moments) or 'none'}"
                 )
             if change.loss is None and change.margin is None and not change.options:
                 raise _error(number, "give at least one of loss, margin and options, got none")
-            ((name, at),) = moments.items()
-            if at < last[name]:
-                order = "stage 0 would never be used" if at < 1 else "changes must be in order"
-                raise _error(number, f"{name} must be at least {last[name]}, got {at}: {order}")
-            last[name] = at
+            for name, moment in moments.items():  # of one entry
+                if moment < lowest[name]:
+                    why = "changes must be in order"
+                    if moment < 1:
+                        why = "stage 0 would never be used"
+                    raise _error(
+                        number, f"{name} must be at least {lowest[name]}, got {moment}: {why}"
+                    )
+                lowest[name] = moment
 
     def stage(self, epoch: int, step: int) -> int:
         """The number of the last change that is due, counted from 1; 0 before the first."""
-        return max(
-            (number for number, change in enumerate(self.changes, 1) if change.due(epoch, step)),
-            default=0,
-        )
+        stage = 0
+        for number, change in enumerate(self.changes, start=1):
+            if change.due(epoch, step):
+                stage = number
+        return stage
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, RankerModule)
@@ -103,19 +112,26 @@ class LossSchedule(Callback):
             if pl_module.loss.changes is self.changes:
                 return
             raise InputError("this module was trained under another LossSchedule; build a new one")
-        losses = [pl_module.loss]
-        margins = [pl_module.margin]
+        loss = pl_module.loss
+        margin = pl_module.margin
+        losses = [loss]
+        margins = [margin]
         for number, change in enumerate(self.changes):
             # Copies, so that another module under the same schedule starts from the original.
-            loss = losses[-1] if change.loss is None else copy.deepcopy(change.loss)
-            losses.append(_with_options(loss, change.options, number) if change.options else loss)
-            margins.append(margins[-1] if change.margin is None else copy.deepcopy(change.margin))
+            if change.loss is not None:
+                loss = copy.deepcopy(change.loss)
+            if change.options:
+                loss = _with_options(loss, change.options, number)
+            if change.margin is not None:
+                margin = copy.deepcopy(change.margin)
             try:
-                pl_module.check_margin(losses[-1], margins[-1])
+                pl_module.check_margin(loss, margin)
             except InputError as error:
                 raise _error(number, error.message) from None
+            losses.append(loss)
+            margins.append(margin)
         pl_module.loss = _StagedLoss(losses, self.changes)
-        if margins[-1] is not None:
+        if margin is not None:  # a margin never goes, so no stage has one otherwise
             pl_module.margin = _StagedMargin(margins)
 
     def on_train_batch_start(
@@ -123,16 +139,17 @@ class LossSchedule(Callback):
     ) -> None:
         loss = pl_module.loss
         margin = pl_module.margin
-        policy = ""
         assert isinstance(loss, _StagedLoss)
-        stage = self.stage(trainer.current_epoch, trainer.global_step)
+        epoch = trainer.current_epoch
+        step = trainer.global_step
+        stage = self.stage(epoch, step)
         if stage != loss.active:
             loss.enter(stage)
+            line = f"step {step}, epoch {epoch}: loss is now {_described(loss.current)}"
             if isinstance(margin, _StagedMargin):
                 margin.enter(stage)
-                policy = f", margin policy {_described(margin.current)}"
-            now = f"step {trainer.global_step}, epoch {trainer.current_epoch}"
-            log.info("%s: loss is now %s%s", now, _described(loss.current), policy)
+                line += f", margin policy {_described(margin.current)}"
+            log.info("%s", line)
         pl_module.log("train/loss_stage", float(stage))
 
 
@@ -141,12 +158,15 @@ class _StagedLoss(Loss):
 
     def __init__(self, by_stage: list[Loss], changes: list[LossChange]) -> None:
         super().__init__()
-        self.stages = nn.ModuleList(dict.fromkeys(by_stage))  # each loss once
-        self.by_stage = tuple(by_stage)
+        # For their parameters, by this name in checkpoints: each loss once, however many stages it
+        # has.
+        self.stages = nn.ModuleList(dict.fromkeys(by_stage))
+        self.by_stage = tuple(by_stage)  # not a list: nothing is to be registered again
         self.changes = changes
         self.enter(0)
 
     def enter(self, stage: int) -> None:
+        """Begin a stage."""
         self.active = stage
         self.takes_margin = self.by_stage[stage].takes_margin
 
@@ -172,13 +192,14 @@ class _StagedMargin(Margin):
 
     def __init__(self, by_stage: list[Margin | None]) -> None:
         super().__init__()
-        self.stages = nn.ModuleList(
-            dict.fromkeys(margin for margin in by_stage if margin is not None)
-        )
+        # Each policy once, as in _StagedLoss.
+        policies = [margin for margin in by_stage if margin is not None]
+        self.stages = nn.ModuleList(dict.fromkeys(policies))
         self.by_stage = tuple(by_stage)
         self.enter(0)
 
     def enter(self, stage: int) -> None:
+        """Begin a stage: what the batch must bring is what its policy wants."""
         self.active = stage
         self.want_as(self.current)
 
@@ -194,33 +215,45 @@ def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
     """A copy of the loss with other options, tried on one list: a bad value fails now, not in the
     middle of the run.
     """
+    kind = type(loss)
     changed = copy.deepcopy(loss)
-    known = _options(loss)
-    for name, value in options.items():
-        if name not in known:
-            has = f"the options of {type(loss).__name__} are {_listed(known) or 'none'}"
-            raise _error(number, f"options.{name} is unknown: {has}")
-        setattr(changed, name, value)
-    parts: dict[str, Any] = dict(changed.named_children())
-    asked = _options(changed) | {
-        name: parts[name] for name in inspect.signature(type(loss)).parameters if name in parts
-    }
+    known_options = _options(loss)
+    for name, new_value in options.items():
+        if name not in known_options:
+            raise _error(
+                number,
+                f"options.{name} is unknown: the options of {kind.__name__} are {_listed(known_options) or 'none'}",
+            )
+        setattr(changed, name, new_value)
+    arguments = _options(changed)
+    # Arguments that are modules themselves are no options, but the constructor may ask for them.
+    parts = dict(changed.named_children())
+    for name in inspect.signature(kind).parameters:
+        if name in parts:
+            arguments[name] = parts[name]
     try:
-        type(loss)(**asked)  # its constructor checks them
+        kind(**arguments)  # the constructor checks them
+        # On a copy: a loss may learn from what it sees.
         value = copy.deepcopy(changed)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
         if value.ndim or not value.isfinite():
             raise ValueError(f"it must give one finite number, got {value.tolist()}")
     except (ValueError, TypeError, RuntimeError) as error:
         raise _error(
-            number, f"{type(loss).__name__} can't be computed with {_listed(options)}: {error}"
+            number, f"{kind.__name__} can't be computed with {_listed(options)}: {error}"
         ) from None
     return changed
 
 
 def _options(module: nn.Module) -> dict[str, Any]:
-    """The constructor arguments that the module keeps as attributes."""
-    held = vars(module)
-    return {name: held[name] for name in inspect.signature(type(module)).parameters if name in held}
+    """The constructor arguments that the module keeps as attributes of their names. Parts that are
+    modules are not among these attributes.
+    """
+    attributes = vars(module)
+    options = {}
+    for name in inspect.signature(type(module)).parameters:
+        if name in attributes:
+            options[name] = attributes[name]
+    return options
 
 
 def _described(module: nn.Module | None) -> str:

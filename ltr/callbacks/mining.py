@@ -18,7 +18,7 @@ from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
 from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
-from ltr.mining.refresh import InForce, RefreshFolders, Schedule
+from ltr.mining.refresh import Moment, NegativesInForce, RefreshFolders, Schedule
 from ltr.mining.side_process import SideProcess
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import Needs, ranker_named
@@ -45,18 +45,18 @@ class HardNegativeMining(Callback):
     Args:
         every_n_epochs: epochs between two refreshes; None: only at the beginning.
         every_n_steps: optimiser steps between two refreshes, instead of epochs.
-        min_overlap: refresh only when fewer of the negatives than this share would be found again,
-            by a sample of 100 queries; looked at when a refresh is due, see
+        min_overlap: refresh only when fewer of the negatives than this share would be found again.
+            A sample of 100 queries tells, when a refresh is due, see
             :meth:`ltr.mining.miner.Miner.overlap_now`. None: always.
         recipe: how negatives are chosen among the documents that are found.
-        miner: the dual encoder that searches, and stays as it is: a model, or the name of one: a
-            run folder (its best weights), checkpoint, folder, ``package:NAME`` or hub id. None:
-            the ranker that is trained, or the miner that is trained beside it
-            (:class:`ltr.module.RankerModule`).
+        miner: a dual encoder that searches and stays as it is: a model, or the name of one (a run
+            folder for its best weights, a checkpoint, a folder, ``package:NAME`` or a hub id).
+            None: what is trained searches, the ranker itself or the dual encoder that the option
+            ``model.miner`` trains beside it (:attr:`ltr.module.RankerModule.searcher`).
         judge: a second ranker of texts, a model or the name of one: what it scores above the
             relevant document is a likely false negative, and left out.
-        rescore: whether the ranker that is trained, a cross-encoder, scores all that the miner
-            found and the filters left, so that negatives are those that are hard for itself.
+        rescore: whether the ranker that is trained, a cross-encoder, scores all that the search
+            has found and the filters leave, so that negatives are those that are hard for itself.
         asynchronous: whether a refresh, but for one before the first batch, runs in a process
             beside the training. This goes on, and takes the new negatives when they are there, so a
             run can't be repeated bit by bit. For runs of ``ltr fit``.
@@ -80,22 +80,21 @@ class HardNegativeMining(Callback):
         asynchronous: bool = False,
         keep: int | None = None,
     ) -> None:
-        for name, value in (
-            ("every_n_epochs", every_n_epochs),
-            ("every_n_steps", every_n_steps),
-            ("keep", keep),
-        ):
+        counts = {"every_n_epochs": every_n_epochs, "every_n_steps": every_n_steps, "keep": keep}
+        for name, value in counts.items():
             if value is not None and value < 1:
                 raise InputError(
                     f"HardNegativeMining: {name} must be at least 1, got {value}",
                     option="trainer.callbacks",
                 )
-        self.schedule = Schedule(every_n_epochs if every_n_steps is None else None, every_n_steps)
+        if every_n_steps is not None:
+            every_n_epochs = None
+        self.schedule = Schedule(every_n_epochs, every_n_steps)
         if min_overlap is not None and not 0 < min_overlap <= 1:
-            text = (
-                f"HardNegativeMining: min_overlap must be above 0 and at most 1, got {min_overlap}"
+            raise InputError(
+                f"HardNegativeMining: min_overlap must be above 0 and at most 1, got {min_overlap}",
+                option="trainer.callbacks",
             )
-            raise InputError(text, option="trainer.callbacks")
         if min_overlap is not None and rescore:
             raise _error(
                 "looks at the miner alone for min_overlap, not at what rescore changes; leave one of them out"
@@ -104,15 +103,16 @@ class HardNegativeMining(Callback):
         self.recipe = recipe
         self.keep = keep
         self.rescore = rescore
-        self.miner = _fixed(miner, "miner", "embeddings")
-        self.judge = _fixed(judge, "judge", "texts")
-        if self.miner is not None and not isinstance(self.miner, DualEncoder):
+        # The model of the option miner: a dual encoder that is not trained, or None.
+        self.fixed_searcher = _frozen(miner, "miner", "embeddings")
+        self.judge = _frozen(judge, "judge", "texts")
+        if self.fixed_searcher is not None and not isinstance(self.fixed_searcher, DualEncoder):
             raise _error(
-                f"searches with a dual encoder, and {type(self.miner).__name__} is none; name another miner"
+                f"searches with a dual encoder, and {type(self.fixed_searcher).__name__} is none; name another miner"
             )
         self.asynchronous = asynchronous
         self._log = RefreshLog()
-        self._side = SideProcess()
+        self._side_process = SideProcess()
         self._forget()
 
     def _forget(self) -> None:
@@ -121,12 +121,12 @@ class HardNegativeMining(Callback):
         """
         # The negatives that are drawn from, as a checkpoint names them and as they are; None before
         # the first refresh.
-        self._in_force: InForce | None = None
+        self._in_force: NegativesInForce | None = None
         self._negatives: MinedNegatives | None = None
         # The step of the refresh that the last checkpoint names: its folder is needed to resume.
-        self._saved: int | None = None
-        # Epoch and step when the process beside the training was started, while it runs.
-        self._begun: tuple[int, int] | None = None
+        self._saved_step: int | None = None
+        # When the process beside the training was started, while it runs.
+        self._side_process_began: Moment | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
@@ -143,37 +143,44 @@ class HardNegativeMining(Callback):
                 f"needs negatives with the source 'mined', got {', '.join(data.sources)}; name it, with a number"
             )
         name = type(pl_module.ranker).__name__
-        if self.miner is None and pl_module.searcher is None:
+        searcher = self.searcher(pl_module)
+        if searcher is None:
             raise _error(
                 f"searches with a dual encoder, and {name} is none; give one as miner, or train one as model.miner"
             )
-        if self.miner is not None and pl_module.miner is not None:
+        if self.fixed_searcher is not None and pl_module.miner is not None:
             raise _error(
                 "got a miner that stays as it is, and the model trains one; leave one of them out"
             )
-        if self.rescore and (self.miner or pl_module.searcher) is pl_module.ranker:
+        if self.rescore and searcher is pl_module.ranker:
             raise _error(
                 f"got rescore, but {name} has scored what it found by searching; leave rescore out"
             )
+
+    def searcher(self, module: RankerModule) -> Ranker | None:
+        """What searches for the negatives: the dual encoder of the option ``miner``, or the one that
+        is trained; None without either.
+        """
+        return module.searcher if self.fixed_searcher is None else self.fixed_searcher
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._in_force is None else self._in_force.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if state_dict:
-            self._in_force = InForce(**state_dict)
-            self._saved = self._in_force.mined
+            self._in_force = NegativesInForce(**state_dict)
+            self._saved_step = self._in_force.mined
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        self._saved = None if self._in_force is None else self._in_force.mined
+        self._saved_step = None if self._in_force is None else self._in_force.mined
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = data_of(trainer)
         assert isinstance(data, TripletDataModule), "setup has checked it"
         assert isinstance(pl_module, RankerModule), "setup has checked it"
-        for model in (self.miner, self.judge):
+        for model in (self.fixed_searcher, self.judge):
             if model is not None:
                 model.to(pl_module.device)
         if self._in_force is not None:
@@ -188,41 +195,40 @@ class HardNegativeMining(Callback):
         if stage == "fit" and data is not None:
             data.before_batch = None
             data.has_refreshes = False
-        self._end_side()
+        self._end_side_process()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        self._end_side()
+        self._end_side_process()
 
-    def _end_side(self) -> None:
-        self._side.end()
-        self._begun = None
+    def _end_side_process(self) -> None:
+        self._side_process.end()
+        self._side_process_began = None
 
     def _refresh_if_due(
         self, trainer: Trainer, module: RankerModule, data: TripletDataModule
     ) -> None:
-        epoch = trainer.current_epoch
-        step = trainer.global_step
-        if self._begun is not None:
-            self._take_over(trainer, module, data, *self._begun)
+        if self._side_process_began is not None:
+            self._take_from_side_process(trainer, module, data, self._side_process_began)
             return
-        if not data.awaits_negatives and not self.schedule.is_due(epoch, step, self._in_force):
+        now = Moment(trainer.current_epoch, trainer.global_step)
+        is_due = self.schedule.is_due(now.epoch, now.step, self._in_force)
+        if not data.awaits_negatives and not is_due:
             return
         data.is_refreshing = True
         try:
-            miner = self._miner_of(trainer, module, data)
+            miner = self._make_miner(trainer, module, data)
             if self._in_force is not None and self._is_fresh(miner, trainer):
-                self._in_force = replace(self._in_force, epoch=epoch, step=step)
+                self._in_force = replace(self._in_force, epoch=now.epoch, step=now.step)
                 return
             if self.asynchronous and not data.awaits_negatives:
-                by_rank_0(lambda: self._start_side(trainer, module))
-                self._begun = (epoch, step)
+                by_rank_0(lambda: self._start_side_process(trainer, module))
+                self._side_process_began = now
                 return
-            negatives = self._folders(trainer).mined(
+            negatives = self._folders(trainer).mine_or_open(
                 miner,
-                epoch,
-                step,
+                now,
                 self._negatives,
                 trainer.precision_plugin.forward_context,
                 write=not is_trial(trainer),
@@ -230,36 +236,38 @@ class HardNegativeMining(Callback):
         finally:
             data.is_refreshing = False
         if not is_trial(trainer):
-            self._folders(trainer).remove_older(step, self._saved)
-        self._take(trainer, module, data, negatives, epoch, step)
+            self._folders(trainer).remove_older(now.step, self._saved_step)
+        self._take(trainer, module, data, negatives, now)
 
-    def _start_side(self, trainer: Trainer, module: RankerModule) -> None:
-        weights = {
-            name: value
-            for name, value in module.state_dict().items()
-            if name.startswith(("ranker.", "miner."))
-        }
+    def _start_side_process(self, trainer: Trainer, module: RankerModule) -> None:
+        weights = {}
+        for name, value in module.state_dict().items():
+            # The two that may search or score; a loss or a margin with parameters does not.
+            if name.startswith(("ranker.", "miner.")):
+                weights[name] = value
         config = Path(trainer.default_root_dir, CONFIG)
         folder = self._folders(trainer).of_step(trainer.global_step)
-        self._side.start(config, weights, lightning.__version__, folder)
+        self._side_process.start(config, weights, lightning.__version__, folder)
 
-    def _take_over(
-        self, trainer: Trainer, module: RankerModule, data: TripletDataModule, epoch: int, step: int
+    def _take_from_side_process(
+        self, trainer: Trainer, module: RankerModule, data: TripletDataModule, began: Moment
     ) -> None:
-        """Take the negatives that were mined beside the training since this step, if they are
+        """Take the negatives that were mined beside the training since it began, if they are
         there.
         """
-        if not by_rank_0(self._side.is_done):
+        if not by_rank_0(self._side_process.is_done):
             return
         folders = self._folders(trainer)
-        negatives = folders.open(step, data.collection)
+        negatives = folders.open(began.step, data.collection)
         overlap = 1.0 if self._negatives is None else negatives.overlap(self._negatives)
         negatives.manifest.update(
-            step=step, overlap=round(overlap, 4), staleness=trainer.global_step - step
+            step=began.step,
+            overlap=round(overlap, 4),
+            staleness=trainer.global_step - began.step,
         )
-        self._end_side()
-        self._take(trainer, module, data, negatives, epoch, step)
-        folders.remove_older(step, self._saved)
+        self._end_side_process()
+        self._take(trainer, module, data, negatives, began)
+        folders.remove_older(began.step, self._saved_step)
 
     def _take(
         self,
@@ -267,42 +275,50 @@ class HardNegativeMining(Callback):
         module: RankerModule,
         data: TripletDataModule,
         negatives: MinedNegatives,
-        epoch: int,
-        step: int,
+        mined_at: Moment,
     ) -> None:
-        """Let training draw from the negatives that a refresh of this step has made."""
+        """Let training draw from the negatives that a refresh of this moment has made."""
         data.take_negatives(negatives)
         self._negatives = negatives
-        self._in_force = InForce(epoch, step, mined=step, key=negatives.manifest["key"])
+        epoch, step = mined_at
+        self._in_force = NegativesInForce(epoch, step, mined=step, key=negatives.manifest["key"])
         judged = data.collection.learnable("train")
-        self._log.refreshed(trainer, module, data.collection, judged, negatives)
+        self._log.report_refresh(trainer, module, data.collection, judged, negatives)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, RankerModule)
-        self._log.after_step(trainer, pl_module)
+        self._log.report_next_step(trainer, pl_module)
 
     def _folders(self, trainer: Trainer) -> RefreshFolders:
         return RefreshFolders(Path(trainer.default_root_dir, FOLDER), self.keep)
 
-    def _miner_of(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> Miner:
-        model = module.searcher if self.miner is None else self.miner
-        assert isinstance(model, DualEncoder), "setup has checked it"
-        judged = data.collection.learnable("train")
-        seed = (data.seed, trainer.global_step)
-        scorers = self.scorers(module, data.collection)
+    def _make_miner(self, trainer: Trainer, module: RankerModule, data: TripletDataModule) -> Miner:
+        searcher = self.searcher(module)
+        assert isinstance(searcher, DualEncoder), "setup has checked it"
+        judge, rescorer = self.judge_and_rescorer(module, data.collection)
         return Miner(
-            model, data.collection, judged, self.recipe, data.mined_per_row, *scorers, seed
+            searcher,
+            data.collection,
+            data.collection.learnable("train"),
+            self.recipe,
+            min_negatives=data.mined_per_row,
+            judge=judge,
+            rescorer=rescorer,
+            seed=(data.seed, trainer.global_step),
         )
 
-    def scorers(
+    def judge_and_rescorer(
         self, module: RankerModule, collection: Collection
     ) -> tuple[Judge | None, Judge | None]:
-        """The judge, and what scores anew."""
+        """The model of the option ``judge``; and the ranker that is trained, where ``rescore`` asks
+        for its scores.
+        """
 
         def scorer(model: Ranker | None) -> Judge | None:
             return None if model is None else Judge(type(model).__name__, model, collection)
 
-        return scorer(self.judge), scorer(module.ranker if self.rescore else None)
+        rescoring_ranker = module.ranker if self.rescore else None
+        return scorer(self.judge), scorer(rescoring_ranker)
 
     def _is_fresh(self, miner: Miner, trainer: Trainer) -> bool:
         """Whether the negatives in force would be found again, as far as ``min_overlap`` asks."""
@@ -320,11 +336,11 @@ class HardNegativeMining(Callback):
         return overlap >= self.min_overlap
 
 
-def _fixed(model: Ranker | str | None, name: str, needs: Needs) -> Ranker | None:
-    """A model that is not trained, built where it is named."""
+def _frozen(model: Ranker | str | None, option: str, needs: Needs) -> Ranker | None:
+    """The model of an option, which is not trained; where the option names it, it is built."""
     if isinstance(model, str):
         try:
-            model = ranker_named(model, f"HardNegativeMining: {name}", needs)
+            model = ranker_named(model, f"HardNegativeMining: {option}", needs)
         except InputError as error:
             error.option = error.option or "trainer.callbacks"
             raise

@@ -1,6 +1,7 @@
-"""What a refresh of negatives tells: lines for the log, numbers and samples for the loggers."""
+"""The report of a refresh of negatives: lines for the log, numbers and samples for the loggers."""
 
 import logging
+from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -28,10 +29,12 @@ class RefreshLog:
     """
 
     def __init__(self) -> None:
-        self._is_new = False
-        self._active_before = dict[str, float]()
+        # Between a refresh and the next step: that step is to be reported, beside the share of
+        # active pairs in the last one before, if there was one.
+        self._awaits_step = False
+        self._active_before: float | None = None
 
-    def refreshed(
+    def report_refresh(
         self,
         trainer: Trainer,
         module: RankerModule,
@@ -51,58 +54,70 @@ class RefreshLog:
         for line in summary_lines(negatives.manifest):
             log.info("%s", line)
         if module.last_step is not None:
-            self._active_before = {
-                "mining/active_before": float(active_share(module, module.last_step))
-            }
-        self._is_new = True
+            self._active_before = float(active_share(module, module.last_step))
+        self._awaits_step = True
         for logger in trainer.loggers:
             logger.log_metrics(logged_numbers(negatives.manifest), trainer.global_step)
             if isinstance(logger, WandbLogger):
-                shown = examples(negatives, collection, judged)
-                margin = module.margin if isinstance(module.margin, FromDistance) else None
-                rows = [
-                    [*one, margin and round(margin.of(torch.tensor(one[-1])).item(), 4)]
-                    for one in shown
-                ]
-                import wandb  # here, not above: it takes a second, which every command would
+                rows = _rows_of_examples(module, collection, judged, negatives)
+                _log_table(logger, rows, negatives)
 
-                table = wandb.Table(columns=[*EXAMPLE_COLUMNS, "margin"], data=rows)
-                logger.experiment.log({"mining/sample": table})
-                artifact = wandb.Artifact(
-                    f"negatives-{logger.experiment.id}",
-                    type="negatives",
-                    metadata=dict(negatives.manifest),
-                )
-                artifact.add(table, "sample")
-                logger.experiment.log_artifact(artifact)
-
-    def after_step(self, trainer: Trainer, module: RankerModule) -> None:
+    def report_next_step(self, trainer: Trainer, module: RankerModule) -> None:
         """Report the first step after a refresh."""
-        if not self._is_new or module.last_step is None:
+        if not self._awaits_step or module.last_step is None:
             return
-        self._is_new = False
+        self._awaits_step = False
+        numbers = {}
+        if self._active_before is not None:
+            numbers["mining/active_before"] = self._active_before
+        numbers["mining/active_after"] = float(active_share(module, module.last_step))
         margins = _margins(module.last_step)
-        told = self._active_before | {
-            "mining/active_after": float(active_share(module, module.last_step))
-        }
         if len(margins):
             low, median, high = margins.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
-            told |= {
-                "mining/margin_low": low,
-                "mining/margin_median": median,
-                "mining/margin_high": high,
-            }
+            numbers["mining/margin_low"] = low
+            numbers["mining/margin_median"] = median
+            numbers["mining/margin_high"] = high
         for logger in trainer.loggers:
-            logger.log_metrics(told, trainer.global_step)
+            logger.log_metrics(numbers, trainer.global_step)
             if isinstance(logger, WandbLogger) and len(margins):
                 import wandb
 
                 logger.experiment.log({"mining/margins": wandb.Histogram(margins.tolist())})
 
 
-def _margins(seen: LastStep) -> Tensor:
+def _rows_of_examples(
+    module: RankerModule, collection: Collection, judged: QueryLists, negatives: MinedNegatives
+) -> list[list[Any]]:
+    """Rows of EXAMPLE_COLUMNS, and the margin of each negative; None where margins do not come from
+    distances.
+    """
+    rows: list[list[Any]] = []
+    for *texts, distance in examples(negatives, collection, judged):
+        margin = None
+        if isinstance(module.margin, FromDistance):
+            margin = round(module.margin.of(torch.tensor(distance)).item(), 4)
+        rows.append([*texts, distance, margin])
+    return rows
+
+
+def _log_table(logger: WandbLogger, rows: list[list[Any]], negatives: MinedNegatives) -> None:
+    """Log the examples as a table, and as an artifact with the manifest."""
+    import wandb  # here, not above: it takes a second, which every command would
+
+    table = wandb.Table(columns=[*EXAMPLE_COLUMNS, "margin"], data=rows)
+    logger.experiment.log({"mining/sample": table})
+    artifact = wandb.Artifact(
+        f"negatives-{logger.experiment.id}",
+        type="negatives",
+        metadata=dict(negatives.manifest),
+    )
+    artifact.add(table, "sample")
+    logger.experiment.log_artifact(artifact)
+
+
+def _margins(last_step: LastStep) -> Tensor:
     """The margins of the negatives of a step; none where they are not per negative."""
-    if seen.margin is None or seen.margin.ndim != 2:
+    if last_step.margin is None or last_step.margin.ndim != 2:
         return torch.empty(0)
-    negative = seen.lists.mask & (seen.lists.labels == 0)
-    return seen.margin.float().expand_as(negative)[negative].cpu()
+    is_negative = last_step.lists.mask & (last_step.lists.labels == 0)
+    return last_step.margin.float().expand_as(is_negative)[is_negative].cpu()

@@ -19,7 +19,7 @@ from ltr.mining.filters import Recipe
 from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.report import summary_lines
-from ltr.models import DualEncoder, Ranker
+from ltr.models import DualEncoder
 from ltr.module import RankerModule
 from ltr.processes import by_rank_0
 from ltr.run.folder import RunFolder
@@ -69,10 +69,8 @@ class MiningTrainer(Trainer):
         if ckpt_path is not None:
             take_weights(model, ckpt_path, "--ckpt_path")
         callback = mining_of(self)
-        encoder: Ranker | None = model.searcher
-        if callback is not None and callback.miner is not None:
-            encoder = callback.miner
-        if not isinstance(encoder, DualEncoder):
+        searcher = model.searcher if callback is None else callback.searcher(model)
+        if not isinstance(searcher, DualEncoder):
             raise InputError(
                 f"mining searches with a dual encoder, and {type(model.ranker).__name__} is none; give the callback HardNegativeMining a miner, or mine with a run of a DualEncoder"
             )
@@ -81,16 +79,16 @@ class MiningTrainer(Trainer):
         judge = None
         rescorer = None
         if callback is not None:
-            judge, rescorer = callback.scorers(model, collection)
-        least = 1  # negatives of each query
+            judge, rescorer = callback.judge_and_rescorer(model, collection)
+        min_negatives = 1  # of each query
         if isinstance(datamodule, TripletDataModule):
-            least = datamodule.mined_per_row
+            min_negatives = datamodule.mined_per_row
         miner = Miner(
-            encoder,
+            searcher,
             collection,
             collection.learnable(split),
             recipe,
-            least,
+            min_negatives,
             judge,
             rescorer,
             (datamodule.seed, 0),
@@ -116,7 +114,7 @@ class _Mining(LightningModule):
         super().__init__()
         scorers = [scorer for scorer in (miner.judge, miner.rescorer) if scorer is not None]
         rankers = [scorer.ranker for scorer in scorers]
-        self.models = nn.ModuleList([miner.model, *rankers])  # so they are moved
+        self.models = nn.ModuleList([miner.searcher, *rankers])  # so they are moved
         self.miner = miner
         self.output = output
         self.trec = trec

@@ -84,7 +84,7 @@ def diff(first: str, second: str, *, data: str, tsv: str | None = None) -> None:
     both = []
     for path in (first, second):
         negatives = MinedNegatives.open(Path(path), collection)
-        if not (negatives.ids >= 0).any():
+        if not (negatives.doc_rows >= 0).any():
             raise InputError(f"{path}: there must be a negative to compare, and there is none")
         both.append(negatives)
     pairs = side_by_side(*both)

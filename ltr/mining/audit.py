@@ -10,8 +10,10 @@ from ltr.mining.judge import Judge
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import Policy
 
-BLOCK = 64  # queries that are judged at once
-FAR = 14.0  # a gap whose soft label is 1 but for a millionth
+QUERIES_AT_ONCE = 64  # that are judged
+# Gaps beyond it count as this one: its soft label is already within a millionth of 0 or 1, and
+# float32 still tells it from both.
+LARGEST_GAP = 14.0
 
 
 class Suspects(NamedTuple):
@@ -50,12 +52,23 @@ class Suspects(NamedTuple):
         array([0.5], dtype=float32)
         """
         if policy == "soft":
-            return (1 / (1 + np.exp(-self.gaps.clip(-FAR, FAR)))).astype(np.float32)
+            gaps = self.gaps.clip(-LARGEST_GAP, LARGEST_GAP)
+            return (1 / (1 + np.exp(-gaps))).astype(np.float32)
         label = np.nan if policy == "drop" else grade
         return np.full(len(self.scores), label, dtype=np.float32)
 
 
-KINDS = (np.int64, np.int64, np.int64, np.float32, np.int64, np.float32)  # of Suspects' arrays
+# A row of a table of suspects: one number for each array of Suspects.
+SUSPECT = np.dtype(
+    [
+        ("query_row", np.int64),
+        ("doc_row", np.int64),
+        ("place", np.int64),
+        ("score", np.float32),
+        ("relevant_row", np.int64),
+        ("relevant_score", np.float32),
+    ]
+)
 
 
 def find_suspects(
@@ -76,31 +89,27 @@ def find_suspects(
         suspected.
     """
     lists, columns = _lists_to_judge(negatives, judged)
-    scores: list[np.ndarray] = []
-    for start in track(range(0, len(lists), BLOCK), "audit", f"times {BLOCK} queries"):
-        scores += judge.score_lists(lists[start : start + BLOCK])
+    all_scores: list[np.ndarray] = []
+    blocks = range(0, len(lists), QUERIES_AT_ONCE)
+    for start in track(blocks, "audit", f"times {QUERIES_AT_ONCE} queries"):
+        all_scores += judge.score_lists(lists[start : start + QUERIES_AT_ONCE])
 
     rows = []
-    for documents, columns_of_query, scores_of_query in zip(lists, columns, scores, strict=True):
-        n_relevant = int(documents.labels.sum())
-        weakest = int(scores_of_query[:n_relevant].argmin())
-        bound = scores_of_query[weakest] - margin
-        for number in np.flatnonzero(scores_of_query[n_relevant:] > bound).tolist():
+    for judged_list, places, scores in zip(lists, columns, all_scores, strict=True):
+        n_relevant = int(judged_list.labels.sum())
+        weakest = int(scores[:n_relevant].argmin())
+        bound = scores[weakest] - margin
+        for negative in np.flatnonzero(scores[n_relevant:] > bound).tolist():
             row = (
-                documents.query_row,
-                documents.doc_rows[n_relevant + number],
-                columns_of_query[number],
-                scores_of_query[n_relevant + number],
-                documents.doc_rows[weakest],
-                scores_of_query[weakest],
+                judged_list.query_row,
+                judged_list.doc_rows[n_relevant + negative],
+                places[negative],
+                scores[n_relevant + negative],
+                judged_list.doc_rows[weakest],
+                scores[weakest],
             )
             rows.append(row)
-    arrays = []
-    for column, kind in enumerate(KINDS):
-        arrays.append(np.array([row[column] for row in rows], dtype=kind))
-    suspects = Suspects(*arrays)
-    order = np.lexsort((suspects.doc_rows, suspects.query_rows, -suspects.gaps))
-    suspects = Suspects(*(array[order] for array in suspects))
+    suspects = _sorted_suspects(np.array(rows, dtype=SUSPECT))
     counts = {
         "queries": len(lists),
         "negatives": sum(map(len, columns)),
@@ -108,6 +117,22 @@ def find_suspects(
         "suspect_queries": len(np.unique(suspects.query_rows)),
     }
     return suspects, counts
+
+
+def _sorted_suspects(table: np.ndarray) -> Suspects:
+    """The suspects of a table ``[S]`` of :data:`SUSPECT`, the largest gap first; of equal gaps the
+    smaller rows.
+    """
+    gaps = table["score"] - table["relevant_score"]
+    table = table[np.lexsort((table["doc_row"], table["query_row"], -gaps))]
+    return Suspects(
+        query_rows=table["query_row"].copy(),
+        doc_rows=table["doc_row"].copy(),
+        places=table["place"].copy(),
+        scores=table["score"].copy(),
+        relevant_rows=table["relevant_row"].copy(),
+        relevant_scores=table["relevant_score"].copy(),
+    )
 
 
 def _lists_to_judge(
@@ -122,13 +147,15 @@ def _lists_to_judge(
     columns = []
     for query_row in judged.query_rows.tolist():
         judged_rows, grades = judged.of(query_row)
-        ids = negatives.ids[query_row]
-        unjudged = np.flatnonzero((ids >= 0) & ~np.isin(ids, judged_rows))
-        relevant = judged_rows[grades > 0]
-        if len(unjudged) and len(relevant):
-            labels = np.zeros(len(relevant) + len(unjudged), dtype=np.float32)
-            labels[: len(relevant)] = 1
-            doc_rows = np.concatenate([relevant, ids[unjudged]])
+        negative_rows = negatives.doc_rows[query_row]
+        is_unjudged = (negative_rows >= 0) & ~np.isin(negative_rows, judged_rows)
+        columns_of_query = np.flatnonzero(is_unjudged)
+        relevant_rows = judged_rows[grades > 0]
+        n_relevant = len(relevant_rows)
+        if len(columns_of_query) and n_relevant:
+            doc_rows = np.concatenate([relevant_rows, negative_rows[columns_of_query]])
+            labels = np.zeros(len(doc_rows), dtype=np.float32)
+            labels[:n_relevant] = 1
             lists.append(LabelledList(query_row, doc_rows, labels))
-            columns.append(unjudged)
+            columns.append(columns_of_query)
     return lists, columns

@@ -10,36 +10,46 @@ def side_by_side(first: MinedNegatives, second: MinedNegatives) -> pd.DataFrame:
     """The pairs of a query and a document that is a negative of it in either folder, by rows.
 
     Returns:
-        The columns ``query``, ``doc``; ``rank_1``, ``rank_2``, from 1, and ``distance_1``,
-        ``distance_2``: NaN where a folder has not the pair, or no distances; ``near``, the distance
-        as a share of the mean distance of relevant documents, the larger of the two, NaN where no
-        folder knows it; ``suspected``, likely false negatives: in both folders, and ``near``
-        below 1.
+        A table with the columns
+
+        * ``query``, ``doc``: their rows;
+        * ``rank_1``, ``rank_2``: place among the negatives of the query in the first and the second
+          folder, from 1; NaN where that folder has not the pair;
+        * ``distance_1``, ``distance_2``: NaN also where that folder has no distances;
+        * ``near``: the distance as a share of the mean distance of relevant documents, in the
+          folder where it is larger; NaN where no folder knows it;
+        * ``suspected``: whether the pair is a likely false negative: in both folders, and ``near``
+          below 1.
     """
-    sides = [_side(first, "1"), _side(second, "2")]
-    pairs = sides[0].merge(sides[1], on=["query", "doc"], how="outer")
+    pairs_1 = _pairs_of_folder(first, "1")
+    pairs_2 = _pairs_of_folder(second, "2")
+    pairs = pairs_1.merge(pairs_2, on=["query", "doc"], how="outer")
     pairs["near"] = pairs[["near_1", "near_2"]].max(axis=1)
     in_both = pairs["rank_1"].notna() & pairs["rank_2"].notna()
     pairs["suspected"] = in_both & (pairs["near"] < 1)
     return pairs.drop(columns=["near_1", "near_2"])
 
 
-def _side(negatives: MinedNegatives, name: str) -> pd.DataFrame:
-    """The pairs of one folder; the name ends the names of its columns."""
+def _pairs_of_folder(negatives: MinedNegatives, suffix: str) -> pd.DataFrame:
+    """The pairs of one folder, with columns that end on ``_<suffix>``."""
     lists = negatives.lists()
     counts = np.diff(lists.offsets)
-    rank = np.arange(len(lists.doc_rows)) - np.repeat(lists.offsets[:-1], counts) + 1
-    distance = np.full(len(rank), np.nan, np.float32)
+    first_places = np.repeat(lists.offsets[:-1], counts)  # of the query of each document
+    rank = np.arange(len(lists.doc_rows)) - first_places + 1
     if negatives.has_distances:
         distance = lists.values
-    relevant_distance = negatives.manifest.get("mean_distance", {}).get("relevant", np.nan)
+    else:
+        distance = np.full(len(rank), np.nan, np.float32)
+    # Negatives from elsewhere have no such means.
+    mean_distances = negatives.manifest.get("mean_distance", {})
+    relevant_distance = mean_distances.get("relevant", np.nan)
     return pd.DataFrame(
         {
             "query": np.repeat(lists.query_rows, counts),
             "doc": lists.doc_rows,
-            f"rank_{name}": rank,
-            f"distance_{name}": distance,
-            f"near_{name}": distance / relevant_distance,
+            f"rank_{suffix}": rank,
+            f"distance_{suffix}": distance,
+            f"near_{suffix}": distance / relevant_distance,
         }
     )
 

@@ -17,9 +17,10 @@ Sampling = Literal["top", "uniform", "softmax"]
 class Recipe:
     r"""How hard negatives are chosen: found by search, filtered, and sampled from what is left.
 
-    Scores are similarities of the miner, without its temperature. A filter compares a candidate
-    with the relevant document of its query: of several, with the one of the lowest score. Documents
-    that are judged relevant are never negatives, nor are others of the same text.
+    Scores are similarities of the dual encoder that searches, without its temperature. A filter
+    compares a candidate with the relevant document of its query, and where there are several, with
+    the one of the lowest score. Documents that are judged relevant are never negatives, nor are
+    others of the same text.
 
     Args:
         depth: Documents found for each query.
@@ -29,8 +30,8 @@ class Recipe:
         absolute: Leave out candidates that score more than the relevant document minus this.
         relative: Leave out candidates that score more than this share of the relevant document's
             score :math:`s^+`, that is, above :math:`s^+ - (1 - r)\,|s^+|`. None keeps them.
-        judge_margin: Of those sampled, leave out what the judge, if there is one, scores above the
-            relevant document minus this.
+        judge_margin: Where a second model judges the negatives: leave out those that it scores more
+            than the relevant document minus this. It judges what is sampled, so fewer than n stay.
         sampling: What is kept of the candidates left: the best n (``top``), any n (``uniform``), or
             n drawn without replacement with probabilities of a softmax over their scores
             (``softmax``).
@@ -102,8 +103,8 @@ def apply_filters(candidates: Candidates, recipe: Recipe) -> tuple[np.ndarray, d
     """Leave out what a recipe does not want.
 
     Returns:
-        ``[Q, D]`` bool, which candidates are left and may be negatives; and how many fell to each
-        filter, in the order they are applied.
+        ``[Q, D]`` bool, which candidates remain and may be negatives; and how many each filter has
+        left out, in the order they are applied.
 
     Example:
         The relevant document scores 0.8: candidates above 0.76 are too close.
@@ -114,36 +115,45 @@ def apply_filters(candidates: Candidates, recipe: Recipe) -> tuple[np.ndarray, d
         ...     relevant=np.array([[True, False, False, False]]),
         ...     relevant_score=np.array([0.80]),
         ... )
-        >>> left, fell = apply_filters(candidates, Recipe(relative=0.95))
-        >>> left.tolist(), fell
+        >>> remaining, left_out = apply_filters(candidates, Recipe(relative=0.95))
+        >>> remaining.tolist(), left_out
         ([[False, False, True, True]], {'relevant': 1, 'relative': 1})
     """
     scores = candidates.scores
-    positive = candidates.relevant_score[:, None]
-    left = candidates.doc_rows >= 0
-    fell = {}
+    relevant_score = candidates.relevant_score[:, None]
+    remaining = candidates.doc_rows >= 0
+    left_out = {}
 
-    def leave_out(name: str, unwanted: np.ndarray) -> None:
-        fell[name] = int((left & unwanted).sum())
-        left[unwanted] = False
+    def leave_out(name: str, is_unwanted: np.ndarray) -> None:
+        left_out[name] = int((remaining & is_unwanted).sum())
+        remaining[is_unwanted] = False
 
-    # The order matters: skip_top counts what is not relevant, and a candidate falls once.
+    # The order matters: skip_top counts what is not relevant, and a candidate is left out once.
     leave_out("relevant", candidates.relevant)
     if recipe.skip_top:
-        leave_out("skip_top", left.cumsum(axis=1) <= recipe.skip_top)
+        # Candidates stand best first, so this is the rank of each among those that remain.
+        rank = remaining.cumsum(axis=1)
+        leave_out("skip_top", rank <= recipe.skip_top)
     if recipe.max_score is not None:
         leave_out("max_score", scores > recipe.max_score)
     if recipe.absolute is not None:
-        leave_out("absolute", scores > positive - recipe.absolute)
+        leave_out("absolute", scores > relevant_score - recipe.absolute)
     if recipe.relative is not None:
-        leave_out("relative", scores > positive - (1 - recipe.relative) * np.abs(positive))
-    return left, fell
+        allowed_gap = (1 - recipe.relative) * np.abs(relevant_score)
+        leave_out("relative", scores > relevant_score - allowed_gap)
+    return remaining, left_out
 
 
 def sample_negatives(
-    candidates: Candidates, left: np.ndarray, recipe: Recipe, rng: np.random.Generator
+    candidates: Candidates, remaining: np.ndarray, recipe: Recipe, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take at most n of the candidates that are left.
+    """Take at most n of the candidates that remain.
+
+    Args:
+        candidates: what was found.
+        remaining: ``[Q, D]`` bool, as :func:`apply_filters` returns it.
+        recipe: how many, and which.
+        rng: draws them.
 
     Returns:
         Their rows and scores, ``[Q, n]`` each, best first; −1 and −inf where there are fewer.
@@ -155,25 +165,27 @@ def sample_negatives(
         ...     relevant=np.zeros((1, 3), bool),
         ...     relevant_score=np.array([0.9]),
         ... )
-        >>> left = np.array([[True, False, True]])
-        >>> sample_negatives(candidates, left, Recipe(n=2), np.random.default_rng(0))[0]
+        >>> remaining = np.array([[True, False, True]])
+        >>> sample_negatives(candidates, remaining, Recipe(n=2), np.random.default_rng(0))[0]
         array([[4, 2]])
     """
     if recipe.sampling == "top":
         weight = candidates.scores.astype(np.float64)
     elif recipe.sampling == "uniform":
-        weight = rng.random(left.shape)
+        weight = rng.random(remaining.shape)
     else:
         # The n largest of log-probability plus Gumbel noise are n draws without replacement.
-        weight = candidates.scores / recipe.temperature + rng.gumbel(size=left.shape)
-    weight = np.where(left, weight, -np.inf)
-    n = min(recipe.n, left.shape[1])
+        weight = candidates.scores / recipe.temperature + rng.gumbel(size=remaining.shape)
+    weight = np.where(remaining, weight, -np.inf)
+    n = min(recipe.n, remaining.shape[1])
+    columns = np.argsort(-weight, axis=1, kind="stable")[:, :n]
     # The columns of candidates stand best first, so sorted columns are best first again.
-    columns = np.sort(np.argsort(-weight, axis=1, kind="stable")[:, :n], axis=1)
-    real = np.take_along_axis(left, columns, axis=1)
-    order = np.argsort(~real, axis=1, kind="stable")  # what was not left goes to the end
+    columns = np.sort(columns, axis=1)
+    # Where fewer than n remain, others were taken too: they go to the end, and are blanked out.
+    is_negative = np.take_along_axis(remaining, columns, axis=1)
+    order = np.argsort(~is_negative, axis=1, kind="stable")
     columns = np.take_along_axis(columns, order, axis=1)
-    real = np.take_along_axis(real, order, axis=1)
-    doc_rows = np.where(real, np.take_along_axis(candidates.doc_rows, columns, axis=1), -1)
-    scores = np.where(real, np.take_along_axis(candidates.scores, columns, axis=1), -np.inf)
-    return doc_rows, scores
+    is_negative = np.take_along_axis(is_negative, order, axis=1)
+    doc_rows = np.take_along_axis(candidates.doc_rows, columns, axis=1)
+    scores = np.take_along_axis(candidates.scores, columns, axis=1)
+    return np.where(is_negative, doc_rows, -1), np.where(is_negative, scores, -np.inf)

@@ -1,6 +1,5 @@
 """Negatives from elsewhere: a run file, an array of rows or a table, for training to read."""
 
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from ltr.errors import InputError
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.same_texts import SameTexts
 
-RUNS = (".trec", ".trec.gz", ".run", ".run.gz")
+RUN_ENDINGS = (".trec", ".trec.gz", ".run", ".run.gz")
 
 
 def negatives_of_file(
@@ -38,7 +37,7 @@ def negatives_of_file(
     """
     if distances is not None and source.suffix != ".npy":
         raise InputError(f"{source}: distances go with an array of rows (.npy)", option="distances")
-    if source.name.endswith(RUNS):
+    if source.name.endswith(RUN_ENDINGS):
         lists = _without_distances(lists_of_run(source, collection.queries, collection.corpus))
     elif source.suffix == ".npy":
         lists = _from_arrays(source, distances, collection)
@@ -46,27 +45,33 @@ def negatives_of_file(
         lists = _from_table(source, collection)
     else:
         raise InputError(
-            f"{source}: negatives must be a run file ({', '.join(RUNS)}), .npy or .parquet"
+            f"{source}: negatives must be a run file ({', '.join(RUN_ENDINGS)}), .npy or .parquet"
         )
     if (lists.values < 0).any():
         raise InputError(f"{source}: distances must be at least 0, got {lists.values.min()}")
     query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))
     same_texts = SameTexts(collection, collection.qrels.values())
-    left = ~same_texts(query_rows, lists.doc_rows)
-    if not left.any():
+    is_relevant = same_texts(query_rows, lists.doc_rows)
+    if is_relevant.all():
         raise InputError(
-            f"{source}: there must be a negative, got {len(left)} documents, "
-            "all of them judged relevant"
+            f"{source}: there must be a negative, got {len(is_relevant)} documents, all of them judged relevant"
         )
-    kept = QueryLists.from_rows(query_rows[left], lists.doc_rows[left], lists.values[left])
+    negatives = QueryLists.from_rows(
+        query_rows[~is_relevant], lists.doc_rows[~is_relevant], lists.values[~is_relevant]
+    )
+    has_distances = not np.isnan(negatives.values).any()
     manifest = {
-        "key": kept.digest(),
+        "key": negatives.digest(),
         "source": source.name,
-        "distance": None if np.isnan(kept.values).any() else "given with the source",
-        "mined_queries": len(kept.query_rows),
-        "counts": {"found": len(left), "relevant": int((~left).sum()), "chosen": int(left.sum())},
+        "distance": "given with the source" if has_distances else None,
+        "mined_queries": len(negatives.query_rows),
+        "counts": {
+            "found": len(is_relevant),
+            "relevant": int(is_relevant.sum()),
+            "chosen": int((~is_relevant).sum()),
+        },
     }
-    return MinedNegatives.of_lists(kept, len(collection.queries), manifest)
+    return MinedNegatives.of_lists(negatives, len(collection.queries), manifest)
 
 
 def _without_distances(lists: QueryLists) -> QueryLists:
@@ -75,17 +80,20 @@ def _without_distances(lists: QueryLists) -> QueryLists:
 
 
 def _from_arrays(source: Path, distances: Path | None, collection: Collection) -> QueryLists:
-    ids = read_array(source)
-    values = np.zeros(ids.shape, np.float32) if distances is None else read_array(distances)
-    lists = MinedNegatives(ids, values, {}).checked(str(source), collection).lists()
-    n_docs = len(collection.corpus)
+    array = read_array(source)
+    if distances is None:
+        values = np.zeros(array.shape, np.float32)
+    else:
+        values = read_array(distances)
+    lists = MinedNegatives(array, values, {}).checked(str(source), collection).lists()
     query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))
+    # Each pair of a query and a document gets a number of its own.
+    n_docs = len(collection.corpus)
     pairs, counts = np.unique(query_rows * n_docs + lists.doc_rows, return_counts=True)
     if (counts > 1).any():
         query_row, doc_row = divmod(int(pairs[counts > 1][0]), n_docs)
         raise InputError(
-            f"{source}: a query must have a document once, "
-            f"got document {doc_row} again in row {query_row}"
+            f"{source}: a query must have a document once, got document {doc_row} again in row {query_row}"
         )
     return _without_distances(lists) if distances is None else lists
 
@@ -96,30 +104,32 @@ def _from_table(source: Path, collection: Collection) -> QueryLists:
     except ImportError:
         raise InputError(f"{source}: parquet needs another package: pip install pyarrow") from None
     except Exception as error:  # whatever a broken file makes the reader stumble over
-        raise InputError(
-            f"{source}: expected a parquet file, "
-            f"got an error ({' '.join(str(error).split())[:100]})"
-        ) from None
+        text = " ".join(str(error).split())[:100]
+        raise InputError(f"{source}: expected a parquet file, got an error ({text})") from None
     missing = {"query_id", "doc_id"} - {*table.columns}
     if missing:
         raise InputError(
-            f"{source}: a table must have the columns query_id and doc_id, "
-            f"and has no {' and no '.join(missing)}"
+            f"{source}: a table must have the columns query_id and doc_id, and has no {' and no '.join(missing)}"
         )
-    column = next((name for name in ("distance", "score") if name in table), None)
+    if "distance" in table:
+        column = "distance"
+    elif "score" in table:
+        column = "score"
+    else:
+        column = None  # the documents keep their order
     values = np.zeros(len(table))
     if column is not None:
         values = pd.to_numeric(table[column], errors="coerce").to_numpy(dtype=np.float32)
-    finite = np.isfinite(values)
-    if not finite.all():
-        raise InputError(
-            f"{source}:{int(np.argmin(finite)) + 1}: a {column} must be a finite number (float32)"
-        )
+    is_finite = np.isfinite(values)
+    if not is_finite.all():
+        first = int(np.argmin(is_finite)) + 1
+        raise InputError(f"{source}:{first}: a {column} must be a finite number (float32)")
     # Lists are sorted by value, largest first: distances change their sign before, and back after.
-    better = -values if column == "distance" else values
-    pairs = zip(table["query_id"].map(str), table["doc_id"].map(str), better.tolist(), strict=True)
-    numbered = zip(count(1), pairs, strict=False)
-    lists = lists_of_lines(source, "row", collection.queries, collection.corpus, numbered)
+    sorted_by = -values if column == "distance" else values
+    query_ids = table["query_id"].map(str)
+    doc_ids = table["doc_id"].map(str)
+    lines = enumerate(zip(query_ids, doc_ids, sorted_by.tolist(), strict=True), start=1)
+    lists = lists_of_lines(source, "row", collection.queries, collection.corpus, lines)
     if column is not None:
         lists = lists.best_first()
     if column == "distance":

@@ -1,7 +1,6 @@
 """A second ranker scores what was found: above the relevant document, it is likely relevant too."""
 
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import torch
@@ -53,43 +52,46 @@ class Judge:
             negatives = doc_rows[place][doc_rows[place] >= 0]
             rows = np.concatenate([judged_rows[grades > 0], negatives])  # relevant ones first
             lists.append(LabelledList(query_row, rows, np.zeros(len(rows), dtype=np.float32)))
-        # [Q, n + 1]: the last column has the score of the relevant document. Other processes fill
-        # the rows that are 0 here.
-        whole = np.zeros((len(doc_rows), doc_rows.shape[1] + 1), dtype=np.float32)
-        own = by_every_rank(lambda: self.score_lists(lists) if lists else [])
-        for place, scores in zip(places, own, strict=True):
+        own_scores = by_every_rank(lambda: self.score_lists(lists) if lists else [])
+        # [Q, n + 1]: the last column has the score of the relevant document. Rows of other
+        # processes stay 0 here, so that the sum over the processes has all.
+        matrix = np.zeros((len(doc_rows), doc_rows.shape[1] + 1), dtype=np.float32)
+        for place, scores in zip(places, own_scores, strict=True):
             is_negative = doc_rows[place] >= 0
             n_relevant = len(scores) - is_negative.sum()
-            whole[place, :-1][is_negative] = scores[n_relevant:]
-            whole[place, -1] = scores[:n_relevant].min()
-        whole = sum_over_ranks(whole)
-        return whole[:, :-1], whole[:, -1]
+            matrix[place, :-1][is_negative] = scores[n_relevant:]
+            matrix[place, -1] = scores[:n_relevant].min()
+        matrix = sum_over_ranks(matrix)
+        return matrix[:, :-1], matrix[:, -1]
 
     def score_lists(self, lists: list[LabelledList]) -> list[np.ndarray]:
-        """Scores of each list's documents."""
+        """Scores of each list's documents, ``[N]`` float32 for each list."""
         reads = self.ranker.reads
-        tables = (self.collection.queries, self.collection.corpus)
         if isinstance(reads, FeatureVectors | PairsAndTexts):
             raise InputError(
                 f"a judge must read texts, got {type(self.ranker).__name__}", option="judge"
             )
-        queries, docs = (
-            TokenStore.open(*side) for side in zip(tables, reads.tokenizers, strict=True)
+        query_texts = self.collection.queries
+        query_tokenizer, doc_tokenizer = reads.tokenizers
+        queries = TokenStore.open(query_texts, query_tokenizer)
+        docs = TokenStore.open(self.collection.corpus, doc_tokenizer)
+        reads.check_queries(query_texts.ids, query_texts.texts, queries)
+
+        query_rows = [np.empty(0, np.int64)]  # so that no list is no pair, too
+        doc_rows = [np.empty(0, np.int64)]
+        for documents in lists:
+            query_rows.append(np.full(len(documents.doc_rows), documents.query_row, np.int64))
+            doc_rows.append(documents.doc_rows)
+        scores = pair_scores(
+            self.ranker, queries, docs, np.concatenate(query_rows), np.concatenate(doc_rows)
         )
-        reads.check_queries(tables[0].ids, tables[0].texts, queries)
-        sizes = [len(documents.doc_rows) for documents in lists]
-        query_rows = np.array([documents.query_row for documents in lists], dtype=np.int64)
-        doc_rows = [documents.doc_rows for documents in lists]
-        scores = iter(
-            pair_scores(
-                self.ranker,
-                queries,
-                docs,
-                np.repeat(query_rows, sizes),
-                np.concatenate([np.empty(0, np.int64), *doc_rows]),
-            )
-        )
-        return [np.fromiter(islice(scores, size), np.float32, size) for size in sizes]
+        scores_of_lists = []
+        begin = 0
+        for documents in lists:
+            end = begin + len(documents.doc_rows)
+            scores_of_lists.append(scores[begin:end])
+            begin = end
+        return scores_of_lists
 
 
 def open_judge(name: str, max_length: int | None = None) -> Ranker:

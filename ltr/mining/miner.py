@@ -1,5 +1,8 @@
 """Mines hard negatives: what a dual encoder finds for a query and nobody judged relevant.
 
+That dual encoder is called the searcher here. It is the ranker that is trained, the one that the
+option ``model.miner`` trains beside a cross-encoder, or one that stays as it is.
+
 Letters of shapes: Q training queries, D candidates of each, n negatives of each, P pairs of a query
 and a document. ``query_rows`` and ``doc_rows`` number the texts of the collection; ``places``
 number the Q queries.
@@ -23,7 +26,7 @@ from ltr.errors import InputError
 from ltr.mining.filters import Candidates, Recipe, apply_filters, sample_negatives
 from ltr.mining.judge import Judge
 from ltr.mining.negatives import MinedNegatives
-from ltr.mining.same_texts import Keys, SameTexts
+from ltr.mining.same_texts import SameTexts, TextKeys
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.ranker import digest_of_weights
 from ltr.processes import barrier, rank, shared_folder
@@ -31,8 +34,14 @@ from ltr.search.index import DenseIndex
 from ltr.search.shards import Shards, encode_everywhere, encode_shard
 from ltr.spans import spans
 
-BLOCK = 65536  # texts whose keys are computed at once
-SAMPLE = 200  # queries on which the recall of an approximate index is measured
+TEXTS_AT_ONCE = 65536  # whose keys are computed
+RECALL_QUERIES = 200  # on which the recall of an approximate index is measured
+
+# What is drawn at random comes from generators of their own, seeded by the miner's seed and one of
+# these.
+SAMPLING = 1
+FILLING = 2
+OVERLAP = 3
 
 
 @dataclass
@@ -43,22 +52,22 @@ class Miner:
     same negatives.
 
     Args:
-        model: the dual encoder that searches, as it stands.
+        searcher: the dual encoder that searches, with its weights as they stand.
         collection: its corpus is searched for its queries.
         judged: the queries to mine for, with their relevant documents.
         recipe: how negatives are chosen.
-        least: a query with fewer negatives gets random documents up to this number.
+        min_negatives: a query with fewer negatives gets random documents up to this number.
         judge: a second model, which leaves out likely false negatives.
         rescorer: scores what the filters leave of all that was found, and negatives are sampled by
             its scores.
-        seed: of all that is drawn: that of the run, and for a refresh its step.
+        seed: of all random numbers: the seed of the run, and then for a refresh its step.
     """
 
-    model: DualEncoder
+    searcher: DualEncoder
     collection: Collection
     judged: QueryLists
     recipe: Recipe = field(default_factory=Recipe)
-    least: int = 1
+    min_negatives: int = 1
     judge: Judge | None = None
     rescorer: Judge | None = None
     seed: tuple[int, ...] = (0,)
@@ -66,21 +75,23 @@ class Miner:
     @property
     def key(self) -> str:
         """A digest of all that decides what is found: model, texts, judgements, recipe, seed."""
-        model = self.model
-        scorers = []
+        searcher = self.searcher
+        digests_of_scorers = []
         for scorer in (self.judge, self.rescorer):
-            scorers.append(None if scorer is None else digest_of_weights(scorer.ranker))
+            digest = None if scorer is None else digest_of_weights(scorer.ranker)
+            digests_of_scorers.append(digest)
         towers = []
-        for tower in (model.query_tower, model.doc_tower):
+        for tower in (searcher.query_tower, searcher.doc_tower):
             towers.append((tower.encoder.pooling, str(tower.head)))
+        # Without the arguments' names, so that the keys of older folders survive a renaming.
         parts = [
-            digest_of_weights(model),
-            model.similarity.name,
+            digest_of_weights(searcher),
+            searcher.similarity.name,
             towers,
-            [(form.max_length, form.prompt) for form in model.reads],
-            scorers,
+            [(form.max_length, form.prompt) for form in searcher.reads],
+            digests_of_scorers,
             asdict(self.recipe),
-            self.least,
+            self.min_negatives,
             self.seed,
             self.collection.corpus.key,
             self.collection.queries.key,
@@ -95,8 +106,8 @@ class Miner:
 
         Args:
             folder: where embeddings lie for as long as it takes; every process must reach it.
-            precision: makes the context in which models run, such as ``torch.autocast``; else they
-                run as they stand.
+            precision: makes the context in which models run, such as ``torch.autocast``. It is
+                called several times. By default models run as they stand.
 
         Returns:
             The negatives; their manifest says how they were chosen, how many fell to which filter,
@@ -106,177 +117,210 @@ class Miner:
             InputError: if the embeddings are not finite, or faiss can't build the index.
         """
         self._seconds: dict[str, float] = {}
-        reads = self.model.reads
+        reads = self.searcher.reads
+        similarity = self.searcher.similarity
         queries, docs = self._stores()
         with shared_folder(folder, "mining") as shared:
             with self._timed("encode"), precision():
                 # The documents of this process, and the queries of all.
                 file = shared / f"{rank()}.npy"
-                share = encode_shard(self.model.doc_tower, docs, reads.docs, file)
+                own_docs, own_rows = encode_shard(self.searcher.doc_tower, docs, reads.docs, file)
                 embedded_queries = encode_everywhere(
-                    self.model.query_tower, queries, reads.queries, self.judged.query_rows
+                    self.searcher.query_tower, queries, reads.queries, self.judged.query_rows
                 )
             with self._timed("search"):
-                seed = self.seed[0]
-                shards = Shards(*share, self.model.similarity, self.recipe.index, seed=seed)
+                shards = Shards(
+                    own_docs, own_rows, similarity, self.recipe.index, seed=self.seed[0]
+                )
                 depth = min(self.recipe.depth, shards.count)
                 scores, doc_rows = shards.search(embedded_queries, depth)
                 shuffled = np.random.default_rng(self.seed).permutation(len(embedded_queries))
-                recall = shards.recall(embedded_queries[shuffled[:SAMPLE]], depth)
+                recall = shards.recall(embedded_queries[shuffled[:RECALL_QUERIES]], depth)
             with self._timed("filter"):
-                relevant = self.judged.values > 0
-                counts_of_queries = np.diff(self.judged.offsets)
-                places = np.repeat(np.arange(len(self.judged.query_rows)), counts_of_queries)
-                relevant_places = places[relevant]
-                relevant_scores, relevant_distances = shards.pairs(
-                    embedded_queries, relevant_places, self.judged.doc_rows[relevant]
-                )
-                lowest = np.full(len(embedded_queries), np.inf, np.float32)
-                np.minimum.at(lowest, relevant_places, relevant_scores)
-
+                lowest_scores, relevant_distances = self._compare_relevant(shards, embedded_queries)
                 same_texts = SameTexts(
                     self.collection, [self.judged], keys_as_read(docs, reads.docs)
                 )
                 is_relevant = self._are_relevant(same_texts, doc_rows)
-                candidates = Candidates(doc_rows, scores, is_relevant, lowest)
+                candidates = Candidates(doc_rows, scores, is_relevant, lowest_scores)
                 with precision():
-                    ids, counts = self._choose(candidates, same_texts)
-                if self.least and not (ids >= 0).any():
+                    negatives, counts = self._choose(candidates, same_texts)
+                # A miner that fills nothing up may find nothing.
+                if self.min_negatives and not (negatives >= 0).any():
                     raise InputError(
-                        f"{self.collection.source}: no query has a document to rank below its "
-                        "relevant ones; nothing can be mined"
+                        f"{self.collection.source}: no query has a document to rank below its relevant ones; nothing can be mined"
                     )
-                chosen_places, columns = np.nonzero(ids >= 0)
-                _, chosen_distances = shards.pairs(
-                    embedded_queries, chosen_places, ids[chosen_places, columns]
+                places, columns = np.nonzero(negatives >= 0)
+                _, negative_distances = shards.of_pairs(
+                    embedded_queries, places, negatives[places, columns]
                 )
             barrier()  # all processes have read the folder, which now goes
-        distances = np.zeros(ids.shape, np.float32)
-        distances[chosen_places, columns] = chosen_distances
-        means = {"relevant": _mean(relevant_distances), "negatives": _mean(chosen_distances)}
-        manifest = self._manifest(counts, recall, means)
+        distances = np.zeros(negatives.shape, np.float32)
+        distances[places, columns] = negative_distances
+        mean_distances = {
+            "relevant": _mean(relevant_distances),
+            "negatives": _mean(negative_distances),
+        }
+        manifest = self._manifest(counts, recall, mean_distances)
         return MinedNegatives.of_queries(
-            self.judged.query_rows, len(self.collection.queries), ids, distances, manifest
+            self.judged.query_rows, len(self.collection.queries), negatives, distances, manifest
         )
 
     def overlap_now(self, negatives: MinedNegatives, n_queries: int = 100) -> float:
-        """How many of the negatives would still be found, by a sample: far cheaper than a refresh.
+        """The share of the negatives that would still be found, by a sample: far cheaper than a
+        refresh.
 
-        Of some queries, the documents that are negatives of any of them are ranked anew. The share
-        of a query's negatives that is still among as many of the best, averaged over the queries;
-        relevant documents are left out.
+        Some queries rank anew the documents that are negatives of any of them, without their own
+        relevant ones. Where a query has m negatives, the share of them that is among its m best
+        documents counts; the result is the mean over the queries.
         """
-        has_negatives = (negatives.ids[self.judged.query_rows] >= 0).any(axis=1)
+        has_negatives = (negatives.doc_rows[self.judged.query_rows] >= 0).any(axis=1)
         query_rows = self.judged.query_rows[has_negatives]
-        shuffled = np.random.default_rng([*self.seed, 3]).permutation(query_rows)
+        shuffled = np.random.default_rng([*self.seed, OVERLAP]).permutation(query_rows)
         query_rows = np.sort(shuffled[:n_queries])
-        ids = negatives.ids[query_rows]
-        pool = np.unique(ids[ids >= 0])
+        doc_rows = negatives.doc_rows[query_rows]
+        pool = np.unique(doc_rows[doc_rows >= 0])
         queries, docs = self._stores()
-        reads = self.model.reads
+        reads = self.searcher.reads
         embedded_queries = encode_everywhere(
-            self.model.query_tower, queries, reads.queries, query_rows
+            self.searcher.query_tower, queries, reads.queries, query_rows
         )
-        embedded_pool = encode_everywhere(self.model.doc_tower, docs, reads.docs, pool)
-        index = DenseIndex.build(embedded_pool, self.model.similarity)
+        embedded_pool = encode_everywhere(self.searcher.doc_tower, docs, reads.docs, pool)
+        index = DenseIndex.build(embedded_pool, self.searcher.similarity)
         _, places_in_pool = index.search(embedded_queries, len(pool))
+        rankings = pool[places_in_pool]
         shares = []
-        for query_row, row, ranking in zip(query_rows, ids, pool[places_in_pool], strict=True):
+        for query_row, row, ranking in zip(query_rows, doc_rows, rankings, strict=True):
             judged_rows, grades = self.judged.of(int(query_row))
-            ranking = ranking[~np.isin(ranking, judged_rows[grades > 0])]
-            before = row[row >= 0]
-            shares.append(np.isin(before, ranking[: len(before)]).mean())
+            is_relevant = np.isin(ranking, judged_rows[grades > 0])
+            known_negatives = row[row >= 0]
+            best = ranking[~is_relevant][: len(known_negatives)]
+            shares.append(np.isin(known_negatives, best).mean())
         return float(np.mean(shares))
+
+    def _compare_relevant(
+        self, shards: Shards, embedded_queries: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The lowest score of each query's relevant documents, ``[Q]``; and the distances of all
+        relevant documents to their queries.
+        """
+        n_queries = len(self.judged.query_rows)
+        places = np.repeat(np.arange(n_queries), np.diff(self.judged.offsets))
+        is_relevant = self.judged.values > 0
+        places = places[is_relevant]
+        scores, distances = shards.of_pairs(
+            embedded_queries, places, self.judged.doc_rows[is_relevant]
+        )
+        lowest_scores = np.full(n_queries, np.inf, np.float32)
+        np.minimum.at(lowest_scores, places, scores)
+        return lowest_scores, distances
 
     def _choose(
         self, candidates: Candidates, same_texts: SameTexts
     ) -> tuple[np.ndarray, dict[str, int]]:
-        """Choose negatives ``[Q, n]`` int64, hardest first and filled up with −1.
+        """Choose negatives.
 
         Returns:
-            The negatives; and how many fell to what.
+            Rows of documents ``[Q, n]`` int64, hardest first and filled up with −1; and how many
+            each filter has left out, with other counts for the manifest.
         """
         counts = {"found": int((candidates.doc_rows >= 0).sum())}
-        left, fell = apply_filters(candidates, self.recipe)
+        remaining, left_out = apply_filters(candidates, self.recipe)
+        counts |= left_out
         if self.rescorer is not None:
-            candidates, left = self._rescore(candidates, left, self.rescorer)
-        rng = np.random.default_rng([*self.seed, 1])
-        ids, _ = sample_negatives(candidates, left, self.recipe, rng)
+            candidates, remaining = self._rescore(candidates, remaining, self.rescorer)
+        rng = np.random.default_rng([*self.seed, SAMPLING])
+        negatives, _ = sample_negatives(candidates, remaining, self.recipe, rng)
         if self.judge is not None:
-            scores, lowest = self.judge.scores(self.judged, ids)
-            suspected = (scores > lowest[:, None] - self.recipe.judge_margin) & (ids >= 0)
-            fell["judge"] = int(suspected.sum())
-            ids = np.where(suspected, -1, ids)
-            order = np.argsort(ids < 0, axis=1, kind="stable")  # −1 behind all others
-            ids = np.take_along_axis(ids, order, axis=1)
-        counts |= fell
-        counts["chosen"] = int((ids >= 0).sum())
-        if ids.shape[1] < self.least:
-            ids = np.pad(ids, ((0, 0), (0, self.least - ids.shape[1])), constant_values=-1)
-        counts["short"] = int(((ids >= 0).sum(axis=1) < self.least).sum())
-        counts["random"] = self._fill(ids, same_texts)
-        return ids, counts
+            scores, lowest_scores = self.judge.scores(self.judged, negatives)
+            bounds = lowest_scores[:, None] - self.recipe.judge_margin
+            is_suspected = (scores > bounds) & (negatives >= 0)
+            counts["judge"] = int(is_suspected.sum())
+            negatives = np.where(is_suspected, -1, negatives)
+            order = np.argsort(negatives < 0, axis=1, kind="stable")  # −1 behind all others
+            negatives = np.take_along_axis(negatives, order, axis=1)
+        counts["chosen"] = int((negatives >= 0).sum())
+        n_missing = self.min_negatives - negatives.shape[1]
+        if n_missing > 0:
+            negatives = np.pad(negatives, ((0, 0), (0, n_missing)), constant_values=-1)
+        n_negatives = (negatives >= 0).sum(axis=1)
+        counts["short"] = int((n_negatives < self.min_negatives).sum())
+        counts["random"] = self._fill_up(negatives, same_texts)
+        return negatives, counts
 
     def _rescore(
-        self, candidates: Candidates, left: np.ndarray, rescorer: Judge
+        self, candidates: Candidates, remaining: np.ndarray, rescorer: Judge
     ) -> tuple[Candidates, np.ndarray]:
-        """The candidates that are left, with the scores of another ranker, best first by these."""
-        doc_rows = np.where(left, candidates.doc_rows, -1)
-        scores = np.where(left, rescorer.scores(self.judged, doc_rows)[0], -np.inf)
+        """The candidates that remain, with the scores of another ranker, best first by these; and
+        in this order which those are.
+        """
+        doc_rows = np.where(remaining, candidates.doc_rows, -1)
+        scores, _ = rescorer.scores(self.judged, doc_rows)
+        scores = np.where(remaining, scores, -np.inf)
         order = np.argsort(-scores, axis=1, kind="stable")
-        doc_rows = np.take_along_axis(doc_rows, order, axis=1)
-        scores = np.take_along_axis(scores, order, axis=1)
-        left = np.take_along_axis(left, order, axis=1)
-        return candidates._replace(doc_rows=doc_rows, scores=scores), left
+        rescored = candidates._replace(
+            doc_rows=np.take_along_axis(doc_rows, order, axis=1),
+            scores=np.take_along_axis(scores, order, axis=1),
+        )
+        return rescored, np.take_along_axis(remaining, order, axis=1)
 
-    def _fill(self, ids: np.ndarray, same_texts: SameTexts) -> int:
-        """Give queries with fewer than ``least`` negatives random documents, in place.
+    def _fill_up(self, negatives: np.ndarray, same_texts: SameTexts) -> int:
+        """Give queries with fewer than ``min_negatives`` random documents, in place.
 
         Returns:
             How many documents they got.
         """
-        counts = (ids >= 0).sum(axis=1)
-        short = np.flatnonzero(counts < self.least)
+        n_negatives = (negatives >= 0).sum(axis=1)
+        places = np.flatnonzero(n_negatives < self.min_negatives)  # of the queries
         # Four times as many as are needed: some are relevant, or drawn twice.
-        drawn = np.random.default_rng([*self.seed, 2]).integers(
-            len(self.collection.corpus), size=(len(short), 4 * self.least)
+        drawn_rows = np.random.default_rng([*self.seed, FILLING]).integers(
+            len(self.collection.corpus), size=(len(places), 4 * self.min_negatives)
         )
-        allowed = ~self._are_relevant(same_texts, drawn, short)
+        may_be_negative = ~self._are_relevant(same_texts, drawn_rows, places)
         n_filled = 0
-        for place, docs, is_allowed in zip(short.tolist(), drawn, allowed, strict=True):
-            fresh = docs[is_allowed & ~np.isin(docs, ids[place])]
-            begin = counts[place]
-            new = list(dict.fromkeys(fresh.tolist()))[: self.least - begin]
-            ids[place, begin : begin + len(new)] = new
-            n_filled += len(new)
+        for place, doc_rows, is_allowed in zip(
+            places.tolist(), drawn_rows, may_be_negative, strict=True
+        ):
+            is_new = ~np.isin(doc_rows, negatives[place])
+            distinct = list(dict.fromkeys(doc_rows[is_allowed & is_new].tolist()))
+            begin = n_negatives[place]
+            fillers = distinct[: self.min_negatives - begin]
+            negatives[place, begin : begin + len(fillers)] = fillers
+            n_filled += len(fillers)
         return n_filled
 
     def _are_relevant(
         self, same_texts: SameTexts, doc_rows: np.ndarray, places: np.ndarray | None = None
     ) -> np.ndarray:
-        """Whether documents ``[Q, D]`` have the text of a relevant one of their query; −1 is none.
+        """Whether documents have the text of a relevant one of their query; False for −1.
 
-        ``places`` ``[Q]``: the queries of the rows, where they are not all the queries.
+        Args:
+            same_texts: knows the texts.
+            doc_rows: ``[Q, D]``.
+            places: ``[Q]``, which of the judged queries these are; None: all of them.
         """
         query_rows = self.judged.query_rows if places is None else self.judged.query_rows[places]
         query_rows = np.broadcast_to(query_rows[:, None], doc_rows.shape)
-        real = doc_rows >= 0
-        relevant = np.zeros(doc_rows.shape, dtype=bool)
-        relevant[real] = same_texts(query_rows[real], doc_rows[real])
-        return relevant
+        is_document = doc_rows >= 0
+        are_relevant = np.zeros(doc_rows.shape, dtype=bool)
+        are_relevant[is_document] = same_texts(query_rows[is_document], doc_rows[is_document])
+        return are_relevant
 
-    def _stores(self) -> list[TokenStore]:
-        """The tokens of all queries and of all documents, as the model reads them."""
-        tables = self.collection.queries, self.collection.corpus
-        sides = zip(tables, self.model.reads.tokenizers, strict=True)
-        return [TokenStore.open(table, tokenizer) for table, tokenizer in sides]
+    def _stores(self) -> tuple[TokenStore, TokenStore]:
+        """The tokens of all queries and of all documents, as the searcher reads them."""
+        query_tokenizer, doc_tokenizer = self.searcher.reads.tokenizers
+        queries = TokenStore.open(self.collection.queries, query_tokenizer)
+        docs = TokenStore.open(self.collection.corpus, doc_tokenizer)
+        return queries, docs
 
-    def _manifest(self, counts: dict[str, int], recall: float, distance: dict[str, float]) -> dict:
+    def _manifest(
+        self, counts: dict[str, int], recall: float, mean_distances: dict[str, float]
+    ) -> dict:
         return {
             "key": self.key,
-            "weights": digest_of_weights(self.model),
-            "similarity": self.model.similarity.name,
-            "distance": self.model.similarity.unit,
+            "weights": digest_of_weights(self.searcher),
+            "similarity": self.searcher.similarity.name,
+            "distance": self.searcher.similarity.unit,
             "recipe": asdict(self.recipe),
             "judge": None if self.judge is None else self.judge.name,
             "rescorer": None if self.rescorer is None else self.rescorer.name,
@@ -284,7 +328,7 @@ class Miner:
             "mined_queries": len(self.judged.query_rows),
             "counts": counts,
             "recall": recall,
-            "mean_distance": distance,
+            "mean_distance": mean_distances,
             "seconds": {name: round(value, 3) for name, value in self._seconds.items()},
         }
 
@@ -295,20 +339,20 @@ class Miner:
         self._seconds[name] = time.perf_counter() - start
 
 
-def keys_as_read(store: TokenStore, form: SingleTexts) -> Keys:
-    """Number documents by what the model reads of them, for :class:`SameTexts`.
+def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
+    """Number documents by what the searcher reads of them, for :class:`SameTexts`.
 
-    Texts that are cut to the same tokens are equal to the model. Keys are hashes of 64 bits: they
-    are hardly ever equal where the tokens are not.
+    Texts that are cut to the same tokens are equal to it. Keys are hashes of 64 bits: they are
+    hardly ever equal where the tokens are not.
     """
 
-    def keys(doc_rows: np.ndarray) -> np.ndarray:
+    def text_keys(doc_rows: np.ndarray) -> np.ndarray:
         keys = np.empty(len(doc_rows), dtype=np.int64)
-        for span in spans(len(doc_rows), BLOCK):
+        for span in spans(len(doc_rows), TEXTS_AT_ONCE):
             keys[span] = form.texts(store, doc_rows[span]).keys().numpy()
         return keys
 
-    return keys
+    return text_keys
 
 
 def _mean(values: np.ndarray) -> float:

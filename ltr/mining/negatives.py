@@ -21,46 +21,54 @@ NEGATIVES = Artefact(
 
 
 class MinedNegatives(NamedTuple):
-    """For every query of a collection its hardest documents."""
+    """For every query of a collection its hardest documents.
 
-    # [Q, K] int64, rows of documents, hardest first; -1 where a query has fewer (or none)
-    ids: np.ndarray
-    # [Q, K] float32, Euclidean distance of each to its query (of length 1 where cosines are
-    # compared); NaN where the manifest's "distance" is null: nobody knows them
+    Attributes:
+        doc_rows: ``[Q, K]`` int64, rows of documents, hardest first; −1 where a query has fewer or
+            none. On disk they are called ``ids``.
+        distances: ``[Q, K]`` float32, Euclidean distance of each to its query; where cosines are
+            compared, of embeddings of length 1. NaN where nobody knows them: ``distance`` of the
+            manifest is then null.
+        manifest: how they were mined.
+    """
+
+    doc_rows: np.ndarray
     distances: np.ndarray
-    manifest: dict  # how they were mined
+    manifest: dict
 
     @classmethod
     def of_queries(
         cls,
         query_rows: np.ndarray,
         n_queries: int,
-        ids: np.ndarray,
+        doc_rows: np.ndarray,
         distances: np.ndarray,
         manifest: dict,
     ) -> "MinedNegatives":
-        """The negatives ``[M, K]`` of M of the Q queries; the others have none."""
-        shape = (n_queries, ids.shape[1])
-        whole = cls(np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32), manifest)
-        whole.ids[query_rows], whole.distances[query_rows] = ids, distances
-        return whole
+        """Make them of the negatives ``[M, K]`` of M of the Q queries; the others have none."""
+        shape = (n_queries, doc_rows.shape[1])
+        all_doc_rows = np.full(shape, -1, dtype=np.int64)
+        all_doc_rows[query_rows] = doc_rows
+        all_distances = np.zeros(shape, dtype=np.float32)
+        all_distances[query_rows] = distances
+        return cls(all_doc_rows, all_distances, manifest)
 
     @classmethod
     def of_lists(cls, lists: QueryLists, n_queries: int, manifest: dict) -> "MinedNegatives":
-        """Lists of negatives, hardest first, whose values are distances; for n_queries queries in
-        all.
-        """
+        """Make them of lists of some of the Q queries, hardest first, whose values are distances."""
         counts = np.diff(lists.offsets)
-        places = np.arange(len(lists.doc_rows)) - np.repeat(lists.offsets[:-1], counts)
-        ids = np.full((len(counts), counts.max()), -1, dtype=np.int64)
-        distances = np.zeros(ids.shape, dtype=np.float32)
-        at = np.repeat(np.arange(len(counts)), counts), places
-        ids[at], distances[at] = lists.doc_rows, lists.values
-        return cls.of_queries(lists.query_rows, n_queries, ids, distances, manifest)
+        places = np.repeat(np.arange(len(counts)), counts)
+        columns = np.arange(len(lists.doc_rows)) - np.repeat(lists.offsets[:-1], counts)
+        doc_rows = np.full((len(counts), counts.max()), -1, dtype=np.int64)
+        doc_rows[places, columns] = lists.doc_rows
+        distances = np.zeros(doc_rows.shape, dtype=np.float32)
+        distances[places, columns] = lists.values
+        return cls.of_queries(lists.query_rows, n_queries, doc_rows, distances, manifest)
 
     @property
     def has_distances(self) -> bool:
         """Whether the distances are known; those of negatives from elsewhere may not be."""
+        # Only null says that they are not: a manifest without the entry has them.
         return self.manifest.get("distance", "") is not None
 
     def overlap(self, other: "MinedNegatives") -> float:
@@ -68,11 +76,11 @@ class MinedNegatives(NamedTuple):
         queries that both have.
         """
         shares = []
-        for own, others in zip(self.ids, other.ids, strict=True):
-            own = own[own >= 0]
-            others = others[others >= 0]
-            if len(own) and len(others):
-                shares.append(np.isin(own, others).mean())
+        for doc_rows, other_doc_rows in zip(self.doc_rows, other.doc_rows, strict=True):
+            negatives = doc_rows[doc_rows >= 0]
+            other_negatives = other_doc_rows[other_doc_rows >= 0]
+            if len(negatives) and len(other_negatives):
+                shares.append(np.isin(negatives, other_negatives).mean())
         return float(np.mean(shares)) if shares else 0.0
 
     def save(self, folder: Path, collection: Collection) -> None:
@@ -83,7 +91,7 @@ class MinedNegatives(NamedTuple):
             raise InputError(
                 f"{folder}: there are negatives already; write the new ones to another folder"
             )
-        arrays = {"ids": self.ids, "distances": self.distances}
+        arrays = {"ids": self.doc_rows, "distances": self.distances}
         NEGATIVES.write(folder, collection, arrays, self.manifest)
 
     @classmethod
@@ -96,15 +104,17 @@ class MinedNegatives(NamedTuple):
         return negatives.checked(str(folder), collection)
 
     def checked(self, where: str, collection: Collection) -> "MinedNegatives":
-        """The same, if the arrays are negatives of the collection; otherwise an InputError about
-        the place they come from.
+        """These negatives, if the arrays can be negatives of the collection.
+
+        Raises:
+            InputError: about the place they come from, if they can't.
         """
-        ids = self.ids
+        ids = self.doc_rows  # as the file and the errors call them
         distances = self.distances
-        expected = f"[Q={len(collection.queries)}, K]"
-        if ids.shape != distances.shape or ids.ndim != 2 or len(ids) != len(collection.queries):
+        n_queries = len(collection.queries)
+        if ids.shape != distances.shape or ids.ndim != 2 or len(ids) != n_queries:
             raise InputError(
-                f"{where}: ids and distances must be {expected}, got {ids.shape} and {distances.shape}"
+                f"{where}: ids and distances must be [Q={n_queries}, K], got {ids.shape} and {distances.shape}"
             )
         if ids.dtype.kind not in "iu" or distances.dtype.kind != "f":
             raise InputError(
@@ -116,14 +126,18 @@ class MinedNegatives(NamedTuple):
                 f"{where}: ids must be -1 or rows of {n_docs} documents, got {ids.min()} to {ids.max()}"
             )
         with np.errstate(over="ignore"):  # what float32 can't hold is infinite
-            finite = np.isfinite(distances.astype(np.float32)) | (ids == -1)
-        if self.has_distances and not finite.all():
-            query, place = np.argwhere(~finite)[0]
-            came = f"{distances[query, place]} at [{query}, {place}]"
-            raise InputError(f"{where}: distances must be finite (float32), got {came}; mine again")
+            is_finite = np.isfinite(distances.astype(np.float32))
+        is_valid = is_finite | (ids == -1)
+        if self.has_distances and not is_valid.all():
+            row, column = np.argwhere(~is_valid)[0]
+            raise InputError(
+                f"{where}: distances must be finite (float32), got {distances[row, column]} at [{row}, {column}]; mine again"
+            )
         return self
 
     def lists(self) -> QueryLists:
-        """The same by query, the missing ones left out; values are distances."""
-        queries = np.flatnonzero((self.ids >= 0).any(axis=1))
-        return QueryLists.from_matrix(queries, self.ids[queries], self.distances[queries])
+        """The same by query, without the queries that have none; values are distances."""
+        query_rows = np.flatnonzero((self.doc_rows >= 0).any(axis=1))
+        return QueryLists.from_matrix(
+            query_rows, self.doc_rows[query_rows], self.distances[query_rows]
+        )

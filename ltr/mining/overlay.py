@@ -25,16 +25,20 @@ OVERLAY = Artefact(
 class Overlay(NamedTuple):
     """Likely false negatives, and what training does with them: leave them out, take them for
     relevant, or label them softly.
+
+    Attributes:
+        policy: what training does.
+        labels: the documents by query, with their new labels: NaN for ``drop``, a grade for
+            ``relabel``, and for ``soft`` a number above 0 and below 1.
     """
 
     policy: Policy
-    # of the documents: NaN (drop), a grade (relabel), or a number above 0 and below 1 (soft)
     labels: QueryLists
 
     @property
     def judgements(self) -> QueryLists:
-        """These documents count as judged: with their new grade after ``relabel``, else with 0, so
-        that in-batch lists do not take them for negatives of their query.
+        """The documents as judged ones, so that in-batch lists do not take them for negatives of
+        their query: with their new grade after ``relabel``, else with 0.
         """
         if self.policy == "relabel":
             return self.labels
@@ -49,19 +53,18 @@ class Overlay(NamedTuple):
     def open(cls, folder: Path, collection: Collection) -> "Overlay":
         """Read an overlay; an InputError if it is damaged, or its negatives have gone or changed."""
         arrays, manifest = OVERLAY.open(folder, collection)
-        base = str(manifest.get("base"))
-        content = manifest.get("content")
-        if MinedNegatives.open(folder.parent / base, collection).lists().digest() != content:
+        base = folder.parent / str(manifest.get("base"))
+        negatives = MinedNegatives.open(base, collection)
+        if negatives.lists().digest() != manifest.get("content"):
             raise InputError(
-                f"{folder}: the negatives in {folder.parent / base} have changed since; audit them again"
+                f"{folder}: the negatives in {base} have changed since; audit them again"
             )
         query_rows = arrays["query_rows"]
         doc_rows = arrays["doc_rows"]
         labels = arrays["labels"]
         if not len(query_rows) == len(doc_rows) == len(labels):
-            came = f"{len(query_rows)}, {len(doc_rows)} and {len(labels)} entries"
             raise InputError(
-                f"{folder}: query_rows, doc_rows and labels must be as long, got {came}; audit the negatives again"
+                f"{folder}: query_rows, doc_rows and labels must be as long, got {len(query_rows)}, {len(doc_rows)} and {len(labels)} entries; audit the negatives again"
             )
         return cls(manifest["policy"], QueryLists.from_rows(query_rows, doc_rows, labels))
 
@@ -88,9 +91,11 @@ def save_overlay(
         The new folder, ``NAME.<policy>-<number>`` beside the base: the first such that is not
         there.
     """
+    name = f"{base.name}.{manifest['policy']}"
     number = 1
-    while (folder := base.with_name(f"{base.name}.{manifest['policy']}-{number}")).exists():
+    while base.with_name(f"{name}-{number}").exists():
         number += 1
-
+    folder = base.with_name(f"{name}-{number}")
+    # Not once: should another audit have taken this name meanwhile, it is an error.
     OVERLAY.write(folder, collection, arrays, {"base": base.name, **manifest}, once=False)
     return folder

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ltr.data.artefact import key_of
 from ltr.data.collection import Collection
@@ -15,14 +15,22 @@ from ltr.mining.negatives import MinedNegatives
 from ltr.processes import by_every_rank, by_rank_0
 
 
+class Moment(NamedTuple):
+    """When in a training: epochs and optimiser steps that are done."""
+
+    epoch: int
+    step: int
+
+
 @dataclass(frozen=True)
-class InForce:
+class NegativesInForce:
     """The negatives that training draws from, as a checkpoint names them.
 
     Attributes:
         epoch, step: when a refresh was last due. Where a sample shows that the negatives are still
             fresh, these two move on, and the others stay.
-        mined: the step of the refresh that made them.
+        mined: the step of the refresh that made the negatives, which is in the name of their
+            folder.
         key: of their folder's manifest.
     """
 
@@ -43,10 +51,11 @@ class Schedule:
     epochs: int | None
     steps: int | None
 
-    def is_due(self, epoch: int, step: int, last: InForce | None) -> bool:
+    def is_due(self, epoch: int, step: int, in_force: NegativesInForce | None) -> bool:
         """Whether a refresh has become due since the last one that was."""
-        last_epoch = 0 if last is None else last.epoch
-        last_step = 0 if last is None else last.step
+        last_epoch = 0 if in_force is None else in_force.epoch
+        last_step = 0 if in_force is None else in_force.step
+        # How many refreshes a run of this length has had; one that was missed is not made up for.
         if self.steps is not None:
             return step // self.steps > last_step // self.steps
         return self.epochs is not None and epoch // self.epochs > last_epoch // self.epochs
@@ -57,8 +66,8 @@ class RefreshFolders:
 
     Args:
         root: holds them.
-        keep: how many stay, the newest, that of this refresh among them; None: all. The one that
-            the last checkpoint needs stays in any case.
+        keep: how many of the newest stay; None: all. The one that the last checkpoint needs stays
+            in any case.
     """
 
     def __init__(self, root: Path, keep: int | None) -> None:
@@ -73,7 +82,7 @@ class RefreshFolders:
         """The negatives of a refresh, on every process."""
         return by_every_rank(lambda: MinedNegatives.open(self.of_step(step), collection))
 
-    def of_checkpoint(self, in_force: InForce, collection: Collection) -> MinedNegatives:
+    def of_checkpoint(self, in_force: NegativesInForce, collection: Collection) -> MinedNegatives:
         """The negatives that a checkpoint was trained on, on every process.
 
         Raises:
@@ -81,62 +90,75 @@ class RefreshFolders:
         """
         folder = self.of_step(in_force.mined)
 
-        def opened() -> MinedNegatives:
+        def open_if_same() -> MinedNegatives:
             if key_of(folder) != in_force.key:
                 raise InputError(
                     f"the checkpoint was trained on the negatives in {folder}, which are not there (any more); resume from another checkpoint, or begin again"
                 )
             return MinedNegatives.open(folder, collection)
 
-        return by_every_rank(opened)
+        return by_every_rank(open_if_same)
 
-    def mined(
+    def mine_or_open(
         self,
         miner: Miner,
-        epoch: int,
-        step: int,
-        before: MinedNegatives | None,
-        context: Callable[[], AbstractContextManager],
+        moment: Moment,
+        previous: MinedNegatives | None,
+        precision: Callable[[], AbstractContextManager],
         *,
         write: bool,
     ) -> MinedNegatives:
-        """The negatives of this moment, on every process: mined, or opened where a resumed run
-        finds those that it had mined here before it was killed. The very first are always mined:
-        nothing yet binds the folder to this run.
+        """The negatives of this moment, on every process.
+
+        They are mined. A resumed run opens them instead, where it finds those that it had mined at
+        this step before it was killed. The very first are mined in any case: nothing yet binds the
+        folder to this run.
 
         Args:
             miner: finds them.
-            epoch, step: of the training.
-            before: those that were in force until now; None at first.
-            context: of the forward passes, for their precision.
+            moment: of the training.
+            previous: the negatives that were in force until now; None at first.
+            precision: see :meth:`ltr.mining.miner.Miner.mine`.
             write: whether they are kept as a folder.
         """
-        folder = self.of_step(step)
-        if before is not None and by_rank_0(lambda: key_of(folder) == miner.key):
-            return self.open(step, miner.collection)
-        negatives = miner.mine(self.root.parent, context)
-        negatives.manifest.update(epoch=epoch, step=step)
-        if before is not None:
-            negatives.manifest["overlap"] = round(negatives.overlap(before), 4)
+        folder = self.of_step(moment.step)
+        if previous is not None and by_rank_0(lambda: key_of(folder) == miner.key):
+            return self.open(moment.step, miner.collection)
+        negatives = miner.mine(self.root.parent, precision)
+        negatives.manifest.update(epoch=moment.epoch, step=moment.step)
+        if previous is not None:
+            negatives.manifest["overlap"] = round(negatives.overlap(previous), 4)
         if write:
-            by_rank_0(lambda: _write(negatives, folder, miner.collection))
+            by_rank_0(lambda: _replace(folder, negatives, miner.collection))
         return negatives
 
     def remove_older(self, step: int, needed: int | None) -> None:
-        """Remove the folders of earlier refreshes that need not stay. Overlays of an audit stay."""
+        """Remove the folders of refreshes before this step that need not stay. Overlays of an audit
+        stay.
+
+        Args:
+            step: of the newest refresh.
+            needed: the step of the refresh that the last checkpoint names; None: there is none.
+        """
         by_rank_0(lambda: self._remove_older(step, needed))
 
     def _remove_older(self, step: int, needed: int | None) -> None:
         if self.keep is None:
             return
-        names = [folder.name.removeprefix("step=") for folder in self.root.glob("step=*")]
-        older = [int(name) for name in names if name.isdecimal() and int(name) < step]
-        for old in sorted(older, reverse=True)[self.keep - 1 :]:
-            if old != needed:
-                shutil.rmtree(self.of_step(old))
+        older_steps = []
+        for folder in self.root.glob("step=*"):
+            number = folder.name.removeprefix("step=")
+            if number.isdecimal() and int(number) < step:  # an overlay's name goes on with letters
+                older_steps.append(int(number))
+        older_steps.sort(reverse=True)
+        n_older_kept = self.keep - 1  # the newest refresh is one of those that stay
+        for older_step in older_steps[n_older_kept:]:
+            if older_step != needed:
+                shutil.rmtree(self.of_step(older_step))
 
 
-def _write(negatives: MinedNegatives, folder: Path, collection: Collection) -> None:
-    if folder.exists():  # of other weights: an earlier run in this folder
+def _replace(folder: Path, negatives: MinedNegatives, collection: Collection) -> None:
+    """Write the folder; negatives of other weights may lie there, of an earlier run in this place."""
+    if folder.exists():
         shutil.rmtree(folder)
     negatives.save(folder, collection)

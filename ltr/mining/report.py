@@ -12,13 +12,13 @@ from ltr.mining.negatives import MinedNegatives
 FILTERS = ("skip_top", "max_score", "absolute", "relative", "judge")  # in the order of a recipe
 EXAMPLE_COLUMNS = ("query", "relevant", "negative", "distance")
 EXAMPLES = 20  # queries
-WIDTH = 120  # letters of a text
+WIDTH = 120  # letters of a text, at most
 
 
 def summary_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
     """A short report of how negatives were mined, from their manifest."""
     counts = manifest["counts"]
-    distance = manifest["mean_distance"]
+    mean_distance = manifest["mean_distance"]
     recipe = manifest["recipe"]
 
     moment = f" at step {manifest['step']}" if "step" in manifest else ""
@@ -28,9 +28,9 @@ def summary_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
         f"{recipe['depth']} documents searched for each; {seconds}"
     )
 
-    fell = [f"{name} {counts[name]:,}" for name in ("relevant", *FILTERS) if name in counts]
+    left_out = [f"{name} {counts[name]:,}" for name in ("relevant", *FILTERS) if name in counts]
     yield (
-        f"  of {counts['found']:,} found, left out: {', '.join(fell)}; "
+        f"  of {counts['found']:,} found, left out: {', '.join(left_out)}; "
         f"{counts['chosen']:,} are kept"
     )
 
@@ -39,39 +39,39 @@ def summary_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
             f"  {counts['short']} queries have too few, and got {counts['random']} random documents"
         )
 
-    parts = [
-        f"  mean distance to the query: relevant documents {distance['relevant']:.3f}, "
-        f"negatives {distance['negatives']:.3f}"
-    ]
+    line = (
+        f"  mean distance to the query: relevant documents {mean_distance['relevant']:.3f}, "
+        f"negatives {mean_distance['negatives']:.3f}"
+    )
     if "overlap" in manifest:
-        parts.append(f"{manifest['overlap']:.0%} were negatives before")
+        line += f"; {manifest['overlap']:.0%} were negatives before"
     if "staleness" in manifest:
-        parts.append(f"training went on for {manifest['staleness']} steps meanwhile")
+        line += f"; training went on for {manifest['staleness']} steps meanwhile"
     if recipe["index"] != "Flat":
-        parts.append(f"the index finds {manifest['recall']:.1%} of the exact search")
-    yield "; ".join(parts)
+        line += f"; the index finds {manifest['recall']:.1%} of the exact search"
+    yield line
 
 
 def examples(
     negatives: MinedNegatives, collection: Collection, judged: QueryLists
 ) -> Iterator[tuple[str, str, str, float]]:
-    """Rows of :data:`EXAMPLE_COLUMNS`, of some queries, always the same.
-
-    They are the texts of a query, of a relevant document and of the hardest negative, and its
-    distance.
+    """Rows of :data:`EXAMPLE_COLUMNS`, of some queries, always the same: the texts of a query, of a
+    relevant document and of the hardest negative, and this negative's distance.
     """
     corpus = collection.corpus.texts
     query_rows = np.random.default_rng(0).permutation(judged.query_rows)[:EXAMPLES]
     for row in np.sort(query_rows).tolist():
         doc_rows, grades = judged.of(row)
-        hardest = int(negatives.ids[row, 0])
+        hardest = int(negatives.doc_rows[row, 0])
         if hardest >= 0:
-            query = _short(collection.queries.texts[row])
-            relevant = _short(corpus[int(doc_rows[grades.argmax()])])
-            yield query, relevant, _short(corpus[hardest]), float(negatives.distances[row, 0])
+            most_relevant = int(doc_rows[grades.argmax()])
+            query = _beginning(collection.queries.texts[row])
+            relevant = _beginning(corpus[most_relevant])
+            negative = _beginning(corpus[hardest])
+            yield query, relevant, negative, float(negatives.distances[row, 0])
 
 
-def _short(text: str) -> str:
+def _beginning(text: str) -> str:
     return " ".join(text.split())[:WIDTH]
 
 

@@ -11,8 +11,9 @@ import torch
 from ltr.checkpoint import write_checkpoint
 from ltr.errors import InputError
 
-# What tells a process that it is one of several, as a launcher says it.
-LAUNCHED = (
+# Variables of the environment by which a launcher tells a process that it is one of several: their
+# beginnings.
+LAUNCHER_VARIABLES = (
     "LOCAL_",
     "RANK",
     "NODE_RANK",
@@ -53,22 +54,21 @@ class SideProcess:
             InputError: if the run has no configuration, as one begun in Python.
         """
         if not config.is_file():
-            hint = "start the run by ltr fit, or leave asynchronous out"
             raise InputError(
-                f"HardNegativeMining: a process beside the training needs {config}; {hint}"
+                f"HardNegativeMining: a process beside the training needs {config}; start the run by ltr fit, or leave asynchronous out"
             )
         if folder.exists():  # of an earlier run in this folder
             shutil.rmtree(folder)
-        # A folder of its own: that of the run is held by the training.
-        beside = _beside(folder)
-        beside.mkdir(parents=True, exist_ok=True)
+        # The process has a run folder of its own: that of the run is held by the training.
+        run_folder = _run_folder_beside(folder)
+        run_folder.mkdir(parents=True, exist_ok=True)
         checkpoint = {"state_dict": weights, "pytorch-lightning_version": version}
-        write_checkpoint(checkpoint, beside / "weights.ckpt")
+        write_checkpoint(checkpoint, run_folder / "weights.ckpt")
         options = {
             "config": config,
-            "ckpt_path": beside / "weights.ckpt",
+            "ckpt_path": run_folder / "weights.ckpt",
             "output": folder,
-            "trainer.default_root_dir": beside,
+            "trainer.default_root_dir": run_folder,
             "trainer.devices": 1,
             "trainer.num_nodes": 1,
             "trainer.strategy": "auto",
@@ -77,24 +77,32 @@ class SideProcess:
         command = [sys.executable, "-m", "ltr", "mine"]
         for name, value in options.items():
             command += [f"--{name}", str(value)]
-        alone = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHED)}
-        with open(beside / "mine.log", "w") as log:
+        # It mines alone, however many processes train.
+        environment = {}
+        for name, value in os.environ.items():
+            if not name.startswith(LAUNCHER_VARIABLES):
+                environment[name] = value
+        with open(run_folder / "mine.log", "w") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=alone
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
             )
         self.folder = folder
 
     def is_done(self) -> bool:
         """Whether the negatives are there; an InputError if the process has failed."""
         assert self._process is not None and self.folder is not None, "it was started"
-        code = self._process.poll()
+        code = self._process.poll()  # None while the process runs
         if code:
-            log = _beside(self.folder) / "mine.log"
+            log = _run_folder_beside(self.folder) / "mine.log"
             lines = log.read_text().strip().splitlines() or ["it said nothing"]
             raise InputError(
                 f"HardNegativeMining: the process beside the training ended with code {code}: {lines[-1]} ({log})"
             )
-        # The folder is whole or absent; where it is there, the process only has to end.
+        # The folder is whole or absent: where it is there, nothing is left for the process to do.
         return code == 0 or self.folder.exists()
 
     def end(self) -> None:
@@ -103,10 +111,12 @@ class SideProcess:
             self._process.terminate()
             self._process.wait()
         if self.folder is not None:
-            _beside(self.folder).joinpath("weights.ckpt").unlink(missing_ok=True)
+            weights = _run_folder_beside(self.folder) / "weights.ckpt"
+            weights.unlink(missing_ok=True)
         self.folder = None
         self._process = None
 
 
-def _beside(folder: Path) -> Path:
+def _run_folder_beside(folder: Path) -> Path:
+    """Where the process has its configuration, weights and log."""
     return folder.with_name("beside")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ltr.errors import InputError
-from ltr.search.embeddings import DOCS, Prepare
+from ltr.search.embeddings import DOCS_AT_ONCE, Prepare
 from ltr.spans import spans
 
 try:
@@ -19,17 +19,24 @@ except ImportError:
 
 log = logging.getLogger(__name__)
 
-GPU_MOST = 2048  # documents per query that faiss finds on a GPU
-# Documents from which an index without centroids learns, at most.
-SAMPLE = 65536
-# Vectors per centroid that faiss's k-means asks for, and the most that it uses.
-ADVISED = 39
-ENOUGH = 256
+MAX_K_ON_GPU = 2048  # faiss finds no more documents per query on a GPU
+# An index without k-means is trained on at most so many documents.
+MOST_WITHOUT_KMEANS = 65536
+# faiss's k-means warns below the first number of vectors per centroid, and uses no more than the
+# second.
+ADVISED_PER_CENTROID = 39
+MOST_PER_CENTROID = 256
+HNSW_CANDIDATES = 64  # that a search of a graph keeps in view, where no probes are given
 
 
 class FaissIndex:
-    """An index of faiss that holds its documents. ``on_gpu`` is its copy on a GPU, which is
-    searched; None without one.
+    """An index of faiss that holds its documents.
+
+    Attributes:
+        index: faiss's own, in the memory of the CPU.
+        shape: D documents, H dimensions.
+        on_gpu: a copy on a GPU, which is searched instead; None without a GPU, or where faiss has no
+            such index there.
     """
 
     def __init__(self, index: Any, factory: str) -> None:
@@ -52,17 +59,19 @@ class FaissIndex:
         :meth:`ltr.search.index.DenseIndex.build`.
         """
         index = empty_index(factory, docs.shape, squared=squared)
-        clusters = faiss.try_extract_index_ivf(index)
-        space = faiss.ParameterSpace()
+        ivf = faiss.try_extract_index_ivf(index)  # the part that has clusters, or None
+        parameters = faiss.ParameterSpace()
         try:
             if not index.is_trained:
-                index.train(prepare(docs[_sample(index, factory, len(docs), seed)]))
-            for span in spans(len(docs), DOCS):
+                sampled_rows = _rows_to_train_on(index, factory, len(docs), seed)
+                index.train(prepare(docs[sampled_rows]))
+            for span in spans(len(docs), DOCS_AT_ONCE):
                 index.add(prepare(docs[span]))
-            if clusters is not None:
-                space.set_index_parameter(index, "nprobe", probes or round(clusters.nlist**0.5))
+            if ivf is not None:
+                default_probes = round(ivf.nlist**0.5)
+                parameters.set_index_parameter(index, "nprobe", probes or default_probes)
             elif "HNSW" in factory:
-                space.set_index_parameter(index, "efSearch", probes or 64)
+                parameters.set_index_parameter(index, "efSearch", probes or HNSW_CANDIDATES)
         except RuntimeError as error:
             raise _cannot_build(factory, docs.shape, error) from None
         return cls(index, factory)
@@ -74,10 +83,14 @@ class FaissIndex:
         ``queries`` are prepared as the documents were; ``squared``: the index answers squared
         distances, smaller is better.
         """
-        index = self.index if self.on_gpu is None or k > GPU_MOST else self.on_gpu
-        scores, rows = (torch.from_numpy(x) for x in index.search(queries, k))
+        index = self.index
+        if self.on_gpu is not None and k <= MAX_K_ON_GPU:
+            index = self.on_gpu
+        found_scores, found_rows = index.search(queries, k)
+        scores = torch.from_numpy(found_scores)
+        rows = torch.from_numpy(found_rows)
         if squared:
-            scores = -scores.clamp(min=0)
+            scores = -scores.clamp(min=0)  # rounding may bring a distance below 0
         return scores.masked_fill(rows < 0, -torch.inf), rows
 
 
@@ -87,92 +100,91 @@ def empty_index(factory: str, shape: tuple[int, ...], squared: bool) -> Any:
     """
     _require_faiss(factory)
     count, dim = shape
+    metric = faiss.METRIC_L2 if squared else faiss.METRIC_INNER_PRODUCT
     try:
-        index = faiss.index_factory(
-            dim, factory, faiss.METRIC_L2 if squared else faiss.METRIC_INNER_PRODUCT
-        )
+        index = faiss.index_factory(dim, factory, metric)
     except RuntimeError as error:
         raise _cannot_build(factory, shape, error) from None
-    clusters = faiss.try_extract_index_ivf(index)
-    if clusters is not None and clusters.nlist > count:
-        rule = f"can't be more than the {count} documents"
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf is not None and ivf.nlist > count:
         raise InputError(
-            f"the {clusters.nlist} clusters of {factory!r} {rule}; ask for fewer clusters"
+            f"the {ivf.nlist} clusters of {factory!r} can't be more than the {count} documents; ask for fewer clusters"
         )
     return index
 
 
-def one_line(error: Exception) -> str:
+def _faiss_message(error: Exception) -> str:
     """What went wrong, without the place in faiss's own source."""
     return re.sub(r"^Error in .*? at \S+:\d+: ", "", str(error), flags=re.DOTALL)
 
 
 def _cannot_build(factory: str, shape: tuple[int, ...], error: RuntimeError) -> InputError:
-    rule = f"one that faiss can build of {shape[0]} embeddings of {shape[1]} dimensions"
-    return InputError(f"the index must be {rule}, got {factory!r}: {one_line(error)}")
-
-
-def _sample(index: Any, factory: str, count: int, seed: int) -> np.ndarray:
-    """Rows of the documents to train on: as many as the largest k-means of the index uses."""
-    learners = _learners(index)
-    if not learners:  # scalar quantizers, rotations: they learn from whatever they get
-        return np.sort(np.random.default_rng(seed).choice(count, min(count, SAMPLE), replace=False))
-    most = max(n for _, n in learners)
-    for learner, _ in learners:
-        learner.cp.min_points_per_centroid = (
-            1  # otherwise every k-means prints a warning to the screen
-        )
-    if count < ADVISED * most:
-        log.warning(
-            "%s: %d documents are few to learn %d centroids from; faiss advises %d",
-            factory,
-            count,
-            most,
-            ADVISED * most,
-        )
-    return np.sort(
-        np.random.default_rng(seed).choice(count, min(count, ENOUGH * most), replace=False)
+    count, dim = shape
+    return InputError(
+        f"the index must be one that faiss can build of {count} embeddings of {dim} dimensions, got {factory!r}: {_faiss_message(error)}"
     )
 
 
-def _learners(index: Any) -> list[tuple[Any, int]]:
-    """The parts of an index that run k-means, each with its number of centroids; other slow
-    training is turned off.
+def _rows_to_train_on(index: Any, factory: str, count: int, seed: int) -> np.ndarray:
+    """Rows of the documents to train on: as many as the largest k-means of the index uses."""
+    parts = _parts_with_kmeans(index)
+    n_wanted = MOST_WITHOUT_KMEANS  # for scalar quantizers and rotations
+    if parts:
+        most_centroids = max(n_centroids for _, n_centroids in parts)
+        n_wanted = MOST_PER_CENTROID * most_centroids
+        n_advised = ADVISED_PER_CENTROID * most_centroids
+        for part, _ in parts:
+            # Otherwise every k-means prints a warning of its own to the screen.
+            part.cp.min_points_per_centroid = 1
+        if count < n_advised:
+            log.warning(
+                "%s: %d documents are few to learn %d centroids from; faiss advises %d",
+                factory,
+                count,
+                most_centroids,
+                n_advised,
+            )
+    rng = np.random.default_rng(seed)
+    return np.sort(rng.choice(count, min(count, n_wanted), replace=False))
+
+
+def _parts_with_kmeans(index: Any) -> list[tuple[Any, int]]:
+    """The parts of an index that run k-means, each with its number of centroids. Turns off another
+    training of theirs, which is slow and of no use here.
     """
-    found = []
+    parts = []
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexPreTransform):
         chain: Any = index.chain  # typed as a list, which it is not
-        for place in range(chain.size()):
-            rotation = faiss.downcast_VectorTransform(chain.at(place))
+        for number in range(chain.size()):
+            rotation = faiss.downcast_VectorTransform(chain.at(number))
             if isinstance(rotation, faiss.OPQMatrix):
-                # Equal to the quantizer that faiss would make for itself, which can't be reached
-                # from here.
-                rotation.pq = codes = faiss.ProductQuantizer(rotation.d_out, rotation.M, 8)
-                found.append((codes, codes.ksub))
-        return found + _learners(index.index)
-    if hasattr(index, "storage"):
-        return _learners(index.storage)
+                # faiss would make an equal quantizer in the middle of its training, where its
+                # k-means can't be set.
+                codes = faiss.ProductQuantizer(rotation.d_out, rotation.M, 8)
+                rotation.pq = codes
+                parts.append((codes, codes.ksub))
+        return parts + _parts_with_kmeans(index.index)
+    if hasattr(index, "storage"):  # a graph, whose vectors lie in an index of their own
+        return _parts_with_kmeans(index.storage)
     if hasattr(index, "nlist"):
-        found.append((index, index.nlist))
+        parts.append((index, index.nlist))
     if hasattr(index, "pq"):
-        index.do_polysemous_training = (
-            False  # takes seconds per code, for a kind of search that is not used here
-        )
-        found.append((index.pq, index.pq.ksub))
-    return found
+        # Takes seconds per code, for a kind of search that is not used here.
+        index.do_polysemous_training = False
+        parts.append((index.pq, index.pq.ksub))
+    return parts
 
 
 def _on_gpu(index: Any, factory: str) -> Any | None:
-    """A copy on this process's GPU, or None."""
+    """A copy on this process's GPU; None without a GPU, or where faiss has no such index there."""
     if not torch.cuda.is_available() or not hasattr(faiss, "StandardGpuResources"):
         return None
+    resources = faiss.StandardGpuResources()
     try:
-        return faiss.index_cpu_to_gpu(
-            faiss.StandardGpuResources(), torch.cuda.current_device(), index
-        )
+        return faiss.index_cpu_to_gpu(resources, torch.cuda.current_device(), index)
     except RuntimeError as error:
-        log.info("%s is searched on the CPU: %s", factory, one_line(error))
+        log.info("%s is searched on the CPU: %s", factory, _faiss_message(error))
         return None
 
 

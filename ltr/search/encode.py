@@ -21,7 +21,8 @@ from ltr.models.encoder.text_encoder import TextEncoder
 
 # Tokens handed to the encoder at once, at most: several of its chunks on a CPU, one on a GPU.
 BATCH_TOKENS = 65536
-# From this many tokens on the weights are cast once for a batch: it pays from some 2,000 on.
+# A batch of at least so many tokens casts the weights once, not in every chunk. It pays from some
+# 2,000 on; twice as many are surely enough.
 MANY_TOKENS = 4096
 
 
@@ -55,18 +56,18 @@ def encode(
             encoded.
     """
     rows = np.arange(len(store)) if rows is None else np.asarray(rows)
-    # One that a killed process left is overwritten.
-    partial = file.with_name(f"{file.name}.partial")
+    # A partial file that a killed process left is overwritten.
+    partial_file = file.with_name(f"{file.name}.partial")
 
-    def on_disk(dim: int) -> np.ndarray:
-        return new_array(partial, np.float32, (len(rows), dim))
+    def allocate(dim: int) -> np.ndarray:
+        return new_array(partial_file, np.float32, (len(rows), dim))
 
     try:
-        embeddings = _filled(on_disk, encode_batches(encoder, store, form, rows))
+        embeddings = _fill(allocate, encode_batches(encoder, store, form, rows))
         embeddings.flush()  # type: ignore[attr-defined]  # it is a memory map
-        os.replace(partial, file)
+        os.replace(partial_file, file)
     finally:
-        partial.unlink(missing_ok=True)
+        partial_file.unlink(missing_ok=True)
     return np.load(file, mmap_mode="r")
 
 
@@ -79,24 +80,26 @@ def encode_in_memory(
         ValueError: if there is no text.
     """
 
-    def in_memory(dim: int) -> np.ndarray:
+    def allocate(dim: int) -> np.ndarray:
         return np.empty((len(rows), dim), np.float32)
 
-    return _filled(in_memory, encode_batches(encoder, store, form, rows))
+    return _fill(allocate, encode_batches(encoder, store, form, rows))
 
 
-def _filled(
-    make: Callable[[int], np.ndarray], batches: Iterator[tuple[np.ndarray, np.ndarray]]
+def _fill(
+    allocate: Callable[[int], np.ndarray], batches: Iterator[tuple[np.ndarray, np.ndarray]]
 ) -> np.ndarray:
-    """An array made for embeddings of size H, filled batch by batch."""
-    whole: np.ndarray | None = None
-    for places, embeddings in batches:
-        if whole is None:
-            whole = make(embeddings.shape[1])
-        whole[places] = embeddings
-    if whole is None:
+    """Fill an array batch by batch. ``allocate`` makes it, of H columns: only the first batch tells
+    how many those are.
+    """
+    embeddings: np.ndarray | None = None
+    for places, embeddings_of_batch in batches:
+        if embeddings is None:
+            embeddings = allocate(embeddings_of_batch.shape[1])
+        embeddings[places] = embeddings_of_batch
+    if embeddings is None:
         raise ValueError("there must be at least one text to encode, got none")
-    return whole
+    return embeddings
 
 
 def encode_batches(
@@ -109,20 +112,29 @@ def encode_batches(
     """
     device = next(encoder.parameters()).device
     lengths = form.lengths(store.lengths(rows))
-    order = _longest_first(lengths)
-    batches = [order[begin:end] for begin, end in cuts(lengths[order].tolist(), BATCH_TOKENS)]
+    batches = batches_of_places(lengths)
     for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
         with torch.inference_mode(), in_eval_mode(encoder), ExitStack() as stack:
-            ids, lengths_of, types = form.texts(store, rows[places])
+            ids, text_lengths, type_ids = form.texts(store, rows[places])
             if len(ids) >= MANY_TOKENS:
-                for inner in encoder.modules():
-                    if isinstance(inner, TextEncoder) and not inner.options.compile:
-                        stack.enter_context(cast_once(inner.model))
-            texts = Texts(
-                ids.to(device), lengths_of.to(device), None if types is None else types.to(device)
-            )
+                for part in encoder.modules():
+                    # Compiled layers don't read weights that are laid out beforehand.
+                    if isinstance(part, TextEncoder) and not part.options.compile:
+                        stack.enter_context(cast_once(part.model))
+            if type_ids is not None:
+                type_ids = type_ids.to(device)
+            texts = Texts(ids.to(device), text_lengths.to(device), type_ids)
             embeddings = encoder(texts).float().cpu().numpy()
         yield places, embeddings
+
+
+def batches_of_places(lengths: np.ndarray) -> list[np.ndarray]:
+    """The places of texts, or of pairs of texts, in batches of at most ``BATCH_TOKENS`` tokens (or
+    of one text), longest first.
+    """
+    order = _longest_first(lengths)
+    sorted_lengths = lengths[order].tolist()
+    return [order[begin:end] for begin, end in cuts(sorted_lengths, BATCH_TOKENS)]
 
 
 def share(
@@ -131,9 +143,10 @@ def share(
     """Places in ``rows`` of the texts that a process embeds: every ``world_size``-th by length, so
     that shares take equal time.
     """
-    return _longest_first(form.lengths(store.lengths(rows)))[rank::world_size]
+    order = _longest_first(form.lengths(store.lengths(rows)))
+    return order[rank::world_size]
 
 
 def _longest_first(lengths: np.ndarray) -> np.ndarray:
-    """Too little memory then shows at once."""
+    """The places of texts, by falling length: too little memory then shows at the first batch."""
     return np.argsort(-lengths, kind="stable")

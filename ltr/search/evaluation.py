@@ -61,22 +61,24 @@ class SearchedCorpus:
                 goes.
         """
         if self.index != "Flat":
+            smallest_share = (len(self.docs) // world_size(), dim)
             try:
-                share = (len(self.docs) // world_size(), dim)
-                empty_index(self.index, share, squared=True)
+                empty_index(self.index, smallest_share, squared=True)
             except InputError as error:
                 raise InputError(error.message, option="evaluation.index") from None
-        deeper = ", ".join(name for name, k in cutoffs.items() if k is not None and k > self.depth)
+        deeper = [name for name, k in cutoffs.items() if k is not None and k > self.depth]
         if deeper:
-            message = f"the search must go as deep as the metrics look, got a depth of {self.depth} for {deeper}; raise it"
-            raise InputError(message, option="evaluation.depth")
+            raise InputError(
+                f"the search must go as deep as the metrics look, got a depth of {self.depth} for {', '.join(deeper)}; raise it",
+                option="evaluation.depth",
+            )
 
 
-def found_batch(found: QueryLists, batch: RankingBatch) -> tuple[Tensor, RankingBatch]:
+def batch_of_found(found_lists: QueryLists, batch: RankingBatch) -> tuple[Tensor, RankingBatch]:
     """The lists that a search has found for the queries of a batch.
 
     Args:
-        found: best first, as :func:`search_corpus` returns them.
+        found_lists: best first, as :func:`search_corpus` returns them.
         batch: has the queries, with all their judgements.
 
     Returns:
@@ -85,7 +87,7 @@ def found_batch(found: QueryLists, batch: RankingBatch) -> tuple[Tensor, Ranking
     """
     assert batch.judged_rows is not None, "text batches carry all judgements"
     assert batch.judged_grades is not None, "text batches carry all judgements"
-    lists = [found.of(query_row) for query_row in batch.query_rows.tolist()]
+    lists = [found_lists.of(query_row) for query_row in batch.query_rows.tolist()]
     longest = max((len(docs) for docs, _ in lists), default=0)
     shape = (len(lists), longest)
     doc_rows = np.zeros(shape, np.int64)
@@ -94,11 +96,11 @@ def found_batch(found: QueryLists, batch: RankingBatch) -> tuple[Tensor, Ranking
     mask = np.zeros(shape, bool)
     judged_rows = batch.judged_rows.cpu().numpy()
     judged_grades = batch.judged_grades.cpu().numpy()
-    for place, (docs, values) in enumerate(lists):
-        columns = slice(0, len(docs))
-        doc_rows[place, columns] = docs
-        scores[place, columns] = values
-        labels[place, columns] = grades_of(docs, judged_rows[place], judged_grades[place])
+    for place, (rows_found, scores_found) in enumerate(lists):
+        columns = slice(0, len(rows_found))
+        doc_rows[place, columns] = rows_found
+        scores[place, columns] = scores_found
+        labels[place, columns] = grades_of(rows_found, judged_rows[place], judged_grades[place])
         mask[place, columns] = True
     device = batch.mask.device
     ranked = batch._replace(
@@ -130,8 +132,8 @@ def search_corpus(
         folder: where the memory map lies for as long as the search takes, in a folder ``corpus-*``;
             every process must reach it. What killed searches have left there is removed.
         trial: search only the first 1,000 documents, exactly, to try a run quickly.
-        precision: the context in which texts are encoded, such as ``torch.autocast``; None: as the
-            model stands.
+        precision: the context in which texts are encoded, such as ``torch.autocast``, entered once;
+            None: as the model stands.
 
     Raises:
         InputError: if the embeddings are not finite, or faiss can't build the index.
@@ -144,30 +146,36 @@ def search_corpus(
         )
         n_docs = TRIAL_DOCS
         factory = "Flat"
-    asked = np.unique(np.concatenate(gather_objects(query_rows)))
-    if len(asked) == 0:
+    all_query_rows = np.unique(np.concatenate(gather_objects(query_rows)))
+    if len(all_query_rows) == 0:
         return QueryLists.from_rows([], [], [])
-    queries, docs = corpus.reads
+    reads = corpus.reads
     with shared_folder(folder, "corpus") as shared:
         with precision or nullcontext():
             file = shared / f"{rank()}.npy"
-            own_docs = encode_shard(model.doc_tower, corpus.docs, docs, file, n_docs)
-            embedded_queries = encode_everywhere(model.query_tower, corpus.queries, queries, asked)
-        shards = Shards(*own_docs, model.similarity, factory)
-        depth = min(corpus.depth + corpus.own_texts, n_docs)
-        scores, doc_rows = shards.search(embedded_queries, depth)
+            own_docs, own_rows = encode_shard(
+                model.doc_tower, corpus.docs, reads.docs, file, n_docs
+            )
+            embedded_queries = encode_everywhere(
+                model.query_tower, corpus.queries, reads.queries, all_query_rows
+            )
+        shards = Shards(own_docs, own_rows, model.similarity, factory)
+        # One more where a query finds itself, which is left out below.
+        depth = corpus.depth + 1 if corpus.own_texts else corpus.depth
+        scores, doc_rows = shards.search(embedded_queries, min(depth, n_docs))
         barrier()  # all processes have read the folder, which now goes
     if corpus.own_texts:  # a text would always find itself first, which says nothing
-        scores, doc_rows = _without_itself(asked, scores, doc_rows)
-    own = np.isin(asked, query_rows)
-    return QueryLists.from_matrix(asked[own], doc_rows[own], scores[own])
+        scores, doc_rows = _without_itself(all_query_rows, scores, doc_rows)
+    is_own = np.isin(all_query_rows, query_rows)
+    return QueryLists.from_matrix(all_query_rows[is_own], doc_rows[is_own], scores[is_own])
 
 
 def _without_itself(
     query_rows: np.ndarray, scores: np.ndarray, doc_rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Leave each query's own text out: one column less."""
-    own = doc_rows == query_rows[:, None]
-    own[~own.any(axis=1), -1] = True  # it is not among the best, so the last one goes
-    kept = (len(doc_rows), doc_rows.shape[1] - 1)
-    return scores[~own].reshape(kept), doc_rows[~own].reshape(kept)
+    is_left_out = doc_rows == query_rows[:, None]
+    # A query that is not among its own best loses the last document instead.
+    is_left_out[~is_left_out.any(axis=1), -1] = True
+    shape = (len(doc_rows), doc_rows.shape[1] - 1)
+    return scores[~is_left_out].reshape(shape), doc_rows[~is_left_out].reshape(shape)

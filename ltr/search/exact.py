@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ltr.search.approximate import faiss
-from ltr.search.embeddings import DOCS, Prepare
+from ltr.search.embeddings import DOCS_AT_ONCE, Prepare
 from ltr.spans import spans
 
-QUERIES = 1024  # of a tile: with DOCS documents, 64 MB of scores, whatever D and Q are
+# A tile has so many queries and DOCS_AT_ONCE documents: 64 MB of scores, whatever D and Q are.
+QUERIES_AT_ONCE = 1024
 # From this number of queries times dimensions, faiss is a quarter to a third faster than torch on a
-# CPU. Below it, faiss 1.15 multiplies vector by vector and is 4 to 7 times slower (100,000
-# documents, 384 dimensions, k =
-# 100, one thread).
+# CPU. Below it, faiss 1.15 multiplies vector by vector and is 4 to 7 times slower (measured with
+# 100,000 documents of 384 dimensions, k = 100 and one thread).
 FAISS_PAYS = 128_000
 
 
@@ -36,57 +36,72 @@ def search_exactly(
         ``[Q, k]`` each, on the CPU; −inf and −1 where there are fewer than k documents.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    best = keys(torch.full((len(queries), k), -torch.inf), torch.tensor(-1))
-    for of_docs in spans(len(docs), DOCS):
-        some_docs = torch.from_numpy(prepare(docs[of_docs])).to(device)
-        for of_queries in spans(len(queries), QUERIES):
-            some_queries = torch.from_numpy(prepare(queries[of_queries])).to(device)
-            scores, rows = _best_of_tile(some_queries, some_docs, k, squared)
-            found = keys(scores, rows + of_docs.start).cpu()
-            best[of_queries] = torch.cat([best[of_queries], found], dim=1).topk(k).values
-    return unkeyed(best)
+    # The best so far, as sort keys; at first no document, −1, with the lowest score.
+    best_keys = sort_keys(torch.full((len(queries), k), -torch.inf), torch.tensor(-1))
+    for doc_span in spans(len(docs), DOCS_AT_ONCE):
+        tile_docs = torch.from_numpy(prepare(docs[doc_span])).to(device)
+        for query_span in spans(len(queries), QUERIES_AT_ONCE):
+            tile_queries = torch.from_numpy(prepare(queries[query_span])).to(device)
+            scores, rows = _best_of_tile(tile_queries, tile_docs, k, squared)
+            tile_keys = sort_keys(scores, rows + doc_span.start).cpu()
+            both_keys = torch.cat([best_keys[query_span], tile_keys], dim=1)
+            best_keys[query_span] = both_keys.topk(k).values
+    return scores_and_rows(best_keys)
 
 
 def _best_of_tile(queries: Tensor, docs: Tensor, k: int, squared: bool) -> tuple[Tensor, Tensor]:
-    """``[Q, min(k, D)]`` each; equal scores come in no particular order, but the larger rows stay."""
-    most = min(k + 1, len(docs))  # one more shows whether the k-th score is tied
+    """Scores and rows ``[Q, min(k, D)]`` of the best documents of a tile, equal scores in any order.
+
+    Where the k-th score is tied, those with the larger rows are returned.
+    """
+    n_wanted = min(k + 1, len(docs))  # one more shows whether the k-th score is tied
     if faiss and queries.device.type == "cpu" and queries.numel() >= FAISS_PAYS:
         metric = faiss.METRIC_L2 if squared else faiss.METRIC_INNER_PRODUCT
-        scores, rows = (
-            torch.from_numpy(x)
-            for x in faiss.knn(queries.numpy(), docs.numpy(), most, metric=metric)
-        )
-        scores = -scores.clamp(min=0) if squared else scores
+        found = faiss.knn(queries.numpy(), docs.numpy(), n_wanted, metric=metric)
+        scores = torch.from_numpy(found[0])
+        rows = torch.from_numpy(found[1])
+        if squared:
+            scores = -scores.clamp(min=0)
     else:
-        scores, rows = _scores(queries, docs, squared).topk(most)
-    if most <= k:
+        scores, rows = _scores(queries, docs, squared).topk(n_wanted)
+    if n_wanted <= k:
         return scores, rows
-    tied = scores[:, k - 1] == scores[:, k]
-    if tied.any():
-        of_all = keys(
-            _scores(queries[tied], docs, squared), torch.arange(len(docs), device=docs.device)
-        )
-        scores[tied, :k], rows[tied, :k] = unkeyed(of_all.topk(k).values)
+    is_tied = scores[:, k - 1] == scores[:, k]
+    if is_tied.any():
+        every_row = torch.arange(len(docs), device=docs.device)
+        every_key = sort_keys(_scores(queries[is_tied], docs, squared), every_row)
+        scores[is_tied, :k], rows[is_tied, :k] = scores_and_rows(every_key.topk(k).values)
     return scores[:, :k], rows[:, :k]
 
 
 def _scores(queries: Tensor, docs: Tensor, squared: bool) -> Tensor:
+    """``[Q, D]``: q · d, or −‖q − d‖² = 2 q · d − ‖d‖² − ‖q‖², in the memory of one matrix."""
     if not squared:
         return queries @ docs.T
     scores = torch.addmm(docs.square().sum(dim=1), queries, docs.T, beta=-1, alpha=2)
     return scores.sub_(queries.square().sum(dim=1, keepdim=True)).clamp_(max=0)
 
 
-def keys(scores: Tensor, rows: Tensor) -> Tensor:
+def sort_keys(scores: Tensor, rows: Tensor) -> Tensor:
     """One int64 for a score and a row, which sorts by score and then by row: ties are broken the
     same way everywhere.
     """
-    bits = (scores + 0.0).view(torch.int32)  # -0 and 0 are one score
-    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # the bits of a negative float sort downwards
-    return (bits.long() << 32) + (rows + 1)
+    # The upper 32 bits have the score, the lower ones the row plus 1, so that no row, −1, is 0.
+    score_bits = (scores + 0.0).view(torch.int32)  # -0 and 0 are one score
+    return (_ordered(score_bits).long() << 32) + (rows + 1)
 
 
-def unkeyed(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores and rows from what :func:`keys` made."""
-    bits = (keys >> 32).int()
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(torch.float32), (keys & 0xFFFFFFFF) - 1
+def scores_and_rows(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores and rows from what :func:`sort_keys` made of them."""
+    score_bits = _ordered((keys >> 32).int())
+    return score_bits.view(torch.float32), (keys & 0xFFFFFFFF) - 1
+
+
+def _ordered(score_bits: Tensor) -> Tensor:
+    """The bits of floats as whole numbers in the order of the floats, or back.
+
+    Read as a whole number, a negative float is the larger, the lower it is: all its bits but the
+    sign are turned round.
+    """
+    is_negative = score_bits >> 31  # all 32 bits of a negative number are 1, else 0
+    return score_bits ^ (is_negative & 0x7FFFFFFF)

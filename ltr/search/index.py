@@ -13,7 +13,7 @@ from torch import Tensor
 from ltr.errors import InputError
 from ltr.search.approximate import FaissIndex
 from ltr.search.embeddings import checked_sum
-from ltr.search.exact import keys, search_exactly, unkeyed
+from ltr.search.exact import scores_and_rows, search_exactly, sort_keys
 from ltr.similarity import Similarity
 
 
@@ -43,7 +43,7 @@ class DenseIndex:
 
     def __init__(
         self,
-        docs: np.ndarray | FaissIndex,
+        searched: np.ndarray | FaissIndex,
         similarity: Similarity,
         factory: str,
         probes: int | None,
@@ -52,8 +52,8 @@ class DenseIndex:
         self.similarity = similarity
         self.factory = factory
         self.probes = probes
-        self.count, self.dimension = docs.shape
-        self._docs = docs  # [D, H] for Flat
+        self.count, self.dimension = searched.shape
+        self._searched = searched  # for Flat the embeddings themselves
         self._prepare = partial(similarity.prepared, centre=centre)
 
     def __len__(self) -> int:
@@ -81,8 +81,9 @@ class DenseIndex:
                 their number), candidates of an ``HNSW`` (None: 64; never fewer than k). More is
                 slower and closer to exact.
             seed: of the sample from which clusters and codes are learnt.
-            mean: ``[H]`` float32, of the embeddings of all processes, where this is one process's
-                share: it may be empty, and is not checked again. None: computed here.
+            mean: ``[H]`` float32, of the embeddings of all processes, where ``embeddings`` are one
+                process's share. The share may then be empty, and is taken to be finite. None: the
+                embeddings are checked, and their mean is computed.
 
         Raises:
             InputError: if the embeddings are not finite, faiss can't make such an index, there are
@@ -98,11 +99,13 @@ class DenseIndex:
                 f"probes must be at least 1, and with an IVF or HNSW index, got {probes} with {factory!r}"
             )
         if mean is None:
-            mean = (checked_sum(embeddings, "embeddings") / len(embeddings)).astype(np.float32)
+            total = checked_sum(embeddings, "embeddings")
+            mean = (total / len(embeddings)).astype(np.float32)
+        # Distances stay the same when all is moved, and keep more digits near the origin.
         centre = mean if similarity.by_distance else None
-        docs: np.ndarray | FaissIndex = embeddings
+        searched: np.ndarray | FaissIndex = embeddings
         if factory != "Flat":
-            docs = FaissIndex.build(
+            searched = FaissIndex.build(
                 embeddings,
                 partial(similarity.prepared, centre=centre),
                 factory,
@@ -110,7 +113,7 @@ class DenseIndex:
                 probes=probes,
                 seed=seed,
             )
-        return cls(docs, similarity, factory, probes, centre)
+        return cls(searched, similarity, factory, probes, centre)
 
     # Searching
 
@@ -135,8 +138,8 @@ class DenseIndex:
         return best_first(*self.nearest(queries, k), self.similarity)
 
     def nearest(self, queries: np.ndarray, k: int) -> tuple[Tensor, Tensor]:
-        """As :meth:`search`, in no particular order, and with the scores that the index compares:
-        inner products, or minus squared distances.
+        """The documents that :meth:`search` finds, in any order. Scores are those that the index
+        compares: inner products, or minus squared distances.
         """
         if queries.ndim != 2 or queries.shape[1] != self.dimension:
             raise InputError(
@@ -144,13 +147,13 @@ class DenseIndex:
             )
         if k < 1:
             raise InputError(f"k must be at least 1, got {k}")
-        checked_sum(queries, "queries")
+        checked_sum(queries, "queries")  # for the check alone
         squared = self.similarity.by_distance
         device = "cuda" if torch.cuda.is_available() else "cpu"
         with torch.no_grad(), torch.autocast(device, enabled=False):
-            if isinstance(self._docs, FaissIndex):
-                return self._docs.search(self._prepare(queries), k, squared)
-            return search_exactly(self._docs, queries, k, self._prepare, squared)
+            if isinstance(self._searched, FaissIndex):
+                return self._searched.search(self._prepare(queries), k, squared)
+            return search_exactly(self._searched, queries, k, self._prepare, squared)
 
 
 def best_first(
@@ -159,6 +162,6 @@ def best_first(
     """Found documents ``[Q, k]`` in order, by the scores of the similarity; of equal ones the
     larger row first.
     """
-    scores = similarity.of_search(scores)
-    scores, rows = unkeyed(keys(scores, rows).sort(dim=1, descending=True).values)
+    keys = sort_keys(similarity.of_search(scores), rows)
+    scores, rows = scores_and_rows(keys.sort(dim=1, descending=True).values)
     return scores.numpy(), rows.numpy()

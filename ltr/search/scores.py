@@ -16,13 +16,12 @@ from ltr.data.query_lists import LabelledList
 from ltr.data.tokens import Tokens
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
-from ltr.models.encoder.chunks import cuts
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.ranker import Ranker
-from ltr.search.encode import BATCH_TOKENS, encode_in_memory
+from ltr.search.encode import BATCH_TOKENS, batches_of_places, encode_in_memory
 from ltr.spans import spans
 
-BLOCK = 65536  # pairs of embeddings compared at once
+PAIRS_AT_ONCE = 65536  # of embeddings that are compared
 
 
 def pair_scores(
@@ -45,9 +44,9 @@ def pair_scores(
         InputError: for a ranker of feature vectors, or one that gives NaN.
     """
     if isinstance(ranker, DualEncoder):
-        scores = _compared(ranker, queries, docs, query_rows, doc_rows)
+        scores = _scores_of_embeddings(ranker, queries, docs, query_rows, doc_rows)
     else:
-        scores = _read_together(ranker, queries, docs, query_rows, doc_rows)
+        scores = _scores_of_lists(ranker, queries, docs, query_rows, doc_rows)
     if np.isnan(scores).any():
         raise InputError(
             "scores must be numbers, got NaN; the ranker has diverged: train it again with a lower learning rate"
@@ -55,36 +54,43 @@ def pair_scores(
     return scores
 
 
-def moved(batch: Any, device: torch.device) -> Any:
-    """A batch on a device, with all its parts."""
+def to_device(batch: Any, device: torch.device) -> Any:
+    """A batch on a device: all tensors of a NamedTuple, and of those inside it."""
     parts: list[Any] = []
     for part in batch:
-        if isinstance(part, Tensor):
+        if part is None:
+            parts.append(None)
+        elif isinstance(part, Tensor):
             parts.append(part.to(device))
         else:
-            parts.append(None if part is None else moved(part, device))
+            parts.append(to_device(part, device))
     return type(batch)(*parts)
 
 
-def _read_together(
+def _scores_of_lists(
     ranker: Ranker, queries: Tokens, docs: Tokens, query_rows: np.ndarray, doc_rows: np.ndarray
 ) -> np.ndarray:
+    """``[P]``: the ranker scores each pair as a list of one document."""
     reads = ranker.reads
     device = next(ranker.parameters()).device
     collator = _collator(reads, queries, docs)
-    lengths = docs.lengths(doc_rows) + queries.lengths(query_rows)
+    query_lengths = queries.lengths(query_rows)
+    doc_lengths = docs.lengths(doc_rows)
     if isinstance(reads, JoinedPairs):
-        lengths = reads.lengths(queries.lengths(query_rows), docs.lengths(doc_rows))
-    order = np.argsort(-lengths, kind="stable")  # longest first: too little memory shows at once
-    scores = np.empty(len(order), np.float32)
-    label = np.zeros(1, np.float32)
-    batches = [order[begin:end] for begin, end in cuts(lengths[order].tolist(), BATCH_TOKENS)]
+        lengths = reads.lengths(query_lengths, doc_lengths)
+    else:
+        lengths = query_lengths + doc_lengths
+    scores = np.empty(len(query_rows), np.float32)
+    no_label = np.zeros(1, np.float32)  # a list has labels, which scores do not depend on
+    batches = batches_of_places(lengths)
     with torch.inference_mode(), in_eval_mode(ranker):
-        for at in track(batches, "scoring", f"batches of {BATCH_TOKENS} tokens"):
-            lists = [
-                LabelledList(int(query_rows[i]), doc_rows[i : i + 1], label) for i in at.tolist()
-            ]
-            scores[at] = ranker(moved(collator(lists), device)).squeeze(1).float().cpu().numpy()
+        for places in track(batches, "scoring", f"batches of {BATCH_TOKENS} tokens"):
+            lists = []
+            for place in places.tolist():
+                query_row = int(query_rows[place])
+                lists.append(LabelledList(query_row, doc_rows[place : place + 1], no_label))
+            batch = to_device(collator(lists), device)
+            scores[places] = ranker(batch).squeeze(1).float().cpu().numpy()
     return scores
 
 
@@ -93,26 +99,32 @@ def _collator(reads: Reads, queries: Tokens, docs: Tokens) -> Collator:
         return PairCollator(queries, docs, reads)
     if isinstance(reads, ApartTexts):
         return TextCollator(queries, docs, reads)
-    came = "one of feature vectors" if isinstance(reads, FeatureVectors) else type(reads).__name__
-    raise InputError(f"texts are scored by a ranker that reads texts, got {came}")
+    kind = type(reads).__name__
+    if isinstance(reads, FeatureVectors):
+        kind = "one of feature vectors"
+    raise InputError(f"texts are scored by a ranker that reads texts, got {kind}")
 
 
-def _compared(
+def _scores_of_embeddings(
     model: DualEncoder, queries: Tokens, docs: Tokens, query_rows: np.ndarray, doc_rows: np.ndarray
 ) -> np.ndarray:
-    asked, query_at = np.unique(query_rows, return_inverse=True)
-    found, doc_at = np.unique(doc_rows, return_inverse=True)
-    embedded = []
+    """``[P]``: each text that occurs is embedded once, and pairs of embeddings are compared."""
+    distinct_queries, query_places = np.unique(query_rows, return_inverse=True)
+    distinct_docs, doc_places = np.unique(doc_rows, return_inverse=True)
+    reads = model.reads
+    embedded_queries = torch.from_numpy(
+        encode_in_memory(model.query_tower, queries, reads.queries, distinct_queries)
+    )
+    embedded_docs = torch.from_numpy(
+        encode_in_memory(model.doc_tower, docs, reads.docs, distinct_docs)
+    )
     device = next(model.parameters()).device
-    for tower, tokens, form, rows in (
-        (model.query_tower, queries, model.reads.queries, asked),
-        (model.doc_tower, docs, model.reads.docs, found),
-    ):
-        embedded.append(torch.from_numpy(encode_in_memory(tower, tokens, form, rows)))
     scores = np.empty(len(query_rows), np.float32)
     with torch.inference_mode():
-        for at in spans(len(scores), BLOCK):
-            both = zip(embedded, (query_at, doc_at), strict=True)
-            q, d = (side[torch.from_numpy(one[at])].unsqueeze(1).to(device) for side, one in both)
-            scores[at] = model.score(q, d).flatten().cpu().numpy()
+        for span in spans(len(scores), PAIRS_AT_ONCE):
+            # Each pair is a batch of one query and one document: [pairs, 1, H].
+            q = embedded_queries[torch.from_numpy(query_places[span])].unsqueeze(1)
+            d = embedded_docs[torch.from_numpy(doc_places[span])].unsqueeze(1)
+            span_scores = model.score(q.to(device), d.to(device))
+            scores[span] = span_scores.flatten().cpu().numpy()
     return scores

@@ -1,12 +1,11 @@
-"""A corpus embedded in shares: each process has the embeddings of its own documents, and none needs
-the files of others.
+"""A corpus in shares: each process embeds and searches its own documents, and none needs the files
+of others.
 
 Letters of shapes: D documents of all processes, n of this one, Q queries, H dimensions, k documents
 found per query, P pairs, W processes. Every process must call these functions, with the same
 arguments but for its own documents.
 """
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +23,9 @@ from ltr.processes import (
     sum_over_ranks,
     world_size,
 )
-from ltr.search.embeddings import DOCS, checked_sum
+from ltr.search.embeddings import DOCS_AT_ONCE, checked_sum
 from ltr.search.encode import encode, encode_in_memory, share
-from ltr.search.exact import QUERIES, keys, unkeyed
+from ltr.search.exact import QUERIES_AT_ONCE, scores_and_rows, sort_keys
 from ltr.search.index import DenseIndex, best_first
 from ltr.similarity import Similarity
 from ltr.spans import spans
@@ -42,7 +41,7 @@ class Shards:
     Args:
         docs: ``[n, H]`` float32, may be a memory map: it is read where it is, so it must not
             change. n may be 0.
-        rows: ``[n]`` int64, ascending: their numbers among the D documents. Each document is in one
+        rows: ``[n]`` int64, ascending: their rows among all D documents. Each document is in one
             share.
         similarity: how a query and a document are compared.
         factory: the kind of index, as a faiss factory string; see
@@ -67,22 +66,26 @@ class Shards:
         seed: int = 0,
     ) -> None:
         assert len(docs) == len(rows) and (np.diff(rows) > 0).all(), (
-            "the documents have numbers, which ascend"
+            "each document has a row, and rows ascend"
         )
         self.similarity = similarity
         self._docs = docs
         self._factory = factory
-        self._numbers = np.append(rows, -1)  # so that a document that was not found, -1, stays -1
+        # [n + 1]: from places among the documents of this process to rows among all, with −1 at the
+        # end. So the place −1, by which a search says that it found nothing, becomes the row −1;
+        # and the place n, where of_pairs looks for a row above all others, has no document's row.
+        self._rows = np.append(rows, -1)
         own_sum = by_every_rank(lambda: checked_sum(docs, "embeddings", rows))
-        shares = gather_objects((len(docs), own_sum))
-        self.count = sum(count for count, _ in shares)
-        total = np.sum([share_sum for _, share_sum in shares], axis=0)
-        mean = (total / max(1, self.count)).astype(np.float32)
-        build = partial(DenseIndex.build, docs, similarity, seed=seed, mean=mean)
-        self._flat = build()
-        self._index = self._flat
-        if factory != "Flat":
-            self._index = by_every_rank(lambda: build(factory) if len(docs) else self._flat)
+        self.count = sum(gather_objects(len(docs)))
+        mean = (np.sum(gather_objects(own_sum), axis=0) / max(1, self.count)).astype(np.float32)
+        self._flat = DenseIndex.build(docs, similarity, mean=mean)
+
+        def build() -> DenseIndex:
+            if factory == "Flat" or not len(docs):
+                return self._flat
+            return DenseIndex.build(docs, similarity, factory, seed=seed, mean=mean)
+
+        self._index = by_every_rank(build)
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The k best documents of each query, best first; of equal scores the larger row first.
@@ -103,44 +106,49 @@ class Shards:
     def _merged(
         self, index: DenseIndex, queries: np.ndarray, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        # Scores of the similarity come after the merge: of two distances they may be equal where
-        # the squares are not.
+        """What the indexes of all processes find, see :meth:`search`."""
         scores, places = index.nearest(queries, k)
-        best = keys(scores, torch.from_numpy(self._numbers)[places])
-        for span in spans(len(best), QUERIES):
-            of_ranks = all_gather(best[span].to(device()))  # [W, q, k]
-            best[span] = of_ranks.transpose(0, 1).flatten(1).topk(k).values.cpu()
-        return best_first(*unkeyed(best), self.similarity)
+        keys = sort_keys(scores, torch.from_numpy(self._rows)[places])
+        for span in spans(len(keys), QUERIES_AT_ONCE):
+            keys_of_all = all_gather(keys[span].to(device()))  # [W, queries of the span, k]
+            keys[span] = keys_of_all.transpose(0, 1).flatten(1).topk(k).values.cpu()
+        # Scores of the similarity come only now: of two distances they may be equal where the
+        # squares are not.
+        return best_first(*scores_and_rows(keys), self.similarity)
 
-    def pairs(
-        self, queries: np.ndarray, at: np.ndarray, doc_rows: np.ndarray
+    def of_pairs(
+        self, queries: np.ndarray, query_places: np.ndarray, doc_rows: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores and distances of pairs of a query and a document.
 
         Args:
             queries: ``[Q, H]``.
-            at: ``[P]`` int64, the queries of the pairs: their places in ``queries``.
-            doc_rows: ``[P]`` int64, the documents of the pairs: their numbers among all D.
+            query_places: ``[P]`` int64, the queries of the pairs: their places in ``queries``.
+            doc_rows: ``[P]`` int64, the documents of the pairs: their rows among all D.
 
         Returns:
             Scores ``[P]`` float32 by the similarity; and distances ``[P]`` float32: Euclidean, of
             the embeddings as they are, or brought to length 1 under ``cosine``. The same on every
             process.
         """
-        places = np.searchsorted(self._numbers[:-1], doc_rows)
-        own = np.flatnonzero(self._numbers[places] == doc_rows)
-        own = own[np.argsort(places[own], kind="stable")]  # a memory map is read from front to back
-        both = np.zeros((len(doc_rows), 2), dtype=np.float32)
-        for span in spans(len(own), DOCS):
-            some = own[span]
-            both[some] = np.stack(
-                self.similarity.of_pairs(queries[at[some]], self._docs[places[some]]), axis=1
+        doc_places = np.searchsorted(self._rows[:-1], doc_rows)
+        # Documents of other processes get places, too, but of other rows.
+        own_pairs = np.flatnonzero(self._rows[doc_places] == doc_rows)
+        n_own = sum(gather_objects(len(own_pairs)))
+        assert n_own == len(doc_rows), "every document of a pair is in one share"
+        # So that a memory map is read from front to back.
+        own_pairs = own_pairs[np.argsort(doc_places[own_pairs], kind="stable")]
+        # Pairs of other processes stay 0 here, so that the sum over the processes has all.
+        results = np.zeros((len(doc_rows), 2), dtype=np.float32)
+        for span in spans(len(own_pairs), DOCS_AT_ONCE):
+            pairs = own_pairs[span]
+            scores, distances = self.similarity.of_pairs(
+                queries[query_places[pairs]], self._docs[doc_places[pairs]]
             )
-        assert sum(gather_objects(len(own))) == len(doc_rows), (
-            "every document of a pair is in one share"
-        )
-        scores, distances = sum_over_ranks(both).T.copy()
-        return scores, distances
+            results[pairs, 0] = scores
+            results[pairs, 1] = distances
+        results = sum_over_ranks(results)
+        return results[:, 0].copy(), results[:, 1].copy()
 
     def recall(self, queries: np.ndarray, k: int) -> float:
         """Share of the exact k best documents that :meth:`search` finds, from 0 to 1; 1 without a
@@ -150,10 +158,10 @@ class Shards:
             return 1.0
         _, rows = self.search(queries, k)
         _, exact_rows = self._merged(self._flat, queries, k)
-        # A number for each pair of a query and a document.
-        firsts = np.arange(len(queries))[:, None] * self.count
-        pairs = (rows + firsts)[rows >= 0]
-        exact_pairs = (exact_rows + firsts)[exact_rows >= 0]
+        # Each pair of a query and a document gets a number of its own: place · D + row.
+        first_numbers = np.arange(len(queries))[:, None] * self.count
+        pairs = (rows + first_numbers)[rows >= 0]
+        exact_pairs = (exact_rows + first_numbers)[exact_rows >= 0]
         return float(np.isin(exact_pairs, pairs).mean())
 
 
@@ -177,11 +185,14 @@ def encode_shard(
     Raises:
         OSError: on every process, if the folder of any is missing or its disk has no room.
     """
-    whole = np.arange(len(store) if count is None else count)
-    rows = np.sort(share(store, form, whole, rank(), world_size()))
+    all_rows = np.arange(len(store) if count is None else count)
+    rows = np.sort(share(store, form, all_rows, rank(), world_size()))
     docs = by_every_rank(lambda: encode(encoder, store, form, file, rows) if len(rows) else None)
+    # A process without texts learns the size of an embedding from the others.
     dim = max(gather_objects(0 if docs is None else docs.shape[1]))
-    return np.empty((0, dim), dtype=np.float32) if docs is None else docs, rows
+    if docs is None:
+        docs = np.empty((0, dim), dtype=np.float32)
+    return docs, rows
 
 
 def encode_everywhere(
@@ -204,7 +215,8 @@ def encode_everywhere(
     places = share(store, form, rows, rank(), world_size())
     own = encode_in_memory(encoder, store, form, rows[places]) if len(places) else None
     dim = max(gather_objects(0 if own is None else own.shape[1]))
-    whole = np.zeros((len(rows), dim), dtype=np.float32)
+    # The texts of other processes stay 0 here, so that the sum over the processes has all.
+    embeddings = np.zeros((len(rows), dim), dtype=np.float32)
     if own is not None:
-        whole[places] = own
-    return sum_over_ranks(whole)
+        embeddings[places] = own
+    return sum_over_ranks(embeddings)

@@ -19,7 +19,7 @@ from ltr.data.tokens import Tokens, TokenStore
 from ltr.errors import InputError, one_of
 from ltr.models import Ranker
 from ltr.models.encoder.packed import in_eval_mode
-from ltr.search.scores import moved, pair_scores
+from ltr.search.scores import pair_scores, to_device
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]  # as trainer.precision names them
 HALF = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
@@ -196,7 +196,8 @@ class FeatureScorer:
             features=torch.from_numpy(self.normalisation.of_list(whole)).unsqueeze(0)
         )
         with torch.inference_mode(), in_eval_mode(self.model):
-            scores: np.ndarray = self.model(moved(batch, device)).squeeze(0).float().cpu().numpy()
+            batch = to_device(batch, device)
+            scores: np.ndarray = self.model(batch).squeeze(0).float().cpu().numpy()
         return scores
 
 

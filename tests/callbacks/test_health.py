@@ -229,9 +229,9 @@ def test_what_a_batch_has_not_is_not_logged(fit):
 
 def test_it_looks_every_n_optimiser_steps(fit, monkeypatch):
     seen = []
-    look = Health._look
+    look = Health._check_batch
     monkeypatch.setattr(
-        Health, "_look", lambda self, *args: seen.append(self._step) or look(self, *args)
+        Health, "_check_batch", lambda self, *args: seen.append(self._step) or look(self, *args)
     )
     fit(
         Toy(MarginRankingLoss(margin=9.0)),
@@ -393,11 +393,13 @@ def test_away_from_the_cpu_steps_are_read_together_and_still_told_apart(fit, mon
     the queries of step 3.
     """
     read = []
-    look_back = Health._look_back
+    look_back = Health._check_steps
     monkeypatch.setattr(
-        Health, "_look_back", lambda self, *args: read.append(self._step) or look_back(self, *args)
+        Health,
+        "_check_steps",
+        lambda self, *args: read.append(self._step) or look_back(self, *args),
     )
-    monkeypatch.setattr("ltr.callbacks.health.reads_freely", lambda loss: False)
+    monkeypatch.setattr("ltr.callbacks.health.reading_is_free", lambda loss: False)
     _, said = fit(
         Toy(MarginRankingLoss(margin=9.0), nan_at=3), batches(12), Health(every_n_steps=5)
     )

@@ -6,28 +6,25 @@ import json
 import logging
 import signal
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 import yaml
 from lightning.pytorch import Callback, Trainer, seed_everything
-from lightning.pytorch.loggers import CSVLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger
 
 from ltr.__main__ import main
 from ltr.callbacks import HardNegativeMining
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import SoftmaxLoss
-from ltr.margins import FromDistance
 from ltr.mining.filters import Recipe
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.side_process import SideProcess
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.ranker import digest_of_weights
 from ltr.module import RankerModule
-from ltr.run.loggers import wandb_run_ended
 from tests.conftest import QUIET
 from tests.datasets import data_module
 
@@ -281,7 +278,7 @@ def test_a_fixed_miner_serves_a_cross_encoder(tmp_path, collection_folder, backb
         MinedNegatives.open(tmp_path / f"negatives/step={step}", data.collection) for step in (0, 6)
     )
     assert (
-        np.array_equal(first.ids, second.ids)
+        np.array_equal(first.doc_rows, second.doc_rows)
         and first.manifest["weights"] == second.manifest["weights"]
     )
     assert all(torch.equal(a, b) for a, b in zip(before, miner.parameters(), strict=True))
@@ -292,7 +289,7 @@ def test_a_miner_and_a_judge_are_named_by_their_runs(tmp_path, collection_folder
     assert main(configuration(tmp_path, collection_folder, backbone)) == 0
     first = tmp_path / "run"
     last = tmp_path / "run/checkpoints/last.ckpt"
-    miner = HardNegativeMining(miner=str(first)).miner
+    miner = HardNegativeMining(miner=str(first)).fixed_searcher
     best = torch.load(first / "checkpoints/best.ckpt", weights_only=True)["state_dict"]
     assert all(
         torch.equal(value, best[f"ranker.{name}"]) for name, value in miner.state_dict().items()
@@ -640,74 +637,6 @@ def test_an_overlay_of_an_audit_beside_the_folders_is_left_alone(
         "step=0.drop-1",
         "step=6",
     ]
-
-
-def test_a_refresh_is_logged_with_its_margins_and_the_active_pairs(
-    tmp_path, collection_folder, backbone
-):
-    """CSV has the numbers; Weights & Biases also a histogram and a table."""
-    seed_everything(0)
-    ranker = DualEncoder(backbone, max_length=24, temperature=0.1)
-    module = RankerModule(ranker, SoftmaxLoss(), FromDistance(k=2.0, power=0.5), lr=1e-3)
-    data = data_module(
-        TripletDataModule,
-        str(collection_folder),
-        "mined",
-        negatives_per_query=2,
-        batch_size=5,
-        reads=ranker.reads,
-    )
-    online = WandbLogger(save_dir=tmp_path, offline=True)
-    with (
-        wandb_run_ended(),
-        mock.patch.object(online.experiment, "log_artifact") as kept,
-        mock.patch.object(online.experiment, "log") as logged,
-    ):
-        loggers = [CSVLogger(tmp_path, "logs"), online]
-        options = QUIET | {
-            "max_epochs": 2,
-            "limit_val_batches": 0,
-            "enable_checkpointing": False,
-            "logger": loggers,
-        }
-        Trainer(
-            default_root_dir=tmp_path, callbacks=[HardNegativeMining(recipe=RECIPE)], **options
-        ).fit(module, data)
-    rows = list(csv.DictReader((tmp_path / "logs/version_0/metrics.csv").open()))
-    told = {
-        name: [float(row[name]) for row in rows if row.get(name)]
-        for name in rows[0]
-        if name.startswith("mining/")
-    }
-    assert (
-        len(told["mining/seconds_encode"]) == len(told["mining/active_after"]) == 2
-        and len(told["mining/overlap"]) == 1
-    )
-    assert len(told["mining/active_before"]) == 1 and 0 < told["mining/active_before"][0] <= 1
-    low, middle, high = (told[f"mining/margin_{name}"] for name in ("low", "median", "high"))
-    assert 0 < low[0] <= middle[0] <= high[0] <= 2 * 2**0.5
-    histograms = [
-        call.args[0]["mining/margins"]
-        for call in logged.call_args_list
-        if "mining/margins" in call.args[0]
-    ]
-    assert len(histograms) == 2
-    first, _ = (
-        call.args[0]["mining/sample"]
-        for call in logged.call_args_list
-        if "mining/sample" in call.args[0]
-    )
-    assert (
-        first.columns == ["query", "relevant", "negative", "distance", "margin"]
-        and len(first.data) == 20
-    )
-    assert all(
-        margin == pytest.approx(2 * distance**0.5, abs=1e-4) for *_, distance, margin in first.data
-    )
-    artifacts = [call.args[0] for call in kept.call_args_list]
-    assert [one.type for one in artifacts] == ["negatives"] * 2 and [
-        one.metadata["step"] for one in artifacts
-    ] == [0, 6]
 
 
 @pytest.mark.slow

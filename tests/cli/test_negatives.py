@@ -43,7 +43,7 @@ def test_import_a_run_and_train_on_it(tmp_path, collection_folder, backbone, cap
         f"  to train on them: --data.negatives {out}",
     ]
     collection = open_collection(str(collection_folder))
-    ids = MinedNegatives.open(out, collection).ids[collection.queries.row("train-q7")]
+    ids = MinedNegatives.open(out, collection).doc_rows[collection.queries.row("train-q7")]
     assert [collection.corpus.ids[doc] for doc in ids] == ["train-q7-d3", "train-q7-d2"]
     train = [
         "fit",

@@ -206,17 +206,6 @@ def test_pools_that_are_missing_name_the_option(tmp_path):
         module(folder, negatives="bm25")
 
 
-def test_negatives_are_not_written_over_and_checked(tmp_path, collection_folder):
-    collection = open_collection(str(collection_folder))
-    ids = np.full((len(collection.queries), 1), len(collection.corpus))
-    negatives = MinedNegatives(ids, np.zeros(ids.shape, np.float32), {})
-    negatives.save(tmp_path / "0000", collection)
-    with pytest.raises(InputError, match="there are negatives already"):
-        negatives.save(tmp_path / "0000", collection)
-    with pytest.raises(InputError, match="ids must be -1 or rows of 720 documents, got 720 to 720"):
-        MinedNegatives.open(tmp_path / "0000", collection)
-
-
 def test_without_a_training_split_the_judgements_are_missed_and_not_the_pools(tmp_path):
     folder = write_collection(tmp_path / "c", n_queries=5)
     for name in ("qrels/train.tsv", "qrels/dev.tsv", "candidates/train.trec"):
@@ -238,87 +227,6 @@ def test_a_depth_beyond_all_lists_is_all_of_them(collection_folder, depth):
         collection_folder, negatives="bm25", negatives_depth=depth, candidates="bm25", depth=depth
     )
     assert bm25.train[0, 1].labels.shape[1] == 4  # a relevant document and three others
-
-
-def arrays(
-    ids: np.ndarray, dtype: str = "int64", distances: str = "float32", value: object = 1
-) -> dict[str, np.ndarray]:
-    return {"ids": ids.astype(dtype), "distances": np.full(ids.shape, value).astype(distances)}
-
-
-DAMAGED = {
-    "infinite": (
-        lambda ids: arrays(ids, value=np.inf),
-        r"distances must be finite \(float32\), got inf at \[0, 0\]; mine again",
-    ),
-    "no number": (
-        lambda ids: arrays(ids, value=np.nan),
-        r"distances must be finite \(float32\), got nan at \[0, 0\]",
-    ),
-    "beyond float32": (
-        lambda ids: arrays(ids, distances="float64", value=1e39),
-        r"distances must be finite .*, got 1e\+39 at",
-    ),
-    "float ids": (
-        lambda ids: arrays(ids, "float32"),
-        "ids must be whole numbers, distances floats, got float32 and float32",
-    ),
-    "bool ids": (lambda ids: arrays(ids, "bool"), "got bool and float32"),
-    "text ids": (lambda ids: arrays(ids, "str"), "got <U21 and float32"),
-    "complex distances": (
-        lambda ids: arrays(ids, distances="complex64"),
-        "got int64 and complex64",
-    ),
-    "one dimension": (
-        lambda ids: arrays(ids[:, 0]),
-        r"must be \[Q=90, K\], got \(90,\) and \(90,\)",
-    ),
-    "a list as manifest": (
-        lambda ids: {"manifest": b"[]"},
-        r"negatives must be .* \(manifest.json must be one JSON object\)",
-    ),
-    "a deep manifest": (lambda ids: {"manifest": b"[" * 100_000}, "negatives must be .*recursion"),
-    "an empty array": (
-        lambda ids: {"ids": b""},
-        "ids.npy: expected a whole .npy file, got an error .*; make it again",
-    ),
-    "a cut array": (
-        lambda ids: {"distances": 200},
-        "distances.npy: expected a whole .npy file, got an error .*; make it again",
-    ),
-    "no array": (
-        lambda ids: {"ids": None},
-        "ids.npy: expected a whole .npy file, got an error .*No such file",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", DAMAGED)
-def test_damaged_negatives_are_one_line(tmp_path, collection_folder, case):
-    collection = open_collection(str(collection_folder))
-    ids = np.tile(np.arange(3), (len(collection.queries), 1))
-    MinedNegatives(ids, ids.astype(np.float32), {}).save(tmp_path / "0", collection)
-    MinedNegatives.open(tmp_path / "0", collection)
-    change, message = DAMAGED[case]
-    for name, content in change(ids).items():
-        file = tmp_path / "0" / ("manifest.json" if name == "manifest" else f"{name}.npy")
-        if isinstance(content, np.ndarray):
-            np.save(file, content)
-        elif content is None:
-            file.unlink()
-        else:
-            file.write_bytes(content if isinstance(content, bytes) else file.read_bytes()[:content])
-    with pytest.raises(InputError, match=message) as caught:
-        MinedNegatives.open(tmp_path / "0", collection)
-    assert str(tmp_path / "0") in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_the_distance_of_a_missing_negative_is_not_looked_at(tmp_path, collection_folder):
-    collection = open_collection(str(collection_folder))
-    ids = np.tile([3, -1], (len(collection.queries), 1))
-    distances = np.tile(np.asarray([0.5, np.inf], np.float32), (len(ids), 1))
-    MinedNegatives(ids, distances, {}).save(tmp_path / "0", collection)
-    assert (MinedNegatives.open(tmp_path / "0", collection).lists().values == 0.5).all()
 
 
 def test_workers_started_by_spawn_map_the_files_again(collection_folder):

@@ -38,7 +38,7 @@ def named(negatives, collection):
     """Ids of documents by id of the query, hardest first."""
     docs = {
         query: [collection.corpus.ids[doc] for doc in row if doc >= 0]
-        for query, row in enumerate(negatives.ids)
+        for query, row in enumerate(negatives.doc_rows)
     }
     return {collection.queries.ids[query]: found for query, found in docs.items() if found}
 

@@ -14,7 +14,6 @@ from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
 from ltr.mining.miner import Miner
-from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.conftest import write_collection
@@ -90,16 +89,16 @@ def test_the_negatives_are_those_of_brute_force(collection, backbone, tmp_path, 
     for query, (rows, distances) in zip(
         judged.query_rows, brute_force(model, collection, judged, recipe), strict=True
     ):
-        real = mined.ids[query] >= 0
+        real = mined.doc_rows[query] >= 0
         if len(rows):  # else one random document, see below
-            assert mined.ids[query][real].tolist() == rows
+            assert mined.doc_rows[query][real].tolist() == rows
             np.testing.assert_allclose(
                 mined.distances[query][real], distances, rtol=1e-4, atol=1e-5
             )
         n_found += len(rows)
     assert n_found > 4 and mined.manifest["counts"]["chosen"] == n_found
     others = np.setdiff1d(np.arange(len(collection.queries)), judged.query_rows)
-    assert (mined.ids[others] == -1).all()
+    assert (mined.doc_rows[others] == -1).all()
     assert not list(tmp_path.iterdir()), "the embeddings are gone"
 
 
@@ -113,9 +112,9 @@ def test_a_text_of_a_relevant_document_is_no_negative_under_another_id(
     query = collection.queries.row("train-q0")
     twin = collection.corpus.row("twin")
     relevant = collection.corpus.row("train-q0-d0")
-    assert twin not in mined.ids[query] and relevant not in mined.ids[query]
-    assert (mined.ids[query] >= 0).sum() == len(collection.corpus) - 2
-    assert twin in mined.ids[collection.queries.row("train-q1")]
+    assert twin not in mined.doc_rows[query] and relevant not in mined.doc_rows[query]
+    assert (mined.doc_rows[query] >= 0).sum() == len(collection.corpus) - 2
+    assert twin in mined.doc_rows[collection.queries.row("train-q1")]
 
 
 def test_a_text_is_not_its_own_negative_where_queries_are_documents(collection, backbone, tmp_path):
@@ -124,24 +123,24 @@ def test_a_text_is_not_its_own_negative_where_queries_are_documents(collection, 
     twice = collection._replace(queries=collection.corpus)
     judged = QueryLists.from_rows([7, 9], [8, 10], [1.0, 1.0])
     for recipe in (Recipe(depth=20, n=20, relative=None), Recipe(depth=20, n=20, max_score=-2.0)):
-        mined = Miner(model, twice, judged, recipe, least=len(twice.corpus)).mine(tmp_path)
+        mined = Miner(model, twice, judged, recipe, min_negatives=len(twice.corpus)).mine(tmp_path)
         for query_row, relevant in ((7, 8), (9, 10)):
-            ids = mined.ids[query_row]
+            ids = mined.doc_rows[query_row]
             assert (ids >= 0).sum() > 20 and not np.isin([query_row, relevant], ids).any()
 
 
 def test_a_query_with_too_few_gets_random_documents(collection, backbone, tmp_path):
     model = DualEncoder(backbone, max_length=24)
     judged = collection.judgements("train")
-    mined = Miner(model, collection, judged, Recipe(depth=3, n=2, max_score=-2.0), least=4).mine(
-        tmp_path
-    )
+    mined = Miner(
+        model, collection, judged, Recipe(depth=3, n=2, max_score=-2.0), min_negatives=4
+    ).mine(tmp_path)
     counts = mined.manifest["counts"]
     assert counts["chosen"] == 0 and counts["short"] == 12 and counts["random"] == 48
     _, docs = embeddings(model, collection)
     queries = embeddings(model, collection)[0]
     for query in judged.query_rows:
-        rows = mined.ids[query]
+        rows = mined.doc_rows[query]
         assert len(set(rows)) == 4 and not set(rows) & set(judged.of(query)[0][:1])
         unit = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (docs[rows], queries[query])]
         np.testing.assert_allclose(
@@ -167,7 +166,7 @@ def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
     n_out = 0
     for query in judged.query_rows:
         rows, grades = judged.of(query)
-        candidates = np.concatenate([rows[grades > 0], without.ids[query]])
+        candidates = np.concatenate([rows[grades > 0], without.doc_rows[query]])
         with torch.no_grad():
             scores = (
                 ranker.eval()
@@ -178,11 +177,11 @@ def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
             )
         kept = [
             row
-            for row, score in zip(without.ids[query], scores[1:], strict=True)
+            for row, score in zip(without.doc_rows[query], scores[1:], strict=True)
             if score <= scores[0]
         ]
-        assert mined.ids[query][mined.ids[query] >= 0].tolist() == (
-            kept or mined.ids[query][:1].tolist()
+        assert mined.doc_rows[query][mined.doc_rows[query] >= 0].tolist() == (
+            kept or mined.doc_rows[query][:1].tolist()
         )
         n_out += 5 - len(kept)
     assert mined.manifest["counts"]["judge"] == n_out > 0
@@ -211,7 +210,7 @@ def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
     )
     n_moved = 0
     for query in judged.query_rows:
-        left = every.ids[query][every.ids[query] >= 0]
+        left = every.doc_rows[query][every.doc_rows[query] >= 0]
         with torch.no_grad():
             scores = (
                 ranker.eval()
@@ -219,7 +218,7 @@ def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
                 .numpy()
             )
         expected = left[np.argsort(-scores, kind="stable")][:5]
-        assert mined.ids[query][: len(expected)].tolist() == expected.tolist()
+        assert mined.doc_rows[query][: len(expected)].tolist() == expected.tolist()
         places = [left.tolist().index(row) for row in expected]
         np.testing.assert_allclose(
             mined.distances[query][: len(expected)], every.distances[query][places], rtol=1e-5
@@ -249,7 +248,7 @@ def test_the_key_tells_all_that_decides(collection, backbone):
     }
     keys |= {
         Miner(model, collection, collection.judgements("dev")).key,
-        Miner(model, collection, judged, least=2).key,
+        Miner(model, collection, judged, min_negatives=2).key,
     }
     for options in (
         {"max_length": 23},
@@ -284,13 +283,6 @@ def test_an_approximate_index_says_what_it_finds(collection, backbone, tmp_path)
         Miner(model, collection, judged, Recipe(index="IVF8,Falt")).mine(tmp_path)
 
 
-def test_overlap_of_two_refreshes():
-    """Query 0 keeps one of two, query 1 all three, query 2 has none before: (1/2 + 1) / 2."""
-    now = MinedNegatives(np.array([[1, 2, -1], [3, 4, 5], [6, 7, 8]]), np.zeros((3, 3)), {})
-    before = MinedNegatives(np.array([[2, 9, 8], [5, 4, 3], [-1, -1, -1]]), np.zeros((3, 3)), {})
-    assert now.overlap(before) == 0.75
-
-
 def test_the_overlap_of_a_sample_is_1_for_the_same_weights_and_that_of_brute_force_for_others(
     collection, backbone, tmp_path
 ):
@@ -305,14 +297,14 @@ def test_the_overlap_of_a_sample_is_1_for_the_same_weights_and_that_of_brute_for
                 parameter.shape, generator=torch.Generator().manual_seed(0)
             )
     queries, docs = embeddings(model, collection)
-    pool = np.unique(mined.ids[judged.query_rows])
+    pool = np.unique(mined.doc_rows[judged.query_rows])
     shares = []
     for query in judged.query_rows:
         rows, grades = judged.of(query)
         candidates = np.setdiff1d(pool, rows[grades > 0])
         score = docs[candidates] @ queries[query] / np.linalg.norm(docs[candidates], axis=1)
         best = candidates[np.argsort(-score)[:5]]
-        shares.append(len({*best} & {*mined.ids[query]}) / 5)
+        shares.append(len({*best} & {*mined.doc_rows[query]}) / 5)
     assert miner.overlap_now(mined) == pytest.approx(np.mean(shares)) and np.mean(shares) < 0.95
 
 

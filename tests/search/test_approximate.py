@@ -81,7 +81,7 @@ def test_few_documents_to_learn_from_are_one_logged_line(factory, caplog, capfd)
 
 def test_the_sample_to_learn_from_is_seeded(monkeypatch):
     """4 clusters learn from 8 of 400 documents: one seed, one index; another seed, another."""
-    monkeypatch.setattr(approximate, "ENOUGH", 2)
+    monkeypatch.setattr(approximate, "MOST_PER_CENTROID", 2)
     docs = embeddings(400)
     found = [
         build(docs, "dot", "IVF4,Flat", probes=1, seed=seed).search(docs, 50)[1]

@@ -22,7 +22,7 @@ from ltr.models.dual_encoder import DualEncoder
 from ltr.processes import rank, world_size
 from ltr.search import evaluation as room
 from ltr.search.approximate import FaissIndex
-from ltr.search.evaluation import SearchedCorpus, found_batch, search_corpus
+from ltr.search.evaluation import SearchedCorpus, batch_of_found, search_corpus
 
 # of the tiny collection
 DOCS = 720
@@ -157,7 +157,7 @@ def test_found_documents_get_the_grades_of_their_judgements():
         judged_rows=torch.tensor([[9, 4, 0], [6, -1, -1]]),
         judged_grades=torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 0.0]]),
     )
-    scores, lists = found_batch(found, batch)
+    scores, lists = batch_of_found(found, batch)
     assert (
         lists.labels.tolist() == [[2.0, 0.0, 0.0], [3.0, 0.0, 0.0]]
         and lists.labels.dtype == torch.float32
@@ -172,7 +172,9 @@ def test_found_documents_of_unjudged_queries_have_grade_0(world, tmp_path):
     found = search_corpus(model, corpus, np.arange(2), tmp_path)
     nothing = torch.zeros(2, 0)
     batch = RankingBatch(nothing, nothing.bool(), torch.tensor([1, 0]), nothing.long())
-    _, lists = found_batch(found, batch._replace(judged_rows=nothing.long(), judged_grades=nothing))
+    _, lists = batch_of_found(
+        found, batch._replace(judged_rows=nothing.long(), judged_grades=nothing)
+    )
     assert lists.labels.shape == (2, 10) and not lists.labels.any()
     np.testing.assert_array_equal(lists.doc_rows, matrix(found.doc_rows)[::-1])
 

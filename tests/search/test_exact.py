@@ -24,8 +24,8 @@ def by(request, monkeypatch):
     queries.
     """
     for module in (exact, maps):
-        monkeypatch.setattr(module, "DOCS", 64)
-    monkeypatch.setattr(exact, "QUERIES", 10)
+        monkeypatch.setattr(module, "DOCS_AT_ONCE", 64)
+    monkeypatch.setattr(exact, "QUERIES_AT_ONCE", 10)
     monkeypatch.setattr(exact, "FAISS_PAYS", 0)
     if request.param == "torch":
         monkeypatch.setattr(approximate, "faiss", None)

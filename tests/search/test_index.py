@@ -38,7 +38,7 @@ def test_bad_options_are_one_line(options, message):
 
 
 def test_bad_embeddings_and_queries_are_refused(monkeypatch):
-    monkeypatch.setattr(maps, "DOCS", 4)
+    monkeypatch.setattr(maps, "DOCS_AT_ONCE", 4)
     docs = embeddings(10)
     docs[6, 3] = np.inf
     with pytest.raises(InputError, match="embeddings must be finite, got NaN or infinity in row 6"):

@@ -73,8 +73,14 @@ def corpus(
 
 def tiles() -> list[tuple[object, str, int]]:
     """So small that there are many, of queries, documents and what is exchanged."""
-    return [(exact, "QUERIES", 10), (exact, "DOCS", 32), (embeddings, "DOCS", 32), (shards, "DOCS", 7), (processes, "ROWS_AT_ONCE", 11),
-            (shards, "QUERIES", 5)]  # fmt: skip
+    return [
+        (exact, "QUERIES_AT_ONCE", 10),
+        (exact, "DOCS_AT_ONCE", 32),
+        (embeddings, "DOCS_AT_ONCE", 32),
+        (shards, "DOCS_AT_ONCE", 7),
+        (processes, "ROWS_AT_ONCE", 11),
+        (shards, "QUERIES_AT_ONCE", 5),
+    ]
 
 
 @pytest.fixture
@@ -122,12 +128,12 @@ def test_documents_have_the_numbers_that_they_are_given():
     )
     scores, rows = alone.search(np.array([[2.0]], dtype=np.float32), 4)
     assert rows.tolist() == [[4, 9, 3, -1]] and scores.tolist() == [[10, 4, 2, -np.inf]]
-    scores, distances = alone.pairs(
+    scores, distances = alone.of_pairs(
         np.array([[2.0], [0.0]], dtype=np.float32), np.array([1, 0, 0]), np.array([9, 9, 4])
     )
     assert scores.tolist() == [0, 4, 10] and distances.tolist() == [2, 0, 3]
     with pytest.raises(AssertionError, match="every document of a pair is in one share"):
-        alone.pairs(QUERIES[:, :1], np.array([0]), np.array([5]))
+        alone.of_pairs(QUERIES[:, :1], np.array([0]), np.array([5]))
 
 
 def test_a_root_makes_equal_scores_of_squares_that_differ():
@@ -140,7 +146,7 @@ def test_a_root_makes_equal_scores_of_squares_that_differ():
 
 @EVERY
 def test_scores_and_distances_of_pairs(small, similarity):
-    scores, distances = corpus(similarity=similarity).pairs(QUERIES, AT, OF)
+    scores, distances = corpus(similarity=similarity).of_pairs(QUERIES, AT, OF)
     np.testing.assert_allclose(
         scores, every_score(QUERIES, DOCS, similarity)[AT, OF], rtol=1e-5, atol=1e-5
     )
@@ -199,7 +205,7 @@ def results(backbone: str, folder: str, out: Path) -> dict[str, np.ndarray]:
         ).search(QUERIES, 9)
         found[f"ties {similarity}"] = corpus(TIED_DOCS, similarity).search(TIED, 70)[1]
         found[f"pairs {similarity}"] = np.stack(
-            corpus(similarity=similarity, empty=0).pairs(QUERIES, AT, OF)
+            corpus(similarity=similarity, empty=0).of_pairs(QUERIES, AT, OF)
         )
     found["scores of two"], found["rows of two"] = corpus(DOCS[:2], "euclidean").search(
         QUERIES, 4

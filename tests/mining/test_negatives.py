@@ -1,0 +1,135 @@
+"""Mined negatives: made of queries and of lists, written, opened and checked."""
+
+import numpy as np
+import pytest
+
+from ltr.data.query_lists import QueryLists
+from ltr.errors import InputError
+from ltr.mining.negatives import MinedNegatives
+
+
+def test_lists_of_some_queries_become_rows_of_all_and_come_back():
+    """Queries 0 and 3 of 4 have two and one negative: 7 at 0.1 and 5 at 0.2; and 9 at 0.3."""
+    lists = QueryLists.from_rows([0, 0, 3], [7, 5, 9], [0.1, 0.2, 0.3])
+    negatives = MinedNegatives.of_lists(lists, 4, {})
+    assert negatives.doc_rows.tolist() == [[7, 5], [-1, -1], [-1, -1], [9, -1]]
+    expected = np.array([[0.1, 0.2], [0, 0], [0, 0], [0.3, 0]], np.float32)
+    np.testing.assert_array_equal(negatives.distances, expected)
+    for array, array_before in zip(negatives.lists(), lists, strict=True):
+        np.testing.assert_array_equal(array, array_before)
+
+
+def test_only_null_says_that_distances_are_unknown():
+    rows = np.zeros((1, 1), np.int64)
+    distances = np.zeros((1, 1), np.float32)
+    assert MinedNegatives(rows, distances, {}).has_distances
+    assert MinedNegatives(rows, distances, {"distance": "euclidean"}).has_distances
+    assert not MinedNegatives(rows, distances, {"distance": None}).has_distances
+
+
+def test_documents_are_called_ids_on_disk(tmp_path, collection):
+    """Folders that were written before stay readable."""
+    rows = np.tile([3, 1], (len(collection.queries), 1))
+    MinedNegatives(rows, rows.astype(np.float32), {}).save(tmp_path / "0", collection)
+    assert {file.name for file in (tmp_path / "0").iterdir()} == {
+        "ids.npy",
+        "distances.npy",
+        "manifest.json",
+    }
+    assert np.load(tmp_path / "0/ids.npy").tolist() == rows.tolist()
+
+
+def test_overlap_of_two_refreshes():
+    """Query 0 keeps one of two, query 1 all three, query 2 has none before: (1/2 + 1) / 2."""
+    now = MinedNegatives(np.array([[1, 2, -1], [3, 4, 5], [6, 7, 8]]), np.zeros((3, 3)), {})
+    before = MinedNegatives(np.array([[2, 9, 8], [5, 4, 3], [-1, -1, -1]]), np.zeros((3, 3)), {})
+    assert now.overlap(before) == 0.75
+
+
+def test_negatives_are_not_written_over_and_checked(tmp_path, collection):
+    ids = np.full((len(collection.queries), 1), len(collection.corpus))
+    negatives = MinedNegatives(ids, np.zeros(ids.shape, np.float32), {})
+    negatives.save(tmp_path / "0000", collection)
+    with pytest.raises(InputError, match="there are negatives already"):
+        negatives.save(tmp_path / "0000", collection)
+    with pytest.raises(InputError, match="ids must be -1 or rows of 720 documents, got 720 to 720"):
+        MinedNegatives.open(tmp_path / "0000", collection)
+
+
+def arrays(
+    ids: np.ndarray, dtype: str = "int64", distances: str = "float32", value: object = 1
+) -> dict[str, np.ndarray]:
+    return {"ids": ids.astype(dtype), "distances": np.full(ids.shape, value).astype(distances)}
+
+
+DAMAGED = {
+    "infinite": (
+        lambda ids: arrays(ids, value=np.inf),
+        r"distances must be finite \(float32\), got inf at \[0, 0\]; mine again",
+    ),
+    "no number": (
+        lambda ids: arrays(ids, value=np.nan),
+        r"distances must be finite \(float32\), got nan at \[0, 0\]",
+    ),
+    "beyond float32": (
+        lambda ids: arrays(ids, distances="float64", value=1e39),
+        r"distances must be finite .*, got 1e\+39 at",
+    ),
+    "float ids": (
+        lambda ids: arrays(ids, "float32"),
+        "ids must be whole numbers, distances floats, got float32 and float32",
+    ),
+    "bool ids": (lambda ids: arrays(ids, "bool"), "got bool and float32"),
+    "text ids": (lambda ids: arrays(ids, "str"), "got <U21 and float32"),
+    "complex distances": (
+        lambda ids: arrays(ids, distances="complex64"),
+        "got int64 and complex64",
+    ),
+    "one dimension": (
+        lambda ids: arrays(ids[:, 0]),
+        r"must be \[Q=90, K\], got \(90,\) and \(90,\)",
+    ),
+    "a list as manifest": (
+        lambda ids: {"manifest": b"[]"},
+        r"negatives must be .* \(manifest.json must be one JSON object\)",
+    ),
+    "a deep manifest": (lambda ids: {"manifest": b"[" * 100_000}, "negatives must be .*recursion"),
+    "an empty array": (
+        lambda ids: {"ids": b""},
+        "ids.npy: expected a whole .npy file, got an error .*; make it again",
+    ),
+    "a cut array": (
+        lambda ids: {"distances": 200},
+        "distances.npy: expected a whole .npy file, got an error .*; make it again",
+    ),
+    "no array": (
+        lambda ids: {"ids": None},
+        "ids.npy: expected a whole .npy file, got an error .*No such file",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damaged_negatives_are_one_line(tmp_path, collection, case):
+    ids = np.tile(np.arange(3), (len(collection.queries), 1))
+    MinedNegatives(ids, ids.astype(np.float32), {}).save(tmp_path / "0", collection)
+    MinedNegatives.open(tmp_path / "0", collection)
+    change, message = DAMAGED[case]
+    for name, content in change(ids).items():
+        file = tmp_path / "0" / ("manifest.json" if name == "manifest" else f"{name}.npy")
+        if isinstance(content, np.ndarray):
+            np.save(file, content)
+        elif content is None:
+            file.unlink()
+        else:
+            file.write_bytes(content if isinstance(content, bytes) else file.read_bytes()[:content])
+    with pytest.raises(InputError, match=message) as caught:
+        MinedNegatives.open(tmp_path / "0", collection)
+    assert str(tmp_path / "0") in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_distance_of_a_missing_negative_is_not_looked_at(tmp_path, collection):
+    ids = np.tile([3, -1], (len(collection.queries), 1))
+    distances = np.tile(np.asarray([0.5, np.inf], np.float32), (len(ids), 1))
+    MinedNegatives(ids, distances, {}).save(tmp_path / "0", collection)
+    assert (MinedNegatives.open(tmp_path / "0", collection).lists().values == 0.5).all()
