@@ -134,12 +134,13 @@ class Checkpoints(Checkpoint):
             raise InputError(
                 f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {came}"
             )
+        # Not in on_fit_start: what load_state_dict restores comes before that.
+        self._stopped = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         kept = self._kept(RunFolder(trainer.default_root_dir)) if trainer.is_global_zero else {}
         self._scores = trainer.strategy.broadcast(kept)  # so that all ranks decide alike
         self._unfinished = 0
-        self._stopped = False
         self._pays_from = 0.0
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ TRIED = (
     "the three best",
     "early stopping",
     "early stopping within epochs, not before the sixth",
+    "asked to stop at step 4, not before the second epoch",
     "a cross-encoder with dropout",
     "negatives mined every step, accumulation of 2, validation every 3",
     "negatives mined every 2 steps, the newest kept",
