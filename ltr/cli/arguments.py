@@ -40,7 +40,9 @@ def expanded(args: list[str]) -> list[str]:
         own = ["--config", str(folder.config), "--trainer.default_root_dir", str(folder.path)]
         if not any(option.partition("=")[0] == "--ckpt_path" for option in rest):
             found = (
-                (folder.to_resume() or "last") if command == "fit" else folder.to_measure("best")
+                (folder.checkpoint_to_resume() or "last")
+                if command == "fit"
+                else folder.checkpoint_to_measure("best")
             )
             own += ["--ckpt_path", str(found)]
         rest = own + data_elsewhere(folder) + rest[1:]

@@ -34,12 +34,18 @@ from ltr.errors import InputError
 from ltr.in_batch import OwnLists
 from ltr.module import METRICS, RankerModule, is_trial
 from ltr.run.checkpoints import Best, Checkpoints, Last
-from ltr.run.folder import RunFolder, second_name
-from ltr.run.identity import check_same, identity, of_ranker
-from ltr.run.log import Progress, speaking
-from ltr.run.loggers import loggers, wandb_run_ended
-from ltr.run.progress import finished
-from ltr.run.results import RunWriter, below_start, reached, read_metrics, told_ceiling
+from ltr.run.folder import RunFolder, link_or_copy
+from ltr.run.identity import check_same, identity, ranker_options
+from ltr.run.log import Progress, route_messages
+from ltr.run.loggers import build_loggers, wandb_run_ended
+from ltr.run.progress import finished_message
+from ltr.run.results import (
+    RunWriter,
+    ceiling_line,
+    read_metrics,
+    summary_line,
+    worse_than_start_warning,
+)
 from ltr.run.trainer import check_callbacks, check_options
 from ltr.run.weights import take_weights
 
@@ -54,7 +60,7 @@ def run(args: list[str]) -> None:
     """Parse the arguments and run the command; an InputError for what the user can mend."""
     transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
     with ExitStack() as stack:
-        log_into = stack.enter_context(speaking(leads=_is_rank_0()))
+        log_into = stack.enter_context(route_messages(is_rank_0=_is_rank_0()))
         stack.enter_context(wandb_run_ended())
         if args[0] == "negatives":
             return negatives.run(args[1:])
@@ -175,9 +181,9 @@ class RankerCLI(LightningCLI):
                 )
             return None
         found = (
-            folder.to_resume()
+            folder.checkpoint_to_resume()
             if asked == "last"
-            else folder.to_measure("best")
+            else folder.checkpoint_to_measure("best")
             if asked == "best"
             else asked
         )
@@ -197,7 +203,7 @@ class RankerCLI(LightningCLI):
                 f"--ckpt_path {found} holds weights only, and no run can resume from it; {hint}"
             )
         check_same(self._identity, checkpoint.get("run", {}).get("identity", {}), str(found), hint)
-        done = finished(
+        done = finished_message(
             checkpoint, config.trainer.max_epochs, config.trainer.max_steps, config.trainer.max_time
         )
         if done is not None and not own:
@@ -206,7 +212,7 @@ class RankerCLI(LightningCLI):
             if (
                 Path(found) == folder.best and not folder.last.is_file() and _is_rank_0()
             ):  # killed between the two files
-                second_name(folder.best, folder.last)
+                link_or_copy(folder.best, folder.last)
             raise NothingToDo(
                 f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}"
             )
@@ -224,10 +230,10 @@ class RankerCLI(LightningCLI):
                 "no --ckpt_path: the weights that the model starts from are used, not trained ones"
             )
             return None
-        found = str(folder.to_measure(asked)) if asked in ("best", "last") else asked
-        then = of_ranker(read_checkpoint(found).get("run", {}).get("identity", {}))
+        found = str(folder.checkpoint_to_measure(asked)) if asked in ("best", "last") else asked
+        then = ranker_options(read_checkpoint(found).get("run", {}).get("identity", {}))
         check_same(
-            of_ranker(self._identity),
+            ranker_options(self._identity),
             then,
             found,
             "take the configuration of its run: ltr test RUN",
@@ -259,7 +265,7 @@ class RankerCLI(LightningCLI):
             )
         check_callbacks(given, [f"val/{metric.measure}" for metric in self.model.measures])
         if config.trainer.logger in (None, True):
-            kwargs["logger"] = loggers(
+            kwargs["logger"] = build_loggers(
                 Path(config.trainer.default_root_dir), config.wandb, fits, _parts(config)
             )
         if config.trainer.enable_progress_bar is None:
@@ -304,11 +310,11 @@ class RankerCLI(LightningCLI):
             path = quote(str(folder.path))
             log.info(
                 "%s; all of it lies in %s; next: ltr test %s",
-                reached(folder, best),
+                summary_line(folder, best),
                 folder.path,
                 path,
             )
-            if worse := below_start(folder, best):
+            if worse := worse_than_start_warning(folder, best):
                 log.warning("%s", worse)
 
     def after_validate(self) -> None:
@@ -331,7 +337,7 @@ class RankerCLI(LightningCLI):
         if is_trial(self.trainer) or not self.trainer.is_global_zero:  # which writes the results
             return
         report = read_metrics(RunFolder(self.trainer.default_root_dir).results)[command]
-        if told := told_ceiling(report):
+        if told := ceiling_line(report):
             log.info("%s", told)
 
     def after_predict(self) -> None:

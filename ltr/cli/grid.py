@@ -256,7 +256,7 @@ def _is_trained(folder: Path) -> bool:
     # torch takes seconds to import
     from ltr.checkpoint import read_checkpoint
     from ltr.run.folder import RunFolder
-    from ltr.run.progress import finished
+    from ltr.run.progress import finished_message
 
     run = RunFolder(folder)
     if not run.last.is_file():
@@ -266,7 +266,9 @@ def _is_trained(folder: Path) -> bool:
     if isinstance(time, str) and time.startswith("{"):
         time = yaml.safe_load(time)  # the parser dumps a mapping as text
     with suppress(InputError):
-        return finished(read_checkpoint(run.last, quick=True), epochs, steps, time) is not None
+        return (
+            finished_message(read_checkpoint(run.last, quick=True), epochs, steps, time) is not None
+        )
     return False
 
 

@@ -294,7 +294,7 @@ def copying(run: Path, target: Path) -> Iterator[list[Path]]:
 
     with (
         mock.patch("os.replace", watched),
-        mock.patch("ltr.run.checkpoints.SHARE", math.inf),
+        mock.patch("ltr.run.checkpoints.MAX_SHARE_OF_TIME", math.inf),
     ):  # each epoch is written
         yield copies
 

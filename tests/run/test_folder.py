@@ -358,8 +358,8 @@ def test_new_best_weights_are_written_at_once(config, monkeypatch):
     clock = _Clock(monkeypatch)
     monkeypatch.setattr(
         Checkpoints,
-        "_rate",
-        lambda self, trainer: setattr(self, "_improved", trainer.global_step in (12, 24)),
+        "_note_score",
+        lambda self, trainer: setattr(self, "_best_is_due", trainer.global_step in (12, 24)),
     )
     monkeypatch.setattr(Checkpoints, "_keep_best", lambda *_: None)
     assert fit(config, "run", "--trainer.max_epochs", "6", *LONG) == 0
@@ -536,7 +536,7 @@ def test_best_is_the_best_with_any_number_kept(config, k, kept):
     assert fit(config, "run", "--trainer.max_epochs", "6", "--best.save_top_k", str(k)) == 0
     scores = {one["step"]: one["nDCG_exp@10"] for one in metrics("run")["validations"]}
     ranked = sorted(scores, key=lambda step: (-scores[step], step))
-    assert RunFolder("run").steps() == sorted(ranked[:kept])
+    assert RunFolder("run").kept_steps() == sorted(ranked[:kept])
     assert Path("run/checkpoints/best.ckpt").exists() == (k != 0)
     if k:
         assert loaded("run", "best")["global_step"] == ranked[0]

@@ -10,7 +10,7 @@ from lightning.pytorch.trainer.connectors.checkpoint_connector import _Checkpoin
 from torch.utils.data import DataLoader
 
 from ltr.run import lightning_internals as internals
-from ltr.run.progress import Moment, settle
+from ltr.run.progress import Moment, set_counters
 
 
 class Plain(LightningModule):
@@ -58,7 +58,9 @@ class Asks(Callback):
         self.after_epoch.append((internals.epoch_is_whole(trainer), internals.may_stop(trainer)))
         self.states = internals.callback_states(trainer)
         self.checkpoint = internals.dump_checkpoint(trainer)
-        settle(self.checkpoint, Moment.EPOCH_END)  # it has the counters that settle sets
+        set_counters(
+            self.checkpoint, Moment.EPOCH_END
+        )  # it has the counters that set_counters sets
 
 
 def test_each_says_what_it_means(tmp_path):

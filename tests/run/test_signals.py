@@ -12,7 +12,7 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.run import checkpoints
-from ltr.run.signals import NAMES, _tell
+from ltr.run.signals import NAMES, _write_to_terminal
 from tests.run.interrupted import (
     _finished,
     _slow,
@@ -193,7 +193,7 @@ def test_a_signal_while_the_end_of_an_epoch_is_looked_at_waits_for_a_step(
         return answer
 
     with monkeypatch.context() as patch:
-        patch.setattr("ltr.run.checkpoints.SHARE", 1e-9)
+        patch.setattr("ltr.run.checkpoints.MAX_SHARE_OF_TIME", 1e-9)
         patch.setattr("ltr.run.checkpoints._ends", ends_and_signals)
         run = tmp_path / "stopped/run"
         assert main(start(run, _written(world, run.parent, **changes))) == 143
@@ -233,7 +233,7 @@ def test_a_signal_is_told_only_where_somebody_reads(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("os.write", closed)
         patch.setattr("os.dup2", lambda source, target: redirected.append(target))
-        _tell("saving")
+        _write_to_terminal("saving")
     assert redirected == [1, 2]
 
 
