@@ -22,7 +22,7 @@ from ltr.use.export import export as write_exported
 from ltr.use.int8 import METRIC
 from ltr.use.load import load
 from ltr.use.rankers import FeatureScorer, Precision, RankedDocument, TextRanker
-from ltr.use.reranking import lines, lines_of_search, ranked, reranked, searched_twice
+from ltr.use.reranking import rank_table, rerank, run_lines, search_and_rerank, search_run_lines
 from ltr.use.retriever import Retriever, SearchableCorpus
 from ltr.use.teaching import Teacher, lists_to_score, score_lists
 
@@ -88,7 +88,7 @@ def rank(
     _at_least_one(k=k, depth=depth)
     if query and documents is not None and run is data is output is None:
         table = open_texts(documents, "document", "--documents")
-        _show(ranked(_texts(ranker, precision, device), query, table)[:k])
+        _show(rank_table(_texts(ranker, precision, device), query, table)[:k])
     elif (
         run is not None
         and data is not None
@@ -100,7 +100,7 @@ def rank(
         lists = lists_of_run(Path(run), *tables).first(depth)
         _write(
             output,
-            lines(reranked(_texts(ranker, precision, device), *tables, lists), *tables),
+            run_lines(rerank(_texts(ranker, precision, device), *tables, lists), *tables),
             len(lists.query_rows),
         )
     else:
@@ -153,12 +153,14 @@ def search(
     searched = SearchableCorpus(found, open_texts(corpus, "document", "--corpus"))
     if queries is not None and output is not None:
         table = open_texts(queries, "query", "--queries")
-        return _write(output, lines_of_search(searched, table, k or 100, second, depth), len(table))
+        return _write(
+            output, search_run_lines(searched, table, k or 100, second, depth), len(table)
+        )
     for asked in _typed(len(searched.documents)) if query == STDIN else [query]:
         _show(
             searched.search(asked, k or 10)
             if second is None
-            else searched_twice(searched, second, asked, depth)[: k or 10]
+            else search_and_rerank(searched, second, asked, depth)[: k or 10]
         )
     return None
 

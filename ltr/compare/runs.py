@@ -232,9 +232,7 @@ def _folders(path: str) -> list[Path]:
             out.append(folder)
             continue
         below = [
-            file.parent
-            for depth in ("*", "*/seed=*")
-            for file in folder.glob(f"{depth}/{RESULTS}")
+            file.parent for depth in ("*", "*/seed=*") for file in folder.glob(f"{depth}/{RESULTS}")
         ]
         if not below:
             raise InputError(

@@ -299,6 +299,20 @@ def test_killed_between_the_two_files_of_the_first_validation(config):
     assert all(torch.equal(a, b) for a, b in zip(_weights("run"), _weights("whole"), strict=True))
 
 
+def test_a_checkpoint_lies_in_a_run_and_a_path_that_is_too_short_in_none():
+    assert RunFolder.of_checkpoint(Path("runs/a/checkpoints/best.ckpt")).path == Path("runs/a")
+    assert RunFolder.of_checkpoint(Path("checkpoints/best.ckpt")).path == Path()
+    assert RunFolder.of_checkpoint(Path("best.ckpt")) is None
+
+
+def test_the_steps_that_are_kept_are_those_of_files_with_a_number(tmp_path):
+    run = RunFolder(tmp_path)
+    run.checkpoints.mkdir()
+    for name in ("step=20.ckpt", "step=3.ckpt", "step=x.ckpt", "best.ckpt", ".step=4.ckpt.tmp"):
+        (run.checkpoints / name).touch()
+    assert run.kept_steps() == [3, 20]
+
+
 def test_what_a_killed_process_left_is_no_second_name_to_write_by(tmp_path):
     """Killed between the two files of a validation, a run leaves its new best weights under the
     name of the temporary file.
