@@ -56,9 +56,9 @@ def run(args: list[str]) -> None:
     function = vars(importlib.import_module(module))[name]
     with ExitStack() as stack:
         if args[0] == "negatives":  # its stdout is for people: what collections and models say, too
-            from ltr.run.log import speaking
+            from ltr.run.log import route_messages
 
-            stack.enter_context(speaking(leads=True))
+            stack.enter_context(route_messages(is_rank_0=True))
         call_with(function, args[n_words:], f"ltr {command}")
 
 

@@ -77,9 +77,9 @@ def main(args: list[str] | None = None) -> int:
             return 128 + signal.SIGPIPE
         raise
     except BrokenPipeError:  # a table in ltr … | head
-        from ltr.run.log import nobody_reads
+        from ltr.run.log import silence
 
-        nobody_reads(sys.stdout)
+        silence(sys.stdout)
         return 128 + signal.SIGPIPE
     except Exception as error:
         from ltr.cli import one_line

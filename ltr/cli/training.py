@@ -34,9 +34,15 @@ from ltr.module import METRICS, RankerModule, is_trial
 from ltr.run.checkpoints import Best, Checkpoints, Last
 from ltr.run.folder import RunFolder
 from ltr.run.identity import identity
-from ltr.run.log import Progress, speaking
-from ltr.run.loggers import loggers, wandb_run_ended
-from ltr.run.results import RunWriter, below_start, reached, read_metrics, told_ceiling
+from ltr.run.log import Progress, route_messages
+from ltr.run.loggers import build_loggers, wandb_run_ended
+from ltr.run.results import (
+    RunWriter,
+    ceiling_line,
+    read_metrics,
+    summary_line,
+    worse_than_start_warning,
+)
 from ltr.run.start import (
     Limits,
     NothingToDo,
@@ -54,7 +60,7 @@ def run_configured(args: list[str]) -> None:
     """Parse the arguments and run the command; an InputError for what the user can mend."""
     transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
     with ExitStack() as stack:
-        log_into = stack.enter_context(speaking(leads=is_rank_0()))
+        log_into = stack.enter_context(route_messages(is_rank_0=is_rank_0()))
         stack.enter_context(wandb_run_ended())
         try:
             RankerCLI(stack, log_into, expanded(args))
@@ -202,7 +208,7 @@ class RankerCLI(LightningCLI):
         fits = self.subcommand == "fit"
         if config.trainer.logger in (None, True):
             root = Path(config.trainer.default_root_dir)
-            kwargs["logger"] = loggers(root, config.wandb, fits, _class_names(config))
+            kwargs["logger"] = build_loggers(root, config.wandb, fits, _class_names(config))
         has_progress_bar = config.trainer.enable_progress_bar
         if has_progress_bar is None:
             has_progress_bar = sys.stdout.isatty()
@@ -253,11 +259,11 @@ class RankerCLI(LightningCLI):
         best = self.config_init.fit.best
         log.info(
             "%s; all of it lies in %s; next: ltr test %s",
-            reached(folder, best),
+            summary_line(folder, best),
             folder.path,
             quote(str(folder.path)),
         )
-        warning = below_start(folder, best)
+        warning = worse_than_start_warning(folder, best)
         if warning is not None:
             log.warning("%s", warning)
 
@@ -284,7 +290,7 @@ class RankerCLI(LightningCLI):
         if is_trial(self.trainer) or not self.trainer.is_global_zero:  # which writes the results
             return
         results = read_metrics(RunFolder(self.trainer.default_root_dir).results)
-        line = told_ceiling(results[command])
+        line = ceiling_line(results[command])
         if line is not None:
             log.info("%s", line)
 

@@ -21,7 +21,7 @@ from ltr.use.export import export as write_exported
 from ltr.use.int8 import METRIC
 from ltr.use.load import load
 from ltr.use.rankers import FeatureScorer, Precision, RankedDocument, TextRanker
-from ltr.use.reranking import lines, lines_of_search, ranked, reranked, searched_twice
+from ltr.use.reranking import rank_table, rerank, run_lines, search_and_rerank, search_run_lines
 from ltr.use.retriever import Retriever, SearchableCorpus
 from ltr.use.teaching import Teacher, lists_to_score, score_lists
 
@@ -60,7 +60,7 @@ def rank(
     _at_least_one(k=k, depth=depth)
     if query and documents is not None and run is data is output is None:
         table = open_texts(documents, "document", "--documents")
-        _show(ranked(_open_text_ranker(ranker, precision, device), query, table)[:k])
+        _show(rank_table(_open_text_ranker(ranker, precision, device), query, table)[:k])
         return
     if run is None or data is None or output is None or query or documents is not None:
         raise InputError(
@@ -69,8 +69,8 @@ def rank(
     queries = open_texts(data, "query", "--data")
     corpus = open_texts(data, "document", "--data")
     lists = lists_of_run(Path(run), queries, corpus).first(depth)
-    rankings = reranked(_open_text_ranker(ranker, precision, device), queries, corpus, lists)
-    _write(output, lines(rankings, queries, corpus), len(lists.query_rows))
+    rankings = rerank(_open_text_ranker(ranker, precision, device), queries, corpus, lists)
+    _write(output, run_lines(rankings, queries, corpus), len(lists.query_rows))
 
 
 def search(
@@ -118,13 +118,13 @@ def search(
     searched = SearchableCorpus(retriever, open_texts(corpus, "document", "--corpus"))
     if queries is not None and output is not None:
         table = open_texts(queries, "query", "--queries")
-        _write(output, lines_of_search(searched, table, k or 100, second, depth), len(table))
+        _write(output, search_run_lines(searched, table, k or 100, second, depth), len(table))
         return
     for text in _typed(len(searched.documents)) if query == STDIN else [query]:
         if second is None:
             hits = searched.search(text, k or 10)
         else:
-            hits = searched_twice(searched, second, text, depth)[: k or 10]
+            hits = search_and_rerank(searched, second, text, depth)[: k or 10]
         _show(hits)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ltr.compare.wandb_runs import PREFIX, fetched
 from ltr.errors import InputError
-from ltr.run.folder import RunFolder
+from ltr.run.folder import RESULTS, RunFolder
 from ltr.run.identity import identity
 from ltr.run.yaml_files import read_yaml
 
@@ -232,9 +232,7 @@ def _folders(path: str) -> list[Path]:
             out.append(folder)
             continue
         below = [
-            file.parent
-            for depth in ("*", "*/seed=*")
-            for file in folder.glob(f"{depth}/metrics.json")
+            file.parent for depth in ("*", "*/seed=*") for file in folder.glob(f"{depth}/{RESULTS}")
         ]
         if not below:
             raise InputError(

@@ -207,7 +207,7 @@ def _reached_its_end(run: RunFolder) -> bool:
     """
     # Lightning takes seconds to import.
     from ltr.checkpoint import read_checkpoint
-    from ltr.run.progress import finished
+    from ltr.run.progress import finished_message
 
     if not run.last.is_file():
         return True
@@ -217,6 +217,6 @@ def _reached_its_end(run: RunFolder) -> bool:
         max_time = yaml.safe_load(max_time)  # the parser dumps a mapping as text
     with suppress(InputError):
         checkpoint = read_checkpoint(run.last, quick=True)
-        done = finished(checkpoint, trainer["max_epochs"], trainer["max_steps"], max_time)
+        done = finished_message(checkpoint, trainer["max_epochs"], trainer["max_steps"], max_time)
         return done is not None
     return False

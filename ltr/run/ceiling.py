@@ -1,5 +1,6 @@
 """The ceiling of candidate pools: what the best re-ranking of them would reach."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -23,12 +24,21 @@ def ceiling(metrics: Sequence[RankingMetric], pools: EvalBatches) -> dict[str, f
     Returns:
         By metric; empty where no list has anything to find.
     """
-    measured = {metric.measure: metric for metric in metrics if metric.measured.by_rank}
-    measured |= {"R": RankingMetric("R")}
-    values: dict[str, list[torch.Tensor]] = {name: [] for name in measured}
-    for batch in (without_content(lists) for lists in pools.batches if lists):
+    by_name = {metric.measure: metric for metric in metrics if metric.measured.by_rank}
+    by_name["R"] = RankingMetric("R")
+    values: dict[str, list[torch.Tensor]] = {name: [] for name in by_name}
+    for lists in pools.batches:
+        if not lists:  # there are fewer lists than processes
+            continue
+        batch = without_content(lists)
+        # Ranked by their labels: no ranker of these documents does better.
         best = RankedLists(batch.labels, batch.labels, batch.mask, None, batch.ideal)
-        for name, metric in measured.items():
+        for name, metric in by_name.items():
             values[name].append(metric.per_query(best).double())
-    means = {name: torch.cat(one).nanmean().item() for name, one in values.items() if one}
-    return {name: value for name, value in means.items() if value == value}  # NaN: nothing to find
+    ceilings = {}
+    for name, of_batches in values.items():
+        if of_batches:
+            mean = torch.cat(of_batches).nanmean().item()
+            if not math.isnan(mean):  # no query has anything to find
+                ceilings[name] = mean
+    return ceilings

@@ -5,7 +5,9 @@ import math
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -19,15 +21,15 @@ from ltr.metrics import MEASURES
 from ltr.models.ranker import check_trained
 from ltr.module import data_of, is_trial
 from ltr.run import lightning_internals as internals
-from ltr.run.folder import RunFolder, second_name
-from ltr.run.progress import Moment, settle
+from ltr.run.folder import RunFolder, link_or_copy
+from ltr.run.progress import Moment, set_counters
 from ltr.run.signals import NAMES, Signals
 
 log = logging.getLogger(__name__)
 
 # The most of a run's time that goes into writing ``last.ckpt`` where nothing else asks for it. A
 # file of 270 MB after each of a small data set's epochs took longer than the epoch.
-SHARE = 0.05
+MAX_SHARE_OF_TIME = 0.05
 
 
 @dataclass
@@ -57,8 +59,11 @@ class Best:
     @property
     def sign(self) -> float:
         """-1 for a metric whose lowest value is the best, else 1."""
-        name = (self.monitor or "").rpartition("/")[2].partition("@")[0]
-        return -1.0 if name in MEASURES and MEASURES[name].lower_is_better else 1.0
+        measure = (self.monitor or "").removeprefix("val/")
+        name = measure.partition("@")[0]
+        if name in MEASURES and MEASURES[name].lower_is_better:
+            return -1.0
+        return 1.0
 
 
 @dataclass
@@ -80,6 +85,14 @@ class Last:
                 f"every_n_steps must be at least 1, got {self.every_n_steps}",
                 option="last.every_n_steps",
             )
+
+
+class Phase(Enum):
+    """Where training is, as far as a validation within it is concerned."""
+
+    TRAINING = "no validation is under way; a signal waits for the end of the optimiser step"
+    VALIDATING = "a signal ends the run within the validation; the resumed run does it anew"
+    VALIDATED = "the validation has ended, or a signal has ended it; its checkpoint is written now"
 
 
 class Checkpoints(Checkpoint):
@@ -111,36 +124,53 @@ class Checkpoints(Checkpoint):
         self.last = last or Last()
         self.identity = identity or {}
         self._signals = Signals()
-        # The scores of the best weights that are kept, by step.
+        # The scores of the best weights that are kept, by step; higher is better.
         self._scores: dict[int, float] = {}
-        # The last validation was among the best: until best.ckpt is written.
-        self._improved = False
-        # last.every_n_steps asks for last.ckpt: until it is written.
-        self._is_due = False
-        # When the next write of last.ckpt takes at most its share of the time.
-        self._pays_from = 0.0
-        # Optimiser steps when the batch at hand began, and batches since the last step.
-        self._steps_before = 0
-        self._unfinished = 0
-        # A validation of the training is running, and the states of the callbacks before it.
-        self._is_validating = False
-        self._before_validation: dict[str, Any] = {}
-        # Something has asked training to stop: kept in checkpoints, so that a resume stops too.
+
+        # The last validation was among the best: best.ckpt is to be written with last.ckpt.
+        self._best_is_due = False
+        # last.every_n_steps asks for last.ckpt.
+        self._last_is_due = False
+        # The time from which a write of last.ckpt takes at most its share of the run.
+        self._cheap_from = 0.0
+
+        # Optimiser steps before the batch at hand.
+        self._steps_before_batch = 0
+        # Batches since the last optimiser step: above 0 in the middle of accumulated gradients.
+        self._batches_since_step = 0
+
+        self._phase = Phase.TRAINING
+        # The states of all callbacks before the validation; empty in TRAINING. A resume that does a
+        # validation anew needs them, since callbacks such as EarlyStopping count validations.
+        self._callbacks_before: dict[str, Any] = {}
+
+        # Something has asked training to stop, as EarlyStopping does. Checkpoints keep it, so that
+        # a resume stops too.
         self._stopped = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.strategy.restore_checkpoint_after_setup:
-            came = f"{type(trainer.strategy).__name__}: an exact resume of sharded models is not supported"
+            name = type(trainer.strategy).__name__
             raise InputError(
-                f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {came}"
+                f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {name}: an exact resume of sharded models is not supported"
             )
+        # Not in on_fit_start, which comes after load_state_dict.
+        self._stopped = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        kept = self._kept(RunFolder(trainer.default_root_dir)) if trainer.is_global_zero else {}
-        self._scores = trainer.strategy.broadcast(kept)  # so that all ranks decide alike
-        self._unfinished = 0
-        self._stopped = False
-        self._pays_from = 0.0
+        scores: dict[int, float] = {}
+        if trainer.is_global_zero:
+            folder = RunFolder(trainer.default_root_dir)
+            self._name_best_by_step(folder)
+            scores = folder.kept_scores(self.best.monitor)
+        self._scores = trainer.strategy.broadcast(scores)  # so that all ranks decide alike
+        # A run before this one, with the same callback, may have ended anywhere.
+        self._best_is_due = False
+        self._last_is_due = False
+        self._cheap_from = 0.0
+        self._batches_since_step = 0
+        self._phase = Phase.TRAINING
+        self._callbacks_before = {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._stopped = state_dict["stopped"]
@@ -149,10 +179,12 @@ class Checkpoints(Checkpoint):
         return {"stopped": self._stopped}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # As EarlyStopping asked before the run was interrupted.
-        trainer.should_stop |= self._stopped
+        if self._stopped:  # before the run was interrupted
+            trainer.should_stop = True
         # Not earlier: Lightning has just set its own handlers.
-        self._signals.listen(leads=trainer.is_global_zero, came=lambda: self._leave_early(trainer))
+        self._signals.listen(
+            is_rank_0=trainer.is_global_zero, on_signal=lambda: self._on_signal(trainer)
+        )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._signals.release()
@@ -162,13 +194,13 @@ class Checkpoints(Checkpoint):
     ) -> None:
         self._signals.release()
         folder = RunFolder(trainer.default_root_dir)
-        fits = trainer.is_global_zero and trainer.state.fn == "fit"
-        if isinstance(exception, KeyboardInterrupt) and fits and folder.last.is_file():
-            ended = "interrupted"
+        is_fit = trainer.is_global_zero and trainer.state.fn == "fit"
+        if isinstance(exception, KeyboardInterrupt) and is_fit and folder.last.is_file():
+            end = "interrupted"
             if isinstance(exception, Terminated):
-                ended = f"ended by {NAMES[signal.Signals(exception.number)]}"
+                end = f"ended by {NAMES[signal.Signals(exception.number)]}"
             log.warning(
-                "%s; 'ltr fit %s' resumes from %s", ended, quote(str(folder.path)), folder.last
+                "%s; 'ltr fit %s' resumes from %s", end, quote(str(folder.path)), folder.last
             )
 
     # Steps
@@ -176,110 +208,132 @@ class Checkpoints(Checkpoint):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if self._is_due:  # there was nothing to validate on
+        if self._last_is_due:  # it was left to a validation, and there was nothing to validate on
             self._save(trainer, Moment.AFTER_STEP)
-        self._steps_before = trainer.global_step
+        self._steps_before_batch = trainer.global_step
         internals.set_logged_step(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        self._unfinished = 0 if trainer.global_step != self._steps_before else self._unfinished + 1
-        to_validate = internals.validation_is_due(trainer)
-        if self._unfinished:
+        if trainer.global_step == self._steps_before_batch:
+            self._batches_since_step += 1
+        else:
+            self._batches_since_step = 0
+        validation_is_due = internals.validation_is_due(trainer)
+        if self._batches_since_step:
             return
-        self._is_due = trainer.global_step % self.last.every_n_steps == 0
-        if internals.epoch_is_trained(trainer) and not to_validate:
-            return
-        if self._signals.asked and not _ends(trainer):
-            self._leave(trainer, Moment.VALIDATION_DUE if to_validate else Moment.AFTER_STEP)
-        if self._is_due and not to_validate:
+        self._last_is_due = trainer.global_step % self.last.every_n_steps == 0
+        must_end = self._signals.pending is not None and not _is_complete(trainer)
+        if validation_is_due:
+            if must_end:
+                self._save_and_end(trainer, Moment.VALIDATION_DUE)
+            return  # on_validation_end saves, or on_train_epoch_end
+        if internals.epoch_is_trained(trainer):
+            return  # on_train_epoch_end saves
+        if must_end:
+            self._save_and_end(trainer, Moment.AFTER_STEP)
+        if self._last_is_due:
             self._save(trainer, Moment.AFTER_STEP)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        whole = internals.epoch_is_whole(trainer)
+        is_whole = internals.epoch_is_whole(trainer)
         # Read once: a signal that comes meanwhile waits for the next step.
-        asked = self._signals.asked
-        self._save_if_it_pays(trainer, Moment.EPOCH_END if whole else Moment.AFTER_STEP, asked)
-        if asked and whole and not _ends(trainer):
-            raise asked
+        pending = self._signals.pending
+        moment = Moment.EPOCH_END if is_whole else Moment.AFTER_STEP
+        self._save_if_due_or_cheap(trainer, moment, pending)
+        if pending is not None and is_whole and not _is_complete(trainer):
+            raise pending
 
     # Validations
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._before_validation = internals.callback_states(trainer)
-            self._is_validating = True
-            if self._signals.asked:
-                self._leave_validation(trainer)
+            self._callbacks_before = internals.callback_states(trainer)
+            self._phase = Phase.VALIDATING
+            if self._signals.pending is not None:
+                self._end_within_validation(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not self._is_validating:
+        if self._phase is not Phase.VALIDATING:
             return
-        self._is_validating = False
-        self._rate(trainer)
-        if internals.is_last_batch(trainer):
-            self._before_validation = {}
-            return  # the end of the epoch is at hand
-        asked = self._signals.asked
-        if self._improved or not self._unfinished:
-            self._save_if_it_pays(trainer, Moment.AFTER_STEP, asked)
-        self._before_validation = {}
-        if asked and not self._unfinished and not _ends(trainer):
-            raise asked
+        self._phase = Phase.VALIDATED
+        self._note_score(trainer)
+        pending = self._signals.pending
+        # Behind the last batch of an epoch on_train_epoch_end follows, and saves.
+        is_within_epoch = not internals.is_last_batch(trainer)
+        # In the middle of accumulated gradients only new best weights are worth a checkpoint: its
+        # resume repeats the batches since the last step.
+        if is_within_epoch and (self._best_is_due or not self._batches_since_step):
+            self._save_if_due_or_cheap(trainer, Moment.AFTER_STEP, pending)
+        self._phase = Phase.TRAINING
+        self._callbacks_before = {}
+        may_end = is_within_epoch and not self._batches_since_step
+        if pending is not None and may_end and not _is_complete(trainer):
+            raise pending
 
-    def _rate(self, trainer: Trainer) -> None:
+    def _note_score(self, trainer: Trainer) -> None:
         """Note the score of these weights, and whether they are among the best."""
-        value = trainer.callback_metrics.get(self.best.monitor or "")
+        score = trainer.callback_metrics.get(self.best.monitor or "")
         step = trainer.global_step
         k = self.best.save_top_k
-        if value is None or k == 0 or math.isnan(value):
+        if score is None or k == 0 or math.isnan(score):
             return
-        self._scores[step] = self.best.sign * float(value)
-        ranked = sorted(self._scores, key=lambda one: (-self._scores[one], one))
+        self._scores[step] = self.best.sign * float(score)
+        ranked = best_first(self._scores)
         kept = ranked if k == -1 else ranked[:k]
-        self._improved = step in kept
-        self._scores = {one: self._scores[one] for one in kept}
+        self._best_is_due = step in kept
+        self._scores = {kept_step: self._scores[kept_step] for kept_step in kept}
 
-    def _leave_validation(self, trainer: Trainer) -> None:
-        """End the run within a validation, which the resumed run does anew; averaged weights are
-        not trained on.
-        """
-        averaged = any(isinstance(one, WeightAveraging) for one in trainer.callbacks)  # type: ignore[attr-defined]
-        if self._is_validating and not self._unfinished and not averaged and not _ends(trainer):
-            self._is_validating = False
-            self._leave(trainer, Moment.VALIDATION_DUE)
+    # Ending early
 
-    def _leave_early(self, trainer: Trainer) -> None:
-        """End the run within what may take long and is done anew by the resumed run: a validation,
-        a refresh of negatives.
+    def _on_signal(self, trainer: Trainer) -> None:
+        """In the handler of a signal: end the run within what may take long and is done anew by the
+        resumed run, a validation or a refresh of negatives. Else the end of the step sees to it.
         """
-        assert self._signals.asked is not None
+        assert self._signals.pending is not None
         data = data_of(trainer)
         if data is not None and data.is_refreshing:
-            if internals.epoch_has_begun(trainer):  # else the end of the last epoch is saved
+            # A refresh before the first batch of an epoch needs no checkpoint: the end of the epoch
+            # before is saved.
+            if internals.epoch_has_begun(trainer):
                 self._save(trainer, Moment.AFTER_STEP)
-            raise self._signals.asked
-        self._leave_validation(trainer)
+            raise self._signals.pending
+        self._end_within_validation(trainer)
+
+    def _end_within_validation(self, trainer: Trainer) -> None:
+        """End the run within a validation, which the resumed run does anew.
+
+        A validation of averaged weights is finished instead: while it runs, the model does not have
+        the weights that are trained on.
+        """
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it undeclared
+        is_averaged = any(isinstance(callback, WeightAveraging) for callback in callbacks)
+        may_end = self._phase is Phase.VALIDATING and not self._batches_since_step
+        if may_end and not is_averaged and not _is_complete(trainer):
+            self._phase = Phase.VALIDATED
+            self._save_and_end(trainer, Moment.VALIDATION_DUE)
+
+    def _save_and_end(self, trainer: Trainer, moment: Moment) -> None:
+        assert self._signals.pending is not None
+        self._save(trainer, moment)
+        raise self._signals.pending
 
     # Saving
 
-    def _leave(self, trainer: Trainer, moment: Moment) -> None:
-        assert self._signals.asked is not None
-        self._save(trainer, moment)
-        raise self._signals.asked
-
-    def _save_if_it_pays(
-        self, trainer: Trainer, moment: Moment, asked: KeyboardInterrupt | None
+    def _save_if_due_or_cheap(
+        self, trainer: Trainer, moment: Moment, pending: KeyboardInterrupt | None
     ) -> None:
-        """Write, or leave it to a later moment: what is lost then is done anew by a resume, and
-        costs less than writing did.
+        """Write ``last.ckpt`` if something asks for it, or if a write takes little of the run's
+        time. Else a later moment writes it: a run that is killed before does a little work twice,
+        which costs less than a write each time.
 
-        A refresh of negatives may follow the end of an epoch. It takes longer than a write, and
-        ends at once when it is asked to.
+        A refresh of negatives may follow the end of an epoch. It takes longer than a write, and a
+        signal ends it at once.
         """
         data = data_of(trainer)
-        refreshed = data is not None and data.has_refreshes
-        wanted = self._improved or self._is_due or asked or refreshed or _ends(trainer)
-        if wanted or time.monotonic() >= self._pays_from:
+        refreshes = data is not None and data.has_refreshes
+        is_due = self._best_is_due or self._last_is_due or refreshes
+        ends = pending is not None or _is_complete(trainer)
+        if is_due or ends or time.monotonic() >= self._cheap_from:
             self._save(trainer, moment)
 
     def _save(self, trainer: Trainer, moment: Moment) -> None:
@@ -290,73 +344,87 @@ class Checkpoints(Checkpoint):
         before, and repeats the batches since.
         """
         check_trained(trainer.lightning_module)
-        improved = self._improved
-        self._improved = False
-        self._is_due = False
+        writes_best = self._best_is_due
+        self._best_is_due = False
+        self._last_is_due = False
+        # Before the checkpoint is made, which holds it.
         self._stopped = trainer.should_stop and not _time_is_up(trainer)
         if not trainer.is_global_zero or is_trial(trainer):
             return
         start = time.monotonic()
         folder = RunFolder(trainer.default_root_dir)
-        checkpoint = self._settled(trainer, moment)
-        temporary = folder.checkpoints / ".checkpoint.tmp"
+        checkpoint = self._resumable_checkpoint(trainer, moment)
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
         try:
-            write_checkpoint(checkpoint, temporary)
-            if improved:  # before last.ckpt: a resume from an older one finds them best again
-                whole = temporary
+            write_checkpoint(checkpoint, folder.temporary_last)
+            # best.ckpt comes first. A run that is killed between the two resumes from the last.ckpt
+            # before, and its validation finds the same weights best again.
+            if writes_best:
+                best = folder.temporary_last
                 if self.best.save_weights_only:
-                    whole = folder.checkpoints / ".best.tmp"
-                    light = dict(checkpoint)
+                    best = folder.temporary_best
+                    weights = dict(checkpoint)
                     for part in ("callbacks", "optimizer_states", "lr_schedulers"):
-                        del light[part]
-                    write_checkpoint(light, whole)
-                self._keep_best(folder, whole, trainer.global_step)
-            os.replace(temporary, folder.last)
+                        del weights[part]
+                    write_checkpoint(weights, best)
+                self._keep_best(folder, best, trainer.global_step)
+            os.replace(folder.temporary_last, folder.last)
         finally:
-            for left in (temporary, folder.checkpoints / ".best.tmp"):
-                left.unlink(missing_ok=True)
-        took = time.monotonic() - start
-        self._pays_from = start + took / SHARE
+            folder.temporary_last.unlink(missing_ok=True)
+            folder.temporary_best.unlink(missing_ok=True)
+        seconds = time.monotonic() - start
+        # A write of 10 s makes the next one cheap 200 s after this one began.
+        self._cheap_from = start + seconds / MAX_SHARE_OF_TIME
 
-    def _settled(self, trainer: Trainer, moment: Moment) -> dict[str, Any]:
+    def _resumable_checkpoint(self, trainer: Trainer, moment: Moment) -> dict[str, Any]:
         """A checkpoint of Lightning that resumes at a moment, and what we add to it."""
         checkpoint = internals.dump_checkpoint(trainer)
         data = data_of(trainer)
-        if self._unfinished and data is not None:
-            checkpoint[type(data).__qualname__] = data.state_dict(self._unfinished)
-        repeats_validation = self._unfinished or moment is Moment.VALIDATION_DUE
-        if self._before_validation and repeats_validation:
-            checkpoint["callbacks"] = self._before_validation
-        settle(checkpoint, moment, self._unfinished)
-        monitored = {"monitor": self.best.monitor, "scores": dict(self._scores)}
-        # Asked to stop before min_epochs or min_steps, a run is not at its end.
-        ended = self._stopped and internals.may_stop(trainer)
-        checkpoint["run"] = {"identity": self.identity, "stopped": ended} | monitored
+        repeats_batches = self._batches_since_step > 0
+        if repeats_batches and data is not None:
+            # Lightning has put the state after these batches there, under this name.
+            checkpoint[type(data).__qualname__] = data.state_dict(self._batches_since_step)
+        repeats_validation = repeats_batches or moment is Moment.VALIDATION_DUE
+        if repeats_validation and self._callbacks_before:
+            checkpoint["callbacks"] = self._callbacks_before
+        set_counters(checkpoint, moment, self._batches_since_step)
+        checkpoint["run"] = {
+            "identity": self.identity,
+            # Asked to stop before min_epochs or min_steps, a run is not at its end.
+            "stopped": self._stopped and internals.may_stop(trainer),
+            "monitor": self.best.monitor,
+            "scores": dict(self._scores),
+        }
         return checkpoint
 
-    def _kept(self, folder: RunFolder) -> dict[int, float]:
-        """The scores of the best weights in the folder; the very best is made one of several, if it
-        was not yet.
+    def _name_best_by_step(self, folder: RunFolder) -> None:
+        """Where several of the best are kept, make ``best.ckpt`` one of them: a run that kept one
+        alone gave it no other name.
         """
-        if self.best.save_top_k not in (0, 1) and folder.best.is_file():
-            file = folder.of_step(read_checkpoint(folder.best, quick=True)["global_step"])
-            if not file.is_file():
-                second_name(folder.best, file)
-        return folder.kept_scores(self.best.monitor)
+        if self.best.save_top_k in (0, 1) or not folder.best.is_file():
+            return
+        step = read_checkpoint(folder.best, quick=True)["global_step"]
+        file = folder.best_of_step(step)
+        if not file.is_file():
+            link_or_copy(folder.best, file)
 
     def _keep_best(self, folder: RunFolder, file: Path, step: int) -> None:
         """Put a checkpoint among the best, and remove those that no longer are."""
-        if max(self._scores, key=lambda one: (self._scores[one], -one)) == step:
-            second_name(file, folder.best)
+        if best_first(self._scores)[0] == step:
+            link_or_copy(file, folder.best)
         if self.best.save_top_k != 1:
-            second_name(file, folder.of_step(step))
-        for other in folder.steps():
-            if other not in self._scores:
-                folder.of_step(other).unlink()
+            link_or_copy(file, folder.best_of_step(step))
+        for kept_step in folder.kept_steps():
+            if kept_step not in self._scores:
+                folder.best_of_step(kept_step).unlink()
 
 
-def _ends(trainer: Trainer) -> bool:
+def best_first(scores: Mapping[int, float]) -> list[int]:
+    """The steps of scores, the highest score first; of equal scores the earlier step first."""
+    return sorted(scores, key=lambda step: (-scores[step], step))
+
+
+def _is_complete(trainer: Trainer) -> bool:
     """Whether nothing is left to train: then the run ends by itself, and is not interrupted."""
     return (
         internals.epochs_are_done(trainer)
@@ -367,7 +435,7 @@ def _ends(trainer: Trainer) -> bool:
 
 def _time_is_up(trainer: Trainer) -> bool:
     """Whether ``trainer.max_time`` has ended the run: with more time it resumes."""
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning sets it without declaring it
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning sets it undeclared
         if isinstance(callback, Timer):
             left = callback.time_remaining()
             if left is not None and left <= 0:

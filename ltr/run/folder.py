@@ -24,57 +24,104 @@ from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
+RESULTS = "metrics.json"  # by this file the folder of a run is known
+
 
 class RunFolder:
-    """The files of a run, in a folder that need not be there yet."""
+    """The files of a run, in a folder that need not be there yet.
+
+    Attributes:
+        path: the folder.
+        checkpoints: the folder of the checkpoints.
+        last: the newest checkpoint.
+        best: the checkpoint of the best weights.
+        temporary_last, temporary_best: the two while they are written.
+        config: the whole configuration of ``fit``.
+        log: every message, also those of other packages.
+        results: the metrics of training, validation and test.
+        per_query: the metrics of each test query.
+        ranking: the test candidates in their order, as a run file.
+        prediction: the same, written by ``predict``.
+        metadata: what made ``ranking``.
+        negatives: the folder of the negatives that were mined while training.
+        cell: written by ``ltr grid``: which options of the grid this run has.
+        lock: held by the command that works in the folder.
+        curves: the folder of the CSV files of the loggers.
+        wandb: the folder of Weights & Biases.
+        wandb_id: the id of the run there.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.checkpoints = self.path / CHECKPOINTS
         self.last = self.checkpoints / LAST
         self.best = self.checkpoints / BEST
+        self.temporary_last = self.checkpoints / ".checkpoint.tmp"
+        self.temporary_best = self.checkpoints / ".best.tmp"
         self.config = self.path / CONFIG
         self.log = self.path / "train.log"
-        self.results = self.path / "metrics.json"
+        self.results = self.path / RESULTS
         self.per_query = self.path / "per_query.tsv"
         self.ranking = self.path / "test.run"
         self.prediction = self.path / "predict.run"
         self.metadata = self.path / "ir-metadata.yml"
         self.negatives = self.path / NEGATIVES
-        self.cell = self.path / "cell.json"  # which one of a grid it is
+        self.cell = self.path / "cell.json"
+        self.lock = self.path / ".lock"
+        self.curves = self.path / "logs"
+        self.wandb = self.path / "wandb"
+        self.wandb_id = self.wandb / "run-id"
+
+    @classmethod
+    def of_checkpoint(cls, file: Path) -> "RunFolder | None":
+        """The run whose folder of checkpoints a file lies in, by the path of the file; None for a
+        path that is too short.
+        """
+        if len(file.parents) < 2:
+            return None
+        return cls(file.parents[1])
 
     def check_writable(self) -> None:
         """Raise an InputError if nothing can be written here."""
-        whole = self.path.absolute()
-        there = next(path for path in (whole, *whole.parents) if path.exists())
-        if not os.access(there, os.W_OK | os.X_OK):
-            hint = "choose another one (--trainer.default_root_dir)"
+        nearest = self.path.absolute()
+        while not nearest.exists():
+            nearest = nearest.parent
+        if not os.access(nearest, os.W_OK | os.X_OK):
             raise InputError(
-                f"{self.path} must be a folder that can be written to, and {there} can't; {hint}"
+                f"{self.path} must be a folder that can be written to, and {nearest} can't; choose another one (--trainer.default_root_dir)"
             )
 
     def holds_weights(self) -> bool:
         """Whether something was trained here."""
         return holds_checkpoints(self.path)
 
-    def of_step(self, step: int) -> Path:
-        """The file of one of the best weights, where several are kept."""
+    def best_of_step(self, step: int) -> Path:
+        """The file of the weights of one step, where several of the best are kept."""
         return self.checkpoints / f"step={step}.ckpt"
 
-    def steps(self) -> list[int]:
-        """The steps of those files."""
-        names = (file.stem.removeprefix("step=") for file in self.checkpoints.glob("step=*.ckpt"))
-        return sorted(int(name) for name in names if name.isdecimal())
+    def kept_steps(self) -> list[int]:
+        """The steps of which there is such a file, in order."""
+        steps = []
+        for file in self.checkpoints.glob("step=*.ckpt"):
+            number = file.stem.removeprefix("step=")
+            if number.isdecimal():
+                steps.append(int(number))
+        return sorted(steps)
 
     def kept_scores(self, monitor: str | None) -> dict[int, float]:
-        """The scores of the best weights that are kept, by step; those of another metric are left
-        out.
+        """The scores of the best weights that are kept, by step; higher is better, since a metric
+        whose lowest value is the best was negated. Those of another metric are left out.
         """
+        files = [self.best]
+        for step in self.kept_steps():
+            files.append(self.best_of_step(step))
         scores: dict[int, float] = {}
-        for file in (self.best, *map(self.of_step, self.steps())):
-            found = read_checkpoint(file, quick=True) if file.is_file() else {}
-            run = found.get("run", {})
-            step = found.get("global_step", -1)
+        for file in files:
+            if not file.is_file():
+                continue
+            checkpoint = read_checkpoint(file, quick=True)
+            step = checkpoint.get("global_step", -1)
+            run = checkpoint.get("run", {})  # what ltr.run.checkpoints adds to each checkpoint
             if run.get("monitor") == monitor and step in run.get("scores", {}):
                 scores[step] = run["scores"][step]
         return scores
@@ -87,40 +134,36 @@ class RunFolder:
         Raises:
             InputError: if another process holds it.
         """
-        began = self.path.is_dir()
-        lock = FileLock(self.path / ".lock")
+        existed_before = self.path.is_dir()
+        lock = FileLock(self.lock)
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            hint = "wait for it, or choose another folder (--trainer.default_root_dir)"
             raise InputError(
-                f"{self.path}: another command is running in this folder; {hint}"
+                f"{self.path}: another command is running in this folder; wait for it, or choose another folder (--trainer.default_root_dir)"
             ) from None
         try:
             yield
         except BaseException:
-            if not began and {file.name for file in self.path.iterdir()} <= {
-                ".lock",
-                self.log.name,
-            }:
-                shutil.rmtree(self.path)  # a run that never began leaves nothing
+            names = {file.name for file in self.path.iterdir()}
+            if not existed_before and names <= {self.lock.name, self.log.name}:
+                shutil.rmtree(self.path)  # a command that failed at once leaves nothing
             raise
         finally:
             lock.release()
 
-    def to_resume(self) -> Path | None:
+    def checkpoint_to_resume(self) -> Path | None:
         """The checkpoint that ``--ckpt_path last`` means to ``fit``; None where a run has none yet."""
         if self.last.is_file():
             return self.last
-        # Killed between the two files of its first validation: the best weights are the last ones.
-        return (
-            self.best
-            if self.best.is_file() and "optimizer_states" in read_checkpoint(self.best)
-            else None
-        )
+        # A run that was killed between the two files of its first validation has best.ckpt alone:
+        # its best weights are its last ones. Kept with best.save_weights_only, they resume nothing.
+        if self.best.is_file() and "optimizer_states" in read_checkpoint(self.best):
+            return self.best
+        return None
 
-    def to_measure(self, which: str, option: str = "--ckpt_path") -> Path:
+    def checkpoint_to_measure(self, which: str, option: str = "--ckpt_path") -> Path:
         """The checkpoint that ``--ckpt_path best`` or ``last`` means to the other commands; an
         InputError if there is none.
         """
@@ -129,14 +172,13 @@ class RunFolder:
         if self.last.is_file():
             return self.last
         raise InputError(
-            f"{option} {which}: there is no {self.last.absolute()}; "
-            "train first, or name a checkpoint file"
+            f"{option} {which}: there is no {self.last.absolute()}; train first, or name a checkpoint file"
         )
 
 
-def second_name(file: Path, target: Path) -> None:
-    """A second name for a file that never changes, or a copy where the disk has no hard links;
-    whole or not at all.
+def link_or_copy(file: Path, target: Path) -> None:
+    """Give a file that never changes a second name, or copy it where the disk has no hard links.
+    The second name appears whole or not at all.
     """
     temporary = target.with_name(f".{target.name}.tmp")
     temporary.unlink(missing_ok=True)

@@ -8,11 +8,27 @@ from typing import Any
 from ltr.errors import InputError
 
 # Options that a resumed run may change: where it runs, how fast, how it is measured, and how large
-# its steps are.
-MODEL_FREE = {"lr", "weight_decay", "warmup", "decay", "metrics", "empty", "max_grade"}
-RANKER_FREE = {"encoder.max_tokens", "encoder.keep_tokens", "encoder.kernels", "encoder.compile"}
-# Content, batch sizes and files are compared by the data module itself, with what is in them.
-DATA_FREE = {
+# its steps are. They are named by their paths below ``model`` and ``data``, without ``init_args``.
+MODEL_MAY_CHANGE = {
+    "lr",
+    "weight_decay",
+    "warmup",
+    "decay",
+    "metrics",
+    "empty",
+    "max_grade",
+    "ranker.encoder.max_tokens",
+    "ranker.encoder.keep_tokens",
+    "ranker.encoder.kernels",
+    "ranker.encoder.compile",
+    "miner.encoder.max_tokens",
+    "miner.encoder.keep_tokens",
+    "miner.encoder.kernels",
+    "miner.encoder.compile",
+}
+# The content of the files and the batch sizes decide, too. The data module compares them itself
+# when it takes its state from a checkpoint: their names alone would not say what is in them.
+DATA_MAY_CHANGE = {
     "path",
     "batch_size",
     "groups",
@@ -24,8 +40,11 @@ DATA_FREE = {
     "loading.num_workers",
     "loading.persistent_workers",
 }
-TRAINER = ("accumulate_grad_batches", "overfit_batches")
-PATHS = ("/", "./", "../", "~")
+# All other options of the trainer may change, and all other callbacks.
+TRAINER_OPTIONS = ("accumulate_grad_batches", "overfit_batches")
+CALLBACKS = ("LossSchedule", "HardNegativeMining")
+
+PATH_STARTS = ("/", "./", "../", "~")
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,48 +53,67 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         config: the whole configuration of ``fit``, as plain dicts, lists and values.
     """
-    found = {"seed_everything": config["seed_everything"]}
-    found |= {
-        f"model.{name}": value for name, value in _flat(config["model"]) if name not in MODEL_FREE
-    }
-    found |= {
-        f"data.{name}": value for name, value in _flat(config["data"]) if name not in DATA_FREE
-    }
-    found |= {f"trainer.{name}": config["trainer"][name] for name in TRAINER}
-    callbacks = config["trainer"]["callbacks"] or []
-    given = callbacks if isinstance(callbacks, list) else [callbacks]
-    deciding = [
-        one
-        for one in given
-        if any(name in str(one) for name in ("LossSchedule", "HardNegativeMining"))
-    ]
-    found |= {"trainer.callbacks": deciding} if deciding else {}
-    free = {f"model.{part}.{name}" for part in ("ranker", "miner") for name in RANKER_FREE}
-    return {name: value for name, value in found.items() if name not in free}
+    trainer = config["trainer"]
+    options = {"seed_everything": config["seed_everything"]}
+    for path, value in _flat_options(config["model"]):
+        if path not in MODEL_MAY_CHANGE:
+            options[f"model.{path}"] = value
+    for path, value in _flat_options(config["data"]):
+        if path not in DATA_MAY_CHANGE:
+            options[f"data.{path}"] = value
+    for name in TRAINER_OPTIONS:
+        options[f"trainer.{name}"] = trainer[name]
+    callbacks = _deciding_callbacks(trainer["callbacks"] or [])
+    if callbacks:
+        options["trainer.callbacks"] = callbacks
+    return options
 
 
-def _flat(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every option below one, without the ``init_args`` in between."""
+def _deciding_callbacks(callbacks: Any) -> list[Any]:
+    """Those of one callback or a list of them that change what is learnt."""
+    if not isinstance(callbacks, list):
+        callbacks = [callbacks]
+    deciding = []
+    for callback in callbacks:
+        text = str(callback)  # a class path, or a dict of it with its options
+        if any(name in text for name in CALLBACKS):
+            deciding.append(callback)
+    return deciding
+
+
+def _flat_options(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The path and the value of every option below one, without the ``init_args`` in between.
+
+    Args:
+        options: a dict of options, or the value of one.
+        path: of ``options``, with a dot at its end.
+    """
     if not isinstance(options, dict) or not options:
-        # A folder is known by its name: it may be mounted elsewhere.
-        name = (
-            options.rstrip("/").rpartition("/")[2]
-            if isinstance(options, str) and options.startswith(PATHS)
-            else options
-        )
-        yield path.removesuffix("."), name
+        yield path.removesuffix("."), _without_parents(options)
         return
     for name, value in options.items():
-        yield from _flat(value, path if name == "init_args" else f"{path}{name}.")
+        if name == "init_args":
+            yield from _flat_options(value, path)
+        else:
+            yield from _flat_options(value, f"{path}{name}.")
 
 
-def of_ranker(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The part that decides how texts are scored, and so what a checkpoint's weights mean."""
-    return {
-        k: v
-        for k, v in found.items()
-        if k.startswith("model.ranker") and not k.endswith("encoder.dropout")
-    }
+def _without_parents(value: Any) -> Any:
+    """The last name of a path, since a folder may be mounted elsewhere; any other value as it is."""
+    if isinstance(value, str) and value.startswith(PATH_STARTS):
+        return value.rstrip("/").rpartition("/")[2]
+    return value
+
+
+def ranker_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of an identity that decides how texts are scored, and so what a checkpoint's weights
+    mean. Dropout is none of it: it acts in training alone.
+    """
+    part = {}
+    for path, value in options.items():
+        if path.startswith("model.ranker") and not path.endswith("encoder.dropout"):
+            part[path] = value
+    return part
 
 
 def check_same(now: Mapping[str, Any], then: Mapping[str, Any], path: str, hint: str) -> None:
@@ -92,10 +130,12 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], path: str, hint:
     """
     if not then:
         return
-    differ = [name for name in sorted({*now, *then}) if now.get(name) != then.get(name)]
-    if differ:
-        told = [f"{name} was {then.get(name)!r} and is {now.get(name)!r}" for name in differ[:3]]
-        more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+    changes = []
+    for name in sorted({*now, *then}):
+        if now.get(name) != then.get(name):
+            changes.append(f"{name} was {then.get(name)!r} and is {now.get(name)!r}")
+    if changes:
+        more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise InputError(
-            f"{path} comes from another configuration: {', '.join(told)}{more}; {hint}"
+            f"{path} comes from another configuration: {', '.join(changes[:3])}{more}; {hint}"
         )

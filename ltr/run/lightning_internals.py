@@ -15,7 +15,7 @@ def callback_states(trainer: Trainer) -> dict[str, Any]:
 
 
 def dump_checkpoint(trainer: Trainer) -> dict[str, Any]:
-    """A whole checkpoint, not written."""
+    """A whole checkpoint, which is not written to a file."""
     return trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
 
 
@@ -34,17 +34,19 @@ def validation_is_due(trainer: Trainer) -> bool:
 
 
 def epoch_is_trained(trainer: Trainer) -> bool:
-    """Whether no batch of the epoch is left, or training stops here."""
+    """Whether no further batch of the epoch will be trained on: none is left, or ``max_steps`` ends
+    training within the epoch.
+    """
     return trainer.fit_loop.epoch_loop._is_training_done
 
 
 def epoch_is_whole(trainer: Trainer) -> bool:
-    """Whether all batches of the epoch were trained on."""
+    """Whether all batches of the epoch were trained on, so that the next epoch comes next."""
     return trainer.fit_loop.epoch_loop._num_ready_batches_reached()
 
 
 def is_last_batch(trainer: Trainer) -> bool:
-    """Whether the batch that was last fetched is that of the epoch's end."""
+    """Whether the batch that was last fetched is the last one of its epoch."""
     return trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
 
 
@@ -61,5 +63,6 @@ def may_stop(trainer: Trainer) -> bool:
 def epochs_are_done(trainer: Trainer) -> bool:
     """Whether ``max_epochs`` epochs were trained."""
     loop = trainer.fit_loop
-    processed = loop.epoch_progress.current.processed  # type: ignore[attr-defined]  # of a parent, which does not count it
+    # "processed" is declared by a parent class that mypy does not look at.
+    processed = loop.epoch_progress.current.processed  # type: ignore[attr-defined]
     return loop.max_epochs is not None and 0 <= loop.max_epochs <= processed

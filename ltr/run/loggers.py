@@ -19,8 +19,8 @@ from ltr.run.folder import RunFolder
 log = logging.getLogger(__name__)
 
 
-def loggers(
-    folder: Path, wandb_project: str | None, fits: bool, tags: Sequence[str] = ()
+def build_loggers(
+    folder: Path, wandb_project: str | None, is_fit: bool, tags: Sequence[str] = ()
 ) -> list[Logger]:
     """The loggers of a run.
 
@@ -28,35 +28,49 @@ def loggers(
         folder: the run folder.
         wandb_project: of Weights & Biases; None for none. A resumed run continues the same run
             there.
-        fits: whether the command is ``fit``.
+        is_fit: whether the command is ``fit``.
         tags: of the run there. Its group is the experiment: the folder of its seeds.
     """
-    made: list[Logger] = [
-        CSVLogger(folder, name="logs")
-    ]  # a version for every start: a resumed run erases nothing
-    if wandb_project:
-        offline = "WANDB_MODE" not in os.environ and not has_wandb_key()
-        if offline:
-            log.info("Weights & Biases: no key found, logging offline into %s", folder / "wandb")
-        file = folder / "wandb" / "run-id"
-        if fits and not file.is_file():
-            write_whole(
-                file, [os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)]
-            )  # an agent of a sweep says it
-        known = file.read_text().strip() if file.is_file() else None
-        parts = folder.absolute().resolve().parts
-        below = (
-            parts[len(parts) - parts[::-1].index("runs") :] if "runs" in parts[:-1] else parts[-3:]
-        )
-        experiment = below[:-1] if below[-1].startswith("seed=") and len(below) > 1 else below
-        options: dict[str, Any] = {
-            "project": wandb_project,
-            "name": "/".join(below),
-            "resume": "allow",
-        }
-        options |= {"group": "/".join(experiment), "tags": [*tags]}
-        made.append(WandbLogger(save_dir=folder.absolute(), offline=offline, id=known, **options))
-    return made
+    run = RunFolder(folder)
+    # It makes a new subfolder for every start, so a resumed run erases nothing.
+    loggers: list[Logger] = [CSVLogger(folder, name=run.curves.name)]
+    if not wandb_project:
+        return loggers
+    offline = "WANDB_MODE" not in os.environ and not has_wandb_key()
+    if offline:
+        log.info("Weights & Biases: no key found, logging offline into %s", run.wandb)
+    if is_fit and not run.wandb_id.is_file():
+        # The agent of a sweep has made a run there, and says its id.
+        new_id = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
+        write_whole(run.wandb_id, [new_id])
+    known_id = run.wandb_id.read_text().strip() if run.wandb_id.is_file() else None
+    names = _name_parts(folder)
+    experiment = names
+    if len(names) > 1 and names[-1].startswith("seed="):
+        experiment = names[:-1]
+    wandb_logger = WandbLogger(
+        save_dir=folder.absolute(),
+        offline=offline,
+        id=known_id,
+        project=wandb_project,
+        name="/".join(names),
+        resume="allow",
+        group="/".join(experiment),
+        tags=list(tags),
+    )
+    loggers.append(wandb_logger)
+    return loggers
+
+
+def _name_parts(folder: Path) -> tuple[str, ...]:
+    """The part of a path that names a run: what is below the innermost ``runs``; else the last
+    three folders.
+    """
+    parts = folder.absolute().resolve().parts
+    for start in range(len(parts) - 1, 0, -1):
+        if parts[start - 1] == "runs":
+            return parts[start:]
+    return parts[-3:]
 
 
 @contextmanager
@@ -64,25 +78,31 @@ def wandb_run_ended() -> Iterator[None]:
     """End the run of Weights & Biases that a command has begun: its process may go on to another
     run, or end without hooks.
     """
-    before = _wandb_run()
+    run_before = _wandb_run()
     exit_code = 1
     try:
         yield
         exit_code = 0
     finally:
-        if (run := _wandb_run()) is not None and run is not before:
+        run = _wandb_run()
+        if run is not None and run is not run_before:
             run.finish(exit_code)
 
 
 def _wandb_run() -> Any:
-    return sys.modules["wandb"].run if "wandb" in sys.modules else None
+    """The run of this process; None without one. The package takes a second to import, and where
+    nobody has imported it there is no run.
+    """
+    if "wandb" not in sys.modules:
+        return None
+    return sys.modules["wandb"].run
 
 
-def log_results(known: Sequence[Logger], run: RunFolder) -> None:
+def log_results(loggers: Sequence[Logger], run: RunFolder) -> None:
     """Tell Weights & Biases what a test has left in a run folder: an artefact of its files, and the
     table of its queries.
     """
-    for logger in known:
+    for logger in loggers:
         if not isinstance(logger, WandbLogger):
             continue
         import wandb  # here, not above: it takes a second, which every command would
@@ -94,11 +114,14 @@ def log_results(known: Sequence[Logger], run: RunFolder) -> None:
         logger.experiment.log_artifact(artifact)
         lines = run.per_query.read_text(encoding="utf-8").splitlines()
         header = lines[0].split("\t")
-        values: list[list[str | float | None]] = []
+        rows: list[list[str | float | None]] = []
         for line in lines[1:]:
             query, *cells = line.split("\t")
-            values.append([query, *(None if cell == "nan" else float(cell) for cell in cells)])
-        logger.experiment.log({"test/per_query": wandb.Table(columns=header, data=values)})
+            row: list[str | float | None] = [query]
+            for cell in cells:
+                row.append(None if cell == "nan" else float(cell))
+            rows.append(row)
+        logger.experiment.log({"test/per_query": wandb.Table(columns=header, data=rows)})
 
 
 def has_wandb_key() -> bool:

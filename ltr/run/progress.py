@@ -16,61 +16,77 @@ from lightning.pytorch.callbacks import Timer
 class Moment(Enum):
     """Where a resumed run continues."""
 
-    AFTER_STEP = (
-        "with the next batch of this epoch; a validation that was due after this one is done"
-    )
+    # A validation that was due after this step has been done.
+    AFTER_STEP = "with the next batch of this epoch"
     VALIDATION_DUE = "with the validation that is due after this batch, from its beginning"
     EPOCH_END = "with the first batch of the next epoch"
 
 
-def settle(checkpoint: dict[str, Any], moment: Moment, unfinished: int = 0) -> None:
+def set_counters(checkpoint: dict[str, Any], moment: Moment, batches_since_step: int = 0) -> None:
     """Set the counters in a checkpoint of Lightning to a moment.
 
     Args:
         checkpoint: as ``dump_checkpoint`` returns it in a callback's hook; changed in place.
         moment: where a resume continues.
-        unfinished: batches since the last optimiser step, whose gradients are lost: a resume
-            repeats them.
+        batches_since_step: those whose gradients no optimiser step has used yet. The gradients are
+            lost, so a resume repeats the batches.
     """
     fit = checkpoint["loops"]["fit_loop"]
+    epoch_has_ended = moment is Moment.EPOCH_END
+    for counters in fit["epoch_progress"].values():
+        if epoch_has_ended:
+            # The hook runs before Lightning counts the epoch as completed.
+            done = counters["completed"] + 1
+            _set(counters, begun=done, done=done)
+        else:
+            done = counters["completed"]
+            _set(counters, begun=done + 1, done=done)
+
     batch = fit["epoch_loop.batch_progress"]
-    ended = moment is Moment.EPOCH_END
-    for counted in fit["epoch_progress"].values():
-        done = counted["completed"] + ended
-        _set(counted, begun=done + (not ended), done=done)
     for name in ("total", "current"):
-        done = 0 if ended and name == "current" else batch[name]["processed"] - unfinished
+        done = batch[name]["processed"] - batches_since_step
+        if epoch_has_ended and name == "current":  # of the epoch that comes
+            done = 0
         _set(batch[name], begun=done, done=done)
+
     scheduler = fit["epoch_loop.scheduler_progress"]
     optimizer = fit["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]
-    steps = {name: counted["completed"] for name, counted in optimizer["step"].items()}
-    if ended:
+    steps = {
+        "total": optimizer["step"]["total"]["completed"],
+        "current": optimizer["step"]["current"]["completed"],
+    }
+    if epoch_has_ended:
         steps["current"] = 0
     for progress in (scheduler, optimizer["step"], optimizer["zero_grad"]):
         for name, done in steps.items():
             _set(progress[name], begun=done, done=done)
+
     validation = fit["epoch_loop.val_loop.batch_progress"]
-    due = moment is Moment.VALIDATION_DUE
-    _set(validation["total"], begun=int(due), done=0)
+    # A validation that has begun a batch and done none is done from its beginning.
+    is_due = moment is Moment.VALIDATION_DUE
+    _set(validation["total"], begun=1 if is_due else 0, done=0)
     _set(validation["current"], begun=0, done=0)
-    batch["is_last_batch"] &= due  # the last batch counts as such only until its validation is done
     validation["is_last_batch"] = False
+    # The last batch of an epoch counts as such only until its validation is done.
+    if not is_due:
+        batch["is_last_batch"] = False
     fit["epoch_loop.state_dict"]["_batches_that_stepped"] = checkpoint["global_step"]
 
 
-def _set(counted: dict[str, int], *, begun: int, done: int) -> None:
-    """Set those of Lightning's four counters that there are."""
+def _set(counters: dict[str, int], *, begun: int, done: int) -> None:
+    """Set Lightning's four counters of one thing; some things have no "started" or "processed"."""
     values = {"ready": begun, "started": begun, "processed": done, "completed": done}
-    counted.update({name: values[name] for name in counted})
+    for name in counters:
+        counters[name] = values[name]
 
 
-def finished(
+def finished_message(
     checkpoint: dict[str, Any],
     max_epochs: int | None,
     max_steps: int,
     max_time: str | timedelta | dict[str, int] | None,
 ) -> str | None:
-    """None where training is left; else what the run has done.
+    """What a run has done that has nothing left to train; None where training is left.
 
     Args:
         checkpoint: of the run.
@@ -88,6 +104,7 @@ def finished(
         return f"the run has done its {epochs} epochs (trainer.max_epochs), {steps} steps"
     timer = Timer(max_time)
     timer.load_state_dict(checkpoint.get("callbacks", {}).get(timer.state_key, {}))
-    if (left := timer.time_remaining()) is not None and left <= 0:
+    left = timer.time_remaining()
+    if left is not None and left <= 0:
         return f"the run has used up its time at step {steps} (trainer.max_time {max_time}; give it more to train on)"
     return None

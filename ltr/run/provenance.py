@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, machine, commit, and the same as the metadata of a run file."""
+"""Where a result comes from: versions, machine and commit, for metrics.json and beside a run file."""
 
 import datetime
 import os
@@ -34,15 +34,15 @@ def provenance() -> dict[str, Any]:
     """Version and commit of ltr, those of the packages that numbers depend on, the machine, and the
     date.
     """
+    origin: dict[str, Any] = {"ltr": __version__}
     commit = _commit()
-    today = datetime.datetime.now(datetime.UTC).date()
-    own = {"ltr": __version__} | ({} if commit is None else {"commit": commit})
-    return own | {
-        "python": platform.python_version(),
-        "packages": _versions(),
-        "machine": _machine(),
-        "date": str(today),
-    }
+    if commit is not None:
+        origin["commit"] = commit
+    origin["python"] = platform.python_version()
+    origin["packages"] = _versions()
+    origin["machine"] = _machine()
+    origin["date"] = str(datetime.datetime.now(datetime.UTC).date())
+    return origin
 
 
 def write_ir_metadata(run: RunFolder, test: Mapping[str, Any], config: Mapping[str, Any]) -> None:
@@ -50,7 +50,7 @@ def write_ir_metadata(run: RunFolder, test: Mapping[str, Any], config: Mapping[s
     ir_metadata.
 
     Args:
-        run: its folder.
+        run: the folder of the run.
         test: the test part of its metrics.
         config: its configuration; empty where it has none.
 
@@ -58,23 +58,22 @@ def write_ir_metadata(run: RunFolder, test: Mapping[str, Any], config: Mapping[s
         Breuer, Keller & Schaer (2022), ir_metadata: an extensible metadata schema for IR
         experiments.
     """
-    made = test["made"]
+    origin = test["made"]  # as provenance() returned it
     model = config.get("model", {})
     data = config.get("data", {}).get("init_args", {})
-    found = {
+    source = {"lang": ["python"], "version": origin["ltr"]}
+    if "commit" in origin:
+        source["commit"] = origin["commit"]
+    libraries = [f"{name}=={number}" for name, number in origin["packages"].items()]
+    metadata = {
         "platform": {
-            "hardware": {"cpu": made["machine"]},
+            "hardware": {"cpu": origin["machine"]},
             "operating system": {"kernel": platform.release(), "distribution": platform.system()},
-            "software": {
-                "libraries": {
-                    "python": [f"{name}=={own}" for name, own in made["packages"].items()]
-                }
-            },
+            "software": {"libraries": {"python": libraries}},
         },
         "implementation": {
             "executable": {"cmd": f"ltr test {run.path}"},
-            "source": {"lang": ["python"], "version": made["ltr"]}
-            | ({"commit": made["commit"]} if "commit" in made else {}),
+            "source": source,
         },
         "resources": {"runtime": f"{test['seconds']} s"},
         "research goal": {"evaluation": {"reported measures": list(test["conventions"])}},
@@ -94,26 +93,31 @@ def write_ir_metadata(run: RunFolder, test: Mapping[str, Any], config: Mapping[s
             }
         },
     }
-    write_whole(run.metadata, [yaml.safe_dump(found, sort_keys=False, allow_unicode=True)])
+    text = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
+    write_whole(run.metadata, [text])
 
 
 def _class_of(part: Any) -> str | None:
-    return part.get("class_path") if isinstance(part, dict) else part
+    """The class of a part of a configuration: a class path, or a dict of it with its options."""
+    if isinstance(part, dict):
+        return part.get("class_path")
+    return part
 
 
 @cache
 def _versions() -> dict[str, str]:
-    found = {}
+    """The versions of those packages that are installed."""
+    versions = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 @cache
 def _commit() -> str | None:
-    """Of the checkout that this code lies in, with a plus sign if something was changed since; None
-    for an installed package.
+    """The commit of the checkout that this code lies in, with a plus sign if something was changed
+    since; None for an installed package.
     """
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
@@ -125,25 +129,30 @@ def _commit() -> str | None:
         ).stdout.strip()
 
     try:
-        return git("rev-parse", "--short=12", "HEAD") + (
-            "+" if git("status", "--porcelain", "--untracked-files=no") else ""
-        )
+        commit = git("rev-parse", "--short=12", "HEAD")
+        changes = git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         return None
+    if changes:
+        return f"{commit}+"
+    return commit
 
 
 @cache
 def _machine() -> str:
-    info = Path("/proc/cpuinfo")
+    """The processor and its cores, whether it multiplies bfloat16 by AMX, and the GPUs."""
+    processor = ""
+    amx = ""
+    info = Path("/proc/cpuinfo")  # Linux alone has it
     lines = info.read_text().splitlines() if info.is_file() else []
-    name = next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")),
-        platform.processor(),
-    )
-    amx = (
-        " with AMX" if any("amx_bf16" in line for line in lines if line.startswith("flags")) else ""
-    )
-    gpu = ""
-    if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_available():
-        gpu = f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
-    return f"{name or platform.machine()}{amx}, {os.cpu_count()} cores{gpu}"
+    for line in lines:  # each core has its own lines, which say the same
+        if line.startswith("model name") and not processor:
+            processor = line.split(":")[1].strip()
+        if line.startswith("flags") and "amx_bf16" in line:
+            amx = " with AMX"
+    processor = processor or platform.processor() or platform.machine()
+    gpus = ""
+    torch = sys.modules.get("torch")  # it takes seconds to import; without it, no GPU was used
+    if torch is not None and torch.cuda.is_available():
+        gpus = f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return f"{processor}{amx}, {os.cpu_count()} cores{gpus}"

@@ -4,10 +4,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -18,15 +18,25 @@ from ltr.errors import InputError
 from ltr.module import RankerModule, data_of, is_trial, validates_before_training
 from ltr.processes import gather_objects
 from ltr.run.ceiling import ceiling
-from ltr.run.checkpoints import Best
+from ltr.run.checkpoints import Best, best_first
 from ltr.run.folder import RunFolder
 from ltr.run.log import duration
 from ltr.run.loggers import log_results
 from ltr.run.provenance import provenance, write_ir_metadata
 
-RankedQuery = tuple[
-    int, list[tuple[int, float]], list[float]
-]  # its row, its documents with their scores, its metrics
+
+class RankedQuery(NamedTuple):
+    """A query of ``test`` or ``predict`` with its documents in their order.
+
+    Attributes:
+        query_row: of the query in the table of queries.
+        documents: row and score of each, best first.
+        metrics: of the query, in the order of the module's measures.
+    """
+
+    query_row: int
+    documents: list[tuple[int, float]]
+    metrics: list[float]
 
 
 class RunWriter(Callback):
@@ -50,39 +60,47 @@ class RunWriter(Callback):
 
     def __init__(self, init_from: str | None = None) -> None:
         self.init_from = init_from
-        self._lists: list[RankedQuery] = []
-        self._started = 0.0  # of the evaluation that runs, or that ran last
-        self._trained = 0.0  # seconds of training
-        self._since: float | None = None  # when the training that is not yet in it began
-        self._before: dict[str, Any] = {}  # the metrics of the weights that training starts from
+        # What this process has ranked in the evaluation that runs, or that ran last.
+        self._ranked: list[RankedQuery] = []
+        # When that evaluation began.
+        self._evaluation_began = 0.0
+        # The seconds of training up to the last evaluation, and when training went on after it;
+        # None while it has not.
+        self._trained_seconds = 0.0
+        self._training_since: float | None = None
+        # The metrics of the weights that training starts from.
+        self._start_metrics: dict[str, Any] = {}
 
     # Collecting
 
-    def _start(self, *args: Any, **kwargs: Any) -> None:
-        self._lists.clear()
-        self._started = time.perf_counter()
-        self._trained = self._seconds()
-        self._since = None
+    def _begin_evaluation(self, *args: Any, **kwargs: Any) -> None:
+        self._ranked.clear()
+        self._evaluation_began = time.perf_counter()
+        # The clock of training stands until on_validation_end.
+        self._trained_seconds = self._seconds()
+        self._training_since = None
 
-    on_validation_start = _start
-    on_test_start = _start
-    on_predict_start = _start
+    on_validation_start = _begin_evaluation
+    on_test_start = _begin_evaluation
+    on_predict_start = _begin_evaluation
 
     def _collect(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any
     ) -> None:
-        values = [v.tolist() for v in outputs.get("per_query", {}).values()]
-        names = ("query_rows", "doc_rows", "scores", "mask")
-        for row, (query, docs, scores, mask) in enumerate(
-            zip(*(outputs[name].tolist() for name in names), strict=True)
-        ):
-            ranked = sorted(
-                ((s, d) for s, d, real in zip(scores, docs, mask, strict=True) if real),
-                reverse=True,
-            )
-            self._lists.append(
-                (query, [(doc, score) for score, doc in ranked], [v[row] for v in values])
-            )
+        metrics = [values.tolist() for values in outputs.get("per_query", {}).values()]
+        doc_rows = outputs["doc_rows"].tolist()
+        scores = outputs["scores"].tolist()
+        mask = outputs["mask"].tolist()
+        for index, query_row in enumerate(outputs["query_rows"].tolist()):
+            documents = []
+            row = zip(doc_rows[index], scores[index], mask[index], strict=True)
+            for doc_row, score, is_real in row:
+                if is_real:
+                    documents.append((doc_row, score))
+            # Best first; of equal scores the later row first.
+            documents.sort(key=lambda document: (document[1], document[0]), reverse=True)
+            of_query = [values[index] for values in metrics]
+            self._ranked.append(RankedQuery(query_row, documents, of_query))
 
     on_test_batch_end = _collect
     on_predict_batch_end = _collect
@@ -90,27 +108,40 @@ class RunWriter(Callback):
     # Writing
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._since = time.perf_counter()
-        about: dict[str, Any] = {
-            "directory": os.getcwd()
-        }  # from which the paths count in the configuration that is written now
-        stale: tuple[str, ...] = ()
-        if not trainer.ckpt_path:
-            self._trained = 0.0
-            stale = ("validations", "start", "init_from")
-            about |= {"start": self._before} if self._before else {}
-            about |= {} if self.init_from is None else {"init_from": self.init_from}
-        _rewrite(trainer, lambda old: {k: v for k, v in old.items() if k not in stale} | about)
+        self._training_since = time.perf_counter()
+        is_resume = bool(trainer.ckpt_path)
+        start: dict[str, Any] = {}
+        if not is_resume:
+            self._trained_seconds = 0.0
+            if self._start_metrics:
+                start["start"] = self._start_metrics
+            if self.init_from is not None:
+                start["init_from"] = self.init_from
+        # The paths of the configuration, which is written now, count from here.
+        directory = os.getcwd()
+
+        def with_start(results: dict[str, Any]) -> dict[str, Any]:
+            kept = dict(results)
+            if not is_resume:  # what another run left in this folder
+                for name in ("validations", "start", "init_from"):
+                    kept.pop(name, None)
+            return kept | {"directory": directory} | start
+
+        _rewrite_results(trainer, with_start)
 
     def _seconds(self) -> float:
-        return self._trained + (0.0 if self._since is None else time.perf_counter() - self._since)
+        """The seconds of training until now."""
+        if self._training_since is None:
+            return self._trained_seconds
+        seconds = time.perf_counter() - self._training_since
+        return self._trained_seconds + seconds
 
     def state_dict(self) -> dict[str, Any]:
         return {"seconds": self._seconds()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._trained = state_dict["seconds"]
-        self._since = None
+        self._trained_seconds = state_dict["seconds"]
+        self._training_since = None
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -121,57 +152,66 @@ class RunWriter(Callback):
             for file in (run.ranking, run.metadata, run.per_query, run.prediction):
                 file.unlink(missing_ok=True)
         fit = {"steps": trainer.global_step, "seconds": round(self._seconds(), 3)}
-        _rewrite(
-            trainer,
-            lambda old: (
-                {k: v for k, v in old.items() if k not in ("validate", "test")} | {"fit": fit}
-            ),
-        )
+
+        def with_fit(results: dict[str, Any]) -> dict[str, Any]:
+            kept = dict(results)
+            kept.pop("validate", None)
+            kept.pop("test", None)
+            return kept | {"fit": fit}
+
+        _rewrite_results(trainer, with_fit)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn != "fit":
-            _rewrite(
-                trainer, lambda old: old | {"validate": self._report(trainer, pl_module, "val/")}
-            )
+
+            def with_report(results: dict[str, Any]) -> dict[str, Any]:
+                return results | {"validate": self._report(trainer, pl_module, "val/")}
+
+            _rewrite_results(trainer, with_report)
             return
-        self._since = time.perf_counter()
+        self._training_since = time.perf_counter()
         if trainer.sanity_checking:
-            self._before = _numbers(trainer, "val/") if validates_before_training(trainer) else {}
-            for logger in trainer.loggers if self._before else ():
-                logger.log_metrics(
-                    {
-                        f"val/{name}": value
-                        for name, value in self._before.items()
-                        if value is not None
-                    },
-                    step=0,
-                )
+            self._start_metrics = {}
+            if validates_before_training(trainer):
+                self._start_metrics = _logged_metrics(trainer, "val/")
+                self._log_start(trainer)
             return
-        row = {"epoch": trainer.current_epoch, "step": trainer.global_step} | _numbers(
-            trainer, "val/"
-        )
+        row = {"epoch": trainer.current_epoch, "step": trainer.global_step}
+        row |= _logged_metrics(trainer, "val/")
 
-        def changed(old: dict) -> dict:
-            # A resumed run may repeat a validation.
-            earlier = [v for v in old.get("validations", []) if v["step"] < row["step"]]
-            return old | {"validations": [*earlier, row]}
+        def with_row(results: dict[str, Any]) -> dict[str, Any]:
+            earlier = []
+            for validation in results.get("validations", []):
+                if validation["step"] < row["step"]:  # a resumed run may repeat a validation
+                    earlier.append(validation)
+            return results | {"validations": [*earlier, row]}
 
-        _rewrite(trainer, changed)
+        _rewrite_results(trainer, with_row)
+
+    def _log_start(self, trainer: Trainer) -> None:
+        """Log the metrics from before training, which Lightning does not, as those of step 0."""
+        if not self._start_metrics:
+            return
+        values = {}
+        for name, value in self._start_metrics.items():
+            if value is not None:
+                values[f"val/{name}"] = value
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=0)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        lists = sorted(chain.from_iterable(gather_objects(self._lists)))
+        ranked = self._ranked_by_all()
         if not trainer.is_global_zero or is_trial(trainer):
             return
         run = RunFolder(trainer.default_root_dir)
-        report = self._report(trainer, pl_module, "test/") | {"queries": len(lists)}
-        queries = self._write_ranking(trainer, run.ranking, lists)
-        rows = ([queries[query], *(f"{v:.6f}" for v in values)] for query, _, values in lists)
-        table = [["query", *report["conventions"]], *rows]
-        write_whole(
-            run.per_query,
-            ("\t".join(row) + "\n" for row in table),
-        )
-        _rewrite(trainer, lambda old: old | {"test": report})
+        report = self._report(trainer, pl_module, "test/") | {"queries": len(ranked)}
+        query_ids = self._write_ranking(trainer, run.ranking, ranked)
+        lines = ["\t".join(["query", *report["conventions"]]) + "\n"]
+        for query_row, _, metrics in ranked:
+            cells = [f"{value:.6f}" for value in metrics]
+            lines.append("\t".join([query_ids[query_row], *cells]) + "\n")
+        write_whole(run.per_query, lines)
+        _rewrite_results(trainer, lambda results: results | {"test": report})
         config: dict[str, Any] = {}
         if run.config.is_file():
             config = yaml.safe_load(run.config.read_text())
@@ -179,70 +219,72 @@ class RunWriter(Callback):
         log_results(trainer.loggers, run)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        lists = sorted(chain.from_iterable(gather_objects(self._lists)))
+        ranked = self._ranked_by_all()
         if trainer.is_global_zero and not is_trial(trainer):
-            prediction = RunFolder(trainer.default_root_dir).prediction
-            self._write_ranking(trainer, prediction, lists)
+            run = RunFolder(trainer.default_root_dir)
+            self._write_ranking(trainer, run.prediction, ranked)
+
+    def _ranked_by_all(self) -> list[RankedQuery]:
+        """What all processes have ranked, in the order of the queries."""
+        return sorted(chain.from_iterable(gather_objects(self._ranked)))
 
     def _write_ranking(
-        self, trainer: Trainer, file: Path, lists: list[RankedQuery]
+        self, trainer: Trainer, file: Path, ranked: list[RankedQuery]
     ) -> Sequence[str]:
         """Write a run file, and return the ids of the queries by row."""
         data = data_of(trainer)
         assert data is not None, "run files name queries and documents"
-        queries, docs = data.names("test")
-        lines = (
-            Ranked(queries[query], docs[doc], score)
-            for query, ranked, _ in lists
-            for doc, score in ranked
-        )
-        write_run(file, lines, tag=file.parent.parent.name or "ltr")
-        return queries
+        query_ids, doc_ids = data.names("test")
+
+        def lines() -> Iterator[Ranked]:
+            for query_row, documents, _ in ranked:
+                for doc_row, score in documents:
+                    yield Ranked(query_ids[query_row], doc_ids[doc_row], score)
+
+        experiment = file.parent.parent.name  # the folder above that of the run
+        write_run(file, lines(), tag=experiment or "ltr")
+        return query_ids
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, prefix: str) -> dict[str, Any]:
+        """The metrics of an evaluation, and what they are metrics of."""
         data = data_of(trainer)
         assert data is not None and isinstance(pl_module, RankerModule)
+        measures = pl_module.ranking_metrics
         split = {"val/": "dev", "test/": "test"}[prefix]
-        batches = data.eval_batches(split)
-        return _numbers(trainer, prefix) | {
-            "conventions": {
-                metric.measure: metric.convention for metric in pl_module.ranking_metrics
-            },
-            "lower_is_better": [
-                metric.measure
-                for metric in pl_module.ranking_metrics
-                if metric.measured.lower_is_better
-            ],
-            **data.conventions(),
-            "evaluated": data.evaluation_digests(split),
-            **(
-                {}
-                if batches is None or data.corpus is not None
-                else {"ceiling": ceiling(pl_module.ranking_metrics, batches)}
-            ),
-            "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
-            "seconds": round(time.perf_counter() - self._started, 3),
-            "made": provenance(),
-        }
+        pools = data.eval_batches(split)
+        report = _logged_metrics(trainer, prefix)
+        report["conventions"] = {metric.measure: metric.convention for metric in measures}
+        report["lower_is_better"] = [
+            metric.measure for metric in measures if metric.measured.lower_is_better
+        ]
+        report |= data.conventions()
+        report["evaluated"] = data.evaluation_digests(split)
+        if pools is not None and data.corpus is None:
+            report["ceiling"] = ceiling(measures, pools)
+        report["checkpoint"] = str(trainer.ckpt_path) if trainer.ckpt_path else None
+        report["seconds"] = round(time.perf_counter() - self._evaluation_began, 3)
+        report["made"] = provenance()
+        return report
 
 
-def _rewrite(trainer: Trainer, change: Callable[[dict], dict]) -> None:
+def _rewrite_results(trainer: Trainer, change: Callable[[dict], dict]) -> None:
     """Change ``metrics.json``, at rank 0 and not in a trial run."""
     if trainer.is_global_zero and not is_trial(trainer):
         path = RunFolder(trainer.default_root_dir).results
-        old = read_metrics(path)
-        write_whole(path, [json.dumps(change(old), indent=1, ensure_ascii=False), "\n"])
+        results = change(read_metrics(path))
+        write_whole(path, [json.dumps(results, indent=1, ensure_ascii=False), "\n"])
 
 
-def _numbers(trainer: Trainer, prefix: str) -> dict[str, Any]:
-    found = {
-        name.removeprefix(prefix): float(v)
-        for name, v in trainer.callback_metrics.items()
-        if name.startswith(prefix)
-    }
-    return {
-        name: None if math.isnan(value) else value for name, value in found.items()
-    }  # JSON knows no NaN
+def _logged_metrics(trainer: Trainer, prefix: str) -> dict[str, Any]:
+    """The metrics that an evaluation has logged, without their prefix. NaN, which JSON does not
+    know, is None.
+    """
+    metrics: dict[str, Any] = {}
+    for name, logged in trainer.callback_metrics.items():
+        if name.startswith(prefix):
+            value = float(logged)
+            metrics[name.removeprefix(prefix)] = None if math.isnan(value) else value
+    return metrics
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
@@ -255,47 +297,60 @@ def read_metrics(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def reached(folder: RunFolder, best: Best) -> str:
-    """What a training has reached, in one line."""
-    found = read_metrics(folder.results)
-    if "fit" not in found or not folder.last.is_file():
+def summary_line(folder: RunFolder, best: Best) -> str:
+    """What a training has reached."""
+    results = read_metrics(folder.results)
+    if "fit" not in results or not folder.last.is_file():
         return "nothing was trained"
-    text = f"trained {found['fit']['steps']:,} steps in {duration(found['fit']['seconds'])}"
+    fit = results["fit"]
+    text = f"trained {fit['steps']:,} steps in {duration(fit['seconds'])}"
     scores = folder.kept_scores(best.monitor)
     if not scores:
         return f"{text}; last.ckpt has the weights"
-    step = max(scores, key=lambda one: (scores[one], -one))
-    before = _before(found, best)
-    start = "" if before is None else f" ({before:.4f} before training)"
-    return f"{text}; best {best.monitor} {best.sign * scores[step]:.4f} at step {step:,}{start}"
+    step = best_first(scores)[0]
+    text += f"; best {best.monitor} {best.sign * scores[step]:.4f} at step {step:,}"
+    start = _monitored_at_start(results, best)
+    if start is not None:
+        text += f" ({start:.4f} before training)"
+    return text
 
 
-def told_ceiling(report: dict[str, Any]) -> str | None:
-    """A line where the candidates of an evaluation don't hold all that is relevant; else None."""
-    best = report.get("ceiling", {})
-    if best.get("R", 1.0) >= 1.0:
+def ceiling_line(report: dict[str, Any]) -> str | None:
+    """A line where the candidates of an evaluation don't hold all that is relevant; else None.
+
+    Args:
+        report: the part of ``metrics.json`` for this evaluation.
+    """
+    highest = report.get("ceiling", {})
+    recall = highest.get("R", 1.0)
+    if recall >= 1.0:
         return None
-    limits = ", ".join(
-        f"{name} {value:.4f}" for name, value in best.items() if name != "R" and value < 1
-    )
-    return f"the candidates hold {best['R']:.1%} of the relevant documents; no ranker of them can reach more than {limits}"
+    limits = []
+    for name, value in highest.items():
+        if name != "R" and value < 1:
+            limits.append(f"{name} {value:.4f}")
+    return f"the candidates hold {recall:.1%} of the relevant documents; no ranker of them can reach more than {', '.join(limits)}"
 
 
-def below_start(folder: RunFolder, best: Best) -> str | None:
+def worse_than_start_warning(folder: RunFolder, best: Best) -> str | None:
     """A warning where the best weights of a training rank worse than those it started from; else
     None.
     """
-    before = _before(read_metrics(folder.results), best)
+    start = _monitored_at_start(read_metrics(folder.results), best)
     scores = folder.kept_scores(best.monitor)
-    if before is None or not scores or max(scores.values()) >= best.sign * before:
+    # Scores are negated where the lowest value of the metric is the best.
+    if start is None or not scores or max(scores.values()) >= best.sign * start:
         return None
+    best_value = best.sign * max(scores.values())
     return (
-        f"training made the ranker worse: the best {best.monitor} is {best.sign * max(scores.values()):.4f}, and it started from "
-        f"{before:.4f}. Likely causes: a learning rate that is too high (try a third of model.lr); negatives that are relevant "
+        f"training made the ranker worse: the best {best.monitor} is {best_value:.4f}, and it started from "
+        f"{start:.4f}. Likely causes: a learning rate that is too high (try a third of model.lr); negatives that are relevant "
         "(ltr negatives audit); texts that are cut where dev needs them (max_length); scores that all become one value (the "
         "callback ltr.callbacks.Health tells)"
     )
 
 
-def _before(found: dict[str, Any], best: Best) -> float | None:
-    return found.get("start", {}).get((best.monitor or "").removeprefix("val/"))
+def _monitored_at_start(results: dict[str, Any], best: Best) -> float | None:
+    """The value of ``best.monitor`` before training; None where it was not measured."""
+    name = (best.monitor or "").removeprefix("val/")
+    return results.get("start", {}).get(name)

@@ -16,44 +16,52 @@ class Signals:
     """Keeps the first of these signals until the run can save; a second one ends it at once.
 
     Attributes:
-        asked: the exception to end with; None as long as nobody asked.
+        pending: the exception to end the run with; None as long as no signal has come.
     """
 
     def __init__(self) -> None:
-        self.asked: KeyboardInterrupt | None = None
-        self._previous: dict[signal.Signals, Any] = {}  # handlers: functions or numbers
+        self.pending: KeyboardInterrupt | None = None
+        # The handlers from before ``listen``, functions or numbers; empty while it does not listen.
+        self._previous: dict[signal.Signals, Any] = {}
 
-    def listen(self, *, leads: bool, came: Callable[[], None]) -> None:
+    def listen(self, *, is_rank_0: bool, on_signal: Callable[[], None]) -> None:
         """Take over these signals, but for SIGHUP under ``nohup``.
 
         Args:
-            leads: whether this process saves. The others ignore the signals, since a step needs all
-                of them until the leader has saved; it ends them.
-            came: called when one arrived.
+            is_rank_0: whether this process saves. The others ignore the signals, since a step needs
+                all of them until rank 0 has saved; it ends them.
+            on_signal: called when the first one has come. It runs in the handler, between any two
+                lines of the program.
         """
         if threading.current_thread() is not threading.main_thread():
-            return
-        self.asked = None
+            return  # Python lets no other thread set handlers
+        self.pending = None  # of a run before this one
         owner = os.getpid()
 
         def handle(number: int, frame: FrameType | None) -> None:
             if os.getpid() != owner:  # a data worker, which is forked with this handler
                 return
             for known in self._previous:
-                # Terminal and shell both say that the terminal was closed.
-                signal.signal(known, signal.SIG_IGN if known == signal.SIGHUP else end_at_once)
-            _tell(
+                # A closed terminal sends SIGHUP twice, itself and by the shell: the second one is
+                # no wish to end at once.
+                is_hangup = known == signal.SIGHUP
+                signal.signal(known, signal.SIG_IGN if is_hangup else end_at_once)
+            _write_to_terminal(
                 f"\n{NAMES[signal.Signals(number)]}: finishing this step, then saving last.ckpt; once more to stop at once\n"
             )
-            self.asked = KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
-            came()
+            if number == signal.SIGINT:
+                self.pending = KeyboardInterrupt()
+            else:
+                self.pending = Terminated(number)
+            on_signal()
 
         for known in NAMES:
-            if known != signal.SIGHUP or signal.getsignal(known) != signal.SIG_IGN:
-                self._previous[known] = signal.signal(known, handle if leads else signal.SIG_IGN)
+            if known == signal.SIGHUP and signal.getsignal(known) == signal.SIG_IGN:
+                continue  # nohup
+            self._previous[known] = signal.signal(known, handle if is_rank_0 else signal.SIG_IGN)
 
     def release(self) -> None:
-        """Give the signals back."""
+        """Give the signals back to the handlers from before."""
         if threading.current_thread() is threading.main_thread():
             for known, handler in self._previous.items():
                 signal.signal(known, handler)
@@ -65,9 +73,9 @@ def end_at_once(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
 
-def _tell(text: str) -> None:
-    """Not by print, which may have been interrupted itself. Where nobody reads any more, from now
-    on nothing is said.
+def _write_to_terminal(text: str) -> None:
+    """Write from within a handler: not by ``print``, which the signal may have interrupted. Where
+    the terminal is gone, all that the program writes from now on goes nowhere.
     """
     try:
         os.write(1, text.encode())

@@ -11,9 +11,9 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ltr.checkpoint import read_checkpoint
 from ltr.errors import InputError
-from ltr.run.folder import RunFolder, second_name
-from ltr.run.identity import check_same, of_ranker
-from ltr.run.progress import finished
+from ltr.run.folder import RunFolder, link_or_copy
+from ltr.run.identity import check_same, ranker_options
+from ltr.run.progress import finished_message
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class NothingToDo(Exception):
 
 
 class Limits(NamedTuple):
-    """Where a training ends; see :func:`ltr.run.progress.finished`."""
+    """Where a training ends; see :func:`ltr.run.progress.finished_message`."""
 
     max_epochs: int | None
     max_steps: int
@@ -77,14 +77,14 @@ def checkpoint_to_resume(
             f"--ckpt_path {file} holds weights only, and no run can resume from it; {NEW_RUN}"
         )
     check_same(identity, checkpoint.get("run", {}).get("identity", {}), str(file), NEW_RUN)
-    done = finished(checkpoint, *limits)
+    done = finished_message(checkpoint, *limits)
     if done is None:
         log.info("resuming from %s, step %d", file, checkpoint["global_step"])
         return str(file)
     if not is_of_this_run:
         raise InputError(f"--ckpt_path {file}: {done}, so nothing is left to train; {NEW_RUN}")
     if Path(file) == folder.best and not folder.last.is_file() and is_rank_0():
-        second_name(folder.best, folder.last)  # the run was killed between the two files
+        link_or_copy(folder.best, folder.last)  # the run was killed between the two files
     raise NothingToDo(
         f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}"
     )
@@ -93,9 +93,9 @@ def checkpoint_to_resume(
 def _named_checkpoint(folder: RunFolder, requested: str) -> Path | str | None:
     """The file, or the URL as it stands."""
     if requested == "last":
-        return folder.to_resume()
+        return folder.checkpoint_to_resume()
     if requested == "best":
-        return folder.to_measure("best")
+        return folder.checkpoint_to_measure("best")
     return requested
 
 
@@ -125,8 +125,8 @@ def checkpoint_to_measure(
         return None
     file = requested
     if requested in ("best", "last"):
-        file = str(folder.to_measure(requested))
+        file = str(folder.checkpoint_to_measure(requested))
     then = read_checkpoint(file).get("run", {}).get("identity", {})
     hint = "take the configuration of its run: ltr test RUN"
-    check_same(of_ranker(identity), of_ranker(then), file, hint)
+    check_same(ranker_options(identity), ranker_options(then), file, hint)
     return file

@@ -1,5 +1,5 @@
-"""What of Lightning's trainer a run may have: callbacks that resume exactly, options that mean
-something.
+"""Checks of the options and callbacks of Lightning's trainer: what a run can't resume exactly, or
+what would mean nothing, is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import (
 
 from ltr.errors import InputError
 
+# Callbacks, and why: the error says the name of the class, and then this.
 REFUSED = {
     StochasticWeightAveraging: "can't be resumed exactly; take lightning.pytorch.callbacks.EMAWeightAveraging",
     GradientAccumulationScheduler: "makes steps of several sizes in one run; set trainer.accumulate_grad_batches",
@@ -26,13 +27,12 @@ REFUSED = {
     LearningRateFinder: "trains before the run begins, so no resume is exact; compare runs with several model.lr",
 }
 
-
-# Options that Lightning takes as they come, and stumbles over in the first step, or silently
-# ignores.
-LEAST = {
+# The least values of options that Lightning does not check: a lower one fails in the first step, or
+# is silently ignored.
+LEAST_VALUES = {
     "accumulate_grad_batches": 1,
     "gradient_clip_val": 0,
-    "val_check_interval": 1e-9,
+    "val_check_interval": 1e-9,  # a share of an epoch: anything above 0
     "check_val_every_n_epoch": 1,
 }
 
@@ -41,7 +41,7 @@ def check_options(trainer: Mapping[str, Any]) -> None:
     """Raise an InputError for an option of the trainer below its least value, where Lightning does
     not check it.
     """
-    for name, least in LEAST.items():
+    for name, least in LEAST_VALUES.items():
         value = trainer[name]
         if isinstance(value, int | float) and value < least:
             bound = "above 0" if 0 < least < 1 else f"at least {least}"
@@ -65,5 +65,7 @@ def check_callbacks(callbacks: Sequence[Any], known: Sequence[str]) -> None:
             if isinstance(callback, kind):
                 raise InputError(f"{name} {why}", option="trainer.callbacks")
         if isinstance(callback, EarlyStopping) and callback.monitor not in (*known, "train/loss"):
-            came = f"one of {', '.join(known)}, got {callback.monitor!r}"
-            raise InputError(f"{name} must monitor {came}", option="trainer.callbacks")
+            raise InputError(
+                f"{name} must monitor one of {', '.join(known)}, got {callback.monitor!r}",
+                option="trainer.callbacks",
+            )

@@ -25,14 +25,15 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> Path:
         InputError: if there is no checkpoint, or its weights do not fit.
     """
     folder = Path(path)
-    has_model = any((folder / name).is_file() for name in ("config.json", "modules.json"))
-    if has_model and not holds_checkpoints(folder):
+    # The files by which transformers and sentence-transformers know a model.
+    is_model = (folder / "config.json").is_file() or (folder / "modules.json").is_file()
+    if is_model and not holds_checkpoints(folder):
         raise InputError(
             f"{option} {path}: this is a model, and weights are taken from a run folder or a "
             "checkpoint; name the model as model.ranker.backbone"
         )
-    is_missing = "://" not in str(path) and not folder.exists()
-    if is_missing:
+    is_url = "://" in str(path)
+    if not is_url and not folder.exists():
         raise InputError(
             f"{option} {path}: there is no such file or run folder; "
             "a package or a model of the hub is named as model.ranker.backbone"

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ltr import __version__
-from ltr.compare.comparison import compare
-from ltr.compare.runs import experiments
+from ltr.compare.comparison import Compared, compare
+from ltr.compare.runs import Experiment, experiments
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.run.folder import RunFolder
 from ltr.run.log import duration
 from ltr.run.results import read_metrics
 from ltr.run.yaml_files import read_yaml
-from ltr.use.int8 import METRIC, Measured
+from ltr.use.int8 import METRIC, GraphMeasurement
 
 CITATION = """\
 ```bibtex
@@ -75,7 +75,7 @@ def card(
     source: Path,
     to: str,
     model: PairWiseBertRanker | DualEncoder,
-    measured: Sequence[Measured] = (),
+    measurements: Sequence[GraphMeasurement] = (),
 ) -> str:
     """The text of README.md, with its metadata for the hub.
 
@@ -83,140 +83,166 @@ def card(
         source: where the ranker came from; a run folder tells most.
         to: the form of the folder, see :func:`ltr.use.export.export`.
         model: the ranker.
-        measured: its graphs in float32 and int8.
+        measurements: of its graphs in float32 and int8.
     """
-    cross = isinstance(model, PairWiseBertRanker)
-    kind, pipeline = (
-        ("cross-encoder", "text-ranking") if cross else ("dual encoder", "sentence-similarity")
-    )
-    head = f"---\nlibrary_name: {to}\npipeline_tag: {pipeline}\ntags: [{kind.replace(' ', '-')}, learning-to-rank, ltr]\n---\n"
+    is_cross_encoder = isinstance(model, PairWiseBertRanker)
+    if isinstance(model, PairWiseBertRanker):
+        kind = "cross-encoder"
+        pipeline = "text-ranking"
+        longest = model.reads.max_length
+        unit = "pairs"
+    else:
+        kind = "dual encoder"
+        pipeline = "sentence-similarity"
+        longest = model.reads.docs.max_length
+        unit = "texts"
     n_weights = sum(weight.numel() for weight in model.parameters())
-    longest = (
-        model.reads.max_length
-        if isinstance(model, PairWiseBertRanker)
-        else model.reads.docs.max_length
-    )
+    metadata = [
+        "---",
+        f"library_name: {to}",
+        f"pipeline_tag: {pipeline}",
+        f"tags: [{kind.replace(' ', '-')}, learning-to-rank, ltr]",
+        "---",
+        "",
+        f"# A {kind} trained with ltr",
+    ]
+    code = SNIPPETS[to, is_cross_encoder].replace("LENGTH", str(longest))
     parts = [
-        f"{head}\n# A {kind} trained with ltr\n\n{n_weights / 1e6:.1f} million weights; texts of up to {longest} tokens."
-    ]
-    parts += [
+        "\n".join(metadata),
+        f"{n_weights / 1e6:.1f} million weights; texts of up to {longest} tokens.",
         _reading(model),
-        f"## Use\n\n```python\n{SNIPPETS[to, cross].replace('LENGTH', str(longest))}```\n\nFOLDER is this folder.",
+        f"## Use\n\n```python\n{code}```\n\nFOLDER is this folder.",
     ]
-    if measured:
-        parts += [_int8(measured, "pairs" if cross else "texts")]
-    folder = RunFolder(
-        source if source.is_dir() else source.parents[1] if len(source.parents) > 1 else source
-    )
-    if folder.config.is_file():
-        parts += [
-            _training(read_yaml(folder.config) or {}, read_metrics(folder.results)),
-            _results(folder.path),
-        ]
-    return "\n\n".join(
-        [
-            *(part for part in parts if part),
-            "## Citation\n\n" + CITATION.format(version=__version__),
-        ]
-    )
+    if measurements:
+        parts.append(_int8(measurements, unit))
+    run = None  # of a model of the hub
+    if source.is_dir():
+        run = RunFolder(source)
+    elif source.is_file():
+        run = RunFolder.of_checkpoint(source)
+    if run is not None and run.config.is_file():
+        parts.append(_training(read_yaml(run.config) or {}, read_metrics(run.results)))
+        parts.append(_results(run.path))
+    parts.append("## Citation\n\n" + CITATION.format(version=__version__))
+    return "\n\n".join(parts)
 
 
-def _int8(measured: Sequence[Measured], what: str) -> str:
-    rows = [
-        f"| {one.kind} | {one.ndcg:.4f} | {one.per_second:.0f} | {one.megabytes:.1f} |"
-        for one in measured
+def _int8(measurements: Sequence[GraphMeasurement], unit: str) -> str:
+    lines = [
+        "## Int8",
+        "",
+        f"| graph | {METRIC} on dev | {unit} per second | MB |",
+        "| --- | --- | --- | --- |",
     ]
-    head = f"## Int8\n\n| graph | {METRIC} on dev | {what} per second | MB |\n| --- | --- | --- | --- |\n"
-    told = "`*_int8.onnx` hold the weights in int8. Speed: onnxruntime on all cores of the machine that exported them."
-    return head + "\n".join(rows) + f"\n\n{told}"
+    for graph in measurements:
+        lines.append(
+            f"| {graph.kind} | {graph.ndcg:.4f} | {graph.per_second:.0f} | {graph.megabytes:.1f} |"
+        )
+    lines.append("")
+    lines.append(
+        "`*_int8.onnx` hold the weights in int8. Speed: onnxruntime on all cores of the machine that exported them."
+    )
+    return "\n".join(lines)
 
 
 def _reading(model: PairWiseBertRanker | DualEncoder) -> str:
+    """What scores mean, and what stands before the texts."""
     if isinstance(model, PairWiseBertRanker):
-        cut = "The document is cut, the query is not."
-        return (
-            f"Scores are logits: higher is better, and they compare documents of one query. {cut}"
-        )
-    queries, documents = model.reads
-    told = f"Embeddings of {model.dim} dimensions, compared by {model.similarity.name.replace('_', ' ')}."
-    for name, form in (("query", queries), ("document", documents)):
-        told += f" Before each {name}: `{form.prompt}`." if form.prompt else ""
-    return told
+        return "Scores are logits: higher is better, and they compare documents of one query. The document is cut, the query is not."
+    similarity = model.similarity.name.replace("_", " ")
+    text = f"Embeddings of {model.dim} dimensions, compared by {similarity}."
+    if model.reads.queries.prompt:
+        text += f" Before each query: `{model.reads.queries.prompt}`."
+    if model.reads.docs.prompt:
+        text += f" Before each document: `{model.reads.docs.prompt}`."
+    return text
 
 
 def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
+    """The options of a run that matter most, and what its training took."""
     model = config.get("model", {})
     data = config.get("data", {}).get("init_args", {})
+    backbone = model.get("ranker", {}).get("init_args", {}).get("backbone")
+    fit = metrics.get("fit", {})
     rows = {
         "data": data.get("path"),
-        "start": config.get("init_from")
-        or model.get("ranker", {}).get("init_args", {}).get("backbone"),
+        "start": config.get("init_from") or backbone,
         "negatives": data.get("negatives"),
         "negatives per query": data.get("negatives_per_query"),
-        "loss": _named(model.get("loss")),
-        "margin": _named(model.get("margin")),
-        "in-batch": _named(model.get("in_batch")),
+        "loss": _class_with_options(model.get("loss")),
+        "margin": _class_with_options(model.get("margin")),
+        "in-batch": _class_with_options(model.get("in_batch")),
         "learning rate": model.get("lr"),
         "seed": config.get("seed_everything"),
         "precision": config.get("trainer", {}).get("precision") or "32-true",
-        "steps": metrics.get("fit", {}).get("steps"),
-        "time of training": duration(metrics["fit"]["seconds"])
-        if "seconds" in metrics.get("fit", {})
-        else None,
+        "steps": fit.get("steps"),
+        "time of training": duration(fit["seconds"]) if "seconds" in fit else None,
         "machine": metrics.get("test", {}).get("made", {}).get("machine"),
     }
-    lines = [f"| {name} | {value} |" for name, value in rows.items() if value is not None]
-    return "\n".join(
-        [
-            "## Training\n",
-            "| | |",
-            "| --- | --- |",
-            *lines,
-            "\n`config.yaml` of the run has every option.",
-        ]
-    )
+    lines = ["## Training", "", "| | |", "| --- | --- |"]
+    for name, value in rows.items():
+        if value is not None:
+            lines.append(f"| {name} | {value} |")
+    lines.append("")
+    lines.append("`config.yaml` of the run has every option.")
+    return "\n".join(lines)
 
 
-def _named(part: Any) -> str | None:
-    """A class with its options, as a configuration names it."""
+def _class_with_options(part: Any) -> str | None:
+    """A class with its options, of a part of a configuration."""
     if not isinstance(part, dict):
         return part
-    options = ", ".join(
-        f"{name} {value}"
-        for name, value in (part.get("init_args") or {}).items()
-        if value is not None
-    )
-    return f"{part.get('class_path')}{f' ({options})' if options else ''}"
+    options = []
+    for name, value in (part.get("init_args") or {}).items():
+        if value is not None:
+            options.append(f"{name} {value}")
+    if not options:
+        return f"{part.get('class_path')}"
+    return f"{part.get('class_path')} ({', '.join(options)})"
 
 
 def _results(folder: Path) -> str:
     """The test metrics of this run with intervals, and those of the other seeds beside it."""
     try:
         (own,) = experiments([str(folder)])
-        found = compare([own], list(own.runs[0].test["conventions"]), [])
+        compared = compare([own], list(own.runs[0].test["conventions"]), [])
     except (InputError, ValueError):
         return "It was not tested."  # or no longer as it stands
     seeds = own
-    lines = []
     if folder.name.startswith("seed="):
         with suppress(InputError, ValueError):  # others were not tested, or have other options
             (seeds,) = experiments([str(folder.parent)])
-    for one in found:
-        low, high = one.rows[0].mean.interval()
-        means = seeds.means(one.metric)
-        spread = compare([seeds], [one.metric], [])[0].rows[0].deviation
-        of_seeds = (
-            "" if spread is None else f"{sum(means) / len(means):.4f} ± {spread:.4f} ({len(means)})"
-        )
-        lines.append(
-            f"| {one.metric} | {one.rows[0].mean.mean:.4f} | {low:.4f} to {high:.4f} | {of_seeds} | {one.convention} |"
-        )
-    test = own.runs[0].test
-    depth = "" if test.get("depth") is None else f", {test['depth']} deep"
-    candidates = f"Candidates: {test.get('candidates', 'its own')}{depth}."
-    told = f"{found[0].n_queries} test queries. {candidates} {test['made']['date']}, ltr {test['made']['ltr']}."
-    header = [
+    lines = [
+        "## Results",
+        "",
         "| metric | this model | 95 % interval over queries | all seeds (number) | counted |",
         "| --- " * 5 + "|",
     ]
-    return "\n".join(["## Results\n", *header, *lines, f"\n{told}"])
+    for metric in compared:
+        lines.append(_metric_row(metric, seeds))
+    test = own.runs[0].test
+    candidates = f"Candidates: {test.get('candidates', 'its own')}"
+    if test.get("depth") is not None:
+        candidates += f", {test['depth']} deep"
+    lines.append("")
+    lines.append(
+        f"{compared[0].n_queries} test queries. {candidates}. {test['made']['date']}, ltr {test['made']['ltr']}."
+    )
+    return "\n".join(lines)
+
+
+def _metric_row(compared: Compared, seeds: Experiment) -> str:
+    """A row of the table of results.
+
+    Args:
+        compared: a metric of the run alone.
+        seeds: the run and those beside it that differ in their seed.
+    """
+    own_mean = compared.rows[0].mean
+    low, high = own_mean.interval()
+    of_seeds = ""
+    deviation = compare([seeds], [compared.metric], [])[0].rows[0].deviation
+    if deviation is not None:  # there are several
+        means = seeds.means(compared.metric)
+        of_seeds = f"{sum(means) / len(means):.4f} ± {deviation:.4f} ({len(means)})"
+    return f"| {compared.metric} | {own_mean.mean:.4f} | {low:.4f} to {high:.4f} | {of_seeds} | {compared.convention} |"

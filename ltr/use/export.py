@@ -9,9 +9,9 @@ from ltr.data.files import write_new_folder
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.card import card
-from ltr.use.int8 import Measured, int8_beside
+from ltr.use.int8 import GraphMeasurement, add_int8_graphs
 from ltr.use.load import load
-from ltr.use.onnx_graph import graphs, write_graph
+from ltr.use.onnx_graph import build_graphs, write_graph
 from ltr.use.rankers import TextRanker
 
 Form = Literal["sentence-transformers", "transformers", "onnx"]
@@ -22,7 +22,7 @@ def export(
     folder: str | Path,
     to: Form = "sentence-transformers",
     int8: str | None = None,
-) -> list[Measured]:
+) -> list[GraphMeasurement]:
     """Write a folder that another library loads, with a model card. A failure leaves no folder.
 
     Args:
@@ -65,15 +65,16 @@ def export(
             "a dual encoder is no sequence classifier of transformers; export it to sentence-transformers"
         )
 
-    found: list[Measured] = []
+    measurements: list[GraphMeasurement] = []
 
     def write(part: Path) -> None:
+        # The libraries want to make their folder themselves, and this one is there already.
         inner = part / "model"
         if to == "onnx":
             inner.mkdir()
             _write_onnx(inner, model)
             if collection is not None:
-                found.extend(int8_beside(inner, model, collection))
+                measurements.extend(add_int8_graphs(inner, model, collection))
         elif to == "transformers":
             assert isinstance(model, PairWiseBertRanker), "checked above"
             model.save_plain(inner)
@@ -82,25 +83,25 @@ def export(
         for file in inner.iterdir():
             file.rename(part / file.name)
         inner.rmdir()
-        (part / "README.md").write_text(card(Path(source), to, model, found), encoding="utf-8")
+        text = card(Path(source), to, model, measurements)
+        (part / "README.md").write_text(text, encoding="utf-8")
 
     write_new_folder(Path(folder), write)
-    return found
+    return measurements
 
 
 def _write_onnx(folder: Path, model: PairWiseBertRanker | DualEncoder) -> None:
+    """Write the graphs, their tokenizers, and ``ltr.json`` with what a caller must know of both."""
     settings: dict[str, Any] = {}
-    for name, (graph, tokenizer, longest) in graphs(model).items():
-        write_graph(folder / f"{name}.onnx", graph, tokenizer)
-        at = folder if name == "model" else folder / name
-        tokenizer.save_pretrained(at)
-        settings[name] = {"max_length": longest}
+    for name, part in build_graphs(model).items():
+        write_graph(folder / f"{name}.onnx", part.graph, part.tokenizer)
+        tokenizer_folder = folder if name == "model" else folder / name  # two towers have two
+        part.tokenizer.save_pretrained(tokenizer_folder)
+        settings[name] = {"max_length": part.max_length}
     if isinstance(model, DualEncoder):
-        prompts = {"query": model.reads.queries.prompt, "document": model.reads.docs.prompt}
-        lengths = {"query": model.reads.queries.max_length, "document": model.reads.docs.max_length}
-        settings |= {
-            "prompts": prompts,
-            "max_lengths": lengths,
-            "similarity": model.similarity.name,
-        }
+        queries = model.reads.queries
+        docs = model.reads.docs
+        settings["prompts"] = {"query": queries.prompt, "document": docs.prompt}
+        settings["max_lengths"] = {"query": queries.max_length, "document": docs.max_length}
+        settings["similarity"] = model.similarity.name
     (folder / "ltr.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

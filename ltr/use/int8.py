@@ -13,18 +13,21 @@ import torch
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection
+from ltr.data.formats import SingleTexts
 from ltr.data.query_lists import LabelledList
-from ltr.metrics import RankingMetric
+from ltr.data.texts import TextTable
+from ltr.metrics import RankedLists, RankingMetric
 from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models.encoder.tower import Tower
 from ltr.use.onnx_graph import Session
 
 METRIC = "nDCG@10"
 N_QUERIES = 200
-DEPTH = 20
-BATCH = 32
+DEPTH = 20  # documents ranked for each query
+BATCH = 32  # texts or pairs that a session reads at once
 
 
-class Measured(NamedTuple):
+class GraphMeasurement(NamedTuple):
     """What graphs of one kind do on a data set.
 
     Attributes:
@@ -41,9 +44,9 @@ class Measured(NamedTuple):
     megabytes: float
 
 
-def int8_beside(
+def add_int8_graphs(
     folder: Path, model: PairWiseBertRanker | DualEncoder, collection: Collection
-) -> list[Measured]:
+) -> list[GraphMeasurement]:
     """Write an int8 graph beside each graph of a folder, and measure both kinds in onnxruntime, on
     all cores.
 
@@ -56,28 +59,31 @@ def int8_beside(
     Raises:
         InputError: if there is no dev split, or a dev query has no relevant document.
     """
-    graphs = sorted(folder.glob("*.onnx"))
+    float_files = {file.stem: file for file in sorted(folder.glob("*.onnx"))}
+    int8_files = {name: _int8_file(file) for name, file in float_files.items()}
     judged = collection.learnable("dev")
-    asked = judged.query_rows[:N_QUERIES]
-    pools = collection.candidates.get("dev") or bm25_lists(collection, asked, DEPTH)
-    lists = [judged.labelled(row, pools.of(row)[0][:DEPTH]) for row in asked.tolist()]
-    for file in graphs:
-        _write(file)
+    query_rows = judged.query_rows[:N_QUERIES]
+    pools = collection.candidates.get("dev") or bm25_lists(collection, query_rows, DEPTH)
+    lists = []
+    for query_row in query_rows.tolist():
+        doc_rows, _ = pools.of(query_row)
+        lists.append(judged.labelled(query_row, doc_rows[:DEPTH]))
+    for name, file in float_files.items():
+        _write_int8(file, int8_files[name])
     return [
-        _measured(
-            kind,
-            {file.stem: _named(file) if kind == "int8" else file for file in graphs},
-            model,
-            collection,
-            lists,
-        )
-        for kind in ("float32", "int8")
+        _measure("float32", float_files, model, collection, lists),
+        _measure("int8", int8_files, model, collection, lists),
     ]
 
 
-def _write(file: Path) -> None:
-    """Beside a graph, write one whose weights are int8, with a scale for each output; activations
-    are quantised as they come.
+def _int8_file(file: Path) -> Path:
+    """The int8 graph beside a graph."""
+    return file.with_name(f"{file.stem}_int8.onnx")
+
+
+def _write_int8(file: Path, target: Path) -> None:
+    """Write a graph whose weights are int8, with a scale for each output; activations are quantised
+    as they come.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -86,109 +92,137 @@ def _write(file: Path) -> None:
     try:
         # 7 bits: CPUs without VNNI add two products in 16 bits, which overflow with 8.
         quantize_dynamic(
-            file, _named(file), weight_type=QuantType.QInt8, per_channel=True, reduce_range=True
+            file, target, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True
         )
     finally:
         logging.root.setLevel(level)
 
 
-def _named(file: Path) -> Path:
-    """The int8 graph beside a graph."""
-    return file.with_name(f"{file.stem}_int8.onnx")
-
-
-def _measured(
+def _measure(
     kind: str,
     files: dict[str, Path],
     model: PairWiseBertRanker | DualEncoder,
     collection: Collection,
     lists: list[LabelledList],
-) -> Measured:
+) -> GraphMeasurement:
+    """Rank the lists by the graphs in some files, which are named as the graphs are."""
     sessions = {name: Session(file) for name, file in files.items()}
-    score = _pairs if isinstance(model, PairWiseBertRanker) else _compared
-    sizes = [len(one.doc_rows) for one in lists]
-    rows = (
-        np.repeat([one.query_row for one in lists], sizes),
-        np.concatenate([one.doc_rows for one in lists]),
-    )
-    scores, speed = score(sessions, model, collection, *rows)
-    values = []
+    sizes = [len(labelled.doc_rows) for labelled in lists]
+    query_rows = np.repeat([labelled.query_row for labelled in lists], sizes)
+    doc_rows = np.concatenate([labelled.doc_rows for labelled in lists])
+    if isinstance(model, PairWiseBertRanker):
+        scores, per_second = _score_pairs(sessions, model, collection, query_rows, doc_rows)
+    else:
+        scores, per_second = _score_embedded(sessions, model, collection, query_rows, doc_rows)
     metric = RankingMetric(METRIC)
-    for own, one in zip(np.split(scores, np.cumsum(sizes)[:-1]), lists, strict=True):
-        assert one.ideal is not None, "labelled sets it"
-        parts = own, one.labels, np.ones(len(own), dtype=bool), one.doc_rows, one.ideal
-        values.append(
-            float(metric.per_query(*(torch.from_numpy(part.copy())[None] for part in parts)))
+    values = []
+    end = 0
+    for labelled, size in zip(lists, sizes, strict=True):
+        begin = end
+        end = begin + size
+        assert labelled.ideal is not None, "labelled sets it"
+        ranked = RankedLists(
+            _as_row(scores[begin:end]),
+            _as_row(labelled.labels),
+            torch.ones(1, size, dtype=torch.bool),
+            _as_row(labelled.doc_rows),
+            _as_row(labelled.ideal),
         )
-    return Measured(
-        kind,
-        float(np.mean(values)),
-        speed,
-        sum(file.stat().st_size for file in files.values()) / 1e6,
-    )
+        values.append(float(metric.per_query(ranked)))
+    n_bytes = sum(file.stat().st_size for file in files.values())
+    return GraphMeasurement(kind, float(np.mean(values)), per_second, n_bytes / 1e6)
 
 
-def _pairs(
+def _as_row(values: np.ndarray) -> torch.Tensor:
+    """``[1, N]`` of ``[N]``, copied: torch warns of arrays that are read-only."""
+    return torch.from_numpy(values.copy()).unsqueeze(0)
+
+
+def _score_pairs(
     sessions: dict[str, Session],
-    model: Any,
+    model: PairWiseBertRanker,
     collection: Collection,
     query_rows: np.ndarray,
     doc_rows: np.ndarray,
 ) -> tuple[np.ndarray, float]:
     """The scores of pairs by a cross-encoder, and pairs per second."""
-    rows = zip(query_rows.tolist(), doc_rows.tolist(), strict=True)
-    texts = [(collection.queries.texts[query], collection.corpus.texts[doc]) for query, doc in rows]
-    scores, seconds = _outputs(sessions["model"], model.tokenizer, texts, model.reads.max_length)
-    return scores, len(texts) / seconds
+    pairs = []
+    for query_row, doc_row in zip(query_rows.tolist(), doc_rows.tolist(), strict=True):
+        pairs.append((collection.queries.texts[query_row], collection.corpus.texts[doc_row]))
+    scores, seconds = _outputs(sessions["model"], model.tokenizer, pairs, model.reads.max_length)
+    return scores, len(pairs) / seconds
 
 
-def _compared(
+class _Encoded(NamedTuple):
+    """Embeddings of texts by row.
+
+    Attributes:
+        embeddings: ``[P, 1, H]``, one for each row that was asked for.
+        n_texts: that were read, each once.
+        seconds: that the session took.
+    """
+
+    embeddings: torch.Tensor
+    n_texts: int
+    seconds: float
+
+
+def _score_embedded(
     sessions: dict[str, Session],
-    model: Any,
+    model: DualEncoder,
     collection: Collection,
     query_rows: np.ndarray,
     doc_rows: np.ndarray,
 ) -> tuple[np.ndarray, float]:
-    """The scores of pairs by a dual encoder, and texts per second: each text is read once."""
-    embedded = []
-    seconds = 0.0
-    n_texts = 0
-    reads = model.reads
-    for name, tower, form, table, rows in (
-        ("query", model.query_tower, reads.queries, collection.queries, query_rows),
-        ("document", model.doc_tower, reads.docs, collection.corpus, doc_rows),
-    ):
-        distinct, at = np.unique(rows, return_inverse=True)
-        session = sessions[name] if name in sessions else sessions["model"]
-        texts = [(form.prompt + table.texts[row],) for row in distinct.tolist()]
-        found, took = _outputs(session, tower.tokenizer, texts, form.max_length)
-        embedded.append(torch.from_numpy(found[at]).unsqueeze(1))
-        seconds = seconds + took
-        n_texts = n_texts + len(texts)
+    """The scores of pairs by a dual encoder, and texts per second."""
+    shared = sessions.get("model")  # of queries and documents, where there is one tower
+    queries = _encode(
+        shared or sessions["query"],
+        model.query_tower,
+        model.reads.queries,
+        collection.queries,
+        query_rows,
+    )
+    docs = _encode(
+        shared or sessions["document"],
+        model.doc_tower,
+        model.reads.docs,
+        collection.corpus,
+        doc_rows,
+    )
     with torch.inference_mode():
-        return model.score(*embedded).flatten().numpy(), n_texts / seconds
+        scores = model.score(queries.embeddings, docs.embeddings).flatten().numpy()
+    return scores, (queries.n_texts + docs.n_texts) / (queries.seconds + docs.seconds)
+
+
+def _encode(
+    session: Session, tower: Tower, form: SingleTexts, table: TextTable, rows: np.ndarray
+) -> _Encoded:
+    distinct, place_of_row = np.unique(rows, return_inverse=True)
+    texts = [(form.prompt + table.texts[row],) for row in distinct.tolist()]
+    outputs, seconds = _outputs(session, tower.tokenizer, texts, form.max_length)
+    embeddings = torch.from_numpy(outputs[place_of_row]).unsqueeze(1)
+    return _Encoded(embeddings, len(texts), seconds)
 
 
 def _outputs(
-    session: Session, tokenizer: Any, texts: Sequence[tuple[str, ...]], longest: int
+    session: Session, tokenizer: Any, texts: Sequence[tuple[str, ...]], max_length: int
 ) -> tuple[np.ndarray, float]:
     """The outputs for texts or pairs, in their order; and the seconds of the session alone."""
-    order = sorted(
-        range(len(texts)), key=lambda at: sum(map(len, texts[at]))
-    )  # of like length, so little is padded
+    options: dict[str, Any] = {"max_length": max_length, "padding": True, "return_tensors": "np"}
+    is_pairs = len(texts[0]) > 1
+    options["truncation"] = "only_second" if is_pairs else True
+    # Texts of like length share a batch, so that little is padded.
+    by_length = sorted(range(len(texts)), key=lambda place: sum(map(len, texts[place])))
     parts = []
     seconds = 0.0
-    for begin in range(0, len(order), BATCH):
-        columns = zip(*(texts[at] for at in order[begin : begin + BATCH]), strict=True)
-        options = {
-            "truncation": "only_second" if len(texts[0]) > 1 else True,
-            "max_length": longest,
-            "padding": True,
-        }
-        padded = tokenizer(*map(list, columns), **options, return_tensors="np")
+    for begin in range(0, len(by_length), BATCH):
+        batch = [texts[place] for place in by_length[begin : begin + BATCH]]
+        columns = [list(column) for column in zip(*batch, strict=True)]  # queries, documents
+        padded = tokenizer(*columns, **options)
         started = perf_counter()
         parts.append(session.output(padded))
         seconds += perf_counter() - started
     outputs = np.empty((len(texts), *parts[0].shape[1:]), np.float32)
-    outputs[order] = np.concatenate(parts)
+    outputs[by_length] = np.concatenate(parts)
     return outputs, seconds

@@ -41,7 +41,7 @@ def load(
     chosen_device = _device(device)
     named = open_ranker(source, "source")
     ranker = named.ranker.to(chosen_device)
-    if named.checkpoint is None or named.file is None:
+    if named.checkpoint is None or named.file is None:  # of no run
         return _text_ranker(ranker, precision or _usual_precision(chosen_device))
     if isinstance(ranker.reads, FeatureVectors):
         return FeatureScorer(ranker, _normalisation(named.checkpoint))
@@ -49,9 +49,10 @@ def load(
 
 
 def _device(name: str | None) -> torch.device:
+    usual = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=device)
+        device = torch.device(name or usual)
+        torch.empty(0, device=device)  # which fails where the device is not there
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InputError(f"device {name!r} can't be used here: {reason}", option="device") from None
@@ -65,11 +66,9 @@ def _text_ranker(model: Ranker, precision: Precision) -> TextRanker:
 
 
 def _precision_of_run(checkpoint: Path) -> Precision:
-    """The precision of the run that a checkpoint lies in; whole where it lies in none."""
-    if len(checkpoint.parents) < 2:
-        return "32-true"
-    config = RunFolder(checkpoint.parents[1]).config
-    if not config.is_file():
+    """The precision of the run that a checkpoint lies in; ``32-true`` where it lies in none."""
+    run = RunFolder.of_checkpoint(checkpoint)
+    if run is None or not run.config.is_file():
         return "32-true"
     names: dict[str, Precision] = {
         "bf16": "bf16-mixed",
@@ -77,7 +76,8 @@ def _precision_of_run(checkpoint: Path) -> Precision:
         "bf16-mixed": "bf16-mixed",
         "16-mixed": "16-mixed",
     }
-    precision = (read_yaml(config) or {}).get("trainer", {}).get("precision")
+    config = read_yaml(run.config) or {}
+    precision = config.get("trainer", {}).get("precision")
     return names.get(str(precision), "32-true")
 
 
@@ -92,6 +92,7 @@ def _usual_precision(device: torch.device) -> Precision:
 
 def _normalisation(checkpoint: dict[str, Any]) -> Normalisation:
     """The normalisation that the data module of a run has kept."""
+    # The state of a data module lies under the name of its class.
     for state in checkpoint.values():
         if isinstance(state, dict) and "normalisation" in state:
             normalisation = Normalisation(state["normalisation"]["steps"])

@@ -6,9 +6,10 @@ Letters of shapes: S texts or pairs, L tokens of the longest, H the size of an e
 import copy
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,11 +21,12 @@ from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.kernels import use_plain
 from ltr.models.encoder.loading.pooling import Pooling
 from ltr.models.encoder.loading.pretrained import quiet
+from ltr.models.encoder.tower import Tower
 
 # onnx, onnxscript and onnxruntime are optional: they are imported inside functions.
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-CLOSE = 1e-4  # of scores and embeddings, to those of torch
+TOLERANCE = 1e-4  # by which scores and embeddings may differ from those of torch
 
 
 class Graph(nn.Module):
@@ -51,65 +53,110 @@ class Graph(nn.Module):
     ) -> Tensor:
         """Scores ``[S]`` or embeddings ``[S, H]`` of ``[S, L]``."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        inputs |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
         output = self.encoder(**inputs)
         if self.pooling is None:
-            scores: Tensor = output.logits[:, 0]
-            return scores
+            logits: Tensor = output.logits[:, 0]
+            return logits
         pooled = _pooled(output.last_hidden_state, attention_mask.unsqueeze(2), self.pooling)
+        # The head of a cross-encoder is a layer of torch, the modules of a tower are those of
+        # sentence-transformers, which hand on a dictionary.
         if len(self.head) == 1 and isinstance(self.head[0], nn.Linear):
-            found: Tensor = self.head[0](pooled).squeeze(1)
-            return found
+            scores: Tensor = self.head[0](pooled).squeeze(1)
+            return scores
         features = {"sentence_embedding": pooled}
-        for module in self.head:  # of sentence-transformers
+        for module in self.head:
             features = module(features)
         return features["sentence_embedding"]
 
 
-def _pooled(hidden: Tensor, real: Tensor, pooling: Pooling) -> Tensor:
+def _pooled(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
+    """``[S, H]`` of ``[S, L, H]``, where the mask ``[S, L, 1]`` is 0 for padding."""
     if pooling == "cls":
         return hidden[:, 0]
     if pooling == "max":
-        return hidden.masked_fill(real == 0, float("-inf")).amax(dim=1)
-    weights = real.to(hidden.dtype)
+        return hidden.masked_fill(mask == 0, float("-inf")).amax(dim=1)
+    weights = mask.to(hidden.dtype)
     return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
 
 
-def graphs(model: PairWiseBertRanker | DualEncoder) -> dict[str, tuple[Graph, Any, int]]:
-    """By the names of their files, without the ending: the graphs of a ranker, their tokenizers,
-    and their longest texts.
+class GraphPart(NamedTuple):
+    """A graph of a ranker, with what it takes to make its inputs.
+
+    Attributes:
+        graph: to be exported.
+        tokenizer: of transformers.
+        max_length: tokens of the longest text.
+    """
+
+    graph: Graph
+    tokenizer: Any
+    max_length: int
+
+
+def build_graphs(model: PairWiseBertRanker | DualEncoder) -> dict[str, GraphPart]:
+    """The graphs of a ranker, by the names of their files without the ending: ``model``, or
+    ``query`` and ``document`` for two towers.
     """
     if isinstance(model, PairWiseBertRanker):
-        pooling = None if model.has_own_head else model.encoder.pooling
-        head = [] if model.has_own_head else [model.head]
-        return {
-            "model": (
-                Graph(model.encoder.model, pooling, head),
-                model.tokenizer,
-                model.reads.max_length,
-            )
-        }
-    towers = (
-        {"query": model.query_tower, "document": model.doc_tower}
-        if len(model.towers) == 2
-        else {"model": model.doc_tower}
-    )
-    forms = {"query": model.reads.queries, "document": model.reads.docs}
-    forms["model"] = max(forms.values(), key=lambda form: form.max_length)
+        if model.has_own_head:
+            graph = Graph(model.encoder.model, None, [])
+        else:
+            graph = Graph(model.encoder.model, model.encoder.pooling, [model.head])
+        return {"model": GraphPart(graph, model.tokenizer, model.reads.max_length)}
+    queries = model.reads.queries
+    docs = model.reads.docs
+    if len(model.towers) == 1:
+        longest = max(queries.max_length, docs.max_length)
+        return {"model": _tower_graph(model.doc_tower, longest)}
     return {
-        name: (
-            Graph(tower.encoder.model, tower.encoder.pooling, list(tower.head)),
-            tower.tokenizer,
-            forms[name].max_length,
-        )
-        for name, tower in towers.items()
+        "query": _tower_graph(model.query_tower, queries.max_length),
+        "document": _tower_graph(model.doc_tower, docs.max_length),
     }
+
+
+def _tower_graph(tower: Tower, max_length: int) -> GraphPart:
+    graph = Graph(tower.encoder.model, tower.encoder.pooling, list(tower.head))
+    return GraphPart(graph, tower.tokenizer, max_length)
 
 
 def write_graph(file: Path, graph: Graph, tokenizer: Any) -> None:
     """Write a graph; an InputError if a package is missing, or onnxruntime makes other numbers of
     some texts than torch does.
     """
+    _check_packages()
+    example = _padded(tokenizer, [("a first text", "and a longer second one"), ("a", "b")])
+    names = [name for name in INPUTS if name in example]
+    rows = torch.export.Dim("rows")
+    columns = torch.export.Dim("columns", max=512)
+    with _quiet_exporter(), torch.no_grad():
+        torch.onnx.export(
+            graph,
+            kwargs={name: torch.from_numpy(example[name]) for name in names},
+            f=str(file),
+            input_names=names,
+            output_names=["output"],
+            dynamic_shapes={name: {0: rows, 1: columns} for name in names},
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+        # Other numbers of rows and columns than those of the example.
+        texts = _padded(
+            tokenizer,
+            [("one", "two three four"), ("five six seven", "eight"), ("nine", "ten " * 20)],
+        )
+        expected = graph(**{name: torch.from_numpy(texts[name]) for name in names}).numpy()
+    difference = float(np.abs(Session(file).output(texts) - expected).max())
+    is_close = difference <= TOLERANCE  # NaN is not
+    if not is_close:
+        raise InputError(
+            f"onnxruntime gives other numbers than torch for this model (by {difference:.1g}); export it to sentence-transformers"
+        )
+
+
+def _check_packages() -> None:
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
@@ -118,44 +165,22 @@ def write_graph(file: Path, graph: Graph, tokenizer: Any) -> None:
         raise InputError(
             f"ONNX needs the package {error.name}: pip install onnx onnxscript onnxruntime"
         ) from None
-    texts = _padded(tokenizer, [("a first text", "and a longer second one"), ("a", "b")])
-    names = [name for name in INPUTS if name in texts]
-    rows = torch.export.Dim("rows")
-    columns = torch.export.Dim("columns", max=512)
-    shapes = {name: {0: rows, 1: columns} for name in names}
-    levels = {
-        name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")
-    }
-    with warnings.catch_warnings(), torch.no_grad(), quiet():
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Inside the block the exporter and transformers say errors alone."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings(), quiet():
         warnings.simplefilter("ignore")
-        for name in levels:
-            logging.getLogger(name).setLevel(logging.ERROR)
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
         try:
-            torch.onnx.export(
-                graph,
-                kwargs={name: torch.from_numpy(texts[name]) for name in names},
-                f=str(file),
-                input_names=names,
-                output_names=["output"],
-                dynamic_shapes=shapes,
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-            )
+            yield
         finally:
-            for name, level in levels.items():
-                logging.getLogger(name).setLevel(level)
-        other = _padded(
-            tokenizer,
-            [("one", "two three four"), ("five six seven", "eight"), ("nine", "ten " * 20)],
-        )
-        expected = graph(**{name: torch.from_numpy(other[name]) for name in names}).numpy()
-    difference = float(np.abs(Session(file).output(other) - expected).max())
-    if not difference <= CLOSE:  # nor NaN
-        hint = "export it to sentence-transformers"
-        raise InputError(
-            f"onnxruntime gives other numbers than torch for this model (by {difference:.1g}); {hint}"
-        )
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 class Session:
@@ -165,19 +190,21 @@ class Session:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
+        options.log_severity_level = 3  # errors
         self._session = onnxruntime.InferenceSession(
             str(file), options, providers=["CPUExecutionProvider"]
         )
-        self._names = [one.name for one in self._session.get_inputs()]
+        self._names = [model_input.name for model_input in self._session.get_inputs()]
 
     def output(self, texts: dict[str, np.ndarray]) -> np.ndarray:
         """Scores ``[S]`` or embeddings ``[S, H]`` of padded texts."""
-        found: np.ndarray = self._session.run(
-            None, {name: texts[name].astype(np.int64) for name in self._names}
-        )[0]
-        return found
+        inputs = {name: texts[name].astype(np.int64) for name in self._names}
+        output: np.ndarray = self._session.run(None, inputs)[0]
+        return output
 
 
-def _padded(tokenizer: Any, pairs: Iterable[tuple[str, str]]) -> dict[str, np.ndarray]:
-    return dict(tokenizer(*zip(*pairs, strict=True), padding=True, return_tensors="np"))
+def _padded(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
+    """The inputs of a graph for pairs of texts."""
+    firsts = [first for first, _ in pairs]
+    seconds = [second for _, second in pairs]
+    return dict(tokenizer(firsts, seconds, padding=True, return_tensors="np"))

@@ -56,9 +56,7 @@ class TextRanker:
         self.model = model.eval()
         self.precision = precision
         reads = model.reads
-        assert isinstance(reads, JoinedPairs | ApartTexts), (
-            "load makes it of a ranker that reads texts"
-        )
+        assert isinstance(reads, JoinedPairs | ApartTexts), "the ranker must read texts"
         self.reads = reads
 
     @property
@@ -77,26 +75,25 @@ class TextRanker:
             InputError: for what is no pair of strings, or a query that leaves a cross-encoder no
                 room for a document.
         """
-        # each text is tokenised once
-        queries = dict[str, int]()
-        documents = dict[str, int]()
-        rows: list[tuple[int, int]] = []
+        # The distinct texts with their rows: each text is tokenised once.
+        row_of_query: dict[str, int] = {}
+        row_of_document: dict[str, int] = {}
+        query_rows: list[int] = []
+        doc_rows: list[int] = []
         for number, pair in enumerate(pairs):
             match pair:
                 case (str(query), str(document)):
-                    rows.append(
-                        (
-                            queries.setdefault(query, len(queries)),
-                            documents.setdefault(document, len(documents)),
-                        )
-                    )
+                    query_rows.append(row_of_query.setdefault(query, len(row_of_query)))
+                    doc_rows.append(row_of_document.setdefault(document, len(row_of_document)))
                 case _:
                     raise InputError(
                         f"each pair must be a query and a document, two strings, got {pair!r:.80} at {number}"
                     )
-        query_rows, doc_rows = np.array(rows, np.int64).reshape(-1, 2).T
-        texts = self.tokens(list(queries), "query"), self.tokens(list(documents), "document")
-        return self.score_rows(*texts, query_rows, doc_rows)
+        queries = self.tokens(list(row_of_query), "query")
+        docs = self.tokens(list(row_of_document), "document")
+        return self.score_rows(
+            queries, docs, np.array(query_rows, np.int64), np.array(doc_rows, np.int64)
+        )
 
     def rank(
         self, query: str, documents: Sequence[str], k: int | None = None
@@ -118,21 +115,29 @@ class TextRanker:
             )
         check_count(k)
         scores = self.score((query, document) for document in documents)
-        order = np.argsort(-scores, kind="stable")[:k].tolist()
-        return [RankedDocument(at, float(scores[at]), documents[at], str(at)) for at in order]
+        best_first = np.argsort(-scores, kind="stable")[:k].tolist()
+        return [
+            RankedDocument(place, float(scores[place]), documents[place], str(place))
+            for place in best_first
+        ]
 
     def tokens(self, texts: Sequence[str], side: Side) -> Tokens:
         """The tokens of texts as the ranker reads them on one side; an InputError for a query that
         is too long.
         """
-        tokens = Tokens.of(texts, self.reads.tokenizers[side == "document"])
-        if side == "query" and len(texts):
-            self.reads.check_queries([str(number) for number in range(len(texts))], texts, tokens)
+        query_tokenizer, doc_tokenizer = self.reads.tokenizers
+        if side == "document":
+            return Tokens.of(texts, doc_tokenizer)
+        tokens = Tokens.of(texts, query_tokenizer)
+        if len(texts):
+            ids = [str(place) for place in range(len(texts))]
+            self.reads.check_queries(ids, texts, tokens)
         return tokens
 
-    def stored(self, documents: TextTable) -> Tokens:
+    def stored_tokens(self, documents: TextTable) -> Tokens:
         """The tokens of documents as the ranker reads them, kept on disk."""
-        return TokenStore.open(documents, self.reads.tokenizers[1])
+        _, doc_tokenizer = self.reads.tokenizers
+        return TokenStore.open(documents, doc_tokenizer)
 
     def score_rows(
         self, queries: Tokens, docs: Tokens, query_rows: np.ndarray, doc_rows: np.ndarray
@@ -144,7 +149,7 @@ class TextRanker:
     @contextmanager
     def context(self) -> Iterator[None]:
         """Inside the block the model runs in the ranker's precision."""
-        half = HALF.get(self.precision)
+        half = HALF.get(self.precision)  # None for float32
         with torch.autocast(self.device.type, dtype=half, enabled=half is not None):
             yield
 
@@ -176,25 +181,30 @@ class FeatureScorer:
                 not finite.
         """
         reads = self.model.reads
-        given = np.asarray(features, np.float32)
-        assert isinstance(reads, FeatureVectors), "load makes it of a ranker that reads features"
-        if given.ndim != 2 or given.shape[1] > reads.n_features:
-            shape = f"[documents, features] with at most {reads.n_features} features"
-            raise InputError(f"features must be {shape}, got the shape {list(given.shape)}")
-        if not np.isfinite(given).all():
+        assert isinstance(reads, FeatureVectors), "the ranker must read features"
+        vectors = np.asarray(features, np.float32)
+        if vectors.ndim != 2 or vectors.shape[1] > reads.n_features:
+            raise InputError(
+                f"features must be [documents, features] with at most {reads.n_features} features, got the shape {list(vectors.shape)}"
+            )
+        if not np.isfinite(vectors).all():
             raise InputError(
                 "features must be finite, got NaN or infinity; a feature that is missing is 0"
             )
-        if not len(given):
+        n_docs = len(vectors)
+        if n_docs == 0:
             return np.empty(0, np.float32)
-        whole = np.zeros((len(given), reads.n_features), np.float32)
-        whole[:, : given.shape[1]] = given
-        device = next(self.model.parameters()).device
-        ones = torch.ones(1, len(given))
-        batch = RankingBatch(ones, ones.bool(), torch.zeros(1, dtype=torch.int64), ones.long())
-        batch = batch._replace(
-            features=torch.from_numpy(self.normalisation.of_list(whole)).unsqueeze(0)
+        padded = np.zeros((n_docs, reads.n_features), np.float32)
+        padded[:, : vectors.shape[1]] = vectors
+        # One list of all documents. Its labels and rows are placeholders, which no ranker reads.
+        batch = RankingBatch(
+            labels=torch.ones(1, n_docs),
+            mask=torch.ones(1, n_docs, dtype=torch.bool),
+            query_rows=torch.zeros(1, dtype=torch.int64),
+            doc_rows=torch.ones(1, n_docs, dtype=torch.int64),
+            features=torch.from_numpy(self.normalisation.of_list(padded)).unsqueeze(0),
         )
+        device = next(self.model.parameters()).device
         with torch.inference_mode(), in_eval_mode(self.model):
             batch = to_device(batch, device)
             scores: np.ndarray = self.model(batch).squeeze(0).float().cpu().numpy()

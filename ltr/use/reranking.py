@@ -14,20 +14,23 @@ from ltr.use.retriever import SearchableCorpus
 QUERIES = 1024  # searched for at once
 
 
-def ranked(ranker: TextRanker, query: str, documents: TextTable) -> list[RankedDocument]:
+def rank_table(ranker: TextRanker, query: str, documents: TextTable) -> list[RankedDocument]:
     """All documents for a query, best first; of equal scores the later id comes first, as in
     trec_eval.
     """
-    rows = np.zeros(len(documents), np.int64), np.arange(len(documents))
-    scores = ranker.score_rows(ranker.tokens([query], "query"), ranker.stored(documents), *rows)
-    best = QueryLists.from_rows(*rows, scores).best_first()
-    found = zip(best.doc_rows.tolist(), best.values.tolist(), strict=True)
-    return [
-        RankedDocument(row, score, documents.texts[row], documents.ids[row]) for row, score in found
-    ]
+    query_rows = np.zeros(len(documents), np.int64)
+    doc_rows = np.arange(len(documents))
+    scores = ranker.score_rows(
+        ranker.tokens([query], "query"), ranker.stored_tokens(documents), query_rows, doc_rows
+    )
+    best = QueryLists.from_rows(query_rows, doc_rows, scores).best_first()
+    ranking = []
+    for row, score in zip(best.doc_rows.tolist(), best.values.tolist(), strict=True):
+        ranking.append(RankedDocument(row, score, documents.texts[row], documents.ids[row]))
+    return ranking
 
 
-def reranked(
+def rerank(
     ranker: TextRanker, queries: TextTable, documents: TextTable, lists: QueryLists
 ) -> QueryLists:
     """Lists with the scores of a ranker as their values, best first; of equal scores the later id
@@ -42,36 +45,36 @@ def reranked(
 def scores_of(
     ranker: TextRanker, queries: TextTable, documents: TextTable, lists: QueryLists
 ) -> np.ndarray:
-    """The scores of the documents of lists, in their order; an InputError as :func:`reranked`."""
-    asked, found = (
-        TokenStore.open(*side)
-        for side in zip((queries, documents), ranker.reads.tokenizers, strict=True)
-    )
-    ranker.reads.check_queries(queries.ids, queries.texts, asked)
-    return ranker.score_rows(
-        asked, found, np.repeat(lists.query_rows, np.diff(lists.offsets)), lists.doc_rows
-    )
+    """The scores of the documents of lists, in their order; an InputError as :func:`rerank`."""
+    query_tokenizer, doc_tokenizer = ranker.reads.tokenizers
+    query_tokens = TokenStore.open(queries, query_tokenizer)
+    doc_tokens = TokenStore.open(documents, doc_tokenizer)
+    ranker.reads.check_queries(queries.ids, queries.texts, query_tokens)
+    query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))  # one for each document
+    return ranker.score_rows(query_tokens, doc_tokens, query_rows, lists.doc_rows)
 
 
-def lines(lists: QueryLists, queries: TextTable, documents: TextTable) -> Iterator[Ranked]:
+def run_lines(lists: QueryLists, queries: TextTable, documents: TextTable) -> Iterator[Ranked]:
     """The lines of a run file."""
     for query_row in lists.query_rows.tolist():
-        for doc, score in zip(*(one.tolist() for one in lists.of(query_row)), strict=True):
-            yield Ranked(queries.ids[query_row], documents.ids[doc], score)
+        doc_rows, scores = lists.of(query_row)
+        for doc_row, score in zip(doc_rows.tolist(), scores.tolist(), strict=True):
+            yield Ranked(queries.ids[query_row], documents.ids[doc_row], score)
 
 
-def searched_twice(
+def search_and_rerank(
     corpus: SearchableCorpus, second: TextRanker, query: str, depth: int
 ) -> list[RankedDocument]:
     """The ``depth`` documents that a search finds, in the order of a second ranker."""
     hits = corpus.search(query, depth)
-    return [
-        hits[one.place]._replace(score=one.score)
-        for one in second.rank(query, [hit.text for hit in hits])
-    ]
+    ranking = []
+    for ranked in second.rank(query, [hit.text for hit in hits]):
+        hit = hits[ranked.place]
+        ranking.append(hit._replace(score=ranked.score))
+    return ranking
 
 
-def lines_of_search(
+def search_run_lines(
     corpus: SearchableCorpus,
     queries: TextTable,
     k: int,
@@ -87,12 +90,14 @@ def lines_of_search(
         second: orders again the ``depth`` documents that are found for each; None: nothing does.
         depth: see ``second``.
     """
+    n_found = k if second is None else depth
     for begin in range(0, len(queries), QUERIES):
         rows = list(range(begin, min(begin + QUERIES, len(queries))))
-        scores, docs = corpus.search_all(
-            [queries.texts[row] for row in rows], k if second is None else depth
-        )
-        real = docs >= 0
-        found = QueryLists.from_rows(np.repeat(rows, real.sum(axis=1)), docs[real], scores[real])
-        best = found if second is None else reranked(second, queries, corpus.documents, found)
-        yield from lines(best.first(k), queries, corpus.documents)
+        texts = [queries.texts[row] for row in rows]
+        scores, docs = corpus.search_all(texts, n_found)
+        is_found = docs >= 0  # not -1, which stands where fewer were found
+        query_rows = np.repeat(rows, is_found.sum(axis=1))
+        lists = QueryLists.from_rows(query_rows, docs[is_found], scores[is_found])
+        if second is not None:
+            lists = rerank(second, queries, corpus.documents, lists)
+        yield from run_lines(lists.first(k), queries, corpus.documents)

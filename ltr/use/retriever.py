@@ -5,7 +5,7 @@ Letters of shapes: S texts, H the size of an embedding, Q queries, K documents f
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -66,7 +66,7 @@ class Retriever(TextRanker):
         """
         if isinstance(documents, str | Path):
             return SearchableCorpus(self, open_texts(str(documents), "document", "documents"))
-        return SearchableCorpus(self, listed(documents))
+        return SearchableCorpus(self, table_of_texts(documents))
 
     def search(
         self, query: str, documents: "SearchableCorpus | str | Path | Sequence[str]", k: int = 10
@@ -105,24 +105,23 @@ class SearchableCorpus:
             self.was_kept = False
             with retriever.context():
                 tokens = TokenStore.open(documents, form.tokenizer)
-                made = encode(tower, tokens, form, folder / FILE)
-            checked_sum(made, "embeddings")  # broken ones are not kept
+                embeddings = encode(tower, tokens, form, folder / FILE)
+            checked_sum(embeddings, "embeddings")  # broken ones are not kept
 
-        reads = [
+        # All that decides what the embeddings are.
+        identity = [
+            "embeddings-1",  # counts up when the file holds something else
+            digest_of_weights(tower),
             form.max_length,
             form.prompt,
             tower.encoder.pooling,
             str(tower.head),
             form.tokenizer.backend_tokenizer.to_str(),
-        ]
-        parts = [
-            "embeddings-1",
-            digest_of_weights(tower),
-            *reads,
             documents.key,
             retriever.precision,
         ]
-        folder = cached("embeddings", hashlib.sha256(json.dumps(parts).encode()).hexdigest(), build)
+        key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+        folder = cached("embeddings", key, build)
         self._index = DenseIndex.build(read_array(folder / FILE), model.similarity)
 
     def search(self, query: str, k: int = 10) -> list[RankedDocument]:
@@ -135,10 +134,11 @@ class SearchableCorpus:
         scores, rows = self.search_all([query], k)
         ids = self.documents.ids
         texts = self.documents.texts
-        found = zip(rows[0].tolist(), scores[0].tolist(), strict=True)
-        return [
-            RankedDocument(row, score, texts[row], ids[row]) for row, score in found if row >= 0
-        ]
+        ranking = []
+        for row, score in zip(rows[0].tolist(), scores[0].tolist(), strict=True):
+            if row >= 0:  # not -1, which stands where fewer were found
+                ranking.append(RankedDocument(row, score, texts[row], ids[row]))
+        return ranking
 
     def search_all(self, queries: Sequence[str], k: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Similarities ``[Q, K]`` float32 and documents ``[Q, K]`` int64 by row, best first.
@@ -148,14 +148,17 @@ class SearchableCorpus:
         check_count(k)
         if not len(queries):
             raise InputError("there must be at least one query to search for, got none")
-        return self._index.search(
-            self.retriever.encode(queries, "query"), min(k, len(self.documents))
-        )
+        embeddings = self.retriever.encode(queries, "query")
+        return self._index.search(embeddings, min(k, len(self.documents)))
 
 
-def listed(texts: Sequence[str]) -> TextTable:
+def table_of_texts(texts: Sequence[str]) -> TextTable:
     """A table of texts without ids: each has its place as its id."""
     digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
     width = len(str(len(texts)))  # ids sort as bytes, and shall sort as numbers
-    records = (Record(f"{at:0{width}}", text, f"document {at}") for at, text in enumerate(texts))
-    return TextTable.open(f"list {digest}", records, "document")
+
+    def records() -> Iterator[Record]:
+        for place, text in enumerate(texts):
+            yield Record(f"{place:0{width}}", text, f"document {place}")
+
+    return TextTable.open(f"list {digest}", records(), "document")

@@ -54,37 +54,39 @@ def score_lists(
         InputError: if the folder is there with other scores, or a query leaves a cross-encoder no
             room for a document.
     """
-    about = [
-        {"name": name, "weights": digest_of_weights(one.model), "precision": one.precision}
-        for name, one in teachers
-    ]
-    content = [about, collection.corpus.key, collection.queries.key, lists.digest(), PART]
-    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+    described = []
+    for name, ranker in teachers:
+        weights = digest_of_weights(ranker.model)
+        described.append({"name": name, "weights": weights, "precision": ranker.precision})
+    # All that decides what the scores are, and how they are cut into parts.
+    identity = [described, collection.corpus.key, collection.queries.key, lists.digest(), PART]
+    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     if folder.exists():
-        there = TeacherScores.open(folder, collection, "output")
-        if there.manifest.get("key") != key:
-            text = (
-                f"{folder}: there are scores of another teacher or other lists; name another folder"
+        existing = TeacherScores.open(folder, collection, "output")
+        if existing.manifest.get("key") != key:
+            raise InputError(
+                f"{folder}: there are scores of another teacher or other lists; name another folder",
+                option="output",
             )
-            raise InputError(text, option="output")
-        return there
+        return existing
     parts = folder.parent / f".{folder.name}.parts-{key}"
     parts.mkdir(parents=True, exist_ok=True)
     begins = range(0, len(lists.query_rows), PART)
     files = [parts / f"{number:06}.npy" for number in range(len(begins))]
     try:
-        for wait in (
-            False,
-            True,
-        ):  # first what is free, then what others have begun: one of them may have been killed
+        # First the parts that nobody holds. Then those that others have begun: a process that was
+        # killed lets go of its part.
+        for wait in (False, True):
             for file, begin in zip(files, begins, strict=True):
-                _score_part(teachers, collection, _cut(lists, begin), file, wait, folder)
+                _score_part(teachers, collection, _part_of(lists, begin), file, wait, folder)
         if not folder.exists():
             values = np.concatenate([np.load(file) for file in files])
-            TeacherScores(lists._replace(values=values), {"key": key, "teachers": about}).save(
-                folder, collection
+            scores = TeacherScores(
+                lists._replace(values=values), {"key": key, "teachers": described}
             )
-    except FileNotFoundError:  # another process has put the parts together, and removed them
+            scores.save(folder, collection)
+    except FileNotFoundError:
+        # Another process has put the parts together meanwhile, and removed their files.
         if not folder.exists():
             raise
     shutil.rmtree(parts, ignore_errors=True)
@@ -106,26 +108,30 @@ def lists_to_score(
     Raises:
         InputError: if the collection has none, or the folder holds none.
     """
-    judged = collection.judgements(split)
+    relevant = collection.judgements(split)
     if documents == "candidates":
         others = collection.pools(split, "documents").first(depth)
     elif documents == "bm25":
-        others = bm25_lists(collection, judged.query_rows, depth or 100)
+        others = bm25_lists(collection, relevant.query_rows, depth or 100)
     else:
-        others = MinedNegatives.open(negatives_in(Path(documents)), collection).lists().first(depth)
-    asked = np.isin(np.repeat(others.query_rows, np.diff(others.offsets)), judged.query_rows)
-    query_rows = np.repeat(others.query_rows, np.diff(others.offsets))[asked]
-    return judged.joined(
-        QueryLists.from_rows(query_rows, others.doc_rows[asked], others.values[asked])
+        negatives = MinedNegatives.open(negatives_in(Path(documents)), collection)
+        others = negatives.lists().first(depth)
+    query_rows = np.repeat(others.query_rows, np.diff(others.offsets))  # one for each document
+    is_of_split = np.isin(query_rows, relevant.query_rows)
+    others = QueryLists.from_rows(
+        query_rows[is_of_split], others.doc_rows[is_of_split], others.values[is_of_split]
     )
+    return relevant.joined(others)
 
 
-def _cut(lists: QueryLists, begin: int) -> QueryLists:
-    """Some of the queries with their documents."""
-    offsets = lists.offsets[begin : begin + PART + 1]
-    rows = slice(offsets[0], offsets[-1])
+def _part_of(lists: QueryLists, begin: int) -> QueryLists:
+    """The queries of the part that begins at one of them, with their documents."""
     query_rows = lists.query_rows[begin : begin + PART]
-    return QueryLists(query_rows, offsets - offsets[0], lists.doc_rows[rows], lists.values[rows])
+    offsets = lists.offsets[begin : begin + PART + 1]
+    documents = slice(offsets[0], offsets[-1])
+    return QueryLists(
+        query_rows, offsets - offsets[0], lists.doc_rows[documents], lists.values[documents]
+    )
 
 
 def _score_part(
@@ -136,18 +142,26 @@ def _score_part(
     wait: bool,
     folder: Path,
 ) -> None:
-    """Score a part into its file, which is whole or absent; nothing where another process has it,
-    or the folder is made.
+    """Score a part into its file, which is whole or absent.
+
+    Args:
+        teachers: the rankers.
+        collection: holds the texts.
+        part: the lists.
+        file: gets the scores; nothing is done where it is there.
+        wait: for another process that scores this part; else nothing is done.
+        folder: the folder of all scores; nothing is done where it is there.
     """
     if file.exists() or folder.exists():
         return
     with suppress(Timeout), FileLock(file.with_suffix(".lock"), timeout=-1 if wait else 0):
-        if file.exists() or folder.exists():
+        if file.exists() or folder.exists():  # since the lock was asked for
             return
         total = np.zeros(len(part.doc_rows), np.float64)
-        for one in teachers:
-            total += scores_of(one.ranker, collection.queries, collection.corpus, part)
+        for teacher in teachers:
+            total += scores_of(teacher.ranker, collection.queries, collection.corpus, part)
+        mean = (total / len(teachers)).astype(np.float32)
         temporary = file.with_suffix(".tmp")
-        with open(temporary, "wb") as opened:
-            np.save(opened, (total / len(teachers)).astype(np.float32))
+        with open(temporary, "wb") as stream:
+            np.save(stream, mean)
         temporary.rename(file)

@@ -497,7 +497,7 @@ def test_the_epoch_before_a_refresh_is_saved_whatever_it_costs(
     """Epochs of 6 steps. SIGTERM comes in the refresh before the third, which is left at once: two
     epochs are kept.
     """
-    monkeypatch.setattr("ltr.run.checkpoints.SHARE", 1e-9)
+    monkeypatch.setattr("ltr.run.checkpoints.MAX_SHARE_OF_TIME", 1e-9)
     args = configuration(tmp_path, collection_folder, backbone)
     refreshes = itertools.count(1)
     real = MinedNegatives.overlap

@@ -18,7 +18,7 @@ import yaml
 from ltr.__main__ import main
 from ltr.data.files import new_array
 from ltr.data.trec import read_qrels, read_run
-from ltr.run.log import speaking
+from ltr.run.log import route_messages
 from tests.conftest import QUIET
 
 
@@ -610,7 +610,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
 def test_a_log_that_finds_no_room_is_said_once(capsys):
-    with speaking(leads=True) as into:
+    with route_messages(is_rank_0=True) as into:
         into(FULL)
         for text in ("one", "two"):
             logging.getLogger("ltr.run").info(text)

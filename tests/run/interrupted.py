@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from lightning.pytorch import Callback
 
 from ltr.__main__ import main
 from tests.run.kills import start, waiting
@@ -12,6 +13,17 @@ from tests.run.resumes import (
     configured,
     write_world,
 )
+
+
+class StopAt(Callback):
+    """Asks training to stop after a step, once: a resume from a later checkpoint is not asked again."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *args) -> None:
+        if trainer.global_step == self.step:
+            trainer.should_stop = True
 
 
 @pytest.fixture(scope="module")

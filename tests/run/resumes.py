@@ -107,6 +107,7 @@ EARLY = {
     "class_path": "lightning.pytorch.callbacks.EarlyStopping",
     "init_args": {"monitor": "val/nDCG_exp@10", "mode": "max"},
 }
+STOP = {"class_path": "tests.run.interrupted.StopAt", "init_args": {"step": 4}}
 AVERAGE = {
     "class_path": "lightning.pytorch.callbacks.EMAWeightAveraging",
     "init_args": {"decay": 0.9},
@@ -171,6 +172,10 @@ VARIANTS = {
         "trainer.val_check_interval": 2,
         "trainer.min_epochs": 6,
         "trainer.max_epochs": 8,
+    },
+    "asked to stop at step 4, not before the second epoch": {
+        "trainer.callbacks": [STOP],
+        "trainer.min_epochs": 2,
     },
     "early stopping, accumulation": {
         "trainer.callbacks": [EARLY],
@@ -289,7 +294,7 @@ def copying(run: Path, target: Path) -> Iterator[list[Path]]:
 
     with (
         mock.patch("os.replace", watched),
-        mock.patch("ltr.run.checkpoints.SHARE", math.inf),
+        mock.patch("ltr.run.checkpoints.MAX_SHARE_OF_TIME", math.inf),
     ):  # each epoch is written
         yield copies
 

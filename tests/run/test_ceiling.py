@@ -9,7 +9,7 @@ from ltr.data.query_lists import LabelledList
 from ltr.data.sampling.plan import EvalBatches
 from ltr.metrics import RankingMetric
 from ltr.run.ceiling import ceiling
-from ltr.run.results import told_ceiling
+from ltr.run.results import ceiling_line
 from tests.conftest import write_collection
 from tests.run.measured import results
 
@@ -42,10 +42,10 @@ def test_the_ceiling_by_hand():
     )
     assert ceiling([RankingMetric("AP", empty="one")], pools)["AP"] == pytest.approx(2.5 / 4)
     assert ceiling(metrics, lists(([0, 0], []))) == {}
-    assert told_ceiling({"ceiling": {"AP": 0.5, "P@2": 1.0, "R": 0.5}}).endswith(
+    assert ceiling_line({"ceiling": {"AP": 0.5, "P@2": 1.0, "R": 0.5}}).endswith(
         "50.0% of the relevant documents; no ranker of them can reach more than AP 0.5000"
     )
-    assert told_ceiling({"ceiling": {"AP": 1.0, "R": 1.0}}) is None and told_ceiling({}) is None
+    assert ceiling_line({"ceiling": {"AP": 1.0, "R": 1.0}}) is None and ceiling_line({}) is None
 
 
 def test_a_pool_without_a_relevant_document_lowers_the_ceiling_of_a_test(

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from torch.utils.data import DataLoader
 
 from ltr.__main__ import main
 from ltr.losses import RankNetLoss
+from ltr.run.checkpoints import Best, Checkpoints, best_first
 from tests.run.interrupted import (
     _finished,
     _slow,
     _written,
 )
 from tests.run.kills import Child, start, torn, waiting
+from tests.run.plain import Plain
 from tests.run.resumes import (
     differences,
     outcome,
@@ -30,6 +34,7 @@ TRIED = (
     "the three best",
     "early stopping",
     "early stopping within epochs, not before the sixth",
+    "asked to stop at step 4, not before the second epoch",
     "a cross-encoder with dropout",
     "negatives mined every step, accumulation of 2, validation every 3",
     "negatives mined every 2 steps, the newest kept",
@@ -64,6 +69,48 @@ def test_the_comparison_sees_one_other_bit(world, tmp_path):
         )
         > 5
     )
+
+
+def test_the_best_are_the_highest_scores_and_of_equal_ones_the_earliest():
+    assert best_first({6: 0.5, 4: 0.7, 2: 0.5}) == [4, 2, 6]
+    assert Best("val/nDCG@10").sign == 1 and Best("val/swapped_pairs").sign == -1
+
+
+def test_a_second_fit_does_not_go_on_with_the_validation_that_ended_the_first(tmp_path):
+    """Its sanity check is no validation of a training, and saves nothing."""
+    saved = []
+
+    class Watched(Checkpoints):
+        def _save(self, trainer, moment):
+            saved.append(trainer.global_step)
+
+    class Failing(Plain):
+        def validation_step(self, batch, batch_idx):
+            if self.global_step:
+                raise RuntimeError("a validation of my own")
+
+    checkpoints = Watched(Best(monitor=None))
+
+    def fit(model, n_sanity):
+        trainer = Trainer(
+            default_root_dir=tmp_path,
+            callbacks=[checkpoints],
+            max_epochs=1,
+            num_sanity_val_steps=n_sanity,
+            logger=False,
+            enable_checkpointing=True,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            accelerator="cpu",
+        )
+        batches = DataLoader(torch.ones(3, 1))
+        trainer.fit(model, batches, DataLoader(torch.ones(1, 1)))
+
+    with pytest.raises(RuntimeError, match="my own"):
+        fit(Failing(), 0)
+    assert saved == []
+    fit(Plain(), 1)
+    assert saved == [3]
 
 
 def test_an_exception_leaves_the_checkpoint_before(world, tmp_path, monkeypatch):

@@ -298,6 +298,32 @@ def test_killed_between_the_two_files_of_the_first_validation(config):
     assert all(torch.equal(a, b) for a, b in zip(_weights("run"), _weights("whole"), strict=True))
 
 
+def test_a_checkpoint_lies_in_a_run_and_a_path_that_is_too_short_in_none():
+    assert RunFolder.of_checkpoint(Path("runs/a/checkpoints/best.ckpt")).path == Path("runs/a")
+    assert RunFolder.of_checkpoint(Path("checkpoints/best.ckpt")).path == Path()
+    assert RunFolder.of_checkpoint(Path("best.ckpt")) is None
+
+
+def test_the_steps_that_are_kept_are_those_of_files_with_a_number(tmp_path):
+    run = RunFolder(tmp_path)
+    run.checkpoints.mkdir()
+    for name in ("step=20.ckpt", "step=3.ckpt", "step=x.ckpt", "best.ckpt", ".step=4.ckpt.tmp"):
+        (run.checkpoints / name).touch()
+    assert run.kept_steps() == [3, 20]
+
+
+def test_what_a_killed_process_left_is_no_second_name_to_write_by(tmp_path):
+    """Killed between the two files of a validation, a run leaves its new best weights under the
+    name of the temporary file.
+    """
+    best = tmp_path / "best.ckpt"
+    temporary = tmp_path / ".checkpoint.tmp"
+    write_checkpoint({"global_step": 8}, best)
+    temporary.hardlink_to(best)
+    write_checkpoint({"global_step": 16}, temporary)
+    assert [torch.load(file)["global_step"] for file in (best, temporary)] == [8, 16]
+
+
 class _Clock:
     """A clock of its own: epochs of 50 s, and 10 s for each checkpoint."""
 
@@ -345,8 +371,8 @@ def test_new_best_weights_are_written_at_once(config, monkeypatch):
     clock = _Clock(monkeypatch)
     monkeypatch.setattr(
         Checkpoints,
-        "_rate",
-        lambda self, trainer: setattr(self, "_improved", trainer.global_step in (12, 24)),
+        "_note_score",
+        lambda self, trainer: setattr(self, "_best_is_due", trainer.global_step in (12, 24)),
     )
     monkeypatch.setattr(Checkpoints, "_keep_best", lambda *_: None)
     assert fit(config, "run", "--trainer.max_epochs", "6", *LONG) == 0
@@ -523,7 +549,7 @@ def test_best_is_the_best_with_any_number_kept(config, k, kept):
     assert fit(config, "run", "--trainer.max_epochs", "6", "--best.save_top_k", str(k)) == 0
     scores = {one["step"]: one["nDCG_exp@10"] for one in metrics("run")["validations"]}
     ranked = sorted(scores, key=lambda step: (-scores[step], step))
-    assert RunFolder("run").steps() == sorted(ranked[:kept])
+    assert RunFolder("run").kept_steps() == sorted(ranked[:kept])
     assert Path("run/checkpoints/best.ckpt").exists() == (k != 0)
     if k:
         assert loaded("run", "best")["global_step"] == ranked[0]

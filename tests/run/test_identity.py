@@ -7,7 +7,7 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.errors import InputError
-from ltr.run.identity import check_same, identity, of_ranker
+from ltr.run.identity import check_same, identity, ranker_options
 from tests.run.resumes import configured
 from tests.run.test_folder import config, fit, told  # noqa: F401  # a fixture and helpers
 
@@ -47,7 +47,7 @@ def test_an_identity_names_what_decides_and_leaves_out_what_does_not():
         "trainer.accumulate_grad_batches": 1,
         "trainer.overfit_batches": 0,
     }
-    assert of_ranker(identity(CONFIG)) == {
+    assert ranker_options(identity(CONFIG)) == {
         "model.ranker.class_path": "ltr.models.DualEncoder",
         "model.ranker.backbone": "bert",
     }
@@ -140,7 +140,7 @@ def test_pooling_length_and_prompts_of_text_rankers_decide(tmp_path):
         other = yaml.safe_load(yaml.safe_dump(base))
         other["model"]["ranker"]["init_args"][name] = value
         with pytest.raises(InputError, match=f"model.ranker.{name}"):
-            check_same(of_ranker(identity(other)), of_ranker(identity(base)), "x", "do")
+            check_same(ranker_options(identity(other)), ranker_options(identity(base)), "x", "do")
     quick = yaml.safe_load(yaml.safe_dump(base))
     quick["model"]["ranker"]["init_args"]["encoder"] = {
         "max_tokens": 4096,

@@ -3,29 +3,15 @@
 import inspect
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from torch.utils.data import DataLoader
 
 from ltr.run import lightning_internals as internals
-from ltr.run.progress import Moment, settle
-
-
-class Plain(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-
-    def training_step(self, batch, batch_idx):
-        return self.layer(batch).sum()
-
-    def validation_step(self, batch, batch_idx):
-        pass
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+from ltr.run.progress import Moment, set_counters
+from tests.run.plain import Plain
 
 
 class Asks(Callback):
@@ -58,7 +44,8 @@ class Asks(Callback):
         self.after_epoch.append((internals.epoch_is_whole(trainer), internals.may_stop(trainer)))
         self.states = internals.callback_states(trainer)
         self.checkpoint = internals.dump_checkpoint(trainer)
-        settle(self.checkpoint, Moment.EPOCH_END)  # it has the counters that settle sets
+        # It has the counters that are set.
+        set_counters(self.checkpoint, Moment.EPOCH_END)
 
 
 def test_each_says_what_it_means(tmp_path):

@@ -19,6 +19,7 @@ from wandb.proto import wandb_internal_pb2 as records
 from ltr.__main__ import main
 from ltr.compare.runs import experiments
 from ltr.errors import InputError
+from ltr.run.loggers import _name_parts
 from tests.conftest import write_letor
 from tests.run.resumes import BASE
 
@@ -330,3 +331,16 @@ def test_an_offline_folder_stands_for_its_run(tmp_path):
     (run / "wandb/offline-run-20261122_101010-abcd").mkdir(parents=True)
     (one,) = experiments([str(run / "wandb/offline-run-20261122_101010-abcd")])
     assert one.runs[0].folder == run
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("/a/runs/loss/triplet/seed=3", ("loss", "triplet", "seed=3")),
+        ("/runs/a/runs/b", ("b",)),
+        ("/runs/a/runs", ("a", "runs")),
+        ("/a/b/c/d/e", ("c", "d", "e")),
+    ],
+)
+def test_a_run_is_named_by_its_place_below_runs(folder, name):
+    assert _name_parts(Path(folder)) == name

@@ -12,7 +12,7 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.run import checkpoints
-from ltr.run.signals import NAMES, _tell
+from ltr.run.signals import NAMES, _write_to_terminal
 from tests.run.interrupted import (
     _finished,
     _slow,
@@ -182,19 +182,19 @@ def test_a_signal_while_the_end_of_an_epoch_is_looked_at_waits_for_a_step(
     decided not to write.
     """
     changes = changes | {"trainer.max_epochs": 4, "last.every_n_steps": 500, "best.monitor": None}
-    ends = checkpoints._ends
+    is_complete = checkpoints._is_complete
     asked = []
 
     def ends_and_signals(trainer):
-        answer = ends(trainer)
+        answer = is_complete(trainer)
         if trainer.global_step >= 9 and not asked:
             asked.append(trainer.global_step)
             os.kill(os.getpid(), signal.SIGTERM)
         return answer
 
     with monkeypatch.context() as patch:
-        patch.setattr("ltr.run.checkpoints.SHARE", 1e-9)
-        patch.setattr("ltr.run.checkpoints._ends", ends_and_signals)
+        patch.setattr("ltr.run.checkpoints.MAX_SHARE_OF_TIME", 1e-9)
+        patch.setattr("ltr.run.checkpoints._is_complete", ends_and_signals)
         run = tmp_path / "stopped/run"
         assert main(start(run, _written(world, run.parent, **changes))) == 143
     assert (
@@ -233,7 +233,7 @@ def test_a_signal_is_told_only_where_somebody_reads(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("os.write", closed)
         patch.setattr("os.dup2", lambda source, target: redirected.append(target))
-        _tell("saving")
+        _write_to_terminal("saving")
     assert redirected == [1, 2]
 
 

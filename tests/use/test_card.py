@@ -1,5 +1,9 @@
 """The model card."""
 
+from pathlib import Path
+
+from ltr.use.card import card
+
 
 def test_a_card_says_what_it_is(exported):
     folder, _, _ = exported
@@ -22,3 +26,13 @@ def test_a_card_says_what_it_is(exported):
     exec(code, found)  # noqa: S102  # the card's own
     assert len(found["scores"]) == 2
     assert "Training" not in (folder / "to-bert/README.md").read_text(), "nothing is known of it"
+
+
+def test_a_model_of_the_hub_was_not_trained_by_a_run_in_the_working_directory(
+    retriever, tmp_path, monkeypatch
+):
+    """The name of a model is no path, though ``owner/name`` looks like one."""
+    (tmp_path / "config.yaml").write_text("model: {lr: 0.1}\n")
+    monkeypatch.chdir(tmp_path)
+    text = card(Path("owner/name"), "sentence-transformers", retriever.model)
+    assert "# A dual encoder trained with ltr" in text and "## Training" not in text

@@ -8,7 +8,7 @@ from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
 from ltr.models import PairWiseBertRanker
 from ltr.use.rankers import TextRanker
-from ltr.use.reranking import lines_of_search, reranked, searched_twice
+from ltr.use.reranking import rerank, search_and_rerank, search_run_lines
 from tests.use.runs import trained_on_texts
 
 
@@ -16,15 +16,15 @@ def test_a_second_ranker_orders_what_was_found(retriever, backbone, collection_f
     second = TextRanker(PairWiseBertRanker(backbone, max_length=24))
     corpus = retriever.corpus(collection_folder)
     found = corpus.search("w3 w4", 6)
-    again = searched_twice(corpus, second, "w3 w4", 6)
+    again = search_and_rerank(corpus, second, "w3 w4", 6)
     assert {one.id for one in again} == {one.id for one in found}
     assert [one.score for one in again] == sorted(
         second.score([("w3 w4", one.text) for one in found]).tolist(), reverse=True
     )
     queries = open_collection(str(collection_folder)).queries
-    lines = list(lines_of_search(corpus, queries, 4, second, depth=6))
+    lines = list(search_run_lines(corpus, queries, 4, second, depth=6))
     asked = [line for line in lines if line.query == queries.ids[7]]
-    expected = searched_twice(corpus, second, queries.texts[7], 6)[:4]
+    expected = search_and_rerank(corpus, second, queries.texts[7], 6)[:4]
     assert [line.doc for line in asked] == [one.id for one in expected] and len(lines) == 4 * len(
         queries
     )
@@ -54,7 +54,7 @@ def test_a_run_is_ranked_again(tmp_path, collection_folder, backbone):
 def test_lists_ranked_again_are_best_first(backbone, collection_folder):
     collection = open_collection(str(collection_folder))
     ranker = TextRanker(PairWiseBertRanker(backbone, max_length=24))
-    found = reranked(ranker, collection.queries, collection.corpus, collection.candidates["test"])
+    found = rerank(ranker, collection.queries, collection.corpus, collection.candidates["test"])
     assert sorted(found.doc_rows) == sorted(collection.candidates["test"].doc_rows)
     for query in found.query_rows.tolist():
         rows, scores = found.of(query)

@@ -136,4 +136,4 @@ def test_a_corpus_that_is_not_finite_is_refused(retriever):
 
 
 def open_texts_of(texts):
-    return module.listed(texts)
+    return module.table_of_texts(texts)
