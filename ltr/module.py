@@ -201,7 +201,7 @@ class RankerModule(LightningModule):
         """Labels are scores: refuse a loss that would take them for grades, and documents of other
         queries.
         """
-        if not self.loss.takes_scores:
+        if not self.loss.takes_teacher_scores:
             raise InputError(
                 f"{type(self.loss).__name__} takes grades as labels, and they are scores",
                 option="loss",

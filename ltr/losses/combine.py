@@ -53,7 +53,7 @@ class WeightedSum(Loss):
             not_negative("weights", weight)
         self.losses: Iterable[Loss] = nn.ModuleList(losses)  # type: ignore[assignment]  # it forgets the class of its modules
         self.takes_margin = any(loss.takes_margin for loss in losses)
-        self.takes_scores = all(loss.takes_scores for loss in losses)
+        self.takes_teacher_scores = all(loss.takes_teacher_scores for loss in losses)
         self.tells_grades = any(loss.tells_grades for loss in losses)
 
     def forward(

@@ -31,7 +31,7 @@ class MarginMSELoss(Loss):
         tensor(1.)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def forward(
         self,
@@ -72,7 +72,7 @@ class KLDivergenceLoss(Loss):
         tensor(0.)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def __init__(self, temperature: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
@@ -119,7 +119,7 @@ class ADRMSELoss(Loss):
         tensor(0.2039)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def __init__(self, temperature: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)

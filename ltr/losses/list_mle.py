@@ -29,7 +29,7 @@ class ListMLELoss(Loss):
         tensor(1.7918)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def forward(
         self,

@@ -120,7 +120,7 @@ class ListNetLoss(Loss):
         tensor(0.6931)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def __init__(
         self, kind: Kind = "ce", temperature: float = 1.0, reduction: Reduction = "mean"

@@ -27,13 +27,13 @@ class Loss(nn.Module):
 
     Attributes:
         takes_margin: whether it uses the margin of a batch.
-        takes_scores: whether labels may be the scores of a teacher, of any sign; else they are
+        takes_teacher_scores: whether labels may be the scores of a teacher, of any sign; else they are
             grades, and 0 is irrelevant.
         tells_grades: whether two labels above 0 are told apart; else every one is relevant.
     """
 
     takes_margin: bool = False
-    takes_scores: bool = False
+    takes_teacher_scores: bool = False
     tells_grades: bool = True
 
     def __init__(self, reduction: Reduction = "mean") -> None:

@@ -49,7 +49,7 @@ class MarginRankingLoss(Loss):
     """
 
     takes_margin = True
-    takes_scores = True
+    takes_teacher_scores = True
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class RankNetLoss(Loss):
         tensor(0.6931)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class MSELoss(Loss):
         tensor(2.)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def forward(
         self,

@@ -54,7 +54,7 @@ class DenseIndex:
         self.probes = probes
         self.count, self.dimension = docs.shape
         self._docs = docs  # [D, H] for Flat
-        self._prepare = partial(similarity.prepared, centre=centre)
+        self._prepare = partial(similarity.prepare, centre=centre)
 
     def __len__(self) -> int:
         return self.count
@@ -104,7 +104,7 @@ class DenseIndex:
         if factory != "Flat":
             docs = FaissIndex.build(
                 embeddings,
-                partial(similarity.prepared, centre=centre),
+                partial(similarity.prepare, centre=centre),
                 factory,
                 squared=similarity.by_distance,
                 probes=probes,
@@ -159,6 +159,6 @@ def best_first(
     """Found documents ``[Q, k]`` in order, by the scores of the similarity; of equal ones the
     larger row first.
     """
-    scores = similarity.of_search(scores)
+    scores = similarity.scores_from_search(scores)
     scores, rows = unkeyed(keys(scores, rows).sort(dim=1, descending=True).values)
     return scores.numpy(), rows.numpy()

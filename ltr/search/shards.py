@@ -126,7 +126,7 @@ class Shards:
         for span in spans(len(own), DOCS):
             some = own[span]
             both[some] = np.stack(
-                self.similarity.of_pairs(queries[at[some]], self._docs[places[some]]), axis=1
+                self.similarity.score_pairs(queries[at[some]], self._docs[places[some]]), axis=1
             )
         assert sum(of_all(len(own))) == len(doc_rows), "every document of a pair is in one share"
         scores, distances = summed(both).T.copy()
