@@ -250,7 +250,7 @@ class RankerModule(LightningModule):
             self._check_soft_labels()
         if data.corpus is not None and isinstance(self.ranker, DualEncoder):
             data.corpus.check(
-                self.ranker.dim, {metric.measure: metric.measured.k for metric in self.measures}
+                self.ranker.dim, {metric.measure: metric.formula.k for metric in self.measures}
             )
 
     def _check_soft_labels(self) -> None:

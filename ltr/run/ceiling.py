@@ -23,7 +23,7 @@ def ceiling(metrics: Sequence[RankingMetric], pools: EvalBatches) -> dict[str, f
     Returns:
         By metric; empty where no list has anything to find.
     """
-    measured = {metric.measure: metric for metric in metrics if metric.measured.by_rank}
+    measured = {metric.measure: metric for metric in metrics if metric.formula.by_rank}
     measured |= {"R": RankingMetric("R")}
     values: dict[str, list[torch.Tensor]] = {name: [] for name in measured}
     for batch in (without_content(lists) for lists in pools.batches if lists):

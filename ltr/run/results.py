@@ -207,7 +207,7 @@ class RunWriter(Callback):
         return _numbers(trainer, prefix) | {
             "conventions": {metric.measure: metric.convention for metric in pl_module.measures},
             "lower_is_better": [
-                metric.measure for metric in pl_module.measures if metric.measured.lower_is_better
+                metric.measure for metric in pl_module.measures if metric.formula.lower_is_better
             ],
             **data.conventions(),
             "evaluated": data.evaluated(split),

@@ -23,7 +23,7 @@ METRICS = {
 def measured(metric, grades, k):
     """Of grades by rank, in their own precision."""
     ideal = grades.sort(dim=1, descending=True).values
-    return METRICS[metric](k).of(SimpleNamespace(grades=grades, ideal=ideal))
+    return METRICS[metric](k).per_query(SimpleNamespace(grades=grades, ideal=ideal))
 
 
 def random_list(seed, n=9):
