@@ -29,7 +29,7 @@ from ltr.losses.ranked import (
 )
 from ltr.pairs.blocks import sum_in_blocks
 from ltr.pairs.choices import PairChoice, check_pairs
-from ltr.pairs.choose import partners
+from ltr.pairs.choose import find_partners
 from ltr.pairs.lists import check_lists, relevant_and_not, two_labels
 
 Scheme = Literal["ndcg1", "ndcg2", "ndcg2++"]
@@ -308,7 +308,7 @@ def _chosen(pairs: ChosenPairs, ranked: Ranked) -> Wins | None:
             chosen[:, span, span.start :],
             chosen[:, span.start :, span].transpose(1, 2),
         )
-    key_r, name_r = partners(ranked.scores, ranked.labels, ranked.real, pairs)
+    key_r, name_r = find_partners(ranked.scores, ranked.labels, ranked.real, pairs)
     return lambda span: (
         of_i(key_r, span) == of_j(name_r, span),
         of_j(key_r, span) == of_i(name_r, span),

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ltr.errors import not_negative, one_of, positive
 from ltr.losses.loss import Loss, Reduction
-from ltr.pairs import Name, Pairs, check_pairs, hinge, mean_over_pairs, squared_hinge
+from ltr.pairs import Pairs, PairsName, check_pairs, hinge, mean_over_pairs, squared_hinge
 
 Targets = Literal["hard", "soft"]
 Mode = Literal["shift", "scale"]
@@ -59,7 +59,7 @@ class MarginRankingLoss(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        check_pairs(pairs, get_args(Name))
+        check_pairs(pairs, get_args(PairsName))
         self.margin = not_negative("margin", margin)
         self.pairs = pairs
         self.squared = squared
@@ -160,7 +160,7 @@ class RankNetLoss(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        check_pairs(pairs, get_args(Name))
+        check_pairs(pairs, get_args(PairsName))
         one_of(get_args(Targets), targets=targets)
         self.sigma = positive("sigma", sigma)
         self.pairs = pairs
