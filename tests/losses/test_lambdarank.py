@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from ltr import metrics
+from ltr.errors import InputError
 from ltr.losses import LambdaLoss, LambdaRankLoss
 from ltr.losses.ranked import rank_lists, swap_weights
 from ltr.pairs import blocks
@@ -141,7 +142,9 @@ def test_bad_options_are_refused():
         LambdaRankLoss("precision")
     with pytest.raises(ValueError, match="k must be at least 1"):
         LambdaRankLoss(k=0)
-    with pytest.raises(ValueError, match="grades up to max_grade=4, got 5"):
+    with pytest.raises(
+        InputError, match=r"grades up to max_grade=4, got 5; raise it \(option max_grade\)"
+    ):
         LambdaRankLoss(metric="err")(torch.zeros(1, 2), torch.tensor([[5.0, 0.0]]))
     with pytest.raises(ValueError, match="scheme must be"):
         LambdaLoss("ndcg3")
