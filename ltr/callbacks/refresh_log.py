@@ -61,7 +61,7 @@ class RefreshLog:
                 shown = examples(negatives, collection, judged)
                 margin = module.margin if isinstance(module.margin, FromDistance) else None
                 rows = [
-                    [*one, margin and round(margin.of(torch.tensor(one[-1])).item(), 4)]
+                    [*one, margin and round(margin.margin_at(torch.tensor(one[-1])).item(), 4)]
                     for one in shown
                 ]
                 import wandb  # here, not above: it takes a second, which every command would
