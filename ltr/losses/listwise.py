@@ -72,8 +72,9 @@ class SoftmaxLoss(Loss):
     ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         # Less the highest of the row: a log-sum-exp of large scores would lose the digits of their
-        # gaps.
-        scores = (scores - scores.detach().amax(dim=1, keepdim=True)) / self.temperature
+        # gaps. Padding has the score 0, which may be far above all others, and keeps it.
+        highest = scores.detach().masked_fill(~mask, -1e30).amax(dim=1, keepdim=True)
+        scores = ((scores - highest) / self.temperature).masked_fill(~mask, 0.0)
         relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
         learns = has_signal_b.unsqueeze(1)
         # [B, N, N], or [B, 1, N] where it is the same for every i: s_j + m_ij.
