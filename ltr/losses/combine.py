@@ -78,9 +78,12 @@ class WeightedSum(Loss):
 
 def _larger_margin(one: float | Tensor, other: float | Tensor) -> float | Tensor:
     """The larger of two margins pair by pair, in the shape that can tell their pairs apart."""
-    if not isinstance(one, Tensor) and not isinstance(other, Tensor):
+    if isinstance(one, Tensor):
+        like = one
+    elif isinstance(other, Tensor):
+        like = other
+    else:
         return max(one, other)
-    like = one if isinstance(one, Tensor) else other
     tensors = [torch.as_tensor(margin).to(like) for margin in (one, other)]
     # [B, N] is per less relevant document: beside [B, N, N], the last of its three dimensions.
     if max(tensor.ndim for tensor in tensors) == 3:

@@ -130,7 +130,7 @@ class _InParts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient_b: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        scaled = []
+        scaled: list[Tensor | None] = []
         for gradient in ctx.saved_tensors:
             if gradient is None:
                 scaled.append(None)
