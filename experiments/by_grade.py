@@ -33,7 +33,7 @@ def counted(run: Run, collection: Collection, least: float) -> tuple[Counter[flo
             gains = [grade if grade is not None and grade >= least else 0.0 for grade in top]
             order = torch.arange(len(gains), 0, -1.0).unsqueeze(0)
             lists = RankedLists(order, torch.tensor([gains]), ideal=torch.tensor([ideal.tolist()]))
-            values.append(NDCG(DEPTH).of(lists).item())
+            values.append(NDCG(DEPTH).per_query(lists).item())
     return counts, float(np.mean(values))
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 
 class Texts(NamedTuple):
-    """S tokenised texts laid end to end, without padding; an encoder that needs padding makes it
-    inside.
+    """S tokenised texts laid end to end, without padding: T tokens in all.
+
+    An encoder that needs padding makes it inside.
 
     Attributes:
         ids: ``[T]`` int64, token ids with the special tokens.
@@ -25,24 +26,25 @@ class Texts(NamedTuple):
     type_ids: Tensor | None = None
 
     def keys(self) -> Tensor:
-        r"""``[S]`` int64: equal for texts of equal ids, and for others with a probability of about
-        :math:`2^{-64}` a pair.
+        r"""``[S]`` int64, one key per text. Texts of equal ids have equal keys; two other texts have
+        equal keys with a probability of about :math:`2^{-64}`.
 
-        They are :math:`\sum_t (x_{st} + 1)\, w_t \bmod 2^{64}`, with odd numbers :math:`w_t` that
+        A key is :math:`\sum_t (x_{st} + 1)\, w_t \bmod 2^{64}`, with odd numbers :math:`w_t` that
         are the same in every process.
         """
         device = self.ids.device
         longest = int(self.lengths.max()) if len(self.lengths) else 0
+        # A fixed seed, so that every process draws the same weights; odd, so that a product modulo
+        # 2^64 loses no bit of the token's id.
         generator = torch.Generator().manual_seed(0)
-        weights = (torch.randint(-(2**62), 2**62, (longest,), generator=generator) * 2 + 1).to(
-            device
-        )
-        begin = self.lengths.cumsum(0) - self.lengths
-        text = torch.arange(len(self.lengths), device=device).repeat_interleave(self.lengths)
-        place = torch.arange(len(self.ids), device=device) - begin[text]
-        return torch.zeros_like(self.lengths).index_add_(
-            0, text, (self.ids.long() + 1) * weights[place]
-        )
+        halves = torch.randint(-(2**62), 2**62, (longest,), generator=generator)
+        weights = (halves * 2 + 1).to(device)
+        # Of each text its first token; of each token its text, and its place in that text.
+        begin_s = self.lengths.cumsum(0) - self.lengths
+        text_t = torch.arange(len(self.lengths), device=device).repeat_interleave(self.lengths)
+        place_t = torch.arange(len(self.ids), device=device) - begin_s[text_t]
+        product_t = (self.ids.long() + 1) * weights[place_t]
+        return torch.zeros_like(self.lengths).index_add_(0, text_t, product_t)
 
 
 class RankingBatch(NamedTuple):
@@ -89,8 +91,7 @@ class RankingBatch(NamedTuple):
 
 
 class ScoredLists(NamedTuple):
-    """What a loss, a margin policy and a callback see of a training batch: R rows of up to C
-    documents.
+    """A training batch as a loss, a margin policy and a callback see it: R rows of up to C documents.
 
     A row is a query, or an anchor of a batch of groups; a column is a document of its list.
 
@@ -99,15 +100,17 @@ class ScoredLists(NamedTuple):
         labels: ``[R, C]`` float, relevance grades.
         mask: ``[R, C]`` bool, True for a document, False for padding and for what a row must not be
             compared with.
-        distances: ``[R, C]`` float, distance of each document to its row. Whole if the margin
-            policy wants distances and the ranker is a dual encoder: that in the index for the mined
-            negatives of a list, and that of the two embeddings, without gradient, for all others.
-            Otherwise as in the batch, and None with in-batch lists.
+        distances: ``[R, C]`` float, distance of each document to its row. If the margin policy
+            wants distances and the ranker is a dual encoder, every document has one: a mined
+            negative of the row's own list its distance in the index, any other the distance of the
+            two embeddings, without gradient. Otherwise they are those of the batch, or None with
+            in-batch lists.
         embeddings: ``[R, C, H]`` float, the documents' representations, finite at the padding;
             ``[1, C, H]`` where all rows share their documents; None where the ranker gives none.
         queries: ``[R, H]`` float, the rows' representations; None where the ranker gives none.
-        frozen: rows and documents, as ``queries`` and ``embeddings``, by the margin policy's frozen
-            encoder; None without one.
+        frozen: the representations by the margin policy's frozen encoder: first those of the rows,
+            shaped as ``queries``, then those of the documents, shaped as ``embeddings``. None
+            without such an encoder.
         shared: whether these are the lists of all processes, the same in each.
     """
 

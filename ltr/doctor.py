@@ -184,7 +184,7 @@ def check_search(factory: str) -> Finding:
     docs[1::100] = docs[::100]
     what = f"search, {factory}"
     uses = _device("cuda" if torch.cuda.is_available() else "cpu")
-    prepare = partial(similarity_of("dot").prepared, centre=None)
+    prepare = partial(similarity_of("dot").prepare, centre=None)
     why = ""
     try:
         if factory == "Flat":

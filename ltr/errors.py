@@ -1,5 +1,6 @@
-"""The one exception for what the user can mend: a file, an option, a shape of data; and checks of
-options.
+"""The exception for what the user can mend: a file, an option, a shape of data.
+
+Beside it the checks of options: each raises that exception unless its name holds of the value.
 """
 
 from collections.abc import Collection
@@ -23,12 +24,16 @@ class InputError(ValueError):
         self.option = option
 
     def __str__(self) -> str:
-        return self.message if self.option is None else f"{self.message} (option {self.option})"
+        if self.option is None:
+            return self.message
+        return f"{self.message} (option {self.option})"
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, by its number, ended the program. Lightning cleans up after it as after
-    Ctrl-C.
+    """A signal, SIGTERM or SIGHUP, ended the program. Lightning cleans up as after Ctrl-C.
+
+    Args:
+        number: of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -36,20 +41,19 @@ class Terminated(KeyboardInterrupt):
         self.number = number
 
 
-def at_least(least: int, **options: int | None) -> None:
-    """Raise an InputError for an option that is smaller; None is allowed."""
+def at_least(minimum: int, **options: int | None) -> None:
+    """Raise an InputError for an option below the minimum; None is allowed."""
     for name, value in options.items():
-        if value is not None and value < least:
-            raise InputError(f"{name} must be at least {least}, got {value}", option=name)
+        if value is not None and value < minimum:
+            raise InputError(f"{name} must be at least {minimum}, got {value}", option=name)
 
 
 def one_of(known: Collection[object], **options: object) -> None:
-    """Raise an InputError for an option that has another value."""
+    """Raise an InputError for an option whose value is not a known one."""
     for name, value in options.items():
         if value not in known:
-            raise InputError(
-                f"{name} must be one of {', '.join(map(str, known))}, got {value!r}", option=name
-            )
+            choices = ", ".join(map(str, known))
+            raise InputError(f"{name} must be one of {choices}, got {value!r}", option=name)
 
 
 def positive(option: str, value: float) -> float:

@@ -1,13 +1,13 @@
 """Ranking metrics over padded lists, one value per query, as trec_eval and LETOR count them.
 
-A measure is one class here. Letters of shapes: b row (one query), n rank or column, m column of
-``ideal``. A query with nothing to find gives NaN: :class:`RankingMetric` says what becomes of it.
+A measure is one class here. A query with nothing to find gives NaN: :class:`RankingMetric` says
+what becomes of it. Letters of shapes: b row (one query), n rank or column, m column of ``ideal``.
 """
 
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -21,6 +21,19 @@ from ltr.pairs.lists import check_shapes
 Empty = Literal["skip", "zero", "one"]
 
 
+class PairCounts(NamedTuple):
+    """How many pairs (i, j) of each list have y_i > y_j, ``[B]`` int64 each."""
+
+    all: Tensor
+    swapped: Tensor  # those with s_j > s_i
+    tied: Tensor  # those with s_j = s_i
+
+    @property
+    def concordant(self) -> Tensor:
+        """Those with s_i > s_j."""
+        return self.all - self.swapped - self.tied
+
+
 class RankedLists:
     """Lists to be measured: what the measures share is computed once, when the first of them asks.
 
@@ -28,8 +41,8 @@ class RankedLists:
         scores: ``[B, N]``, compared as float32 (trec_eval stores them so).
         labels: ``[B, N]`` grades, 0 for unjudged; by rank a grade below 0 counts as 0 (trec_eval).
         mask: ``[B, N]`` bool, True for a ranked document; None means no padding.
-        ties: ``[B, N]``, of equal scores the larger one of these comes first (trec_eval: the later
-            document id); None keeps the order of the columns.
+        ties: ``[B, N]``, of two equal scores the one with the larger number here comes first
+            (trec_eval: the later document id); None keeps the order of the columns.
         ideal: ``[B, M]``, the grades of every relevant document of the query, 0 as padding; None
             where the list holds them all.
 
@@ -46,63 +59,69 @@ class RankedLists:
         ideal: Tensor | None = None,
     ) -> None:
         self.scores, self.labels, mask = check_shapes(scores.float(), labels, mask)
-        self.mask = torch.ones_like(self.labels, dtype=torch.bool) if mask is None else mask
+        if mask is None:
+            mask = torch.ones_like(self.labels, dtype=torch.bool)
+        self.mask = mask
         if (self.scores.isnan() & self.mask).any():
             raise ValueError(
                 "scores must be numbers to be ranked, got NaN; the model has diverged: lower its learning rate"
             )
+        # Lists without columns were given one column of padding; the ties have none for it.
         self.ties = ties if scores.shape[1] else None
-        self._ideal = ideal
+        self._given_ideal = ideal
 
     @cached_property
     def grades(self) -> Tensor:
         """``[B, N]``: the grades in the order of the ranking, best rank first; 0 at the padding,
         which comes last.
         """
-        order = torch.arange(self.scores.shape[1], device=self.scores.device)
-        order = order.expand(self.scores.shape)
-        # Stable sorts from the least important key to the most.
+        columns = torch.arange(self.scores.shape[1], device=self.scores.device)
+        order = columns.expand(self.scores.shape)
+        # By mask, then score, then ties: a stable sort by each, the least important key first.
         for key in (self.ties, self.scores, self.mask.int()):
-            if key is not None:
-                places = key.gather(1, order).argsort(dim=1, descending=True, stable=True)
-                order = order.gather(1, places)
-        return self.labels.clamp(min=0).masked_fill(~self.mask, 0.0).gather(1, order)
+            if key is None:
+                continue
+            sorted_places = key.gather(1, order).argsort(dim=1, descending=True, stable=True)
+            order = order.gather(1, sorted_places)
+        grades = self.labels.clamp(min=0).masked_fill(~self.mask, 0.0)
+        return grades.gather(1, order)
 
     @cached_property
     def ideal(self) -> Tensor:
         """``[B, M]``: the grades of all relevant documents, largest first."""
-        ideal = self.labels.masked_fill(~self.mask, 0) if self._ideal is None else self._ideal
+        ideal = self._given_ideal
+        if ideal is None:
+            ideal = self.labels.masked_fill(~self.mask, 0)
         return ideal.float().clamp(min=0).sort(dim=1, descending=True).values
 
     @cached_property
-    def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """``[B]`` each: the pairs with y_i > y_j, how many of them have s_j > s_i, and how many are
-        tied in score.
-        """
-        # A hinge of margin 0 costs something where s_j > s_i; with the scores negated, where s_i >
-        # s_j.
+    def pairs(self) -> PairCounts:
+        """The pairs of each list with different labels, by the order of their scores."""
         n_pairs_b = find_uppers(self.labels, self.mask).n_pairs()
         scores = self.scores.detach()
-        swapped_b, concordant_b = (
-            pair_sums(s, self.labels, self.mask, hinge, active=True)[1] for s in (scores, -scores)
-        )
-        return n_pairs_b, swapped_b, n_pairs_b - swapped_b - concordant_b
+        # A hinge of margin 0 costs something just where s_j > s_i, and with the scores negated just
+        # where s_i > s_j: the pairs with a cost are counted, by sorting where lists are long.
+        _, swapped_b = pair_sums(scores, self.labels, self.mask, hinge, active=True)
+        _, concordant_b = pair_sums(-scores, self.labels, self.mask, hinge, active=True)
+        return PairCounts(n_pairs_b, swapped_b, n_pairs_b - swapped_b - concordant_b)
 
 
 class Measure(ABC):
-    """One value for each ranked list: a class of its own, with its convention beside its formula.
+    """A measure of ranked lists, one value for each list.
 
     Args:
-        k: ranks that count; None counts all.
+        k: how many ranks count, from the best; None counts all.
         max_grade: the largest grade of the scale.
 
     Attributes:
-        name: as options name it.
-        takes_cut, needs_cut: whether ``@k`` may, or must, stand behind the name.
-        by_rank: whether it looks for relevant documents by their ranks; else it counts pairs of the
-            list with different labels, and has no ceiling.
+        name: its name in options.
+        takes_cut: whether ``@k`` may stand behind the name.
+        needs_cut: whether ``@k`` must stand there.
+        by_rank: whether it looks for the relevant documents of the query by their ranks, and misses
+            those that the list lacks; else it counts pairs of the list with different labels.
         lower_is_better: whether it counts what is wrong.
-        counted: how, to stand beside the number; empty for the usual.
+        note: what to print beside the number, such as the gain that it counts; empty if there is
+            nothing to say.
     """
 
     name: str
@@ -110,14 +129,14 @@ class Measure(ABC):
     needs_cut: bool = False
     by_rank: bool = True
     lower_is_better: bool = False
-    counted: str = ""
+    note: str = ""
 
     def __init__(self, k: int | None = None, max_grade: float = 4.0) -> None:
         self.k = k
         self.max_grade = max_grade
 
     @abstractmethod
-    def of(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: RankedLists) -> Tensor:
         """``[B]``; NaN for a query with nothing to find."""
 
 
@@ -129,23 +148,23 @@ class NDCG(Measure):
     """
 
     name = "nDCG"
-    counted = "gain = grade"
+    note = "gain = grade"
 
     def gain(self, grades: Tensor) -> Tensor:
-        """What grades are worth."""
+        """The gain of each grade."""
         return grades
 
-    def of(self, lists: RankedLists) -> Tensor:
-        gained_b = _discounted(self.gain(lists.grades[:, : self.k]))
-        best_b = _discounted(self.gain(lists.ideal[:, : self.k]))
-        return _or_nan(gained_b / best_b.clamp(min=1e-30), lists.ideal)
+    def per_query(self, lists: RankedLists) -> Tensor:
+        gained_b = _discounted_sum(self.gain(lists.grades[:, : self.k]))
+        best_b = _discounted_sum(self.gain(lists.ideal[:, : self.k]))
+        return _nan_without_relevant(gained_b / best_b.clamp(min=1e-30), lists.ideal)
 
 
 class ExponentialNDCG(NDCG):
     r""":class:`NDCG` with the gain :math:`2^y - 1`, as LETOR has it."""
 
     name = "nDCG_exp"
-    counted = "gain = 2^grade − 1"
+    note = "gain = 2^grade − 1"
 
     def gain(self, grades: Tensor) -> Tensor:
         return exp_gain(grades)
@@ -156,9 +175,10 @@ class ReciprocalRank(Measure):
 
     name = "RR"
 
-    def of(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: RankedLists) -> Tensor:
         relevant_bn = _relevant(lists.grades, self.k)
-        return _or_nan((relevant_bn / _ranks(relevant_bn)).amax(dim=1), lists.ideal)
+        first_b = (relevant_bn / _ranks(relevant_bn)).amax(dim=1)
+        return _nan_without_relevant(first_b, lists.ideal)
 
 
 class AveragePrecision(Measure):
@@ -168,10 +188,11 @@ class AveragePrecision(Measure):
 
     name = "AP"
 
-    def of(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: RankedLists) -> Tensor:
         relevant_bn = _relevant(lists.grades, self.k)
-        hits_b = (relevant_bn * relevant_bn.cumsum(dim=1) / _ranks(relevant_bn)).sum(dim=1)
-        return _or_nan(hits_b / _n_relevant(lists.ideal), lists.ideal)
+        precision_bn = relevant_bn.cumsum(dim=1) / _ranks(relevant_bn)
+        sum_b = (relevant_bn * precision_bn).sum(dim=1)
+        return _nan_without_relevant(sum_b / _n_relevant(lists.ideal), lists.ideal)
 
 
 class Precision(Measure):
@@ -182,9 +203,10 @@ class Precision(Measure):
     name = "P"
     needs_cut = True
 
-    def of(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: RankedLists) -> Tensor:
         assert self.k is not None, "it needs a cut"
-        return _or_nan(_relevant(lists.grades, self.k).sum(dim=1) / self.k, lists.ideal)
+        found_b = _relevant(lists.grades, self.k).sum(dim=1)
+        return _nan_without_relevant(found_b / self.k, lists.ideal)
 
 
 class Recall(Measure):
@@ -192,9 +214,9 @@ class Recall(Measure):
 
     name = "R"
 
-    def of(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: RankedLists) -> Tensor:
         found_b = _relevant(lists.grades, self.k).sum(dim=1)
-        return _or_nan(found_b / _n_relevant(lists.ideal), lists.ideal)
+        return _nan_without_relevant(found_b / _n_relevant(lists.ideal), lists.ideal)
 
 
 class Success(Measure):
@@ -202,8 +224,9 @@ class Success(Measure):
 
     name = "Success"
 
-    def of(self, lists: RankedLists) -> Tensor:
-        return _or_nan(_relevant(lists.grades, self.k).amax(dim=1), lists.ideal)
+    def per_query(self, lists: RankedLists) -> Tensor:
+        any_b = _relevant(lists.grades, self.k).amax(dim=1)
+        return _nan_without_relevant(any_b, lists.ideal)
 
 
 class ExpectedReciprocalRank(Measure):
@@ -218,9 +241,9 @@ class ExpectedReciprocalRank(Measure):
 
     def __init__(self, k: int | None = None, max_grade: float = 4.0) -> None:
         super().__init__(k, max_grade)
-        self.counted = f"grades up to {max_grade:g}"
+        self.note = f"grades up to {max_grade:g}"
 
-    def of(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: RankedLists) -> Tensor:
         grades_bn = lists.grades
         if grades_bn.numel() and grades_bn.max() > self.max_grade:
             raise InputError(
@@ -228,10 +251,12 @@ class ExpectedReciprocalRank(Measure):
                 option="max_grade",
             )
         satisfied_bn = exp_gain(grades_bn[:, : self.k]) / 2.0**self.max_grade
-        still_reading_bn = torch.cumprod(1 - satisfied_bn, dim=1).roll(1, dims=1)
-        still_reading_bn[:, :1] = 1.0
-        expected_b = (satisfied_bn * still_reading_bn / _ranks(satisfied_bn)).sum(dim=1)
-        return _or_nan(expected_b, lists.ideal)
+        # The probability to get as far as a rank: the product over the ranks above it, so the
+        # running product moves down by one rank and begins with 1.
+        reaches_bn = torch.cumprod(1 - satisfied_bn, dim=1).roll(1, dims=1)
+        reaches_bn[:, :1] = 1.0
+        expected_b = (satisfied_bn * reaches_bn / _ranks(satisfied_bn)).sum(dim=1)
+        return _nan_without_relevant(expected_b, lists.ideal)
 
 
 class SwappedPairs(Measure):
@@ -246,11 +271,11 @@ class SwappedPairs(Measure):
     by_rank = False
     lower_is_better = True
 
-    def of(self, lists: RankedLists) -> Tensor:
-        n_pairs_b, swapped_b, tied_b = lists.pairs
-        # A number of pairs beyond 2^24 is not exact in float32.
-        halves_b = (2 * swapped_b + tied_b).to(_sum_dtype())
-        return (halves_b / 2).masked_fill(n_pairs_b == 0, math.nan)
+    def per_query(self, lists: RankedLists) -> Tensor:
+        pairs = lists.pairs
+        # In whole numbers, halved at the end; float32 is not exact beyond 2^24 pairs.
+        twice_b = (2 * pairs.swapped + pairs.tied).to(_sum_dtype())
+        return (twice_b / 2).masked_fill(pairs.all == 0, math.nan)
 
 
 class KendallTau(Measure):
@@ -264,64 +289,69 @@ class KendallTau(Measure):
     takes_cut = False
     by_rank = False
 
-    def of(self, lists: RankedLists) -> Tensor:
-        n_pairs_b, swapped_b, tied_b = lists.pairs
-        concordant_b = n_pairs_b - swapped_b - tied_b
-        n_by_score_b = _pairs_with_two_scores(lists.scores, lists.mask)
+    def per_query(self, lists: RankedLists) -> Tensor:
+        pairs = lists.pairs
+        n_two_scores_b = _pairs_with_two_scores(lists.scores, lists.mask)
         # Two roots, not the root of a product: that overflows for lists of some 10,000 documents.
-        tau_b = (
-            (concordant_b - swapped_b)
-            / n_pairs_b.sqrt().clamp(min=1)
-            / n_by_score_b.sqrt().clamp(min=1)
-        )
-        return tau_b.masked_fill(n_pairs_b == 0, math.nan)
+        root_labels_b = pairs.all.sqrt().clamp(min=1)
+        root_scores_b = n_two_scores_b.sqrt().clamp(min=1)
+        tau_b = (pairs.concordant - pairs.swapped) / root_labels_b / root_scores_b
+        return tau_b.masked_fill(pairs.all == 0, math.nan)
 
 
-MEASURES: dict[str, type[Measure]] = {
-    kind.name: kind
-    for kind in (
-        NDCG,
-        ExponentialNDCG,
-        ReciprocalRank,
-        AveragePrecision,
-        Precision,
-        Recall,
-        Success,
-        ExpectedReciprocalRank,
-        SwappedPairs,
-        KendallTau,
-    )
-}
+_ALL: tuple[type[Measure], ...] = (
+    NDCG,
+    ExponentialNDCG,
+    ReciprocalRank,
+    AveragePrecision,
+    Precision,
+    Recall,
+    Success,
+    ExpectedReciprocalRank,
+    SwappedPairs,
+    KendallTau,
+)
+MEASURES = {kind.name: kind for kind in _ALL}
 
 
 def measure_named(measure: str, max_grade: float = 4.0) -> Measure:
     """A measure by its name, such as ``nDCG@10``; an InputError for another name."""
     name, _, cut = measure.partition("@")
     kind = MEASURES.get(name)
-    is_number = cut.isdigit() and int(cut) > 0
-    if kind is None or (cut and not (kind.takes_cut and is_number)) or (kind.needs_cut and not cut):
-        ranks = [known.name for known in MEASURES.values() if known.takes_cut]
-        pairs = [known.name for known in MEASURES.values() if not known.takes_cut]
-        rule = f"one of {', '.join(ranks)} with or without @k (P needs one), or {', '.join(pairs)}"
-        raise InputError(f"a measure must be {rule}; got {measure!r}", option="metrics")
+    if kind is None or not _cut_fits(kind, cut):
+        with_cut = ", ".join(known.name for known in _ALL if known.takes_cut)
+        without_cut = ", ".join(known.name for known in _ALL if not known.takes_cut)
+        raise InputError(
+            f"a measure must be one of {with_cut} with or without @k (P needs one), or {without_cut}; got {measure!r}",
+            option="metrics",
+        )
     return kind(int(cut) if cut else None, max_grade)
+
+
+def _cut_fits(kind: type[Measure], cut: str) -> bool:
+    """Whether what stands behind the @ is right for this measure; empty: nothing does."""
+    if not cut:
+        return not kind.needs_cut
+    return kind.takes_cut and cut.isdigit() and int(cut) > 0
 
 
 def swapped_pairs(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
     """See :class:`SwappedPairs`."""
-    return SwappedPairs().of(RankedLists(scores, labels, mask))
+    return SwappedPairs().per_query(RankedLists(scores, labels, mask))
 
 
 def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
     """See :class:`KendallTau`."""
-    return KendallTau().of(RankedLists(scores, labels, mask))
+    return KendallTau().per_query(RankedLists(scores, labels, mask))
 
 
-def _ranks(by_rank_bn: Tensor) -> Tensor:
-    return torch.arange(1, by_rank_bn.shape[1] + 1, device=by_rank_bn.device)
+def _ranks(like_bn: Tensor) -> Tensor:
+    """``[N]``: the ranks 1, 2, … of the columns of ``like_bn``."""
+    return torch.arange(1, like_bn.shape[1] + 1, device=like_bn.device)
 
 
 def _relevant(grades_bn: Tensor, k: int | None) -> Tensor:
+    """1 for a relevant document among the first k ranks, else 0."""
     return (grades_bn[:, :k] > 0).float()
 
 
@@ -330,25 +360,30 @@ def _n_relevant(ideal_bm: Tensor) -> Tensor:
     return (ideal_bm > 0).sum(dim=1).clamp(min=1)
 
 
-def _discounted(gains_bn: Tensor) -> Tensor:
+def _discounted_sum(gains_bn: Tensor) -> Tensor:
+    """``[B]``: each gain divided by log2(1 + rank), summed over the ranks."""
     return (gains_bn / torch.log2(_ranks(gains_bn) + 1.0)).sum(dim=1)
 
 
-def _or_nan(value_b: Tensor, ideal_bm: Tensor) -> Tensor:
+def _nan_without_relevant(value_b: Tensor, ideal_bm: Tensor) -> Tensor:
+    """The values, NaN for a query without a relevant document."""
     return value_b.masked_fill(~(ideal_bm > 0).any(dim=1), math.nan)
 
 
 def _sum_dtype() -> torch.dtype:
-    # Apple's GPUs have no float64.
+    """float64; Apple's GPUs have float32 only."""
     return torch.float32 if torch.backends.mps.is_available() else torch.float64
 
 
 def _pairs_with_two_scores(scores: Tensor, mask: Tensor) -> Tensor:
     """``[B]`` int64: the pairs of real documents whose scores differ."""
-    by_score = scores.masked_fill(~mask, torch.inf).sort(dim=1).values
-    n_docs_b = mask.sum(dim=1, keepdim=True)
-    n_not_above = torch.searchsorted(by_score, by_score, right=True).clamp(max=n_docs_b)
-    return (n_docs_b - n_not_above).sum(dim=1)
+    ascending_bn = scores.masked_fill(~mask, torch.inf).sort(dim=1).values
+    n_docs_b1 = mask.sum(dim=1, keepdim=True)
+    # How many documents score no more than this one: the others score more. Padding stands last and
+    # has none above it.
+    n_not_above_bn = torch.searchsorted(ascending_bn, ascending_bn, right=True)
+    n_not_above_bn = n_not_above_bn.clamp(max=n_docs_b1)
+    return (n_docs_b1 - n_not_above_bn).sum(dim=1)
 
 
 class RankingMetric(Metric):
@@ -378,8 +413,9 @@ class RankingMetric(Metric):
     ) -> None:
         super().__init__()
         one_of(get_args(Empty), empty=empty)
+        # Its name, as options have it; its formula is the next attribute.
         self.measure = measure
-        self.measured = measure_named(measure, positive("max_grade", max_grade))
+        self.formula = measure_named(measure, positive("max_grade", max_grade))
         self.empty = empty
         self.add_state("total", torch.zeros((), dtype=_sum_dtype()), dist_reduce_fx="sum")
         self.add_state("queries", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
@@ -387,12 +423,14 @@ class RankingMetric(Metric):
     @property
     def convention(self) -> str:
         """How this number was counted, to stand beside it."""
-        left_out = {"skip": "are left out", "zero": "count 0", "one": "count 1"}[self.empty]
-        nothing = "without two different labels"
-        if self.measured.by_rank:
-            nothing = "without a relevant document"
-        counted = f"{self.measured.counted}; " if self.measured.counted else ""
-        return f"{counted}queries {nothing} {left_out}"
+        what_they_do = {"skip": "are left out", "zero": "count 0", "one": "count 1"}
+        what_they_lack = "two different labels"
+        if self.formula.by_rank:
+            what_they_lack = "a relevant document"
+        empty_queries = f"queries without {what_they_lack} {what_they_do[self.empty]}"
+        if self.formula.note:
+            return f"{self.formula.note}; {empty_queries}"
+        return empty_queries
 
     def per_query(self, scores: Tensor | RankedLists, *others: Any) -> Tensor:
         """One value per query, ``[B]``, without touching the running mean; NaN for a query that is
@@ -404,17 +442,19 @@ class RankingMetric(Metric):
             others: with plain scores, its other arguments.
         """
         lists = scores if isinstance(scores, RankedLists) else RankedLists(scores, *others)
-        value_b = self.measured.of(lists)
-        if self.empty == "skip":
-            return value_b
-        return value_b.nan_to_num(nan=1.0 if self.empty == "one" else 0.0)
+        value_b = self.formula.per_query(lists)
+        if self.empty == "zero":
+            return value_b.nan_to_num(nan=0.0)
+        if self.empty == "one":
+            return value_b.nan_to_num(nan=1.0)
+        return value_b
 
     def update(self, scores: Tensor | RankedLists, *others: Any) -> None:
         """Count B more queries; arguments as in :meth:`per_query`."""
         value_b = self.per_query(scores, *others)
         counted_b = ~value_b.isnan()
-        self.total = self.total + value_b[counted_b].sum(dtype=self.total.dtype)
         # Not in place: the state may stem from inference mode.
+        self.total = self.total + value_b[counted_b].sum(dtype=self.total.dtype)
         self.queries = self.queries + counted_b.sum()
 
     def compute(self) -> Tensor:

@@ -218,7 +218,7 @@ class RankerModule(LightningModule):
             if data.has_soft_labels:
                 self._check_soft_labels()
         if data.corpus is not None and isinstance(self.ranker, DualEncoder):
-            cutoffs = {metric.measure: metric.measured.k for metric in self.ranking_metrics}
+            cutoffs = {metric.measure: metric.formula.k for metric in self.ranking_metrics}
             data.corpus.check(self.ranker.dim, cutoffs)
 
     def _check_precision(self) -> None:
@@ -254,7 +254,7 @@ class RankerModule(LightningModule):
         """Where labels are the scores of a teacher, refuse a loss that would take them for grades,
         and documents of other queries.
         """
-        if not self.loss.takes_scores:
+        if not self.loss.takes_teacher_scores:
             raise InputError(
                 f"{type(self.loss).__name__} takes grades as labels, and they are scores",
                 option="loss",

@@ -3,8 +3,9 @@ nowhere else.
 
 A similarity is one class here: what it computes of tensors, and how a search compares with it. The
 functions take queries ``[…, A, H]`` and documents ``[…, D, H]`` and return ``[…, A, D]``, in
-float32 or better also under autocast: scores rounded to 16 bits would tie. Letters of shapes: a
-query or anchor, d document, h dimension.
+float32 or better also under autocast: scores rounded to 16 bits would tie.
+
+Letters of shapes: A queries (or anchors), D documents, H dimensions; ``x_ad`` is ``[…, A, D]``.
 """
 
 from typing import Any
@@ -44,7 +45,8 @@ def squared_euclidean(queries: Tensor, docs: Tensor) -> Tensor:
     >>> squared_euclidean(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
     tensor([[-25.]])
     """
-    return _squared_euclidean(*_centred(queries, docs))
+    queries, docs = _centred(queries, docs)
+    return _minus_squares(queries, docs)
 
 
 def euclidean(queries: Tensor, docs: Tensor) -> Tensor:
@@ -53,16 +55,20 @@ def euclidean(queries: Tensor, docs: Tensor) -> Tensor:
     >>> euclidean(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
     tensor([[-5.]])
     """
-    return _Euclidean.apply(*_centred(queries, docs))
+    queries, docs = _centred(queries, docs)
+    return _Euclidean.apply(queries, docs)
 
 
 def _precise(embeddings: Tensor) -> Tensor:
-    return embeddings.float() if embeddings.dtype in (torch.float16, torch.bfloat16) else embeddings
+    """The embeddings in float32 or better."""
+    if embeddings.dtype in (torch.float16, torch.bfloat16):
+        return embeddings.float()
+    return embeddings
 
 
 def _centred(queries: Tensor, docs: Tensor) -> tuple[Tensor, Tensor]:
-    """Moved by the mean document, which changes no distance: where all embeddings lie close,
-    products keep more digits.
+    """Both less the mean document. That changes no distance, but where all embeddings lie close
+    together, their products keep more digits.
     """
     queries = _precise(queries)
     docs = _precise(docs)
@@ -72,49 +78,54 @@ def _centred(queries: Tensor, docs: Tensor) -> tuple[Tensor, Tensor]:
     return queries - centre, docs - centre
 
 
-def _squared_euclidean(queries: Tensor, docs: Tensor) -> Tensor:
+def _minus_squares(queries: Tensor, docs: Tensor) -> Tensor:
+    """:func:`squared_euclidean` of embeddings that are centred."""
     squares_a = queries.square().sum(dim=-1).unsqueeze(-1)
     squares_d = docs.square().sum(dim=-1).unsqueeze(-2)
+    # −‖q − d‖² = 2 q·d − ‖q‖² − ‖d‖²; rounding could bring it above 0.
     return (2 * dot(queries, docs) - squares_a - squares_d).clamp(max=0)
 
 
 class _Euclidean(torch.autograd.Function):
-    """By one matrix product, with the scores as the only matrix kept: autograd's own form keeps
-    four.
+    """:func:`euclidean` of embeddings that are centred.
+
+    Its backward pass needs one matrix ``[…, A, D]``, the scores; autograd's own form keeps four.
     """
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, docs: Tensor) -> Tensor:
-        scores_ad = _squared_euclidean(queries, docs).neg_().sqrt_().neg_()
+        scores_ad = _minus_squares(queries, docs).neg_().sqrt_().neg_()
         ctx.save_for_backward(queries, docs, scores_ad)
         return scores_ad
 
     @staticmethod
     def backward(ctx: Any, gradient_ad: Tensor) -> tuple[Tensor, Tensor]:
         queries, docs, scores_ad = ctx.saved_tensors
-        # d score / d query = (query − doc) / score, since the score is minus the distance. In
-        # operations that autograd can differentiate again, except where the distance is 0.
+        # d score / d query = (query − doc) / score, since the score is minus the distance, and
+        # d score / d doc is minus that. Where the distance is 0, the gradient is set to 0. Plain
+        # operations, so that autograd can differentiate them again.
         zero_ad = scores_ad == 0
         weight_ad = (gradient_ad / scores_ad.masked_fill(zero_ad, 1.0)).masked_fill(zero_ad, 0.0)
+        weight_a = weight_ad.sum(dim=-1, keepdim=True)
+        weight_d = weight_ad.sum(dim=-2).unsqueeze(-1)
         with torch.autocast(queries.device.type, enabled=False):
-            of_queries = weight_ad.sum(dim=-1, keepdim=True) * queries - weight_ad @ docs
-            of_docs = (
-                weight_ad.sum(dim=-2).unsqueeze(-1) * docs - weight_ad.transpose(-1, -2) @ queries
-            )
-        return of_queries, of_docs
+            gradient_queries = weight_a * queries - weight_ad @ docs
+            gradient_docs = weight_d * docs - weight_ad.transpose(-1, -2) @ queries
+        return gradient_queries, gradient_docs
 
 
 class Similarity:
     """How a query and a document are compared, by their embeddings.
 
-    A search compares prepared embeddings by their inner products, or by their squared distances;
-    its scores become those of the similarity by a function that does not decrease.
+    A search compares embeddings, once they went through :meth:`prepare`, by their inner products
+    or by minus their squared distances. :meth:`scores_from_search` makes scores of those numbers,
+    and never changes their order.
 
     Attributes:
-        name: the option of a dual encoder.
+        name: the value of a dual encoder's option ``similarity``.
         by_distance: whether a search compares squared distances, else inner products.
         saved_as: what sentence-transformers calls it.
-        unit: of :meth:`distance`.
+        unit: the unit of :meth:`distance`.
     """
 
     name: str
@@ -127,36 +138,38 @@ class Similarity:
         raise NotImplementedError
 
     def distance(self, queries: Tensor, docs: Tensor) -> Tensor:
-        """Distances ``[…, A, D]``, at least 0, as negatives are mined with them."""
+        """Distances ``[…, A, D]``, at least 0: those that mined negatives carry."""
         return -euclidean(queries, docs)
 
-    def prepared(self, embeddings: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
-        """A copy of embeddings ``[D, H]`` as a search compares them.
+    def prepare(self, embeddings: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
+        """A copy of embeddings ``[D, H]`` in float32, for a search to compare.
 
         Subtracting the ``centre`` ``[H]`` changes no distance, but keeps digits where all
-        embeddings lie close together. None where products are compared.
+        embeddings lie close together. It is None where inner products are compared, which it would
+        change.
         """
         embeddings = np.array(embeddings, dtype=np.float32, order="C")
         if centre is not None:
             embeddings -= centre
         return embeddings
 
-    def of_search(self, scores: Tensor) -> Tensor:
-        """The scores of what a search has found: of inner products, or of minus squared
-        distances.
-        """
-        return scores
+    def scores_from_search(self, compared: Tensor) -> Tensor:
+        """Scores from what a search compares: inner products, or minus squared distances."""
+        return compared
 
-    def of_pairs(self, queries: np.ndarray, docs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Scores ``[P]`` and distances ``[P]`` float32 of pairs of embeddings ``[P, H]``."""
-        queries = self.prepared(queries, None)
-        docs = self.prepared(docs, None)
+    def score_pairs(self, queries: np.ndarray, docs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Scores ``[P]`` and distances ``[P]``, float32, of P queries with one document each; both
+        embeddings are ``[P, H]``.
+        """
+        queries = self.prepare(queries, None)
+        docs = self.prepare(docs, None)
         distances = np.linalg.norm(queries - docs, axis=1)
         if self.by_distance:
-            scores = -np.square(distances)
+            compared = -np.square(distances)
         else:
-            scores = np.einsum("ph,ph->p", queries, docs)
-        return self.of_search(torch.from_numpy(scores)).numpy(), distances
+            compared = np.einsum("ph,ph->p", queries, docs)
+        scores = self.scores_from_search(torch.from_numpy(compared))
+        return scores.numpy(), distances
 
 
 class Dot(Similarity):
@@ -184,8 +197,8 @@ class Cosine(Similarity):
         docs = F.normalize(_precise(docs), dim=-1)
         return -euclidean(queries, docs)
 
-    def prepared(self, embeddings: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
-        embeddings = super().prepared(embeddings, centre)
+    def prepare(self, embeddings: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
+        embeddings = super().prepare(embeddings, centre)
         embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
         return embeddings
 
@@ -211,11 +224,13 @@ class Euclidean(Similarity):
     def score(self, queries: Tensor, docs: Tensor) -> Tensor:
         return euclidean(queries, docs)
 
-    def of_search(self, scores: Tensor) -> Tensor:
-        return -(-scores).sqrt()
+    def scores_from_search(self, compared: Tensor) -> Tensor:
+        # From minus a squared distance to minus the distance.
+        return -(-compared).sqrt()
 
 
-SIMILARITIES = {known.name: known for known in (Dot(), Cosine(), Euclidean(), SquaredEuclidean())}
+_ALL = (Dot(), Cosine(), Euclidean(), SquaredEuclidean())
+SIMILARITIES = {similarity.name: similarity for similarity in _ALL}
 
 
 def similarity_of(name: str) -> Similarity:

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 
 def spans(n: int, size: int) -> Iterator[slice]:
-    """Cut n rows into spans of ``size``; the last may be shorter.
+    """The spans of ``size`` rows that n rows are cut into; the last may be shorter.
 
     >>> list(spans(5, 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
-    return (slice(begin, min(begin + size, n)) for begin in range(0, n, size))
+    for begin in range(0, n, size):
+        yield slice(begin, min(begin + size, n))

@@ -95,7 +95,7 @@ def _rows_of_examples(
     for *texts, distance in examples(negatives, collection, judged):
         margin = None
         if isinstance(module.margin, FromDistance):
-            margin = round(module.margin.of(torch.tensor(distance)).item(), 4)
+            margin = round(module.margin.margin_at(torch.tensor(distance)).item(), 4)
         rows.append([*texts, distance, margin])
     return rows
 

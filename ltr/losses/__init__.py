@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 # Every loss by its name.
 LOSSES: dict[str, type[Loss]] = {}
 for _file in pkgutil.iter_modules(__path__):  # in the order of their names
-    for _class in vars(importlib.import_module(f"{__name__}.{_file.name}")).values():
-        if isinstance(_class, type) and issubclass(_class, Loss) and _class is not Loss:
-            LOSSES[_class.__name__] = _class
+    for _name, _class in vars(importlib.import_module(f"{__name__}.{_file.name}")).items():
+        if _name.startswith("_") or not isinstance(_class, type):
+            continue
+        if issubclass(_class, Loss) and _class is not Loss:
+            LOSSES[_name] = _class
 globals().update(LOSSES)
 
 __all__ = ["LOSSES", "Loss", "chain_probability", *sorted(LOSSES)]

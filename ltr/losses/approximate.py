@@ -59,15 +59,15 @@ class ApproxNDCGLoss(Loss):
         scores, labels, mask = check_lists(scores, labels, mask)
         gains = exp_gain(labels)
         has_signal_b = two_labels(gains, mask)
-        columns, real = pack(~(gains <= 0) & mask)  # a NaN among them, to let it out
+        # The documents with a gain. A NaN is among them, to let it out.
+        columns, real = pack(~(gains <= 0) & mask)
         gain_p = gains.gather(1, columns).masked_fill(~real, 0.0)
 
         def block(
             span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]
         ) -> tuple[Tensor, Tensor]:
-            above_ij = torch.sigmoid(
-                (lists[0].unsqueeze(1) - docs[0].unsqueeze(2)) / self.temperature
-            )
+            gap_ij = lists[0].unsqueeze(1) - docs[0].unsqueeze(2)
+            above_ij = torch.sigmoid(gap_ij / self.temperature)
             # A document counts itself as one half.
             rank_i = 0.5 + above_ij.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=2)
             dcg_b = (gain_p[:, span] / torch.log2(1 + rank_i)).sum(dim=1)
@@ -117,15 +117,12 @@ class ApproxMRRLoss(Loss):
         scores, labels, mask = check_lists(scores, labels, mask)
         relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
         # A row without a relevant document keeps its zeros: the maximum of nothing would be -inf.
-        best_b = scores.masked_fill(~relevant & has_signal_b.unsqueeze(1), -torch.inf).amax(
-            dim=1, keepdim=True
-        )
-        above = (
-            torch.sigmoid((scores - best_b) / self.temperature)
-            .masked_fill(~irrelevant, 0.0)
-            .sum(dim=1)
-        )
-        return self.reduce((1 - 1 / (1 + above)).masked_fill(~has_signal_b, 0.0), has_signal_b)
+        left_out = ~relevant & has_signal_b.unsqueeze(1)
+        best = scores.masked_fill(left_out, -torch.inf).amax(dim=1, keepdim=True)
+        above_j = torch.sigmoid((scores - best) / self.temperature)
+        rank_b = 1 + above_j.masked_fill(~irrelevant, 0.0).sum(dim=1)
+        value_b = 1 - 1 / rank_b
+        return self.reduce(value_b.masked_fill(~has_signal_b, 0.0), has_signal_b)
 
 
 class NeuralNDCGLoss(Loss):
@@ -169,24 +166,25 @@ class NeuralNDCGLoss(Loss):
         has_signal_b = two_labels(gains, mask)
         n_docs = scores.shape[1]
         ranks_r = torch.arange(1, n_docs + 1, device=scores.device, dtype=scores.dtype)
-        n_b = mask.sum(dim=1, keepdim=True)
-        real_rj = (ranks_r <= n_b).unsqueeze(2) & mask.unsqueeze(1)
+        n_real = mask.sum(dim=1, keepdim=True)
+        # P has a row r for each of the n ranks, and a column j for each of the n documents.
+        real_rj = (ranks_r <= n_real).unsqueeze(2) & mask.unsqueeze(1)
         gap_ij = (scores.unsqueeze(2) - scores.unsqueeze(1)).abs()
         distance_j = gap_ij.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=2)
-        slope_r = n_b + 1 - 2 * ranks_r
-        log_p = (
-            slope_r.unsqueeze(2) * scores.unsqueeze(1) - distance_j.unsqueeze(1)
-        ) / self.temperature
-        log_p = log_p.masked_fill(~real_rj, 0.0)
+        slope_r = n_real + 1 - 2 * ranks_r
+        logit_rj = slope_r.unsqueeze(2) * scores.unsqueeze(1) - distance_j.unsqueeze(1)
+        log_p = (logit_rj / self.temperature).masked_fill(~real_rj, 0.0)
         for _ in range(SINKHORN_ROUNDS):
             for dim in (2, 1):
-                # Rows and columns of padding have nothing to sum; they stay 0 and are left out of
-                # every other sum.
+                # Padding is left out of every sum. But where a whole row or column is padding, its
+                # zeros stay: the log of an empty sum would be -inf.
                 empty = ~real_rj.any(dim=dim, keepdim=True)
-                total = torch.logsumexp(
-                    log_p.masked_fill(~real_rj & ~empty, -torch.inf), dim=dim, keepdim=True
+                left_out = ~real_rj & ~empty
+                log_sum = torch.logsumexp(
+                    log_p.masked_fill(left_out, -torch.inf), dim=dim, keepdim=True
                 )
-                log_p = (log_p - total).masked_fill(~real_rj, 0.0)
-        gain_r = (log_p.exp().masked_fill(~real_rj, 0.0) * gains.unsqueeze(1)).sum(dim=2)
+                log_p = (log_p - log_sum).masked_fill(~real_rj, 0.0)
+        p_rj = log_p.exp().masked_fill(~real_rj, 0.0)
+        gain_r = (p_rj * gains.unsqueeze(1)).sum(dim=2)
         value_b = 1 - (gain_r * discount(gains)).sum(dim=1) / best_dcg(gains)
         return self.reduce(value_b.masked_fill(~has_signal_b, 0.0), has_signal_b)

@@ -1,7 +1,6 @@
 """Several losses at once."""
 
 from collections.abc import Iterable
-from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -44,16 +43,16 @@ class WeightedSum(Loss):
         losses = [SoftmaxLoss(), MarginRankingLoss()] if losses is None else losses
         self.weights = [1.0] * len(losses) if weights is None else weights
         if not losses or len(self.weights) != len(losses):
-            came = f"{len(losses)} and {len(self.weights)}"
             raise InputError(
-                f"losses must not be empty and weights must be one for each, got {came}",
+                f"losses must not be empty and weights must be one for each, got {len(losses)} and {len(self.weights)}",
                 option="weights",
             )
         for weight in self.weights:
             not_negative("weights", weight)
-        self.losses: Iterable[Loss] = nn.ModuleList(losses)  # type: ignore[assignment]  # it forgets the class of its modules
+        # A ModuleList forgets the class of its modules.
+        self.losses: Iterable[Loss] = nn.ModuleList(losses)  # type: ignore[assignment]
         self.takes_margin = any(loss.takes_margin for loss in losses)
-        self.takes_scores = all(loss.takes_scores for loss in losses)
+        self.takes_teacher_scores = all(loss.takes_teacher_scores for loss in losses)
         self.tells_grades = any(loss.tells_grades for loss in losses)
 
     def forward(
@@ -68,18 +67,25 @@ class WeightedSum(Loss):
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
         """The largest that one of the losses with a weight above 0 asks for, pair by pair."""
-        pairs = zip(self.losses, self.weights, strict=True)
-        asked = [
-            m
-            for loss, weight in pairs
-            if weight > 0 and (m := loss.asked_margin(margin)) is not None
-        ]
-        like = next((m for m in asked if isinstance(m, Tensor)), None)
-        if like is None:
-            return max(asked, default=None)
-        tensors = [torch.as_tensor(m).to(like) for m in asked]
-        if any(
-            t.ndim == 3 for t in tensors
-        ):  # [B, N] is per less relevant document: the last of three dimensions
-            tensors = [t.unsqueeze(1) if t.ndim == 2 else t for t in tensors]
-        return reduce(torch.maximum, tensors)
+        largest: float | Tensor | None = None
+        for loss, weight in zip(self.losses, self.weights, strict=True):
+            asked = loss.asked_margin(margin)
+            if weight <= 0 or asked is None:
+                continue
+            largest = asked if largest is None else _larger_margin(largest, asked)
+        return largest
+
+
+def _larger_margin(one: float | Tensor, other: float | Tensor) -> float | Tensor:
+    """The larger of two margins pair by pair, in the shape that can tell their pairs apart."""
+    if isinstance(one, Tensor):
+        like = one
+    elif isinstance(other, Tensor):
+        like = other
+    else:
+        return max(one, other)
+    tensors = [torch.as_tensor(margin).to(like) for margin in (one, other)]
+    # [B, N] is per less relevant document: beside [B, N, N], the last of its three dimensions.
+    if max(tensor.ndim for tensor in tensors) == 3:
+        tensors = [t.unsqueeze(1) if t.ndim == 2 else t for t in tensors]
+    return torch.maximum(*tensors)

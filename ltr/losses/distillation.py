@@ -31,7 +31,7 @@ class MarginMSELoss(Loss):
         tensor(1.)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def forward(
         self,
@@ -45,7 +45,8 @@ class MarginMSELoss(Loss):
         ) -> Tensor:
             return ((s_i - y_i) - (s_j - y_j)).square()
 
-        return self.reduce(*mean_over_pairs(scores, labels, mask, cost))
+        value_b, n_pairs_b = mean_over_pairs(scores, labels, mask, cost)
+        return self.reduce(value_b, n_pairs_b)
 
 
 class KLDivergenceLoss(Loss):
@@ -72,7 +73,7 @@ class KLDivergenceLoss(Loss):
         tensor(0.)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def __init__(self, temperature: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
@@ -89,8 +90,10 @@ class KLDivergenceLoss(Loss):
         has_signal_b = two_labels(labels, mask)
         log_p = masked_log_softmax(labels / self.temperature, mask)
         log_q = masked_log_softmax(scores / self.temperature, mask)
-        cost = (log_p.exp() * (log_p - log_q)).masked_fill(~(mask & has_signal_b.unsqueeze(1)), 0.0)
-        return self.reduce(self.temperature**2 * cost.sum(dim=1), has_signal_b)
+        cost = log_p.exp() * (log_p - log_q)
+        counted = mask & has_signal_b.unsqueeze(1)
+        sum_b = cost.masked_fill(~counted, 0.0).sum(dim=1)
+        return self.reduce(self.temperature**2 * sum_b, has_signal_b)
 
 
 class ADRMSELoss(Loss):
@@ -119,7 +122,7 @@ class ADRMSELoss(Loss):
         tensor(0.2039)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def __init__(self, temperature: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
@@ -134,27 +137,25 @@ class ADRMSELoss(Loss):
     ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         has_signal_b = two_labels(labels, mask)
-        real_i = mask.to(scores.dtype)
+        real = mask.to(scores.dtype)
 
         def block(
             span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]
         ) -> tuple[Tensor, Tensor]:
-            (s_i, t_i, real_i), (s_j, t_j, real_j) = (
-                [x.unsqueeze(2) for x in docs],
-                [x.unsqueeze(1) for x in lists],
-            )
+            s_i, t_i = (x.unsqueeze(2) for x in docs)
+            s_j, t_j = (x.unsqueeze(1) for x in lists)
+            real_i = real[:, span]
+            real_j = real.unsqueeze(1)
             # A document counts itself as one half, and those of an equal score too.
             above_ij = ((t_j > t_i) + 0.5 * (t_j == t_i)) * real_j
             smooth_ij = torch.sigmoid((s_j - s_i) / self.temperature) * real_j
             rank_i = 0.5 + above_ij.sum(dim=2)
             smooth_i = 0.5 + smooth_ij.sum(dim=2)
-            cost_i = (
-                (rank_i - smooth_i).square()
-                / torch.log2(1 + rank_i.clamp(min=1))
-                * real_i.squeeze(2)
-            )
-            return cost_i.sum(dim=1), torch.zeros_like(cost_i.sum(dim=1))
+            discount_i = torch.log2(1 + rank_i.clamp(min=1))
+            cost_i = (rank_i - smooth_i).square() / discount_i * real_i
+            sum_b = cost_i.sum(dim=1)
+            return sum_b, torch.zeros_like(sum_b)
 
-        sum_b, _ = sum_in_blocks(block, [scores, labels, real_i], [scores, labels, real_i])
+        sum_b, _ = sum_in_blocks(block, [scores, labels], [scores, labels])
         value_b = sum_b / mask.sum(dim=1).clamp(min=1)
         return self.reduce(value_b.masked_fill(~has_signal_b, 0.0), has_signal_b)

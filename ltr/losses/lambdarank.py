@@ -2,7 +2,7 @@
 
 The weights come from the ranking by the current scores, sorted anew at every call; they carry no
 gradient. Letters of shapes: b row (one query), r rank, i upper rank (above) and j lower rank of a
-pair, n_r a vector over ranks.
+pair; blocks of pairs are those of ``ranked.py``.
 """
 
 import math
@@ -20,22 +20,27 @@ from ltr.losses.ranked import (
     Ranked,
     SwapMetric,
     best_dcg,
+    block_margins,
     discount,
     of_i,
     of_j,
     rank_lists,
-    ranked_margins,
     swap_weights,
 )
 from ltr.pairs.blocks import sum_in_blocks
 from ltr.pairs.choices import PairChoice, check_pairs
-from ltr.pairs.choose import partners
+from ltr.pairs.choose import find_partners
 from ltr.pairs.lists import check_lists, relevant_and_not, two_labels
 
 Scheme = Literal["ndcg1", "ndcg2", "ndcg2++"]
 PairCost = Literal["logistic", "hinge", "squared hinge"]
-ChosenName = Literal["all", "hardest", "semi-hard", "adjacent"]
-ChosenPairs = ChosenName | PairChoice
+# No "mean" here: it has no pairs of documents to swap.
+SwapPairsName = Literal["all", "hardest", "semi-hard", "adjacent"]
+SwapPairs = SwapPairsName | PairChoice
+
+# Whether the pair of an upper rank i and a lower rank j is chosen, by the span of i, ``[B, I, J]``
+# bool each: first where the document at i is the more relevant one, then where that at j is.
+ChosenInSpan = Callable[[slice], tuple[Tensor, Tensor]]
 
 
 class LambdaRankLoss(Loss):
@@ -86,13 +91,13 @@ class LambdaRankLoss(Loss):
         max_grade: float = 4.0,
         cost: PairCost = "logistic",
         margin: float = 0.0,
-        pairs: ChosenPairs = "all",
+        pairs: SwapPairs = "all",
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
         one_of(get_args(SwapMetric), metric=metric)
         one_of(get_args(PairCost), cost=cost)
-        check_pairs(pairs, get_args(ChosenName))
+        check_pairs(pairs, get_args(SwapPairsName))
         self.metric = metric
         self.tells_grades = metric in ("ndcg", "err")
         self.k = checked_cut(k)
@@ -115,36 +120,32 @@ class LambdaRankLoss(Loss):
         margin: Tensor | None = None,
     ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
-        asked = self.asked_margin(margin)
-        ranked = rank_lists(scores, labels, mask, asked)
+        asked_margin = self.asked_margin(margin)
+        ranked = rank_lists(scores, labels, mask, asked_margin)
         delta = swap_weights(ranked, self.metric, self.k, self.max_grade)
         real_r = ranked.real.to(scores.dtype)
-        wins = _chosen(self.pairs, ranked)
+        chosen = _chosen_in_spans(self.pairs, ranked)
 
         def block(
             span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]
         ) -> tuple[Tensor, Tensor]:
             with torch.no_grad():
-                # 1 where the document at the higher rank is the more relevant one, -1 where that at
-                # the lower rank is, 0 where there is no pair.
-                sign_ij = (of_i(ranked.labels, span) - of_j(ranked.labels, span)).sign_().triu_(
-                    1
-                ) * of_j(real_r, span)
-                if wins is not None:
-                    upper_wins, lower_wins = wins(span)
-                    sign_ij *= torch.where(sign_ij > 0, upper_wins, lower_wins)
+                sign_ij = _signs(ranked.labels, real_r, chosen, span)
                 weight_ij = delta(span) * sign_ij.abs()
+            # The score of the more relevant document less that of the other one.
             gap_ij = sign_ij * (docs[0].unsqueeze(2) - of_j(lists[0], span))
-            if isinstance(asked, Tensor):
-                upper, lower = ranked_margins(docs[1:], lists[1:], span)
-                gap_ij = gap_ij - torch.where(sign_ij > 0, upper, lower).masked_fill(
-                    sign_ij == 0, 0.0
-                )
-            elif asked:
-                gap_ij = gap_ij - asked
-            return (weight_ij * self._phi(gap_ij)).sum(dim=(1, 2)), weight_ij.sum(dim=(1, 2))
+            if isinstance(asked_margin, Tensor):
+                if_upper, if_lower = block_margins(docs[1:], lists[1:], span)
+                m_ij = torch.where(sign_ij > 0, if_upper, if_lower)
+                # Anything may stand where there is no pair, NaN included.
+                gap_ij = gap_ij - m_ij.masked_fill(sign_ij == 0, 0.0)
+            elif asked_margin:
+                gap_ij = gap_ij - asked_margin
+            cost_ij = weight_ij * self._phi(gap_ij)
+            return cost_ij.sum(dim=(1, 2)), weight_ij.sum(dim=(1, 2))
 
-        sum_b, weight_b = sum_in_blocks(block, *ranked.cut(self.k))
+        docs, lists = ranked.top_pairs(self.k)
+        sum_b, weight_b = sum_in_blocks(block, docs, lists)
         if self.normalize:
             sum_b = sum_b / weight_b.where(weight_b > 0, 1.0)
         return self.reduce(sum_b, self._can_change(labels, mask))
@@ -153,20 +154,22 @@ class LambdaRankLoss(Loss):
         return self.margin if margin is None else margin
 
     def _phi(self, x: Tensor) -> Tensor:
+        """The cost of a pair whose gap exceeds its margin by x."""
         if self.cost == "logistic":
             return F.logsigmoid(self.sigma * x) / -self.sigma
-        return F.relu(-x) if self.cost == "hinge" else F.relu(-x).square()
+        if self.cost == "hinge":
+            return F.relu(-x)
+        return F.relu(-x).square()
 
     def _can_change(self, labels: Tensor, mask: Tensor) -> Tensor:
         """``[B]`` bool: whether some order of the list has another value of the metric."""
         if self.metric in ("ndcg", "err"):
             return two_labels(exp_gain(labels), mask)
-        has_both_b = relevant_and_not(labels, mask)[2]
-        return (
-            has_both_b & (mask.sum(dim=1) > self.k)
-            if self.metric == "precision" and self.k
-            else has_both_b
-        )
+        _, _, has_both_b = relevant_and_not(labels, mask)
+        if self.metric == "precision" and self.k:
+            # A list of k documents or fewer counts whole, in any order.
+            return has_both_b & (mask.sum(dim=1) > self.k)
+        return has_both_b
 
 
 class LambdaLoss(Loss):
@@ -229,8 +232,8 @@ class LambdaLoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, real = check_lists(scores, labels, mask)
-        ranked = rank_lists(self.sigma * scores, labels, real)
+        scores, labels, mask = check_lists(scores, labels, mask)
+        ranked = rank_lists(self.sigma * scores, labels, mask)
         weights = self._weights(ranked)
         real_r = ranked.real.to(scores.dtype)
 
@@ -239,49 +242,55 @@ class LambdaLoss(Loss):
         ) -> tuple[Tensor, Tensor]:
             x_ij = docs[0].unsqueeze(2) - of_j(lists[0], span)
             with torch.no_grad():
-                # As numbers, to multiply with: on a CPU an operation on bools takes several times
-                # as long as one on floats.
-                # Padding comes last, so a real j is enough.
+                # Each pair once, with i above j; padding comes last, so a real j is enough. As
+                # numbers, to multiply with: on a CPU an operation on bools takes several times as
+                # long as one on floats.
                 pair_ij = x_ij.new_ones(x_ij.shape[1:]).triu_(1) * of_j(real_r, span)
-                total_ij, j_first_ij = (w.mul_(pair_ij) for w in weights(span))
+                total_ij, j_first_ij = weights(span)
+                total_ij.mul_(pair_ij)
+                j_first_ij.mul_(pair_ij)
             # log(1 + e^x) = log(1 + e^-x) + x: one logarithm for both directions.
             value_ij = j_first_ij * x_ij - total_ij * F.logsigmoid(x_ij)
             value_b = value_ij.sum(dim=(1, 2))
             return value_b, torch.zeros_like(value_b)
 
-        sum_b, _ = sum_in_blocks(block, *ranked.cut(self.k))
-        has_signal_b = two_labels(exp_gain(labels), mask if mask is None else real)
-        return self.reduce((sum_b / math.log(2)).masked_fill(~has_signal_b, 0.0), has_signal_b)
+        docs, lists = ranked.top_pairs(self.k)
+        sum_b, _ = sum_in_blocks(block, docs, lists)
+        value_b = sum_b / math.log(2)
+        has_signal_b = two_labels(exp_gain(labels), mask)
+        return self.reduce(value_b.masked_fill(~has_signal_b, 0.0), has_signal_b)
 
     def _weights(self, ranked: Ranked) -> Callable[[slice], tuple[Tensor, Tensor]]:
-        """Of each pair of ranks of a span the whole weight, and the part of it by which j should come
-        first.
+        """The function that answers, for the pairs of ranks of a span, the whole weight w_ij + w_ji,
+        and the part of it by which j should come first. Both are new tensors, for the caller to
+        change in place.
         """
         gain_r = exp_gain(ranked.labels)
         gain_r = gain_r / best_dcg(gain_r, self.k).unsqueeze(1)
-        inverse_d = discount(gain_r)
-        # 1 / D at each distance of ranks, 0 excluded: no pair has it.
-        by_distance = torch.cat(
-            [torch.zeros_like(inverse_d[:1]), (inverse_d[:-1] - inverse_d[1:]).abs()]
+        discount_r = discount(gain_r)  # 1 / D
+        # The delta of the formula at each distance |i - j| from 1 on; no pair has the distance 0.
+        delta_by_distance = torch.cat(
+            [torch.zeros_like(discount_r[:1]), (discount_r[:-1] - discount_r[1:]).abs()]
         )
-        ranks = torch.arange(len(inverse_d), device=gain_r.device)
+        ranks = torch.arange(len(discount_r), device=gain_r.device)
 
         def weights(span: slice) -> tuple[Tensor, Tensor]:
             gain_i = of_i(gain_r, span)
             gain_j = of_j(gain_r, span)
             if self.scheme == "ndcg1":
-                i_first_ij = gain_i * of_i(inverse_d, span)
-                j_first_ij = gain_j * of_j(inverse_d, span)
-                total_ij = i_first_ij + j_first_ij
-                # A copy: the caller multiplies it in place.
-                return total_ij, j_first_ij.expand_as(total_ij).clone()
-            weight_ij = by_distance[(of_j(ranks, span) - of_i(ranks, span)).abs()]
+                i_first = gain_i * of_i(discount_r, span)
+                j_first = gain_j * of_j(discount_r, span)
+                total_ij = i_first + j_first
+                return total_ij, j_first.expand_as(total_ij).clone()
+            weight_ij = delta_by_distance[(of_j(ranks, span) - of_i(ranks, span)).abs()]
             if self.scheme == "ndcg2++":
-                weight_ij = (
-                    of_i(inverse_d, span) - of_j(inverse_d, span)
-                ).abs() + self.mu * weight_ij
+                rho_ij = (of_i(discount_r, span) - of_j(discount_r, span)).abs()
+                weight_ij = rho_ij + self.mu * weight_ij
+            # Above 0 where i has the larger gain, below 0 where j has.
             signed_ij = (gain_i - gain_j).mul_(weight_ij)
-            return signed_ij.abs(), signed_ij.neg_().clamp_(min=0)
+            total_ij = signed_ij.abs()
+            j_first_ij = signed_ij.neg_().clamp_(min=0)
+            return total_ij, j_first_ij
 
         return weights
 
@@ -293,23 +302,35 @@ def checked_cut(k: int | None) -> int | None:
     return k
 
 
-# Whether the pair of the upper rank I and the lower rank J was chosen, ``[B, I, J]`` bool each:
-# where the document at the upper rank is the more relevant one, and where that at the lower rank is.
-Wins = Callable[[slice], tuple[Tensor, Tensor]]
+def _signs(labels_r: Tensor, real_r: Tensor, chosen: ChosenInSpan | None, span: slice) -> Tensor:
+    """``[B, I, J]``: 1 where the document at the upper rank is the more relevant one of a chosen
+    pair, -1 where that at the lower rank is, 0 where there is no chosen pair.
+    """
+    label_gap_ij = of_i(labels_r, span) - of_j(labels_r, span)
+    # Each pair once, with i above j; padding comes last, so a real j is enough.
+    sign_ij = label_gap_ij.sign_().triu_(1) * of_j(real_r, span)
+    if chosen is not None:
+        if_upper, if_lower = chosen(span)
+        sign_ij *= torch.where(sign_ij > 0, if_upper, if_lower)
+    return sign_ij
 
 
-def _chosen(pairs: ChosenPairs, ranked: Ranked) -> Wins | None:
-    """None for all pairs."""
+def _chosen_in_spans(pairs: SwapPairs, ranked: Ranked) -> ChosenInSpan | None:
+    """The function that answers which pairs of a span are chosen; None for all pairs."""
     if pairs == "all":
         return None
     if isinstance(pairs, PairChoice):
-        chosen = pairs.pairs(ranked.scores.detach(), ranked.labels, ranked.real)
-        return lambda span: (
-            chosen[:, span, span.start :],
-            chosen[:, span.start :, span].transpose(1, 2),
-        )
-    key_r, name_r = partners(ranked.scores, ranked.labels, ranked.real, pairs)
-    return lambda span: (
-        of_i(key_r, span) == of_j(name_r, span),
-        of_j(key_r, span) == of_i(name_r, span),
-    )
+        mask = pairs.pairs(ranked.scores.detach(), ranked.labels, ranked.real)
+
+        def by_mask(span: slice) -> tuple[Tensor, Tensor]:
+            return mask[:, span, span.start :], mask[:, span.start :, span].transpose(1, 2)
+
+        return by_mask
+    partner_r, name_r = find_partners(ranked.scores, ranked.labels, ranked.real, pairs)
+
+    def by_partner(span: slice) -> tuple[Tensor, Tensor]:
+        if_upper = of_i(partner_r, span) == of_j(name_r, span)
+        if_lower = of_j(partner_r, span) == of_i(name_r, span)
+        return if_upper, if_lower
+
+    return by_partner

@@ -29,7 +29,7 @@ class ListMLELoss(Loss):
         tensor(1.7918)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def forward(
         self,
@@ -38,9 +38,10 @@ class ListMLELoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, order, n_below, competes = sort_by_label(scores, labels, mask)
-        value_b = PlackettLuce.apply(scores, order, n_below, competes.to(scores.dtype))
-        return self.reduce(value_b, competes.any(dim=1))
+        scores, order = sort_by_label(scores, labels, mask)
+        weight = order.competes.to(scores.dtype)
+        value_b = PlackettLuce.apply(scores, order.columns, order.n_below, weight)
+        return self.reduce(value_b, order.competes.any(dim=1))
 
 
 class PositionAwareListMLELoss(Loss):
@@ -73,13 +74,17 @@ class PositionAwareListMLELoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, order, n_below, competes = sort_by_label(scores, labels, mask)
-        n_up_to = torch.searchsorted(n_below, n_below, right=True)
-        n_docs = (n_below < n_below.shape[1]).sum(dim=1, keepdim=True).clamp(min=2).to(scores.dtype)
-        # The positions of a tie are n − n_up_to + 1 … n − n_below; the mean of 2^(1 − r) over them,
-        # less 2^(1 − n).
+        scores, order = sort_by_label(scores, labels, mask)
+        n_below = order.n_below
+        n_up_to = torch.searchsorted(n_below, n_below, right=True)  # of no higher label
+        n_docs = (n_below < n_below.shape[1]).sum(dim=1, keepdim=True)
+        n_docs = n_docs.clamp(min=2).to(scores.dtype)
         n_tied = (n_up_to - n_below).to(scores.dtype)
+        # alpha(r) = (2^(1 − r) − 2^(1 − n)) / (1 − 2^(1 − n)). Tied documents have the positions r
+        # from n − n_up_to + 1 to n − n_below: the mean of 2^(1 − r) is that of a geometric series.
         mean_power = torch.exp2(1 + n_up_to - n_docs) * (1 - torch.exp2(-n_tied)) / n_tied
-        alpha = ((mean_power - torch.exp2(1 - n_docs)) / (1 - torch.exp2(1 - n_docs))).clamp(min=0)
-        value_b = PlackettLuce.apply(scores, order, n_below, torch.where(competes, alpha, 0.0))
-        return self.reduce(value_b, competes.any(dim=1))
+        last_power = torch.exp2(1 - n_docs)
+        alpha = ((mean_power - last_power) / (1 - last_power)).clamp(min=0)
+        weight = torch.where(order.competes, alpha, 0.0)
+        value_b = PlackettLuce.apply(scores, order.columns, n_below, weight)
+        return self.reduce(value_b, order.competes.any(dim=1))

@@ -53,7 +53,6 @@ class SoftmaxLoss(Loss):
     """
 
     tells_grades = False
-
     takes_margin = True
 
     def __init__(
@@ -73,25 +72,31 @@ class SoftmaxLoss(Loss):
     ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         # Less the highest of the row: a log-sum-exp of large scores would lose the digits of their
-        # gaps.
-        scores = (scores - scores.detach().amax(dim=1, keepdim=True)) / self.temperature
+        # gaps. Padding has the score 0, which may be far above all others, and keeps it.
+        highest = scores.detach().masked_fill(~mask, -1e30).amax(dim=1, keepdim=True)
+        scores = ((scores - highest) / self.temperature).masked_fill(~mask, 0.0)
         relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
-        # A row that teaches nothing keeps its zeros: log 0 = -inf would be NaN in the backward
-        # pass.
         learns = has_signal_b.unsqueeze(1)
-        against = scores.unsqueeze(1)  # [B, 1 or N, N], what each document competes with
+        # [B, N, N], or [B, 1, N] where it is the same for every i: s_j + m_ij.
+        competitor_ij = scores.unsqueeze(1)
         if margin is not None:
-            margin = check_margin(margin, scores) / self.temperature
-            margin = margin if margin.ndim == 3 else margin.unsqueeze(1)
-            against = against + torch.where(irrelevant.unsqueeze(1), margin, 0.0)
+            m_ij = check_margin(margin, scores) / self.temperature
+            if m_ij.ndim == 2:
+                m_ij = m_ij.unsqueeze(1)
+            competitor_ij = competitor_ij + torch.where(irrelevant.unsqueeze(1), m_ij, 0.0)
+        # What does not compete is left out of the sum; but a row that teaches nothing keeps its
+        # zeros, since the log of an empty sum would be NaN in the backward pass.
         if self.positives == "out":
-            competitors = against.masked_fill((~irrelevant & learns).unsqueeze(1), -torch.inf)
-            cost = -F.logsigmoid(scores - torch.logsumexp(competitors, dim=2))
-        else:
-            competitors = against.masked_fill((~mask & learns).unsqueeze(1), -torch.inf)
-            cost = torch.logsumexp(competitors, dim=2) - scores
+            left_out = (~irrelevant & learns).unsqueeze(1)
+            log_sum_i = torch.logsumexp(competitor_ij.masked_fill(left_out, -torch.inf), dim=2)
+            cost = -F.logsigmoid(scores - log_sum_i)
+        else:  # i itself is one of its competitors
+            left_out = (~mask & learns).unsqueeze(1)
+            log_sum_i = torch.logsumexp(competitor_ij.masked_fill(left_out, -torch.inf), dim=2)
+            cost = log_sum_i - scores
         cost = cost.masked_fill(~(relevant & learns), 0.0)
-        return self.reduce(cost.sum(dim=1) / relevant.sum(dim=1).clamp(min=1), has_signal_b)
+        value_b = cost.sum(dim=1) / relevant.sum(dim=1).clamp(min=1)
+        return self.reduce(value_b, has_signal_b)
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
         return margin
@@ -120,7 +125,7 @@ class ListNetLoss(Loss):
         tensor(0.6931)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def __init__(
         self, kind: Kind = "ce", temperature: float = 1.0, reduction: Reduction = "mean"
@@ -184,9 +189,9 @@ class MeanInequalityLoss(Loss):
     ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
         relevant, _, has_signal_b = relevant_and_not(labels, mask)
-        log_p = masked_log_softmax(scores, mask).masked_fill(
-            ~(relevant & has_signal_b.unsqueeze(1)), 0.0
-        )
+        counted = relevant & has_signal_b.unsqueeze(1)
+        log_p = masked_log_softmax(scores, mask).masked_fill(~counted, 0.0)
         n_b = relevant.sum(dim=1).clamp(min=1).to(scores.dtype)
         bound_b = torch.where(has_signal_b, n_b * n_b.log(), 0.0)
-        return self.reduce(-bound_b - log_p.sum(dim=1), has_signal_b)
+        value_b = -bound_b - log_p.sum(dim=1)
+        return self.reduce(value_b, has_signal_b)

@@ -27,13 +27,14 @@ class Loss(nn.Module):
 
     Attributes:
         takes_margin: whether it uses the margin of a batch.
-        takes_scores: whether labels may be the scores of a teacher, of any sign; else they are
-            grades, and 0 is irrelevant.
-        tells_grades: whether two labels above 0 are told apart; else every one is relevant.
+        takes_teacher_scores: whether labels may be the scores of a teacher, of any sign; else they
+            are grades, and 0 is irrelevant.
+        tells_grades: whether it tells two different grades above 0 apart; else a document is
+            relevant or not.
     """
 
     takes_margin: bool = False
-    takes_scores: bool = False
+    takes_teacher_scores: bool = False
     tells_grades: bool = True
 
     def __init__(self, reduction: Reduction = "mean") -> None:
@@ -65,15 +66,22 @@ class Loss(nn.Module):
         raise NotImplementedError
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
-        """The gap ``s_i - s_j``, in units of score, that the loss asks of a pair, given the margin
-        of the batch; None: no gap.
+        """The gap ``s_i - s_j``, in units of score, that the loss asks of a pair; None if it asks
+        for none.
+
+        Args:
+            margin: that of the batch, as in :meth:`forward`; None where it brings none.
         """
         return None
 
     def reduce(self, value_b: Tensor, has_signal_b: Tensor) -> Tensor:
-        """Reduce one value per row; ``has_signal_b`` is not 0 (not False) for the rows with
-        something to learn.
+        """One value per row, reduced as the option says.
+
+        Args:
+            value_b: ``[B]``.
+            has_signal_b: bool, or a count: False or 0 for the rows with nothing to learn.
         """
+        # Again, since a loss that exists may be given another reduction.
         one_of(get_args(Reduction), reduction=self.reduction)
         if self.reduction == "none":
             return value_b

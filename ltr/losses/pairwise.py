@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ltr.errors import not_negative, one_of, positive
 from ltr.losses.loss import Loss, Reduction
-from ltr.pairs import Name, Pairs, check_pairs, hinge, mean_over_pairs, squared_hinge
+from ltr.pairs import Pairs, PairsName, check_pairs, hinge, mean_over_pairs, squared_hinge
 
 Targets = Literal["hard", "soft"]
 Mode = Literal["shift", "scale"]
@@ -49,7 +49,7 @@ class MarginRankingLoss(Loss):
     """
 
     takes_margin = True
-    takes_scores = True
+    takes_teacher_scores = True
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class MarginRankingLoss(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        check_pairs(pairs, get_args(Name))
+        check_pairs(pairs, get_args(PairsName))
         self.margin = not_negative("margin", margin)
         self.pairs = pairs
         self.squared = squared
@@ -72,9 +72,9 @@ class MarginRankingLoss(Loss):
         margin: Tensor | None = None,
     ) -> Tensor:
         cost = squared_hinge if self.squared else hinge
-        return self.reduce(
-            *mean_over_pairs(scores, labels, mask, cost, self.asked_margin(margin), self.pairs)
-        )
+        m_ij = self.asked_margin(margin)
+        value_b, n_pairs_b = mean_over_pairs(scores, labels, mask, cost, m_ij, self.pairs)
+        return self.reduce(value_b, n_pairs_b)
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor:
         return self.margin if margin is None else margin
@@ -150,7 +150,7 @@ class RankNetLoss(Loss):
         tensor(0.6931)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class RankNetLoss(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        check_pairs(pairs, get_args(Name))
+        check_pairs(pairs, get_args(PairsName))
         one_of(get_args(Targets), targets=targets)
         self.sigma = positive("sigma", sigma)
         self.pairs = pairs
@@ -181,7 +181,8 @@ class RankNetLoss(Loss):
                 s_j = self.sigma * s_j
             return cross_entropy(s_i - s_j, y_i, y_j, self.sigma, self.targets)
 
-        return self.reduce(*mean_over_pairs(scores, labels, mask, cost, pairs=self.pairs))
+        value_b, n_pairs_b = mean_over_pairs(scores, labels, mask, cost, pairs=self.pairs)
+        return self.reduce(value_b, n_pairs_b)
 
 
 class AdaptiveRankNetLoss(RankNetLoss):
@@ -244,25 +245,25 @@ class AdaptiveRankNetLoss(RankNetLoss):
         def cost(
             s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor
         ) -> Tensor:
-            gap = (
-                s_i - (s_j + self.k * m_ij)
-                if self.mode == "shift"
-                else (1 + self.k * m_ij) * (s_i - s_j)
-            )
+            if self.mode == "shift":
+                gap = s_i - (s_j + self.k * m_ij)
+            else:
+                gap = (1 + self.k * m_ij) * (s_i - s_j)
             return cross_entropy(self.sigma * gap, y_i, y_j, self.sigma, self.targets)
 
-        own_or_given = self.margin if margin is None else margin
-        return self.reduce(*mean_over_pairs(scores, labels, mask, cost, own_or_given, self.pairs))
+        m_ij = self.margin if margin is None else margin
+        value_b, n_pairs_b = mean_over_pairs(scores, labels, mask, cost, m_ij, self.pairs)
+        return self.reduce(value_b, n_pairs_b)
 
     def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:
-        return (
-            self.k * (self.margin if margin is None else margin) if self.mode == "shift" else None
-        )
+        if self.mode == "scale":
+            return None
+        return self.k * (self.margin if margin is None else margin)
 
 
 def cross_entropy(x: Tensor, y_i: Tensor, y_j: Tensor, sigma: float, targets: Targets) -> Tensor:
-    """Of the probability sigmoid(x) from 1 (``hard``) or from sigmoid(sigma * (y_i - y_j))
-    (``soft``).
+    """The cross entropy of the modelled probability sigmoid(x), for the target probability 1
+    (``hard``) or sigmoid(sigma * (y_i - y_j)) (``soft``).
     """
     if targets == "hard":
         return -F.logsigmoid(x)  # not softplus: this gradient takes no second exponential

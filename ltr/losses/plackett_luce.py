@@ -4,7 +4,7 @@ relevant ones.
 Letters of shapes: b row (one query), i a document and j one below it.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,21 +18,27 @@ from ltr.pairs.lists import check_lists
 FAR = 600.0
 
 
-def sort_by_label(
-    scores: Tensor, labels: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The scores, and ``[B, N]`` each in ascending order of the labels, the padding last: the
-    columns, how many documents have a lower label (N at the padding), and whether there is one.
-    """
+class LabelOrder(NamedTuple):
+    """The documents of each list in ascending order of the labels, the padding last."""
+
+    columns: Tensor  # [B, N] int64, their columns in the list
+    n_below: Tensor  # [B, N] int64, how many documents have a lower label; N at the padding
+    competes: Tensor  # [B, N] bool, whether a document has one with a lower label
+
+
+def sort_by_label(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, LabelOrder]:
+    """The scores after :func:`ltr.pairs.lists.check_lists`, and the order of the labels."""
     scores, labels, real = check_lists(scores, labels, mask)
     if mask is not None:
         labels = labels.masked_fill(~real, torch.inf)
-    labels, order = labels.sort(dim=1)
+    labels, columns = labels.sort(dim=1)
     n_below = torch.searchsorted(labels, labels)
-    if mask is None:
-        return scores, order, n_below, n_below > 0
-    padding = labels == torch.inf
-    return scores, order, n_below.masked_fill(padding, labels.shape[1]), (n_below > 0) & ~padding
+    competes = n_below > 0
+    if mask is not None:
+        padding = labels == torch.inf
+        n_below = n_below.masked_fill(padding, labels.shape[1])
+        competes = competes & ~padding
+    return scores, LabelOrder(columns, n_below, competes)
 
 
 class PlackettLuce(torch.autograd.Function):
@@ -40,25 +46,33 @@ class PlackettLuce(torch.autograd.Function):
     summed exponentials below.
 
     The gradient of document j is :math:`\sum_i w_i e^{s_j} / (e^{s_i} + e^{L_i})` over the i above
-    it, less :math:`w_j / (1 + e^{s_j - L_j})`: running sums from both sides, of exponentials, or of
-    their logarithms where scores lie too far apart. In float64, since a running sum adds up many
-    digits; on a device without, of logarithms in float32.
+    it, less :math:`w_j / (1 + e^{s_j - L_j})`. These are running sums from both sides, of
+    exponentials, or of their logarithms where scores lie too far apart. They are computed in
+    float64, since a running sum loses digits; on a device that has none in float32, and then of
+    logarithms always.
+
+    The arguments are those of :class:`LabelOrder`, the weights in its order.
     """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, order: Tensor, n_below: Tensor, weight: Tensor) -> Tensor:
-        ordered = scores.gather(1, order)
+    def forward(
+        ctx: Any, scores: Tensor, columns: Tensor, n_below: Tensor, weight: Tensor
+    ) -> Tensor:
+        ordered = scores.gather(1, columns)
         precise = ordered if scores.device.type == "mps" else ordered.double()
-        low, high = (bound.item() for bound in precise.aminmax()) if precise.numel() else (0.0, 0.0)
-        near = precise.dtype == torch.float64 and high - low < FAR
-        value_b, gradient = (
-            _by_exponentials(precise - high, n_below, weight)
-            if near
-            else _by_logs(precise, n_below, weight)
-        )
-        ctx.save_for_backward(
-            torch.empty_like(scores).scatter_(1, order, gradient.to(scores.dtype))
-        )
+        lowest = 0.0
+        highest = 0.0
+        if precise.numel():
+            bounds = precise.aminmax()
+            lowest = bounds.min.item()
+            highest = bounds.max.item()
+        if precise.dtype == torch.float64 and highest - lowest < FAR:
+            value_b, gradient = _by_exponentials(precise - highest, n_below, weight)
+        else:
+            value_b, gradient = _by_logs(precise, n_below, weight)
+        # Back from the order of the labels.
+        gradient = torch.empty_like(scores).scatter_(1, columns, gradient.to(scores.dtype))
+        ctx.save_for_backward(gradient)
         return value_b.to(scores.dtype)
 
     @staticmethod
@@ -69,24 +83,31 @@ class PlackettLuce(torch.autograd.Function):
 
 
 def _by_exponentials(scores: Tensor, n_below: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """For scores of at most 0: no exponential overflows."""
+    """``[B]`` the value and ``[B, N]`` its gradient, for scores of at most 0: no exponential
+    overflows.
+    """
     power = scores.exp()
-    below = F.pad(power.cumsum(dim=1), (1, 0)).gather(1, n_below)
-    pull = weight / (power + below)
-    # i pulls on the documents before place n_below: on j, those with n_below > j.
-    reach = pull.new_zeros(len(pull), pull.shape[1] + 1).scatter_add_(1, n_below, pull)
-    pulled = reach.flip(1).cumsum(dim=1)[:, :-1].flip(1)
-    value_b = torch.special.xlog1py(weight, below / power).sum(dim=1)
-    return value_b, (power * pulled).addcmul_(pull, below, value=-1)
+    power_below = F.pad(power.cumsum(dim=1), (1, 0)).gather(1, n_below)
+    # w_i / (e^{s_i} + e^{L_i}): what each e^{s_j} below i is multiplied with in the gradient.
+    pull = weight / (power + power_below)
+    # i pulls on the documents at the places before n_below, so place j is pulled by the i with
+    # n_below > j: their pulls are collected by n_below, and summed up from the end.
+    pull_at = pull.new_zeros(len(pull), pull.shape[1] + 1).scatter_add_(1, n_below, pull)
+    pull_from_above = pull_at.flip(1).cumsum(dim=1)[:, :-1].flip(1)
+    value_b = torch.special.xlog1py(weight, power_below / power).sum(dim=1)
+    return value_b, (power * pull_from_above).addcmul_(pull, power_below, value=-1)
 
 
 def _by_logs(scores: Tensor, n_below: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """For any scores."""
+    """As :func:`_by_exponentials`, for any scores."""
+    # x_i = L_i - s_i. Where nothing is below, it is any number: the weight is 0 there.
     x = torch.logcumsumexp(scores, dim=1).gather(1, (n_below - 1).clamp(min=0)) - scores
     log_pull = weight.log() + F.logsigmoid(x) - x - scores
-    # From the last document on; place k holds the sum over the last k documents.
-    last = F.pad(torch.logcumsumexp(log_pull.flip(1), dim=1), (1, 0), value=-torch.inf)
+    # Place k holds the sum over the last k documents.
+    log_sum_of_last = F.pad(torch.logcumsumexp(log_pull.flip(1), dim=1), (1, 0), value=-torch.inf)
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(n_below).contiguous()
     n_above = scores.shape[1] - torch.searchsorted(n_below, places, right=True)
-    gradient = (scores + last.gather(1, n_above)).exp() - weight * torch.sigmoid(x)
-    return -(weight * F.logsigmoid(-x)).sum(dim=1), gradient
+    from_above = (scores + log_sum_of_last.gather(1, n_above)).exp()
+    gradient = from_above - weight * torch.sigmoid(x)
+    value_b = -(weight * F.logsigmoid(-x)).sum(dim=1)
+    return value_b, gradient

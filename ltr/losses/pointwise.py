@@ -53,7 +53,8 @@ class BCELoss(Loss):
             pos_weight=scores.new_tensor(self.pos_weight),
             reduction="none",
         )
-        return self.reduce(*mean_over_documents(cost, mask))
+        value_b, has_documents_b = mean_over_documents(cost, mask)
+        return self.reduce(value_b, has_documents_b)
 
 
 class MSELoss(Loss):
@@ -74,7 +75,7 @@ class MSELoss(Loss):
         tensor(2.)
     """
 
-    takes_scores = True
+    takes_teacher_scores = True
 
     def forward(
         self,
@@ -84,10 +85,12 @@ class MSELoss(Loss):
         margin: Tensor | None = None,
     ) -> Tensor:
         scores, labels, mask = check_lists(scores, labels, mask)
-        return self.reduce(*mean_over_documents((scores - labels).square(), mask))
+        value_b, has_documents_b = mean_over_documents((scores - labels).square(), mask)
+        return self.reduce(value_b, has_documents_b)
 
 
 def mean_over_documents(cost: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """``[B]`` each: the mean cost of the documents of each row, and whether it has one."""
     n_docs_b = mask.sum(dim=1)
-    return cost.masked_fill(~mask, 0.0).sum(dim=1) / n_docs_b.clamp(min=1), n_docs_b > 0
+    sum_b = cost.masked_fill(~mask, 0.0).sum(dim=1)
+    return sum_b / n_docs_b.clamp(min=1), n_docs_b > 0

@@ -1,6 +1,8 @@
 """Lists in the order of their current scores, and what a swap of two ranks does to a metric.
 
 Letters of shapes: b row (one query), r rank, i a rank and j a lower one (further down) of a pair.
+``x_r`` is ``[R]`` or ``[B, R]``. A block of pairs has the ranks i of a span, and the ranks j from
+the first i of that span to the last rank: ``x_ij`` is ``[B, I, J]``.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ltr.errors import InputError
 from ltr.gains import exp_gain
 from ltr.pairs.lists import check_margin, clean_margin
 
 SwapMetric = Literal["ndcg", "err", "mrr", "ap", "precision"]
 
-# delta(span of i) -> |ΔZ| of swapping ranks i and j, [B, I, J], where j runs from the first i of
-# the span to the last rank; right where j is below i, anything elsewhere.
+# delta(span of i) -> |ΔZ| of swapping ranks i and j, [B, I, J]; only where j is below i is it that,
+# elsewhere it may be anything.
 Delta = Callable[[slice], Tensor]
 
 
@@ -28,78 +31,97 @@ class Ranked(NamedTuple):
     real: Tensor  # [B, R] bool, False at the padding, which comes last
     margin: Tensor | None = None  # [B, R] (of the less relevant document) or [B, R, R] (per pair)
 
-    def cut(self, k: int | None) -> tuple[list[Tensor], list[Tensor]]:
-        """What :func:`ltr.pairs.blocks.sum_in_blocks` takes for the pairs with a document
-        among the first k ranks.
+    def top_pairs(self, k: int | None) -> tuple[list[Tensor], list[Tensor]]:
+        """The ``docs`` and ``lists`` of :func:`ltr.pairs.blocks.sum_in_blocks` for the pairs with a
+        document among the first k ranks: the scores, and behind them what :func:`block_margins`
+        reads.
         """
         docs = [self.scores[:, :k]]
         lists = [self.scores]
-        m = self.margin
-        if m is not None and m.ndim == 3:
-            docs += [m[:, :k], m.transpose(1, 2)[:, :k]]
-        elif m is not None:
-            docs.append(m[:, :k])
-            lists.append(m)
+        margin = self.margin
+        if margin is None:
+            return docs, lists
+        if margin.ndim == 3:
+            # Both are cut along i: the margins of i over j, and those of j over i.
+            docs += [margin[:, :k], margin.transpose(1, 2)[:, :k]]
+        else:
+            docs.append(margin[:, :k])
+            lists.append(margin)
         return docs, lists
 
 
 def rank_lists(
     scores: Tensor, labels: Tensor, mask: Tensor, margin: float | Tensor | None = None
 ) -> Ranked:
-    """Sort by the current scores: highest first, stable, anew at every call."""
-    order = (
-        scores.detach().masked_fill(~mask, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    )
-    if not isinstance(margin, Tensor):
-        margin = None
-    elif (margin := clean_margin(check_margin(margin, scores), labels, mask)).ndim == 3:
-        margin = margin.gather(1, order.unsqueeze(2).expand_as(margin))
-        margin = margin.gather(2, order.unsqueeze(1).expand_as(margin))
+    """Sort by the current scores: highest first, stable, anew at every call.
+
+    A margin that is one number is the same at all ranks and is left out.
+    """
+    keys = scores.detach().masked_fill(~mask, -torch.inf)
+    order = keys.argsort(dim=1, descending=True, stable=True)
+    if isinstance(margin, Tensor):
+        margin = _rank_margin(clean_margin(check_margin(margin, scores), labels, mask), order)
     else:
-        margin = margin.expand_as(scores).gather(1, order)
+        margin = None
     return Ranked(scores.gather(1, order), labels.gather(1, order), mask.gather(1, order), margin)
 
 
-def ranked_margins(
+def _rank_margin(margin: Tensor, order: Tensor) -> Tensor:
+    """The margin by rank, for the columns ``order`` ``[B, R]`` of the ranks."""
+    if margin.ndim == 3:
+        margin = margin.gather(1, order.unsqueeze(2).expand_as(margin))
+        return margin.gather(2, order.unsqueeze(1).expand_as(margin))
+    return margin.expand_as(order).gather(1, order)
+
+
+def block_margins(
     docs: Sequence[Tensor], lists: Sequence[Tensor], span: slice
 ) -> tuple[Tensor, Tensor]:
-    """The margins of a block, where the upper document of a pair is the more relevant one, and
-    where the lower one is.
+    """The margins of a block, first for pairs whose upper document is the more relevant one, then
+    for those whose lower one is; from what :meth:`Ranked.top_pairs` has behind the scores.
     """
-    if lists:  # of the less relevant document
+    if lists:  # one margin per document: it is that of the less relevant one
         return of_j(lists[0], span), docs[0].unsqueeze(2)
     return docs[0][:, :, span.start :], docs[1][:, :, span.start :]
 
 
 def discount(like: Tensor, k: int | None = None) -> Tensor:
-    """``[R]``: 1 / log2(1 + rank), and 0 beyond rank k, for ``like`` [B, R]."""
+    """``[R]``: 1 / log2(1 + rank), and 0 beyond rank k; type and R are those of ``like`` ``[B, R]``."""
     ranks_r = torch.arange(1, like.shape[1] + 1, device=like.device, dtype=like.dtype)
     discount_r = torch.log2(1 + ranks_r).reciprocal()
-    return discount_r if k is None else discount_r * _counted(like, k)
+    if k is None:
+        return discount_r
+    return discount_r * _counted(like, k)
 
 
 def best_dcg(gains: Tensor, k: int | None = None) -> Tensor:
     """``[B]``: the discounted gain of the best order, to divide by: 1 where it is 0."""
-    best_b = (gains.sort(dim=1, descending=True).values * discount(gains, k)).sum(dim=1)
+    sorted_gains = gains.sort(dim=1, descending=True).values
+    best_b = (sorted_gains * discount(gains, k)).sum(dim=1)
     return best_b.where(best_b > 0, 1.0)
 
 
 def swap_weights(ranked: Ranked, metric: SwapMetric, k: int | None, max_grade: float) -> Delta:
-    """The function that answers |ΔZ| for the pairs of a span of ranks with all ranks; everything
-    without gradient.
+    """The function that answers |ΔZ| for a span of ranks, from what is computed here once for all
+    of them, without gradient.
     """
     with torch.no_grad():
+        if metric == "ndcg":
+            return _ndcg(ranked, k)
         if metric == "err":
             return _err(ranked, k, max_grade)
-        return {"ndcg": _ndcg, "mrr": _mrr, "ap": _ap, "precision": _precision}[metric](ranked, k)
+        if metric == "mrr":
+            return _mrr(ranked, k)
+        if metric == "ap":
+            return _ap(ranked, k)
+        return _precision(ranked, k)
 
 
 def _counted(like: Tensor, k: int | None) -> Tensor:
     """``[R]``: 1 for the ranks that a metric counts, 0 beyond k."""
     n_ranks = like.shape[1]
-    return (torch.arange(n_ranks, device=like.device) < (n_ranks if k is None else k)).to(
-        like.dtype
-    )
+    n_counted = n_ranks if k is None else k
+    return (torch.arange(n_ranks, device=like.device) < n_counted).to(like.dtype)
 
 
 def _reciprocal_ranks(like: Tensor, k: int | None) -> Tensor:
@@ -121,21 +143,26 @@ def _ndcg(ranked: Ranked, k: int | None) -> Delta:
     gain_r = exp_gain(ranked.labels)
     discount_r = discount(ranked.scores, k)
     gain_r = gain_r / best_dcg(gain_r, k).unsqueeze(1)
-    return lambda span: (
-        (of_i(gain_r, span) - of_j(gain_r, span)).abs()
-        * (of_i(discount_r, span) - of_j(discount_r, span)).abs()
-    )
+
+    def delta(span: slice) -> Tensor:
+        gain_gap = (of_i(gain_r, span) - of_j(gain_r, span)).abs()
+        discount_gap = (of_i(discount_r, span) - of_j(discount_r, span)).abs()
+        return gain_gap * discount_gap
+
+    return delta
 
 
 def _precision(ranked: Ranked, k: int | None) -> Delta:
     assert k is not None, "the precision of all ranks is that of any order"
     relevant_r = (ranked.labels > 0).to(ranked.scores.dtype)
     counted_r = _counted(ranked.scores, k)
-    return lambda span: (
-        (of_i(relevant_r, span) - of_j(relevant_r, span)).abs()
-        * (of_i(counted_r, span) - of_j(counted_r, span)).abs()
-        / k
-    )
+
+    def delta(span: slice) -> Tensor:
+        one_is_relevant = (of_i(relevant_r, span) - of_j(relevant_r, span)).abs()
+        one_is_counted = (of_i(counted_r, span) - of_j(counted_r, span)).abs()
+        return one_is_relevant * one_is_counted / k
+
+    return delta
 
 
 def _mrr(ranked: Ranked, k: int | None) -> Delta:
@@ -144,48 +171,56 @@ def _mrr(ranked: Ranked, k: int | None) -> Delta:
     """
     relevant_r = ranked.labels > 0
     n_ranks = relevant_r.shape[1]
-    at = F.pad(
-        _reciprocal_ranks(ranked.scores, k), (0, 1)
-    )  # one rank more, where nothing stands, counts 0
-    rank_r = torch.arange(n_ranks, device=relevant_r.device)
-    nth_r = relevant_r.cumsum(dim=1)
-    first_b, second_b = (
-        rank_r.masked_fill(~(relevant_r & (nth_r == nth)), n_ranks)
-        .amin(dim=1, keepdim=True)
-        .unsqueeze(2)
-        for nth in (1, 2)
-    )
+    # One rank more, where nothing stands, counts 0: there is a document that the list lacks.
+    reciprocal_r = F.pad(_reciprocal_ranks(ranked.scores, k), (0, 1))
+    rank_r = torch.arange(n_ranks, device=relevant_r.device)  # from 0
+    n_relevant_r = relevant_r.cumsum(dim=1)
+
+    def rank_of_relevant(nth: int) -> Tensor:
+        """``[B, 1, 1]``: the rank of the nth relevant document; that one rank more if it lacks."""
+        is_nth_r = relevant_r & (n_relevant_r == nth)
+        return rank_r.masked_fill(~is_nth_r, n_ranks).amin(dim=1).view(-1, 1, 1)
+
+    first_b = rank_of_relevant(1)
+    second_b = rank_of_relevant(2)
 
     def delta(span: slice) -> Tensor:
         rank_i = of_i(rank_r, span)
         rank_j = of_j(rank_r, span)
+        # Down: the first relevant document goes from i to j, and is the first there, or the second
+        # one is. Up: another relevant document comes to i, above the first one.
         down = of_i(relevant_r, span) & ~of_j(relevant_r, span) & (rank_i == first_b)
         up = ~of_i(relevant_r, span) & of_j(relevant_r, span) & (rank_i < first_b)
-        after = torch.where(down, at[torch.minimum(second_b, rank_j)], at[:-1][rank_i])
-        return (after - at[first_b]).abs().masked_fill(~(down | up), 0.0)
+        first_after = torch.where(down, torch.minimum(second_b, rank_j), rank_i)
+        change = (reciprocal_r[first_after] - reciprocal_r[first_b]).abs()
+        return change.masked_fill(~(down | up), 0.0)
 
     return delta
 
 
 def _ap(ranked: Ranked, k: int | None) -> Delta:
     """Moving a relevant document changes its own precision, and that of the relevant ones between
-    by one hit.
+    the two ranks by one hit.
     """
     relevant_r = (ranked.labels > 0).to(ranked.scores.dtype)
     n_relevant_b = relevant_r.sum(dim=1).clamp(min=1).view(-1, 1, 1)
     reciprocal_r = _reciprocal_ranks(ranked.scores, k)
     hits_r = relevant_r.cumsum(dim=1)
     precision_r = hits_r * reciprocal_r
-    with_one_more_r = (hits_r + 1) * reciprocal_r
+    precision_with_one_more_r = (hits_r + 1) * reciprocal_r
+    # Sums of 1 / rank over the relevant documents, with the rank itself and without it.
     up_to_r = (relevant_r * reciprocal_r).cumsum(dim=1)
     before_r = up_to_r - relevant_r * reciprocal_r
 
     def delta(span: slice) -> Tensor:
+        # What one hit more or less changes of the relevant documents between i and j.
         between = of_j(before_r, span) - of_i(up_to_r, span)
+        # Down from i to j: the hits at j stay as many. Up from j to i: i has one hit more.
         down = of_j(precision_r, span) - of_i(precision_r, span) - between
-        up = of_i(with_one_more_r, span) - of_j(precision_r, span) + between
+        up = of_i(precision_with_one_more_r, span) - of_j(precision_r, span) + between
         change = torch.where(of_i(relevant_r, span) > 0, down, up).abs() / n_relevant_b
-        return change * (of_i(relevant_r, span) - of_j(relevant_r, span)).abs()
+        one_is_relevant = (of_i(relevant_r, span) - of_j(relevant_r, span)).abs()
+        return change * one_is_relevant
 
     return delta
 
@@ -196,21 +231,22 @@ def _err(ranked: Ranked, k: int | None, max_grade: float) -> Delta:
     ranks above i and below j keep theirs.
     """
     if ranked.labels.numel() and ranked.labels.max() > max_grade:
-        raise ValueError(
-            f"ERR needs grades up to max_grade={max_grade:g}, got {ranked.labels.max():g}; raise it"
+        raise InputError(
+            f"ERR needs grades up to max_grade={max_grade:g}, got {ranked.labels.max():g}; raise it",
+            option="max_grade",
         )
     satisfied_r = exp_gain(ranked.labels) / 2.0**max_grade
-    reading_r = F.pad(torch.cumprod(1 - satisfied_r, dim=1), (1, 0), value=1.0)[:, :-1]
-    weight_r = reading_r * _reciprocal_ranks(ranked.scores, k)
+    # T: the product over the ranks above, so the running product moves down by one rank.
+    reaches_r = F.pad(torch.cumprod(1 - satisfied_r, dim=1), (1, 0), value=1.0)[:, :-1]
+    weight_r = reaches_r * _reciprocal_ranks(ranked.scores, k)  # T_r / r
+    # Sums of R_r T_r / r, with the rank itself and without it.
     up_to_r = (satisfied_r * weight_r).cumsum(dim=1)
     before_r = up_to_r - satisfied_r * weight_r
 
     def delta(span: slice) -> Tensor:
-        lower = (of_j(before_r, span) - of_i(up_to_r, span) + of_j(weight_r, span)) / (
-            1 - of_i(satisfied_r, span)
-        )
-        return (
-            (of_i(satisfied_r, span) - of_j(satisfied_r, span)) * (lower - of_i(weight_r, span))
-        ).abs()
+        between_and_j = of_j(before_r, span) - of_i(up_to_r, span) + of_j(weight_r, span)
+        without_i = between_and_j / (1 - of_i(satisfied_r, span))
+        satisfied_gap = of_i(satisfied_r, span) - of_j(satisfied_r, span)
+        return (satisfied_gap * (without_i - of_i(weight_r, span))).abs()
 
     return delta

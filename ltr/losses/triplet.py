@@ -67,11 +67,11 @@ class BatchAllTripletLoss(MarginRankingLoss):
         if self.average == "row":
             return super().forward(scores, labels, mask, margin)
         active = self.average == "active"
-        sum_b, n_triplets_b = pair_sums(
-            scores, labels, mask, hinge, self.asked_margin(margin), active=active
-        )
+        m_ij = self.asked_margin(margin)
+        sum_b, n_triplets_b = pair_sums(scores, labels, mask, hinge, m_ij, active=active)
         share_b = sum_b / n_triplets_b.sum().clamp(min=1)
-        return self.reduce(share_b, torch.ones_like(share_b[:1]))  # the shares sum up to the mean
+        # The shares sum up to the mean over the batch, so a mean divides them by 1.
+        return self.reduce(share_b, torch.ones_like(share_b[:1]))
 
 
 class BatchHardTripletLoss(MarginRankingLoss):
@@ -120,14 +120,14 @@ class BatchHardTripletLoss(MarginRankingLoss):
         ) -> Tensor:
             return -F.logsigmoid(s_i - (s_j + m_ij))
 
-        return self.reduce(
-            *mean_over_pairs(
-                scores, labels, mask, cost, 0.0 if margin is None else margin, self.pairs
-            )
-        )
+        m_ij = 0.0 if margin is None else margin
+        value_b, n_pairs_b = mean_over_pairs(scores, labels, mask, cost, m_ij, self.pairs)
+        return self.reduce(value_b, n_pairs_b)
 
-    def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:  # type: ignore[override]  # soft: none of its own
-        return margin if self.soft else super().asked_margin(margin)
+    def asked_margin(self, margin: Tensor | None) -> float | Tensor | None:  # type: ignore[override]  # wider than the parent's: it may be None
+        if self.soft:  # it has no margin of its own
+            return margin
+        return super().asked_margin(margin)
 
 
 class BatchSemiHardTripletLoss(MarginRankingLoss):

@@ -30,6 +30,6 @@ class Annealed(Margin):
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
 
     def forward(self, lists: ScoredLists) -> Tensor:
-        share = (self.batches / self.steps).clamp(max=1.0)
+        share = (self.batches / self.steps).clamp(max=1.0)  # 0 at the first batch
         self.batches += 1
         return share * self.margin(lists)

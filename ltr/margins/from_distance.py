@@ -32,13 +32,9 @@ class FromDistance(Margin):
 
     def __init__(self, k: float = 1.0, power: float = 1.0, cap: float | None = None) -> None:
         super().__init__()
-        finite_and_positive = 0 < k < math.inf and 0 < power < math.inf
-        require(
-            finite_and_positive,
-            "FromDistance: k and power must be finite and above 0",
-            k=k,
-            power=power,
-        )
+        in_bounds = 0 < k < math.inf and 0 < power < math.inf
+        rule = "FromDistance: k and power must be finite and above 0"
+        require(in_bounds, rule, k=k, power=power)
         require(cap is None or cap > 0, "FromDistance: cap must be above 0, or none", cap=cap)
         self.k = k
         self.power = power
@@ -52,7 +48,8 @@ class FromDistance(Margin):
                 "a folder of mined negatives, or take another margin",
                 option="margin",
             )
-        # A dual encoder has filled in what the data left open.
+        # Lists with the queries' representations are a dual encoder's: there every document has a
+        # distance, see `ScoredLists`. Otherwise only mined negatives have.
         if lists.queries is None:
             negative = lists.mask & (lists.labels == 0)
             if distances[negative].isnan().any():
@@ -61,9 +58,11 @@ class FromDistance(Margin):
                     "negatives of the data to a folder of mined negatives, or take another margin",
                     option="margin",
                 )
-        return self.of(distances.detach())
+        return self.margin_at(distances.detach())
 
-    def of(self, distances: Tensor) -> Tensor:
+    def margin_at(self, distances: Tensor) -> Tensor:
         """The margins of negatives at these distances, of any shape."""
         margin = self.k * distances.clamp(min=0) ** self.power
-        return margin if self.cap is None else margin.clamp(max=self.cap)
+        if self.cap is None:
+            return margin
+        return margin.clamp(max=self.cap)

@@ -11,7 +11,7 @@ from ltr.similarity import cosine
 
 
 class _FromSimilarity(Margin):
-    """What margins from cosines share: their options, and whose embeddings they read."""
+    """What margins from cosines share: their options, and whose representations they read."""
 
     def __init__(
         self, scale: float = 1.0, encoder: str | None = None, gradient: bool = False
@@ -32,16 +32,27 @@ class _FromSimilarity(Margin):
     def _docs(self, lists: ScoredLists) -> Tensor:
         """Representations of the documents, ``[R, C, H]`` or ``[1, C, H]``."""
         if self.encoder is None:
-            return self._readable(lists.embeddings)
-        return self._readable(None if lists.frozen is None else lists.frozen[1])
+            return self._checked(lists.embeddings)
+        _, docs = self._frozen(lists)
+        return self._checked(docs)
 
     def _queries(self, lists: ScoredLists) -> Tensor:
         """Representations of the rows, ``[R, H]``."""
         if self.encoder is None:
-            return self._readable(lists.queries)
-        return self._readable(None if lists.frozen is None else lists.frozen[0])
+            return self._checked(lists.queries)
+        queries, _ = self._frozen(lists)
+        return self._checked(queries)
 
-    def _readable(self, embeddings: Tensor | None) -> Tensor:
+    def _frozen(self, lists: ScoredLists) -> tuple[Tensor | None, Tensor | None]:
+        """The frozen encoder's representations of the rows and of the documents."""
+        if lists.frozen is None:
+            return None, None
+        return lists.frozen
+
+    def _checked(self, embeddings: Tensor | None) -> Tensor:
+        """The representations, without gradient unless the option asks for it; refused if the batch
+        has none.
+        """
         if embeddings is None:
             raise InputError(
                 f"{type(self).__name__} needs the embeddings of queries and documents, got none; "

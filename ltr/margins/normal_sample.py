@@ -63,20 +63,21 @@ class NormalSample(Margin):
 
     def forward(self, lists: ScoredLists) -> Tensor:
         negative = _less_relevant(lists)
-        ease = _ease(lists, negative)
+        ease = _ease_of_docs(lists, negative)
         draws = self._draw(lists)
-        # Draws and ease are filled up with +inf beyond the n negatives of a row: padding sorts last
-        # in both, and the r-th easiest negative gets the r-th smallest of n draws.
+        # The first n draws of a row are taken, and its n negatives; everything else becomes +inf
+        # and sorts last in both, so the r-th hardest negative gets the r-th smallest of n draws.
         n_negatives = negative.sum(dim=1, keepdim=True)
         column = torch.arange(negative.shape[1], device=negative.device)
         sorted_draws = draws.masked_fill(column >= n_negatives, torch.inf).sort(dim=1).values
-        rank = ease.masked_fill(~negative, torch.inf).argsort(dim=1).argsort(dim=1)
+        from_hardest = ease.masked_fill(~negative, torch.inf).argsort(dim=1)  # columns by rank
+        rank = from_hardest.argsort(dim=1)  # ranks by column: the inverse of a permutation
         return sorted_draws.gather(1, rank).clamp(self.low, self.high)
 
     def _draw(self, lists: ScoredLists) -> Tensor:
-        """``[B, N]`` draws of this batch; counts it."""
-        process = 0 if lists.shared else _process()
-        generator = np.random.default_rng([self.seed, int(self.batches), process])
+        """``[B, N]`` draws for this batch, which is counted here."""
+        process_rank = 0 if lists.shared else _process_rank()
+        generator = np.random.default_rng([self.seed, int(self.batches), process_rank])
         self.batches += 1
         draws = generator.normal(self.mean, self.std, lists.labels.shape)
         return torch.from_numpy(draws).to(lists.labels)
@@ -88,14 +89,17 @@ def _less_relevant(lists: ScoredLists) -> Tensor:
     return lists.mask & (lists.labels < best_b)
 
 
-def _ease(lists: ScoredLists, negative: Tensor) -> Tensor:
-    """``[B, N]``: the larger, the easier. Distances, where every negative has one."""
+def _ease_of_docs(lists: ScoredLists, negative: Tensor) -> Tensor:
+    """``[B, N]``: the larger, the easier the document. The distances if every negative of the batch
+    has one, else minus the scores.
+    """
     distances = lists.distances
     if distances is None or distances[negative].isnan().any():
         return -lists.scores.detach()
     return distances
 
 
-def _process() -> int:
+def _process_rank() -> int:
+    """This process's number, 0 where there is one process only."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_rank() if distributed else 0

@@ -1,9 +1,9 @@
 """Long lists and many of them, a part at a time: O(part) memory beyond the inputs instead of
 O(B·N²).
 
-The gradient of a part is computed right after its value, so only one part is in memory, and forward
-and backward are one pass. What is kept is one number per document: its factor in the chain rule. A
-single part is computed under plain autograd.
+The gradient of a part is computed right after its value, in the forward pass, so only one part is
+in memory at a time. What is kept for the backward pass is that gradient: one number per document,
+to be multiplied with what comes from above. A single part is computed under plain autograd.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,43 +12,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Elements of one part. On a CPU its temporaries stay in the cache; a GPU wants few, large kernels.
+from ltr.spans import spans
+
+# Numbers in one part. On a CPU its temporaries stay in the cache; a GPU wants few, large kernels.
 BLOCK = {"cpu": 1 << 16, "cuda": 1 << 24}
 
+# What computes a part: of some rows, and of a span of documents, see the two functions below.
 Rows = Callable[..., tuple[Tensor, Tensor]]
 Block = Callable[[slice, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Tensor]]
 
 
-def spans(n: int, size: int, device: torch.device) -> list[slice]:
-    """Cut ``range(n)`` so that a part of elements of this size stays within one block (or is one
-    element).
+def block_spans(n: int, size: int, device: torch.device) -> list[slice]:
+    """The spans that n elements of ``size`` numbers each are cut into: as many elements in one as
+    fit into a block of the device, at least one.
     """
     step = max(1, BLOCK.get(device.type, BLOCK["cuda"]) // max(1, size))
-    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+    return list(spans(n, step))
 
 
 def by_rows(rows: Rows, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-    """Call ``rows`` on some rows of the inputs at a time.
+    """``rows(*tensors)``, computed for some rows at a time.
 
-    All inputs begin with B, and the first is ``[B, N]``. ``rows`` returns two tensors ``[B]``, of
-    which only the first has a gradient; row b of both may depend on row b of the inputs only.
+    All tensors begin with B, and the first is ``[B, N]``. ``rows`` returns two tensors ``[B]``, of
+    which only the first has a gradient; row b of both may depend on row b of the tensors only.
     """
-    cuts = spans(len(tensors[0]), tensors[0].shape[1], tensors[0].device)
+    cuts = block_spans(len(tensors[0]), tensors[0].shape[1], tensors[0].device)
     if len(cuts) <= 1:
         return rows(*tensors)
-    return _in_parts(
-        lambda _, *part: rows(*part),
-        cuts,
-        [[cut] * len(tensors) for cut in cuts],
-        torch.cat,
-        tensors,
-    )
+
+    def compute(cut: slice, *part: Tensor) -> tuple[Tensor, Tensor]:
+        return rows(*part)
+
+    # Every tensor is cut along its rows.
+    places = [[cut] * len(tensors) for cut in cuts]
+    return _in_parts(compute, cuts, places, torch.cat, tensors)
 
 
 def sum_in_blocks(
     block: Block, docs: Sequence[Tensor], lists: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Sum what ``block`` returns for each span of the documents.
+    """The sum of what ``block`` returns for each span of the documents.
 
     Args:
         block: ``block(span, docs[:, span], lists) -> (value_b, count_b)``; only the value has a
@@ -57,58 +60,66 @@ def sum_in_blocks(
         lists: ``[B, N]`` each (or anything else that begins with B): whole in every block.
     """
     n_docs = docs[0].shape[1]
-    n_cut = len(docs)
-    cuts = spans(n_docs, lists[0].numel(), docs[0].device)
+    cuts = block_spans(n_docs, lists[0].numel(), docs[0].device)
     if len(cuts) <= 1:
         value_b, count_b = block(slice(0, n_docs), docs, lists)
         return value_b, count_b.detach()
-    places = [[(slice(None), cut)] * n_cut + [...] * len(lists) for cut in cuts]
-    return _in_parts(
-        lambda cut, *part: block(cut, part[:n_cut], part[n_cut:]),
-        cuts,
-        places,
-        sum,
-        [*docs, *lists],
-    )
+
+    def compute(cut: slice, *part: Tensor) -> tuple[Tensor, Tensor]:
+        return block(cut, part[: len(docs)], part[len(docs) :])
+
+    # A part has docs[:, cut] and the whole lists.
+    places = [[(slice(None), cut)] * len(docs) + [...] * len(lists) for cut in cuts]
+    return _in_parts(compute, cuts, places, sum, [*docs, *lists])
 
 
 def _in_parts(
     compute: Callable, cuts: list, places: list, join: Callable, tensors: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    if not torch.is_grad_enabled():
+    """``join`` of the values, and of the counts, that ``compute`` returns for the parts.
+
+    Args:
+        compute: ``compute(cut, *part) -> (value_b, count_b)``.
+        cuts: one of each part.
+        places: of each part, the index into each of the tensors.
+        join: of the results of all parts, in their order.
+        tensors: to be indexed by the places: a part has one piece of each.
+    """
+    if not torch.is_grad_enabled():  # then no part needs its gradient computed
         tensors = [t.detach() for t in tensors]
     return _InParts.apply(compute, cuts, places, join, *tensors)
 
 
 class _InParts(torch.autograd.Function):
-    """``compute(cut, *part)`` for each part, where ``places`` index the tensors, and ``join`` of
-    what they return.
-    """
+    """See :func:`_in_parts`."""
 
     @staticmethod
     def forward(
         ctx: Any, compute: Callable, cuts: list, places: list, join: Callable, *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
-        wanted = ctx.needs_input_grad[4:]
+        needs_gradient = ctx.needs_input_grad[4:]  # of the tensors, which follow four arguments
         gradients = [
-            torch.zeros_like(t) if w else None for t, w in zip(tensors, wanted, strict=True)
+            torch.zeros_like(tensor) if needed else None
+            for tensor, needed in zip(tensors, needs_gradient, strict=True)
         ]
         values = []
         counts = []
-        for cut, place in zip(cuts, places, strict=True):
-            part = [
-                t[at].detach().requires_grad_(w)
-                for t, at, w in zip(tensors, place, wanted, strict=True)
-            ]
-            with torch.set_grad_enabled(any(wanted)):
+        for cut, places_of_part in zip(cuts, places, strict=True):
+            part = [tensor[at].detach() for tensor, at in zip(tensors, places_of_part, strict=True)]
+            for piece, needed in zip(part, needs_gradient, strict=True):
+                piece.requires_grad_(needed)
+            # A forward of autograd runs without gradients: here the part's own graph is wanted.
+            with torch.set_grad_enabled(any(needs_gradient)):
                 value_b, count_b = compute(cut, *part)
-            if any(wanted):
-                leaves = [t for t in part if t.requires_grad]
+            if any(needs_gradient):
+                leaves = [piece for piece in part if piece.requires_grad]
                 ones = torch.ones_like(value_b)
-                found = iter(torch.autograd.grad(value_b, leaves, ones, materialize_grads=True))
-                for gradient, at in zip(gradients, place, strict=True):
+                part_gradients = iter(
+                    torch.autograd.grad(value_b, leaves, ones, materialize_grads=True)
+                )
+                for gradient, at in zip(gradients, places_of_part, strict=True):
                     if gradient is not None:
-                        gradient[at] += next(found)
+                        gradient[at] += next(part_gradients)
             values.append(value_b.detach())
             counts.append(count_b.detach())
         ctx.save_for_backward(*gradients)
@@ -119,10 +130,14 @@ class _InParts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient_b: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        scaled = [
-            None if g is None else g * gradient_b.view(-1, *[1] * (g.ndim - 1))
-            for g in ctx.saved_tensors
-        ]
+        scaled: list[Tensor | None] = []
+        for gradient in ctx.saved_tensors:
+            if gradient is None:
+                scaled.append(None)
+                continue
+            # Row b of all depends on row b only, so one factor a row is the chain rule.
+            factor = gradient_b.view(-1, *[1] * (gradient.ndim - 1))
+            scaled.append(gradient * factor)
         return None, None, None, None, *scaled
 
 

@@ -33,7 +33,7 @@ class PairChoice(ABC):
         """
 
     def pairs(self, scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-        """``[B, N, N]`` bool: the chosen ones of the pairs that there are."""
+        """``[B, N, N]`` bool: what :meth:`choose` answers, and False where there is no pair."""
         with torch.no_grad():
             return self.choose(scores, labels, mask) & all_pairs(labels, mask)
 
@@ -74,7 +74,7 @@ class Adjacent(PairChoice):
 
 
 def all_pairs(labels: Tensor, mask: Tensor) -> Tensor:
-    """``[B, N, N]`` bool: whether ``y_i > y_j``, of documents that are there."""
+    """``[B, N, N]`` bool: whether ``y_i > y_j``; False where i or j is padding."""
     return (labels.unsqueeze(2) > labels.unsqueeze(1)) & mask.unsqueeze(2) & mask.unsqueeze(1)
 
 

@@ -16,20 +16,25 @@ def check_lists(
     scores, labels, mask = check_shapes(scores, labels, mask)
     scores, labels = fill_padding(scores, labels, mask)
     scores = let_nan_out(scores, labels)
-    return scores, labels, torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
+    if mask is None:
+        mask = torch.ones_like(labels, dtype=torch.bool)
+    return scores, labels, mask
 
 
 def check_shapes(
     scores: Tensor, labels: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The scores in float32 or better, the labels like them and without gradient, and the mask;
-    other shapes are refused.
+    """The scores in float32 or better, the labels in the same type and without gradient, and the
+    mask; other shapes are refused.
     """
-    shape = scores.shape
-    if scores.ndim != 2 or shape != labels.shape or (mask is not None and shape != mask.shape):
-        came = f"{tuple(shape)}, {tuple(labels.shape)} and {None if mask is None else tuple(mask.shape)}"
-        hint = "One row is one query; pad short lists and mark the padding with mask=False."
-        raise ValueError(f"scores, labels and mask must share one shape [B, N], got {came}. {hint}")
+    shape = tuple(scores.shape)
+    labels_shape = tuple(labels.shape)
+    mask_shape = None if mask is None else tuple(mask.shape)
+    if scores.ndim != 2 or labels_shape != shape or mask_shape not in (None, shape):
+        raise ValueError(
+            f"scores, labels and mask must share one shape [B, N], got {shape}, {labels_shape} and {mask_shape}. "
+            "One row is one query; pad short lists and mark the padding with mask=False."
+        )
     if not scores.is_floating_point():
         raise ValueError(f"scores must be floating, got {scores.dtype}; call .float()")
     if scores.dtype in (torch.float16, torch.bfloat16):
@@ -38,11 +43,7 @@ def check_shapes(
         scores = F.pad(scores, (0, 1))
         labels = F.pad(labels, (0, 1))
         mask = torch.zeros_like(labels, dtype=torch.bool)
-    return (
-        scores,
-        labels.detach() if labels.dtype == scores.dtype else labels.detach().to(scores.dtype),
-        mask,
-    )
+    return scores, labels.detach().to(scores.dtype), mask
 
 
 def fill_padding(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -56,59 +57,62 @@ def fill_padding(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[T
 
 
 def let_nan_out(scores: Tensor, labels: Tensor) -> Tensor:
-    """The scores, NaN where the label is: so no loss hides it."""
+    """The scores, NaN where the label is NaN: so no loss hides it."""
+    # Plus 0 times the label, in one operation.
     return torch.add(scores, labels, alpha=0)
 
 
 def check_margin(margin: float | Tensor, scores: Tensor) -> Tensor:
-    """The margin as a tensor like the scores: ``[B, 1]``, ``[B, N]`` (per less relevant document)
-    or ``[B, N, N]`` (per pair).
+    """The margin as a tensor of the scores' type: ``[B, 1]``, ``[B, N]`` (per less relevant
+    document) or ``[B, N, N]`` (per pair). Its B may be 1: one margin for all rows.
     """
     rows, columns = scores.shape
     margin = torch.as_tensor(margin, dtype=scores.dtype, device=scores.device)
     if margin.ndim == 0:
         return margin.expand(rows, 1)
-    if (
-        margin.ndim > 1
-        and margin.shape[0] in (1, rows)
-        and margin.shape[1:] in ((1,), (columns,), (columns, columns))
-    ):
-        return margin.expand(rows, *margin.shape[1:])
-    shapes = "[B, 1] (per row), [B, N] (per less relevant document) or [B, N, N] (per pair)"
-    raise ValueError(
-        f"a margin for scores [B={rows}, N={columns}] must be a number, {shapes}, got {tuple(margin.shape)}"
-    )
+    shapes_of_a_row = ((1,), (columns,), (columns, columns))
+    if margin.shape[0] not in (1, rows) or margin.shape[1:] not in shapes_of_a_row:
+        raise ValueError(
+            f"a margin for scores [B={rows}, N={columns}] must be a number, [B, 1] (per row), [B, N] (per less relevant document) or [B, N, N] (per pair), got {tuple(margin.shape)}"
+        )
+    return margin.expand(rows, *margin.shape[1:])
 
 
 def clean_margin(margin: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-    """A margin per document with 0 where it belongs to no pair: a policy may leave anything there,
-    NaN included.
+    """A margin per document with 0 at the documents that are never the less relevant one of a pair:
+    a policy may leave anything there, NaN included. Other margins stay as they are.
     """
     if margin.shape != labels.shape:
         return margin
-    high = labels.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
-    return margin.masked_fill(~mask | (labels == high), 0.0)
+    highest_label = labels.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
+    return margin.masked_fill(~mask | (labels == highest_label), 0.0)
 
 
-# A NaN label counts as whatever makes its row learn: else the NaN would be hidden.
 def two_labels(labels: Tensor, mask: Tensor | None) -> Tensor:
-    """``[B]`` bool: whether a row has two documents with different labels."""
+    """``[B]`` bool: whether a row has two documents with different labels.
+
+    A NaN label is different from all: its row counts, or the NaN would be hidden.
+    """
     if mask is None:
         low_b, high_b = labels.aminmax(dim=1)
     else:
         padding = ~mask
         low_b = labels.masked_fill(padding, torch.inf).amin(dim=1)
         high_b = labels.masked_fill(padding, -torch.inf).amax(dim=1)
+    # Not high > low: that is False for a NaN.
     return ~(high_b <= low_b)
 
 
 def relevant_and_not(labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``[B, N]`` the relevant documents (a label above 0) and the others, and ``[B]`` whether a row
     has both.
+
+    A NaN label counts as both: so its row counts, or the NaN would be hidden.
     """
     relevant = ~(labels <= 0) & mask
     irrelevant = ~(labels > 0) & mask
-    return relevant, irrelevant, relevant.any(dim=1) & irrelevant.any(dim=1)
+    has_both_b = relevant.any(dim=1) & irrelevant.any(dim=1)
+    return relevant, irrelevant, has_both_b
 
 
 def masked_log_softmax(x: Tensor, mask: Tensor) -> Tensor:

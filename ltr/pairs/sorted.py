@@ -3,8 +3,10 @@ per row and grade.
 
 A pair (i, j) with y_i > y_j costs something when ``u_j > s_i``, where ``u_j = s_j + m_j``. The
 scores of one level of more relevant documents are sorted; one ``searchsorted`` tells for each less
-relevant document how many of them it violates, a histogram of the answers tells the same from the
-other side, and these counts are the gradient of the hinge. Several grades go level by level.
+relevant document how many of them it violates, a histogram of the answers tells of each of them
+how many violate it, and these counts are the gradient of the hinge. Several grades go level by
+level.
+
 Letters of shapes: b row (one query), p packed upper document
 (:class:`ltr.pairs.uppers.Uppers`), w upper document of one level.
 """
@@ -21,9 +23,9 @@ from ltr.pairs.uppers import Uppers
 
 
 def hinge(s_i: Tensor, s_j: Tensor, y_i: Tensor, y_j: Tensor, m_ij: float | Tensor) -> Tensor:
-    """max(0, m - (s_i - s_j)), in the order in which sorting compares: both forms then agree at the
-    kink to the last bit.
-    """
+    """max(0, m - (s_i - s_j))."""
+    # In the order in which sorting compares, s_j + m against s_i: so both forms agree to the last
+    # bit on which pairs cost something.
     return F.relu((s_j + m_ij) - s_i)
 
 
@@ -37,37 +39,41 @@ def squared_hinge(
 class Level(NamedTuple):
     """The more relevant documents of one label, and the documents below them."""
 
-    columns: Tensor  # [B, W] int64
-    packed: Tensor  # [B, W] int64, their packed positions
-    real: Tensor  # [B, W] bool
-    lower: Tensor  # [B, N] bool
+    columns: Tensor  # [B, W] int64, their columns in the list; 0 at the padding
+    packed: Tensor  # [B, W] int64, their packed positions; any position at the padding
+    real: Tensor  # [B, W] bool, False at the padding
+    lower: Tensor  # [B, N] bool, the documents below
 
 
 def levels_of(
     labels: Tensor, mask: Tensor, uppers: Uppers, adjacent: bool = False
 ) -> Iterator[Level]:
     """The levels of each row from the least relevant to the most; rows with fewer levels get empty
-    ones.
+    ones. Documents below are all of a lower label or, if ``adjacent``, those of the next lower one.
     """
     n_packed = uppers.columns.shape[1]
-    starts_p = (uppers.first == torch.arange(n_packed, device=mask.device)) & uppers.real
-    level_p = starts_p.cumsum(dim=1).masked_fill(~uppers.real, 0)
-    below_p = uppers.label_below() if adjacent else uppers.labels
-    begin_b = torch.zeros(len(mask), 1, dtype=torch.int64, device=mask.device)
+    position_p = torch.arange(n_packed, device=mask.device)
+    starts_level_p = (uppers.first == position_p) & uppers.real
+    level_p = starts_level_p.cumsum(dim=1).masked_fill(~uppers.real, 0)  # 1, 2, …; 0 at the padding
+    if adjacent:
+        compare = torch.eq
+        bound_p = uppers.label_below()
+    else:
+        compare = torch.lt
+        bound_p = uppers.labels
+    # [B, 1]: the packed position at which the level begins; behind the last one in a row that has
+    # no such level.
+    begin = torch.zeros(len(mask), 1, dtype=torch.int64, device=mask.device)
     for level in range(1, uppers.levels + 1):
-        count_b = (level_p == level).sum(dim=1, keepdim=True)
-        position_w = torch.arange(int(count_b.max()), device=mask.device)
-        real = position_w < count_b
-        packed = (begin_b + position_w).clamp(max=n_packed - 1)
-        head = begin_b.clamp(max=n_packed - 1)
-        lower = (torch.eq if adjacent else torch.lt)(labels, below_p.gather(1, head))
-        yield Level(
-            uppers.columns.gather(1, packed).masked_fill(~real, 0),
-            packed,
-            real,
-            lower & mask & (count_b > 0),
-        )
-        begin_b = begin_b + count_b
+        count = (level_p == level).sum(dim=1, keepdim=True)
+        position_w = torch.arange(int(count.max()), device=mask.device)
+        real = position_w < count
+        packed = (begin + position_w).clamp(max=n_packed - 1)
+        bound = bound_p.gather(1, begin.clamp(max=n_packed - 1))
+        lower = compare(labels, bound) & mask & (count > 0)
+        columns = uppers.columns.gather(1, packed).masked_fill(~real, 0)
+        yield Level(columns, packed, real, lower)
+        begin = begin + count
 
 
 def hinge_sums(
@@ -88,6 +94,8 @@ def hinge_sums(
 
 
 class _HingeSums(torch.autograd.Function):
+    """See :func:`hinge_sums`. The gradient is computed with the value."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -100,7 +108,8 @@ class _HingeSums(torch.autograd.Function):
         adjacent: bool,
     ) -> tuple[Tensor, Tensor]:
         gradient = torch.zeros_like(scores)
-        of_margin = torch.zeros_like(scores) if ctx.needs_input_grad[1] else None
+        needs_margin_gradient = ctx.needs_input_grad[1]
+        margin_gradient = torch.zeros_like(scores) if needs_margin_gradient else None
         sum_b = torch.zeros_like(scores[:, 0])
         active_b = torch.zeros_like(mask[:, 0], dtype=torch.int64)
         # Centred, so that large scores with small gaps lose no digits in the sums; which pairs are
@@ -108,16 +117,17 @@ class _HingeSums(torch.autograd.Function):
         centre = scores.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
         shifted = scores + margin
         for level in levels_of(labels, mask, uppers, adjacent):
-            value_b, n_active_b, of_lower, of_upper = _cross(
-                scores.gather(1, level.columns), shifted, centre, level, squared
-            )
-            sum_b += value_b
-            active_b += n_active_b
-            gradient += of_lower
-            gradient.scatter_add_(1, level.columns, of_upper)
-            if of_margin is not None:
-                of_margin += of_lower
-        ctx.save_for_backward(gradient, of_margin)
+            upper = scores.gather(1, level.columns)
+            sums = _sum_level(upper, shifted, centre, level, squared)
+            sum_b += sums.value_b
+            active_b += sums.n_active_b
+            # A score counts as that of a less relevant document (in `shifted`), and as that of a
+            # more relevant one; the margin counts in `shifted` only.
+            gradient += sums.gradient_shifted
+            gradient.scatter_add_(1, level.columns, sums.gradient_upper)
+            if margin_gradient is not None:
+                margin_gradient += sums.gradient_shifted
+        ctx.save_for_backward(gradient, margin_gradient)
         ctx.margin_shape = margin.shape
         ctx.mark_non_differentiable(active_b)
         return sum_b, active_b
@@ -125,58 +135,73 @@ class _HingeSums(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient_b: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        gradient, of_margin = ctx.saved_tensors
-        if of_margin is not None:
-            of_margin = (of_margin * gradient_b.unsqueeze(1)).sum_to_size(ctx.margin_shape)
-        return gradient * gradient_b.unsqueeze(1), of_margin, None, None, None, None, None
+        gradient, margin_gradient = ctx.saved_tensors
+        gradient_b = gradient_b.unsqueeze(1)
+        if margin_gradient is not None:
+            # A margin of a row is that of all its documents: its gradients add up.
+            margin_gradient = (margin_gradient * gradient_b).sum_to_size(ctx.margin_shape)
+        return gradient * gradient_b, margin_gradient, None, None, None, None, None
 
 
-def _cross(
+class _LevelSums(NamedTuple):
+    """The pairs of one level with the documents below it."""
+
+    value_b: Tensor  # [B], their summed hinge, or its square
+    n_active_b: Tensor  # [B] int64, how many cost something
+    gradient_shifted: Tensor  # [B, N], of the value to the u_j
+    gradient_upper: Tensor  # [B, W], of the value to the s_i
+
+
+def _sum_level(
     upper: Tensor, shifted: Tensor, centre: Tensor, level: Level, squared: bool
-) -> tuple[Tensor, ...]:
-    """The pairs of one level with the documents below: their summed hinge ``[B]``, how many are
-    active ``[B]``, and the gradients of the sum to ``shifted`` ``[B, N]`` and ``upper`` ``[B, W]``.
-
-    ``upper`` are the s_i, ``shifted`` the u_j = s_j + m_j.
-    """
+) -> _LevelSums:
+    """``upper`` ``[B, W]`` are the s_i of the level, ``shifted`` ``[B, N]`` the u_j = s_j + m_j."""
     upper_w, order = upper.masked_fill(~level.real, torch.inf).sort(dim=1)
     real_w = level.real.gather(1, order)
-    n_active_per_j = torch.searchsorted(
-        upper_w, shifted.masked_fill(~level.lower, -torch.inf)
-    )  # s_i < u_j, strictly
-    buckets = torch.zeros(len(upper), upper.shape[1] + 1, dtype=torch.int64, device=upper.device)
-    # buckets[c] counts the j that violate exactly the c lowest-scored uppers, so the upper at place
-    # w is violated by every j in the buckets w + 1 and above.
-    n_active_per_i = _after(buckets.scatter_add(1, n_active_per_j, torch.ones_like(n_active_per_j)))
+    # How many have s_i < u_j, strictly; none where j is not below the level.
+    n_active_per_j = torch.searchsorted(upper_w, shifted.masked_fill(~level.lower, -torch.inf))
+    # histogram[c] counts the j that violate exactly the c lowest-scored uppers, so the upper at
+    # place w is violated by every j in the bins w + 1 and above.
+    zeros = torch.zeros(len(upper), upper.shape[1] + 1, dtype=torch.int64, device=upper.device)
+    histogram = zeros.scatter_add(1, n_active_per_j, torch.ones_like(n_active_per_j))
+    n_active_per_i = _sum_after(histogram)
     s_i = (upper_w - centre).masked_fill(~real_w, 0.0)
     u_j = (shifted - centre).masked_fill(~level.lower, 0.0)
     if squared:
+        # Of each j the sum of the c lowest s_i that it violates; of each i the sum of the u_j that
+        # violate it, by a histogram that counts u_j instead of 1.
         sum_s_per_j = F.pad(s_i.cumsum(dim=1), (1, 0)).gather(1, n_active_per_j)
-        sum_u_per_i = _after(buckets.to(u_j.dtype).scatter_add(1, n_active_per_j, u_j))
-        of_lower = 2 * (n_active_per_j * u_j - sum_s_per_j)
-        of_sorted = 2 * (n_active_per_i * s_i - sum_u_per_i)
+        sum_u_per_i = _sum_after(zeros.to(u_j.dtype).scatter_add(1, n_active_per_j, u_j))
+        gradient_shifted = 2 * (n_active_per_j * u_j - sum_s_per_j)
+        gradient_w = 2 * (n_active_per_i * s_i - sum_u_per_i)
+        degree = 2
     else:
-        of_lower = n_active_per_j.to(u_j.dtype)
-        of_sorted = -n_active_per_i.to(s_i.dtype)
-    # Euler: a function of degree 1 (2, if squared) is (half of) the product of its arguments and
-    # its gradient.
-    value_b = ((of_lower * u_j).sum(dim=1) + (of_sorted * s_i).sum(dim=1)) / (2 if squared else 1)
-    of_upper = torch.zeros_like(of_sorted).scatter(1, order, of_sorted.masked_fill(~real_w, 0.0))
-    return value_b, n_active_per_j.sum(dim=1), of_lower, of_upper
+        gradient_shifted = n_active_per_j.to(u_j.dtype)
+        gradient_w = -n_active_per_i.to(s_i.dtype)
+        degree = 1
+    # Euler: a homogeneous function of degree 1 is the product of its arguments and its gradient,
+    # one of degree 2 is half of that.
+    value_b = ((gradient_shifted * u_j).sum(dim=1) + (gradient_w * s_i).sum(dim=1)) / degree
+    # Back from the order of the sort.
+    gradient_w = gradient_w.masked_fill(~real_w, 0.0)
+    gradient_upper = torch.zeros_like(gradient_w).scatter(1, order, gradient_w)
+    return _LevelSums(value_b, n_active_per_j.sum(dim=1), gradient_shifted, gradient_upper)
 
 
-def _after(buckets: Tensor) -> Tensor:
-    """For each place w the sum over the buckets w + 1, w + 2, …"""
-    return buckets[:, 1:].flip(1).cumsum(dim=1).flip(1)
+def _sum_after(histogram: Tensor) -> Tensor:
+    """For each place w the sum over the bins w + 1, w + 2, …"""
+    return histogram[:, 1:].flip(1).cumsum(dim=1).flip(1)
 
 
 @torch.no_grad()
 def semi_hard_by_sorting(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppers) -> Tensor:
     """:func:`ltr.pairs.choose.semi_hard_columns` by sorting the documents below each level."""
-    found = torch.zeros_like(uppers.columns)
+    columns = torch.zeros_like(uppers.columns)
     for level in levels_of(labels, mask, uppers):
         lower_scores, order = scores.masked_fill(~level.lower, torch.inf).sort(dim=1)
         n_below_score = torch.searchsorted(lower_scores, scores.gather(1, level.columns))
+        # The last of those strictly below, or the first of all where there is none.
         chosen = order.gather(1, (n_below_score - 1).clamp(min=0))
-        found = found.scatter_add(1, level.packed, chosen.masked_fill(~level.real, 0))
-    return found
+        # Each position belongs to one level; padding adds 0 to whatever position it has.
+        columns = columns.scatter_add(1, level.packed, chosen.masked_fill(~level.real, 0))
+    return columns

@@ -21,7 +21,7 @@ class Uppers(NamedTuple):
     labels: Tensor  # [B, P]; +inf at the padding
     first: Tensor  # [B, P] int64, packed position of the first document with the same label
     lowest: Tensor  # [B, N] bool, the documents of the list with its lowest label
-    low: Tensor  # [B, 1], that label
+    lowest_label: Tensor  # [B, 1], that label
     levels: int  # the largest number of different labels in a row, the lowest not counted
 
     def take(self, x: Tensor) -> Tensor:
@@ -38,23 +38,23 @@ class Uppers(NamedTuple):
 
     def label_below(self) -> Tensor:
         """``[B, P]``: the next lower label of the list; NaN, which equals nothing, at the padding."""
-        below = torch.where(
-            self.first > 0, self.labels.gather(1, (self.first - 1).clamp(min=0)), self.low
-        )
+        # The document packed just before a level has the next lower label; before the first level
+        # stands none, and the lowest label of the list is below.
+        label_before = self.labels.gather(1, (self.first - 1).clamp(min=0))
+        below = torch.where(self.first > 0, label_before, self.lowest_label)
         return below.masked_fill(~self.real, torch.nan)
 
     def n_pairs(self, adjacent: bool = False) -> Tensor:
-        """``[B]`` int64: how many pairs each row has; with neighbours in the order of the labels
-        only if ``adjacent``.
+        """``[B]`` int64: how many pairs each row has; if ``adjacent``, of neighbours in the order of
+        the labels only.
         """
         n_below_p = self.n_below()
-        # Only the documents of the next lower label count: they are packed from its first position
-        # up to that of this label.
         if adjacent:
-            lower_first_p = self.first.gather(1, (self.first - 1).clamp(min=0))
-            n_below_p = torch.where(
-                self.first > 0, (self.first - lower_first_p).masked_fill(~self.real, 0), n_below_p
-            )
+            # Only the documents of the next lower label count: they are packed from its first
+            # position up to that of this label. Where that is the lowest label, n_below is right.
+            first_of_lower_p = self.first.gather(1, (self.first - 1).clamp(min=0))
+            n_lower_p = (self.first - first_of_lower_p).masked_fill(~self.real, 0)
+            n_below_p = torch.where(self.first > 0, n_lower_p, n_below_p)
         return n_below_p.sum(dim=1)
 
 
@@ -64,29 +64,38 @@ def pack(chosen: Tensor) -> tuple[Tensor, Tensor]:
     """
     count_b = chosen.sum(dim=1)
     width = int(count_b.max()) if len(count_b) else 0
-    rows, columns = chosen.nonzero(as_tuple=True)
-    position = torch.arange(len(rows), device=rows.device) - (count_b.cumsum(0) - count_b)[rows]
+    rows, columns = chosen.nonzero(as_tuple=True)  # row by row
+    row_start_b = count_b.cumsum(0) - count_b
+    position = torch.arange(len(rows), device=rows.device) - row_start_b[rows]
     packed = torch.zeros(len(chosen), width, dtype=torch.int64, device=rows.device)
     packed[rows, position] = columns
-    return packed, torch.arange(width, device=rows.device) < count_b.unsqueeze(1)
+    real = torch.arange(width, device=rows.device) < count_b.unsqueeze(1)
+    return packed, real
 
 
 def find_uppers(labels: Tensor, mask: Tensor) -> Uppers:
     """Pack the documents that have a less relevant one in their list; labels are floating."""
-    low = labels.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True)
-    columns, real = pack((labels > low) & mask)
+    lowest_label = labels.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True)
+    columns, real = pack((labels > lowest_label) & mask)
     labels_p, order = labels.gather(1, columns).masked_fill(~real, torch.inf).sort(dim=1)
     first = torch.searchsorted(labels_p, labels_p)
     starts_level = (first == torch.arange(columns.shape[1], device=first.device)) & real
     levels = int(starts_level.sum(dim=1).max()) if columns.numel() else 0
     return Uppers(
-        columns.gather(1, order), real, labels_p, first, (labels == low) & mask, low, levels
+        columns=columns.gather(1, order),
+        real=real,
+        labels=labels_p,
+        first=first,
+        lowest=(labels == lowest_label) & mask,
+        lowest_label=lowest_label,
+        levels=levels,
     )
 
 
 def sum_below(x: Tensor, uppers: Uppers) -> Tensor:
     """``[B, P]``: the sum of x ``[B, N]`` over the documents less relevant than each upper one."""
-    base = x.masked_fill(~uppers.lowest, 0.0).sum(dim=1, keepdim=True)
+    sum_lowest = x.masked_fill(~uppers.lowest, 0.0).sum(dim=1, keepdim=True)
     running = uppers.take(x).masked_fill(~uppers.real, 0.0).cumsum(dim=1)
-    before = torch.cat([torch.zeros_like(base), running], dim=1).gather(1, uppers.first)
-    return base + before
+    running = torch.cat([torch.zeros_like(sum_lowest), running], dim=1)  # 0 before the first
+    sum_between = running.gather(1, uppers.first)
+    return sum_lowest + sum_between

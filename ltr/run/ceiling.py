@@ -24,7 +24,7 @@ def ceiling(metrics: Sequence[RankingMetric], pools: EvalBatches) -> dict[str, f
     Returns:
         By metric; empty where no list has anything to find.
     """
-    by_name = {metric.measure: metric for metric in metrics if metric.measured.by_rank}
+    by_name = {metric.measure: metric for metric in metrics if metric.formula.by_rank}
     by_name["R"] = RankingMetric("R")
     values: dict[str, list[torch.Tensor]] = {name: [] for name in by_name}
     for lists in pools.batches:

@@ -255,7 +255,7 @@ class RunWriter(Callback):
         report = _logged_metrics(trainer, prefix)
         report["conventions"] = {metric.measure: metric.convention for metric in measures}
         report["lower_is_better"] = [
-            metric.measure for metric in measures if metric.measured.lower_is_better
+            metric.measure for metric in measures if metric.formula.lower_is_better
         ]
         report |= data.conventions()
         report["evaluated"] = data.evaluation_digests(split)

@@ -29,7 +29,7 @@ def search_exactly(
         docs: ``[D, H]``, may be a memory map: it is read once, in spans.
         queries: ``[Q, H]``.
         k: documents per query.
-        prepare: see :meth:`ltr.similarity.Similarity.prepared`.
+        prepare: see :meth:`ltr.similarity.Similarity.prepare`.
         squared: whether the score is minus the squared distance, else the inner product.
 
     Returns:

@@ -54,7 +54,7 @@ class DenseIndex:
         self.probes = probes
         self.count, self.dimension = searched.shape
         self._searched = searched  # for Flat the embeddings themselves
-        self._prepare = partial(similarity.prepared, centre=centre)
+        self._prepare = partial(similarity.prepare, centre=centre)
 
     def __len__(self) -> int:
         return self.count
@@ -107,7 +107,7 @@ class DenseIndex:
         if factory != "Flat":
             searched = FaissIndex.build(
                 embeddings,
-                partial(similarity.prepared, centre=centre),
+                partial(similarity.prepare, centre=centre),
                 factory,
                 squared=similarity.by_distance,
                 probes=probes,
@@ -162,6 +162,6 @@ def best_first(
     """Found documents ``[Q, k]`` in order, by the scores of the similarity; of equal ones the
     larger row first.
     """
-    keys = sort_keys(similarity.of_search(scores), rows)
+    keys = sort_keys(similarity.scores_from_search(scores), rows)
     scores, rows = scores_and_rows(keys.sort(dim=1, descending=True).values)
     return scores.numpy(), rows.numpy()

@@ -142,7 +142,7 @@ class Shards:
         results = np.zeros((len(doc_rows), 2), dtype=np.float32)
         for span in spans(len(own_pairs), DOCS_AT_ONCE):
             pairs = own_pairs[span]
-            scores, distances = self.similarity.of_pairs(
+            scores, distances = self.similarity.score_pairs(
                 queries[query_places[pairs]], self._docs[doc_places[pairs]]
             )
             results[pairs, 0] = scores

@@ -1,62 +1,12 @@
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from ltr import metrics
+from ltr.errors import InputError
 from ltr.losses import LambdaLoss, LambdaRankLoss
-from ltr.losses.ranked import rank_lists, swap_weights
 from ltr.pairs import blocks
-
-# A metric of grades by rank; ltr.metrics is measured against trec_eval and plain loops in its own
-# tests.
-METRICS = {
-    "ndcg": metrics.ExponentialNDCG,
-    "err": metrics.ExpectedReciprocalRank,
-    "mrr": metrics.ReciprocalRank,
-    "ap": metrics.AveragePrecision,
-    "precision": metrics.Precision,
-}
-
-
-def measured(metric, grades, k):
-    """Of grades by rank, in their own precision."""
-    ideal = grades.sort(dim=1, descending=True).values
-    return METRICS[metric](k).of(SimpleNamespace(grades=grades, ideal=ideal))
-
-
-def random_list(seed, n=9):
-    generator = torch.Generator().manual_seed(seed)
-    scores = torch.randn(1, n, generator=generator, dtype=torch.float64)
-    labels = torch.randint(0, 5, (1, n), generator=generator).double() * (
-        torch.rand(1, n, generator=generator) < 0.6
-    )
-    labels[0, seed % n] = 3.0
-    return scores, labels
-
-
-def swapped(grades, i, j):
-    order = list(range(grades.shape[1]))
-    order[i], order[j] = order[j], order[i]
-    return grades[:, order]
-
-
-@pytest.mark.parametrize("k", [1, 3, 8, 20, None])
-@pytest.mark.parametrize("metric", METRICS)
-def test_each_delta_equals_the_metric_after_the_swap_less_the_metric_before(metric, k):
-    if metric == "precision" and k is None:
-        pytest.skip("precision needs k")
-    for seed in range(6):
-        scores, labels = random_list(seed)
-        ranked = rank_lists(scores, labels, torch.ones_like(labels, dtype=torch.bool))
-        assert (ranked.scores.diff(dim=1) <= 0).all()
-        delta = swap_weights(ranked, metric, k, max_grade=4.0)(slice(0, 9))
-        before = measured(metric, ranked.labels, k)
-        for i in range(9):
-            for j in range(i + 1, 9):
-                expected = (measured(metric, swapped(ranked.labels, i, j), k) - before).abs().item()
-                assert delta[0, i, j].item() == pytest.approx(expected, abs=2e-7), (seed, i, j)
+from tests.losses.swaps import METRICS, measured, random_list, swapped
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -141,7 +91,9 @@ def test_bad_options_are_refused():
         LambdaRankLoss("precision")
     with pytest.raises(ValueError, match="k must be at least 1"):
         LambdaRankLoss(k=0)
-    with pytest.raises(ValueError, match="grades up to max_grade=4, got 5"):
+    with pytest.raises(
+        InputError, match=r"grades up to max_grade=4, got 5; raise it \(option max_grade\)"
+    ):
         LambdaRankLoss(metric="err")(torch.zeros(1, 2), torch.tensor([[5.0, 0.0]]))
     with pytest.raises(ValueError, match="scheme must be"):
         LambdaLoss("ndcg3")

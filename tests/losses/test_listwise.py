@@ -176,12 +176,17 @@ def test_a_list_of_two_makes_ranknet_and_list_mle_one_softplus():
         torch.testing.assert_close(loss(scores, labels), expected)
 
 
+@pytest.mark.parametrize("level", [1e4, -1e4])
 @pytest.mark.parametrize("positives", ["out", "in"])
-def test_large_scores_lose_no_digits_of_their_gaps(positives):
-    """Around 1e4 in float32, gaps of 1/128 are exact; the loss of the gaps alone is the oracle."""
+def test_large_scores_lose_no_digits_of_their_gaps(positives, level):
+    """Around ±1e4 in float32, gaps of 1/128 are exact; the loss of the gaps alone is the oracle.
+    Padding, whose scores count as 0, is far from them and changes nothing.
+    """
     gaps = torch.arange(24).view(1, 24) / 128
     labels = (torch.arange(24) % 5 == 0).float().view(1, 24)
-    expected = SoftmaxLoss(positives=positives)(gaps.double(), labels.double())
-    torch.testing.assert_close(
-        SoftmaxLoss(positives=positives)(1e4 + gaps, labels).double(), expected, rtol=1e-6, atol=0
-    )
+    loss = SoftmaxLoss(positives=positives)
+    expected = loss(gaps.double(), labels.double())
+    one_more = (0, 1)
+    padded = F.pad(level + gaps, one_more), F.pad(labels, one_more), F.pad(labels >= 0, one_more)
+    for lists in [(level + gaps, labels), padded]:
+        torch.testing.assert_close(loss(*lists).double(), expected, rtol=1e-6, atol=0)

@@ -113,7 +113,7 @@ def test_the_switch_is_by_size():
     assert not sorting_pays(uppers(24, 1)) and sorting_pays(uppers(25, 1))
     assert not sorting_pays(uppers(48, 2)) and sorting_pays(uppers(49, 2))
     assert SHORT <= 2**24  # what is counted in float32 is exact
-    spans = blocks.spans(10, blocks.BLOCK["cpu"] // 2, torch.device("cpu"))
+    spans = blocks.block_spans(10, blocks.BLOCK["cpu"] // 2, torch.device("cpu"))
     assert [(s.start, s.stop) for s in spans] == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
 
 
