@@ -147,11 +147,9 @@ def _experiment_cells(row: Row) -> list[str]:
     ]
 
 
-def _number(value: float | None, format: str) -> str:
-    """The number in this format; an empty cell for None and NaN."""
-    if value is None or math.isnan(value):
-        return ""
-    return f"{value:{format}}"
+def _number(value: float | None, form: str) -> str:
+    """The number in a form such as ``.4f``; an empty cell for None."""
+    return "" if value is None else f"{value:{form}}"
 
 
 def _comparison_table(result: Compared, alpha: float) -> Table:
@@ -183,11 +181,15 @@ def _comparison_table(result: Compared, alpha: float) -> Table:
                 p_value(comparison.p),
                 p_value(comparison.corrected),
                 p_value(comparison.p_models),
-                _number(comparison.effect, "+.2f"),
+                _number(_effect(comparison), "+.2f"),
                 f"{comparison.wins} / {comparison.ties} / {comparison.losses}",
             ]
         )
     return Table(title, header, lines)
+
+
+def _effect(comparison: Comparison) -> float | None:
+    return None if math.isnan(comparison.effect) else comparison.effect
 
 
 def _plan_table(result: Compared, difference: float, level: float) -> Table:
@@ -347,7 +349,7 @@ def _comparison_values(comparison: Comparison) -> list[object]:
         comparison.p,
         comparison.corrected,
         comparison.p_models,
-        None if math.isnan(comparison.effect) else comparison.effect,
+        _effect(comparison),
         comparison.wins,
         comparison.ties,
         comparison.losses,
