@@ -12,7 +12,7 @@ from functools import partial
 from itertools import product
 
 import torch
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import parser
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -170,13 +170,13 @@ def linear_table(rounds: int, tokens: int) -> None:
 
 def main() -> None:
     """Print four tables."""
-    made = parser(__doc__)
-    made.add_argument("--rounds", type=int, default=15)
-    options = made.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--rounds", type=int, default=15)
+    options = arguments.parse_args()
     rounds, tokens = (1, 256) if options.tiny else (options.rounds, TOKENS)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print(described(), "\n")
+    print(machine_line(), "\n")
     kernels_table(rounds, tokens, TEXTS[:1] if options.tiny else TEXTS)
     layouts_table(rounds, tokens, RANGES[-1:] if options.tiny else RANGES)
     dropout_table(rounds, tokens)

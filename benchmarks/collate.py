@@ -11,7 +11,7 @@ batch.
 import statistics
 import time
 
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 
 from ltr.data.formats import JoinedPairs
@@ -31,14 +31,14 @@ def drawn(data: TripletDataModule, steps: int) -> tuple[list, float]:
 
 def main() -> None:
     """Print a table."""
-    made = parser(__doc__)
-    add_data(made, LIVEQA, MEDQUAD)
-    add_backbone(made)
-    options = made.parse_args()
+    arguments = parser(__doc__)
+    add_data(arguments, LIVEQA, MEDQUAD)
+    add_backbone(arguments)
+    options = arguments.parse_args()
     folder = options.data
     rounds = 1 if options.tiny else ROUNDS
     tokenizer = load_tokenizer(options.backbone)
-    print(described(), f"\n{folder}, {rounds} rounds\n")
+    print(machine_line(), f"\n{folder}, {rounds} rounds\n")
     print(
         "| lists | documents | tokens of a pair | drawn, ms | collated, ms | collated, µs a pair |\n"
         + "| --- " * 6

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import yaml
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import parser
 from harness.runs import Run, train_all
 
@@ -255,16 +255,16 @@ def compared(values: dict[str, np.ndarray], base: str, measure: str) -> Iterator
 
 def main() -> None:
     """Parse the arguments, train what is missing, print the tables."""
-    made = parser(__doc__)
-    made.add_argument("grid", type=Path, help="a grid of one axis over feature vectors")
-    made.add_argument("--seeds", type=int, nargs="+", help="default: those of the grid")
-    made.add_argument(
+    arguments = parser(__doc__)
+    arguments.add_argument("grid", type=Path, help="a grid of one axis over feature vectors")
+    arguments.add_argument("--seeds", type=int, nargs="+", help="default: those of the grid")
+    arguments.add_argument(
         "--jobs", type=int, help="runs at a time, one thread each; default: as many as cores"
     )
-    made.add_argument(
+    arguments.add_argument(
         "--runs", type=Path, default=Path("runs"), help="the folder of the run folders"
     )
-    options = made.parse_args()
+    options = arguments.parse_args()
     if options.tiny:
         options.seeds = [0, 1]
         options.jobs = 1
@@ -275,7 +275,7 @@ def main() -> None:
     first = yaml.safe_load(base.read_text())
     measure = first["best"]["monitor"].removeprefix("val/")
     if not re.fullmatch(r"nDCG_exp@\d+", measure):
-        made.error(
+        arguments.error(
             f"best.monitor must be val/nDCG_exp@k, which the trees use too, got {first['best']['monitor']}"
         )
     folds = folds_of(first)[: 1 if options.tiny else None]
@@ -326,7 +326,7 @@ def main() -> None:
         )
     for metric in metrics:
         print(f"{metric.measure}: {metric.convention}")
-    print(f"Seeds {', '.join(map(str, seeds))}; trees are deterministic. {described()}")
+    print(f"Seeds {', '.join(map(str, seeds))}; trees are deterministic. {machine_line()}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import parser
 from sklearn.datasets import load_svmlight_file
 
@@ -64,11 +64,11 @@ def sklearn(file: Path) -> tuple[int, float]:
 
 def main() -> None:
     """Print a table."""
-    made = parser(__doc__)
-    made.add_argument(
+    arguments = parser(__doc__)
+    arguments.add_argument(
         "--data", type=Path, default=Path("data", "mq2008"), help="a folder of LETOR files"
     )
-    options = made.parse_args()
+    options = arguments.parse_args()
     runs, size = (1, 1) if options.tiny else (RUNS, BYTES)
     readers: dict[str, Callable[[Path], tuple[int, float]]] = {
         "ours": ours,
@@ -87,7 +87,7 @@ def main() -> None:
                 seconds[name].append(time.perf_counter() - start)
             np.testing.assert_allclose(*answers, rtol=1e-6)
     print(
-        described(),
+        machine_line(),
         f"\n{options.data} repeated, {megabytes:.0f} MB, {answers[0][0]:,} rows; median of {runs} runs\n",
     )
     print("| reader | seconds | MB/s | rows/s |\n| --- | --- | --- | --- |")

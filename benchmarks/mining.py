@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness.machine import described, resident
+from harness.machine import machine_line, resident
 from harness.meter import Meter
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 from harness.processes import environment, take_turns
@@ -328,7 +328,7 @@ def mining(options: argparse.Namespace) -> None:
             },
             setting,
         )
-    print(f"\n{described()}; {ST} {version(ST)}")
+    print(f"\n{machine_line()}; {ST} {version(ST)}")
 
 
 def _sides(theirs: Callable, ours: Callable) -> list[Side]:
@@ -396,7 +396,7 @@ def _print_sides(results: dict[Side, Result | str], setting: Setting) -> None:
         cells += [
             f"{noted['search'] / step.seconds:.1%}",
             *ratios,
-            f"{1 - step.tokens / step.seen:.1%}",
+            f"{1 - step.tokens / step.with_padding:.1%}",
         ]
         cells += [f"{noted['peak'] / 1e6:,.0f}", f"{(ids >= 0).sum(axis=1).mean():.2f}"]
         cells += ["" if base is None else f"{overlap(ids, base):.2%}", turns]
@@ -411,37 +411,37 @@ def overlap(ids: np.ndarray, others: np.ndarray) -> float:
 
 def main() -> None:
     """Read the options, print a table of each part."""
-    made = parser(__doc__)
-    made.add_argument("--only", choices=["search", "mining"], help="one part; default: both")
-    made.add_argument("--depth", type=int, default=100)
-    made.add_argument(
+    arguments = parser(__doc__)
+    arguments.add_argument("--only", choices=["search", "mining"], help="one part; default: both")
+    arguments.add_argument("--depth", type=int, default=100)
+    arguments.add_argument(
         "--queries",
         type=int,
         help="search: 10,000 by default; mining: the first of all training queries",
     )
-    made.add_argument(
+    arguments.add_argument(
         "--folder",
         help="where memory maps lie for as long as they are searched; default: the system's",
     )
-    made.add_argument("--docs", type=int, default=1_000_000, help="of search")
-    made.add_argument("--dim", type=int, default=384, help="of search")
-    add_data(made, LIVEQA, MEDQUAD)
-    add_backbone(made)
-    made.add_argument("--negatives", type=int, default=10, help="of a query")
-    made.add_argument(
+    arguments.add_argument("--docs", type=int, default=1_000_000, help="of search")
+    arguments.add_argument("--dim", type=int, default=384, help="of search")
+    add_data(arguments, LIVEQA, MEDQUAD)
+    add_backbone(arguments)
+    arguments.add_argument("--negatives", type=int, default=10, help="of a query")
+    arguments.add_argument(
         "--max-length", type=int, default=256, help="tokens of a text, special ones counted"
     )
-    made.add_argument(
+    arguments.add_argument(
         "--turns", type=int, default=1, help="of each side, which mines once in a turn"
     )
-    options = made.parse_args()
+    options = arguments.parse_args()
     if options.only != "mining":
         sizes = (
             (1000, 10, 16, 5)
             if options.tiny
             else (options.docs, options.queries or 10_000, options.dim, options.depth)
         )
-        print(described(), "\n")
+        print(machine_line(), "\n")
         search(*sizes, options.folder)
         print()
     if options.only != "search":

@@ -6,7 +6,7 @@ padded as a whole, or cut into chunks of similar length.
 
 from itertools import islice, product
 
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, parser
 
 from ltr.data.formats import JoinedPairs
@@ -41,17 +41,17 @@ def shares(data: TripletDataModule, steps: int | None) -> list[float]:
 
 def main() -> None:
     """Print a table."""
-    made = parser(__doc__)
-    add_data(made, MEDQUAD, LIVEQA, WIKIQA, several=True)
-    add_backbone(made)
-    options = made.parse_args()
+    arguments = parser(__doc__)
+    add_data(arguments, MEDQUAD, LIVEQA, WIKIQA, several=True)
+    add_backbone(arguments)
+    options = arguments.parse_args()
     tokenizer = load_tokenizer(options.backbone)
     cases = (
         [(path, "bm25", 64) for path in options.data]
         if options.tiny
         else [case for case in CASES if case[0] in options.data]
     )
-    print(described(), "\n")
+    print(machine_line(), "\n")
     print(
         "| data | max_length | buckets | padding, whole batches | padding, chunks |\n"
         + "| --- " * 5

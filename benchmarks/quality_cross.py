@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import WIKIQA, add_backbone, add_data, parser
-from harness.trainers import absent_peers, arguments, quiet_trainer, silence
+from harness.trainers import absent_peers, quiet_trainer, silence, training_arguments
 from lightning.pytorch import seed_everything
 from torch import nn
 from torch.utils.data import DataLoader
@@ -167,7 +167,7 @@ def trained_by_them(
         size = options.batch * (options.negatives + 1 if recipe.pairs else 1)
         # One epoch: the rows are those of all epochs.
         settings = CrossEncoderTrainingArguments(
-            **arguments(Path(folder), size, lr, WARM_UP, DECAY, seed)
+            **training_arguments(Path(folder), size, lr, WARM_UP, DECAY, seed)
         )
         assert recipe.theirs is not None
         trainer = CrossEncoderTrainer(
@@ -234,27 +234,27 @@ def side(
 
 def main() -> None:
     """Read the options, train, print the table."""
-    made = parser(__doc__)
-    add_data(made, WIKIQA)
-    add_backbone(made)
-    made.add_argument("--losses", nargs="+", help="names of rows; all by default")
-    made.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    made.add_argument(
+    arguments = parser(__doc__)
+    add_data(arguments, WIKIQA)
+    add_backbone(arguments)
+    arguments.add_argument("--losses", nargs="+", help="names of rows; all by default")
+    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    arguments.add_argument(
         "--lr",
         nargs="+",
         type=float,
         default=[1e-4, 2e-4],
         help="the best one on dev is taken, by the first seed",
     )
-    made.add_argument(
+    arguments.add_argument(
         "--examples", type=int, default=100000, help="training lists of an epoch at most"
     )
-    made.add_argument("--epochs", type=int, default=2)
-    made.add_argument("--negatives", type=int, default=5)
-    made.add_argument("--batch", type=int, default=16)
-    made.add_argument("--max-length", type=int, default=96)
-    made.add_argument("--measure", default="AP")
-    options = made.parse_args()
+    arguments.add_argument("--epochs", type=int, default=2)
+    arguments.add_argument("--negatives", type=int, default=5)
+    arguments.add_argument("--batch", type=int, default=16)
+    arguments.add_argument("--max-length", type=int, default=96)
+    arguments.add_argument("--measure", default="AP")
+    options = arguments.parse_args()
     if options.tiny:
         options.seeds = [0, 1]
         options.lr = [1e-3]
@@ -270,9 +270,9 @@ def main() -> None:
         if not options.losses or name in options.losses
     }
     if unknown := set(options.losses or []) - set(chosen):
-        made.error(f"there is no loss {sorted(unknown)}, but {', '.join(recipes())}")
+        arguments.error(f"there is no loss {sorted(unknown)}, but {', '.join(recipes())}")
     silence()
-    print(f"{options.data}; {described()}\n")
+    print(f"{options.data}; {machine_line()}\n")
     data = open_collection(options.data)
     absent = absent_peers()
     heads = (

@@ -21,10 +21,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import MEDQUAD, add_backbone, add_data, parser
 from harness.sides import check_lengths
-from harness.trainers import absent_peers, arguments, quiet_trainer, silence
+from harness.trainers import absent_peers, quiet_trainer, silence, training_arguments
 from lightning.pytorch import seed_everything
 from torch import nn
 from torch.utils.data import DataLoader
@@ -235,7 +235,7 @@ def train_theirs(
         }
     size = len(epoch[0]) * (2 if recipe.columns == "labels" else 1)
     settings = SentenceTransformerTrainingArguments(
-        **arguments(folder, size, LR, WARM_UP, DECAY, seed)
+        **training_arguments(folder, size, LR, WARM_UP, DECAY, seed)
     )
     trainer = SentenceTransformerTrainer(
         model=model,
@@ -257,24 +257,24 @@ def measure(module: RankerModule, data: PoolDataModule) -> list[float]:
 
 def main() -> None:
     """Read the options, train, print the table."""
-    made = parser(__doc__)
-    add_data(made, MEDQUAD)
-    add_backbone(made)
+    arguments = parser(__doc__)
+    add_data(arguments, MEDQUAD)
+    add_backbone(arguments)
     targets = ["corpus", "candidates"]
-    made.add_argument(
+    arguments.add_argument(
         "--candidates",
         nargs="+",
         default=["corpus"],
         choices=targets,
         help="what the test queries search",
     )
-    made.add_argument("--losses", nargs="+", help="names of rows; all by default")
-    made.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    made.add_argument("--examples", type=int, default=100000, help="training pairs at most")
-    made.add_argument("--batch", type=int, default=32)
-    made.add_argument("--max-length", type=int, default=128)
-    made.add_argument("--exact", action="store_true", help="no dropout")
-    options = made.parse_args()
+    arguments.add_argument("--losses", nargs="+", help="names of rows; all by default")
+    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    arguments.add_argument("--examples", type=int, default=100000, help="training pairs at most")
+    arguments.add_argument("--batch", type=int, default=32)
+    arguments.add_argument("--max-length", type=int, default=128)
+    arguments.add_argument("--exact", action="store_true", help="no dropout")
+    options = arguments.parse_args()
     if options.tiny:
         options.seeds = [0]
         options.examples = 2
@@ -287,9 +287,9 @@ def main() -> None:
         if not options.losses or name in options.losses
     }
     if unknown := set(options.losses or []) - set(chosen):
-        made.error(f"there is no loss {sorted(unknown)}, but {', '.join(recipes())}")
+        arguments.error(f"there is no loss {sorted(unknown)}, but {', '.join(recipes())}")
     silence()
-    print(f"{options.data}; {described()}\n")
+    print(f"{options.data}; {machine_line()}\n")
     compare(options, chosen)
     how = f"batches of {options.batch}, {options.max_length} tokens at most" + (
         ", no dropout" if options.exact else ""

@@ -34,7 +34,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import parser
 from harness.turns import SHORTEST
 from torch import Tensor, nn
@@ -126,7 +126,7 @@ def main() -> None:
     """Print a table."""
     tiny = parser(__doc__).parse_args().tiny
     torch.set_num_threads(1)
-    print(f"{described()}\n\nms of CPU time, and how many times ours")
+    print(f"{machine_line()}\n\nms of CPU time, and how many times ours")
     print("\n| list | pairs | per pair ms | dense ms | ours ms | per pair / ours | dense / ours |")
     print(f"|{' --- |' * 7}", flush=True)
     for n_docs in LISTS[:1] if tiny else LISTS:

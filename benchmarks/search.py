@@ -10,9 +10,9 @@ import tempfile
 import time
 from importlib.metadata import version
 
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
-from harness.processes import apart, environment
+from harness.processes import environment, run_apart
 
 from ltr import load
 from ltr.data.collection import open_collection
@@ -47,20 +47,20 @@ def one_start(
 
 def main() -> None:
     """Print a table, a row a start."""
-    made = parser(__doc__)
-    add_data(made, LIVEQA, MEDQUAD)
-    add_backbone(made)
-    options = made.parse_args()
+    arguments = parser(__doc__)
+    add_data(arguments, LIVEQA, MEDQUAD)
+    add_backbone(arguments)
+    options = arguments.parse_args()
     texts = open_collection(options.data).queries.texts
     queries = [texts[row] for row in range(3 if options.tiny else QUERIES)]
-    print(f"{described()}; faiss {version('faiss-cpu')}\n")
+    print(f"{machine_line()}; faiss {version('faiss-cpu')}\n")
     print(
         "| start | documents | kept | until the first query, s | first query, ms | others: median, ms | slowest, ms |"
     )
     print("| --- " * 7 + "|")
     with tempfile.TemporaryDirectory() as cache, environment(LTR_CACHE=cache):
         for precision in ("32-true", "32-true", "bf16-mixed"):
-            one = apart(one_start, options.backbone, options.data, precision, queries)
+            one = run_apart(one_start, options.backbone, options.data, precision, queries)
             times = " | ".join(
                 f"{one[name]:.1f}" for name in ("ready", "first", "median", "slowest")
             )

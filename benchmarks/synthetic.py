@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import parser
 from harness.runs import Run, train_all
 
@@ -42,12 +42,12 @@ def cell(values: list[float], digits: int) -> str:
 
 def main() -> None:
     """Train what is missing, print the table."""
-    made = parser(__doc__)
-    made.add_argument("--seeds", type=int, default=8, help="number of seeds, 2 or more")
-    made.add_argument(
+    arguments = parser(__doc__)
+    arguments.add_argument("--seeds", type=int, default=8, help="number of seeds, 2 or more")
+    arguments.add_argument(
         "--runs", type=Path, default=Path("runs"), help="the folder of the run folders"
     )
-    options = made.parse_args()
+    options = arguments.parse_args()
     seeds = range(2 if options.tiny else max(2, options.seeds))
     grid = Grid.read(GRID)
     jobs = None
@@ -94,7 +94,7 @@ def main() -> None:
         ]
         print(f"| {name} | {' | '.join(cells)} |")
     print(f"| the true weights | {cell([of_true_weights(seed) for seed in seeds], 0)} | | | | |")
-    print(f"Seeds {seeds.start} to {seeds.stop - 1}. {described()}")
+    print(f"Seeds {seeds.start} to {seeds.stop - 1}. {machine_line()}")
 
 
 if __name__ == "__main__":

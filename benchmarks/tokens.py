@@ -10,7 +10,7 @@ import statistics
 import tempfile
 import time
 
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, parser
 
 from ltr.data.collection import open_collection
@@ -22,13 +22,13 @@ RUNS = 5
 
 def main() -> None:
     """Print a table."""
-    made = parser(__doc__)
-    add_data(made, MEDQUAD, LIVEQA, WIKIQA, several=True)
-    add_backbone(made)
-    options = made.parse_args()
+    arguments = parser(__doc__)
+    add_data(arguments, MEDQUAD, LIVEQA, WIKIQA, several=True)
+    add_backbone(arguments)
+    options = arguments.parse_args()
     runs = 1 if options.tiny else RUNS
     tokenizer = load_tokenizer(options.backbone)
-    print(described(), f"\nmedian of {runs} builds\n")
+    print(machine_line(), f"\nmedian of {runs} builds\n")
     print(
         "| corpus | documents | tokens | read and checked, s | tokenised, s | tokens/s |\n"
         + "| --- " * 6

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from harness.machine import allocator, described
+from harness.machine import allocator, machine_line
 from harness.options import MEDQUAD, add_backbone, add_data, parser
 from torch import nn
 
@@ -53,10 +53,10 @@ def built(
 
 def main() -> None:
     """Print a table."""
-    made = parser(__doc__)
-    add_data(made, MEDQUAD)
-    add_backbone(made)
-    options = made.parse_args()
+    arguments = parser(__doc__)
+    add_data(arguments, MEDQUAD)
+    add_backbone(arguments)
+    options = arguments.parse_args()
     steps, rows, max_length = (1, 2, 64) if options.tiny else (STEPS, 8, 256)
     variants = {
         name: kind for name, kind in VARIANTS.items() if not (options.tiny and "compile" in kind)
@@ -85,7 +85,7 @@ def main() -> None:
             optimizers[name].zero_grad()
             if step >= WARM_UP:
                 speeds[name].append(len(batch.pairs.ids) / (time.perf_counter() - start))
-    print(described(), f"\nmedian of {steps} steps; {allocator()}\n")
+    print(machine_line(), f"\nmedian of {steps} steps; {allocator()}\n")
     print("| step | tokens/s | of the default's |\n| --- | --- | --- |")
     medians = {name: statistics.median(speed) for name, speed in speeds.items()}
     default = next(medians[name] for name, kind in variants.items() if not kind)
