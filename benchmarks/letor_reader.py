@@ -9,7 +9,6 @@ import gzip
 import os
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,20 +29,21 @@ QIDS = 1_000_000  # of one repetition
 
 def write_large(folder: Path, large: Path, size: int) -> None:
     """Repeat the parts of a folder until they have ``size`` bytes."""
-    files = ((file.suffix, file.read_bytes()) for file in sorted(folder.glob("*.txt*")))
-    parts = [gzip.decompress(text) if suffix == ".gz" else text for suffix, text in files]
+    parts = []
+    for file in sorted(folder.glob("*.txt*")):
+        content = file.read_bytes()
+        parts.append(gzip.decompress(content) if file.suffix == ".gz" else content)
     with open(large, "wb") as out:
-        for i in range(sys.maxsize):
+        repetition = 0
+        while out.tell() < size:
             for part in parts:
-                out.write(
-                    re.sub(
-                        rb"qid:(\d+)",
-                        lambda match, i=i: b"qid:%d" % (int(match[1]) + i * QIDS),
-                        part,
-                    )
-                )
-            if out.tell() >= size:
-                return
+                out.write(renumbered(part, repetition * QIDS))
+            repetition += 1
+
+
+def renumbered(text: bytes, offset: int) -> bytes:
+    """The text with the offset added to each query's number."""
+    return re.sub(rb"qid:(\d+)", lambda match: b"qid:%d" % (int(match[1]) + offset), text)
 
 
 def ours(file: Path) -> tuple[int, float]:
@@ -69,7 +69,11 @@ def main() -> None:
         "--data", type=Path, default=Path("data", "mq2008"), help="a folder of LETOR files"
     )
     options = arguments.parse_args()
-    runs, size = (1, 1) if options.tiny else (RUNS, BYTES)
+    runs = RUNS
+    size = BYTES
+    if options.tiny:
+        runs = 1
+        size = 1
     readers: dict[str, Callable[[Path], tuple[int, float]]] = {
         "ours": ours,
         f"scikit-learn {version('scikit-learn')}": sklearn,

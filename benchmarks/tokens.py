@@ -12,6 +12,7 @@ import time
 
 from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, parser
+from harness.tables import head
 
 from ltr.data.collection import open_collection
 from ltr.data.tokens import TokenStore
@@ -29,11 +30,8 @@ def main() -> None:
     runs = 1 if options.tiny else RUNS
     tokenizer = load_tokenizer(options.backbone)
     print(machine_line(), f"\nmedian of {runs} builds\n")
-    print(
-        "| corpus | documents | tokens | read and checked, s | tokenised, s | tokens/s |\n"
-        + "| --- " * 6
-        + "|"
-    )
+    columns = ["corpus", "documents", "tokens", "read and checked, s", "tokenised, s", "tokens/s"]
+    print(head(columns))
     for folder in options.data:
         reading = []
         building = []
@@ -46,10 +44,11 @@ def main() -> None:
                 store = TokenStore.open(corpus, tokenizer)
                 counts = json.loads((store.folder / "manifest.json").read_text())
                 building.append(counts["seconds"])
-        seconds = statistics.median(building)
+        read = statistics.median(reading)
+        tokenised = statistics.median(building)
         print(
-            f"| {folder} | {counts['texts']:,} | {counts['tokens']:,} | {statistics.median(reading):.2f} | {seconds:.2f} | "
-            f"{counts['tokens'] / seconds:,.0f} |"
+            f"| {folder} | {counts['texts']:,} | {counts['tokens']:,} | {read:.2f} | {tokenised:.2f} | "
+            f"{counts['tokens'] / tokenised:,.0f} |"
         )
 
 
