@@ -9,7 +9,6 @@ import statistics
 import tempfile
 import time
 from importlib.metadata import version
-from typing import NamedTuple
 
 from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
@@ -23,19 +22,10 @@ from ltr.use.retriever import Retriever
 QUERIES = 21
 
 
-class Start(NamedTuple):
-    """What a start took: seconds until the corpus is ready, and milliseconds of queries."""
-
-    was_kept: bool
-    n_docs: int
-    ready: float
-    first: float
-    median: float  # of the other queries
-    slowest: float
-
-
-def start(ranker: str, data: str, precision: str, queries: list[str]) -> Start:
-    """Open the corpus, and search it with one query after the other."""
+def start(ranker: str, data: str, precision: str, queries: list[str]) -> dict[str, float]:
+    """Open the corpus, and search it with one query after the other: seconds until it is ready, and
+    milliseconds of queries. By name, as a pipe can't take a class of a script.
+    """
     begin = time.perf_counter()
     retriever = load(ranker, precision)
     assert isinstance(retriever, Retriever), "a dual encoder"
@@ -47,14 +37,14 @@ def start(ranker: str, data: str, precision: str, queries: list[str]) -> Start:
         corpus.search(query, 10)
         times.append(1000 * (time.perf_counter() - begin))
     first, *others = times
-    return Start(
-        was_kept=corpus.was_kept,
-        n_docs=len(corpus.documents),
-        ready=ready,
-        first=first,
-        median=statistics.median(others),
-        slowest=max(others),
-    )
+    return {
+        "was_kept": corpus.was_kept,
+        "n_docs": len(corpus.documents),
+        "ready": ready,
+        "first": first,
+        "median": statistics.median(others),
+        "slowest": max(others),
+    }
 
 
 def main() -> None:
@@ -71,9 +61,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache, environment(LTR_CACHE=cache):
         for precision in ("32-true", "32-true", "bf16-mixed"):
             result = run_apart(start, options.backbone, options.data, precision, queries)
-            cells = [precision, f"{result.n_docs:,}", "yes" if result.was_kept else "no"]
-            for number in (result.ready, result.first, result.median, result.slowest):
-                cells.append(f"{number:.1f}")
+            cells = [precision, f"{result['n_docs']:,}", "yes" if result["was_kept"] else "no"]
+            for name in ("ready", "first", "median", "slowest"):
+                cells.append(f"{result[name]:.1f}")
             print(row(cells), flush=True)
 
 
