@@ -78,8 +78,9 @@ def main() -> None:
     assert scores == (options.batch, options.batch)
     how = "all activations kept" if options.keep else "recomputed"
     print(
-        f"{options.batch:,} pairs of at most {options.max_length} tokens a text, {how}: scores {scores[0]:,} x {scores[1]:,}, "
-        f"loss {module.last_step.loss:.4f}, {timer.seconds:.0f} s a step, peak {peak / 1e9:.2f} GB\n{machine_line()}"
+        f"{options.batch:,} pairs of at most {options.max_length} tokens a text, {how}: "
+        f"scores {scores[0]:,} x {scores[1]:,}, loss {module.last_step.loss:.4f}, "
+        f"{timer.seconds:.0f} s a step, peak {peak / 1e9:.2f} GB\n{machine_line()}"
     )
 
 

@@ -13,7 +13,7 @@ import time
 
 from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
-from harness.tables import head
+from harness.tables import head, row
 
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import Evaluation, TripletDataModule
@@ -74,11 +74,15 @@ def main() -> None:
         drawn = statistics.median(drawing)
         collated = statistics.median(collating)
         n_pairs = len(lengths) / len(lists)
-        print(
-            f"| {batch_size} | 1 + {negatives} | {statistics.fmean(lengths):.0f} | {drawn * 1e3:.2f} | "
-            f"{collated * 1e3:.2f} | {collated / n_pairs * 1e6:.2f} |",
-            flush=True,
-        )
+        cells = [
+            batch_size,
+            f"1 + {negatives}",
+            f"{statistics.fmean(lengths):.0f}",
+            f"{drawn * 1e3:.2f}",
+            f"{collated * 1e3:.2f}",
+            f"{collated / n_pairs * 1e6:.2f}",
+        ]
+        print(row(cells), flush=True)
 
 
 if __name__ == "__main__":

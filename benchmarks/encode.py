@@ -91,7 +91,10 @@ def agreement(setting: Setting) -> str:
     for by_exact, by_half in zip(nearest(exact, depth), nearest(half, depth), strict=True):
         overlaps.append(len(np.intersect1d(by_exact, by_half)) / depth)
     lowest = cosines(exact, half).min()
-    return f"in bf16 cosines to float32 are {lowest:.5f} or more, and {np.mean(overlaps):.1%} of the first {depth} documents are the same"
+    return (
+        f"in bf16 cosines to float32 are {lowest:.5f} or more, "
+        f"and {np.mean(overlaps):.1%} of the first {depth} documents are the same"
+    )
 
 
 def nearest(embeddings: np.ndarray, depth: int) -> np.ndarray:

@@ -298,7 +298,10 @@ def difference_table(values: dict[str, np.ndarray], base: str, measure: str) -> 
     detectable = statistics.median(
         difference.detectable(level) for difference in estimates.values()
     )
-    yield f"\nOver queries and seeds; Holm's correction over {len(estimates)}. This data could show a difference of {detectable:.3f}."
+    yield (
+        f"\nOver queries and seeds; Holm's correction over {len(estimates)}. "
+        f"This data could show a difference of {detectable:.3f}."
+    )
 
 
 def main() -> None:

@@ -90,16 +90,13 @@ def main() -> None:
                 answers.append(read(file))
                 seconds[name].append(time.perf_counter() - start)
             np.testing.assert_allclose(*answers, rtol=1e-6)
-    print(
-        machine_line(),
-        f"\n{options.data} repeated, {megabytes:.0f} MB, {answers[0][0]:,} rows; median of {runs} runs\n",
-    )
+    n_rows = answers[0][0]
+    size = f"{megabytes:.0f} MB, {n_rows:,} rows"
+    print(machine_line(), f"\n{options.data} repeated, {size}; median of {runs} runs\n")
     print("| reader | seconds | MB/s | rows/s |\n| --- | --- | --- | --- |")
     for name, taken in seconds.items():
         median = statistics.median(taken)
-        print(
-            f"| {name} | {median:.2f} | {megabytes / median:.1f} | {answers[0][0] / median:,.0f} |"
-        )
+        print(f"| {name} | {median:.2f} | {megabytes / median:.1f} | {n_rows / median:,.0f} |")
 
 
 if __name__ == "__main__":

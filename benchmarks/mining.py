@@ -334,8 +334,10 @@ def mining(options: argparse.Namespace) -> None:
         n_docs = len(collection.corpus)
         different = len(set(collection.corpus.texts))
         print(
-            f"{len(judged.query_rows):,} queries of {options.data}, {n_docs:,} documents ({different:,} different ones); "
-            f"{options.backbone}, {length} tokens at most; {n} negatives of the best {depth}; {setting.turns} turns.\n",
+            f"{len(judged.query_rows):,} queries of {options.data}, "
+            f"{n_docs:,} documents ({different:,} different ones); "
+            f"{options.backbone}, {length} tokens at most; "
+            f"{n} negatives of the best {depth}; {setting.turns} turns.\n",
             flush=True,
         )
         sides = _sides(
@@ -428,7 +430,7 @@ def _median_turn(side: Side, result: Result, setting: Setting) -> tuple[Step, di
 
 
 def overlap(ids: np.ndarray, others: np.ndarray) -> float:
-    """The share of these negatives ``[Q, n]`` that the others hold for the same query too, of all."""
+    """The share of these negatives ``[Q, n]`` that the others hold for the same query too."""
     shared = (ids[:, :, None] == others[:, None, :]).any(axis=2) & (ids >= 0)
     return float(shared.sum() / max(1, (ids >= 0).sum()))
 

@@ -325,7 +325,8 @@ def main() -> None:
         print(row(cells), flush=True)
     how = f"{options.epochs} epochs of lists of 1 + {options.negatives}, batches of {options.batch}"
     print(
-        f"\nMean ± deviation over seeds {options.seeds}; {how}, {options.max_length} tokens at most."
+        f"\nMean ± deviation over seeds {options.seeds}; {how}, "
+        f"{options.max_length} tokens at most."
     )
 
 

@@ -289,7 +289,8 @@ def main() -> None:
     if options.exact:
         how += ", no dropout"
     print(
-        f"\nMean ± standard deviation over seeds {options.seeds}; the difference is taken seed by seed. One epoch, {how}."
+        f"\nMean ± standard deviation over seeds {options.seeds}; "
+        f"the difference is taken seed by seed. One epoch, {how}."
     )
 
 

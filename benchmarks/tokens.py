@@ -12,7 +12,7 @@ import time
 
 from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, parser
-from harness.tables import head
+from harness.tables import head, row
 
 from ltr.data.collection import open_collection
 from ltr.data.tokens import TokenStore
@@ -46,10 +46,15 @@ def main() -> None:
                 building.append(counts["seconds"])
         read = statistics.median(reading)
         tokenised = statistics.median(building)
-        print(
-            f"| {folder} | {counts['texts']:,} | {counts['tokens']:,} | {read:.2f} | {tokenised:.2f} | "
-            f"{counts['tokens'] / tokenised:,.0f} |"
-        )
+        cells = [
+            folder,
+            f"{counts['texts']:,}",
+            f"{counts['tokens']:,}",
+            f"{read:.2f}",
+            f"{tokenised:.2f}",
+            f"{counts['tokens'] / tokenised:,.0f}",
+        ]
+        print(row(cells))
 
 
 if __name__ == "__main__":

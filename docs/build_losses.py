@@ -190,7 +190,7 @@ def table() -> str:
 
 
 def margins() -> str:
-    """The section of the margin policies: one row per class, with its first sentence and formula."""
+    """The section of the margin policies: a row per class, with its first sentence and formula."""
     rows = [("margin", "formula", "source, or work of the same kind"), ("---",) * 3]
     for name, cls in ltr.margins.MARGINS.items():
         parts = sections(cls.__doc__)

@@ -102,7 +102,7 @@ def without_some(judged: Judgements, seed: int) -> Judgements:
 
 
 def make_data(source: Path, out: Path, n_queries: int, n_judge: int, seeds: Iterable[int]) -> None:
-    """The collections: ``whole``, one with documents hidden for each seed, and that of the judge."""
+    """The collections: ``whole``, one with hidden documents for each seed, that of the judge."""
     train = judgements(source / "qrels/train.tsv")
     rng = np.random.default_rng(0)
     several = sorted(query for query, grades in train.items() if len(grades) > 1)
@@ -190,7 +190,7 @@ def open_or_mine(folder: Path, collection: Collection) -> MinedNegatives:
 
 
 def audit(out: Path, seed: int, judge: PairWiseBertRanker) -> None:
-    """Mine and audit with documents hidden; write overlays, and how well the hidden ones are found."""
+    """Mine and audit with documents hidden; write overlays, and how many were found again."""
     root = out / f"negatives/hidden-{seed}"
     result = out / f"audit-{seed}.json"
     if result.exists():

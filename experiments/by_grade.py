@@ -64,9 +64,9 @@ def main() -> None:
     collection = open_collection(asked.data)
     grades: list[float | None] = [*np.unique(collection.judgements("test").values).tolist(), None]
     names = ["not judged" if grade is None else f"grade {grade:g}" for grade in grades]
-    print(
-        f"| experiment | {' | '.join(names)} | nDCG@10, grade {asked.least:g} or more |\n{'| --- ' * (len(names) + 2)}|"
-    )
+    columns = ["experiment", *names, f"nDCG@10, grade {asked.least:g} or more"]
+    print(f"| {' | '.join(columns)} |")
+    print("| --- " * len(columns) + "|")
     for experiment in experiments(asked.runs):
         of_runs = [top_of(run, collection, asked.least) for run in experiment.runs]
         cells = [experiment.name]

@@ -82,7 +82,8 @@ def train_and_describe(family: Family, runs: Path, words: list[str]) -> str:
     command = [word for word in command if word != "--table"]  # a reader's command trains
     question = file.read_text().splitlines()[0].removeprefix("# Asks: ")
     question = question[0].upper() + question[1:]
-    return f"## {family.runs}\n\n{question}\n\n`{shlex.join(['ltr', *command])}`\n\n{table.read_text()}"
+    typed = shlex.join(["ltr", *command])
+    return f"## {family.runs}\n\n{question}\n\n`{typed}`\n\n{table.read_text()}"
 
 
 def main() -> None:

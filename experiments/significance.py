@@ -33,7 +33,8 @@ def main() -> None:
     """Print a table."""
     rng = np.random.default_rng(0)
     print(
-        "| seeds | spread of seeds | of queries | of both | t-test over queries | ltr.compare | bootstrap holds 0 |"
+        "| seeds | spread of seeds | of queries | of both "
+        "| t-test over queries | ltr.compare | bootstrap holds 0 |"
     )
     print("|" + " --- |" * 7)
     for n_seeds in (2, 3, 5):

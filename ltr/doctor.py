@@ -1,5 +1,5 @@
-"""Does this machine compute the right numbers? A report of what it has, and of checks: each fast way
-of computing is compared with a plain one.
+"""Does this machine compute the right numbers? A report of what it has, and of checks: each fast
+way of computing is compared with a plain one.
 
 Each check runs the code that training and search run. See ``docs/performance.md``.
 """
@@ -193,7 +193,7 @@ def check_encoding(
 
 
 def check_search(factory: str) -> Finding:
-    """The ten best of 1,000 random documents against a sort; of equal documents any may be found."""
+    """The ten best of 1,000 random documents against a sort; of equal ones each may be found."""
     rng = np.random.default_rng(0)
     docs = rng.standard_normal((1000, 64), dtype=np.float32)
     queries = rng.standard_normal((20, 64), dtype=np.float32)
@@ -293,8 +293,8 @@ def _gradient(lists: slice, device: str) -> Tensor:
 
 
 def _tiny() -> tuple[TextEncoder, PreTrainedTokenizerBase]:
-    """A BERT of two layers, and a tokenizer of its words. Its weights are large: with initial weights
-    attention is nearly uniform, and a wrong kernel would not show.
+    """A BERT of two layers, and a tokenizer of its words. Its weights are large: with initial
+    weights attention is nearly uniform, and a wrong kernel would not show.
     """
     sizes = {
         "hidden_size": 64,
@@ -321,7 +321,7 @@ def _load(backbone: str) -> tuple[TextEncoder, PreTrainedTokenizerBase]:
 
 
 def _kernel(device: str, dtype: torch.dtype) -> str:
-    """Which attention reads packed texts here, as :mod:`ltr.models.encoder.attention` chooses it."""
+    """The attention that :mod:`ltr.models.encoder.attention` chooses here for packed texts."""
     query = torch.empty(1, 1, 1, dtype=dtype, device=device, requires_grad=torch.is_grad_enabled())
     if attention.takes_varlen(query):
         return "varlen_attn"

@@ -25,7 +25,7 @@ JEMALLOC = "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1"
 
 
 class End(NamedTuple):
-    """What a side sends when it has taken all its steps: its peak memory in bytes, and its malloc."""
+    """What a side sends when it has taken all its steps: peak memory in bytes, and its malloc."""
 
     peak: int
     malloc: str
@@ -55,7 +55,7 @@ def _answer(pipe: Connection, function: Callable, args: tuple) -> None:
 
 
 def run_apart(function: Callable, *args: Any) -> Any:
-    """Run a function in a process of its own, so that its memory and threads are gone afterwards."""
+    """Run a function in a process of its own: its memory and threads are gone afterwards."""
     error, value = _start(_answer, function, args).recv()
     if error:
         sys.exit(error)

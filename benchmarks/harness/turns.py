@@ -160,8 +160,8 @@ def _start(
     case: Case, preload: Sequence[str], seconds: float
 ) -> tuple[dict[str, Connection], dict[str, First]]:
     """A pipe to the process of every side that can run, and what its first step gave."""
-    # A server imports once, and processes then start in no time. Tiny runs, of 0 seconds, are forked
-    # from this one.
+    # A server imports once, and processes then start in no time. Tiny runs, of 0 seconds, are
+    # forked from this one.
     context = get_context("forkserver" if seconds else "fork")
     context.set_forkserver_preload(list(preload))
     pipes = {}

@@ -130,7 +130,8 @@ def main() -> None:
 
     n_queries = len(collection.judgements("test").query_rows)
     table = Table(
-        title=f"examples/medquad, test split: {n_queries} queries, BM25's top {DEPTH} re-ranked, seed 0"
+        title=f"examples/medquad, test split: {n_queries} queries, "
+        f"BM25's top {DEPTH} re-ranked, seed 0"
     )
     table.add_column("ranker")
     for name in [*MEASURES, "seconds"]:
@@ -141,7 +142,8 @@ def main() -> None:
     for name in MEASURES:
         console.print(f"{name}: {RankingMetric(name).convention}", highlight=False)
     console.print(
-        f"seconds: ranking the test split; training took {training:.0f} s, the whole demo {total:.0f} s",
+        "seconds: ranking the test split; "
+        f"training took {training:.0f} s, the whole demo {total:.0f} s",
         highlight=False,
     )
     console.print(
@@ -149,7 +151,8 @@ def main() -> None:
         highlight=False,
     )
     console.print(
-        f"Try next: .venv/bin/ltr fit --config {CONFIG} --seed_everything 1 --model.ranker.encoder.pooling cls",
+        f"Try next: .venv/bin/ltr fit --config {CONFIG} --seed_everything 1 "
+        "--model.ranker.encoder.pooling cls",
         highlight=False,
     )
 

@@ -171,7 +171,8 @@ def _compare_by(
     notes = check_alike(experiments, metric)
     fewest = min(len(experiment.runs) for experiment in experiments)
     most = max(len(experiment.runs) for experiment in experiments)
-    # Of two seeds against many the test says too often that they differ: experiments/significance.py.
+    # Of two seeds against many the test says too often that they differ, see
+    # experiments/significance.py.
     if fewest == 2 and most > 3:
         notes.append(
             f"{fewest} and {most} seeds are compared: false differences are then likelier than the level says; train as many of each"

@@ -50,7 +50,7 @@ class Ranking:
 
     @cached_property
     def documents(self) -> dict[str, list[tuple[str, float]]]:
-        """Ids and scores by query, best first; of equal scores the larger id, as trec_eval ranks."""
+        """Ids and scores by query, best first; of equal scores the larger id, as in trec_eval."""
         documents: dict[str, list[tuple[str, float]]] = {}
         for _, line in read_run(RunFolder(self.run.folder).ranking):
             documents.setdefault(line.query, []).append((line.doc, line.score))

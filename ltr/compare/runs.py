@@ -1,4 +1,6 @@
-"""Tested runs, read from their folders and matched: the seeds of an experiment, the queries of all."""
+"""Tested runs are read from their folders and matched: the seeds of an experiment, the queries of
+all.
+"""
 
 import csv
 import json
@@ -94,7 +96,11 @@ class Experiment:
 
     def values(self, metric: str, queries: Sequence[str]) -> np.ndarray:
         """``[S, Q]``."""
-        return np.array([[run.values[metric][query] for query in queries] for run in self.runs])
+        rows = []
+        for run in self.runs:
+            by_query = run.values[metric]
+            rows.append([by_query[query] for query in queries])
+        return np.array(rows)
 
     def means(self, metric: str) -> list[float]:
         """Of each seed, as the run itself says; NaN where no query had a value."""
@@ -214,7 +220,7 @@ def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
 
 
 def _check_pair(first: Run, run: Run, metric: str) -> None:
-    """Check that a run was tested on the same as the first one, and counts the metric as it does."""
+    """Check that a run was tested on what the first one was, and counts the metric as it does."""
     conventions = run.test.get("conventions", {})
     if metric not in conventions:
         raise InputError(
@@ -271,8 +277,8 @@ def _folders(path: str) -> list[Path]:
 
 
 def _folder_of_file(path: Path) -> Path:
-    """The run folder where a path leads to its results, or to what Weights & Biases keeps in it; else
-    the path.
+    """The run folder, where a path leads to its results or to what Weights & Biases keeps in it;
+    else the path.
     """
     if path.parent.name == "wandb" and path.name.startswith(("offline-run-", "run-")):
         return path.parent.parent
@@ -318,9 +324,10 @@ def _short_names(names: Sequence[str]) -> list[str]:
     if len(set(names)) == 1:
         return [Path(name).resolve().name for name in names]
     parts = [Path(name).parts for name in names]
+    folders = [of_name[:-1] for of_name in parts]
     n_shared = 0
-    for at_depth in zip(*(of_name[:-1] for of_name in parts), strict=False):
-        if len(set(at_depth)) > 1:
+    for at_one_depth in zip(*folders, strict=False):
+        if len(set(at_one_depth)) > 1:
             break
         n_shared += 1
     return ["/".join(of_name[n_shared:]) for of_name in parts]

@@ -116,7 +116,7 @@ class Estimate:
         def shows(n_queries: int) -> bool:
             return self.planned(n_queries, n_seeds).detectable(alpha, power) <= difference
 
-        # Double until it is enough, then halve the gap: ``few`` never shows it, ``many`` always does.
+        # Double until it is enough, then halve the gap: few never shows it, many always does.
         few = 1
         many = 2
         while not shows(many):
@@ -183,12 +183,14 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
 
 
 def _check_values(rankers: Sequence[np.ndarray]) -> None:
-    shapes = [values.shape for values in rankers]
-    are_tables = all(len(shape) == 2 and shape[1] >= 2 for shape in shapes)
-    if not are_tables or len({shape[1] for shape in shapes}) > 1:
-        raise ValueError(f"values must be [S, Q] of the same two queries or more, got {shapes}")
-    if not all(np.isfinite(values).all() for values in rankers):
-        raise ValueError("values must be finite; leave queries without a value out")
+    for values in rankers:
+        is_table = values.ndim == 2 and values.shape[1] >= 2
+        if not is_table or values.shape[1] != rankers[0].shape[1]:
+            shapes = [values.shape for values in rankers]
+            raise ValueError(f"values must be [S, Q] of the same two queries or more, got {shapes}")
+    for values in rankers:
+        if not np.isfinite(values).all():
+            raise ValueError("values must be finite; leave queries without a value out")
 
 
 def gaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -249,7 +249,7 @@ def markdown(tables: Sequence[Table], notes: Sequence[str]) -> str:
     paragraphs = []
     for table in tables:
         lines = [_markdown_row(table.header), _markdown_row(["---"] * len(table.header))]
-        lines += [_markdown_row(cells) for cells in table.rows]
+        lines += map(_markdown_row, table.rows)
         paragraphs += [f"**{table.title}**", "\n".join(lines)]
     return "\n\n".join([*paragraphs, *notes]) + "\n"
 
