@@ -91,8 +91,8 @@ def main() -> None:
                 seconds[name].append(time.perf_counter() - start)
             np.testing.assert_allclose(*answers, rtol=1e-6)
     n_rows = answers[0][0]
-    size = f"{megabytes:.0f} MB, {n_rows:,} rows"
-    print(machine_line(), f"\n{options.data} repeated, {size}; median of {runs} runs\n")
+    amount = f"{megabytes:.0f} MB, {n_rows:,} rows"
+    print(machine_line(), f"\n{options.data} repeated, {amount}; median of {runs} runs\n")
     print("| reader | seconds | MB/s | rows/s |\n| --- | --- | --- | --- |")
     for name, taken in seconds.items():
         median = statistics.median(taken)
