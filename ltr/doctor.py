@@ -8,7 +8,7 @@ import datetime
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -200,12 +200,13 @@ def check_search(factory: str) -> Finding:
     docs[1::100] = docs[::100]  # documents 0 and 1 are equal, 100 and 101, and so on
     what = f"search, {factory}"
     uses = _device("cuda" if torch.cuda.is_available() else "cpu")
+    prepare = partial(similarity_of("dot").prepared, centre=None)
     try:
         if factory == "Flat":
-            scores, rows = search_exactly(docs, queries, DEPTH, _prepare(), squared=False)
+            scores, rows = search_exactly(docs, queries, DEPTH, prepare, squared=False)
             note = ""
         else:
-            index = FaissIndex.build(docs, _prepare(), factory, squared=False, probes=1, seed=0)
+            index = FaissIndex.build(docs, prepare, factory, squared=False, probes=1, seed=0)
             note = ""
             if uses == "GPU" and not index.on_gpu:
                 note = "; faiss can't search it on the GPU"
@@ -219,17 +220,10 @@ def check_search(factory: str) -> Finding:
     all_scores = torch.from_numpy(queries.astype(np.float64) @ docs.T)
     expected = all_scores.topk(DEPTH).values
     scores_of_rows = all_scores.gather(1, rows).sort(descending=True).values
-    error = max(
-        _relative_error(scores.double(), expected), _relative_error(scores_of_rows, expected)
-    )
+    off = max(_relative_error(scores.double(), expected), _relative_error(scores_of_rows, expected))
     has_a_row_twice = (rows.sort().values.diff() == 0).any()
-    result = _result(error < SAME and not has_a_row_twice)
-    return Finding(what, uses, result, f"scores off by {error:.1g}{note}")
-
-
-def _prepare() -> Callable[[Tensor], Tensor]:
-    """What the search makes of embeddings before it compares them."""
-    return partial(similarity_of("dot").prepared, centre=None)
+    result = _result(off < SAME and not has_a_row_twice)
+    return Finding(what, uses, result, f"scores off by {off:.1g}{note}")
 
 
 def check_gather(backend: Literal["gloo", "nccl"]) -> Finding:
@@ -246,9 +240,9 @@ def check_gather(backend: Literal["gloo", "nccl"]) -> Finding:
         # The text is the traceback of the process, which ends with what was wrong.
         return Finding(what, "", "wrong", str(error).strip().splitlines()[-1])
     # DistributedDataParallel takes the mean over the processes, too.
-    error = _relative_error(torch.stack(gradients).mean(dim=0), _gradient(slice(None), "cpu"))
+    off = _relative_error(torch.stack(gradients).mean(dim=0), _gradient(slice(None), "cpu"))
     uses = "GPU" if backend == "nccl" else "CPU"
-    return Finding(what, uses, _result(error < SAME), f"gradient off by {error:.1g}")
+    return Finding(what, uses, _result(off < SAME), f"gradient off by {off:.1g}")
 
 
 def _save_gradient(rank: int, backend: str, folder: str) -> None:
