@@ -12,8 +12,9 @@ from functools import partial
 from itertools import product
 
 import torch
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import parser
+from harness.tables import head, row
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
@@ -25,7 +26,7 @@ from ltr.models.encoder.kernels.linear import FastLinear, mkl_is_slow
 HEADS = 12
 DIM = 32
 TOKENS = 2048
-RULE = kernels.takes_blocks  # the runs replace it, to force one kernel
+CHOOSES_BLOCKS = kernels.takes_blocks  # ltr's own choice: the runs replace it, to force a kernel
 TEXTS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)  # tokens
 RANGES = ((4, 24), (16, 64), (40, 128), (100, 256))  # tokens of texts of varying length
 
@@ -38,18 +39,18 @@ def fastest(rounds: int, **contestants: Callable[[], object]) -> dict[str, float
             start = time.process_time()
             run()
             times[name].append(1e3 * (time.process_time() - start))
-    return {name: min(found) for name, found in times.items()}
+    return {name: min(of_rounds) for name, of_rounds in times.items()}
 
 
 def attention(
     lengths: list[int], dtype: torch.dtype, in_blocks: bool, train: bool
 ) -> Callable[[], None]:
     """A layer's attention over packed texts, by one kernel."""
-    layout = kernels.Layout(
-        tuple((texts, n) for n, texts in sorted(Counter(lengths).items())), torch.empty(0)
-    )
-    qkv = [torch.randn(sum(lengths), HEADS, DIM).to(dtype).requires_grad_(train) for _ in range(3)]
-    gradient = torch.randn(sum(lengths), HEADS, DIM).to(dtype)
+    groups = tuple((n_texts, length) for length, n_texts in sorted(Counter(lengths).items()))
+    layout = kernels.Layout(groups, torch.empty(0))
+    shape = (sum(lengths), HEADS, DIM)
+    qkv = [torch.randn(shape).to(dtype).requires_grad_(train) for _ in range(3)]
+    gradient = torch.randn(shape).to(dtype)
 
     def run() -> None:
         kernels.takes_blocks = lambda query, longest: in_blocks
@@ -63,7 +64,7 @@ def attention(
 def padded_attention(lengths: list[int]) -> Callable[[], None]:
     """Forward and backward over one padded batch with a mask."""
     qkv = [
-        pad_sequence([torch.randn(n, HEADS, DIM) for n in lengths], True)
+        pad_sequence([torch.randn(n, HEADS, DIM) for n in lengths], batch_first=True)
         .transpose(1, 2)
         .requires_grad_()
         for _ in range(3)
@@ -86,99 +87,110 @@ def step(module: nn.Module, x: Tensor, gradient: Tensor) -> None:
 
 def kernels_table(rounds: int, tokens: int, texts: tuple[int, ...]) -> None:
     """Explicit matmuls in blocks against the flash kernel, by length."""
-    print(
-        "| precision | tokens a text | training: blocks | flash | chosen | encoding: blocks | flash | chosen |"
-    )
-    print("| --- " * 8 + "|")
+    columns = ["precision", "tokens a text", "training: blocks", "flash", "chosen"]
+    columns += ["encoding: blocks", "flash", "chosen"]
+    print(head(columns))
     for dtype, length in product((torch.float32, torch.bfloat16), texts):
         cells = []
         for train in (True, False):
             lengths = [length] * (tokens // length)
-            sides = {
-                name: attention(lengths, dtype, name == "blocks", train)
-                for name in ("blocks", "flash")
-            }
-            times = fastest(rounds, **sides)
-            chosen = RULE(torch.empty(1, HEADS, DIM, dtype=dtype, requires_grad=train), length)
+            times = fastest(
+                rounds,
+                blocks=attention(lengths, dtype, in_blocks=True, train=train),
+                flash=attention(lengths, dtype, in_blocks=False, train=train),
+            )
+            chosen = CHOOSES_BLOCKS(
+                torch.empty(1, HEADS, DIM, dtype=dtype, requires_grad=train), length
+            )
             cells += [
                 f"{times['blocks']:.1f}",
                 f"{times['flash']:.1f}",
                 "blocks" if chosen else "flash",
             ]
-        print(f"| {str(dtype)[6:]} | {length} | {' | '.join(cells)} |", flush=True)
+        print(row([name_of(dtype), length, *cells]), flush=True)
 
 
 def layouts_table(rounds: int, tokens: int, ranges: tuple[tuple[int, int], ...]) -> None:
     """Texts of equal length together, text by text, or padded."""
-    print(
-        "\n| tokens a text | lengths of texts | by length | text by text | padded |\n"
-        + "| --- " * 5
-        + "|"
-    )
+    columns = ["tokens a text", "lengths of texts", "by length", "text by text", "padded"]
+    print(f"\n{head(columns)}")
     for low, high in ranges:
-        lengths = torch.randint(low, high + 1, (tokens * 2 // (low + high),)).sort().values.tolist()
-        by_length = attention(lengths, torch.float32, False, True)
-        alone = [attention([n], torch.float32, False, True) for n in lengths]
+        n_texts = 2 * tokens // (low + high)
+        lengths = torch.randint(low, high + 1, (n_texts,)).sort().values.tolist()
+        by_length = attention(lengths, torch.float32, in_blocks=False, train=True)
+        alone = [attention([n], torch.float32, in_blocks=False, train=True) for n in lengths]
         times = fastest(
             rounds,
             by_length=by_length,
             alone=partial(one_by_one, alone),
             padded=padded_attention(lengths),
         )
-        cells = " | ".join(f"{milliseconds:.1f}" for milliseconds in times.values())
-        print(f"| {low} to {high} | {len(set(lengths))} of {len(lengths)} | {cells} |", flush=True)
+        cells = [f"{milliseconds:.1f}" for milliseconds in times.values()]
+        different = f"{len(set(lengths))} of {len(lengths)}"
+        print(row([f"{low} to {high}", different, *cells]), flush=True)
 
 
 def dropout_table(rounds: int, tokens: int) -> None:
     """The cheap mask against torch's, forward and backward."""
-    print("\n| dropout of | precision | torch | ours | none |\n" + "| --- " * 5 + "|")
+    print(f"\n{head(['dropout of', 'precision', 'torch', 'ours', 'none'])}")
     for dtype, width in product((torch.float32, torch.bfloat16), (384, 1536)):
         x = torch.randn(tokens, width).to(dtype).requires_grad_()
         gradient = torch.randn(tokens, width).to(dtype)
-        modules = {"torch": nn.Dropout(0.1), "ours": FastDropout(0.1), "none": nn.Hardtanh(-9, 9)}
         times = fastest(
-            rounds, **{name: partial(step, module, x, gradient) for name, module in modules.items()}
+            rounds,
+            torch=partial(step, nn.Dropout(0.1), x, gradient),
+            ours=partial(step, FastDropout(0.1), x, gradient),
+            none=partial(step, nn.Hardtanh(-9, 9), x, gradient),  # changes nothing, but has a pass
         )
-        cells = " | ".join(f"{milliseconds:.2f}" for milliseconds in times.values())
-        print(f"| {tokens} × {width} | {str(dtype)[6:]} | {cells} |", flush=True)
+        cells = [f"{milliseconds:.2f}" for milliseconds in times.values()]
+        print(row([f"{tokens} × {width}", name_of(dtype), *cells]), flush=True)
 
 
 def linear_table(rounds: int, tokens: int) -> None:
     """Torch's linear layers against those by oneDNN, forward alone, and forward and backward."""
     print(f"\nLinear layers in float32; chosen: {'oneDNN' if mkl_is_slow() else 'torch'}\n")
-    print(
-        "| linear layer | forward: torch | oneDNN | forward and backward: torch | oneDNN |\n"
-        + "| --- " * 5
-        + "|"
-    )
+    columns = ["linear layer", "forward: torch", "oneDNN", "forward and backward: torch", "oneDNN"]
+    print(head(columns))
     for width, size in ((384, 384), (384, 1536), (1536, 384)):
         x = torch.randn(tokens, width, requires_grad=True)
         gradient = torch.randn(tokens, size)
-        modules = {"torch": nn.Linear(width, size), "ours": FastLinear(width, size)}
+        theirs = nn.Linear(width, size)
+        ours = FastLinear(width, size)
         with torch.no_grad():
-            forward = fastest(
-                rounds, **{name: partial(module, x) for name, module in modules.items()}
-            )
+            forward = fastest(rounds, torch=partial(theirs, x), ours=partial(ours, x))
         both = fastest(
-            rounds, **{name: partial(step, module, x, gradient) for name, module in modules.items()}
+            rounds,
+            torch=partial(step, theirs, x, gradient),
+            ours=partial(step, ours, x, gradient),
         )
-        cells = " | ".join(
-            f"{milliseconds:.2f}" for milliseconds in (*forward.values(), *both.values())
-        )
-        print(f"| {tokens} × {width} to {size} | {cells} |", flush=True)
+        cells = [f"{milliseconds:.2f}" for milliseconds in (*forward.values(), *both.values())]
+        print(row([f"{tokens} × {width} to {size}", *cells]), flush=True)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """As in ``float32``."""
+    return str(dtype).removeprefix("torch.")
 
 
 def main() -> None:
     """Print four tables."""
-    made = parser(__doc__)
-    made.add_argument("--rounds", type=int, default=15)
-    options = made.parse_args()
-    rounds, tokens = (1, 256) if options.tiny else (options.rounds, TOKENS)
+    arguments = parser(__doc__)
+    arguments.add_argument("--rounds", type=int, default=15)
+    options = arguments.parse_args()
+    rounds = options.rounds
+    tokens = TOKENS
+    texts = TEXTS
+    ranges = RANGES
+    if options.tiny:
+        rounds = 1
+        tokens = 256
+        texts = TEXTS[:1]
+        ranges = RANGES[-1:]
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print(described(), "\n")
-    kernels_table(rounds, tokens, TEXTS[:1] if options.tiny else TEXTS)
-    layouts_table(rounds, tokens, RANGES[-1:] if options.tiny else RANGES)
+    print(machine_line(), "\n")
+    kernels_table(rounds, tokens, texts)
+    layouts_table(rounds, tokens, ranges)
     dropout_table(rounds, tokens)
     linear_table(rounds, tokens)
 

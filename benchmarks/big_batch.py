@@ -10,7 +10,7 @@ import time
 import warnings
 
 import torch
-from harness.machine import described, resident
+from harness.machine import machine_line, resident
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 from lightning.pytorch import Callback, Trainer
 
@@ -34,14 +34,16 @@ class Timer(Callback):
 
 def main() -> None:
     """Read the options, take the steps, print a line."""
-    made = parser(__doc__)
-    made.add_argument("--batch", type=int, default=4096, help="pairs")
-    made.add_argument("--max-length", type=int, default=128, help="tokens of a text")
-    made.add_argument("--max-tokens", type=int, help="of a chunk; default: by the device")
-    made.add_argument("--keep", action="store_true", help="keep all activations, for comparison")
-    add_backbone(made)
-    add_data(made, LIVEQA, MEDQUAD)
-    options = made.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--batch", type=int, default=4096, help="pairs")
+    arguments.add_argument("--max-length", type=int, default=128, help="tokens of a text")
+    arguments.add_argument("--max-tokens", type=int, help="of a chunk; default: by the device")
+    arguments.add_argument(
+        "--keep", action="store_true", help="keep all activations, for comparison"
+    )
+    add_backbone(arguments)
+    add_data(arguments, LIVEQA, MEDQUAD)
+    options = arguments.parse_args()
     if options.tiny:
         options.batch = 4
         options.max_length = 16
@@ -76,8 +78,9 @@ def main() -> None:
     assert scores == (options.batch, options.batch)
     how = "all activations kept" if options.keep else "recomputed"
     print(
-        f"{options.batch:,} pairs of at most {options.max_length} tokens a text, {how}: scores {scores[0]:,} x {scores[1]:,}, "
-        f"loss {module.last_step.loss:.4f}, {timer.seconds:.0f} s a step, peak {peak / 1e9:.2f} GB\n{described()}"
+        f"{options.batch:,} pairs of at most {options.max_length} tokens a text, {how}: "
+        f"scores {scores[0]:,} x {scores[1]:,}, loss {module.last_step.loss:.4f}, "
+        f"{timer.seconds:.0f} s a step, peak {peak / 1e9:.2f} GB\n{machine_line()}"
     )
 
 

@@ -7,28 +7,47 @@ harness/compare.py says what is measured, and how.
 """
 
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from harness.compare import compare
 from harness.meter import Meter
-from harness.sides import Setting, Side, fastest_attention, tokenising
+from harness.sides import Setting, Side, fastest_attention, tokenising_line
+
+if TYPE_CHECKING:
+    from ltr.data.formats import SingleTexts
+    from ltr.data.tokens import TokenStore
+    from ltr.models.encoder.text_encoder import TextEncoder
 
 BATCHES = 16  # of a step
 CHECKED = 64  # documents, against sentence-transformers
-# documents in bf16 against float32, those that search, and how deep
-SEARCHED = 1000
-QUERIES = 100
+# Of the comparison of bf16 with float32:
+SEARCHED = 1000  # documents
+QUERIES = 100  # of these documents, which search the others
 DEPTH = 100
 
 
-def samples(setting: Setting, n_docs: int) -> list[np.ndarray]:
+class Encoding(NamedTuple):
+    """What embeds the corpus: the encoder on the CPU, its tokens, and how texts are laid out."""
+
+    encoder: "TextEncoder"
+    store: "TokenStore"
+    form: "SingleTexts"
+
+    def embed(self, rows: np.ndarray, file: Path) -> np.ndarray:
+        """The documents of these rows, embedded into a memory map."""
+        from ltr.search.encode import encode
+
+        return encode(self.encoder, self.store, self.form, file, rows=rows)
+
+
+def rows_of_steps(setting: Setting, n_docs: int) -> list[np.ndarray]:
     """Rows of the documents of every step: the same on all sides."""
     rng = np.random.default_rng(0)
     size = min(n_docs, BATCHES * setting.batch)
-    return [
-        rng.choice(n_docs, size, replace=False)
-        for _ in range(setting.warm_up + setting.turns * setting.steps)
-    ]
+    n_steps = setting.warm_up + setting.turns * setting.steps
+    return [rng.choice(n_docs, size, replace=False) for _ in range(n_steps)]
 
 
 def prepare(setting: Setting) -> tuple[float, str]:
@@ -36,21 +55,22 @@ def prepare(setting: Setting) -> tuple[float, str]:
     from sentence_transformers import SentenceTransformer
 
     from ltr.data.collection import open_collection
-    from ltr.search.encode import encode
 
     corpus = open_collection(setting.data).corpus
-    encoder, store, form = our_encoder(setting)
+    encoding = our_encoding(setting)
     rows = np.random.default_rng(1).choice(len(corpus), min(len(corpus), CHECKED), replace=False)
-    found = encode(encoder, store, form, setting.folder / "checked.npy", rows=rows)
+    embeddings = encoding.embed(rows, setting.folder / "checked.npy")
     model = SentenceTransformer(setting.backbone, device="cpu")
     model.max_seq_length = setting.max_length
     expected = model.encode([corpus.texts[row] for row in rows], show_progress_bar=False)
-    cosine = cosines(found, expected)
+    cosine = cosines(embeddings, expected)
     assert cosine.min() > 0.999, f"the sides' embeddings differ: a cosine of {cosine.min():.4f}"
-    mean = float(form.lengths(store.lengths(np.arange(len(store)))).mean())
-    return mean, tokenising(store) + (
-        f"; {agreement(setting)}" if setting.precision == "bf16" else ""
-    )
+    store = encoding.store
+    lengths = encoding.form.lengths(store.lengths(np.arange(len(store))))
+    line = tokenising_line(store)
+    if setting.precision == "bf16":
+        line += f"; {agreement(setting)}"
+    return float(lengths.mean()), line
 
 
 def agreement(setting: Setting) -> str:
@@ -59,19 +79,28 @@ def agreement(setting: Setting) -> str:
     """
     import torch
 
-    from ltr.search.encode import encode
-
-    encoder, store, form = our_encoder(setting)
-    encoder.to(setting.device)
-    rows = np.random.default_rng(2).choice(len(store), min(len(store), SEARCHED), replace=False)
-    exact = encode(encoder, store, form, setting.folder / "exact.npy", rows=rows)
+    encoding = our_encoding(setting)
+    encoding.encoder.to(setting.device)
+    n_docs = len(encoding.store)
+    rows = np.random.default_rng(2).choice(n_docs, min(n_docs, SEARCHED), replace=False)
+    exact = encoding.embed(rows, setting.folder / "exact.npy")
     with torch.autocast(setting.device, torch.bfloat16):
-        half = encode(encoder, store, form, setting.folder / "half.npy", rows=rows)
+        half = encoding.embed(rows, setting.folder / "half.npy")
     depth = min(DEPTH, len(rows))
-    found = [np.argsort(-one[:QUERIES] @ one.T, axis=1)[:, :depth] for one in (exact, half)]
-    overlap = np.mean([len(np.intersect1d(*pair)) / depth for pair in zip(*found, strict=True)])
+    overlaps = []
+    for by_exact, by_half in zip(nearest(exact, depth), nearest(half, depth), strict=True):
+        overlaps.append(len(np.intersect1d(by_exact, by_half)) / depth)
     lowest = cosines(exact, half).min()
-    return f"in bf16 cosines to float32 are {lowest:.5f} or more, and {overlap:.1%} of the first {depth} documents are the same"
+    return (
+        f"in bf16 cosines to float32 are {lowest:.5f} or more, "
+        f"and {np.mean(overlaps):.1%} of the first {depth} documents are the same"
+    )
+
+
+def nearest(embeddings: np.ndarray, depth: int) -> np.ndarray:
+    """``[Q, depth]``: for the first documents as queries, the documents of the highest scores."""
+    scores = embeddings[:QUERIES] @ embeddings.T
+    return np.argsort(-scores, axis=1)[:, :depth]
 
 
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -79,8 +108,8 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
 
-def our_encoder(setting: Setting, kernels: str = "auto"):
-    """The encoder on the CPU, the tokens of the corpus, and how texts are laid out."""
+def our_encoding(setting: Setting, kernels: str = "auto") -> Encoding:
+    """Tokenise the corpus, unless it was done before, and load the encoder."""
     from ltr.data.collection import open_collection
     from ltr.data.formats import SingleTexts
     from ltr.data.tokens import TokenStore
@@ -88,12 +117,12 @@ def our_encoder(setting: Setting, kernels: str = "auto"):
     from ltr.models.encoder.text_encoder import TextEncoder
 
     tokenizer = load_tokenizer(setting.backbone)
-    store = TokenStore.open(open_collection(setting.data).corpus, tokenizer)
     model = load_encoder(setting.backbone, dropout="none").model
-    return (
-        TextEncoder(model, tokenizer.pad_token_id, options=TextEncoder.Options(kernels=kernels)),
-        store,
-        SingleTexts(tokenizer, setting.max_length),
+    options = TextEncoder.Options(kernels=kernels)
+    return Encoding(
+        encoder=TextEncoder(model, tokenizer.pad_token_id, options=options),
+        store=TokenStore.open(open_collection(setting.data).corpus, tokenizer),
+        form=SingleTexts(tokenizer, setting.max_length),
     )
 
 
@@ -101,17 +130,16 @@ def ours(meter: Meter, setting: Setting, side: Side) -> None:
     """From the token store to a memory map."""
     import torch
 
-    from ltr.search.encode import encode
-
-    encoder, store, form = our_encoder(setting, side.kernels)
-    encoder.to(setting.device)
-    meter.watch(encoder.model)
-    counts = json.loads((store.folder / "manifest.json").read_text())
-    file = setting.folder / f"{side.name}.npy"
-    for rows in samples(setting, len(store)):
+    encoding = our_encoding(setting, side.kernels)
+    encoding.encoder.to(setting.device)
+    meter.watch(encoding.encoder.model)
+    store = encoding.store
+    manifest = json.loads((store.folder / "manifest.json").read_text())
+    seconds_per_token = manifest["seconds"] / manifest["tokens"]
+    for rows in rows_of_steps(setting, len(store)):
         with torch.autocast(setting.device, torch.bfloat16, enabled=side.precision == "bf16"):
-            encode(encoder, store, form, file, rows=rows)
-        meter.step_ended(extra=counts["seconds"] * store.lengths(rows).sum() / counts["tokens"])
+            encoding.embed(rows, setting.folder / f"{side.name}.npy")
+        meter.step_ended(extra=seconds_per_token * store.lengths(rows).sum())
 
 
 def theirs(meter: Meter, setting: Setting, side: Side) -> None:
@@ -128,7 +156,7 @@ def theirs(meter: Meter, setting: Setting, side: Side) -> None:
     model.max_seq_length = setting.max_length
     meter.watch(model.transformers_model)
     corpus = open_collection(setting.data).corpus
-    steps = [[corpus.texts[row] for row in rows] for rows in samples(setting, len(corpus))]
+    steps = [[corpus.texts[row] for row in rows] for rows in rows_of_steps(setting, len(corpus))]
     for texts in steps:
         model.encode(texts, batch_size=setting.batch, show_progress_bar=False)
         meter.step_ended()

@@ -9,7 +9,6 @@ import gzip
 import os
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import parser
 from sklearn.datasets import load_svmlight_file
 
@@ -30,20 +29,21 @@ QIDS = 1_000_000  # of one repetition
 
 def write_large(folder: Path, large: Path, size: int) -> None:
     """Repeat the parts of a folder until they have ``size`` bytes."""
-    files = ((file.suffix, file.read_bytes()) for file in sorted(folder.glob("*.txt*")))
-    parts = [gzip.decompress(text) if suffix == ".gz" else text for suffix, text in files]
+    parts = []
+    for file in sorted(folder.glob("*.txt*")):
+        content = file.read_bytes()
+        parts.append(gzip.decompress(content) if file.suffix == ".gz" else content)
     with open(large, "wb") as out:
-        for i in range(sys.maxsize):
+        repetition = 0
+        while out.tell() < size:
             for part in parts:
-                out.write(
-                    re.sub(
-                        rb"qid:(\d+)",
-                        lambda match, i=i: b"qid:%d" % (int(match[1]) + i * QIDS),
-                        part,
-                    )
-                )
-            if out.tell() >= size:
-                return
+                out.write(renumbered(part, repetition * QIDS))
+            repetition += 1
+
+
+def renumbered(text: bytes, offset: int) -> bytes:
+    """The text with the offset added to each query's number."""
+    return re.sub(rb"qid:(\d+)", lambda match: b"qid:%d" % (int(match[1]) + offset), text)
 
 
 def ours(file: Path) -> tuple[int, float]:
@@ -64,12 +64,16 @@ def sklearn(file: Path) -> tuple[int, float]:
 
 def main() -> None:
     """Print a table."""
-    made = parser(__doc__)
-    made.add_argument(
+    arguments = parser(__doc__)
+    arguments.add_argument(
         "--data", type=Path, default=Path("data", "mq2008"), help="a folder of LETOR files"
     )
-    options = made.parse_args()
-    runs, size = (1, 1) if options.tiny else (RUNS, BYTES)
+    options = arguments.parse_args()
+    runs = RUNS
+    size = BYTES
+    if options.tiny:
+        runs = 1
+        size = 1
     readers: dict[str, Callable[[Path], tuple[int, float]]] = {
         "ours": ours,
         f"scikit-learn {version('scikit-learn')}": sklearn,
@@ -86,16 +90,13 @@ def main() -> None:
                 answers.append(read(file))
                 seconds[name].append(time.perf_counter() - start)
             np.testing.assert_allclose(*answers, rtol=1e-6)
-    print(
-        described(),
-        f"\n{options.data} repeated, {megabytes:.0f} MB, {answers[0][0]:,} rows; median of {runs} runs\n",
-    )
+    n_rows = answers[0][0]
+    amount = f"{megabytes:.0f} MB, {n_rows:,} rows"
+    print(machine_line(), f"\n{options.data} repeated, {amount}; median of {runs} runs\n")
     print("| reader | seconds | MB/s | rows/s |\n| --- | --- | --- | --- |")
     for name, taken in seconds.items():
         median = statistics.median(taken)
-        print(
-            f"| {name} | {median:.2f} | {megabytes / median:.1f} | {answers[0][0] / median:,.0f} |"
-        )
+        print(f"| {name} | {median:.2f} | {megabytes / median:.1f} | {n_rows / median:,.0f} |")
 
 
 if __name__ == "__main__":

@@ -18,16 +18,21 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from harness.machine import allocator, described
+from harness.machine import allocator, machine_line
 from harness.options import parser
+from harness.tables import head
 from harness.turns import SECONDS, Case, Side, Work, measure
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-ST, PML, ALLRANK = PEERS = ("sentence-transformers", "pytorch-metric-learning", "allRank")
+ST = "sentence-transformers"
+PML = "pytorch-metric-learning"
+ALLRANK = "allRank"
 ST_LOSSES = "sentence_transformers.sentence_transformer.losses"
 EMBEDDING = 384
 MARGIN = 1.0  # of distances around 27.7 ± 1: some three triplets of four are active
+# (texts of a label, texts of a batch)
+TRIPLET_SHAPES = ((4, 256), (4, 1024), (4, 2048), (32, 1024), (256, 1024), (256, 8192))
 
 
 def texts(labels: int, per_label: int) -> tuple[Tensor, Tensor]:
@@ -43,33 +48,36 @@ def our_triplets(loss: str, labels: int, per_label: int) -> Work:
     from ltr import losses
     from ltr.similarity import euclidean
 
-    (x, group), f = texts(labels, per_label), getattr(losses, loss)(margin=MARGIN)
-    return x, lambda: f(
-        euclidean(x, x), (group[:, None] == group).float(), ~torch.eye(len(x), dtype=torch.bool)
-    )
+    x, group = texts(labels, per_label)
+    module = getattr(losses, loss)(margin=MARGIN)
+
+    def compute() -> Tensor:
+        are_alike = (group[:, None] == group).float()
+        is_other = ~torch.eye(len(x), dtype=torch.bool)  # no text is compared with itself
+        return module(euclidean(x, x), are_alike, is_other)
+
+    return x, compute
 
 
 def st_triplets(loss: str, labels: int, per_label: int) -> Work:
     """sentence-transformers. Its semi-hard mean is over all positives, ours over anchors: here all
     have as many.
     """
-    (x, group), f = (
-        texts(labels, per_label),
-        getattr(import_module(ST_LOSSES), loss)(model=None, margin=MARGIN),
-    )
-    return x, lambda: f.compute_loss_from_embeddings([x], group)
+    x, group = texts(labels, per_label)
+    module = getattr(import_module(ST_LOSSES), loss)(model=None, margin=MARGIN)
+    return x, lambda: module.compute_loss_from_embeddings([x], group)
 
 
 def pml_triplets(loss: str, labels: int, per_label: int) -> Work:
     """pytorch-metric-learning. Its default is the mean over the active triplets, of normalised
     embeddings.
     """
-    losses, distances = (
-        import_module(f"pytorch_metric_learning.{name}") for name in ("losses", "distances")
-    )
+    from pytorch_metric_learning import distances, losses
+
+    x, group = texts(labels, per_label)
     distance = distances.LpDistance(normalize_embeddings=False)
-    (x, group), f = texts(labels, per_label), losses.TripletMarginLoss(MARGIN, distance=distance)
-    return x, lambda: f(x, group)
+    module = losses.TripletMarginLoss(MARGIN, distance=distance)
+    return x, lambda: module(x, group)
 
 
 def lists(n_lists: int, n_docs: int, ties: bool = True) -> tuple[Tensor, Tensor]:
@@ -86,35 +94,35 @@ def our_lists(loss: str, n_lists: int, n_docs: int) -> Work:
     """Losses over lists."""
     from ltr import losses
 
-    options: dict[str, Any] = {"scheme": "ndcg2++", "mu": 10.0} if loss == "LambdaLoss" else {}
-    (scores, labels), f = (
-        lists(n_lists, n_docs, ties=loss != "ListMLELoss"),
-        getattr(losses, loss)(**options),
-    )
-    return scores, lambda: f(scores, labels)
+    options: dict[str, Any] = {}
+    if loss == "LambdaLoss":
+        options = {"scheme": "ndcg2++", "mu": 10.0}
+    module = getattr(losses, loss)(**options)
+    scores, labels = lists(n_lists, n_docs, ties=loss != "ListMLELoss")
+    return scores, lambda: module(scores, labels)
 
 
 def allrank_lists(loss: str, n_lists: int, n_docs: int) -> Work:
     """allRank. Its LambdaLoss sums over lists, ours is the mean. Its ListMLE breaks ties at random:
     there labels have none.
     """
-    # The losses want a number and a function of two modules which want torchvision and gcsfs:
-    # stand-ins have just these.
-    for name, value in (
-        ("data.dataset_loading", {"PADDED_Y_VALUE": -1}),
-        ("models.model_utils", {"get_torch_device": None}),
-    ):
-        stand_in = sys.modules.setdefault(f"allrank.{name}", ModuleType(name))
-        vars(stand_in).update(value)
-    f = getattr(import_module("allrank.models.losses"), loss)
-    options = (
-        {"weighing_scheme": "ndcgLoss2PP_scheme", "mu": 10.0, "reduction": "sum"}
-        if loss == "lambdaLoss"
-        else {}
-    )
+    # The losses import a number and a function from two modules, which import torchvision and
+    # gcsfs: stand-ins have just that number and that function.
+    stand_in("allrank.data.dataset_loading", PADDED_Y_VALUE=-1)
+    stand_in("allrank.models.model_utils", get_torch_device=None)
+    function = getattr(import_module("allrank.models.losses"), loss)
+    options: dict[str, Any] = {}
+    divisor = 1
+    if loss == "lambdaLoss":
+        options = {"weighing_scheme": "ndcgLoss2PP_scheme", "mu": 10.0, "reduction": "sum"}
+        divisor = n_lists
     scores, labels = lists(n_lists, n_docs, ties=loss != "listMLE")
-    divisor = n_lists if loss == "lambdaLoss" else 1
-    return scores, lambda: f(scores, labels, **options) / divisor
+    return scores, lambda: function(scores, labels, **options) / divisor
+
+
+def stand_in(module: str, **values: object) -> None:
+    """Put these values where an import of the module finds them."""
+    vars(sys.modules.setdefault(module, ModuleType(module))).update(values)
 
 
 def plain_hinge(loss: str, n_lists: int, n_docs: int) -> Work:
@@ -142,34 +150,39 @@ def plain_ranknet(loss: str, n_lists: int, n_docs: int) -> Work:
 
 def triplet_cases() -> Iterator[Case]:
     """Triplet losses over P x K batches."""
-    for kind, loss in (
-        ("batch-all", "BatchAllTripletLoss"),
-        ("semi-hard", "BatchSemiHardTripletLoss"),
-    ):
-        for per_label, batch in (
-            (4, 256),
-            (4, 1024),
-            (4, 2048),
-            (32, 1024),
-            (256, 1024),
-            (256, 8192),
-        ):
-            shape = (batch // per_label, per_label)
-            sides = {"ltr": Side(our_triplets, loss, shape), ST: Side(st_triplets, loss, shape)}
-            if kind == "batch-all" and batch == 8192:
-                sides = {f"ltr, B = {256 * n}": Side(our_triplets, loss, (n, 256)) for n in (8, 32)}
-                gigabytes = [4 * batch * (per_label - 1) * batch / 1e9, batch**3 / 1e9]
-                note = f"{ST} cannot run, a tensor would be {gigabytes[0]:.0f} GB; {PML} neither, {gigabytes[1]:.0f} GB"
-                yield Case(
-                    "batch-all, 256 per label, growth to B = 8192, 16 times the scores",
-                    sides,
-                    agree=False,
-                    note=note,
-                )
-                continue
-            if kind == "batch-all" and per_label > 4:
-                sides[PML] = Side(pml_triplets, loss, shape)
-            yield Case(f"{kind}, {per_label} per label, B = {batch}", sides)
+    for per_label, batch in TRIPLET_SHAPES:
+        if batch == 8192:
+            yield growth_case(batch, per_label)
+            continue
+        shape = (batch // per_label, per_label)
+        sides = triplet_sides("BatchAllTripletLoss", shape)
+        if per_label > 4:
+            sides[PML] = Side(pml_triplets, "BatchAllTripletLoss", shape)
+        yield Case(f"batch-all, {per_label} per label, B = {batch}", sides)
+    for per_label, batch in TRIPLET_SHAPES:
+        sides = triplet_sides("BatchSemiHardTripletLoss", (batch // per_label, per_label))
+        yield Case(f"semi-hard, {per_label} per label, B = {batch}", sides)
+
+
+def triplet_sides(loss: str, shape: tuple[int, int]) -> dict[str, Side]:
+    """Ours and that of sentence-transformers, which has the same name."""
+    return {"ltr": Side(our_triplets, loss, shape), ST: Side(st_triplets, loss, shape)}
+
+
+def growth_case(batch: int, per_label: int) -> Case:
+    """Ours alone, over the whole batch and over a quarter of it."""
+    sides = {}
+    for n_labels in (batch // 4 // per_label, batch // per_label):
+        shape = (n_labels, per_label)
+        sides[f"ltr, B = {n_labels * per_label}"] = Side(our_triplets, "BatchAllTripletLoss", shape)
+    st_gigabytes = 4 * batch * (per_label - 1) * batch / 1e9
+    pml_gigabytes = batch**3 / 1e9
+    return Case(
+        "batch-all, 256 per label, growth to B = 8192, 16 times the scores",
+        sides,
+        agree=False,
+        note=f"{ST} cannot run, a tensor would be {st_gigabytes:.0f} GB; {PML} neither, {pml_gigabytes:.0f} GB",
+    )
 
 
 def list_cases() -> Iterator[Case]:
@@ -197,15 +210,17 @@ def list_cases() -> Iterator[Case]:
 
 def tiny(cases: list[Case]) -> list[Case]:
     """One case of each kind, with sizes up to 8."""
-    kinds = {case.name.partition(",")[0]: case for case in reversed(cases)}
-
-    def small(side: Side) -> Side:
-        return side._replace(shape=tuple(min(n, 8) for n in side.shape))
-
-    return [
-        case._replace(sides={name: small(side) for name, side in case.sides.items()})
-        for case in kinds.values()
-    ]
+    first_of_kind: dict[str, Case] = {}
+    for case in cases:
+        kind = case.name.partition(",")[0]
+        first_of_kind.setdefault(kind, case)
+    small = []
+    for case in first_of_kind.values():
+        sides = {}
+        for name, side in case.sides.items():
+            sides[name] = side._replace(shape=tuple(min(n, 8) for n in side.shape))
+        small.append(case._replace(sides=sides))
+    return small
 
 
 def installed(package: str) -> str:
@@ -218,34 +233,34 @@ def installed(package: str) -> str:
 
 def main() -> None:
     """Print a table per group of cases."""
-    made = parser(__doc__)
-    made.add_argument(
+    arguments = parser(__doc__)
+    arguments.add_argument(
         "patterns",
         nargs="*",
         default=["*"],
         metavar="CASE-PATTERN",
         help="a part of a case's name, or a glob",
     )
-    options = made.parse_args()
+    options = arguments.parse_args()
     torch.set_num_threads(1)
-    print(f"{described()}; {', '.join(map(installed, PEERS))}; allocator: {allocator()}")
+    peers = ", ".join(map(installed, (ST, PML, ALLRANK)))
+    print(f"{machine_line()}; {peers}; allocator: {allocator()}")
     print("\ntime and memory: how many times those of the first side")
     for title, cases in (("Triplets", triplet_cases()), ("Lists", list_cases())):
-        chosen = [
-            case
-            for case in cases
-            if any(fnmatch(case.name, f"*{pattern}*") for pattern in options.patterns)
-        ]
-        chosen = tiny(chosen) if options.tiny else chosen
+        chosen = [case for case in cases if is_named(case, options.patterns)]
+        if options.tiny:
+            chosen = tiny(chosen)
         if chosen:
-            print(
-                f"\n{title}\n\n| case | side | ms | steps kept | MB | time | memory |\n| --- {'| --- ' * 6}|",
-                flush=True,
-            )
+            columns = ["case", "side", "ms", "steps kept", "MB", "time", "memory"]
+            print(f"\n{title}\n\n{head(columns)}", flush=True)
         for case in chosen:
-            measure(
-                case, ["torch", "ltr.losses", ST_LOSSES], seconds=0 if options.tiny else SECONDS
-            )
+            seconds = 0 if options.tiny else SECONDS
+            measure(case, ["torch", "ltr.losses", ST_LOSSES], seconds)
+
+
+def is_named(case: Case, patterns: list[str]) -> bool:
+    """Whether one of the patterns is a part of the case's name."""
+    return any(fnmatch(case.name, f"*{pattern}*") for pattern in patterns)
 
 
 if __name__ == "__main__":

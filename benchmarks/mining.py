@@ -40,11 +40,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness.machine import described, resident
-from harness.meter import Meter
+from harness.machine import machine_line, resident
+from harness.meter import Meter, Step
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
 from harness.processes import environment, take_turns
 from harness.sides import Result, Setting, Side
+from harness.tables import head, row
 
 from ltr.data.collection import Collection, open_collection
 from ltr.data.files import new_array, read_array
@@ -60,8 +61,8 @@ EVERY = 0.02  # seconds between two looks at the memory
 ST = "sentence-transformers"
 DEFAULT = f"{ST}, default"
 BATCHES = (16, 32, 64, 128)  # that the tuned side tries
-# documents of about one length, on which it does: it sorts them by length, so a batch is hardly
-# padded
+# On so many documents it does, of about one length: it sorts them by length, so a batch is hardly
+# padded.
 TRIED = 128
 
 
@@ -111,16 +112,21 @@ def search(n_docs: int, n_queries: int, dim: int, depth: int, folder: str) -> No
             shards = Shards(docs, np.arange(n_docs), similarity_of("cosine"))
             read = time.perf_counter()
             shards.search(queries, depth)
-            found = time.perf_counter()
-            found_cpu = time.process_time()
-    print(
-        "| documents | queries | depth | map, GB | read and checked, s | searched, s | both, s of CPU | peak beside the map, GB |"
-    )
-    print("| --- " * 8 + "|")
-    times = f"{read - start:.1f} | {found - read:.1f} | {found_cpu - start_cpu:.1f}"
-    print(
-        f"| {n_docs:,} | {n_queries:,} | {depth} | {docs.nbytes / 1e9:.2f} | {times} | {peak.bytes / 1e9:.2f} |"
-    )
+            end = time.perf_counter()
+            end_cpu = time.process_time()
+    columns = ["documents", "queries", "depth", "map, GB", "read and checked, s", "searched, s"]
+    print(head([*columns, "both, s of CPU", "peak beside the map, GB"]))
+    cells = [
+        f"{n_docs:,}",
+        f"{n_queries:,}",
+        depth,
+        f"{docs.nbytes / 1e9:.2f}",
+        f"{read - start:.1f}",
+        f"{end - read:.1f}",
+        f"{end_cpu - start_cpu:.1f}",
+        f"{peak.bytes / 1e9:.2f}",
+    ]
+    print(row(cells))
 
 
 def work(setting: Setting, n_queries: int | None) -> tuple[Collection, QueryLists]:
@@ -129,9 +135,10 @@ def work(setting: Setting, n_queries: int | None) -> tuple[Collection, QueryList
     judged = collection.learnable("train")
     if n_queries is None:
         return collection, judged
-    kept = judged.offsets[: n_queries + 1]
+    offsets = judged.offsets[: n_queries + 1]
+    n_docs = offsets[-1]  # of the queries that are kept
     return collection, QueryLists(
-        judged.query_rows[:n_queries], kept, judged.doc_rows[: kept[-1]], judged.values[: kept[-1]]
+        judged.query_rows[:n_queries], offsets, judged.doc_rows[:n_docs], judged.values[:n_docs]
     )
 
 
@@ -146,34 +153,35 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
     model = DualEncoder(setting.backbone, max_length=setting.max_length)
     meter.watch(model.query_tower.encoder.model)
     tables = list(zip((collection.queries, collection.corpus), model.reads.tokenizers, strict=True))
-    rows = middle([len(text) for text in collection.corpus.texts])
+    # The warm-up.
     encode(
         model.doc_tower,
         TokenStore.open(*tables[1]),
         model.reads.docs,
         setting.folder / f"{side.name}.npy",
-        rows,
+        middle_rows([len(text) for text in collection.corpus.texts]),
     )
+    precision = partial(torch.autocast, "cpu", torch.bfloat16, enabled=side.precision == "bf16")
     turn = 0
     while meter.step_ended():
         start = time.process_time()
         folder = setting.folder / f"{side.name} {turn}"
-        turn = turn + 1
+        turn += 1
         os.environ["LTR_CACHE"] = str(folder / "cache")  # so that it tokenises
         miner = Miner(model, collection, judged, recipe, min_negatives=0)
-        found = miner.mine(
-            folder, partial(torch.autocast, "cpu", torch.bfloat16, enabled=side.precision == "bf16")
-        )
-        found.save(folder / "negatives", collection)
-        counts = [
-            json.loads((TokenStore.open(*table).folder / "manifest.json").read_text())
-            for table in tables
-        ]
-        tokenised = sum(count["seconds"] for count in counts)
-        note(setting, side, start, found.manifest["seconds"] | {"tokenise": tokenised})
-    doc_rows = found.doc_rows[judged.query_rows]
-    first = np.append(first_rows(collection.corpus.texts)[0], -1)
-    np.save(setting.folder / f"{side.name} negatives.npy", first[doc_rows])
+        negatives = miner.mine(folder, precision)
+        negatives.save(folder / "negatives", collection)
+        seconds = dict(negatives.manifest["seconds"])
+        seconds["tokenise"] = 0.0
+        for table in tables:
+            manifest = (TokenStore.open(*table).folder / "manifest.json").read_text()
+            seconds["tokenise"] += json.loads(manifest)["seconds"]
+        note(setting, side, start, seconds)
+    doc_rows = negatives.doc_rows[judged.query_rows]
+    # Equal texts count as one document. An id of -1, no negative, reads the last entry: -1 again.
+    first_row, _ = first_rows(collection.corpus.texts)
+    first_row = np.append(first_row, -1)
+    np.save(setting.folder / f"{side.name} negatives.npy", first_row[doc_rows])
 
 
 def theirs(
@@ -187,19 +195,19 @@ def theirs(
     collection, judged = work(setting, n_queries)
     docs = list(collection.corpus.texts)
     queries = [collection.queries.texts[row] for row in judged.query_rows]
-    relevant = judged.values > 0
-    asked = [
-        queries[at] for at in np.repeat(np.arange(len(queries)), np.diff(judged.offsets))[relevant]
-    ]
-    pairs = Dataset.from_dict(
-        {"query": asked, "relevant": [docs[row] for row in judged.doc_rows[relevant]]}
-    )
+    pairs_of: dict[str, list[str]] = {"query": [], "relevant": []}
+    for query, query_row in zip(queries, judged.query_rows, strict=True):
+        doc_rows, grades = judged.of(query_row)
+        for doc_row in doc_rows[grades > 0]:
+            pairs_of["query"].append(query)
+            pairs_of["relevant"].append(docs[doc_row])
+    pairs = Dataset.from_dict(pairs_of)
     options = {"dtype": torch.bfloat16} if side.precision == "bf16" else {}
     model = SentenceTransformer(setting.backbone, device="cpu", model_kwargs=options)
     model.max_seq_length = setting.max_length
     meter.watch(model.transformers_model)
-    tried = [docs[row] for row in middle([len(text) for text in docs])]
-    model.encode(tried, show_progress_bar=False)
+    tried = [docs[row] for row in middle_rows([len(text) for text in docs])]
+    model.encode(tried, show_progress_bar=False)  # the warm-up
     chosen: dict[str, Any] = {"output_format": "triplet"}
     if side.tuned:
         batch = fastest_batch(model, tried)
@@ -218,7 +226,7 @@ def theirs(
     while meter.step_ended():
         seconds.clear()
         start = time.process_time()
-        found = hard_negatives.mine_hard_negatives(
+        mined = hard_negatives.mine_hard_negatives(
             pairs,
             model,
             corpus=docs,
@@ -229,22 +237,24 @@ def theirs(
             **chosen,
         )
         note(setting, side, start, seconds | {"batch": chosen.get("batch_size", 32)})
-    negatives = defaultdict(dict)  # of a query, in order and once
-    for row in found:
-        listed = (
-            zip(row["relevant"], row["labels"], strict=True)
-            if side.tuned
-            else [(row["negative"], 0)]
-        )
-        negatives[row["query"]].update({text: None for text, label in listed if not label})
+    negatives: dict[str, dict[str, None]] = defaultdict(dict)  # of a query, in order and once
+    for line in mined:
+        if side.tuned:
+            listed = list(zip(line["relevant"], line["labels"], strict=True))
+        else:
+            listed = [(line["negative"], 0)]
+        for text, label in listed:
+            if not label:
+                negatives[line["query"]][text] = None
     ids = np.full((len(queries), recipe.n), -1)
-    rows = first_rows(docs)[1]
-    for own, query in zip(ids, queries, strict=True):
-        own[: len(negatives[query])] = [rows[text] for text in negatives[query]]
+    _, row_of = first_rows(docs)
+    for of_query, query in zip(ids, queries, strict=True):
+        rows = [row_of[text] for text in negatives[query]]
+        of_query[: len(rows)] = rows
     np.save(setting.folder / f"{side.name} negatives.npy", ids)
 
 
-def middle(lengths: list[int]) -> np.ndarray:
+def middle_rows(lengths: list[int]) -> np.ndarray:
     """Rows of documents of middling length."""
     begin = max(0, (len(lengths) - TRIED) // 2)
     return np.argsort(lengths, kind="stable")[begin : begin + TRIED]
@@ -293,56 +303,68 @@ def mining(options: argparse.Namespace) -> None:
     """Print a table of a row for each side."""
     # Forked processes have everything imported.
     multiprocessing.set_start_method("fork" if options.tiny else "spawn", force=True)
-    depth, n, length = (
-        (6, 2, 64) if options.tiny else (options.depth, options.negatives, options.max_length)
-    )
+    depth = options.depth
+    n = options.negatives
+    length = options.max_length
+    if options.tiny:
+        depth = 6
+        n = 2
+        length = 64
     recipe = Recipe(depth=depth, n=n, relative=0.95)
-    quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
     with (
         tempfile.TemporaryDirectory(dir=options.folder) as folder,
-        environment(LTR_CACHE=f"{folder}/cache", **quiet),
+        environment(
+            LTR_CACHE=f"{folder}/cache",
+            CUDA_VISIBLE_DEVICES="",
+            HF_DATASETS_DISABLE_PROGRESS_BARS="1",
+        ),
     ):
-        sizes = length, 0, 1, options.turns  # a turn mines once; batches are each side's own
         setting = Setting(
-            "cpu", options.data, resolve(options.backbone), *sizes, Path(folder), warm_up=1
+            device="cpu",
+            data=options.data,
+            backbone=resolve(options.backbone),
+            max_length=length,
+            batch=0,  # is each side's own
+            steps=1,  # a turn mines once
+            turns=options.turns,
+            folder=Path(folder),
+            warm_up=1,
         )
         collection, judged = work(setting, options.queries)
         n_docs = len(collection.corpus)
         different = len(set(collection.corpus.texts))
         print(
-            f"{len(judged.query_rows):,} queries of {options.data}, {n_docs:,} documents ({different:,} different ones); "
-            f"{options.backbone}, {length} tokens at most; {n} negatives of the best {depth}; {setting.turns} turns.\n",
+            f"{len(judged.query_rows):,} queries of {options.data}, "
+            f"{n_docs:,} documents ({different:,} different ones); "
+            f"{options.backbone}, {length} tokens at most; "
+            f"{n} negatives of the best {depth}; {setting.turns} turns.\n",
             flush=True,
         )
         sides = _sides(
             partial(theirs, recipe, options.queries), partial(ours, recipe, options.queries)
         )
-        absent = find_spec("datasets") is None
-        found = take_turns(
-            [side for side in sides if not (absent and side.name.startswith(ST))], setting
-        )
-        _print_sides(
-            {
-                side: found.get(side, "datasets absent (pip install -e '.[bench]')")
-                for side in sides
-            },
-            setting,
-        )
-    print(f"\n{described()}; {ST} {version(ST)}")
+        is_absent = find_spec("datasets") is None
+        runnable = [side for side in sides if not (is_absent and side.name.startswith(ST))]
+        results = take_turns(runnable, setting)
+        reason = "datasets absent (pip install -e '.[bench]')"
+        _print_sides({side: results.get(side, reason) for side in sides}, setting)
+    print(f"\n{machine_line()}; {ST} {version(ST)}")
 
 
 def _sides(theirs: Callable, ours: Callable) -> list[Side]:
-    precisions = (
-        ["float32", "bf16"] if torch.cpu.get_capabilities().get("amx_bf16", False) else ["float32"]
-    )
-    tuned = [
-        Side(f"{ST}, tuned, {precision}", theirs, precision, tuned=True) for precision in precisions
-    ]
-    return [
-        Side(DEFAULT, theirs, "float32"),
-        *tuned,
-        *(Side(f"ltr, {precision}", ours, precision) for precision in precisions),
-    ]
+    precisions = ["float32"]
+    if torch.cpu.get_capabilities().get("amx_bf16", False):
+        precisions.append("bf16")
+    sides = [Side(DEFAULT, theirs, "float32")]
+    for precision in precisions:
+        sides.append(Side(_tuned(precision), theirs, precision, tuned=True))
+    for precision in precisions:
+        sides.append(Side(f"ltr, {precision}", ours, precision))
+    return sides
+
+
+def _tuned(precision: str) -> str:
+    return f"{ST}, tuned, {precision}"
 
 
 def _print_sides(results: dict[Side, Result | str], setting: Setting) -> None:
@@ -357,92 +379,95 @@ def _print_sides(results: dict[Side, Result | str], setting: Setting) -> None:
         "searching",
         "vs default",
         "vs tuned",
+        "padding",
+        "peak MB",
+        "negatives of a query",
+        "also default's",
+        "turns kept",
     ]
-    columns += ["padding", "peak MB", "negatives of a query", "also default's", "turns kept"]
-    print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
-    base = None
-    in_all = {}
+    print(head(columns))
+    ids_of_default = None
+    seconds_of: dict[str, float] = {}  # the sides so far
     for side, result in results.items():
         if isinstance(result, str):
             print(f"| {side.name} | cannot run: {result} |{' |' * (len(columns) - 2)}")
             continue
-        kept, turns = result.kept()
-        middle = statistics.median_low(step.seconds for step in kept)
-        notes = [
-            json.loads(line)
-            for line in (setting.folder / f"{side.name}.jsonl").read_text().splitlines()
-        ]
-        step, noted = next(
-            one for one in zip(result.steps, notes, strict=True) if one[0].seconds == middle
-        )
+        step, noted = _median_turn(side, result, setting)
         ids = np.load(setting.folder / f"{side.name} negatives.npy")
-        base = ids if side.name == DEFAULT else base
-        in_all[side.name] = step.seconds
-        peers = [in_all.get(name) for name in (DEFAULT, f"{ST}, tuned, {side.precision}")]
-        ratios = [
-            "" if other is None or side.name == DEFAULT else f"{other / step.seconds:.2f}"
-            for other in peers
-        ]
-        parts = [noted.get(name) for name in ("tokenise", "encode", "search")]
+        if side.name == DEFAULT:
+            ids_of_default = ids
+        seconds_of[side.name] = step.seconds
+
+        name = side.name
+        if "batch" in noted:
+            name += f", batches of {noted['batch']}"
+        parts = [noted.get(part) for part in ("tokenise", "encode", "search")]
         rest = step.seconds - sum(part or 0.0 for part in parts)
-        name = f"{side.name}, batches of {noted['batch']}" if "batch" in noted else side.name
-        cells = [
-            name,
-            *(
-                "" if part is None else f"{part:.2f}"
-                for part in (*parts, rest, step.seconds, noted["cpu"])
-            ),
-        ]
-        cells += [
-            f"{noted['search'] / step.seconds:.1%}",
-            *ratios,
-            f"{1 - step.tokens / step.seen:.1%}",
-        ]
-        cells += [f"{noted['peak'] / 1e6:,.0f}", f"{(ids >= 0).sum(axis=1).mean():.2f}"]
-        cells += ["" if base is None else f"{overlap(ids, base):.2%}", turns]
-        print(f"| {' | '.join(cells)} |")
+        cells = [name]
+        for seconds in (*parts, rest, step.seconds, noted["cpu"]):
+            cells.append("" if seconds is None else f"{seconds:.2f}")
+        cells.append(f"{noted['search'] / step.seconds:.1%}")
+        for base in (DEFAULT, _tuned(side.precision)):
+            has_ratio = base in seconds_of and side.name != DEFAULT
+            cells.append(f"{seconds_of[base] / step.seconds:.2f}" if has_ratio else "")
+        cells.append(f"{1 - step.tokens / step.with_padding:.1%}")
+        cells.append(f"{noted['peak'] / 1e6:,.0f}")
+        cells.append(f"{(ids >= 0).sum(axis=1).mean():.2f}")
+        cells.append("" if ids_of_default is None else f"{overlap(ids, ids_of_default):.2%}")
+        cells.append(result.kept()[1])
+        print(row(cells))
+
+
+def _median_turn(side: Side, result: Result, setting: Setting) -> tuple[Step, dict[str, Any]]:
+    """The turn of median seconds, and what the side noted of it."""
+    kept, _ = result.kept()
+    median = statistics.median_low(step.seconds for step in kept)
+    lines = (setting.folder / f"{side.name}.jsonl").read_text().splitlines()
+    for step, line in zip(result.steps, lines, strict=True):
+        if step.seconds == median:
+            return step, json.loads(line)
+    raise AssertionError("the median is one of the steps")
 
 
 def overlap(ids: np.ndarray, others: np.ndarray) -> float:
-    """The share of these negatives ``[Q, n]`` that the others hold for the same query too, of all."""
+    """The share of these negatives ``[Q, n]`` that the others hold for the same query too."""
     shared = (ids[:, :, None] == others[:, None, :]).any(axis=2) & (ids >= 0)
     return float(shared.sum() / max(1, (ids >= 0).sum()))
 
 
 def main() -> None:
     """Read the options, print a table of each part."""
-    made = parser(__doc__)
-    made.add_argument("--only", choices=["search", "mining"], help="one part; default: both")
-    made.add_argument("--depth", type=int, default=100)
-    made.add_argument(
+    arguments = parser(__doc__)
+    arguments.add_argument("--only", choices=["search", "mining"], help="one part; default: both")
+    arguments.add_argument("--depth", type=int, default=100)
+    arguments.add_argument(
         "--queries",
         type=int,
         help="search: 10,000 by default; mining: the first of all training queries",
     )
-    made.add_argument(
+    arguments.add_argument(
         "--folder",
         help="where memory maps lie for as long as they are searched; default: the system's",
     )
-    made.add_argument("--docs", type=int, default=1_000_000, help="of search")
-    made.add_argument("--dim", type=int, default=384, help="of search")
-    add_data(made, LIVEQA, MEDQUAD)
-    add_backbone(made)
-    made.add_argument("--negatives", type=int, default=10, help="of a query")
-    made.add_argument(
+    arguments.add_argument("--docs", type=int, default=1_000_000, help="of search")
+    arguments.add_argument("--dim", type=int, default=384, help="of search")
+    add_data(arguments, LIVEQA, MEDQUAD)
+    add_backbone(arguments)
+    arguments.add_argument("--negatives", type=int, default=10, help="of a query")
+    arguments.add_argument(
         "--max-length", type=int, default=256, help="tokens of a text, special ones counted"
     )
-    made.add_argument(
+    arguments.add_argument(
         "--turns", type=int, default=1, help="of each side, which mines once in a turn"
     )
-    options = made.parse_args()
+    options = arguments.parse_args()
     if options.only != "mining":
-        sizes = (
-            (1000, 10, 16, 5)
-            if options.tiny
-            else (options.docs, options.queries or 10_000, options.dim, options.depth)
-        )
-        print(described(), "\n")
-        search(*sizes, options.folder)
+        print(machine_line(), "\n")
+        if options.tiny:
+            search(n_docs=1000, n_queries=10, dim=16, depth=5, folder=options.folder)
+        else:
+            n_queries = options.queries or 10_000
+            search(options.docs, n_queries, options.dim, options.depth, options.folder)
         print()
     if options.only != "search":
         mining(options)

@@ -5,9 +5,11 @@ padded as a whole, or cut into chunks of similar length.
 """
 
 from itertools import islice, product
+from typing import NamedTuple
 
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, parser
+from harness.tables import head, row
 
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import Evaluation, Loading, TripletDataModule
@@ -23,40 +25,39 @@ CASES = (  # data, negatives, max_length
 )
 
 
-def shares(data: TripletDataModule, steps: int | None) -> list[float]:
-    """Share of padding over an epoch, or its first steps: of whole batches, and of chunks for a
-    CPU.
-    """
+class Shares(NamedTuple):
+    """Of padding, among the tokens that are read."""
+
+    whole: float  # batches
+    chunks: float  # for a CPU
+
+
+def padding_shares(data: TripletDataModule, steps: int | None) -> Shares:
+    """Over an epoch, or its first steps."""
     real = 0
-    padded = [0, 0]
+    whole = 0
+    chunks = 0
     for batch in islice(data.train_dataloader(), steps):
         lengths = sorted(batch.pairs.lengths.tolist())
         real += sum(lengths)
-        for i, limit in enumerate((10**9, CHUNK_TOKENS["cpu"])):
-            padded[i] += sum(
-                (end - begin) * lengths[end - 1] for begin, end in cuts(lengths, limit, padded=True)
-            )
-    return [1 - real / p for p in padded]
+        whole += len(lengths) * lengths[-1]
+        for begin, end in cuts(lengths, CHUNK_TOKENS["cpu"], padded=True):
+            chunks += (end - begin) * lengths[end - 1]
+    return Shares(whole=1 - real / whole, chunks=1 - real / chunks)
 
 
 def main() -> None:
     """Print a table."""
-    made = parser(__doc__)
-    add_data(made, MEDQUAD, LIVEQA, WIKIQA, several=True)
-    add_backbone(made)
-    options = made.parse_args()
+    arguments = parser(__doc__)
+    add_data(arguments, MEDQUAD, LIVEQA, WIKIQA, several=True)
+    add_backbone(arguments)
+    options = arguments.parse_args()
     tokenizer = load_tokenizer(options.backbone)
-    cases = (
-        [(path, "bm25", 64) for path in options.data]
-        if options.tiny
-        else [case for case in CASES if case[0] in options.data]
-    )
-    print(described(), "\n")
-    print(
-        "| data | max_length | buckets | padding, whole batches | padding, chunks |\n"
-        + "| --- " * 5
-        + "|"
-    )
+    cases = [case for case in CASES if case[0] in options.data]
+    if options.tiny:
+        cases = [(path, "bm25", 64) for path in options.data]
+    print(machine_line(), "\n")
+    print(head(["data", "max_length", "buckets", "padding, whole batches", "padding, chunks"]))
     for (path, negatives, max_length), window in product(cases, (1, 64)):
         data = TripletDataModule(
             path,
@@ -67,11 +68,10 @@ def main() -> None:
         )
         data.reads = JoinedPairs(tokenizer, max_length)
         data.setup("fit")
-        whole, chunks = shares(data, steps=1 if options.tiny else None)
-        print(
-            f"| {path} | {max_length} | {'yes' if window > 1 else 'no'} | {whole:.1%} | {chunks:.1%} |",
-            flush=True,
-        )
+        shares = padding_shares(data, steps=1 if options.tiny else None)
+        buckets = "yes" if window > 1 else "no"
+        cells = [path, max_length, buckets, f"{shares.whole:.1%}", f"{shares.chunks:.1%}"]
+        print(row(cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import WIKIQA, add_backbone, add_data, parser
-from harness.trainers import absent_peers, arguments, quiet_trainer, silence
+from harness.tables import head, row
+from harness.trainers import absent_peers, quiet_trainer, silence, training_arguments
 from lightning.pytorch import seed_everything
 from torch import nn
 from torch.utils.data import DataLoader
@@ -70,22 +71,20 @@ def recipes() -> dict[str, Recipe]:
     }
 
 
-def epochs(collection: Collection, options: Namespace, seed: int) -> list[Lists]:
-    """The batches of all epochs."""
+def batches_of_all_epochs(collection: Collection, options: Namespace, seed: int) -> list[Lists]:
+    """The same for both sides; lists that fill no batch at the end of an epoch are left out."""
     judged = collection.learnable("train")
+    n_docs = len(collection.corpus)
     rng = np.random.default_rng([seed, 7])
-    made = []
+    batches = []
     for _ in range(options.epochs):
-        lists = [
-            one_list(judged, int(row), len(collection.corpus), options.negatives, rng)
-            for row in judged.query_rows
-        ]
-        lists = [lists[at] for at in rng.permutation(len(lists))][: options.examples]
-        made += [
-            lists[at : at + options.batch]
-            for at in range(0, len(lists) - options.batch + 1, options.batch)
-        ]
-    return made
+        lists = []
+        for query_row in judged.query_rows:
+            lists.append(one_list(judged, int(query_row), n_docs, options.negatives, rng))
+        order = rng.permutation(len(lists))[: options.examples]
+        for begin in range(0, len(order) - options.batch + 1, options.batch):
+            batches.append([lists[i] for i in order[begin : begin + options.batch]])
+    return batches
 
 
 def one_list(
@@ -103,14 +102,14 @@ def one_list(
     return LabelledList(query_row, np.asarray([rng.choice(relevant), *others]), labels)
 
 
-def trained_by_us(
+def train_ours(
     recipe: Recipe,
     batches: list[Lists],
     collection: Collection,
     options: Namespace,
     lr: float,
     seed: int,
-):
+) -> PairWiseBertRanker:
     """The ranker under Lightning's Trainer, with these batches."""
     seed_everything(seed, verbose=False)
     ranker = PairWiseBertRanker(options.backbone, max_length=options.max_length)
@@ -122,14 +121,14 @@ def trained_by_us(
     return ranker
 
 
-def trained_by_them(
+def train_theirs(
     recipe: Recipe,
     batches: list[Lists],
     collection: Collection,
     options: Namespace,
     lr: float,
     seed: int,
-):
+) -> PairWiseBertRanker:
     """A CrossEncoderTrainer on the same texts; its model, read as ours is."""
     from datasets import Dataset
     from sentence_transformers.cross_encoder import (
@@ -143,31 +142,16 @@ def trained_by_them(
     model = CrossEncoder(
         resolve(options.backbone), num_labels=1, max_length=options.max_length, device="cpu"
     )
-    rows = [one for lists in batches for one in lists]
-    texts: list[tuple[str, list[str], list[float]]] = [
-        (
-            collection.queries.texts[one.query_row],
-            [collection.corpus.texts[row] for row in one.doc_rows],
-            one.labels.tolist(),
-        )
-        for one in rows
-    ]
-    columns: dict[str, list[Any]]
+    columns = (
+        pair_columns(batches, collection) if recipe.pairs else list_columns(batches, collection)
+    )
+    # One epoch: the rows are those of all epochs.
+    n_rows = options.batch
     if recipe.pairs:
-        columns = {
-            "query": [query for query, docs, _ in texts for _ in docs],
-            "doc": [doc for _, docs, _ in texts for doc in docs],
-            "label": [label for _, _, labels in texts for label in labels],
-        }
-    else:
-        columns = dict(
-            zip(("query", "docs", "labels"), map(list, zip(*texts, strict=True)), strict=True)
-        )
+        n_rows = options.batch * (options.negatives + 1)
     with tempfile.TemporaryDirectory() as folder:
-        size = options.batch * (options.negatives + 1 if recipe.pairs else 1)
-        # One epoch: the rows are those of all epochs.
         settings = CrossEncoderTrainingArguments(
-            **arguments(Path(folder), size, lr, WARM_UP, DECAY, seed)
+            **training_arguments(Path(folder), n_rows, lr, WARM_UP, DECAY, seed)
         )
         assert recipe.theirs is not None
         trainer = CrossEncoderTrainer(
@@ -182,79 +166,119 @@ def trained_by_them(
         return PairWiseBertRanker(str(Path(folder, "model")), max_length=options.max_length)
 
 
-def by_query(
+def list_columns(batches: list[Lists], collection: Collection) -> dict[str, list[Any]]:
+    """A row for each list."""
+    columns: dict[str, list[Any]] = {"query": [], "docs": [], "labels": []}
+    for lists in batches:
+        for labelled in lists:
+            columns["query"].append(collection.queries.texts[labelled.query_row])
+            columns["docs"].append([collection.corpus.texts[row] for row in labelled.doc_rows])
+            columns["labels"].append(labelled.labels.tolist())
+    return columns
+
+
+def pair_columns(batches: list[Lists], collection: Collection) -> dict[str, list[Any]]:
+    """A row for each document of each list."""
+    columns: dict[str, list[Any]] = {"query": [], "doc": [], "label": []}
+    by_list = list_columns(batches, collection)
+    for query, docs, labels in zip(*by_list.values(), strict=True):
+        for doc, label in zip(docs, labels, strict=True):
+            columns["query"].append(query)
+            columns["doc"].append(doc)
+            columns["label"].append(label)
+    return columns
+
+
+def values_by_query(
     ranker: PairWiseBertRanker, collection: Collection, split: str, measure: str
 ) -> np.ndarray:
     """The metric of each query with a relevant document, on the pools of the source."""
     pools = collection.pools(split, "candidates")
     judged = collection.judgements(split)
     metric = RankingMetric(measure)
-    lists = [judged.labelled(int(row), pools.of(int(row))[0]) for row in pools.query_rows]
-    found = []
-    for one, scores in zip(lists, Judge("", ranker, collection).score_lists(lists), strict=True):
-        parts = (scores, one.labels, np.ones(len(scores), dtype=bool), one.doc_rows)
-        found.append(float(metric.per_query(*(torch.from_numpy(part)[None] for part in parts))))
-    return np.asarray([value for value in found if not np.isnan(value)])
+    lists = []
+    for query_row in pools.query_rows:
+        doc_rows, _ = pools.of(int(query_row))
+        lists.append(judged.labelled(int(query_row), doc_rows))
+    values = []
+    all_scores = Judge("", ranker, collection).score_lists(lists)
+    for labelled, scores in zip(lists, all_scores, strict=True):
+        mask = np.ones(len(scores), dtype=bool)
+        arrays = (scores, labelled.labels, mask, labelled.doc_rows)
+        value = float(metric.per_query(*(torch.from_numpy(array)[None] for array in arrays)))
+        if not np.isnan(value):  # NaN: it has no relevant document
+            values.append(value)
+    return np.asarray(values)
 
 
-def side(
+class Side(NamedTuple):
+    """What a side has reached with a loss."""
+
+    values: np.ndarray  # of the test queries, [S, Q]
+    lr: float
+
+
+def best_on_dev(
     name: str,
     train: Callable[..., PairWiseBertRanker],
     loss: str,
     recipe: Recipe,
-    data: Collection,
+    collection: Collection,
     options: Namespace,
-):
-    """Test values ``[S, Q]`` with the learning rate that is best on dev, and that rate."""
-    made: dict[tuple[float, int], PairWiseBertRanker] = {}
+) -> Side:
+    """A side with the learning rate that is best on dev, by the first seed."""
+    rankers: dict[tuple[float, int], PairWiseBertRanker] = {}  # by rate and seed
 
     def ranker(lr: float, seed: int) -> PairWiseBertRanker:
-        if (lr, seed) not in made:
-            made[lr, seed] = train(recipe, epochs(data, options, seed), data, options, lr, seed)
-        return made[lr, seed]
+        if (lr, seed) not in rankers:
+            batches = batches_of_all_epochs(collection, options, seed)
+            rankers[lr, seed] = train(recipe, batches, collection, options, lr, seed)
+        return rankers[lr, seed]
 
-    first = options.seeds[0]
-    rates = options.lr
-    on_dev = (
-        {lr: by_query(ranker(lr, first), data, "dev", options.measure).mean() for lr in rates}
-        if len(rates) > 1
-        else {}
-    )
-    chosen = max(on_dev, key=lambda lr: on_dev[lr]) if on_dev else rates[0]
-    values = []
+    best = options.lr[0]
+    if len(options.lr) > 1:
+        on_dev = {}
+        for lr in options.lr:
+            values = values_by_query(
+                ranker(lr, options.seeds[0]), collection, "dev", options.measure
+            )
+            on_dev[lr] = values.mean()
+        best = max(on_dev, key=on_dev.__getitem__)
+    by_seed = []
     for seed in options.seeds:
-        values.append(by_query(ranker(chosen, seed), data, "test", options.measure))
+        values = values_by_query(ranker(best, seed), collection, "test", options.measure)
+        by_seed.append(values)
         print(
-            f"{loss}, {name}, lr {chosen:g}, seed {seed}: {values[-1].mean():.4f}",
+            f"{loss}, {name}, lr {best:g}, seed {seed}: {values.mean():.4f}",
             file=sys.stderr,
             flush=True,
         )
-    return np.stack(values), chosen
+    return Side(np.stack(by_seed), best)
 
 
 def main() -> None:
     """Read the options, train, print the table."""
-    made = parser(__doc__)
-    add_data(made, WIKIQA)
-    add_backbone(made)
-    made.add_argument("--losses", nargs="+", help="names of rows; all by default")
-    made.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    made.add_argument(
+    arguments = parser(__doc__)
+    add_data(arguments, WIKIQA)
+    add_backbone(arguments)
+    arguments.add_argument("--losses", nargs="+", help="names of rows; all by default")
+    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    arguments.add_argument(
         "--lr",
         nargs="+",
         type=float,
         default=[1e-4, 2e-4],
         help="the best one on dev is taken, by the first seed",
     )
-    made.add_argument(
+    arguments.add_argument(
         "--examples", type=int, default=100000, help="training lists of an epoch at most"
     )
-    made.add_argument("--epochs", type=int, default=2)
-    made.add_argument("--negatives", type=int, default=5)
-    made.add_argument("--batch", type=int, default=16)
-    made.add_argument("--max-length", type=int, default=96)
-    made.add_argument("--measure", default="AP")
-    options = made.parse_args()
+    arguments.add_argument("--epochs", type=int, default=2)
+    arguments.add_argument("--negatives", type=int, default=5)
+    arguments.add_argument("--batch", type=int, default=16)
+    arguments.add_argument("--max-length", type=int, default=96)
+    arguments.add_argument("--measure", default="AP")
+    options = arguments.parse_args()
     if options.tiny:
         options.seeds = [0, 1]
         options.lr = [1e-3]
@@ -264,18 +288,16 @@ def main() -> None:
         options.losses = ["RankNet", "softmax"]
         options.negatives = 2
         options.max_length = 16
-    chosen = {
-        name: recipe
-        for name, recipe in recipes().items()
-        if not options.losses or name in options.losses
-    }
-    if unknown := set(options.losses or []) - set(chosen):
-        made.error(f"there is no loss {sorted(unknown)}, but {', '.join(recipes())}")
+    chosen = recipes()
+    if options.losses:
+        unknown = set(options.losses) - set(chosen)
+        if unknown:
+            arguments.error(f"there is no loss {sorted(unknown)}, but {', '.join(chosen)}")
+        chosen = {name: recipe for name, recipe in chosen.items() if name in options.losses}
     silence()
-    print(f"{options.data}; {described()}\n")
-    data = open_collection(options.data)
-    absent = absent_peers()
-    heads = (
+    print(f"{options.data}; {machine_line()}\n")
+    collection = open_collection(options.data)
+    columns = [
         "loss",
         f"ltr, {options.measure}",
         "lr",
@@ -284,31 +306,49 @@ def main() -> None:
         "difference",
         "p",
         "p of these models",
-    )
-    print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
+    ]
+    print(head(columns))
     for name, recipe in chosen.items():
-        ours, lr = side("ltr", trained_by_us, name, recipe, data, options)
-        cells = [name, spread(ours), f"{lr:g}"]
-        if recipe.theirs is None or absent:
-            cells += [f"{', '.join(absent)} absent" if absent else "has none", *[""] * 4]
+        ours = best_on_dev("ltr", train_ours, name, recipe, collection, options)
+        cells = [name, spread(ours.values), f"{ours.lr:g}"]
+        absent = absent_peers()
+        if absent:
+            cells += [f"{', '.join(absent)} absent", "", "", "", ""]
+        elif recipe.theirs is None:
+            cells += ["has none", "", "", "", ""]
         else:
-            theirs, lr = side("sentence-transformers", trained_by_them, name, recipe, data, options)
-            found = estimate(ours, theirs)
-            models = randomisation_p((ours - theirs).mean(axis=0))
-            low, high = found.interval()
-            difference = f"{found.mean:+.4f} ({low:+.4f} to {high:+.4f})"
-            cells += [spread(theirs), f"{lr:g}", difference, f"{found.p:.3f}", f"{models:.3f}"]
-        print(f"| {' | '.join(cells)} |", flush=True)
+            theirs = best_on_dev(
+                "sentence-transformers", train_theirs, name, recipe, collection, options
+            )
+            cells += [spread(theirs.values), f"{theirs.lr:g}"]
+            cells += difference_cells(ours.values, theirs.values)
+        print(row(cells), flush=True)
     how = f"{options.epochs} epochs of lists of 1 + {options.negatives}, batches of {options.batch}"
     print(
-        f"\nMean ± deviation over seeds {options.seeds}; {how}, {options.max_length} tokens at most."
+        f"\nMean ± deviation over seeds {options.seeds}; {how}, "
+        f"{options.max_length} tokens at most."
     )
+
+
+def difference_cells(ours: np.ndarray, theirs: np.ndarray) -> list[str]:
+    """The difference with its interval; p over queries and seeds, and over queries alone."""
+    difference = estimate(ours, theirs)
+    low, high = difference.interval()
+    p_models = randomisation_p((ours - theirs).mean(axis=0))
+    return [
+        f"{difference.mean:+.4f} ({low:+.4f} to {high:+.4f})",
+        f"{difference.p:.3f}",
+        f"{p_models:.3f}",
+    ]
 
 
 def spread(values: np.ndarray) -> str:
     """Mean ± deviation over the seeds."""
     means = values.mean(axis=1)
-    return f"{means.mean():.4f}" + (f" ± {means.std(ddof=1):.4f}" if len(means) > 1 else "")
+    mean = f"{means.mean():.4f}"
+    if len(means) == 1:
+        return mean
+    return f"{mean} ± {means.std(ddof=1):.4f}"
 
 
 if __name__ == "__main__":

@@ -21,10 +21,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import MEDQUAD, add_backbone, add_data, parser
 from harness.sides import check_lengths
-from harness.trainers import absent_peers, arguments, quiet_trainer, silence
+from harness.tables import head
+from harness.trainers import absent_peers, quiet_trainer, silence, training_arguments
 from lightning.pytorch import seed_everything
 from torch import nn
 from torch.utils.data import DataLoader
@@ -62,7 +63,7 @@ class Recipe(NamedTuple):
         ranker: options of the dual encoder.
         theirs: makes the loss of sentence-transformers for a model.
         columns: what sentence-transformers reads: ``pairs``, ``triplets`` or ``labels``.
-        own: whether each row has a negative of its own.
+        has_negative: whether each row has a negative of its own.
     """
 
     loss: Loss
@@ -70,7 +71,7 @@ class Recipe(NamedTuple):
     ranker: dict[str, Any]
     theirs: Callable[[nn.Module], nn.Module]
     columns: Literal["pairs", "triplets", "labels"]
-    own: bool = False
+    has_negative: bool = False
 
 
 class Pair(NamedTuple):
@@ -88,42 +89,43 @@ def recipes() -> dict[str, Recipe]:
     def cosine_distance(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return 1 - pairwise_cos_sim(x, y)
 
-    triplets = AllTexts, {"similarity": "euclidean"}
     return {
         "in-batch softmax": Recipe(
-            SoftmaxLoss(),
-            OtherQueries,
-            {"temperature": 1 / SCALE},
-            lambda model: losses.MultipleNegativesRankingLoss(model, scale=SCALE),
-            "pairs",
+            loss=SoftmaxLoss(),
+            in_batch=OtherQueries,
+            ranker={"temperature": 1 / SCALE},
+            theirs=lambda model: losses.MultipleNegativesRankingLoss(model, scale=SCALE),
+            columns="pairs",
         ),
         "batch-all": Recipe(
-            BatchAllTripletLoss(margin=MARGIN),
-            *triplets,
-            lambda model: losses.BatchAllTripletLoss(model, margin=MARGIN),
-            "labels",
+            loss=BatchAllTripletLoss(margin=MARGIN),
+            in_batch=AllTexts,
+            ranker={"similarity": "euclidean"},
+            theirs=lambda model: losses.BatchAllTripletLoss(model, margin=MARGIN),
+            columns="labels",
         ),
         "batch-hard": Recipe(
-            BatchHardTripletLoss(margin=MARGIN),
-            *triplets,
-            lambda model: losses.BatchHardTripletLoss(model, margin=MARGIN),
-            "labels",
+            loss=BatchHardTripletLoss(margin=MARGIN),
+            in_batch=AllTexts,
+            ranker={"similarity": "euclidean"},
+            theirs=lambda model: losses.BatchHardTripletLoss(model, margin=MARGIN),
+            columns="labels",
         ),
         "margin ranking": Recipe(
-            MarginRankingLoss(margin=MARGIN),
-            OwnLists,
-            {},
-            lambda model: losses.TripletLoss(
+            loss=MarginRankingLoss(margin=MARGIN),
+            in_batch=OwnLists,
+            ranker={},
+            theirs=lambda model: losses.TripletLoss(
                 model, distance_metric=cosine_distance, triplet_margin=MARGIN
             ),
-            "triplets",
-            own=True,
+            columns="triplets",
+            has_negative=True,
         ),
     }
 
 
 def batches(
-    collection: Collection, examples: int, batch: int, own: bool, seed: int
+    collection: Collection, examples: int, batch: int, has_negative: bool, seed: int
 ) -> list[list[LabelledList]]:
     """One epoch: each query with a relevant document, and one of the others drawn at random if it
     shall have its own.
@@ -138,24 +140,24 @@ def batches(
             continue
         chosen = [doc_rows[rng.choice(relevant)]]
         labels = [1.0]
-        while own and len(chosen) < 2:
+        while has_negative and len(chosen) < 2:
             other = rng.integers(len(collection.corpus))
             if other not in doc_rows[relevant]:
-                chosen = [*chosen, other]
-                labels = [1.0, 0.0]
-        labels = np.asarray(labels, np.float32)
+                chosen.append(other)
+                labels.append(0.0)
         lists.append(
             LabelledList(
                 int(query_row),
                 np.asarray(chosen),
-                labels,
+                np.asarray(labels, np.float32),
                 judged_rows=doc_rows,
                 judged_grades=grades,
             )
         )
         if len(lists) == examples:
             break
-    return [lists[at : at + batch] for at in range(0, len(lists) - batch + 1, batch)]
+    begins = range(0, len(lists) - batch + 1, batch)
+    return [lists[begin : begin + batch] for begin in begins]
 
 
 def train_ours(
@@ -175,7 +177,7 @@ def train_ours(
     module = RankerModule(
         ranker, recipe.loss, in_batch=recipe.in_batch(), **rates, metrics=MEASURES
     )
-    data.trainer = None  # of the last test
+    data.trainer = None  # not that of the last test
     data.setup("test")
     loader = DataLoader(epoch, batch_size=None, collate_fn=data.collator)
     quiet_trainer(max_epochs=1).fit(module, loader)
@@ -204,38 +206,31 @@ def train_theirs(
         resolve(options.backbone), device="cpu", config_kwargs=no_dropout if options.exact else None
     )
     model.max_seq_length = options.max_length
-    rows = [one for lists in epoch for one in lists]
-    queries = [data.collection.queries.texts[one.query_row] for one in rows]
-    docs = [[data.collection.corpus.texts[row] for row in one.doc_rows] for one in rows]
-    doc_rows = np.concatenate([one.doc_rows for one in rows])
-    for form, store, texts, at in [
-        (
-            data.collator.forms.queries,
-            data.collator.queries,
-            queries,
-            [one.query_row for one in rows],
-        ),
-        (
-            data.collator.forms.docs,
-            data.collator.docs,
-            [text for found in docs for text in found],
-            doc_rows,
-        ),
-    ]:
-        check_lengths(model, texts, form.lengths(store.lengths(np.asarray(at))))
+    labelled_lists = [labelled for lists in epoch for labelled in lists]
+    query_rows = [labelled.query_row for labelled in labelled_lists]
+    doc_rows = [labelled.doc_rows for labelled in labelled_lists]
+    queries = [data.collection.queries.texts[row] for row in query_rows]
+    docs = [[data.collection.corpus.texts[row] for row in of_list] for of_list in doc_rows]
+    all_docs = [doc for of_list in docs for doc in of_list]
+    collator = data.collator
+    query_lengths = collator.queries.lengths(np.asarray(query_rows))
+    doc_lengths = collator.docs.lengths(np.concatenate(doc_rows))
+    check_lengths(model, queries, collator.forms.queries.lengths(query_lengths))
+    check_lengths(model, all_docs, collator.forms.docs.lengths(doc_lengths))
+    n_rows = len(epoch[0])
     if recipe.columns == "labels":
-        texts = [
-            text for query, found in zip(queries, docs, strict=True) for text in (query, *found)
-        ]
-        columns = {"text": texts, "label": np.repeat(np.arange(len(rows)), 2)}
+        texts = []
+        for query, of_list in zip(queries, docs, strict=True):
+            texts += [query, *of_list]
+        # A query and its document are alike; all other texts are not.
+        columns = {"text": texts, "label": np.repeat(np.arange(len(queries)), 2)}
+        n_rows = 2 * n_rows
     else:
-        names = ("positive", "negative")[: len(docs[0])]
-        columns = {"anchor": queries} | {
-            name: [found[i] for found in docs] for i, name in enumerate(names)
-        }
-    size = len(epoch[0]) * (2 if recipe.columns == "labels" else 1)
+        columns = {"anchor": queries, "positive": [of_list[0] for of_list in docs]}
+        if recipe.columns == "triplets":
+            columns["negative"] = [of_list[1] for of_list in docs]
     settings = SentenceTransformerTrainingArguments(
-        **arguments(folder, size, LR, WARM_UP, DECAY, seed)
+        **training_arguments(folder, n_rows, LR, WARM_UP, DECAY, seed)
     )
     trainer = SentenceTransformerTrainer(
         model=model,
@@ -251,51 +246,51 @@ def train_theirs(
 
 def measure(module: RankerModule, data: PoolDataModule) -> list[float]:
     """On the test split."""
-    found = quiet_trainer().test(module, data, verbose=False)[0]
-    return [found[f"test/{name}"] for name in MEASURES]
+    (metrics,) = quiet_trainer().test(module, data, verbose=False)
+    return [metrics[f"test/{name}"] for name in MEASURES]
 
 
 def main() -> None:
     """Read the options, train, print the table."""
-    made = parser(__doc__)
-    add_data(made, MEDQUAD)
-    add_backbone(made)
+    arguments = parser(__doc__)
+    add_data(arguments, MEDQUAD)
+    add_backbone(arguments)
     targets = ["corpus", "candidates"]
-    made.add_argument(
+    arguments.add_argument(
         "--candidates",
         nargs="+",
         default=["corpus"],
         choices=targets,
         help="what the test queries search",
     )
-    made.add_argument("--losses", nargs="+", help="names of rows; all by default")
-    made.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    made.add_argument("--examples", type=int, default=100000, help="training pairs at most")
-    made.add_argument("--batch", type=int, default=32)
-    made.add_argument("--max-length", type=int, default=128)
-    made.add_argument("--exact", action="store_true", help="no dropout")
-    options = made.parse_args()
+    arguments.add_argument("--losses", nargs="+", help="names of rows; all by default")
+    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    arguments.add_argument("--examples", type=int, default=100000, help="training pairs at most")
+    arguments.add_argument("--batch", type=int, default=32)
+    arguments.add_argument("--max-length", type=int, default=128)
+    arguments.add_argument("--exact", action="store_true", help="no dropout")
+    options = arguments.parse_args()
     if options.tiny:
         options.seeds = [0]
         options.examples = 2
         options.batch = 2
         options.max_length = 16
         options.losses = ["in-batch softmax"]
-    chosen = {
-        name: recipe
-        for name, recipe in recipes().items()
-        if not options.losses or name in options.losses
-    }
-    if unknown := set(options.losses or []) - set(chosen):
-        made.error(f"there is no loss {sorted(unknown)}, but {', '.join(recipes())}")
+    chosen = recipes()
+    if options.losses:
+        unknown = set(options.losses) - set(chosen)
+        if unknown:
+            arguments.error(f"there is no loss {sorted(unknown)}, but {', '.join(chosen)}")
+        chosen = {name: recipe for name, recipe in chosen.items() if name in options.losses}
     silence()
-    print(f"{options.data}; {described()}\n")
+    print(f"{options.data}; {machine_line()}\n")
     compare(options, chosen)
-    how = f"batches of {options.batch}, {options.max_length} tokens at most" + (
-        ", no dropout" if options.exact else ""
-    )
+    how = f"batches of {options.batch}, {options.max_length} tokens at most"
+    if options.exact:
+        how += ", no dropout"
     print(
-        f"\nMean ± standard deviation over seeds {options.seeds}; the difference is taken seed by seed. One epoch, {how}."
+        f"\nMean ± standard deviation over seeds {options.seeds}; "
+        f"the difference is taken seed by seed. One epoch, {how}."
     )
 
 
@@ -305,30 +300,23 @@ def compare(options: Namespace, chosen: dict[str, Recipe]) -> None:
     """
     ranker = DualEncoder(options.backbone, max_length=options.max_length)
     untrained = RankerModule(ranker, SoftmaxLoss(), metrics=MEASURES)
-    pools = {
-        target: PoolDataModule(
-            options.data,
-            Evaluation(target, depth=100 if target == "corpus" else None, batch_size=32),
-        )
-        for target in options.candidates
-    }
-    for data in pools.values():
-        data.reads = ranker.reads
-    data = next(iter(pools.values()))
-    print(
-        f"| test queries search | loss | side | {' | '.join(MEASURES)} |\n|{' --- |' * (len(MEASURES) + 3)}"
-    )
+    pools = {}
+    for target in options.candidates:
+        depth = 100 if target == "corpus" else None
+        pools[target] = PoolDataModule(options.data, Evaluation(target, depth=depth, batch_size=32))
+        pools[target].reads = ranker.reads
+    data = next(iter(pools.values()))  # all have the same training queries
+    print(head(["test queries search", "loss", "side", *MEASURES]))
     for target, pool in pools.items():
-        print(
-            f"| {target} | none | untrained | {_spread([np.asarray(measure(untrained, pool))])} |",
-            flush=True,
-        )
+        values = np.asarray(measure(untrained, pool))
+        print(f"| {target} | none | untrained | {_spread([values])} |", flush=True)
     absent = absent_peers()
-    found: dict[tuple[str, str], list[Pair]] = {
-        (target, name): [] for target in pools for name in chosen
-    }
+    pairs_of: dict[tuple[str, str], list[Pair]] = {}  # by target and loss: of each seed
+    for target in pools:
+        for name in chosen:
+            pairs_of[target, name] = []
     for seed, (name, recipe) in product(options.seeds, chosen.items()):
-        epoch = batches(data.collection, options.examples, options.batch, recipe.own, seed)
+        epoch = batches(data.collection, options.examples, options.batch, recipe.has_negative, seed)
         if not epoch:
             sys.exit(
                 f"there are too few queries with a relevant document for a batch of {options.batch}"
@@ -342,43 +330,41 @@ def compare(options: Namespace, chosen: dict[str, Recipe]) -> None:
                 theirs = RankerModule(ranker, SoftmaxLoss(), metrics=MEASURES)
         for target, pool in pools.items():
             pair = Pair(
-                *(
-                    None if module is None else np.asarray(measure(module, pool))
-                    for module in (ours, theirs)
-                )
+                ours=np.asarray(measure(ours, pool)),
+                theirs=None if theirs is None else np.asarray(measure(theirs, pool)),
             )
-            found[target, name].append(pair)
+            pairs_of[target, name].append(pair)
             print(
                 f"{target}, {name}, seed {seed}: {pair.ours} {pair.theirs}",
                 file=sys.stderr,
                 flush=True,
             )
-    for (target, name), pairs in found.items():
-        print(f"| {target} | {name} | ltr | {_spread([pair.ours for pair in pairs])} |")
-        if absent:
-            reason = f"{', '.join(absent)} absent (pip install -e '.[bench]')"
-            print(
-                f"| {target} | {name} | sentence-transformers | cannot run: {reason} |{' |' * (len(MEASURES) - 1)}"
-            )
-            continue
-        print(
-            f"| {target} | {name} | sentence-transformers | {_spread([pair.theirs for pair in pairs])} |"
-        )
-        print(
-            f"| {target} | {name} | difference | {_spread([pair.ours - pair.theirs for pair in pairs], '+')} |"
-        )
+    for (target, name), pairs in pairs_of.items():
+        _print_rows(f"| {target} | {name}", pairs, absent)
+
+
+def _print_rows(begin: str, pairs: list[Pair], absent: list[str]) -> None:
+    """The rows of both sides and of their difference, over the seeds."""
+    print(f"{begin} | ltr | {_spread([pair.ours for pair in pairs])} |")
+    if absent:
+        reason = f"{', '.join(absent)} absent (pip install -e '.[bench]')"
+        empty = " |" * (len(MEASURES) - 1)
+        print(f"{begin} | sentence-transformers | cannot run: {reason} |{empty}")
+        return
+    differences = [pair.ours - pair.theirs for pair in pairs]
+    print(f"{begin} | sentence-transformers | {_spread([pair.theirs for pair in pairs])} |")
+    print(f"{begin} | difference | {_spread(differences, sign='+')} |")
 
 
 def _spread(values: list[np.ndarray], sign: str = "") -> str:
     """Cells of mean and standard deviation over the seeds."""
-    deviations = (
-        np.std(values, axis=0, ddof=1) if len(values) > 1 else np.full(len(values[0]), np.nan)
-    )
-    cells = zip(np.mean(values, axis=0), deviations, strict=True)
-    return " | ".join(
-        f"{mean:{sign}.4f}" + ("" if np.isnan(deviation) else f" ± {deviation:.4f}")
-        for mean, deviation in cells
-    )
+    cells = [f"{mean:{sign}.4f}" for mean in np.mean(values, axis=0)]
+    if len(values) > 1:
+        deviations = np.std(values, axis=0, ddof=1)
+        cells = [
+            f"{mean} ± {deviation:.4f}" for mean, deviation in zip(cells, deviations, strict=True)
+        ]
+    return " | ".join(cells)
 
 
 if __name__ == "__main__":

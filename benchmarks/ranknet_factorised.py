@@ -34,8 +34,9 @@ import time
 from collections.abc import Callable
 
 import torch
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import parser
+from harness.tables import head, row
 from harness.turns import SHORTEST
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -78,7 +79,7 @@ def ours(net: nn.Module, x: Tensor, labels: Tensor) -> None:
     RankNetLoss()(net(x).T, labels[None]).backward()
 
 
-def measured(
+def measure(
     side: Callable[..., None], net: nn.Module, x: Tensor, labels: Tensor, n_steps: int = 1
 ) -> tuple[float, Tensor]:
     """CPU seconds of a step, and the gradient of all parameters in a row."""
@@ -96,41 +97,51 @@ def compare(n_docs: int, turns: int = TURNS) -> None:
     x, labels = graded_list(n_docs)
     net = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
     sides = (per_pair, dense, ours)
-    firsts = [measured(side, net, x, labels) for side in sides]
-    gradient = firsts[0][1]
-    for side, (_, other) in zip(sides, firsts, strict=True):
-        error = (other - gradient).norm() / gradient.norm()
+    times = []  # of each side: seconds of its steps
+    n_steps = []  # of a measurement
+    gradients = []
+    for side in sides:
+        seconds, gradient = measure(side, net, x, labels)
+        # The median forgets the warm-up; a step of minutes has none.
+        times.append([seconds])
+        n_steps.append(max(1, round(SHORTEST / seconds)))
+        gradients.append(gradient)
+    for side, gradient in zip(sides, gradients, strict=True):
+        error = (gradient - gradients[0]).norm() / gradients[0].norm()
         assert error < 1e-4, (
             f"{n_docs} documents, {side.__name__}: the gradient differs by {error:.1e} of its length"
         )
 
-    n_steps = [max(1, round(SHORTEST / seconds)) for seconds, _ in firsts]
-    times = [
-        [seconds] for seconds, _ in firsts
-    ]  # the median forgets the warm-up; a step of minutes has none
     for turn in range(turns):
         for i, side in enumerate(sides):
-            if turn == turns // 2 or sum(times[i]) * n_steps[i] < SECONDS:
-                times[i].append(measured(side, net, x, labels, n_steps[i])[0])
+            has_time_left = sum(times[i]) * n_steps[i] < SECONDS
+            if has_time_left or turn == turns // 2:  # every side is measured twice at least
+                times[i].append(measure(side, net, x, labels, n_steps[i])[0])
 
-    seconds = [statistics.median(steps) for steps in times]
-    ms = " | ".join(f"{s * 1e3:,.{1 if s > 0.01 else 3}f}" for s in seconds)
-    n_pairs = int((labels[:, None] > labels).sum())
-    print(
-        f"| {n_docs:,} | {n_pairs:,} | {ms} | {seconds[0] / seconds[2]:,.0f} | {seconds[1] / seconds[2]:.2f} |",
-        flush=True,
-    )
+    per_pair_s, dense_s, ours_s = [statistics.median(steps) for steps in times]
+    cells = [f"{n_docs:,}", f"{int((labels[:, None] > labels).sum()):,}"]
+    for seconds in (per_pair_s, dense_s, ours_s):
+        digits = 1 if seconds > 0.01 else 3
+        cells.append(f"{seconds * 1e3:,.{digits}f}")
+    cells += [f"{per_pair_s / ours_s:,.0f}", f"{dense_s / ours_s:.2f}"]
+    print(row(cells), flush=True)
 
 
 def main() -> None:
     """Print a table."""
-    tiny = parser(__doc__).parse_args().tiny
+    options = parser(__doc__).parse_args()
     torch.set_num_threads(1)
-    print(f"{described()}\n\nms of CPU time, and how many times ours")
-    print("\n| list | pairs | per pair ms | dense ms | ours ms | per pair / ours | dense / ours |")
-    print(f"|{' --- |' * 7}", flush=True)
-    for n_docs in LISTS[:1] if tiny else LISTS:
-        compare(n_docs, turns=1 if tiny else TURNS)
+    print(f"{machine_line()}\n\nms of CPU time, and how many times ours")
+    columns = ["list", "pairs", "per pair ms", "dense ms", "ours ms"]
+    columns += ["per pair / ours", "dense / ours"]
+    print(f"\n{head(columns)}", flush=True)
+    lists = LISTS
+    turns = TURNS
+    if options.tiny:
+        lists = LISTS[:1]
+        turns = 1
+    for n_docs in lists:
+        compare(n_docs, turns)
 
 
 if __name__ == "__main__":

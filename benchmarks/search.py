@@ -10,9 +10,10 @@ import tempfile
 import time
 from importlib.metadata import version
 
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, add_backbone, add_data, parser
-from harness.processes import apart, environment
+from harness.processes import environment, run_apart
+from harness.tables import head, row
 
 from ltr import load
 from ltr.data.collection import open_collection
@@ -21,10 +22,10 @@ from ltr.use.retriever import Retriever
 QUERIES = 21
 
 
-def one_start(
-    ranker: str, data: str, precision: str, queries: list[str]
-) -> dict[str, float | bool]:
-    """Seconds until the corpus is ready, and milliseconds of queries."""
+def start(ranker: str, data: str, precision: str, queries: list[str]) -> dict[str, float]:
+    """Open the corpus, and search it with one query after the other: seconds until it is ready, and
+    milliseconds of queries. By name, as a pipe can't take a class of a script.
+    """
     begin = time.perf_counter()
     retriever = load(ranker, precision)
     assert isinstance(retriever, Retriever), "a dual encoder"
@@ -35,39 +36,35 @@ def one_start(
         begin = time.perf_counter()
         corpus.search(query, 10)
         times.append(1000 * (time.perf_counter() - begin))
-    others = {"median": statistics.median(times[1:]), "slowest": max(times[1:])}
+    first, *others = times
     return {
-        "kept": corpus.was_kept,
-        "documents": len(corpus.documents),
+        "was_kept": corpus.was_kept,
+        "n_docs": len(corpus.documents),
         "ready": ready,
-        "first": times[0],
-        **others,
+        "first": first,
+        "median": statistics.median(others),
+        "slowest": max(others),
     }
 
 
 def main() -> None:
     """Print a table, a row a start."""
-    made = parser(__doc__)
-    add_data(made, LIVEQA, MEDQUAD)
-    add_backbone(made)
-    options = made.parse_args()
+    arguments = parser(__doc__)
+    add_data(arguments, LIVEQA, MEDQUAD)
+    add_backbone(arguments)
+    options = arguments.parse_args()
     texts = open_collection(options.data).queries.texts
     queries = [texts[row] for row in range(3 if options.tiny else QUERIES)]
-    print(f"{described()}; faiss {version('faiss-cpu')}\n")
-    print(
-        "| start | documents | kept | until the first query, s | first query, ms | others: median, ms | slowest, ms |"
-    )
-    print("| --- " * 7 + "|")
+    print(f"{machine_line()}; faiss {version('faiss-cpu')}\n")
+    columns = ["start", "documents", "kept", "until the first query, s", "first query, ms"]
+    print(head([*columns, "others: median, ms", "slowest, ms"]))
     with tempfile.TemporaryDirectory() as cache, environment(LTR_CACHE=cache):
         for precision in ("32-true", "32-true", "bf16-mixed"):
-            one = apart(one_start, options.backbone, options.data, precision, queries)
-            times = " | ".join(
-                f"{one[name]:.1f}" for name in ("ready", "first", "median", "slowest")
-            )
-            print(
-                f"| {precision} | {one['documents']:,} | {'yes' if one['kept'] else 'no'} | {times} |",
-                flush=True,
-            )
+            result = run_apart(start, options.backbone, options.data, precision, queries)
+            cells = [precision, f"{result['n_docs']:,}", "yes" if result["was_kept"] else "no"]
+            for name in ("ready", "first", "median", "slowest"):
+                cells.append(f"{result[name]:.1f}")
+            print(row(cells), flush=True)
 
 
 if __name__ == "__main__":

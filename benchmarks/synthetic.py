@@ -12,11 +12,13 @@ import json
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import parser
 from harness.runs import Run, train_all
+from harness.tables import head, row
 
 from ltr.data.synthetic import synthetic_splits, true_weights
 from ltr.grid import Grid
@@ -24,7 +26,6 @@ from ltr.metrics import swapped_pairs
 
 GRID = Path("experiments", "grids", "synthetic.yaml")
 BASE = "listnet"
-MEASURES = ("swapped_pairs", "nDCG_exp", "nDCG")
 
 
 def of_true_weights(seed: int) -> float:
@@ -35,66 +36,73 @@ def of_true_weights(seed: int) -> float:
     return swapped_pairs(scores, labels, torch.ones_like(labels, dtype=torch.bool)).item()
 
 
-def cell(values: list[float], digits: int) -> str:
+def metrics_of(run: Run) -> dict[str, Any]:
+    """What a run's metrics.json holds."""
+    return json.loads((run.folder / "metrics.json").read_text())
+
+
+def at_the_end(runs: list[Run], measure: str) -> list[float]:
+    """A metric of each run on dev after its last epoch."""
+    return [metrics_of(run)["validations"][-1][measure] for run in runs]
+
+
+def mean_cell(values: list[float], digits: int) -> str:
     """Mean ± deviation."""
     return f"{statistics.fmean(values):,.{digits}f} ± {statistics.stdev(values):,.{digits}f}"
 
 
 def main() -> None:
     """Train what is missing, print the table."""
-    made = parser(__doc__)
-    made.add_argument("--seeds", type=int, default=8, help="number of seeds, 2 or more")
-    made.add_argument(
+    arguments = parser(__doc__)
+    arguments.add_argument("--seeds", type=int, default=8, help="number of seeds, 2 or more")
+    arguments.add_argument(
         "--runs", type=Path, default=Path("runs"), help="the folder of the run folders"
     )
-    options = made.parse_args()
+    options = arguments.parse_args()
     seeds = range(2 if options.tiny else max(2, options.seeds))
     grid = Grid.read(GRID)
     jobs = None
     short = ()
-    cells = {one.names[0]: one for one in grid.cells()}
+    configurations = {cell.names[0]: cell for cell in grid.cells()}
     if options.tiny:
-        cells = {BASE: cells[BASE]}
+        configurations = {BASE: configurations[BASE]}
         jobs = 1
         short = ("--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2")
-    runs = {
-        (name, seed): Run(grid, replace(cell, seed=seed), None, short, options.runs)
-        for name, cell in cells.items()
-        for seed in seeds
-    }
-    train_all(list(runs.values()), jobs)
-    found = {
-        key: json.loads((run.folder / "metrics.json").read_text()) for key, run in runs.items()
-    }
-    heads = (
+    runs: dict[str, list[Run]] = {}  # by seed
+    for name, configuration in configurations.items():
+        runs[name] = [
+            Run(grid, replace(configuration, seed=seed), None, short, options.runs)
+            for seed in seeds
+        ]
+    train_all([run for of_seeds in runs.values() for run in of_seeds], jobs)
+    columns = [
         "configuration",
         "swapped pairs",
         "fewer than ListNet ± s.e.",
         "nDCG, 2^grade − 1",
         "nDCG, grade",
         "training, s",
-    )
-    print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
-    for name in cells:
-        last = {
-            measure: [found[name, seed]["validations"][-1][measure] for seed in seeds]
-            for measure in MEASURES
-        }
-        base = [found[BASE, seed]["validations"][-1]["swapped_pairs"] for seed in seeds]
-        gains = [b - v for b, v in zip(base, last["swapped_pairs"], strict=True)]
+    ]
+    print(head(columns))
+    base = at_the_end(runs[BASE], "swapped_pairs")
+    for name, of_seeds in runs.items():
+        swapped = at_the_end(of_seeds, "swapped_pairs")
+        gains = [before - after for before, after in zip(base, swapped, strict=True)]
         error = statistics.stdev(gains) / len(gains) ** 0.5
-        paired = "" if name == BASE else f"{statistics.fmean(gains):,.0f} ± {error:,.0f}"
-        seconds = statistics.fmean(found[name, seed]["fit"]["seconds"] for seed in seeds)
+        seconds = [metrics_of(run)["fit"]["seconds"] for run in of_seeds]
         cells = [
-            cell(last["swapped_pairs"], 0),
-            paired,
-            cell(last["nDCG_exp"], 4),
-            cell(last["nDCG"], 4),
-            f"{seconds:.1f}",
+            name,
+            mean_cell(swapped, 0),
+            "" if name == BASE else f"{statistics.fmean(gains):,.0f} ± {error:,.0f}",
+            mean_cell(at_the_end(of_seeds, "nDCG_exp"), 4),
+            mean_cell(at_the_end(of_seeds, "nDCG"), 4),
+            f"{statistics.fmean(seconds):.1f}",
         ]
-        print(f"| {name} | {' | '.join(cells)} |")
-    print(f"| the true weights | {cell([of_true_weights(seed) for seed in seeds], 0)} | | | | |")
-    print(f"Seeds {seeds.start} to {seeds.stop - 1}. {described()}")
+        print(row(cells))
+    print(
+        f"| the true weights | {mean_cell([of_true_weights(seed) for seed in seeds], 0)} | | | | |"
+    )
+    print(f"Seeds {seeds.start} to {seeds.stop - 1}. {machine_line()}")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ import statistics
 import tempfile
 import time
 
-from harness.machine import described
+from harness.machine import machine_line
 from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, parser
+from harness.tables import head, row
 
 from ltr.data.collection import open_collection
 from ltr.data.tokens import TokenStore
@@ -22,18 +23,15 @@ RUNS = 5
 
 def main() -> None:
     """Print a table."""
-    made = parser(__doc__)
-    add_data(made, MEDQUAD, LIVEQA, WIKIQA, several=True)
-    add_backbone(made)
-    options = made.parse_args()
+    arguments = parser(__doc__)
+    add_data(arguments, MEDQUAD, LIVEQA, WIKIQA, several=True)
+    add_backbone(arguments)
+    options = arguments.parse_args()
     runs = 1 if options.tiny else RUNS
     tokenizer = load_tokenizer(options.backbone)
-    print(described(), f"\nmedian of {runs} builds\n")
-    print(
-        "| corpus | documents | tokens | read and checked, s | tokenised, s | tokens/s |\n"
-        + "| --- " * 6
-        + "|"
-    )
+    print(machine_line(), f"\nmedian of {runs} builds\n")
+    columns = ["corpus", "documents", "tokens", "read and checked, s", "tokenised, s", "tokens/s"]
+    print(head(columns))
     for folder in options.data:
         reading = []
         building = []
@@ -46,11 +44,17 @@ def main() -> None:
                 store = TokenStore.open(corpus, tokenizer)
                 counts = json.loads((store.folder / "manifest.json").read_text())
                 building.append(counts["seconds"])
-        seconds = statistics.median(building)
-        print(
-            f"| {folder} | {counts['texts']:,} | {counts['tokens']:,} | {statistics.median(reading):.2f} | {seconds:.2f} | "
-            f"{counts['tokens'] / seconds:,.0f} |"
-        )
+        read = statistics.median(reading)
+        tokenised = statistics.median(building)
+        cells = [
+            folder,
+            f"{counts['texts']:,}",
+            f"{counts['tokens']:,}",
+            f"{read:.2f}",
+            f"{tokenised:.2f}",
+            f"{counts['tokens'] / tokenised:,.0f}",
+        ]
+        print(row(cells))
 
 
 if __name__ == "__main__":

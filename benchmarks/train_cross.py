@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from harness.compare import compare
 from harness.meter import Meter
-from harness.sides import Setting, Side, check_lengths, fit, load_options, tokenising, train
+from harness.sides import Setting, Side, check_lengths, fit, load_options, tokenising_line, train
 
 if TYPE_CHECKING:
     from ltr.data.formats import JoinedPairs
@@ -48,11 +48,12 @@ def prepare(setting: Setting) -> tuple[float, str]:
 
     data = triplets(setting, JoinedPairs(load_tokenizer(setting.backbone), setting.max_length))
     data.setup("fit")
-    lists = [data.train.plan.rows.draw(0, row) for row in range(data.train.plan.n_rows)]
-    lengths = np.concatenate([data.collator.lengths(one) for one in lists])
+    plan = data.train.plan
+    lists = [plan.rows.draw(0, row) for row in range(plan.n_rows)]  # of epoch 0
+    lengths = np.concatenate([data.collator.lengths(labelled) for labelled in lists])
     if setting.peers:
         save_pairs(setting, data, lists, lengths)
-    return float(lengths.mean()), tokenising(data.collator.queries, data.collator.docs)
+    return float(lengths.mean()), tokenising_line(data.collator.queries, data.collator.docs)
 
 
 def save_pairs(
@@ -62,23 +63,23 @@ def save_pairs(
     from datasets import Dataset
     from sentence_transformers import CrossEncoder
 
-    queries = data.collection.queries.texts
-    docs = data.collection.corpus.texts
-    pairs = Dataset.from_dict(
-        {
-            "query": [queries[one.query_row] for one in lists for _ in one.doc_rows],
-            "document": [docs[row] for one in lists for row in one.doc_rows],
-            "label": [float(label > 0) for one in lists for label in one.labels],
-        }
-    )
+    query_texts = data.collection.queries.texts
+    doc_texts = data.collection.corpus.texts
+    queries = []
+    docs = []
+    labels = []
+    for labelled in lists:
+        for doc_row, label in zip(labelled.doc_rows, labelled.labels, strict=True):
+            queries.append(query_texts[labelled.query_row])
+            docs.append(doc_texts[doc_row])
+            labels.append(float(label > 0))
+    pairs = Dataset.from_dict({"query": queries, "document": docs, "label": labels})
     pairs.save_to_disk(str(setting.folder / "pairs"))
     model = CrossEncoder(
         setting.backbone, num_labels=1, max_length=setting.max_length, device="cpu"
     )
-    first = pairs[:CHECKED]
-    check_lengths(
-        model, list(zip(first["query"], first["document"], strict=True)), lengths[:CHECKED]
-    )
+    first_pairs = list(zip(queries, docs, strict=True))[:CHECKED]
+    check_lengths(model, first_pairs, lengths[:CHECKED])
 
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
@@ -107,11 +108,15 @@ def theirs(meter: Meter, setting: Setting, side: Side) -> None:
         setting.backbone, num_labels=1, max_length=setting.max_length, **load_options(setting, side)
     )
     meter.watch(model.transformers_model)
-    loss = BinaryCrossEntropyLoss(model)
-    pairs = setting.folder / "pairs"
-    batch = 2 * setting.batch
     train(
-        CrossEncoderTrainer, CrossEncoderTrainingArguments, model, loss, pairs, batch, meter, side
+        trainer=CrossEncoderTrainer,
+        arguments=CrossEncoderTrainingArguments,
+        model=model,
+        loss=BinaryCrossEntropyLoss(model),
+        rows=setting.folder / "pairs",
+        batch=2 * setting.batch,  # a query of ours has two pairs
+        meter=meter,
+        side=side,
     )
 
 

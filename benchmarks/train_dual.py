@@ -14,7 +14,7 @@ Wants ``pip install -e '.[bench]'``.
 import numpy as np
 from harness.compare import compare
 from harness.meter import Meter
-from harness.sides import Setting, Side, check_lengths, fit, load_options, tokenising, train
+from harness.sides import Setting, Side, check_lengths, fit, load_options, tokenising_line, train
 
 CHECKED = 256  # pairs
 NEEDS = ("datasets", "accelerate")
@@ -30,24 +30,28 @@ def prepare(setting: Setting) -> tuple[float, str]:
     collection = open_collection(setting.data)
     judged = collection.judgements("train")
     rng = np.random.default_rng(0)
-    relevant = {
-        row: docs[grades > 0] for row in judged.query_rows for docs, grades in [judged.of(row)]
-    }
-    rows = np.asarray([(row, rng.choice(docs)) for row, docs in relevant.items() if len(docs)])
-    tables = {"anchor": collection.queries, "positive": collection.corpus}
-    texts = {
-        name: [table.texts[row] for row in column]
-        for (name, table), column in zip(tables.items(), rows.T, strict=True)
-    }
+    query_rows = []
+    doc_rows = []
+    for query_row in judged.query_rows:
+        docs, grades = judged.of(query_row)
+        relevant = docs[grades > 0]
+        if len(relevant):
+            query_rows.append(query_row)
+            doc_rows.append(rng.choice(relevant))
     tokenizer = load_tokenizer(setting.backbone)
-    stores = [TokenStore.open(table, tokenizer) for table in tables.values()]
     form = SingleTexts(tokenizer, setting.max_length)
-    lengths = [
-        form.lengths(store.lengths(column)) for store, column in zip(stores, rows.T, strict=True)
-    ]
+    queries = TokenStore.open(collection.queries, tokenizer)
+    docs = TokenStore.open(collection.corpus, tokenizer)
+    query_lengths = form.lengths(queries.lengths(np.asarray(query_rows)))
+    doc_lengths = form.lengths(docs.lengths(np.asarray(doc_rows)))
     if setting.peers:
-        save_texts(setting, texts, lengths)
-    return float(sum(of_side.sum() for of_side in lengths) / len(rows)), tokenising(*stores)
+        texts = {
+            "anchor": [collection.queries.texts[row] for row in query_rows],
+            "positive": [collection.corpus.texts[row] for row in doc_rows],
+        }
+        save_texts(setting, texts, [query_lengths, doc_lengths])
+    tokens = query_lengths.sum() + doc_lengths.sum()
+    return float(tokens / len(query_rows)), tokenising_line(queries, docs)
 
 
 def save_texts(setting: Setting, texts: dict[str, list[str]], lengths: list[np.ndarray]) -> None:
@@ -58,8 +62,8 @@ def save_texts(setting: Setting, texts: dict[str, list[str]], lengths: list[np.n
     Dataset.from_dict(texts).save_to_disk(str(setting.folder / "pairs"))
     model = SentenceTransformer(setting.backbone, device="cpu")
     model.max_seq_length = setting.max_length
-    for column, of_side in zip(texts.values(), lengths, strict=True):
-        check_lengths(model, column[:CHECKED], of_side[:CHECKED])
+    for column, of_column in zip(texts.values(), lengths, strict=True):
+        check_lengths(model, column[:CHECKED], of_column[:CHECKED])
 
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
@@ -103,20 +107,19 @@ def theirs(meter: Meter, setting: Setting, side: Side) -> None:
     model = SentenceTransformer(setting.backbone, **load_options(setting, side))
     model.max_seq_length = setting.max_length
     meter.watch(model.transformers_model)
-    loss = (CachedMultipleNegativesRankingLoss if setting.cached else MultipleNegativesRankingLoss)(
-        model
-    )
-    pairs = setting.folder / "pairs"
-    batch = setting.batch
+    if setting.cached:
+        loss = CachedMultipleNegativesRankingLoss(model)
+    else:
+        loss = MultipleNegativesRankingLoss(model)
     train(
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-        model,
-        loss,
-        pairs,
-        batch,
-        meter,
-        side,
+        trainer=SentenceTransformerTrainer,
+        arguments=SentenceTransformerTrainingArguments,
+        model=model,
+        loss=loss,
+        rows=setting.folder / "pairs",
+        batch=setting.batch,
+        meter=meter,
+        side=side,
     )
 
 

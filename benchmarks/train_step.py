@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from harness.machine import allocator, described
+from harness.machine import allocator, machine_line
 from harness.options import MEDQUAD, add_backbone, add_data, parser
 from torch import nn
 
@@ -23,12 +23,12 @@ from ltr.models.encoder.text_encoder import TextEncoder
 STEPS = 4
 WARM_UP = 2
 
-
+DEFAULT = "the cheap mask for hidden dropout (the default)"
 VARIANTS = {
     "dropout as the model has it, padded chunks": {"dropout": "own", "padded": True},
     "no attention dropout, padded chunks": {"torchs_mask": True, "padded": True},
     "no attention dropout, packed": {"torchs_mask": True},
-    "the cheap mask for hidden dropout (the default)": {},
+    DEFAULT: {},
     "chunks of 8,192 tokens": {"max_tokens": 8192},
     "compile": {"compile": True},
     "chunks but the last one recomputed": {"keep_tokens": 0},
@@ -36,7 +36,7 @@ VARIANTS = {
 }
 
 
-def built(
+def build_ranker(
     backbone: str, max_length: int, padded: bool = False, torchs_mask: bool = False, **options: Any
 ) -> PairWiseBertRanker:
     """A ranker with these options, perhaps with padded texts, or with torch's dropout for the cheap
@@ -53,29 +53,35 @@ def built(
 
 def main() -> None:
     """Print a table."""
-    made = parser(__doc__)
-    add_data(made, MEDQUAD)
-    add_backbone(made)
-    options = made.parse_args()
-    steps, rows, max_length = (1, 2, 64) if options.tiny else (STEPS, 8, 256)
-    variants = {
-        name: kind for name, kind in VARIANTS.items() if not (options.tiny and "compile" in kind)
-    }  # it takes a minute
-    rankers = {name: built(options.backbone, max_length, **kind) for name, kind in variants.items()}
-    lists = {
-        "negatives": "bm25",
-        "negatives_per_query": 3,
-        "batch_size": rows,
-        "evaluation": Evaluation("bm25", depth=20),
-    }
-    data = TripletDataModule(options.data, **lists)
+    arguments = parser(__doc__)
+    add_data(arguments, MEDQUAD)
+    add_backbone(arguments)
+    options = arguments.parse_args()
+    steps = STEPS
+    batch_size = 8
+    max_length = 256
+    variants = dict(VARIANTS)
+    if options.tiny:
+        steps = 1
+        batch_size = 2
+        max_length = 64
+        del variants["compile"]  # it takes a minute
+    rankers = {}
+    optimizers = {}
+    for name, kind in variants.items():
+        ranker = build_ranker(options.backbone, max_length, **kind)
+        rankers[name] = ranker
+        optimizers[name] = torch.optim.AdamW(ranker.parameters(), lr=1e-5, fused=True)
+    data = TripletDataModule(
+        options.data,
+        negatives="bm25",
+        negatives_per_query=3,
+        batch_size=batch_size,
+        evaluation=Evaluation("bm25", depth=20),
+    )
     data.reads = next(iter(rankers.values())).reads
     data.setup("fit")
     loss = SoftmaxLoss()
-    optimizers = {
-        name: torch.optim.AdamW(ranker.parameters(), lr=1e-5, fused=True)
-        for name, ranker in rankers.items()
-    }
     speeds: dict[str, list[float]] = {name: [] for name in variants}
     for step, batch in enumerate(islice(data.train_dataloader(), steps + WARM_UP)):
         for name, ranker in rankers.items():
@@ -85,12 +91,11 @@ def main() -> None:
             optimizers[name].zero_grad()
             if step >= WARM_UP:
                 speeds[name].append(len(batch.pairs.ids) / (time.perf_counter() - start))
-    print(described(), f"\nmedian of {steps} steps; {allocator()}\n")
+    print(machine_line(), f"\nmedian of {steps} steps; {allocator()}\n")
     print("| step | tokens/s | of the default's |\n| --- | --- | --- |")
     medians = {name: statistics.median(speed) for name, speed in speeds.items()}
-    default = next(medians[name] for name, kind in variants.items() if not kind)
     for name, median in medians.items():
-        print(f"| {name} | {median:,.0f} | {median / default:.2f} |")
+        print(f"| {name} | {median:,.0f} | {median / medians[DEFAULT]:.2f} |")
 
 
 if __name__ == "__main__":

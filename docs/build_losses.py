@@ -83,18 +83,22 @@ Distances and similarities are those of the embeddings; mined negatives bring th
 
 def sections(doc: str) -> dict[str, str]:
     """The parts of a docstring by their names; what comes before the first one is ``""``."""
-    parts = {"": []}
+    parts: dict[str, list[str]] = {"": []}
     name = ""
     for line in inspect.cleandoc(doc).splitlines():
-        if begins := re.fullmatch(rf"({'|'.join(SECTIONS)}):(?: (.*))?", line):
-            name = begins[1]
-            line = "    " + (begins[2] or "")
+        heading = re.fullmatch(rf"({'|'.join(SECTIONS)}):(?: (.*))?", line)
+        if heading:
+            name = heading[1]
             parts[name] = []
+            line = "    " + (
+                heading[2] or ""
+            )  # text behind the heading, as if on a line of its own
         parts[name].append(line)
-    return {
-        name: inspect.cleandoc("\n".join(lines)) if name else "\n".join(lines).strip()
-        for name, lines in parts.items()
-    }
+    texts = {}
+    for name, lines in parts.items():
+        text = "\n".join(lines)
+        texts[name] = inspect.cleandoc(text) if name else text.strip()
+    return texts
 
 
 def options(args: str) -> dict[str, str]:
@@ -108,29 +112,26 @@ def described(cls: type[Loss]) -> dict[str, str]:
     there.
     """
     parts = sections(cls.__doc__)
-    missing = [
-        name
-        for name in inspect.signature(cls).parameters
-        if name not in options(parts.get("Args", ""))
-    ]
+    entries = [parts.get("Args", "")]
+    described_here = options(entries[0])
     shared = options(sections(Loss.__doc__)["Args"])
-    return parts | {
-        "Args": "\n".join(
-            [parts.get("Args", ""), *(f"{name}: {shared[name]}" for name in missing)]
-        ).strip()
-    }
+    for name in inspect.signature(cls).parameters:
+        if name not in described_here:
+            entries.append(f"{name}: {shared[name]}")
+    return parts | {"Args": "\n".join(entries).strip()}
 
 
 @cache
 def by_file() -> dict[str, list[type[Loss]]]:
     """The exported classes by the file that they stand in, in the order of their definition."""
-    order = {name: i for i, name in enumerate(FILES)}
-    files = sorted(
-        {_file(c) for c in LOSSES.values()}, key=lambda name: (order.get(name, len(order)), name)
-    )
-    return {
-        f: sorted((c for c in LOSSES.values() if _file(c) == f), key=_first_line) for f in files
-    }
+
+    def place(file: str) -> tuple[int, str]:
+        return (FILES.index(file) if file in FILES else len(FILES)), file
+
+    classes: dict[str, list[type[Loss]]] = {}
+    for cls in sorted(LOSSES.values(), key=_first_line):
+        classes.setdefault(_file(cls), []).append(cls)
+    return {file: classes[file] for file in sorted(classes, key=place)}
 
 
 def blocks(text: str) -> list[str]:
@@ -145,49 +146,51 @@ def markdown(text: str) -> str:
     if text.startswith(MATH):
         return f"```math\n{inspect.cleandoc(text.removeprefix(MATH))}\n```"
 
-    def link(name: re.Match) -> str:
-        cls = LOSSES.get(name[1].split(".")[-1])
-        return (
-            f"[`{name[1].removeprefix('ltr.losses.')}`](#{cls.__name__.lower()})"
-            if cls
-            else f"`{name[1]}`"
-        )
+    def link(role: re.Match) -> str:
+        name = role[1]
+        cls = LOSSES.get(name.split(".")[-1])
+        if cls is None:
+            return f"`{name}`"
+        return f"[`{name.removeprefix('ltr.losses.')}`](#{cls.__name__.lower()})"
 
-    marks = re.split(r"(:math:`[^`]*`|``[^`]*``)", _line(text))
-    marks = [
-        f"${mark[6:]}$" if mark.startswith(":math:") else mark.replace("``", "`") for mark in marks
-    ]
-    return re.sub(r":(?:func|class|data):`([\w.]+)`", link, "".join(marks))
+    parts = re.split(r"(:math:`[^`]*`|``[^`]*``)", _line(text))
+    marked = []
+    for part in parts:
+        if part.startswith(":math:"):
+            marked.append(f"${part.removeprefix(':math:')}$")
+        else:
+            marked.append(part.replace("``", "`"))
+    return re.sub(r":(?:func|class|data):`([\w.]+)`", link, "".join(marked))
 
 
 def source(references: str) -> str:
-    """Authors and years only."""
-    parts = references.split("; ")
-    return "; ".join(m[1] for part in parts if (m := re.match(r"(.*?\(\d{4}\))", part))) or parts[
-        0
-    ].removesuffix(".")
+    """Authors and years only; the first source as it is where none has a year."""
+    sources = references.split("; ")
+    short = []
+    for text in sources:
+        authors = re.match(r"(.*?\(\d{4}\))", text)
+        if authors:
+            short.append(authors[1])
+    return "; ".join(short) or sources[0].removesuffix(".")
 
 
 def table() -> str:
     """One row per class, under a row per file."""
-    rows = [("loss", "when to use", "cost", "source"), ("---",) * 4]
+    rows = [["loss", "when to use", "cost", "source"], ["---"] * 4]
     for file, classes in by_file().items():
-        rows.append((f"**[{file}](#{file})**", "", "", ""))
+        rows.append([f"**[{file}](#{file})**", "", "", ""])
         for cls in classes:
             parts = described(cls)
             name = cls.__name__
-            said = (parts["Use"], parts["Cost"], source(_line(parts["References"])))
-            rows.append(
-                (
-                    f"[{name}](#{name.lower()})",
-                    *(markdown(text).replace("|", "\\|") for text in said),
-                )
-            )
+            cells = [f"[{name}](#{name.lower()})"]
+            for text in (parts["Use"], parts["Cost"], source(_line(parts["References"]))):
+                cells.append(markdown(text).replace("|", "\\|"))
+            rows.append(cells)
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def margins() -> str:
-    """The section of the margin policies: one row per class, with its first sentence and formula."""
+    """The section of the margin policies: a row per class, with its first sentence and formula."""
     rows = [("margin", "formula", "source, or work of the same kind"), ("---",) * 3]
     for name, cls in ltr.margins.MARGINS.items():
         parts = sections(cls.__doc__)
@@ -204,11 +207,10 @@ def section(cls: type[Loss]) -> str:
     """Formula, options, figure and source of a class."""
     name = cls.__name__
     parts = described(cls)
-    defaults = inspect.signature(cls).parameters
-    listed = [
-        f"* `{o}` (`{defaults[o].default}`): {markdown(text)}"
-        for o, text in options(parts["Args"]).items()
-    ]
+    parameters = inspect.signature(cls).parameters
+    listed = []
+    for option, text in options(parts["Args"]).items():
+        listed.append(f"* `{option}` (`{parameters[option].default}`): {markdown(text)}")
     listed.append(f"* A margin of the batch is {'used' if cls().takes_margin else 'not used'}.")
     figure = f"![{name}: value and gradient](figures/{name}.svg)\n\n*{caption(name)}*"
     texts = [
@@ -240,12 +242,16 @@ def wrapped(text: str, width: int = 140) -> str:
     lines = []
     fenced = False
     for line in text.split("\n"):
-        fenced ^= line.startswith("```")
+        if line.startswith("```"):
+            fenced = not fenced
         if fenced or len(line) <= width or line.startswith(("|", "!", "<")):
             lines.append(line)
             continue
+        # \0 stands for the spaces where no line may break.
         whole = re.sub(
-            r"\$`.*?`\$|`[^`]*`|\[[^]]*\]\([^)]*\)", lambda m: m[0].replace(" ", "\0"), line
+            r"\$`.*?`\$|`[^`]*`|\[[^]]*\]\([^)]*\)",
+            lambda unit: unit[0].replace(" ", "\0"),
+            line,
         )
         indent = "  " if line.startswith("* ") else ""
         broken = textwrap.wrap(

@@ -32,6 +32,7 @@ from ltr.checkpoint import read_checkpoint
 from ltr.compare.statistics import estimate
 from ltr.compare.tables import p_value
 from ltr.data.collection import Collection, open_collection
+from ltr.data.query_lists import QueryLists
 from ltr.mining.audit import find_suspects
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
@@ -60,14 +61,16 @@ def lines_of(file: Path) -> list[str]:
 
 def judgements(file: Path) -> Judgements:
     """Read a file of qrels."""
-    found: Judgements = defaultdict(dict)
+    judged: Judgements = defaultdict(dict)
     for line in lines_of(file)[1:]:
         query, doc, grade = line.split("\t")
-        found[query][doc] = grade
-    return found
+        judged[query][doc] = grade
+    return judged
 
 
-def write(folder: Path, source: Path, docs: set[str], splits: dict[str, Judgements]) -> None:
+def write_collection(
+    folder: Path, source: Path, docs: set[str], splits: dict[str, Judgements]
+) -> None:
     """A collection of some documents, whole or not at all."""
     temporary = folder.with_suffix(".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -76,14 +79,11 @@ def write(folder: Path, source: Path, docs: set[str], splits: dict[str, Judgemen
     (temporary / "corpus.jsonl").write_text("\n".join(kept) + "\n")
     (temporary / "queries.jsonl").write_text("\n".join(lines_of(source / "queries.jsonl")) + "\n")
     for split, judged in splits.items():
-        rows = [
-            f"{query}\t{doc}\t{grade}"
-            for query, grades in judged.items()
-            for doc, grade in grades.items()
-        ]
-        (temporary / f"qrels/{split}.tsv").write_text(
-            "\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n"
-        )
+        lines = ["query-id\tcorpus-id\tscore"]
+        for query, grades in judged.items():
+            for doc, grade in grades.items():
+                lines.append(f"{query}\t{doc}\t{grade}")
+        (temporary / f"qrels/{split}.tsv").write_text("\n".join(lines) + "\n")
     temporary.rename(folder)
 
 
@@ -92,30 +92,37 @@ def without_some(judged: Judgements, seed: int) -> Judgements:
     rng = np.random.default_rng(seed)
     shown = {query: dict(grades) for query, grades in judged.items()}
     pairs = [(query, doc) for query, grades in judged.items() for doc in grades]
-    wanted = round(HIDDEN * len(pairs))
-    for query, doc in (pairs[at] for at in rng.permutation(len(pairs))):
-        if wanted and len(shown[query]) > 1:
+    left = round(HIDDEN * len(pairs))
+    for i in rng.permutation(len(pairs)):
+        query, doc = pairs[i]
+        if left and len(shown[query]) > 1:
             del shown[query][doc]
-            wanted -= 1
+            left -= 1
     return shown
 
 
 def make_data(source: Path, out: Path, n_queries: int, n_judge: int, seeds: Iterable[int]) -> None:
-    """The collections: ``whole``, one with documents hidden for each seed, and that of the judge."""
+    """The collections: ``whole``, one with hidden documents for each seed, that of the judge."""
     train = judgements(source / "qrels/train.tsv")
     rng = np.random.default_rng(0)
     several = sorted(query for query, grades in train.items() if len(grades) > 1)
-    asked = sorted(rng.permutation(several)[:n_queries].tolist())
-    others = sorted(rng.permutation(sorted(set(train) - set(several)))[:n_judge].tolist())
-    own, of_judge = ({query: train[query] for query in queries} for queries in (asked, others))
-    measured = judgements(source / "qrels/test.tsv") | judgements(source / "qrels/dev.tsv")
-    docs = {doc for part in (own, of_judge, measured) for grades in part.values() for doc in grades}
-    folders = {"judge": of_judge, "whole": own} | {
-        f"hidden-{seed}": without_some(own, seed) for seed in seeds
-    }
+    single = sorted(set(train) - set(several))
+    mined_queries = sorted(rng.permutation(several)[:n_queries].tolist())
+    judge_queries = sorted(rng.permutation(single)[:n_judge].tolist())
+    whole = {query: train[query] for query in mined_queries}
+    of_judge = {query: train[query] for query in judge_queries}
+    test = judgements(source / "qrels/test.tsv") | judgements(source / "qrels/dev.tsv")
+    docs: set[str] = set()
+    for part in (whole, of_judge, test):
+        for grades in part.values():
+            docs |= set(grades)
+    folders = {"judge": of_judge, "whole": whole}
+    for seed in seeds:
+        folders[f"hidden-{seed}"] = without_some(whole, seed)
     for name, judged in folders.items():
-        if not (out / "data" / name).exists():
-            write(out / "data" / name, source, docs, {"train": judged, "test": measured})
+        folder = out / "data" / name
+        if not folder.exists():
+            write_collection(folder, source, docs, {"train": judged, "test": test})
 
 
 def ltr(*words: object) -> None:
@@ -125,25 +132,18 @@ def ltr(*words: object) -> None:
 
 def train_and_test(run: Path, config: Path, *options: object, test: bool = True) -> None:
     """Train and test a run, unless it is there; one that was interrupted goes on."""
-    if (run / ("test.run" if test else "done")).is_file():
+    end = run / "test.run" if test else run / "done"
+    if end.is_file():
         return
-    ltr(
-        "fit",
-        "--config",
-        config,
-        "--trainer.default_root_dir",
-        run,
-        "--ckpt_path",
-        "last",
-        *options,
-    )
+    folder = ("--trainer.default_root_dir", run)
+    ltr("fit", "--config", config, *folder, "--ckpt_path", "last", *options)
     if test:
         ltr("test", run, "--ckpt_path", "last")
     else:
-        (run / "done").touch()
+        end.touch()
 
 
-def trained_judge(out: Path) -> PairWiseBertRanker:
+def train_judge(out: Path) -> PairWiseBertRanker:
     """A cross-encoder of other queries."""
     run = out / "judge"
     config = out / "judge.yaml"
@@ -168,49 +168,45 @@ def trained_judge(out: Path) -> PairWiseBertRanker:
     train_and_test(run, config, test=False)
     weights = read_checkpoint(RunFolder(run).checkpoint_to_measure("last"))["state_dict"]
     judge = PairWiseBertRanker(BACKBONE, max_length=TOKENS + 32)
-    judge.load_state_dict(
-        {
-            name.removeprefix("ranker."): value
-            for name, value in weights.items()
-            if name.startswith("ranker.")
-        }
-    )
+    prefix = "ranker."  # of the module that was trained
+    of_ranker = {}
+    for name, value in weights.items():
+        if name.startswith(prefix):
+            of_ranker[name.removeprefix(prefix)] = value
+    judge.load_state_dict(of_ranker)
     return judge.eval()
 
 
-def mined(folder: Path, collection: Collection) -> MinedNegatives:
+def open_or_mine(folder: Path, collection: Collection) -> MinedNegatives:
     """The negatives of a collection, by the encoder before its training; mined unless they are
     there.
     """
     if not folder.exists():
         torch.manual_seed(0)
         model = DualEncoder(BACKBONE, max_length=TOKENS).eval()
-        Miner(model, collection, collection.learnable("train"), RECIPE).mine(folder.parent).save(
-            folder, collection
-        )
+        miner = Miner(model, collection, collection.learnable("train"), RECIPE)
+        miner.mine(folder.parent).save(folder, collection)
     return MinedNegatives.open(folder, collection)
 
 
 def audit(out: Path, seed: int, judge: PairWiseBertRanker) -> None:
-    """Mine and audit with documents hidden; write overlays, and how well the hidden ones are found."""
+    """Mine and audit with documents hidden; write overlays, and how many were found again."""
     root = out / f"negatives/hidden-{seed}"
     result = out / f"audit-{seed}.json"
     if result.exists():
         return
-    hidden, whole = (
-        open_collection(str(out / "data" / name)) for name in (f"hidden-{seed}", "whole")
-    )
-    negatives = mined(root, hidden)
-    judged = hidden.learnable("train")
-    found, counts = find_suspects(negatives, judged, Judge("trained cross-encoder", judge, hidden))
-    every, shown = (
-        {*zip(*pairs_of(one.learnable("train")), strict=True)} for one in (whole, hidden)
-    )
-    lost = every - shown
-    listed = {*zip(*pairs_of(negatives.lists()), strict=True)}
-    suspects = {*zip(found.query_rows.tolist(), found.doc_rows.tolist(), strict=True)}
-    hits = len(suspects & lost)
-    mined_lost = len(lost & listed)
+    whole = open_collection(str(out / "data/whole"))
+    collection = open_collection(str(out / "data" / f"hidden-{seed}"))
+    negatives = open_or_mine(root, collection)
+    judged = collection.learnable("train")
+    judge_of_texts = Judge("trained cross-encoder", judge, collection)
+    suspects, counts = find_suspects(negatives, judged, judge_of_texts)
+
+    hidden = pairs_of(whole.learnable("train")) - pairs_of(judged)
+    listed = pairs_of(negatives.lists())
+    suspected = set(zip(suspects.query_rows.tolist(), suspects.doc_rows.tolist(), strict=True))
+    found_again = suspected & hidden
+    could_be_found = hidden & listed
     for policy in POLICIES:
         shutil.rmtree(root.with_name(f"{root.name}.{policy}-1"), ignore_errors=True)
         manifest = {
@@ -219,82 +215,99 @@ def audit(out: Path, seed: int, judge: PairWiseBertRanker) -> None:
             "content": negatives.lists().digest(),
             "counts": counts,
         }
-        arrays = {
-            "query_rows": found.query_rows,
-            "doc_rows": found.doc_rows,
-            "scores": found.scores,
-        }
         save_overlay(
-            root, manifest, **arrays, labels=found.labels(policy, grade=3.0)
-        )  # the grade of the other relevant ones
+            root,
+            manifest,
+            query_rows=suspects.query_rows,
+            doc_rows=suspects.doc_rows,
+            scores=suspects.scores,
+            labels=suspects.labels(policy, grade=3.0),  # that of the other relevant ones
+        )
     numbers = {
-        "hidden": len(lost),
-        "hidden among the negatives": mined_lost,
+        "hidden": len(hidden),
+        "hidden among the negatives": len(could_be_found),
         "negatives": len(listed),
         **counts,
+        "found again": len(found_again),
+        "precision": len(found_again) / max(1, len(suspected)),
+        "recall": len(found_again) / len(could_be_found),
+        "recall of all hidden": len(found_again) / len(hidden),
     }
-    rates = {
-        "precision": hits / max(1, len(suspects)),
-        "recall": hits / mined_lost,
-        "recall of all hidden": hits / len(lost),
-    }
-    result.write_text(json.dumps({**numbers, "found again": hits, **rates}, indent=1))
+    result.write_text(json.dumps(numbers, indent=1))
 
 
-def pairs_of(lists) -> tuple[list[int], list[int]]:
-    """Queries and documents of lists."""
-    return np.repeat(lists.query_rows, np.diff(lists.offsets)).tolist(), lists.doc_rows.tolist()
+def pairs_of(lists: QueryLists) -> set[tuple[int, int]]:
+    """Query and document of each entry of lists."""
+    query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))
+    return set(zip(query_rows.tolist(), lists.doc_rows.tolist(), strict=True))
 
 
 def ndcg(run: Path, queries: set[str]) -> list[float]:
     """nDCG@10 of some queries."""
-    header, *lines = (line.split("\t") for line in (run / "per_query.tsv").read_text().splitlines())
-    at = header.index("nDCG@10")
-    return [float(line[at]) for line in lines if line[0] in queries and line[at] not in ("", "nan")]
+    lines = (run / "per_query.tsv").read_text().splitlines()
+    column = lines[0].split("\t").index("nDCG@10")
+    values = []
+    for line in lines[1:]:
+        cells = line.split("\t")
+        if cells[0] in queries and cells[column] not in ("", "nan"):
+            values.append(float(cells[column]))
+    return values
 
 
 def spread(values: np.ndarray) -> str:
     """Mean and deviation over the seeds, of values ``[S, Q]``."""
     means = values.mean(axis=1)
-    return f"{means.mean():.4f}" + (f" ± {means.std(ddof=1):.4f}" if len(means) > 1 else "")
+    mean = f"{means.mean():.4f}"
+    if len(means) == 1:
+        return mean
+    return f"{mean} ± {means.std(ddof=1):.4f}"
 
 
-def against(own: np.ndarray, none: np.ndarray) -> str:
+def difference_cell(values: np.ndarray, base: np.ndarray) -> str:
     """The difference over queries and seeds, with its 95 % interval and p."""
-    found = estimate(own, none)
-    low, high = found.interval()
-    return f"{found.mean:+.4f} ({low:+.4f} to {high:+.4f}), p {p_value(found.p)}"
+    difference = estimate(values, base)
+    low, high = difference.interval()
+    return f"{difference.mean:+.4f} ({low:+.4f} to {high:+.4f}), p {p_value(difference.p)}"
 
 
 def report(source: Path, out: Path, seeds: list[int]) -> None:
     """Print both tables."""
-    found = [json.loads((out / f"audit-{seed}.json").read_text()) for seed in seeds]
-    print(
-        "\n| audit |"
-        + "".join(f" seed {seed} |" for seed in seeds)
-        + "\n|"
-        + " --- |" * (len(seeds) + 1)
-    )
-    for name in found[0]:
-        cells = [
-            f"{one[name]:.3f}" if isinstance(one[name], float) else f"{one[name]:,}"
-            for one in found
-        ]
-        print(f"| {name} | {' | '.join(cells)} |")
-    print(
-        "\n| negatives | nDCG@10 test | against none | nDCG@10 dev | against none |\n|"
-        + " --- |" * 5
-    )
-    sets = [set(judgements(source / f"qrels/{split}.tsv")) for split in ("test", "dev")]
-    values = {
-        arm: [np.array([ndcg(out / arm / f"seed={seed}", one) for seed in seeds]) for one in sets]
-        for arm in ARMS
-    }
+    by_seed = [json.loads((out / f"audit-{seed}.json").read_text()) for seed in seeds]
+    print()
+    print_row(["audit", *(f"seed {seed}" for seed in seeds)])
+    print_row(["---"] * (len(seeds) + 1))
+    for name in by_seed[0]:
+        cells = [name]
+        for numbers in by_seed:
+            form = ".3f" if isinstance(numbers[name], float) else ","
+            cells.append(f"{numbers[name]:{form}}")
+        print_row(cells)
+    print()
+    print_row(["negatives", "nDCG@10 test", "against none", "nDCG@10 dev", "against none"])
+    print_row(["---"] * 5)
+    queries_of = {}
+    for split in ("test", "dev"):
+        queries_of[split] = set(judgements(source / f"qrels/{split}.tsv"))
     for arm in ARMS:
-        cells = []
-        for own, none in zip(values[arm], values["none"], strict=True):
-            cells += [spread(own), "" if arm == "none" else against(own, none)]
-        print(f"| {arm} | {' | '.join(cells)} |")
+        cells = [arm]
+        for queries in queries_of.values():
+            values = values_of_arm(out, arm, seeds, queries)
+            cells.append(spread(values))
+            if arm == "none":
+                cells.append("")
+            else:
+                cells.append(difference_cell(values, values_of_arm(out, "none", seeds, queries)))
+        print_row(cells)
+
+
+def values_of_arm(out: Path, arm: str, seeds: list[int], queries: set[str]) -> np.ndarray:
+    """``[S, Q]``."""
+    return np.array([ndcg(out / arm / f"seed={seed}", queries) for seed in seeds])
+
+
+def print_row(cells: list[str]) -> None:
+    """A line of a Markdown table."""
+    print(f"| {' | '.join(cells)} |")
 
 
 def main() -> None:
@@ -312,30 +325,26 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--core", type=int, help="the core to run on; None: as it comes")
-    asked, options = parser.parse_known_args()
+    asked, fit_options = parser.parse_known_args()
+    out = asked.out
     if asked.core is not None:
         os.sched_setaffinity(0, {asked.core})
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    make_data(asked.data, asked.out, asked.queries, asked.judge_queries, asked.seeds)
-    judge = trained_judge(asked.out)
+    make_data(asked.data, out, asked.queries, asked.judge_queries, asked.seeds)
+    judge = train_judge(out)
     config = Path(__file__).parent / "mined/audited.yaml"
-    mined(asked.out / "negatives/whole", open_collection(str(asked.out / "data/whole")))
+    open_or_mine(out / "negatives/whole", open_collection(str(out / "data/whole")))
     for seed in asked.seeds:
-        audit(asked.out, seed, judge)
+        audit(out, seed, judge)
         for arm in ARMS:
             data = "whole" if arm == "whole" else f"hidden-{seed}"
-            negatives = asked.out / "negatives" / (f"{data}.{arm}-1" if arm in POLICIES else data)
-            where = (
-                "--data.path",
-                asked.out / "data" / data,
-                "--data.negatives",
-                negatives,
-                "--seed_everything",
-                seed,
-            )
-            train_and_test(asked.out / arm / f"seed={seed}", config, *where, *options)
-    report(asked.data, asked.out, asked.seeds)
+            negatives = f"{data}.{arm}-1" if arm in POLICIES else data
+            options = ["--data.path", out / "data" / data]
+            options += ["--data.negatives", out / "negatives" / negatives]
+            options += ["--seed_everything", seed]
+            train_and_test(out / arm / f"seed={seed}", config, *options, *fit_options)
+    report(asked.data, out, asked.seeds)
 
 
 if __name__ == "__main__":

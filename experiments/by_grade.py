@@ -7,6 +7,7 @@ if lower grades than ``--least`` counted as 0. Mean ± deviation over the seeds.
 
 import argparse
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,22 +20,36 @@ from ltr.metrics import NDCG, RankedLists
 DEPTH = 10
 
 
-def counted(run: Run, collection: Collection, least: float) -> tuple[Counter[float | None], float]:
-    """Documents by grade, None for those that are not judged, and the mean nDCG@10."""
+class OfRun(NamedTuple):
+    """What a run has put on top."""
+
+    n_docs: Counter[float | None]  # by grade; None for those that are not judged
+    ndcg: float  # the mean over the queries
+
+
+def top_of(run: Run, collection: Collection, least: float) -> OfRun:
+    """The documents of each grade, and nDCG where only grades from ``least`` on count."""
     judged = collection.judgements("test")
     ranking = Ranking(run, collection)
-    counts: Counter[float | None] = Counter()
+    n_docs: Counter[float | None] = Counter()
     values = []
     for row in judged.query_rows.tolist():
-        top = [one.grade for one in ranking.top(collection.queries.ids[row], DEPTH, letters=0)]
-        counts.update(top)
-        ideal = np.sort([grade if grade >= least else 0.0 for grade in judged.of(row)[1]])[::-1]
-        if ideal[0]:
-            gains = [grade if grade is not None and grade >= least else 0.0 for grade in top]
-            order = torch.arange(len(gains), 0, -1.0).unsqueeze(0)
-            lists = RankedLists(order, torch.tensor([gains]), ideal=torch.tensor([ideal.tolist()]))
-            values.append(NDCG(DEPTH).per_query(lists).item())
-    return counts, float(np.mean(values))
+        top = ranking.top(collection.queries.ids[row], DEPTH, letters=0)
+        n_docs.update(document.grade for document in top)
+        _, grades = judged.of(row)
+        ideal = np.sort(np.where(grades >= least, grades, 0.0))[::-1]
+        if ideal[0] == 0:
+            continue  # nothing to find
+        gains = []
+        for document in top:
+            counts = document.grade is not None and document.grade >= least
+            gains.append(document.grade if counts else 0.0)
+        falling = torch.arange(len(gains), 0, -1.0)  # scores that keep the order
+        lists = RankedLists(
+            falling.unsqueeze(0), torch.tensor([gains]), ideal=torch.tensor([ideal.tolist()])
+        )
+        values.append(NDCG(DEPTH).per_query(lists).item())
+    return OfRun(n_docs, float(np.mean(values)))
 
 
 def main() -> None:
@@ -49,15 +64,19 @@ def main() -> None:
     collection = open_collection(asked.data)
     grades: list[float | None] = [*np.unique(collection.judgements("test").values).tolist(), None]
     names = ["not judged" if grade is None else f"grade {grade:g}" for grade in grades]
-    print(
-        f"| experiment | {' | '.join(names)} | nDCG@10, grade {asked.least:g} or more |\n{'| --- ' * (len(names) + 2)}|"
-    )
+    columns = ["experiment", *names, f"nDCG@10, grade {asked.least:g} or more"]
+    print(f"| {' | '.join(columns)} |")
+    print("| --- " * len(columns) + "|")
     for experiment in experiments(asked.runs):
-        found = [counted(run, collection, asked.least) for run in experiment.runs]
-        cells = [f"{np.mean([counts[grade] for counts, _ in found]):.0f}" for grade in grades]
-        values = np.array([value for _, value in found])
-        spread = f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else ""
-        print(f"| {experiment.name} | {' | '.join(cells)} | {values.mean():.4f}{spread} |")
+        of_runs = [top_of(run, collection, asked.least) for run in experiment.runs]
+        cells = [experiment.name]
+        for grade in grades:
+            cells.append(f"{np.mean([of_run.n_docs[grade] for of_run in of_runs]):.0f}")
+        values = np.array([of_run.ndcg for of_run in of_runs])
+        ndcg = f"{values.mean():.4f}"
+        if len(values) > 1:
+            ndcg += f" ± {values.std(ddof=1):.4f}"
+        print(f"| {' | '.join([*cells, ndcg])} |")
 
 
 if __name__ == "__main__":

@@ -37,41 +37,38 @@ def main() -> None:
     collection = open_collection(asked.data)
     pools = collection.pools("train", "data.negatives")
     model = DualEncoder(BACKBONE, max_length=TOKENS)
-    texts = (collection.queries, collection.corpus)
-    stores = [TokenStore.open(*each) for each in zip(texts, model.reads.tokenizers, strict=True)]
+    queries = TokenStore.open(collection.queries, model.reads.tokenizers[0])
+    docs = TokenStore.open(collection.corpus, model.reads.tokenizers[1])
+    doc_rows, places = np.unique(pools.doc_rows, return_inverse=True)  # each document once
     with tempfile.TemporaryDirectory() as temporary:
-
-        def embedded(tower: int, rows: np.ndarray) -> Tensor:
-            """Vectors of length 1."""
-            towers = (model.query_tower, model.doc_tower)
-            file = Path(temporary, f"{tower}.npy")
-            return normalize(
-                from_numpy(
-                    np.array(encode(towers[tower], stores[tower], model.reads[tower], file, rows))
-                )
-            )
-
-        doc_rows, places = np.unique(pools.doc_rows, return_inverse=True)
-        queries = embedded(0, pools.query_rows)
-        docs = embedded(1, doc_rows)
+        file = Path(temporary, "queries.npy")
+        query_vectors = unit(
+            encode(model.query_tower, queries, model.reads.queries, file, pools.query_rows)
+        )
+        file = Path(temporary, "docs.npy")
+        doc_vectors = unit(encode(model.doc_tower, docs, model.reads.docs, file, doc_rows))
         n_queries = len(collection.queries)
-        sizes = np.diff(pools.offsets)
-        ids = np.full((n_queries, sizes.max()), -1)
-        distances = np.zeros((n_queries, sizes.max()), np.float32)
-        for at, row in enumerate(pools.query_rows):
-            of_query = slice(*pools.offsets[at : at + 2])
-            found = (docs[places[of_query]] - queries[at]).norm(dim=1).numpy()
-            order = np.argsort(found, kind="stable")
-            ids[row, : len(order)], distances[row, : len(order)] = (
-                pools.doc_rows[of_query][order],
-                found[order],
-            )
+        longest = np.diff(pools.offsets).max()
+        ids = np.full((n_queries, longest), -1)
+        distances = np.zeros((n_queries, longest), np.float32)
+        for i, row in enumerate(pools.query_rows):
+            of_query = slice(*pools.offsets[i : i + 2])
+            differences = doc_vectors[places[of_query]] - query_vectors[i]
+            to_query = differences.norm(dim=1).numpy()
+            nearest_first = np.argsort(to_query, kind="stable")
+            n_docs = len(nearest_first)
+            ids[row, :n_docs] = pools.doc_rows[of_query][nearest_first]
+            distances[row, :n_docs] = to_query[nearest_first]
         np.save(Path(temporary, "ids.npy"), ids)
         np.save(Path(temporary, "distances.npy"), distances)
-        given = ["--distances", f"{temporary}/distances.npy", "--data", asked.data]
-        raise SystemExit(
-            ltr(["negatives", "import", f"{temporary}/ids.npy", str(asked.folder), *given])
-        )
+        words = ["negatives", "import", f"{temporary}/ids.npy", str(asked.folder)]
+        words += ["--distances", f"{temporary}/distances.npy", "--data", asked.data]
+        raise SystemExit(ltr(words))
+
+
+def unit(vectors: np.ndarray) -> Tensor:
+    """The vectors with length 1."""
+    return normalize(from_numpy(np.array(vectors)))  # copied: a memory map can't be written to
 
 
 if __name__ == "__main__":

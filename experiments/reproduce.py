@@ -15,29 +15,28 @@ from ltr.__main__ import main as ltr
 
 GRIDS = Path("experiments", "grids")
 MARK = "<!-- Below this line: experiments/reproduce.py -->\n"
-MEDQUAD = [
-    "--data.path",
-    "runs/data/medquad-400",
-    "--data.negatives",
-    "runs/data/medquad-negatives",
-]
-MEDQUAD += [
-    "--data.evaluation.candidates",
-    "bm25",
-    "--data.evaluation.depth",
-    "20",
-    "--model.ranker.init_args.max_length",
-    "64",
-]
-ENDS = ["--only", "in-batch", "mined once", "with margins"]
+MEDQUAD = (
+    "--data.path runs/data/medquad-400 --data.negatives runs/data/medquad-negatives "
+    "--data.evaluation.candidates bm25 --data.evaluation.depth 20 "
+    "--model.ranker.init_args.max_length 64"
+)
+# The first rung of the ladder and its last ones.
+ENDS = "--only in-batch 'mined once' 'with margins'"
 
 
 class Family(NamedTuple):
-    """A grid, on the data that it names or on another."""
+    """A grid, on the data that it names or on another.
+
+    Attributes:
+        grid: its file, without the suffix.
+        runs: the folder of its runs.
+        options: of ``ltr grid``, as one would type them.
+        ships: whether its data is in the repository.
+    """
 
     grid: str
     runs: str
-    options: tuple[str, ...] = ()
+    options: str = ""
     ships: bool = False
 
 
@@ -47,59 +46,44 @@ FAMILIES = (
     Family("wikiqa_dual", "wikiqa_dual"),
     Family("cross_encoder", "cross_encoder", ships=True),
     Family("losses", "losses"),
-    Family("losses", "losses-medquad", (*MEDQUAD,)),
+    Family("losses", "losses-medquad", MEDQUAD),
     Family("dual_encoder", "dual_encoder"),
     Family("distil", "distil"),
     Family("distil_cross", "distil_cross"),
     Family("distil_corpus", "distil_corpus"),
     Family("ladder", "ladder", ships=True),
-    Family("ladder", "ladder-wikiqa", ("--data.path", "data/wikiqa")),
+    Family("ladder", "ladder-wikiqa", "--data.path data/wikiqa"),
     Family(
         "ladder",
         "ladder-liveqa",
-        (
-            *ENDS,
-            "--data.path",
-            "runs/data/liveqa-600",
-            "--trainer.max_epochs",
-            "2",
-            "--seeds",
-            "0",
-            "1",
-            "2",
-        ),
+        f"{ENDS} --data.path runs/data/liveqa-600 --trainer.max_epochs 2 --seeds 0 1 2",
     ),
     Family(
         "ladder",
         "ladder-cmedir",
-        (*ENDS, "--data.path", "data/cmedir", "--trainer.max_epochs", "1", "--seeds", "0"),
+        f"{ENDS} --data.path data/cmedir --trainer.max_epochs 1 --seeds 0",
     ),
-    Family(
-        "schedule",
-        "schedule",
-        ("--model.ranker.init_args.max_length", "32", "--trainer.max_epochs", "2"),
-    ),
+    Family("schedule", "schedule", "--model.ranker.init_args.max_length 32 --trainer.max_epochs 2"),
     Family("margins", "margins"),
-    Family(
-        "rerank_mined",
-        "rerank_mined",
-        ("--trainer.max_epochs", "1", "--data.evaluation.depth", "20"),
-    ),
+    Family("rerank_mined", "rerank_mined", "--trainer.max_epochs 1 --data.evaluation.depth 20"),
 )
 
 
-def section(family: Family, runs: Path, words: list[str]) -> str:
-    """Train what is missing; the question of the grid, the command, and the tables."""
+def train_and_describe(family: Family, runs: Path, words: list[str]) -> str:
+    """Train what is missing, and return the section of the page: the question of the grid, the
+    command, and the tables.
+    """
     file = GRIDS / f"{family.grid}.yaml"
     folder = runs / family.runs
     table = folder.with_suffix(".md")
-    command = ["grid", str(file), "--runs", str(folder), *words, *family.options]
+    command = ["grid", str(file), "--runs", str(folder), *words, *shlex.split(family.options)]
     if ltr([*command, "--markdown", str(table)]):
         raise SystemExit(2)
-    command = [word for word in command if word != "--table"]
+    command = [word for word in command if word != "--table"]  # a reader's command trains
     question = file.read_text().splitlines()[0].removeprefix("# Asks: ")
     question = question[0].upper() + question[1:]
-    return f"## {family.runs}\n\n{question}\n\n`{shlex.join(['ltr', *command])}`\n\n{table.read_text()}"
+    typed = shlex.join(["ltr", *command])
+    return f"## {family.runs}\n\n{question}\n\n`{typed}`\n\n{table.read_text()}"
 
 
 def main() -> None:
@@ -109,18 +93,25 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="one seed, on examples/medquad")
     asked = parser.parse_args()
-    runs, words = (Path("runs", "quick"), ["--seeds", "0"]) if asked.quick else (Path("runs"), [])
-    asked_for = [one for one in FAMILIES if one.ships or not asked.quick]
-    for one in asked_for:
-        section(one, runs, words)
-    sections = [
-        section(one, runs, [*words, "--table"]) for one in asked_for
-    ]  # with all that others have made
-    page = Path("docs", "results.md")
-    head = page.read_text().partition(MARK)[0] if not asked.quick else "# Results, one seed\n\n"
-    written = runs / "results.md" if asked.quick else page
-    written.write_text(head + MARK + "\n" + "\n".join(sections))
-    print(f"written to {written}")
+    runs = Path("runs")
+    words = []
+    families = list(FAMILIES)
+    if asked.quick:
+        runs = Path("runs", "quick")
+        words = ["--seeds", "0"]
+        families = [family for family in FAMILIES if family.ships]
+    for family in families:
+        train_and_describe(family, runs, words)
+    # Once more, for the tables alone: now with all that other processes have trained meanwhile.
+    sections = [train_and_describe(family, runs, [*words, "--table"]) for family in families]
+    if asked.quick:
+        page = runs / "results.md"
+        head = "# Results, one seed\n\n"
+    else:
+        page = Path("docs", "results.md")
+        head = page.read_text().partition(MARK)[0]
+    page.write_text(head + MARK + "\n" + "\n".join(sections))
+    print(f"written to {page}")
 
 
 if __name__ == "__main__":

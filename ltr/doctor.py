@@ -1,5 +1,5 @@
-"""Does this machine compute the right numbers? What runs on it, and each way of computing against a
-plain one.
+"""Does this machine compute the right numbers? A report of what it has, and of checks: each fast
+way of computing is compared with a plain one.
 
 Each check runs the code that training and search run. See ``docs/performance.md``.
 """
@@ -39,28 +39,30 @@ from ltr.search.encode import encode_in_memory
 from ltr.search.exact import search_exactly
 from ltr.similarity import dot, similarity_of
 
-FEATURES = (
-    "avx2",
-    "avx512_f",
-    "avx512_bf16",
-    "amx_bf16",
-)  # of a CPU, that decide which kernels are fast
+# Of a CPU; they decide which kernels are fast.
+FEATURES = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16")
+# The precisions that autocast is checked with, by device.
 HALVES = {
     "cpu": (torch.bfloat16,),
     "cuda": (torch.bfloat16, torch.float16),
-}  # what autocast is checked with
-# relative error of padded reading from which on it is no safe path; bfloat16 makes 0.01 to 0.1
-PADDED_MOST = 0.25
+}
+# Relative error of padded reading. Where it is larger, padded reading is wrong as well, and no path
+# to fall back to; bfloat16 alone makes 0.01 to 0.1.
+LARGEST_PADDED_ERROR = 0.25
 LEAST_COSINE = 0.999  # of the embeddings of a text in half precision and in float32
 SAME = 1e-4  # relative, of float32 sums in another order
+DEPTH = 10  # of the searches
+LISTS_OF_RANK = (slice(0, 3), slice(3, 5))  # of the five lists of check_gather, by process
+
+Result = Literal["", "ok", "fell back", "not run", "wrong"]
 
 
 class Finding(NamedTuple):
     """A line of the report.
 
     Attributes:
-        what: was looked at.
-        uses: the way taken on this machine.
+        what: is looked at.
+        uses: the way of computing that is taken on this machine.
         result: empty where nothing is checked; ``fell back``: a check failed, and another way is
             taken by itself; ``wrong``: a check failed, and no other way is taken.
         why: the numbers, or the reason.
@@ -68,7 +70,7 @@ class Finding(NamedTuple):
 
     what: str
     uses: str
-    result: Literal["", "ok", "fell back", "not run", "wrong"] = ""
+    result: Result = ""
     why: str = ""
 
 
@@ -81,12 +83,14 @@ def examine(backbone: str | None = None) -> Iterator[Finding]:
     Raises:
         InputError: if the backbone can't be loaded.
     """
-    encoder, tokenizer = _tiny() if backbone is None else _loaded(backbone)
+    encoder, tokenizer = _tiny() if backbone is None else _load(backbone)
     yield from machine()
-    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    for device in devices:
+    device = "cpu"
+    yield from check_attention(encoder)
+    if torch.cuda.is_available():
+        device = "cuda"
         yield from check_attention(encoder.to(device))
-    for dtype in HALVES[devices[-1]]:
+    for dtype in HALVES[device]:  # on the device where the encoder is now
         yield check_encoding(encoder, tokenizer, dtype)
     yield check_search("Flat")
     yield check_search("IVF1,Flat")
@@ -96,12 +100,11 @@ def examine(backbone: str | None = None) -> Iterator[Finding]:
 
 def machine() -> Iterator[Finding]:
     """What the numbers come from: processor, GPUs, versions, allocator, linear layers."""
-    found = provenance()
-    able = torch.cpu.get_capabilities()
-    yield Finding("machine", found["machine"])
-    yield Finding(
-        "CPU features", ", ".join(name if able.get(name) else f"no {name}" for name in FEATURES)
-    )
+    facts = provenance()
+    yield Finding("machine", facts["machine"])
+    capabilities = torch.cpu.get_capabilities()
+    features = [name if capabilities.get(name) else f"no {name}" for name in FEATURES]
+    yield Finding("CPU features", ", ".join(features))
     for number in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(number)
         yield Finding(
@@ -109,14 +112,26 @@ def machine() -> Iterator[Finding]:
             f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GB, sm_{gpu.major}{gpu.minor}",
         )
     for name in ("ltr", "python"):
-        yield Finding(name, found[name])
-    for name, version in found["packages"].items():
+        yield Finding(name, facts[name])
+    for name, version in facts["packages"].items():
         yield Finding(name, version)
+    yield Finding("allocator", _allocator())
+    if mkl_is_slow():
+        yield Finding(
+            "linear layers, CPU, float32", "oneDNN", why="torch's own is slow on this CPU"
+        )
+    else:
+        yield Finding("linear layers, CPU, float32", "torch")
+
+
+def _allocator() -> str:
+    """The malloc of this process: a preloaded one is mapped into it."""
     maps = Path("/proc/self/maps")
-    loaded = re.search("jemalloc|tcmalloc|mimalloc", maps.read_text() if maps.is_file() else "")
-    yield Finding("allocator", loaded[0] if loaded else "the system's malloc")
-    by, why = ("oneDNN", "torch's own is slow on this CPU") if mkl_is_slow() else ("torch", "")
-    yield Finding("linear layers, CPU, float32", by, why=why)
+    if maps.is_file():
+        preloaded = re.search("jemalloc|tcmalloc|mimalloc", maps.read_text())
+        if preloaded:
+            return preloaded[0]
+    return "the system's malloc"
 
 
 def check_attention(encoder: TextEncoder) -> Iterator[Finding]:
@@ -125,153 +140,155 @@ def check_attention(encoder: TextEncoder) -> Iterator[Finding]:
     for dtype in (None, *HALVES[device]):
         for stage in ("training", "inference"):
             what = f"attention, {_device(device)}, {_name(dtype)}, {stage}"
-            if not encoder.reads_packed:
-                yield Finding(
-                    what, "padded, by transformers", why="this encoder can't read packed texts"
-                )
-                continue
             with torch.set_grad_enabled(stage == "training"):
-                uses = _kernel(device, dtype or torch.float32)
-                try:
-                    check = encoder.check_packed(dtype)
-                except RuntimeError as error:
-                    yield Finding(
-                        what, uses, "wrong", f"padded texts can't be read ({one_line(error)})"
-                    )
-                    continue
-            if not check.fault:
-                yield Finding(
-                    what, uses, "ok", f"off by {check.error:.1g}, padded by {check.rounding:.1g}"
-                )
-            elif device in text_encoder.CHECKS_ITSELF and check.rounding <= PADDED_MOST:
-                yield Finding(
-                    what, "padded, by transformers", "fell back", f"packed texts {check.fault}"
-                )
-            else:
-                yield Finding(what, uses, "wrong", f"packed texts {check.fault}")
+                finding = _check_packed(what, encoder, device, dtype)
+            yield finding
+
+
+def _check_packed(
+    what: str, encoder: TextEncoder, device: str, dtype: torch.dtype | None
+) -> Finding:
+    padded = "padded, by transformers"
+    if not encoder.reads_packed:
+        return Finding(what, padded, why="this encoder can't read packed texts")
+    kernel = _kernel(device, dtype or torch.float32)
+    try:
+        check = encoder.check_packed(dtype)
+    except RuntimeError as error:
+        return Finding(what, kernel, "wrong", f"padded texts can't be read ({one_line(error)})")
+    if not check.fault:
+        errors = f"off by {check.error:.1g}, padded by {check.rounding:.1g}"
+        return Finding(what, kernel, "ok", errors)
+    # Training makes the same check on these devices, and reads padded texts where it fails.
+    falls_back = device in text_encoder.CHECKS_ITSELF and check.rounding <= LARGEST_PADDED_ERROR
+    if falls_back:
+        return Finding(what, padded, "fell back", f"packed texts {check.fault}")
+    return Finding(what, kernel, "wrong", f"packed texts {check.fault}")
 
 
 def check_encoding(
     encoder: TextEncoder, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype
 ) -> Finding:
     """Texts encoded for a search under autocast, against float32."""
-    draw = np.random.default_rng(0)
-    offsets = np.cumsum([0, *draw.integers(1, 60, size=64)])
-    store = Tokens(
-        draw.integers(0, encoder.model.config.vocab_size, size=offsets[-1], dtype=np.int32), offsets
-    )
-    form = SingleTexts(tokenizer, min(48, max_positions(encoder.model) or 48))
+    rng = np.random.default_rng(0)
+    offsets = np.cumsum([0, *rng.integers(1, 60, size=64)])
+    ids = rng.integers(0, encoder.model.config.vocab_size, size=offsets[-1], dtype=np.int32)
+    tokens = Tokens(ids, offsets)
+    layout = SingleTexts(tokenizer, min(48, max_positions(encoder.model) or 48))
     device = next(encoder.parameters()).device.type
-    found = torch.empty(2, len(store), encoder.model.config.hidden_size)
-    for row, enabled in enumerate((False, True)):
-        with torch.autocast(device, dtype=dtype, enabled=enabled):
-            embeddings = encode_in_memory(encoder, store, form, np.arange(len(store)))
-            found[row] = torch.from_numpy(embeddings)
-    least = torch.cosine_similarity(found[0], found[1], dim=1).amin().item()
-    result: Literal["ok", "wrong"] = "ok" if least >= LEAST_COSINE else "wrong"
+
+    def embeddings(autocast: bool) -> Tensor:
+        with torch.autocast(device, dtype=dtype, enabled=autocast):
+            rows = np.arange(len(tokens))
+            return torch.tensor(encode_in_memory(encoder, tokens, layout, rows))
+
+    cosines = torch.cosine_similarity(embeddings(autocast=False), embeddings(autocast=True), dim=1)
+    least = cosines.amin().item()
     return Finding(
         f"encoding, {_device(device)}, {_name(dtype)}",
         "autocast",
-        result,
+        _result(least >= LEAST_COSINE),
         f"cosine to float32 at least {least:.5f}",
     )
 
 
 def check_search(factory: str) -> Finding:
-    """The ten best of 1,000 random documents against a sort; of equal documents any may be found."""
-    draw = np.random.default_rng(0)
-    docs, queries = (draw.standard_normal((n, 64), dtype=np.float32) for n in (1000, 20))
-    docs[1::100] = docs[::100]
+    """The ten best of 1,000 random documents against a sort; of equal ones each may be found."""
+    rng = np.random.default_rng(0)
+    docs = rng.standard_normal((1000, 64), dtype=np.float32)
+    queries = rng.standard_normal((20, 64), dtype=np.float32)
+    docs[1::100] = docs[::100]  # documents 0 and 1 are equal, 100 and 101, and so on
     what = f"search, {factory}"
     uses = _device("cuda" if torch.cuda.is_available() else "cpu")
     prepare = partial(similarity_of("dot").prepare, centre=None)
-    why = ""
     try:
         if factory == "Flat":
-            scores, rows = search_exactly(docs, queries, 10, prepare, squared=False)
+            scores, rows = search_exactly(docs, queries, DEPTH, prepare, squared=False)
+            note = ""
         else:
             index = FaissIndex.build(docs, prepare, factory, squared=False, probes=1, seed=0)
-            why = "" if index.on_gpu or uses == "CPU" else "; faiss can't search it on the GPU"
+            note = ""
+            if uses == "GPU" and not index.on_gpu:
+                note = "; faiss can't search it on the GPU"
             uses = "faiss, GPU" if index.on_gpu else "faiss, CPU"
-            scores, rows = index.search(queries, 10, squared=False)
+            scores, rows = index.search(queries, DEPTH, squared=False)
     except InputError as error:
         return Finding(what, "", "not run", error.message)
     except RuntimeError as error:
         return Finding(what, uses, "wrong", one_line(error))
-    every = torch.from_numpy(queries.astype(np.float64) @ docs.T)
-    best = every.topk(10).values
-    theirs = every.gather(1, rows)
-    off = max(
-        _relative(found, best) for found in (scores.double(), theirs.sort(descending=True).values)
-    )
-    twice = (rows.sort().values.diff() == 0).any()
-    return Finding(
-        what, uses, "ok" if off < SAME and not twice else "wrong", f"scores off by {off:.1g}{why}"
-    )
+
+    all_scores = torch.from_numpy(queries.astype(np.float64) @ docs.T)
+    expected = all_scores.topk(DEPTH).values
+    scores_of_rows = all_scores.gather(1, rows).sort(descending=True).values
+    off = max(_relative_error(scores.double(), expected), _relative_error(scores_of_rows, expected))
+    has_a_row_twice = (rows.sort().values.diff() == 0).any()
+    result = _result(off < SAME and not has_a_row_twice)
+    return Finding(what, uses, result, f"scores off by {off:.1g}{note}")
 
 
 def check_gather(backend: Literal["gloo", "nccl"]) -> Finding:
     """In-batch lists of two processes against the gradient of one process that holds them all."""
     what = f"gather, two processes, {backend}"
-    gpus = torch.cuda.device_count()
-    if backend == "nccl" and gpus < 2:
-        return Finding(what, "", "not run", f"{gpus or 'no'} GPU{'s' * (gpus == 0)}")
+    n_gpus = torch.cuda.device_count()
+    if backend == "nccl" and n_gpus < 2:
+        return Finding(what, "", "not run", "1 GPU" if n_gpus else "no GPUs")
     try:
         with tempfile.TemporaryDirectory() as folder:
-            spawn(_rank, args=(backend, folder), nprocs=2)
-            of_ranks = torch.stack([torch.load(Path(folder, str(rank))) for rank in range(2)])
+            spawn(_save_gradient, args=(backend, folder), nprocs=2)
+            gradients = [torch.load(Path(folder, str(rank))) for rank in range(2)]
     except Exception as error:  # a process may raise anything, or be killed
+        # The text is the traceback of the process, which ends with what was wrong.
         return Finding(what, "", "wrong", str(error).strip().splitlines()[-1])
-    off = _relative(
-        of_ranks.mean(dim=0), _gradient(slice(None), "cpu")
-    )  # as DistributedDataParallel does
-    return Finding(
-        what,
-        "GPU" if backend == "nccl" else "CPU",
-        "ok" if off < SAME else "wrong",
-        f"gradient off by {off:.1g}",
-    )
+    # DistributedDataParallel takes the mean over the processes, too.
+    off = _relative_error(torch.stack(gradients).mean(dim=0), _gradient(slice(None), "cpu"))
+    uses = "GPU" if backend == "nccl" else "CPU"
+    return Finding(what, uses, _result(off < SAME), f"gradient off by {off:.1g}")
 
 
-def _rank(rank: int, backend: str, folder: str) -> None:
+def _save_gradient(rank: int, backend: str, folder: str) -> None:
+    """In one of two processes: save the gradient of its lists in a file named by its rank."""
     torch.set_num_threads(1)
     device = "cpu"
     if backend == "nccl":
         torch.cuda.set_device(rank)
         device = "cuda"
-    store = f"file://{folder}/store"
-    limit = datetime.timedelta(seconds=60)
     distributed.init_process_group(
-        backend, init_method=store, rank=rank, world_size=2, timeout=limit
+        backend,
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=2,
+        timeout=datetime.timedelta(seconds=60),
     )
-    torch.save(
-        _gradient(slice(0, 3) if rank == 0 else slice(3, 5), device),
-        os.path.join(folder, str(rank)),
-    )
+    torch.save(_gradient(LISTS_OF_RANK[rank], device), os.path.join(folder, str(rank)))
     distributed.destroy_process_group()
 
 
 def _gradient(lists: slice, device: str) -> Tensor:
-    """Of the in-batch loss of the lists of all processes, by a linear encoder; ``lists`` are this
-    process's, of five.
+    """Of the in-batch loss of all processes by a linear encoder's weight, where this process holds
+    these lists of five.
     """
-    draw = torch.Generator().manual_seed(0)
-    vectors = torch.randn(5, 4, 8, generator=draw)[lists].to(device)  # a query and three documents
-    weight = torch.randn(8, 6, generator=draw).to(device).requires_grad_()
+    # All processes draw the same numbers, and take their part.
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(5, 4, 8, generator=generator)[lists].to(device)  # a query, 3 documents
+    weight = torch.randn(8, 6, generator=generator).to(device).requires_grad_()
     labels = torch.tensor([1.0, 0.0, 0.0]).repeat(len(vectors), 1).to(device)
-    query_rows = torch.arange(5)[lists].to(device)
-    doc_rows = torch.arange(15).view(5, 3)[lists].to(device)
     queries, docs = (vectors @ weight).split([1, 3], dim=1)
-    longer = queries_against_all(
-        gather_lists(Embedded(queries[:, 0], docs, labels, labels >= 0, query_rows, doc_rows))
+    embedded = Embedded(
+        queries=queries[:, 0],
+        docs=docs,
+        labels=labels,
+        mask=torch.ones_like(labels, dtype=torch.bool),
+        query_rows=torch.arange(5)[lists].to(device),
+        doc_rows=torch.arange(15).view(5, 3)[lists].to(device),
     )
+    longer = queries_against_all(gather_lists(embedded))
     loss = SoftmaxLoss()(dot(longer.rows, longer.columns), longer.labels, longer.mask)
     return torch.autograd.grad(loss, weight)[0].cpu()
 
 
 def _tiny() -> tuple[TextEncoder, PreTrainedTokenizerBase]:
-    """A BERT of two layers, whose attention is not uniform as that of initial weights is, and a
-    tokenizer of its words.
+    """A BERT of two layers, and a tokenizer of its words. Its weights are large: with initial
+    weights attention is nearly uniform, and a wrong kernel would not show.
     """
     sizes = {
         "hidden_size": 64,
@@ -285,28 +302,33 @@ def _tiny() -> tuple[TextEncoder, PreTrainedTokenizerBase]:
         for weight in model.parameters():
             if weight.ndim > 1:
                 nn.init.normal_(weight, std=0.1)
-    words = Tokenizer(WordLevel({f"w{number}": number for number in range(200)}, unk_token="w1"))
-    return TextEncoder(model), PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="w1", pad_token="w0"
-    )
+    vocabulary = {f"w{number}": number for number in range(200)}
+    words = Tokenizer(WordLevel(vocabulary, unk_token="w1"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w1", pad_token="w0")
+    return TextEncoder(model), tokenizer
 
 
-def _loaded(backbone: str) -> tuple[TextEncoder, PreTrainedTokenizerBase]:
+def _load(backbone: str) -> tuple[TextEncoder, PreTrainedTokenizerBase]:
     tokenizer = load_tokenizer(backbone)
-    return TextEncoder(load_encoder(backbone).model.base_model, tokenizer.pad_token_id), tokenizer
+    model = load_encoder(backbone).model.base_model
+    return TextEncoder(model, tokenizer.pad_token_id), tokenizer
 
 
 def _kernel(device: str, dtype: torch.dtype) -> str:
-    """Which attention reads packed texts here, as :mod:`ltr.models.encoder.attention` chooses it."""
+    """The attention that :mod:`ltr.models.encoder.attention` chooses here for packed texts."""
     query = torch.empty(1, 1, 1, dtype=dtype, device=device, requires_grad=torch.is_grad_enabled())
     if attention.takes_varlen(query):
         return "varlen_attn"
     if device == "cuda":
         return "SDPA, padded"
-    in_blocks = f"matmuls in blocks up to {attention.LONGEST_IN_BLOCKS:,} tokens, then "
-    return (
-        f"{in_blocks if attention.takes_blocks(query, 1) else ''}SDPA, texts of one length together"
-    )
+    kernel = "SDPA, texts of one length together"
+    if attention.takes_blocks(query, 1):
+        kernel = f"matmuls in blocks up to {attention.LONGEST_IN_BLOCKS:,} tokens, then {kernel}"
+    return kernel
+
+
+def _result(is_right: bool) -> Result:
+    return "ok" if is_right else "wrong"
 
 
 def _device(device: str) -> str:
@@ -317,5 +339,5 @@ def _name(dtype: torch.dtype | None) -> str:
     return str(dtype or torch.float32).removeprefix("torch.")
 
 
-def _relative(found: Tensor, expected: Tensor) -> float:
-    return ((found - expected).norm() / expected.norm()).item()
+def _relative_error(values: Tensor, expected: Tensor) -> float:
+    return ((values - expected).norm() / expected.norm()).item()

@@ -10,18 +10,25 @@ import multiprocessing
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from harness.machine import allocator, resident
-from harness.meter import Meter
+from harness.meter import Meter, Step
 from harness.sides import Result, Setting, Side
 
 JEMALLOC = "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1"
+
+
+class End(NamedTuple):
+    """What a side sends when it has taken all its steps: peak memory in bytes, and its malloc."""
+
+    peak: int
+    malloc: str
 
 
 def serve(pipe: Connection, side: Side, setting: Setting) -> None:
@@ -32,12 +39,13 @@ def serve(pipe: Connection, side: Side, setting: Setting) -> None:
     try:
         side.run(Meter(pipe, setting.device, setting.warm_up), setting, side)
         peak = torch.cuda.max_memory_allocated() if setting.device == "cuda" else resident("VmHWM")
-        pipe.send((peak, allocator().partition(" MALLOC_CONF")[0]))
+        malloc = allocator().partition(" MALLOC_CONF")[0]  # the settings are the same for all
+        pipe.send(End(peak, malloc))
     except Exception as error:  # whatever a side may raise is a line of the table
         pipe.send(_one_line(error))
 
 
-def answer(pipe: Connection, function: Callable, args: tuple) -> None:
+def _answer(pipe: Connection, function: Callable, args: tuple) -> None:
     """In a process of its own: send what a function returns."""
     _quiet()
     try:
@@ -46,15 +54,16 @@ def answer(pipe: Connection, function: Callable, args: tuple) -> None:
         pipe.send((_one_line(error), None))
 
 
-def apart(function: Callable, *args: Any) -> Any:
-    """Run a function in a process of its own, so that its memory and threads are gone afterwards."""
-    error, value = _started(answer, function, args).recv()
+def run_apart(function: Callable, *args: Any) -> Any:
+    """Run a function in a process of its own: its memory and threads are gone afterwards."""
+    error, value = _start(_answer, function, args).recv()
     if error:
         sys.exit(error)
     return value
 
 
-def _started(target: Callable, *args: Any, malloc: str | None = None) -> Connection:
+def _start(target: Callable, *args: Any, malloc: str | None = None) -> Connection:
+    """Start a process that calls ``target(pipe, *args)``; returns the other end of the pipe."""
     pipe, end = multiprocessing.Pipe()
     with environment(LD_PRELOAD=malloc, MALLOC_CONF=JEMALLOC if malloc else None):
         multiprocessing.Process(target=target, args=(end, *args), daemon=True).start()
@@ -65,15 +74,20 @@ def _started(target: Callable, *args: Any, malloc: str | None = None) -> Connect
 @contextmanager
 def environment(**values: str | None) -> Iterator[None]:
     """Set variables for the processes that start meanwhile; None removes one."""
-    before = {name: os.environ.pop(name, None) for name in values}
-    os.environ.update({name: value for name, value in values.items() if value is not None})
+    before = {name: os.environ.get(name) for name in values}
+    _set_variables(values)
     try:
         yield
     finally:
-        for name, value in before.items():
+        _set_variables(before)
+
+
+def _set_variables(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
             os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        else:
+            os.environ[name] = value
 
 
 def _quiet() -> None:
@@ -96,31 +110,32 @@ def take_turns(sides: Sequence[Side], setting: Setting) -> dict[Side, "Result | 
         sides: the contestants.
         setting: has the number of turns, and of steps of each.
     """
-    pipes = {}
-    steps = {side: [] for side in sides}
-    failures = {}
+    pipes = {}  # of the sides that have not failed
+    steps: dict[Side, list[Step]] = {side: [] for side in sides}
+    results: dict[Side, Result | str] = {}
 
     def receive(side: Side) -> Any:
+        """Steps of a turn, or the End; None if the side has failed."""
         try:
-            got = pipes[side].recv()
+            message = pipes[side].recv()
         except EOFError:
-            got = "its process died"
-        if isinstance(got, str):
-            failures[side] = got
+            message = "its process died"
+        if isinstance(message, str):
+            results[side] = message
             del pipes[side]
-        return got
+            return None
+        return message
 
     for side in sides:
-        pipes[side] = _started(serve, side, setting, malloc=side.malloc)
+        pipes[side] = _start(serve, side, setting, malloc=side.malloc)
         receive(side)  # the warm-up
     for _ in range(setting.turns):
         for side in list(pipes):
             pipes[side].send(setting.steps)
-            if isinstance(got := receive(side), list):
-                steps[side] += got
-    results = {}
+            steps[side] += receive(side) or []
     for side in list(pipes):
         pipes[side].send(0)
-        if isinstance(got := receive(side), tuple):
-            results[side] = Result(steps[side], *got)
-    return {side: results.get(side) or failures[side] for side in sides}
+        end = receive(side)
+        if end is not None:
+            results[side] = Result(steps[side], end.peak, end.malloc)
+    return {side: results[side] for side in sides}

@@ -37,12 +37,22 @@ class Run(NamedTuple):
     @property
     def folder(self) -> Path:
         """``RUNS/GRID[/fold=K]/NAME/seed=N``."""
-        return Path(
-            self.runs,
-            self.grid.name,
-            *([] if self.fold is None else [f"fold={self.fold}"]),
-            self.cell.folder,
-        )
+        folder = self.runs / self.grid.name
+        if self.fold is not None:
+            folder = folder / f"fold={self.fold}"
+        return folder / self.cell.folder
+
+    def fit_words(self) -> list[str]:
+        """The command line after ``ltr``."""
+        words = ["fit"]
+        for file in self.grid.base:
+            words += ["--config", str(file)]
+        words += ["--seed_everything", str(self.cell.seed), *self.cell.words()]
+        if self.fold is not None:
+            words += ["--data.init_args.fold", str(self.fold)]
+        words += self.options
+        words += ["--trainer.default_root_dir", str(self.folder)]
+        return [*words, "--trainer.enable_progress_bar", "false"]
 
 
 def train(run: Run) -> Path:
@@ -52,40 +62,23 @@ def train(run: Run) -> Path:
         RuntimeError: with the last line of the output, if either fails.
     """
     folder = run.folder
-    if not (folder / "test.run").is_file():
-        torch.set_num_threads(1)
-        shutil.rmtree(
-            folder, ignore_errors=True
-        )  # the seconds of an interrupted run would be those of its last part
-        folder.mkdir(parents=True)
-        quiet = [
-            "--trainer.default_root_dir",
-            str(folder),
-            "--trainer.enable_progress_bar",
-            "false",
-        ]
-        which = [] if run.fold is None else ["--data.init_args.fold", str(run.fold)]
-        base = [word for file in run.grid.base for word in ("--config", str(file))]
-        words = [
-            *base,
-            "--seed_everything",
-            str(run.cell.seed),
-            *run.cell.words(),
-            *which,
-            *run.options,
-            *quiet,
-        ]
-        with (
-            open(folder / "output.txt", "w") as file,
-            contextlib.redirect_stdout(file),
-            contextlib.redirect_stderr(file),
-        ):
-            code = ltr(["fit", *words])
-            code = code or ltr(
-                ["test", "--config", str(folder / "config.yaml"), "--ckpt_path", "best"]
-            )
-        if code:
-            raise RuntimeError(f"{folder}: {(folder / 'output.txt').read_text().splitlines()[-1]}")
+    if (folder / "test.run").is_file():
+        return folder
+    torch.set_num_threads(1)
+    # An interrupted run begins anew: resumed, its seconds would be those of its last part.
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    output = folder / "output.txt"
+    with (
+        open(output, "w") as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+    ):
+        code = ltr(run.fit_words())
+        if not code:
+            code = ltr(["test", "--config", str(folder / "config.yaml"), "--ckpt_path", "best"])
+    if code:
+        raise RuntimeError(f"{folder}: {output.read_text().splitlines()[-1]}")
     return folder
 
 
@@ -101,6 +94,7 @@ def train_all(runs: Sequence[Run], jobs: int | None = None) -> None:
     context = get_context("forkserver")
     context.set_forkserver_preload(["ltr.cli", "ltr.datamodules", "ltr.module"])
     with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=context) as pool:
-        for number, future in enumerate(as_completed([pool.submit(train, run) for run in runs]), 1):
+        futures = [pool.submit(train, run) for run in runs]
+        for number, future in enumerate(as_completed(futures), start=1):
             print(f"{number}/{len(runs)} {future.result()}", end="\r", flush=True)
     print()

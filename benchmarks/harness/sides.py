@@ -80,7 +80,7 @@ class Result(NamedTuple):
         'kept/taken'.
         """
         kept = [step for step in self.steps if step.others <= OTHERS]
-        if 3 * len(kept) < len(self.steps):
+        if len(kept) < len(self.steps) / 3:
             return self.steps, f"all {len(self.steps)}, {len(kept)} undisturbed"
         return kept, f"{len(kept)}/{len(self.steps)}"
 
@@ -121,6 +121,7 @@ def fit(module: Any, data: Any, meter: Meter, setting: Setting, side: Side) -> N
 
 
 def train(
+    *,
     trainer: type,
     arguments: type,
     model: Any,
@@ -160,15 +161,15 @@ def train(
         report_to="none",
         disable_tqdm=True,
     )
-    chosen = trainer(
+    peer = trainer(
         model=model,
         args=settings,
         train_dataset=load_from_disk(str(rows)),
         loss=loss,
         callbacks=[EndsOfSteps()],
     )
-    chosen.remove_callback(PrinterCallback)
-    chosen.train()
+    peer.remove_callback(PrinterCallback)
+    peer.train()
 
 
 def load_options(setting: Setting, side: Side) -> dict[str, Any]:
@@ -177,14 +178,13 @@ def load_options(setting: Setting, side: Side) -> dict[str, Any]:
     """
     if not side.tuned:
         return {"device": setting.device}
-    names = [
-        name
-        for name in AutoConfig.from_pretrained(setting.backbone).to_dict()
-        if "att" in name and "dropout" in name
-    ]
+    no_dropout = {}
+    for name in AutoConfig.from_pretrained(setting.backbone).to_dict():
+        if "att" in name and "dropout" in name:  # each architecture has its own name for it
+            no_dropout[name] = 0.0
     return {
         "device": setting.device,
-        "config_kwargs": dict.fromkeys(names, 0.0),
+        "config_kwargs": no_dropout,
         "model_kwargs": {"attn_implementation": fastest_attention(setting, side)},
     }
 
@@ -207,10 +207,14 @@ def check_lengths(model: Any, texts: list, lengths: Iterable[int]) -> None:
     assert theirs == list(lengths), "the sides read different texts"
 
 
-def tokenising(*stores: TokenStore) -> str:
+def tokenising_line(*stores: TokenStore) -> str:
     """A line with the time that it took to build some stores."""
-    counts = [json.loads((store.folder / "manifest.json").read_text()) for store in stores]
-    tokens, seconds = (sum(count[name] for count in counts) for name in ("tokens", "seconds"))
+    tokens = 0
+    seconds = 0.0
+    for store in stores:
+        manifest = json.loads((store.folder / "manifest.json").read_text())
+        tokens += manifest["tokens"]
+        seconds += manifest["seconds"]
     return f"ltr tokenised the texts once, {tokens:,} tokens in {seconds:.1f} s"
 
 
@@ -218,20 +222,25 @@ def matmul_peak(device: str, precision: str) -> float:
     """Floating-point operations per second of large matmuls: the best of several runs, with all
     threads.
     """
-    n, repeats = (8192, 10) if device == "cuda" else (1024, 4)
+    n = 1024
+    repeats = 4
+    if device == "cuda":
+        n = 8192
+        repeats = 10
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     a, b = torch.randn(2, n, n, device=device).to(dtype)
     out = a @ b
     best = float("inf")
     for _ in range(8):
-        start = _synchronised(device)
+        start = _time_when_done(device)
         for _ in range(repeats):
             torch.matmul(a, b, out=out)
-        best = min(best, _synchronised(device) - start)
+        best = min(best, _time_when_done(device) - start)
     return repeats * 2 * n**3 / best
 
 
-def _synchronised(device: str) -> float:
+def _time_when_done(device: str) -> float:
+    """Seconds on the clock, when the GPU has done all that it was given."""
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -24,7 +24,8 @@ class InOrder(Sampler):
         return self.n // self.size
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter([list(range(at, at + self.size)) for at in range(0, self.n, self.size)])
+        for begin in range(0, self.n, self.size):
+            yield list(range(begin, begin + self.size))
 
     def set_epoch(self, epoch: int) -> None:
         """They are the same in each."""
@@ -43,7 +44,7 @@ def quiet_trainer(**options: int) -> Trainer:
     )
 
 
-def arguments(
+def training_arguments(
     folder: Path, batch: int, lr: float, warm_up: float, decay: float, seed: int
 ) -> dict[str, Any]:
     """Of a trainer of sentence-transformers: one epoch over batches as they stand, with its AdamW

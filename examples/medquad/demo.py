@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +36,16 @@ DEPTH = 20
 CONFIG = "experiments/cross_encoder/medquad.yaml"
 RUN = Path("runs/demo/medquad/seed=0")
 
+console = Console()
+
+
+class Row(NamedTuple):
+    """A ranker of the table."""
+
+    name: str
+    values: list[float]  # of MEASURES
+    seconds: float  # of ranking the test split
+
 
 def measure(collection: Collection, ranked: QueryLists) -> list[float]:
     """Mean of every measure over the test split."""
@@ -42,12 +53,27 @@ def measure(collection: Collection, ranked: QueryLists) -> list[float]:
     metrics = [RankingMetric(name) for name in MEASURES]
     for query_row in judged.query_rows:
         doc_rows, scores = ranked.of(query_row)
-        one = judged.labelled(query_row, np.asarray(doc_rows))
-        parts = (scores, one.labels, np.ones(len(scores), dtype=bool), doc_rows, one.ideal)
-        lists = [torch.from_numpy(np.array(x)).unsqueeze(0) for x in parts]
+        labelled = judged.labelled(query_row, np.asarray(doc_rows))
+        mask = np.ones(len(scores), dtype=bool)
+        arrays = (scores, labelled.labels, mask, doc_rows, labelled.ideal)
+        lists = [torch.from_numpy(np.array(array)).unsqueeze(0) for array in arrays]
         for metric in metrics:
             metric.update(*lists)
     return [metric.compute().item() for metric in metrics]
+
+
+def bm25(collection: Collection) -> QueryLists:
+    """The pools: the first documents of each test query by BM25. It is searched now, so that it can
+    be timed, not taken from an earlier demo: in a cache of its own.
+    """
+    query_rows = collection.judgements("test").query_rows
+    cache = os.environ.get("LTR_CACHE", "")
+    with tempfile.TemporaryDirectory() as fresh:
+        os.environ["LTR_CACHE"] = fresh
+        lists = bm25_lists(collection, query_rows, DEPTH)
+        pools = QueryLists(*map(np.array, lists))  # copied: the files of the cache go
+        os.environ["LTR_CACHE"] = cache
+    return pools
 
 
 def bi_encoder(collection: Collection, pools: QueryLists) -> QueryLists:
@@ -56,7 +82,7 @@ def bi_encoder(collection: Collection, pools: QueryLists) -> QueryLists:
     return pools._replace(values=scores_of(untrained, collection.queries, collection.corpus, pools))
 
 
-def ranker(collection: Collection, run: Path) -> QueryLists:
+def ranked_lists(collection: Collection, run: Path) -> QueryLists:
     """The test run that the trained ranker has written."""
     return lists_of_lines(run, "line", collection.queries, collection.corpus, read_run(run))
 
@@ -67,14 +93,11 @@ def ltr(*arguments: str) -> None:
     process = subprocess.Popen([sys.executable, "-m", "ltr", *arguments])
     try:
         code = process.wait()
-    except KeyboardInterrupt:  # it has got the signal too, and saves what it has
+    except KeyboardInterrupt:  # the command has got the signal too, and saves what it has
         process.wait()
         sys.exit(130)
     if code:
         sys.exit(code)
-
-
-console = Console()
 
 
 def main() -> None:
@@ -84,46 +107,43 @@ def main() -> None:
     if RUN.exists():
         console.print(f"Removing the last demo's run folder {RUN}")
         shutil.rmtree(RUN)
+    collection = open_collection(DATA)
     rows = []
 
-    collection = open_collection(DATA)
-    with (
-        tempfile.TemporaryDirectory() as fresh
-    ):  # so that BM25 is searched now, and timed, not taken from an earlier demo
-        os.environ["LTR_CACHE"], cache = fresh, os.environ.get("LTR_CACHE", "")
-        begin = time.perf_counter()
-        pools = QueryLists(
-            *map(np.array, bm25_lists(collection, collection.judgements("test").query_rows, DEPTH))
-        )
-        rows.append(("BM25", measure(collection, pools), time.perf_counter() - begin))
-        os.environ["LTR_CACHE"] = cache
     begin = time.perf_counter()
-    ranked = bi_encoder(collection, pools)
-    rows.append(("bi-encoder, untrained", measure(collection, ranked), time.perf_counter() - begin))
+    pools = bm25(collection)
+    values = measure(collection, pools)
+    rows.append(Row("BM25", values, time.perf_counter() - begin))
+
+    begin = time.perf_counter()
+    values = measure(collection, bi_encoder(collection, pools))
+    rows.append(Row("bi-encoder, untrained", values, time.perf_counter() - begin))
+
     begin = time.perf_counter()
     ltr("fit", "--config", CONFIG, "--trainer.default_root_dir", str(RUN))
-    fitted = time.perf_counter() - begin
+    training = time.perf_counter() - begin
     ltr("test", str(RUN))
-    seconds = json.loads((RUN / "metrics.json").read_text())["test"]["seconds"]
-    rows.append(
-        ("PairWiseBertRanker", measure(collection, ranker(collection, RUN / "test.run")), seconds)
-    )
+    values = measure(collection, ranked_lists(collection, RUN / "test.run"))
+    test = json.loads((RUN / "metrics.json").read_text())["test"]
+    rows.append(Row("PairWiseBertRanker", values, test["seconds"]))
     total = time.perf_counter() - start
 
     n_queries = len(collection.judgements("test").query_rows)
     table = Table(
-        title=f"examples/medquad, test split: {n_queries} queries, BM25's top {DEPTH} re-ranked, seed 0"
+        title=f"examples/medquad, test split: {n_queries} queries, "
+        f"BM25's top {DEPTH} re-ranked, seed 0"
     )
     table.add_column("ranker")
     for name in [*MEASURES, "seconds"]:
         table.add_column(name, justify="right")
-    for name, values, seconds in rows:
-        table.add_row(name, *(f"{value:.4f}" for value in values), f"{seconds:.0f}")
+    for row in rows:
+        table.add_row(row.name, *(f"{value:.4f}" for value in row.values), f"{row.seconds:.0f}")
     console.print("\n", table)
     for name in MEASURES:
         console.print(f"{name}: {RankingMetric(name).convention}", highlight=False)
     console.print(
-        f"seconds: ranking the test split; training took {fitted:.0f} s, the whole demo {total:.0f} s",
+        "seconds: ranking the test split; "
+        f"training took {training:.0f} s, the whole demo {total:.0f} s",
         highlight=False,
     )
     console.print(
@@ -131,7 +151,8 @@ def main() -> None:
         highlight=False,
     )
     console.print(
-        f"Try next: .venv/bin/ltr fit --config {CONFIG} --seed_everything 1 --model.ranker.encoder.pooling cls",
+        f"Try next: .venv/bin/ltr fit --config {CONFIG} --seed_everything 1 "
+        "--model.ranker.encoder.pooling cls",
         highlight=False,
     )
 

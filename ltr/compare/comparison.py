@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ltr.compare.runs import Experiment, check_alike
+from ltr.compare.runs import Experiment, Run, check_alike
 from ltr.compare.statistics import Estimate, estimate, gaps, holm, randomisation_p
 from ltr.errors import InputError
 
@@ -23,7 +23,7 @@ class Row:
         start: mean on dev before training, None where no run measured it.
         ceiling: the best value that a ranker of its candidates could reach; None where there is no
             limit or it is not known.
-        seconds: of training, the mean over the seeds; None where no run says it.
+        seconds: of training, the mean over the seeds that say it; None where none does.
     """
 
     experiment: Experiment
@@ -93,7 +93,7 @@ class Compared:
 
 
 def compare(
-    made: Sequence[Experiment],
+    experiments: Sequence[Experiment],
     metrics: Sequence[str] = (),
     pairs: Sequence[tuple[str, str]] | None = None,
     alpha: float = 0.05,
@@ -102,8 +102,8 @@ def compare(
     family.
 
     Args:
-        made: the experiments.
-        metrics: none: the first one of the first run.
+        experiments: the experiments.
+        metrics: by default the first one that the first run was measured by.
         pairs: names of an experiment and of its baseline; None: each with the first one
             (:func:`against`).
         alpha: the level of the whole family.
@@ -113,61 +113,98 @@ def compare(
     """
     if not 0 < alpha < 1:
         raise InputError(f"alpha must be above 0 and below 1, got {alpha}", option="alpha")
-    asked = list(dict.fromkeys(metrics)) or list(made[0].runs[0].test.get("conventions", {}))[:1]
-    if not asked:
-        raise InputError(f"{made[0].runs[0].folder} was measured by no metric; test it again")
-    pairs = against([one.name for one in made]) if pairs is None else pairs
-    level = alpha / max(1, len(pairs) * len(asked))  # of the smallest p of the family
-    found = [_by_metric(made, metric, pairs, level) for metric in asked]
-    corrected = iter(holm([one.p for by_metric in found for one in by_metric.comparisons]))
-    return [
-        replace(
-            one,
-            comparisons=[_judged(each, next(corrected), alpha, one) for each in one.comparisons],
-        )
-        for one in found
-    ]
+    metrics = list(dict.fromkeys(metrics)) or [_first_metric(experiments[0].runs[0])]
+    if pairs is None:
+        pairs = against([experiment.name for experiment in experiments])
+    n_comparisons = max(1, len(pairs) * len(metrics))
+    results = []
+    for metric in metrics:
+        # Holm holds the smallest p of the family against this level; no test has a stricter one.
+        results.append(_compare_by(metric, experiments, pairs, level=alpha / n_comparisons))
+
+    p_values = []
+    for result in results:
+        p_values += [comparison.p for comparison in result.comparisons]
+    corrected = holm(p_values)
+
+    judged = []
+    for result in results:
+        n = len(result.comparisons)
+        comparisons = []
+        for comparison, p in zip(result.comparisons, corrected[:n], strict=True):
+            verdict = _verdict(comparison, p <= alpha, result.lower_is_better)
+            comparisons.append(replace(comparison, corrected=p, verdict=verdict))
+        judged.append(replace(result, comparisons=comparisons))
+        corrected = corrected[n:]  # those of the metrics that follow
+    return judged
 
 
 def against(names: Sequence[str], baselines: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Each experiment with each baseline, no two of them twice; an InputError if a baseline is none
-    of them.
+    """Each experiment with each baseline (by default the first experiment), no two of them twice;
+    an InputError if a baseline is none of them.
     """
+    bases = [_full_name(baseline, names) for baseline in baselines] or [names[0]]
     pairs: list[tuple[str, str]] = []
-    for base in dict.fromkeys(_named(name, names) for name in baselines) or [names[0]]:
-        pairs += [(name, base) for name in names if name != base and (base, name) not in pairs]
+    for base in dict.fromkeys(bases):
+        for name in names:
+            if name != base and (base, name) not in pairs:
+                pairs.append((name, base))
     return pairs
 
 
-def _by_metric(
-    made: Sequence[Experiment], metric: str, pairs: Sequence[tuple[str, str]], level: float
+def _first_metric(run: Run) -> str:
+    conventions = run.test.get("conventions", {})
+    if not conventions:
+        raise InputError(f"{run.folder} was measured by no metric; test it again")
+    return next(iter(conventions))
+
+
+def _compare_by(
+    metric: str,
+    experiments: Sequence[Experiment],
+    pairs: Sequence[tuple[str, str]],
+    level: float,
 ) -> Compared:
-    notes = check_alike(made, metric)
-    first = made[0].runs[0]
-    n_seeds = [len(one.runs) for one in made]
-    if 1 < min(n_seeds) < 3 < max(n_seeds):
-        text = f"{min(n_seeds)} and {max(n_seeds)} seeds are compared: false differences are then likelier than the level says"
-        notes = [*notes, f"{text}; train as many of each"]
-    queries = [
-        q
-        for q in first.values[metric]
-        if all(math.isfinite(run.values[metric][q]) for one in made for run in one.runs)
-    ]
+    """The comparisons by one metric, without what needs the whole family: verdicts and corrected
+    p values.
+    """
+    notes = check_alike(experiments, metric)
+    fewest = min(len(experiment.runs) for experiment in experiments)
+    most = max(len(experiment.runs) for experiment in experiments)
+    # Of two seeds against many the test says too often that they differ, see
+    # experiments/significance.py.
+    if fewest == 2 and most > 3:
+        notes.append(
+            f"{fewest} and {most} seeds are compared: false differences are then likelier than the level says; train as many of each"
+        )
+    queries = _queries_with_values(experiments, metric)
     if len(queries) < 2:
         raise InputError(f"two queries or more must have a {metric}, got {len(queries)}")
-    values = {one.name: one.values(metric, queries) for one in made}
-    lower_is_better = metric in first.test.get("lower_is_better", ())
+    values = {experiment.name: experiment.values(metric, queries) for experiment in experiments}
+    test = experiments[0].runs[0].test
+    lower_is_better = metric in test.get("lower_is_better", ())
+    rows = [_row(experiment, metric, values[experiment.name]) for experiment in experiments]
+    comparisons = []
+    for name, base in pairs:
+        comparisons.append(_comparison(name, base, values, level, lower_is_better))
     return Compared(
         metric=metric,
-        convention=first.test["conventions"][metric],
+        convention=test["conventions"][metric],
         n_queries=len(queries),
-        rows=[_row(one, metric, values[one.name]) for one in made],
-        comparisons=[
-            _comparison(name, base, values, level, lower_is_better) for name, base in pairs
-        ],
+        rows=rows,
+        comparisons=comparisons,
         lower_is_better=lower_is_better,
         notes=notes,
     )
+
+
+def _queries_with_values(experiments: Sequence[Experiment], metric: str) -> list[str]:
+    """The queries that have a value in every run."""
+    queries = list(experiments[0].runs[0].values[metric])
+    has_values = np.ones(len(queries), dtype=bool)
+    for experiment in experiments:
+        has_values &= np.isfinite(experiment.values(metric, queries)).all(axis=0)
+    return [query for query, has_value in zip(queries, has_values, strict=True) if has_value]
 
 
 def _comparison(
@@ -175,10 +212,10 @@ def _comparison(
 ) -> Comparison:
     difference = estimate(values[name], values[base])
     by_query = gaps(values[name], values[base])
-    gains = -by_query if lower_is_better else by_query
-    has_seeds = min(len(values[name]), len(values[base])) > 1
-    p_models = randomisation_p(by_query)
+    gains = -by_query if lower_is_better else by_query  # above 0 is better, whatever the metric
     deviation = float(gains.std(ddof=1))
+    p_models = randomisation_p(by_query)
+    has_seeds = min(len(values[name]), len(values[base])) > 1
     return Comparison(
         name=name,
         baseline=base,
@@ -194,44 +231,62 @@ def _comparison(
     )
 
 
-def _judged(one: Comparison, corrected: float, alpha: float, of: Compared) -> Comparison:
-    gain = -one.difference.mean if of.lower_is_better else one.difference.mean
-    if one.wins == one.losses == 0:
+def _verdict(comparison: Comparison, is_shown: bool, lower_is_better: bool) -> str:
+    """What a comparison says, in words."""
+    gain = comparison.difference.mean
+    if lower_is_better:
+        gain = -gain
+    if comparison.wins == comparison.losses == 0:
         verdict = "equal"
-    elif corrected <= alpha:
-        verdict = "better" if gain > 0 else "worse"
+    elif not is_shown:
+        verdict = f"not shown (this data could show a difference of {comparison.detectable:.3f})"
+    elif gain > 0:
+        verdict = "better"
     else:
-        verdict = f"not shown (this data could show a difference of {one.detectable:.3f})"
-    if not one.has_seeds:
+        verdict = "worse"
+    if not comparison.has_seeds:
         verdict += "; one seed: of these models alone"
-    return replace(one, corrected=corrected, verdict=verdict)
+    return verdict
 
 
-def _row(one: Experiment, metric: str, values: np.ndarray) -> Row:
-    starts = one.starts(metric)
-    ceilings = {run.test.get("ceiling", {}).get(metric) for run in one.runs}
-    ceiling = next(iter(ceilings)) if len(ceilings) == 1 else None
-    seconds = [
-        run.metrics["fit"]["seconds"] for run in one.runs if "seconds" in run.metrics.get("fit", {})
-    ]
+def _row(experiment: Experiment, metric: str, values: np.ndarray) -> Row:
+    deviation = None
+    if len(experiment.runs) > 1:
+        deviation = statistics.stdev(values.mean(axis=1).tolist())
     return Row(
-        experiment=one,
+        experiment=experiment,
         mean=estimate(values),
-        deviation=statistics.stdev(values.mean(axis=1).tolist()) if len(values) > 1 else None,
-        start=statistics.mean(starts) if starts else None,
-        ceiling=ceiling if ceiling is not None and ceiling < 1 else None,
-        seconds=statistics.mean(seconds) if seconds else None,
+        deviation=deviation,
+        start=_mean_or_none(experiment.starts(metric)),
+        ceiling=_ceiling(experiment, metric),
+        seconds=_mean_or_none(experiment.training_seconds()),
     )
 
 
-def _named(name: str, known: Sequence[str]) -> str:
-    """The experiment that is meant: by its name, or by the end of its path."""
-    found = [one for one in known if one == name] or [
-        one for one in known if f"/{one}".endswith(f"/{name.strip('/')}")
-    ]
-    found = found or [one for one in known if f"/{name.strip('/')}".endswith(f"/{one}")]
-    if len(found) != 1:
+def _ceiling(experiment: Experiment, metric: str) -> float | None:
+    """What all runs of an experiment say; None if they differ, or if it is 1, which is no limit."""
+    ceilings = {run.test.get("ceiling", {}).get(metric) for run in experiment.runs}
+    if len(ceilings) > 1:
+        return None
+    ceiling = ceilings.pop()
+    return ceiling if ceiling is not None and ceiling < 1 else None
+
+
+def _mean_or_none(numbers: Sequence[float]) -> float | None:
+    return statistics.mean(numbers) if numbers else None
+
+
+def _full_name(name: str, known: Sequence[str]) -> str:
+    """The experiment that is meant: by its name, by the end of its name, or by a longer path to
+    it.
+    """
+    path = f"/{name.strip('/')}"
+    exact = [other for other in known if other == name]
+    longer = [other for other in known if f"/{other}".endswith(path)]  # b names a/b
+    shorter = [other for other in known if path.endswith(f"/{other}")]  # runs/a/b names a/b
+    matches = exact or longer or shorter
+    if len(matches) != 1:
         raise InputError(
             f"the baseline must be one of {', '.join(known)}, got {name!r}", option="baseline"
         )
-    return found[0]
+    return matches[0]

@@ -50,48 +50,35 @@ class Ranking:
 
     @cached_property
     def documents(self) -> dict[str, list[tuple[str, float]]]:
-        """Ids and scores by query, best first."""
-        found: dict[str, list[tuple[str, float]]] = {}
+        """Ids and scores by query, best first; of equal scores the larger id, as in trec_eval."""
+        documents: dict[str, list[tuple[str, float]]] = {}
         for _, line in read_run(RunFolder(self.run.folder).ranking):
-            found.setdefault(line.query, []).append((line.doc, line.score))
-        return {
-            query: sorted(docs, key=lambda one: (one[1], one[0]), reverse=True)
-            for query, docs in found.items()
-        }
+            documents.setdefault(line.query, []).append((line.doc, line.score))
+        for of_query in documents.values():
+            of_query.sort(key=lambda document: (document[1], document[0]), reverse=True)
+        return documents
 
     def top(self, query: str, n: int, letters: int = 300) -> list[TopDocument]:
         """The first n documents of a query."""
-        found = []
-        texts = self.collection.corpus
-        judged = dict(
-            zip(
-                *(
-                    part.tolist()
-                    for part in self._judged.of(row_of(self.collection.queries, query))
-                ),
-                strict=True,
-            )
-        )
+        doc_rows, grades = self._judged.of(row_of(self.collection.queries, query))
+        grade_of = dict(zip(doc_rows.tolist(), grades.tolist(), strict=True))
+        corpus = self.collection.corpus
+        top = []
         for doc, score in self.documents.get(query, [])[:n]:
-            found.append(
-                TopDocument(
-                    doc, score, judged.get(row_of(texts, doc)), text_of(texts, doc, letters)
-                )
-            )
-        return found
+            grade = grade_of.get(row_of(corpus, doc))
+            top.append(TopDocument(doc, score, grade, text_of(corpus, doc, letters)))
+        return top
 
     def precision(self, depth: int) -> np.ndarray:
         """``[depth]``: at each rank the share of relevant documents so far, the mean over the
         queries.
         """
         relevant = np.zeros((len(self.documents), depth))
-        for row, (query, docs) in enumerate(self.documents.items()):
-            rows = np.array(
-                [row_of(self.collection.corpus, doc) for doc, _ in docs[:depth]], dtype=np.int64
-            )
-            relevant[row, : len(rows)] = (
-                grades_of(rows, *self._judged.of(row_of(self.collection.queries, query))) > 0
-            )
+        for row, (query, documents) in enumerate(self.documents.items()):
+            doc_rows = [row_of(self.collection.corpus, doc) for doc, _ in documents[:depth]]
+            ranked = np.array(doc_rows, dtype=np.int64)
+            judged, grades = self._judged.of(row_of(self.collection.queries, query))
+            relevant[row, : len(ranked)] = grades_of(ranked, judged, grades) > 0
         return (relevant.cumsum(axis=1) / np.arange(1, depth + 1)).mean(axis=0)
 
 
@@ -117,18 +104,21 @@ def collection_of(run: Run) -> Collection | None:
     path = run.config.get("data", {}).get("init_args", {}).get("path")
     if path is None or run.config["data"]["class_path"].endswith("FeatureDataModule"):
         return None
-    here = Path(run.metrics.get("directory", "."), path)
+    # The path is relative to where the run was started; it may also name a data set elsewhere.
+    from_start = Path(run.metrics.get("directory", "."), path)
     try:
-        found = open_collection(str(here) if here.exists() else path)
+        collection = open_collection(str(from_start) if from_start.exists() else path)
     except (InputError, OSError) as error:
         log.warning("documents are not shown: %s", error)
         return None
-    content = {"queries": found.queries.key, "documents": found.corpus.key}
-    if any(run.test["evaluated"].get(name) != key for name, key in content.items()):
-        log.warning(
-            "documents are not shown: the texts in %s have changed since %s was tested",
-            path,
-            run.folder,
-        )
-        return None
-    return found
+    evaluated = run.test["evaluated"]
+    has_same_queries = evaluated.get("queries") == collection.queries.key
+    has_same_documents = evaluated.get("documents") == collection.corpus.key
+    if has_same_queries and has_same_documents:
+        return collection
+    log.warning(
+        "documents are not shown: the texts in %s have changed since %s was tested",
+        path,
+        run.folder,
+    )
+    return None

@@ -15,9 +15,10 @@ from ltr.compare.runs import Experiment
 # Okabe and Ito's colours that can be seen on white and on black.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
 DASHES = ("-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1.2, 1.2)))
-# stand for the colours of the page
+# Placeholders: _svg puts the colours of the page, which are light or dark, in their place.
 INK = "#010203"
 FAINT = "#040506"
+INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 10,
@@ -26,23 +27,26 @@ STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a name may hold $
     "axes.spines.top": False,
     "axes.spines.right": False,
-    **dict.fromkeys(
-        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
-    ),
+    **dict.fromkeys(INKED, INK),
 }
 
+Points = list[tuple[int, float]]  # of a line, by x
 
-def over_training(made: Sequence[Experiment], metric: str) -> str | None:
+
+def over_training(experiments: Sequence[Experiment], metric: str) -> str | None:
     """The metric on dev by step, with that before training at 0: a line for each seed. None where
     nothing was validated.
     """
-    curves = {
-        one.name: [curve for run in one.runs if (curve := _curve(run.metrics, metric))]
-        for one in made
-    }
-    return (
-        _lines(curves, xlabel="step", ylabel=f"{metric} on dev") if any(curves.values()) else None
-    )
+    curves: dict[str, list[Points]] = {}
+    for experiment in experiments:
+        curves[experiment.name] = []
+        for run in experiment.runs:
+            curve = _curve(run.metrics, metric)
+            if curve:
+                curves[experiment.name].append(curve)
+    if not any(curves.values()):
+        return None
+    return _lines(curves, xlabel="step", ylabel=f"{metric} on dev")
 
 
 def differences(by_query: np.ndarray, metric: str, name: str, baseline: str) -> str:
@@ -51,17 +55,21 @@ def differences(by_query: np.ndarray, metric: str, name: str, baseline: str) -> 
     """
 
     def draw(axes: Axes) -> None:
-        values = np.sort(by_query)[::-1]
+        heights = np.sort(by_query)[::-1]
+        # Each height is drawn from its place to the next one: the last needs a place to end at.
+        heights = np.append(heights, heights[-1:])
         axes.fill_between(
-            np.arange(len(values) + 1),
-            np.append(values, values[-1:]),
+            np.arange(len(heights)),
+            heights,
             step="post",
             color=COLOURS[0],
             lw=0,
         )
         axes.axhline(0, color=FAINT, lw=0.8)
         axes.set(
-            xlabel="queries, sorted", ylabel=f"{metric}: {name} − {baseline}", xlim=(0, len(values))
+            xlabel="queries, sorted",
+            ylabel=f"{metric}: {name} − {baseline}",
+            xlim=(0, len(by_query)),
         )
 
     return _svg(draw)
@@ -69,17 +77,26 @@ def differences(by_query: np.ndarray, metric: str, name: str, baseline: str) -> 
 
 def precision(by_rank: Mapping[str, np.ndarray]) -> str:
     """The precision at each rank, by experiment."""
-    lines = {name: [[*enumerate(values.tolist(), start=1)]] for name, values in by_rank.items()}
-    ticks = [1, *range(5, len(next(iter(by_rank.values()))) + 1, 5)]
+    lines = {}
+    for name, values in by_rank.items():
+        points = list(enumerate(values.tolist(), start=1))
+        lines[name] = [points]
+    n_ranks = len(next(iter(by_rank.values())))
+    ticks = [1, *range(5, n_ranks + 1, 5)]
     return _lines(lines, xlabel="rank", ylabel="precision", ylim=(0, None), xticks=ticks)
 
 
-def _curve(metrics: Mapping[str, Any], metric: str) -> list[tuple[int, float]]:
-    rows = [{"step": 0} | metrics.get("start", {}), *metrics.get("validations", [])]
-    return [(row["step"], row[metric]) for row in rows if row.get(metric) is not None]
+def _curve(metrics: Mapping[str, Any], metric: str) -> Points:
+    """Steps and values on dev; step 0 is the measurement before training."""
+    start = {"step": 0} | metrics.get("start", {})
+    points = []
+    for row in [start, *metrics.get("validations", [])]:
+        if row.get(metric) is not None:
+            points.append((row["step"], row[metric]))
+    return points
 
 
-def _lines(by_name: Mapping[str, Sequence[Sequence[tuple[int, float]]]], **of_axes: Any) -> str:
+def _lines(by_name: Mapping[str, Sequence[Points]], **of_axes: Any) -> str:
     """Lines through points, those of one name in one style."""
 
     def draw(axes: Axes) -> None:
@@ -88,15 +105,11 @@ def _lines(by_name: Mapping[str, Sequence[Sequence[tuple[int, float]]]], **of_ax
                 "color": COLOURS[number % len(COLOURS)],
                 "ls": DASHES[number // len(COLOURS) % len(DASHES)],
             }
-            for nth, line in enumerate(lines):
-                axes.plot(
-                    *zip(*line, strict=True),
-                    marker="o",
-                    ms=3,
-                    lw=1.2,
-                    label=None if nth else name,
-                    **style,
-                )
+            label: str | None = name
+            for points in lines:
+                x, y = zip(*points, strict=True)
+                axes.plot(x, y, marker="o", ms=3, lw=1.2, label=label, **style)
+                label = None  # the legend has each name once
         axes.set(**of_axes)
         axes.legend(frameon=False, fontsize=9)
 
@@ -104,19 +117,21 @@ def _lines(by_name: Mapping[str, Sequence[Sequence[tuple[int, float]]]], **of_ax
 
 
 def _svg(draw: Callable[[Axes], None]) -> str:
+    """What is drawn, as an element to stand within a page."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(6.2, 3.4), layout="constrained")
-        out = io.StringIO()
         figure.patch.set_alpha(0)
         axes = figure.subplots()
         axes.patch.set_alpha(0)
         axes.grid(color=FAINT, lw=0.4, alpha=0.4)
         draw(axes)
+        out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
-    text = text[text.index("<svg") :].replace(INK, "currentColor").replace(FAINT, "var(--faint)")
-    # The page says how wide it is; a title of an own and no references to elsewhere.
+    text = text[text.index("<svg") :]  # without the XML declaration, which only a file has
+    text = text.replace(INK, "currentColor").replace(FAINT, "var(--faint)")
+    # matplotlib's metadata name addresses elsewhere, and a page asks for nothing from there.
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    return re.sub(
-        r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", text.replace("\n", " "), count=1
-    )
+    text = text.replace("\n", " ")
+    # The page says how wide a figure is.
+    return re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", text, count=1)

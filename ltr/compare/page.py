@@ -11,17 +11,24 @@ from markupsafe import Markup
 
 from ltr import __version__
 from ltr.compare import figures
-from ltr.compare.comparison import Compared, Comparison
+from ltr.compare.comparison import Compared
 from ltr.compare.documents import Ranking, TopDocument, collection_of, text_of
 from ltr.compare.runs import Experiment
 from ltr.compare.statistics import gaps
 from ltr.compare.tables import Table
 from ltr.run.folder import RunFolder
 
-# shown of a comparison, of a query, of the precision
-QUERIES = 10
-DOCUMENTS = 5
-RANKS = 20
+QUERIES = 10  # shown of a comparison
+DOCUMENTS = 5  # shown of a query
+RANKS = 20  # of the figure of the precision
+LETTERS = 300  # shown of the text of a query
+
+
+class Drawing(NamedTuple):
+    """A figure of the page."""
+
+    caption: str
+    svg: Markup
 
 
 class Side(NamedTuple):
@@ -34,7 +41,14 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """A query on which two experiments differ."""
+    """A query on which two experiments differ.
+
+    Attributes:
+        text: its id and text.
+        difference: of the metric, the experiment minus the baseline.
+        gain: the difference, above 0 where the experiment is better.
+        sides: the experiment and the baseline.
+    """
 
     text: str
     difference: float
@@ -42,9 +56,16 @@ class Query:
     sides: list[Side]
 
 
+class DifferingQueries(NamedTuple):
+    """The queries on which an experiment and a baseline differ most, under their title."""
+
+    title: str
+    queries: list[Query]
+
+
 def page(
-    made: Sequence[Experiment],
-    found: Sequence[Compared],
+    experiments: Sequence[Experiment],
+    results: Sequence[Compared],
     tables: Sequence[Table],
     notes: Sequence[str],
 ) -> str:
@@ -54,95 +75,95 @@ def page(
 
     It is one file, and asks for nothing from elsewhere. All texts are escaped.
     """
-    rankings = _rankings(made)
-    by_name = {one.name: one for one in made}
-    drawn = []
-    parts = []
-    for one in found:
-        curve = figures.over_training(made, one.metric)
+    experiment_of = {experiment.name: experiment for experiment in experiments}
+    rankings = _rankings(experiments)
+    drawings = []
+    differing = []
+    for result in results:
+        metric = result.metric
+        curve = figures.over_training(experiments, metric)
         if curve is not None:
-            drawn.append(
-                (
-                    f"{one.metric} on dev over training, by seed; step 0 is before training",
-                    Markup(curve),
-                )
-            )
-        for each in one.comparisons:
-            queries, by_query = _by_query(by_name[each.name], by_name[each.baseline], one.metric)
-            caption = (
-                f"{one.metric} by query: {each.name} minus {each.baseline}, means over the seeds"
-            )
-            drawn.append(
-                (
-                    caption,
-                    Markup(figures.differences(by_query, one.metric, each.name, each.baseline)),
-                )
-            )
+            caption = f"{metric} on dev over training, by seed; step 0 is before training"
+            drawings.append(Drawing(caption, Markup(curve)))
+        for comparison in result.comparisons:
+            name = comparison.name
+            base = comparison.baseline
+            by_query = _differences(experiment_of[name], experiment_of[base], metric)
+            caption = f"{metric} by query: {name} minus {base}, means over the seeds"
+            figure = figures.differences(np.array(list(by_query.values())), metric, name, base)
+            drawings.append(Drawing(caption, Markup(figure)))
             if rankings:
-                parts.append(_differing(each, one, queries, by_query, by_name, rankings))
+                title = f"Where {name} and {base} differ most in {metric}"
+                sides = [experiment_of[name], experiment_of[base]]
+                queries = _most_differing(by_query, result, sides, rankings)
+                differing.append(DifferingQueries(title, queries))
     if rankings:
         by_rank = {name: ranking.precision(RANKS) for name, ranking in rankings.items()}
-        drawn.append(
-            (
-                "Precision at each rank, first seed of each experiment",
-                Markup(figures.precision(by_rank)),
-            )
-        )
+        caption = "Precision at each rank, first seed of each experiment"
+        drawings.append(Drawing(caption, Markup(figures.precision(by_rank))))
     environment = Environment(
         loader=PackageLoader("ltr.compare", "."), autoescape=True, undefined=StrictUndefined
     )
+    metrics = ", ".join(result.metric for result in results)
     return environment.get_template("page.html").render(
-        title=f"{len(made)} experiments by {', '.join(one.metric for one in found)}",
+        title=f"{len(experiments)} experiments by {metrics}",
         made=f"ltr {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         tables=tables,
         notes=notes,
-        figures=drawn,
-        parts=parts,
+        drawings=drawings,
+        differing=differing,
     )
 
 
-def _rankings(made: Sequence[Experiment]) -> dict[str, Ranking]:
-    """The first run of each experiment; none where one lacks its run file, or the texts are gone."""
-    runs = {one.name: one.runs[0] for one in made}
-    collection = collection_of(next(iter(runs.values())))
-    if collection is None or not all(
-        RunFolder(run.folder).ranking.is_file() for run in runs.values()
-    ):
+def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
+    """What the first run of each experiment ranks, by experiment; empty where one lacks its run
+    file, or the texts are gone.
+    """
+    collection = collection_of(experiments[0].runs[0])
+    if collection is None:
         return {}
-    return {name: Ranking(run, collection) for name, run in runs.items()}
+    rankings = {}
+    for experiment in experiments:
+        run = experiment.runs[0]
+        if not RunFolder(run.folder).ranking.is_file():
+            return {}
+        rankings[experiment.name] = Ranking(run, collection)
+    return rankings
 
 
-def _by_query(one: Experiment, base: Experiment, metric: str) -> tuple[list[str], np.ndarray]:
-    """Queries that both have a value of, and the differences of their means over the seeds."""
-    queries = list(one.runs[0].values[metric])
-    by_query = gaps(one.values(metric, queries), base.values(metric, queries))
-    there = np.isfinite(by_query)
-    return [query for query, known in zip(queries, there, strict=True) if known], by_query[there]
+def _differences(experiment: Experiment, base: Experiment, metric: str) -> dict[str, float]:
+    """By query, the difference of the means over the seeds, where both have a value."""
+    queries = list(experiment.runs[0].values[metric])
+    by_query = gaps(experiment.values(metric, queries), base.values(metric, queries))
+    differences = {}
+    for query, difference in zip(queries, by_query.tolist(), strict=True):
+        if np.isfinite(difference):
+            differences[query] = difference
+    return differences
 
 
-def _differing(
-    one: Comparison,
-    of: Compared,
-    queries: list[str],
-    by_query: np.ndarray,
-    made: dict[str, Experiment],
+def _most_differing(
+    by_query: dict[str, float],
+    result: Compared,
+    experiments: Sequence[Experiment],
     rankings: dict[str, Ranking],
-) -> tuple[str, list[Query]]:
-    """The queries of a comparison that differ most, under their title."""
-    order = np.argsort(-abs(by_query), kind="stable")[:QUERIES]
-    sign = -1.0 if of.lower_is_better else 1.0
-    shown = []
-    for at in (int(place) for place in order if by_query[place] != 0):
-        query = queries[at]
-        difference = float(by_query[at])
-        sides = [
-            Side(
-                name,
-                float(made[name].values(of.metric, [query]).mean()),
-                rankings[name].top(query, DOCUMENTS),
-            )
-            for name in (one.name, one.baseline)
-        ]
-        text = text_of(rankings[one.name].collection.queries, query, letters=300)
-        shown.append(Query(f"{query}: {text}", difference, sign * difference, sides))
-    return f"Where {one.name} and {one.baseline} differ most in {of.metric}", shown
+) -> list[Query]:
+    """The queries on which an experiment and its baseline differ most, the largest difference
+    first.
+    """
+    largest_first = sorted(by_query, key=lambda query: -abs(by_query[query]))
+    most_differing = []
+    for query in largest_first[:QUERIES]:
+        difference = by_query[query]
+        if difference == 0:
+            break  # nor do those that follow differ
+        sides = []
+        for experiment in experiments:
+            value = float(experiment.values(result.metric, [query]).mean())
+            top = rankings[experiment.name].top(query, DOCUMENTS)
+            sides.append(Side(experiment.name, value, top))
+        texts = rankings[experiments[0].name].collection.queries
+        text = f"{query}: {text_of(texts, query, LETTERS)}"
+        gain = -difference if result.lower_is_better else difference
+        most_differing.append(Query(text, difference, gain, sides))
+    return most_differing

@@ -1,4 +1,6 @@
-"""Tested runs, read from their folders and matched: the seeds of an experiment, the queries of all."""
+"""Tested runs are read from their folders and matched: the seeds of an experiment, the queries of
+all.
+"""
 
 import csv
 import json
@@ -11,18 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from ltr.compare.wandb_runs import PREFIX, fetched
+from ltr.compare.wandb_runs import PREFIX, fetch_runs
 from ltr.errors import InputError
 from ltr.run.folder import RESULTS, RunFolder
 from ltr.run.identity import identity
 from ltr.run.yaml_files import read_yaml
 
-# What a resumed run may change, and the seeds of an experiment may not.
-MODEL = ("lr", "weight_decay", "warmup", "decay")
-DATA = ("batch_size", "groups", "evaluation.candidates", "evaluation.depth")
-TRAINER = ("max_epochs", "max_steps", "precision")
-# What two runs must share for their numbers to be compared, and what to call it.
-SHARED = {
+# By part of the configuration, the options that all seeds of an experiment share beside those of
+# ltr.run.identity: a resumed run may change them, and would be the same run; another seed may not.
+SEEDS_SHARE = {
+    "model": ("lr", "weight_decay", "warmup", "decay"),
+    "data": ("batch_size", "groups", "evaluation.candidates", "evaluation.depth"),
+    "trainer": ("max_epochs", "max_steps", "precision"),
+}
+# What two runs must have been tested on for their numbers to be compared: its name in metrics.json,
+# and in an error.
+SAME_DATA = {
     "judgements": "judgements",
     "queries": "texts of queries",
     "documents": "texts of documents",
@@ -50,19 +56,23 @@ class Run:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The options that make it what it is, without the seed."""
+        """The options that make it what it is, without the seed; empty without a configuration."""
+        if not self.config:
+            return {}
         try:
-            if not self.config:
-                return {}
             options = identity(self.config)
-            for part, names in (("model", MODEL), ("data", DATA), ("trainer", TRAINER)):
-                own = self.config[part]
-                if part == "data":
-                    own = own.get("init_args", {})
-                options |= {f"{part}.{name}": _option(own, name) for name in names}
+            parts = {
+                "model": self.config["model"],
+                "data": self.config["data"].get("init_args", {}),
+                "trainer": self.config["trainer"],
+            }
+            for part, names in SEEDS_SHARE.items():
+                for name in names:
+                    options[f"{part}.{name}"] = _option(parts[part], name)
         except (KeyError, AttributeError, TypeError):
-            text = f"{self.folder}/config.yaml must be the configuration of a run, and is not; restore it"
-            raise InputError(text) from None
+            raise InputError(
+                f"{self.folder}/config.yaml must be the configuration of a run, and is not; restore it"
+            ) from None
         del options["seed_everything"]
         return options
 
@@ -86,16 +96,37 @@ class Experiment:
 
     def values(self, metric: str, queries: Sequence[str]) -> np.ndarray:
         """``[S, Q]``."""
-        return np.array([[run.values[metric][query] for query in queries] for run in self.runs])
+        rows = []
+        for run in self.runs:
+            by_query = run.values[metric]
+            rows.append([by_query[query] for query in queries])
+        return np.array(rows)
 
     def means(self, metric: str) -> list[float]:
-        """Of each seed, as the run itself says."""
-        return [math.nan if run.test[metric] is None else run.test[metric] for run in self.runs]
+        """Of each seed, as the run itself says; NaN where no query had a value."""
+        means = []
+        for run in self.runs:
+            mean = run.test[metric]
+            means.append(math.nan if mean is None else mean)
+        return means
 
     def starts(self, metric: str) -> list[float]:
         """On dev before training, of the seeds that measured it."""
-        found = (run.metrics.get("start", {}).get(metric) for run in self.runs)
-        return [value for value in found if value is not None]
+        starts = []
+        for run in self.runs:
+            start = run.metrics.get("start", {}).get(metric)
+            if start is not None:
+                starts.append(start)
+        return starts
+
+    def training_seconds(self) -> list[float]:
+        """Of the seeds that say it."""
+        seconds = []
+        for run in self.runs:
+            fit = run.metrics.get("fit", {})
+            if "seconds" in fit:
+                seconds.append(fit["seconds"])
+        return seconds
 
 
 def experiments(paths: Iterable[str]) -> list[Experiment]:
@@ -109,26 +140,25 @@ def experiments(paths: Iterable[str]) -> list[Experiment]:
         InputError: if there is none, one was not tested or is damaged, or seeds of one folder have
             other options.
     """
-    given: dict[Path, Path] = {}  # by where they are: links and other spellings name the same run
-    for folder in (folder for path in paths for folder in _folders(path)):
-        given.setdefault(folder.resolve(), folder)
-    folders = list(given.values())
-    if not folders:
+    folder_of_place: dict[Path, Path] = {}  # a link or another spelling names the same place
+    for path in paths:
+        for folder in _folders(path):
+            folder_of_place.setdefault(folder.resolve(), folder)
+    if not folder_of_place:
         raise InputError(
             "there must be runs to compare, got none; name run folders, as in: ltr compare runs/a runs/b"
         )
-    names = _short(
-        [str(folder.parent if folder.name.startswith("seed=") else folder) for folder in folders]
-    )
-    groups: dict[str, list[Run]] = {}
+    folders = list(folder_of_place.values())
+    names = _short_names([_experiment_folder(folder) for folder in folders])
+    runs_of_name: dict[str, list[Run]] = {}
     for name, folder in zip(names, folders, strict=True):
-        groups.setdefault(name, []).append(read_run(folder))
-    made = [
-        Experiment(name, sorted(runs, key=lambda run: run.seed)) for name, runs in groups.items()
-    ]
-    for one in made:
-        _check_seeds(one)
-    return made
+        runs_of_name.setdefault(name, []).append(read_run(folder))
+    read = []
+    for name, runs in runs_of_name.items():
+        read.append(Experiment(name, sorted(runs, key=lambda run: run.seed)))
+    for experiment in read:
+        _check_seeds(experiment)
+    return read
 
 
 def read_run(folder: Path) -> Run:
@@ -148,20 +178,20 @@ def read_run(folder: Path) -> Run:
     config: dict[str, Any] = {}
     if files.config.is_file():
         config = read_yaml(files.config) or {}
-    named = folder.resolve().name.removeprefix("seed=")
-    seed = config.get("seed_everything", int(named) if named.isdecimal() else 0)
+    seed = config.get("seed_everything", _seed_in_name(folder.resolve()) or 0)
     return Run(folder, seed, config, metrics, _values(folder, metrics))
 
 
 def is_tested(folder: Path) -> bool:
     """Whether there is a run whose results can be read."""
     try:
-        return bool(read_run(folder))
+        read_run(folder)
     except InputError:
         return False
+    return True
 
 
-def check_alike(made: Sequence[Experiment], metric: str) -> list[str]:
+def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
     """Check that the numbers of all runs may be compared.
 
     Returns:
@@ -170,151 +200,190 @@ def check_alike(made: Sequence[Experiment], metric: str) -> list[str]:
     Raises:
         InputError: for other data, another way to count the metric, or a run without it.
     """
-    runs = [run for one in made for run in one.runs]
-    first = runs[0]
-    for run in runs:
-        if metric not in run.test.get("conventions", {}):
-            known = ", ".join(run.test.get("conventions", {}))
-            raise InputError(
-                f"{run.folder} was not measured by {metric}, but by {known}; name one with --metric",
-                option="metric",
-            )
-        then, now = (one.test["conventions"][metric] for one in (first, run))
-        if then != now:
-            text = f"{metric} is counted in two ways: {first.folder} says '{then}', {run.folder} says '{now}'"
-            raise InputError(f"{text}; test both with the same options")
-        for part, name in SHARED.items():
-            if first.test["evaluated"].get(part) != run.test["evaluated"].get(part):
-                text = f"{first.folder} and {run.folder} were tested on other {name}"
-                raise InputError(f"{text}; runs can be compared on the same data alone")
-        if run.values[metric].keys() != first.values[metric].keys():
-            raise InputError(
-                f"{first.folder} and {run.folder} were tested on other queries; test both again on the same data"
-            )
-    ranked = {_candidates(run): one.name for one in reversed(made) for run in reversed(one.runs)}
-    if len({run.test["evaluated"].get("candidates") for run in runs}) == 1 and len(ranked) == 1:
+    first = experiments[0].runs[0]
+    for experiment in experiments:
+        for run in experiment.runs:
+            _check_pair(first, run, metric)
+
+    digests = set()
+    experiment_of_candidates: dict[str, str] = {}
+    # Backwards, so that the first experiment that ranked some candidates gives them its name.
+    for experiment in reversed(experiments):
+        for run in reversed(experiment.runs):
+            digests.add(run.test["evaluated"].get("candidates"))
+            experiment_of_candidates[_candidates(run)] = experiment.name
+    if len(digests) == len(experiment_of_candidates) == 1:
         return []
-    told = "; ".join(f"{name}: {candidates}" for candidates, name in reversed(ranked.items()))
-    return [f"the runs rank other candidates, so whole systems are compared ({told})"]
+    in_order = reversed(experiment_of_candidates.items())
+    ranked = "; ".join(f"{name}: {candidates}" for candidates, name in in_order)
+    return [f"the runs rank other candidates, so whole systems are compared ({ranked})"]
+
+
+def _check_pair(first: Run, run: Run, metric: str) -> None:
+    """Check that a run was tested on what the first one was, and counts the metric as it does."""
+    conventions = run.test.get("conventions", {})
+    if metric not in conventions:
+        raise InputError(
+            f"{run.folder} was not measured by {metric}, but by {', '.join(conventions)}; name one with --metric",
+            option="metric",
+        )
+    expected = first.test["conventions"][metric]
+    if conventions[metric] != expected:
+        raise InputError(
+            f"{metric} is counted in two ways: {first.folder} says '{expected}', {run.folder} says '{conventions[metric]}'; test both with the same options"
+        )
+    for part, words in SAME_DATA.items():
+        if first.test["evaluated"].get(part) != run.test["evaluated"].get(part):
+            raise InputError(
+                f"{first.folder} and {run.folder} were tested on other {words}; runs can be compared on the same data alone"
+            )
+    if run.values[metric].keys() != first.values[metric].keys():
+        raise InputError(
+            f"{first.folder} and {run.folder} were tested on other queries; test both again on the same data"
+        )
 
 
 def _option(options: dict[str, Any], path: str) -> Any:
     """An option by its path, such as ``evaluation.depth``; None where it is not said."""
     value: Any = options
     for name in path.split("."):
-        value = None if value is None else value.get(name)
+        if value is None:
+            return None
+        value = value.get(name)
     return value
 
 
 def _candidates(run: Run) -> str:
+    """What a run ranked, in words."""
+    candidates = run.test.get("candidates", "its own")
     depth = run.test.get("depth")
-    return f"{run.test.get('candidates', 'its own')}{'' if depth is None else f', {depth} deep'}"
+    return candidates if depth is None else f"{candidates}, {depth} deep"
 
 
 def _folders(path: str) -> list[Path]:
+    """The run folders that a path on the command line names, or a pattern or an address there."""
     if path.startswith(PREFIX):
-        return fetched(path)
-    given = Path(path)
-    if given.parent.name == "wandb" and given.name.startswith(("offline-run-", "run-")):
-        given = given.parent.parent  # what Weights & Biases keeps of a run lies in its folder
-    if given.name == RunFolder(given.parent).results.name:
-        given = given.parent
-    found = (
-        [given]
-        if given.is_dir()
-        else [one for one in map(Path, sorted(glob(path, recursive=True))) if one.is_dir()]
-    )
-    if not found:
+        return fetch_runs(path)
+    folder = _folder_of_file(Path(path))
+    if folder.is_dir():
+        return _runs_in(folder)
+    matches = [match for match in map(Path, sorted(glob(path, recursive=True))) if match.is_dir()]
+    if not matches:
         raise InputError(f"{path}: there is no such folder")
-    out = []
-    for folder in found:
-        if RunFolder(folder).results.is_file():
-            out.append(folder)
-            continue
-        below = [
-            file.parent for depth in ("*", "*/seed=*") for file in folder.glob(f"{depth}/{RESULTS}")
-        ]
-        if not below:
-            raise InputError(
-                f"{folder} is no run folder, and holds none: there is no metrics.json; ltr fit makes one"
-            )
-        out += sorted(below, key=_by_seed)
-    return out
+    runs = []
+    for match in matches:
+        runs += _runs_in(match)
+    return runs
+
+
+def _folder_of_file(path: Path) -> Path:
+    """The run folder, where a path leads to its results or to what Weights & Biases keeps in it;
+    else the path.
+    """
+    if path.parent.name == "wandb" and path.name.startswith(("offline-run-", "run-")):
+        return path.parent.parent
+    if path.name == RunFolder(path.parent).results.name:
+        return path.parent
+    return path
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The folder itself if it is a run; else the runs in it, and in the experiments in it."""
+    if RunFolder(folder).results.is_file():
+        return [folder]
+    runs = []
+    for pattern in (f"*/{RESULTS}", f"*/seed=*/{RESULTS}"):
+        runs += [file.parent for file in folder.glob(pattern)]
+    if not runs:
+        raise InputError(
+            f"{folder} is no run folder, and holds none: there is no metrics.json; ltr fit makes one"
+        )
+    return sorted(runs, key=_by_seed)
 
 
 def _by_seed(folder: Path) -> tuple[str, int, str]:
+    """A key that sorts seed=10 behind seed=9, and all other folders by name."""
+    seed = _seed_in_name(folder)
+    if seed is None:
+        return str(folder.parent), 0, folder.name
+    return str(folder.parent), seed, ""
+
+
+def _seed_in_name(folder: Path) -> int | None:
     seed = folder.name.removeprefix("seed=")
-    return (
-        (str(folder.parent), int(seed), "")
-        if seed.isdecimal()
-        else (str(folder.parent), 0, folder.name)
-    )
+    return int(seed) if seed.isdecimal() else None
 
 
-def _short(names: Sequence[str]) -> list[str]:
-    """The names without the folders that all of them share."""
+def _experiment_folder(run: Path) -> str:
+    """The folder that the seeds of an experiment share: what the experiment is named by."""
+    return str(run.parent) if run.name.startswith("seed=") else str(run)
+
+
+def _short_names(names: Sequence[str]) -> list[str]:
+    """The names without the folders that all of them share; of one alone the last part."""
+    if len(set(names)) == 1:
+        return [Path(name).resolve().name for name in names]
     parts = [Path(name).parts for name in names]
-    shared = 0
-    while (
-        len(set(names)) > 1
-        and shared < min(map(len, parts)) - 1
-        and len({one[: shared + 1] for one in parts}) == 1
-    ):
-        shared += 1
-    return [
-        "/".join(one[shared:]) if len(set(names)) > 1 else Path(name).resolve().name
-        for one, name in zip(parts, names, strict=True)
-    ]
+    folders = [of_name[:-1] for of_name in parts]
+    n_shared = 0
+    for at_one_depth in zip(*folders, strict=False):
+        if len(set(at_one_depth)) > 1:
+            break
+        n_shared += 1
+    return ["/".join(of_name[n_shared:]) for of_name in parts]
 
 
-def _check_seeds(one: Experiment) -> None:
-    for before, run in zip(one.runs, one.runs[1:], strict=False):
-        if before.seed == run.seed:
+def _check_seeds(experiment: Experiment) -> None:
+    """Check that the runs of an experiment differ in their seeds, and in nothing else."""
+    for first, second in zip(experiment.runs, experiment.runs[1:], strict=False):
+        if first.seed == second.seed:
             raise InputError(
-                f"{before.folder} and {run.folder} have the same seed {run.seed}; compare one of them"
+                f"{first.folder} and {second.folder} have the same seed {second.seed}; compare one of them"
             )
-        differ = [
-            name
-            for name in sorted({*before.identity, *run.identity})
-            if before.identity.get(name) != run.identity.get(name)
-        ]
-        if differ:
-            told = ", ".join(
-                f"{name} ({before.identity.get(name)!r}, {run.identity.get(name)!r})"
-                for name in differ[:3]
+        options = first.identity
+        others = second.identity
+        differences = []
+        for name in sorted(options.keys() | others.keys()):
+            if options.get(name) != others.get(name):
+                differences.append(f"{name} ({options.get(name)!r}, {others.get(name)!r})")
+        if differences:
+            raise InputError(
+                f"{first.folder} and {second.folder} are no seeds of one experiment, they differ in {', '.join(differences[:3])}; keep them in folders of their own"
             )
-            text = f"{before.folder} and {run.folder} are no seeds of one experiment, they differ in {told}"
-            raise InputError(f"{text}; keep them in folders of their own")
 
 
 def _json(file: Path) -> dict[str, Any]:
+    """What a file holds; nothing where there is no file."""
+    if not file.is_file():
+        return {}
     try:
-        found = json.loads(file.read_text()) if file.is_file() else {}
+        content = json.loads(file.read_text())
     except ValueError as error:
         raise InputError(f"{file}: the file is damaged ({error}); test the run again") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise InputError(f"{file}: the file is damaged, it is no object; test the run again")
-    return found
+    return content
 
 
 def _values(folder: Path, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Read per_query.tsv: by metric and query."""
     file = RunFolder(folder).per_query
     names = list(metrics["test"].get("conventions", {}))
     try:
         with open(file, newline="", encoding="utf-8") as opened:
-            header, *rows = [*csv.reader(opened, delimiter="\t", quoting=csv.QUOTE_NONE)] or [[]]
+            lines = list(csv.reader(opened, delimiter="\t", quoting=csv.QUOTE_NONE))
     except UnicodeDecodeError:
         raise InputError(
             f"{file}: the file is damaged, it is no UTF-8; test the run again"
         ) from None
-    if header != ["query", *names]:
+    if not lines or lines[0] != ["query", *names]:
         raise InputError(
             f"{file}:1: the columns must be those of metrics.json, query, {', '.join(names)}; test the run again"
         )
     values: dict[str, dict[str, float]] = {name: {} for name in names}
-    for number, row in enumerate(rows, start=2):
+    for number, line in enumerate(lines[1:], start=2):
         try:
-            query, *cells = row
+            query, *cells = line
             for name, cell in zip(names, cells, strict=True):
                 values[name][query] = float(cell)
         except ValueError:

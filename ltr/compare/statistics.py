@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-NOTHING = 1e-9  # a difference that is rounding: values have six digits
+ROUNDING = 1e-9  # a smaller difference is rounding alone: values have six digits
 BLOCK = 2**24  # signs that are drawn at once
 EXACT = 16  # up to so many differences that are not 0, all sign flips are counted
+MOST_QUERIES = 10**7  # that a plan looks for
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,13 @@ class Estimate:
 
     Attributes:
         mean: of all values; of a difference, of the first minus the second.
-        of_queries: variance of the mean that comes from the queries (and from queries and seeds
-            together).
-        of_seeds: that from the seeds, one for each ranker that has several.
-        shared: what both of them hold: that of queries and seeds together, for each number of
-            ``of_seeds``.
+        of_queries: variance of the mean over the queries: :math:`\mathrm{var}(a_q + \bar e_q) / Q`.
+        of_seeds: variance of the mean over the seeds, :math:`\mathrm{var}(b_s + \bar e_s) / S`: one
+            number for each ranker that has several seeds.
+        shared: :math:`\mathrm{var}(e_{sq}) / (Q S)`, which both ``of_queries`` and ``of_seeds``
+            hold: one number for each of ``of_seeds``.
         n_queries: Q.
-        n_seeds: those behind each number of ``of_seeds``.
+        n_seeds: S, one for each of ``of_seeds``.
     """
 
     mean: float
@@ -49,15 +50,21 @@ class Estimate:
     @property
     def error(self) -> float:
         """Standard error of the mean."""
-        seeds = sum(self.of_seeds)
-        return math.sqrt(max(self.of_queries + seeds - sum(self.shared), self.of_queries, seeds))
+        of_seeds = sum(self.of_seeds)
+        whole = self.of_queries + of_seeds - sum(self.shared)
+        # Each term is an estimate: their sum may come out below one of its own parts.
+        return math.sqrt(max(whole, self.of_queries, of_seeds))
 
     @property
     def freedom(self) -> float:
         """Degrees of freedom of the error, by Satterthwaite; at least 1."""
-        parts = [self.of_queries**2 / (self.n_queries - 1)]
-        parts += [part**2 / (n - 1) for part, n in zip(self.of_seeds, self.n_seeds, strict=True)]
-        return max(1.0, self.error**4 / sum(parts)) if sum(parts) > 0 else 1.0
+        # Satterthwaite: the squared variance over the sum of var_i^2 / freedom_i of its parts.
+        parts = self.of_queries**2 / (self.n_queries - 1)
+        for variance, n_seeds in zip(self.of_seeds, self.n_seeds, strict=True):
+            parts += variance**2 / (n_seeds - 1)
+        if parts == 0:
+            return 1.0
+        return max(1.0, self.error**4 / parts)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """The range of means that the values are compatible with."""
@@ -67,8 +74,8 @@ class Estimate:
     @property
     def p(self) -> float:
         """The two-sided probability of such a mean or a larger one if it were 0."""
-        if self.error < NOTHING:
-            return 1.0 if abs(self.mean) < NOTHING else 0.0
+        if self.error < ROUNDING:
+            return 1.0 if abs(self.mean) < ROUNDING else 0.0
         return float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
 
     def detectable(self, alpha: float = 0.05, power: float = 0.8) -> float:
@@ -80,21 +87,21 @@ class Estimate:
         """The same with other numbers of queries and seeds, as far as this data tells what they
         vary by.
         """
-        both = [
-            part * self.n_queries * n for part, n in zip(self.shared, self.n_seeds, strict=True)
-        ]
-        seeds = [
-            max(0.0, (part - rest) * n)
-            for part, rest, n in zip(self.of_seeds, self.shared, self.n_seeds, strict=True)
-        ]
-        queries = max(0.0, self.of_queries - sum(self.shared)) * self.n_queries
+        # Undo the divisions: the variances of one query, of one seed, and of both together. An
+        # estimated difference of variances may come out below 0.
+        of_query = max(0.0, self.of_queries - sum(self.shared)) * self.n_queries
+        of_both = []
+        of_seeds = []
+        for i, n in enumerate(self.n_seeds):
+            both = self.shared[i] * self.n_queries * n
+            of_seed = max(0.0, (self.of_seeds[i] - self.shared[i]) * n)
+            of_both.append(both)
+            of_seeds.append((of_seed + both / n_queries) / n_seeds)
         return Estimate(
             mean=self.mean,
-            of_queries=(queries + sum(both) / n_seeds) / n_queries,
-            of_seeds=tuple(
-                (own + rest / n_queries) / n_seeds for own, rest in zip(seeds, both, strict=True)
-            ),
-            shared=tuple(rest / (n_queries * n_seeds) for rest in both),
+            of_queries=(of_query + sum(of_both) / n_seeds) / n_queries,
+            of_seeds=tuple(of_seeds),
+            shared=tuple(both / (n_queries * n_seeds) for both in of_both),
             n_queries=n_queries,
             n_seeds=(n_seeds,) * len(self.n_seeds),
         )
@@ -105,17 +112,24 @@ class Estimate:
         """How many queries show a difference with this probability; None if no number below ten
         million does.
         """
+
+        def shows(n_queries: int) -> bool:
+            return self.planned(n_queries, n_seeds).detectable(alpha, power) <= difference
+
+        # Double until it is enough, then halve the gap: few never shows it, many always does.
         few = 1
         many = 2
-        while self.planned(many, n_seeds).detectable(alpha, power) > difference:
+        while not shows(many):
             few = many
             many = 2 * many
-            if many > 10**7:
+            if many > MOST_QUERIES:
                 return None
         while many - few > 1:
             middle = (few + many) // 2
-            shows = self.planned(middle, n_seeds).detectable(alpha, power) <= difference
-            few, many = (few, middle) if shows else (middle, many)
+            if shows(middle):
+                many = middle
+            else:
+                few = middle
         return many
 
 
@@ -143,25 +157,40 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
     References:
         Satterthwaite (1946), An approximate distribution of estimates of variance components.
     """
-    rankers = [np.asarray(one, dtype=np.float64) for one in (first, second) if one is not None]
+    rankers = [np.asarray(first, dtype=np.float64)]
+    if second is not None:
+        rankers.append(np.asarray(second, dtype=np.float64))
+    _check_values(rankers)
     n_queries = rankers[0].shape[1]
-    if n_queries < 2 or any(one.ndim != 2 or one.shape[1] != n_queries for one in rankers):
-        raise ValueError(
-            f"values must be [S, Q] of the same two queries or more, got {[one.shape for one in rankers]}"
-        )
-    if not all(np.isfinite(one).all() for one in rankers):
-        raise ValueError("values must be finite; leave queries without a value out")
-    means = [one.mean(axis=0) for one in rankers]
-    by_query = gaps(*rankers) if len(means) > 1 else means[0]
-    several = [one for one in rankers if len(one) > 1]
+    by_query = rankers[0].mean(axis=0) if second is None else gaps(*rankers)
+    of_seeds = []
+    shared = []
+    n_seeds = []
+    for values in rankers:
+        if len(values) < 2:
+            continue  # a ranker of one seed is taken as it is
+        of_seeds.append(float(values.mean(axis=1).var(ddof=1) / len(values)))
+        shared.append(_interaction_variance(values) / values.size)
+        n_seeds.append(len(values))
     return Estimate(
         mean=float(by_query.mean()),
         of_queries=float(by_query.var(ddof=1) / n_queries),
-        of_seeds=tuple(float(one.mean(axis=1).var(ddof=1) / len(one)) for one in several),
-        shared=tuple(_of_both(one) / one.size for one in several),
+        of_seeds=tuple(of_seeds),
+        shared=tuple(shared),
         n_queries=n_queries,
-        n_seeds=tuple(len(one) for one in several),
+        n_seeds=tuple(n_seeds),
     )
+
+
+def _check_values(rankers: Sequence[np.ndarray]) -> None:
+    for values in rankers:
+        is_table = values.ndim == 2 and values.shape[1] >= 2
+        if not is_table or values.shape[1] != rankers[0].shape[1]:
+            shapes = [values.shape for values in rankers]
+            raise ValueError(f"values must be [S, Q] of the same two queries or more, got {shapes}")
+    for values in rankers:
+        if not np.isfinite(values).all():
+            raise ValueError("values must be finite; leave queries without a value out")
 
 
 def gaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -169,11 +198,11 @@ def gaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     rounding is left.
     """
     differences = first.mean(axis=0) - second.mean(axis=0)
-    return np.where(abs(differences) < NOTHING, 0.0, differences)
+    return np.where(abs(differences) < ROUNDING, 0.0, differences)
 
 
-def _of_both(values: np.ndarray) -> float:
-    """The variance of what neither the query nor the seed explains."""
+def _interaction_variance(values: np.ndarray) -> float:
+    """The variance of :math:`e_{sq}`, which neither the query nor the seed explains."""
     rest = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
     return float((rest**2).sum() / ((len(values) - 1) * (values.shape[1] - 1)))
 
@@ -205,19 +234,28 @@ def randomisation_p(differences: np.ndarray, n_draws: int = 100_000, seed: int =
     values = values[values != 0]
     if not len(values):
         return 1.0
-    seen = abs(values.sum()) * (1 - 1e-12)  # the same sum in another order may be a little smaller
+    # The same sum in another order may come out a little smaller.
+    observed = abs(values.sum()) * (1 - 1e-12)
     if len(values) <= EXACT:
-        flips = 1.0 - 2.0 * ((np.arange(2 ** len(values))[:, None] >> np.arange(len(values))) & 1)
-        return float((abs(flips @ values) >= seen).mean())
+        return float((abs(_all_signs(len(values)) @ values) >= observed).mean())
     rng = np.random.default_rng(seed)
     as_far = 0
     left = n_draws
     while left:
         n = min(left, max(1, BLOCK // len(values)))
-        flips = 1.0 - 2.0 * rng.integers(2, size=(n, len(values)), dtype=np.int8)
-        as_far = as_far + int((abs(flips @ values) >= seen).sum())
-        left = left - n
+        signs = 1.0 - 2.0 * rng.integers(2, size=(n, len(values)), dtype=np.int8)
+        as_far += int((abs(signs @ values) >= observed).sum())
+        left -= n
     return (1 + as_far) / (1 + n_draws)
+
+
+def _all_signs(n: int) -> np.ndarray:
+    """``[2^n, n]``: every way to give n numbers a sign. The bits of the row's number are the signs,
+    with 1 for a minus: of n = 2 the rows are ++, -+, +- and --.
+    """
+    numbers = np.arange(2**n)[:, None]
+    bits = (numbers >> np.arange(n)) & 1
+    return 1.0 - 2.0 * bits
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -237,9 +275,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     if not ((values >= 0) & (values <= 1)).all():
         raise ValueError(f"p values must be from 0 to 1, got {[*values]}")
     order = np.argsort(values, kind="stable")
-    corrected = np.maximum.accumulate(
-        np.minimum(1.0, values[order] * np.arange(len(values), 0, -1))
-    )
-    out = np.empty_like(values)
-    out[order] = corrected
-    return out.tolist()
+    factors = np.arange(len(values), 0, -1)  # m for the smallest p, 1 for the largest
+    products = np.minimum(1.0, values[order] * factors)
+    corrected = np.empty_like(values)
+    corrected[order] = np.maximum.accumulate(products)
+    return corrected.tolist()

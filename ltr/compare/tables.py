@@ -14,9 +14,9 @@ from rich.table import Table as RichTable
 
 from ltr.compare.comparison import Compared, Comparison, Row
 
-SEEDS = (3, 5, 10)  # of a plan
-# The columns of an experiment, and of its comparison with a baseline.
-EXPERIMENT = [
+PLANNED_SEEDS = (3, 5, 10)  # the columns of a plan
+# The columns of the CSV: of an experiment, and of its comparison with a baseline.
+EXPERIMENT_COLUMNS = [
     "metric",
     "experiment",
     "seeds",
@@ -29,7 +29,7 @@ EXPERIMENT = [
     "ceiling",
     "seconds",
 ]
-COMPARISON = [
+COMPARISON_COLUMNS = [
     "baseline",
     "difference",
     "difference_low",
@@ -38,8 +38,14 @@ COMPARISON = [
     "p_corrected",
     "p_models",
     "effect",
+    "wins",
+    "ties",
+    "losses",
+    "detectable",
+    "verdict",
 ]
-COMPARISON += ["wins", "ties", "losses", "detectable", "verdict"]
+# What the runs say of how they were made, in the order of the last footnote.
+PROVENANCE = ("ltr", "commit", "machine", "date", "torch", "transformers")
 
 
 class Table(NamedTuple):
@@ -51,83 +57,104 @@ class Table(NamedTuple):
 
 
 def tables(
-    found: Sequence[Compared], alpha: float = 0.05, plan: float | None = None
+    results: Sequence[Compared], alpha: float = 0.05, plan: float | None = None
 ) -> list[Table]:
-    """For each metric the experiments, and the comparisons; and how much data would show a
+    """For each metric the comparisons, and the experiments; and how much data would show a
     difference.
 
     Args:
-        found: by metric.
+        results: by metric.
         alpha: the level of the family.
         plan: the difference to plan for; None for no plan.
     """
-    made = []
-    for one in found:
-        if one.comparisons:  # what was asked comes first
-            made.append(_comparisons(one, alpha))
-        made.append(_experiments(one))
-        if one.comparisons and plan is not None:
-            made.append(_plan(one, plan, alpha / sum(len(each.comparisons) for each in found)))
-    return made
+    n_comparisons = sum(len(result.comparisons) for result in results)
+    of_all_metrics = []
+    for result in results:
+        if result.comparisons:  # first: the verdicts are what the reader came for
+            of_all_metrics.append(_comparison_table(result, alpha))
+        of_all_metrics.append(_experiment_table(result))
+        if result.comparisons and plan is not None:
+            of_all_metrics.append(_plan_table(result, plan, level=alpha / n_comparisons))
+    return of_all_metrics
 
 
-def footnotes(found: Sequence[Compared]) -> list[str]:
+def footnotes(results: Sequence[Compared]) -> list[str]:
     """What must stand beside the tables."""
-    n = sum(len(one.comparisons) for one in found)
-    lines = [f"{one.metric}: {one.convention}" for one in found]
-    lines += list(dict.fromkeys(note for one in found for note in one.notes))
-    if n:
-        family = (
-            f"Holm's correction over {n} comparisons"
-            if n > 1
-            else "one comparison, so nothing to correct"
-        )
+    lines = [f"{result.metric}: {result.convention}" for result in results]
+    notes: dict[str, None] = {}  # in order, each once
+    for result in results:
+        notes |= dict.fromkeys(result.notes)
+    lines += notes
+    n_comparisons = sum(len(result.comparisons) for result in results)
+    if n_comparisons:
+        family = f"Holm's correction over {n_comparisons} comparisons"
+        if n_comparisons == 1:
+            family = "one comparison, so nothing to correct"
         lines.append(
             "p: over queries and seeds, of one seed over queries; "
             f"p of these models: paired randomisation test over queries; {family}; effect: Cohen's d over queries"
         )
-    return [*lines, *_made(found)]
+    return [*lines, _provenance(results[0])]
 
 
-def _made(found: Sequence[Compared]) -> list[str]:
+def _provenance(result: Compared) -> str:
     """With what the runs were tested: seeds, versions, commit, machine, dates."""
-    runs = [run for row in found[0].rows for run in row.experiment.runs]
-    seeds = sorted({run.seed for run in runs})
-    lines = [f"seeds {', '.join(map(str, seeds))}"]
-    made = [run.test["made"] | run.test["made"]["packages"] for run in runs if "made" in run.test]
-    for name in ("ltr", "commit", "machine", "date", "torch", "transformers"):
-        if own := sorted({one[name] for one in made if name in one}):
-            lines.append(f"{name} {', '.join(own)}")
-    return ["; ".join(lines)]
+    seeds = set()
+    values: dict[str, set[str]] = {name: set() for name in PROVENANCE}
+    for row in result.rows:
+        for run in row.experiment.runs:
+            seeds.add(run.seed)
+            if "made" not in run.test:
+                continue
+            made = run.test["made"] | run.test["made"]["packages"]
+            for name in PROVENANCE:
+                if name in made:
+                    values[name].add(made[name])
+    parts = [f"seeds {', '.join(map(str, sorted(seeds)))}"]
+    for name in PROVENANCE:
+        if values[name]:
+            parts.append(f"{name} {', '.join(sorted(values[name]))}")
+    return "; ".join(parts)
 
 
-def _experiments(found: Compared) -> Table:
-    rows = found.rows
+def _experiment_table(result: Compared) -> Table:
+    header = ["experiment", "seeds", result.metric, "95 % interval"]
+    lines = [_experiment_cells(row) for row in result.rows]
     optional = {
-        "before training, dev": ["" if one.start is None else f"{one.start:.4f}" for one in rows],
-        "ceiling": ["" if one.ceiling is None else f"{one.ceiling:.4f}" for one in rows],
-        "training, s": ["" if one.seconds is None else f"{one.seconds:,.0f}" for one in rows],
+        "before training, dev": [_number(row.start, ".4f") for row in result.rows],
+        "ceiling": [_number(row.ceiling, ".4f") for row in result.rows],
+        "training, s": [_number(row.seconds, ",.0f") for row in result.rows],
     }
-    shown = {name: values for name, values in optional.items() if any(values)}
-    header = ["experiment", "seeds", found.metric, "95 % interval", *shown]
-    cells = [[*_mean(one), *extra] for one, *extra in zip(rows, *shown.values(), strict=True)]
-    return Table(f"{found.metric}, {found.n_queries:,} queries", header, cells)
+    for name, cells in optional.items():
+        if not any(cells):
+            continue
+        header.append(name)
+        for line, cell in zip(lines, cells, strict=True):
+            line.append(cell)
+    return Table(f"{result.metric}, {result.n_queries:,} queries", header, lines)
 
 
-def _mean(one: Row) -> list[str]:
-    spread = "" if one.deviation is None else f" ± {one.deviation:.4f}"
-    low, high = one.mean.interval()
+def _experiment_cells(row: Row) -> list[str]:
+    mean = f"{row.mean.mean:.4f}"
+    if row.deviation is not None:
+        mean += f" ± {row.deviation:.4f}"
+    low, high = row.mean.interval()
     return [
-        one.experiment.name,
-        str(len(one.experiment.runs)),
-        f"{one.mean.mean:.4f}{spread}",
+        row.experiment.name,
+        str(len(row.experiment.runs)),
+        mean,
         f"{low:.4f} to {high:.4f}",
     ]
 
 
-def _comparisons(found: Compared, alpha: float) -> Table:
-    bases = list(dict.fromkeys(one.baseline for one in found.comparisons))
-    title = f"{found.metric} against {', '.join(bases)}; level {alpha:g}"
+def _number(value: float | None, form: str) -> str:
+    """The number in a form such as ``.4f``; an empty cell for None."""
+    return "" if value is None else f"{value:{form}}"
+
+
+def _comparison_table(result: Compared, alpha: float) -> Table:
+    baselines = list(dict.fromkeys(comparison.baseline for comparison in result.comparisons))
+    title = f"{result.metric} against {', '.join(baselines)}; level {alpha:g}"
     header = [
         "experiment",
         "verdict",
@@ -139,153 +166,193 @@ def _comparisons(found: Compared, alpha: float) -> Table:
         "effect",
         "wins / ties / losses",
     ]
-    rows = []
-    for one in found.comparisons:
-        name = one.name if len(bases) == 1 else f"{one.name} − {one.baseline}"
-        low, high = one.difference.interval()
-        tests = [p_value(value) for value in (one.p, one.corrected, one.p_models)]
-        effect = "" if math.isnan(one.effect) else f"{one.effect:+.2f}"
-        counts = f"{one.wins} / {one.ties} / {one.losses}"
-        difference = [f"{one.difference.mean:+.4f}", f"{low:+.4f} to {high:+.4f}"]
-        rows.append([name, one.verdict, *difference, *tests, effect, counts])
-    return Table(title, header, rows)
+    lines = []
+    for comparison in result.comparisons:
+        name = comparison.name
+        if len(baselines) > 1:
+            name = f"{comparison.name} − {comparison.baseline}"
+        low, high = comparison.difference.interval()
+        lines.append(
+            [
+                name,
+                comparison.verdict,
+                f"{comparison.difference.mean:+.4f}",
+                f"{low:+.4f} to {high:+.4f}",
+                p_value(comparison.p),
+                p_value(comparison.corrected),
+                p_value(comparison.p_models),
+                _number(_effect(comparison), "+.2f"),
+                f"{comparison.wins} / {comparison.ties} / {comparison.losses}",
+            ]
+        )
+    return Table(title, header, lines)
 
 
-def _plan(found: Compared, difference: float, level: float) -> Table:
-    title = f"queries that show a difference of {difference:g} in {found.metric} with a probability of 0.8"
-    header = ["experiment", *(f"{n} seeds" for n in SEEDS)]
-    return Table(
-        title, header, [[one.name, *_needed(one, difference, level)] for one in found.comparisons]
-    )
+def _effect(comparison: Comparison) -> float | None:
+    return None if math.isnan(comparison.effect) else comparison.effect
 
 
-def _needed(one: Comparison, difference: float, level: float) -> list[str]:
-    if not one.has_seeds:
-        models = replace(one.difference, of_seeds=(), shared=(), n_seeds=())
-        n = models.queries_needed(difference, 1, level)
-        return [
-            "unknown: train more than one seed",
-            *[""] * (len(SEEDS) - 2),
-            "" if n is None else f"{n:,} for these models",
-        ]
-    found = [one.difference.queries_needed(difference, n, level) for n in SEEDS]
-    return ["no number" if n is None else f"{n:,}" for n in found]
+def _plan_table(result: Compared, difference: float, level: float) -> Table:
+    title = f"queries that show a difference of {difference:g} in {result.metric} with a probability of 0.8"
+    header = ["experiment", *(f"{n} seeds" for n in PLANNED_SEEDS)]
+    lines = []
+    for comparison in result.comparisons:
+        lines.append([comparison.name, *_queries_needed(comparison, difference, level)])
+    return Table(title, header, lines)
+
+
+def _queries_needed(comparison: Comparison, difference: float, level: float) -> list[str]:
+    """A cell for each number of seeds of a plan."""
+    if not comparison.has_seeds:
+        # Nobody knows how other seeds would vary, only how many queries tell these models apart.
+        of_models = replace(comparison.difference, of_seeds=(), shared=(), n_seeds=())
+        n = of_models.queries_needed(difference, 1, level)
+        empty = [""] * (len(PLANNED_SEEDS) - 2)
+        last = "" if n is None else f"{n:,} for these models"
+        return ["unknown: train more than one seed", *empty, last]
+    cells = []
+    for n_seeds in PLANNED_SEEDS:
+        n = comparison.difference.queries_needed(difference, n_seeds, level)
+        cells.append("no number" if n is None else f"{n:,}")
+    return cells
 
 
 def p_value(value: float) -> str:
     """Three digits, of small ones the power of ten."""
-    return f"{value:.3f}" if value >= 0.001 else "< 0.001" if value >= 0.0001 else "< 0.0001"
+    if value < 0.0001:
+        return "< 0.0001"
+    if value < 0.001:
+        return "< 0.001"
+    return f"{value:.3f}"
 
 
 # The formats
 
 
-def terminal(made: Sequence[Table], notes: Sequence[str], console: Console) -> None:
+def terminal(tables: Sequence[Table], notes: Sequence[str], console: Console) -> None:
     """Print the tables."""
-    for one in made:
-        console.print(one.title, style="bold", markup=False, highlight=False)
-        shown = RichTable(box=box.SIMPLE_HEAD)
-        for number, name in enumerate(one.header):
-            shown.add_column(
-                name,
-                justify="left" if number == 0 or name == "verdict" else "right",
-                overflow="fold",
-            )
-        for row in one.rows:
-            shown.add_row(*(cell.replace("[", r"\[") for cell in row))
-        console.print(shown)
+    for table in tables:
+        console.print(table.title, style="bold", markup=False, highlight=False)
+        printed = RichTable(box=box.SIMPLE_HEAD)
+        for number, name in enumerate(table.header):
+            is_text = number == 0 or name == "verdict"
+            printed.add_column(name, justify="left" if is_text else "right", overflow="fold")
+        for cells in table.rows:
+            printed.add_row(*(cell.replace("[", r"\[") for cell in cells))  # else rich reads markup
+        console.print(printed)
     for note in notes:
         console.print(note, style="dim", markup=False, highlight=False)
 
 
-def markdown(made: Sequence[Table], notes: Sequence[str]) -> str:
+def markdown(tables: Sequence[Table], notes: Sequence[str]) -> str:
     """Tables under their titles."""
-    parts = []
-    for one in made:
-        lines = [_escaped(one.header), ["---"] * len(one.header), *map(_escaped, one.rows)]
-        parts.append(
-            f"**{one.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        )
-    return "\n\n".join([*parts, *notes]) + "\n"
+    paragraphs = []
+    for table in tables:
+        lines = [_markdown_row(table.header), _markdown_row(["---"] * len(table.header))]
+        lines += map(_markdown_row, table.rows)
+        paragraphs += [f"**{table.title}**", "\n".join(lines)]
+    return "\n\n".join([*paragraphs, *notes]) + "\n"
 
 
-def _escaped(cells: Sequence[str]) -> list[str]:
-    return [cell.replace("|", r"\|") for cell in cells]
+def _markdown_row(cells: Sequence[str]) -> str:
+    escaped = [cell.replace("|", r"\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
 
 
-def latex(made: Sequence[Table], notes: Sequence[str]) -> str:
+def latex(tables: Sequence[Table], notes: Sequence[str]) -> str:
     """Tables for the package booktabs."""
-    parts = []
-    for one in made:
-        lines = [" & ".join(map(_tex, line)) + r" \\" for line in (one.header, *one.rows)]
-        columns = "l" + "r" * (len(one.header) - 1)
-        body = [
+    paragraphs = []
+    for table in tables:
+        columns = "l" + "r" * (len(table.header) - 1)  # names to the left, numbers to the right
+        lines = [
             r"\begin{table}",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
-            lines[0],
+            _latex_row(table.header),
             r"\midrule",
-            *lines[1:],
+            *map(_latex_row, table.rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+            rf"\caption{{{_latex_text(table.title)}}}",
+            r"\end{table}",
         ]
-        parts.append(
-            "\n".join(
-                [
-                    *body,
-                    r"\bottomrule",
-                    r"\end{tabular}",
-                    rf"\caption{{{_tex(one.title)}}}",
-                    r"\end{table}",
-                ]
-            )
-        )
-    return "\n\n".join([*parts, *(f"% {note}" for note in notes)]) + "\n"
+        paragraphs.append("\n".join(lines))
+    paragraphs += [f"% {note}" for note in notes]
+    return "\n\n".join(paragraphs) + "\n"
 
 
-def _tex(text: str) -> str:
-    text = re.sub(r"([&%$#_{}])", r"\\\1", text.replace("\\", r"\textbackslash "))
-    for letter, command in (
-        ("±", r"$\pm$"),
-        ("−", "$-$"),
-        ("<", "$<$"),
-        ("~", r"\textasciitilde "),
-        ("^", r"\textasciicircum "),
-    ):
-        text = text.replace(letter, command)
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(map(_latex_text, cells)) + r" \\"
+
+
+def _latex_text(text: str) -> str:
+    """Text with LaTeX's special letters escaped. The backslash is first, or it would escape those
+    that the other escapes bring.
+    """
+    text = text.replace("\\", r"\textbackslash ")
+    text = re.sub(r"([&%$#_{}])", r"\\\1", text)
+    text = text.replace("±", r"$\pm$")
+    text = text.replace("−", "$-$")
+    text = text.replace("<", "$<$")
+    text = text.replace("~", r"\textasciitilde ")
+    text = text.replace("^", r"\textasciicircum ")
+    # A minus before a number; not a hyphen within a name, as in bm25-2.
     return re.sub(r"(?<![\w$.])-(?=\d)", "$-$", text)
 
 
-def as_csv(found: Sequence[Compared]) -> str:
+def as_csv(results: Sequence[Compared]) -> str:
     """A line for each experiment, metric and baseline, with all digits; an experiment without a
     baseline has a line alone.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(EXPERIMENT + COMPARISON)
-    for one in found:
-        for row in one.rows:
-            low, high = row.mean.interval()
-            own = [one.metric, row.experiment.name, len(row.experiment.runs), one.n_queries]
-            numbers = [row.mean.mean, row.deviation, low, high, row.start, row.ceiling, row.seconds]
-            against: list[Comparison | None] = [
-                each for each in one.comparisons if each.name == row.experiment.name
-            ]
-            writer.writerows([*own, *numbers, *_numbers(each)] for each in against or [None])
+    writer.writerow(EXPERIMENT_COLUMNS + COMPARISON_COLUMNS)
+    for result in results:
+        for row in result.rows:
+            of_experiment = _experiment_values(row, result)
+            has_baseline = False
+            for comparison in result.comparisons:
+                if comparison.name == row.experiment.name:
+                    has_baseline = True
+                    writer.writerow(of_experiment + _comparison_values(comparison))
+            if not has_baseline:
+                writer.writerow(of_experiment + [None] * len(COMPARISON_COLUMNS))
     return out.getvalue()
 
 
-def _numbers(one: Comparison | None) -> list[object]:
-    if one is None:
-        return [None] * len(COMPARISON)
-    low, high = one.difference.interval()
-    effect = None if math.isnan(one.effect) else one.effect
-    found = [
-        one.baseline,
-        one.difference.mean,
+def _experiment_values(row: Row, result: Compared) -> list[object]:
+    """In the order of :data:`EXPERIMENT_COLUMNS`."""
+    low, high = row.mean.interval()
+    return [
+        result.metric,
+        row.experiment.name,
+        len(row.experiment.runs),
+        result.n_queries,
+        row.mean.mean,
+        row.deviation,
         low,
         high,
-        one.p,
-        one.corrected,
-        one.p_models,
-        effect,
+        row.start,
+        row.ceiling,
+        row.seconds,
     ]
-    return [*found, one.wins, one.ties, one.losses, one.detectable, one.verdict]
+
+
+def _comparison_values(comparison: Comparison) -> list[object]:
+    """In the order of :data:`COMPARISON_COLUMNS`."""
+    low, high = comparison.difference.interval()
+    return [
+        comparison.baseline,
+        comparison.difference.mean,
+        low,
+        high,
+        comparison.p,
+        comparison.corrected,
+        comparison.p_models,
+        _effect(comparison),
+        comparison.wins,
+        comparison.ties,
+        comparison.losses,
+        comparison.detectable,
+        comparison.verdict,
+    ]

@@ -9,7 +9,7 @@ from ltr.errors import InputError
 PREFIX = "wandb:"
 
 
-def fetched(address: str) -> list[Path]:
+def fetch_runs(address: str) -> list[Path]:
     """Fetch the results of the tested runs of a project, or of one group of it, into the folder of
     derived data.
 
@@ -29,20 +29,16 @@ def fetched(address: str) -> list[Path]:
     folders: list[Path] = []
     try:
         for run in wandb.Api().runs(project, filters={"group": group} if group else {}):
-            results = [one for one in run.logged_artifacts() if one.type == "results"]
+            results = [
+                artifact for artifact in run.logged_artifacts() if artifact.type == "results"
+            ]
             if not results:
                 continue
-            parts = f"{project}/{run.group or run.id}".split(
-                "/"
-            )  # text of others: it may not lead out of the folder
             seed = int(run.config.get("seed_everything", 0))
-            folder = Path(
-                cache_root(), "wandb", *(one for one in parts if one.strip(".")), f"seed={seed}"
-            )
+            folder = _folder_of(project, run.group or run.id, seed)
             if folder in folders:
-                text = f"{address}: two runs of the group {run.group} have the seed {seed}"
                 raise InputError(
-                    f"{text}; give one of them another group there, or compare run folders"
+                    f"{address}: two runs of the group {run.group} have the seed {seed}; give one of them another group there, or compare run folders"
                 )
             shutil.rmtree(folder, ignore_errors=True)
             results[-1].download(root=str(folder))
@@ -54,3 +50,11 @@ def fetched(address: str) -> list[Path]:
             f"{address}: no run there has results; test them with Weights & Biases: ltr test RUN --wandb PROJECT"
         )
     return sorted(folders)
+
+
+def _folder_of(project: str, group: str, seed: int) -> Path:
+    """Where the results of a run are kept. Anybody may have written the names: the parts ``.`` and
+    ``..``, which could lead out of the folder, are dropped.
+    """
+    parts = [part for part in f"{project}/{group}".split("/") if part.strip(".")]
+    return Path(cache_root(), "wandb", *parts, f"seed={seed}")

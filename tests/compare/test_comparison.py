@@ -10,6 +10,7 @@ from ltr.__main__ import main
 from ltr.compare.comparison import against, compare
 from ltr.compare.runs import experiments
 from ltr.compare.statistics import estimate, holm, randomisation_p
+from ltr.errors import InputError
 from tests.compare.tested import (
     CONVENTION,
     write_run,
@@ -157,3 +158,23 @@ def test_a_query_without_a_value_is_left_out_for_all(runs):
     write_run(runs / "nan", values)
     (found,) = compare(experiments(["runs/nan", "runs/good"]))
     assert found.n_queries == 39 and np.isfinite(found.comparisons[0].p)
+
+
+def test_a_baseline_is_named_by_the_end_of_its_path_or_by_a_longer_path():
+    names = ["x/base", "y/base", "good"]
+    assert against(names, ["x/base"]) == [("y/base", "x/base"), ("good", "x/base")]
+    assert against(["x/base", "good"], ["base"]) == [("good", "x/base")]
+    assert against(["x/base", "good"], ["runs/x/base/"]) == [("good", "x/base")]
+    with pytest.raises(InputError, match="must be one of x/base, y/base, good, got 'base'"):
+        against(names, ["base"])
+
+
+def test_the_ceiling_is_that_of_all_seeds_and_below_1(tmp_path):
+    for name, ceilings in (("agree", (0.9, 0.9)), ("differ", (0.8, 0.9)), ("none", (1.0, 1.0))):
+        for seed, ceiling in enumerate(ceilings):
+            report = {"ceiling": {"AP": ceiling}}
+            folder = tmp_path / name / f"seed={seed}"
+            write_run(folder, [0.5] * 40, seed=seed, loss=name, report=report)
+    names = ("agree", "differ", "none")
+    (found,) = compare(experiments([str(tmp_path / name) for name in names]))
+    assert [row.ceiling for row in found.rows] == [0.9, None, None]

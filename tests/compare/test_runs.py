@@ -186,3 +186,29 @@ def test_other_candidates_are_said(runs):
         "the runs rank other candidates, so whole systems are compared (base: bm25, 50 deep; good: corpus, 100 deep)"
     ]
     assert compare(experiments(["runs/base", "runs/same"]))[0].notes == []
+
+
+def test_an_offline_folder_stands_for_its_run(tmp_path):
+    run = write_run(tmp_path / "a/seed=0", [0.5] * 40)
+    (run / "wandb/offline-run-20261122_101010-abcd").mkdir(parents=True)
+    (one,) = experiments([str(run / "wandb/offline-run-20261122_101010-abcd")])
+    assert one.runs[0].folder == run
+
+
+def test_seeds_are_sorted_by_number_and_what_all_names_share_is_left_out(tmp_path):
+    for seed in (10, 9):
+        write_run(tmp_path / f"all/x/a/seed={seed}", [0.5] * 40, seed=seed)
+    write_run(tmp_path / "all/x/b/c", [0.5] * 40)
+    a, b = experiments([str(tmp_path / "all/x/a"), str(tmp_path / "all/x/b/c")])
+    assert (a.name, b.name) == ("a", "b/c")
+    assert [run.folder.name for run in a.runs] == ["seed=9", "seed=10"]
+
+
+def test_what_an_experiment_says_of_its_seeds(tmp_path):
+    """Only the first seed was measured before training; both say their seconds, 10 and 11."""
+    write_run(tmp_path / "a/seed=0", [0.5] * 20 + [0.7] * 20, start=0.3)
+    write_run(tmp_path / "a/seed=1", [0.2] * 40, seed=1, start=None)
+    (found,) = experiments([str(tmp_path / "a")])
+    assert found.starts("AP") == [0.3] and found.training_seconds() == [10.0, 11.0]
+    assert found.means("AP") == pytest.approx([0.6, 0.2])
+    assert found.values("AP", ["q39", "q0"]).tolist() == [[0.7, 0.5], [0.2, 0.2]]

@@ -63,6 +63,7 @@ def test_equal_rankers_do_not_differ():
         (np.ones((2, 1)), None),
         (np.ones((2, 3)), np.ones((2, 4))),
         (np.array([[1.0, np.nan]]), None),
+        (np.ones(3), None),
     ],
 )
 def test_values_that_cannot_be_compared_are_refused(first, second):

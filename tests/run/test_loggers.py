@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import wandb
@@ -17,9 +16,6 @@ import yaml
 from wandb.proto import wandb_internal_pb2 as records
 
 from ltr.__main__ import main
-from ltr.compare.runs import experiments
-from ltr.errors import InputError
-from ltr.run.loggers import _name_parts
 from tests.conftest import write_letor
 from tests.run.resumes import BASE
 
@@ -237,110 +233,3 @@ def test_two_processes_are_one_run(config, tmp_path):
         check=True,
     )
     assert len(offline(run)) == 1
-
-
-class Server:
-    """Stands for the runs of a project that lie at Weights & Biases."""
-
-    def __init__(self, folders, results=True):
-        self.folders = folders
-        self.results = results
-
-    def runs(self, project, filters):
-        assert project == "team/project"
-        chosen = [one for one in self.folders if filters in ({}, {"group": one.parent.name})]
-        return [
-            mock.Mock(
-                group=one.parent.name,
-                id="x",
-                config={"seed_everything": int(one.name[-1])},
-                **self.logged(one),
-            )
-            for one in chosen
-        ]
-
-    def logged(self, folder):
-        def download(root):
-            Path(root).mkdir(parents=True)
-            for name in ("metrics.json", "per_query.tsv", "test.run", "config.yaml"):
-                Path(root, name).write_text((folder / name).read_text())
-
-        artifact = mock.Mock(type="results" if self.results else "negatives", download=download)
-        return {"logged_artifacts": lambda: [artifact]}
-
-
-def test_runs_at_weights_and_biases_are_compared_as_those_here(config, tmp_path, monkeypatch):
-    for loss in ("RankNetLoss", "SoftmaxLoss"):
-        run = tmp_path / loss / "seed=3"
-        options = [
-            "--trainer.max_epochs",
-            1,
-            "--trainer.logger",
-            "false",
-            "--model.loss",
-            f"ltr.losses.{loss}",
-        ]
-        call("fit", "--config", config, "--trainer.default_root_dir", run, *options)
-        call("test", run)
-    folders = [tmp_path / loss / "seed=3" for loss in ("RankNetLoss", "SoftmaxLoss")]
-    monkeypatch.setattr(wandb, "Api", lambda: Server(folders))
-    both = experiments(["wandb:team/project"])
-    assert [one.name for one in both] == ["RankNetLoss", "SoftmaxLoss"]
-    here = experiments([str(tmp_path / "*Loss")])
-    assert [one.runs[0].values for one in both] == [one.runs[0].values for one in here]
-    (one,) = experiments(["wandb:team/project:SoftmaxLoss"])
-    assert one.runs[0].seed == 3 and one.runs[0].values == here[1].runs[0].values
-    monkeypatch.setattr(wandb, "Api", lambda: Server(folders, results=False))
-    with pytest.raises(
-        InputError, match="no run there has results; test them with Weights & Biases"
-    ):
-        experiments(["wandb:team/project"])
-
-
-def test_a_group_of_others_does_not_lead_out_of_the_folder_of_derived_data(tmp_path, monkeypatch):
-    from tests.compare.tested import write_run
-
-    mine = write_run(tmp_path / "mine/seed=0", [0.5] * 40)
-    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
-    server = Server([write_run(tmp_path / "x/seed=0", [0.5] * 40)])
-    (tmp_path / "x/seed=0/test.run").touch()
-    for group in (f"/{mine.parent}", f"{'../' * 20}{mine.parent}"):
-        monkeypatch.setattr(
-            server, "runs", lambda *_, group=group, **__: [server_run(server, group)]
-        )
-        monkeypatch.setattr(wandb, "Api", lambda: server)
-        (one,) = experiments(["wandb:team/project"])
-        assert (tmp_path / "cache/wandb") in one.runs[0].folder.parents and (
-            mine / "metrics.json"
-        ).is_file()
-    monkeypatch.setattr(server, "runs", lambda *_, **__: [server_run(server, "same")] * 2)
-    with pytest.raises(InputError, match="two runs of the group same have the seed 0"):
-        experiments(["wandb:team/project"])
-
-
-def server_run(server, group):
-    return mock.Mock(
-        group=group, id="x", config={"seed_everything": 0}, **server.logged(server.folders[0])
-    )
-
-
-def test_an_offline_folder_stands_for_its_run(tmp_path):
-    from tests.compare.tested import write_run
-
-    run = write_run(tmp_path / "a/seed=0", [0.5] * 40)
-    (run / "wandb/offline-run-20261122_101010-abcd").mkdir(parents=True)
-    (one,) = experiments([str(run / "wandb/offline-run-20261122_101010-abcd")])
-    assert one.runs[0].folder == run
-
-
-@pytest.mark.parametrize(
-    ("folder", "name"),
-    [
-        ("/a/runs/loss/triplet/seed=3", ("loss", "triplet", "seed=3")),
-        ("/runs/a/runs/b", ("b",)),
-        ("/runs/a/runs", ("a", "runs")),
-        ("/a/b/c/d/e", ("c", "d", "e")),
-    ],
-)
-def test_a_run_is_named_by_its_place_below_runs(folder, name):
-    assert _name_parts(Path(folder)) == name

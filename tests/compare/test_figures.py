@@ -1,0 +1,70 @@
+"""Figures of a comparison: what they draw, and that a page can hold them."""
+
+import re
+
+import numpy as np
+import pytest
+
+from ltr.compare import figures
+from ltr.compare.runs import experiments
+from tests.compare.tested import write_run
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The axes of each figure."""
+    axes_of_figures = []
+    svg = figures._svg
+
+    def keep(draw):
+        def draw_and_keep(axes):
+            draw(axes)
+            axes_of_figures.append(axes)
+
+        return svg(draw_and_keep)
+
+    monkeypatch.setattr(figures, "_svg", keep)
+    return axes_of_figures
+
+
+def test_the_metric_before_training_is_at_step_0_and_the_legend_names_an_experiment_once(
+    tmp_path, drawn
+):
+    for seed in (0, 1):
+        write_run(tmp_path / f"a/seed={seed}", [0.5] * 40, seed=seed, start=0.25)
+    (experiment,) = experiments([str(tmp_path / "a")])
+    for run in experiment.runs:
+        run.metrics["validations"] = [{"step": 10, "AP": 0.5}, {"step": 20, "AP": None}]
+    assert figures.over_training([experiment], "AP") is not None
+    lines = drawn[0].get_lines()
+    assert [line.get_xydata().tolist() for line in lines] == [[[0, 0.25], [10, 0.5]]] * 2
+    assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == ["a"]
+
+
+def test_nothing_is_drawn_where_nothing_was_validated(tmp_path):
+    write_run(tmp_path / "a", [0.5] * 40, start=None)
+    assert figures.over_training(experiments([str(tmp_path / "a")]), "AP") is None
+
+
+def test_differences_are_sorted_and_the_last_one_has_its_width(drawn):
+    """Three queries fill the places 0 to 3."""
+    figures.differences(np.array([0.1, -0.2, 0.3]), "AP", "a", "b")
+    (area,) = drawn[0].collections
+    corners = area.get_paths()[0].vertices
+    assert corners[:, 0].max() == 3 and drawn[0].get_xlim() == (0, 3)
+    assert {0.3, 0.1, -0.2} <= set(corners[:, 1].tolist())
+    assert corners[corners[:, 0] == 3][:, 1].min() == -0.2
+
+
+def test_precision_begins_at_rank_1(drawn):
+    figures.precision({"a": np.array([1.0, 0.5])})
+    assert drawn[0].get_lines()[0].get_xydata().tolist() == [[1, 1.0], [2, 0.5]]
+
+
+def test_a_figure_takes_its_colours_and_its_width_from_the_page():
+    svg = figures.precision({"a <b> $x$": np.array([1.0, 0.5])})
+    assert svg.startswith("<svg ") and "<metadata>" not in svg and "\n" not in svg
+    assert "currentColor" in svg and "var(--faint)" in svg
+    assert figures.INK not in svg and figures.FAINT not in svg
+    assert not re.match(r"<svg [^>]*(width|height)=", svg) and "viewBox" in svg
+    assert "a &lt;b&gt; $x$" in svg

@@ -1,0 +1,96 @@
+"""Results that lie at Weights & Biases are fetched, and compared as those here."""
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import wandb
+import yaml
+
+from ltr.__main__ import main
+from ltr.compare.runs import experiments
+from ltr.errors import InputError
+from tests.compare.tested import write_run
+from tests.conftest import write_letor
+from tests.run.resumes import BASE
+
+
+class Server:
+    """Stands for the runs of a project that lie at Weights & Biases."""
+
+    def __init__(self, folders, results=True):
+        self.folders = folders
+        self.results = results
+
+    def runs(self, project, filters):
+        assert project == "team/project"
+        chosen = [one for one in self.folders if filters in ({}, {"group": one.parent.name})]
+        return [
+            mock.Mock(
+                group=one.parent.name,
+                id="x",
+                config={"seed_everything": int(one.name[-1])},
+                **self.logged(one),
+            )
+            for one in chosen
+        ]
+
+    def logged(self, folder):
+        def download(root):
+            Path(root).mkdir(parents=True)
+            for name in ("metrics.json", "per_query.tsv", "test.run", "config.yaml"):
+                Path(root, name).write_text((folder / name).read_text())
+
+        artifact = mock.Mock(type="results" if self.results else "negatives", download=download)
+        return {"logged_artifacts": lambda: [artifact]}
+
+
+def test_runs_at_weights_and_biases_are_compared_as_those_here(tmp_path, monkeypatch):
+    write_letor(tmp_path / "letor")
+    data = BASE["data"] | {"init_args": {"path": str(tmp_path / "letor"), "batch_size": 4}}
+    config = tmp_path / "c.yaml"
+    config.write_text(yaml.safe_dump(BASE | {"data": data}))
+    for loss in ("RankNetLoss", "SoftmaxLoss"):
+        run = tmp_path / loss / "seed=3"
+        options = ["--trainer.max_epochs", "1", "--trainer.logger", "false"]
+        options += ["--model.loss", f"ltr.losses.{loss}", "--trainer.default_root_dir", str(run)]
+        assert main(["fit", "--config", str(config), *options]) == 0
+        assert main(["test", str(run)]) == 0
+    folders = [tmp_path / loss / "seed=3" for loss in ("RankNetLoss", "SoftmaxLoss")]
+    monkeypatch.setattr(wandb, "Api", lambda: Server(folders))
+    both = experiments(["wandb:team/project"])
+    assert [one.name for one in both] == ["RankNetLoss", "SoftmaxLoss"]
+    here = experiments([str(tmp_path / "*Loss")])
+    assert [one.runs[0].values for one in both] == [one.runs[0].values for one in here]
+    (one,) = experiments(["wandb:team/project:SoftmaxLoss"])
+    assert one.runs[0].seed == 3 and one.runs[0].values == here[1].runs[0].values
+    monkeypatch.setattr(wandb, "Api", lambda: Server(folders, results=False))
+    with pytest.raises(
+        InputError, match="no run there has results; test them with Weights & Biases"
+    ):
+        experiments(["wandb:team/project"])
+
+
+def test_a_group_of_others_does_not_lead_out_of_the_folder_of_derived_data(tmp_path, monkeypatch):
+    mine = write_run(tmp_path / "mine/seed=0", [0.5] * 40)
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
+    server = Server([write_run(tmp_path / "x/seed=0", [0.5] * 40)])
+    (tmp_path / "x/seed=0/test.run").touch()
+    for group in (f"/{mine.parent}", f"{'../' * 20}{mine.parent}"):
+        monkeypatch.setattr(
+            server, "runs", lambda *_, group=group, **__: [server_run(server, group)]
+        )
+        monkeypatch.setattr(wandb, "Api", lambda: server)
+        (one,) = experiments(["wandb:team/project"])
+        assert (tmp_path / "cache/wandb") in one.runs[0].folder.parents and (
+            mine / "metrics.json"
+        ).is_file()
+    monkeypatch.setattr(server, "runs", lambda *_, **__: [server_run(server, "same")] * 2)
+    with pytest.raises(InputError, match="two runs of the group same have the seed 0"):
+        experiments(["wandb:team/project"])
+
+
+def server_run(server, group):
+    return mock.Mock(
+        group=group, id="x", config={"seed_everything": 0}, **server.logged(server.folders[0])
+    )
