@@ -11,7 +11,7 @@ from harness.options import LIVEQA, MEDQUAD, WIKIQA, add_backbone, add_data, par
 
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import Evaluation, Loading, TripletDataModule
-from ltr.models.encoder.chunks import cuts
+from ltr.models.encoder.chunks import chunk_spans
 from ltr.models.encoder.loading.pretrained import load_tokenizer
 from ltr.models.encoder.text_encoder import CHUNK_TOKENS
 
@@ -34,7 +34,8 @@ def shares(data: TripletDataModule, steps: int | None) -> list[float]:
         real += sum(lengths)
         for i, limit in enumerate((10**9, CHUNK_TOKENS["cpu"])):
             padded[i] += sum(
-                (end - begin) * lengths[end - 1] for begin, end in cuts(lengths, limit, padded=True)
+                (end - begin) * lengths[end - 1]
+                for begin, end in chunk_spans(lengths, limit, padded=True)
             )
     return [1 - real / p for p in padded]
 

@@ -14,7 +14,7 @@ from ltr.data.files import new_array
 from ltr.data.formats import SingleTexts
 from ltr.data.progress import track
 from ltr.data.tokens import Tokens
-from ltr.models.encoder.chunks import cuts
+from ltr.models.encoder.chunks import chunk_spans
 from ltr.models.encoder.kernels.linear import cast_once
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.encoder.text_encoder import TextEncoder
@@ -110,7 +110,9 @@ def encode_batches(
     device = next(encoder.parameters()).device
     lengths = form.lengths(store.lengths(rows))
     order = _longest_first(lengths)
-    batches = [order[begin:end] for begin, end in cuts(lengths[order].tolist(), BATCH_TOKENS)]
+    batches = [
+        order[begin:end] for begin, end in chunk_spans(lengths[order].tolist(), BATCH_TOKENS)
+    ]
     for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
         with torch.inference_mode(), in_eval_mode(encoder), ExitStack() as stack:
             ids, lengths_of, types = form.texts(store, rows[places])

@@ -16,7 +16,7 @@ from ltr.data.query_lists import LabelledList
 from ltr.data.tokens import Tokens
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
-from ltr.models.encoder.chunks import cuts
+from ltr.models.encoder.chunks import chunk_spans
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.ranker import Ranker
 from ltr.search.encode import BATCH_TOKENS, encode_in_memory
@@ -78,7 +78,9 @@ def _read_together(
     order = np.argsort(-lengths, kind="stable")  # longest first: too little memory shows at once
     scores = np.empty(len(order), np.float32)
     label = np.zeros(1, np.float32)
-    batches = [order[begin:end] for begin, end in cuts(lengths[order].tolist(), BATCH_TOKENS)]
+    batches = [
+        order[begin:end] for begin, end in chunk_spans(lengths[order].tolist(), BATCH_TOKENS)
+    ]
     with torch.inference_mode(), in_eval_mode(ranker):
         for at in track(batches, "scoring", f"batches of {BATCH_TOKENS} tokens"):
             lists = [

@@ -129,7 +129,7 @@ def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(
 def test_freed_memory_is_given_back_before_each_chunk_that_is_recomputed(monkeypatch):
     """Three chunks: the first two are read forwards and backwards, the last one is kept."""
     calls = []
-    monkeypatch.setattr(text_encoder, "_trim", calls.append)
+    monkeypatch.setattr(text_encoder, "_malloc_trim", calls.append)
     gradients(reader(bert(), max_tokens=10), texts([10] * 3))
     assert calls == []
     gradients(reader(bert(), max_tokens=10, keep_tokens=0), texts([10] * 3))
