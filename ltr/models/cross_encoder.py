@@ -70,7 +70,7 @@ class PairWiseBertRanker(Ranker):
         self.tokenizer = load_tokenizer(backbone)
         pretrained = load_encoder(backbone, encoder.dropout, encoder.new_weights)
         model = pretrained.model
-        # A classifier's own head is part of the encoder's model, and hides the embeddings before it.
+        # A classifier's own head is part of its model, and hides the embeddings in front of it.
         self.has_own_head = pretrained.has_own_head
         self.gives_embeddings = not pretrained.has_own_head
         self._own_dropout = pretrained.own_dropout

@@ -139,7 +139,7 @@ class FeatureRanker(Ranker):
         assert features is not None, "the data lays out what the ranker reads"
         # Real documents only: padding costs no time and draws no dropout.
         hidden = self.layers(features[mask])
-        # One process of several may get a batch without a document, which torch's attention refuses.
+        # One process of several may get a batch without documents: torch's attention refuses it.
         if self.attention and len(hidden):
             lists = in_lists(hidden, mask)
             for block in self.attention:

@@ -233,7 +233,7 @@ def _padded(
 
 
 def takes_varlen(query: Tensor) -> bool:
-    """Whether torch's attention for texts of varying length reads packed texts. It has no dropout."""
+    """Whether torch's attention for texts of varying length takes this query. It has no dropout."""
     return query.is_cuda and query.dtype in (torch.float16, torch.bfloat16)
 
 

@@ -27,12 +27,13 @@ from ltr.models.encoder.packed import hidden_states, in_eval_mode, one_line
 # kernels work on.
 LENGTHS = (7, 1, 150, 33, 7)
 # The error of packed reading may be this many times that of padded reading. Both round as often, in
-# other places. Measured on a CPU: 0.9 to 1.4 where all is right, 20 or more for a wrong sign, nearly
-# 5 or more where two texts see each other.
+# other places. Measured on a CPU: 0.9 to 1.4 where all is right, 20 or more for a wrong sign, and
+# nearly 5 or more where two texts see each other.
 ERROR_FACTOR = 3.0
-# An error that is allowed in any case, by the precision of the weights: sums in another order differ
-# by it even where padded reading shows no error. It is some ten roundings in half precision, and a
-# thousand in float32, where ten were measured. Autocast needs none: it shows in the padded errors.
+# An error that is allowed in any case, by the precision of the weights: sums in another order
+# differ by it even where padded reading shows no error. It is some ten roundings in half precision,
+# and a thousand in float32, where ten were measured. Autocast needs none: it shows in the padded
+# errors.
 ALLOWED_ERROR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-1}
 
 

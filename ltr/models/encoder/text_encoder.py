@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 # Tokens per chunk, padding counted. On 2 CPU cores larger chunks gain nothing, and the temporaries
 # of these fit the cache. A GPU wants few, large kernels.
 CHUNK_TOKENS = {"cpu": 2048, "cuda": 65536}
-# Tokens per chunk with keep_tokens: fewer on a GPU, as memory grows with a chunk that is recomputed.
+# Tokens per chunk with keep_tokens: fewer on a GPU, as one chunk at a time must fit when it is
+# computed again.
 RECOMPUTED_CHUNK_TOKENS = {"cpu": 2048, "cuda": 8192}
 # Types of devices on which an encoder checks its packed reading before it trusts it. On a CPU the
 # tests have checked the same.

@@ -88,8 +88,8 @@ def load_modules(
         raise cannot_load(backbone, error, option) from None
     if model.truncate_dim is not None:
         raise InputError(
-            f"backbone {backbone!r} cuts its embeddings to {model.truncate_dim} dimensions, "
-            "which can't be trained; take truncate_dim out of its config_sentence_transformers.json",
+            f"backbone {backbone!r} cuts its embeddings to {model.truncate_dim} dimensions, which "
+            "can't be trained; take truncate_dim out of its config_sentence_transformers.json",
             option=option,
         )
     modules = list(model)

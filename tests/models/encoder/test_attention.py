@@ -1,3 +1,5 @@
+"""Packed attention: each text attends to itself only, by every way of computing it."""
+
 import pytest
 import torch
 

@@ -1,3 +1,5 @@
+"""Chunks: their sizes, their padding, and that they hold every token once."""
+
 import pytest
 import torch
 

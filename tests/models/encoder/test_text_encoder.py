@@ -1,3 +1,5 @@
+"""The text encoder: the same outputs and gradients whatever the chunks."""
+
 import pytest
 import torch
 from transformers import (

@@ -181,7 +181,7 @@ class FastLinear(SharedCastLinear):
 
 
 class _ByOneDnn(torch.autograd.Function):
-    """``x Wᵀ + b`` and its gradients: ``[M, K]``, ``[N, K]``, and ``[N]`` or None, make ``[M, N]``."""
+    """``x Wᵀ + b`` and its gradients: x is ``[M, K]``, W ``[N, K]``, and b ``[N]`` or None."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

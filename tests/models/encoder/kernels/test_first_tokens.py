@@ -1,3 +1,5 @@
+"""First tokens alone in the last layer: the same outputs and gradients."""
+
 import copy
 import threading
 

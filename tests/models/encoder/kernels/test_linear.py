@@ -1,3 +1,5 @@
+"""Fast linear layers: shared casts, oneDNN, and weights laid out once."""
+
 import copy
 import pickle
 import threading
