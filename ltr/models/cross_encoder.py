@@ -125,12 +125,12 @@ class PairWiseBertRanker(Ranker):
         """
         if isinstance(positive_inputs, RankingBatch):
             return in_lists(self.score(_pairs(positive_inputs)), positive_inputs.mask)
-        if positive_inputs is None and negative_inputs is None:
-            return None, None
+        if positive_inputs is None:
+            if negative_inputs is None:
+                return None, None
+            return None, self.score(_without_padding([negative_inputs]))
         if negative_inputs is None:
             return self.score(_without_padding([positive_inputs])), None
-        if positive_inputs is None:
-            return None, self.score(_without_padding([negative_inputs]))
         logits = self.score(_without_padding([positive_inputs, negative_inputs]))
         sizes = [len(positive_inputs["input_ids"]), len(negative_inputs["input_ids"])]
         positive, negative = logits.split(sizes)

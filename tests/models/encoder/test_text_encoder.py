@@ -118,7 +118,7 @@ def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(
     kept = reader(model, max_tokens=15, kernels=kernels)
     recomputed = reader(model, max_tokens=15, kernels=kernels, keep_tokens=keep_tokens)
     of = texts()
-    assert recomputed._recomputed(recomputed._chunks(of)) == n_recomputed
+    assert recomputed._count_recomputed(recomputed._chunks(of)) == n_recomputed
     value, expected = gradients(kept, of)
     again, found = gradients(recomputed, of)
     assert torch.equal(again, value)

@@ -67,8 +67,8 @@ class Slots(NamedTuple):
     def of(cls, lengths: Sequence[int], heads: int) -> "Slots":
         """The slots of texts of these lengths, which lie end to end, shortest first."""
         padded_lengths = []
-        for length in lengths:
-            n_multiples = (length + MULTIPLE - 1) // MULTIPLE  # rounded up
+        for n_tokens in lengths:
+            n_multiples = (n_tokens + MULTIPLE - 1) // MULTIPLE  # rounded up
             padded_lengths.append(n_multiples * MULTIPLE)
         length_c = torch.tensor(lengths)
         slots_c = heads * torch.tensor(padded_lengths)
