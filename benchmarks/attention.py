@@ -51,10 +51,11 @@ def attention(
     shape = (sum(lengths), HEADS, DIM)
     qkv = [torch.randn(shape).to(dtype).requires_grad_(train) for _ in range(3)]
     gradient = torch.randn(shape).to(dtype)
+    settings = kernels._Settings(scaling=None, dropout=0.0, window=None, kernels="auto")
 
     def run() -> None:
         kernels.takes_blocks = lambda query, longest: in_blocks
-        output = kernels._block_diagonal(*qkv, layout, None, 0.0, None, "auto")
+        output = kernels._block_diagonal(*qkv, layout, settings)
         if train:
             output.backward(gradient)
 

@@ -13,7 +13,7 @@ from harness.tables import head, row
 
 from ltr.data.formats import JoinedPairs
 from ltr.datamodules import Evaluation, Loading, TripletDataModule
-from ltr.models.encoder.chunks import cuts
+from ltr.models.encoder.chunks import chunk_spans
 from ltr.models.encoder.loading.pretrained import load_tokenizer
 from ltr.models.encoder.text_encoder import CHUNK_TOKENS
 
@@ -41,7 +41,7 @@ def padding_shares(data: TripletDataModule, steps: int | None) -> Shares:
         lengths = sorted(batch.pairs.lengths.tolist())
         real += sum(lengths)
         whole += len(lengths) * lengths[-1]
-        for begin, end in cuts(lengths, CHUNK_TOKENS["cpu"], padded=True):
+        for begin, end in chunk_spans(lengths, CHUNK_TOKENS["cpu"], padded=True):
             chunks += (end - begin) * lengths[end - 1]
     return Shares(whole=1 - real / whole, chunks=1 - real / chunks)
 

@@ -1,9 +1,9 @@
-"""Cross-encoder: query and document are read together, and one score comes out."""
+"""Cross-encoder: query and document are read together, as one text, which gets one score."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import overload
+from typing import cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,15 @@ from ltr.models.encoder.loading.pretrained import (
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.ranker import Ranker, in_lists
 
+# What a tokenizer of transformers returns for padded pairs: tensors [S, L] by their names.
 Inputs = Mapping[str, Tensor]
 
 
 class PairWiseBertRanker(Ranker):
-    r"""An encoder, a pooling and a linear head: :math:`s(q, d) = w^\top
-    \mathrm{pool}(\mathrm{enc}(q, d)) + b`.
+    r"""Scores one pair of a query and a document at a time, by an encoder, a pooling and a linear
+    head.
+
+    .. math:: s(q, d) = w^\top \mathrm{pool}(\mathrm{enc}(q, d)) + b
 
     A ready cross-encoder (a sequence classifier with one label) keeps its own head, and the pooling
     and dropout in front of it. A CrossEncoder of sentence-transformers with a pooling and a linear
@@ -65,23 +68,32 @@ class PairWiseBertRanker(Ranker):
                 f"dropout must be at least 0 and below 1, got {dropout}", option="dropout"
             )
         self.tokenizer = load_tokenizer(backbone)
-        model, self.has_own_head, self._left_out = load_encoder(
-            backbone, encoder.dropout, encoder.new_weights
-        )
+        pretrained = load_encoder(backbone, encoder.dropout, encoder.new_weights)
+        model = pretrained.model
+        # A classifier's own head is part of its model, and hides the embeddings in front of it.
+        self.has_own_head = pretrained.has_own_head
+        self.gives_embeddings = not pretrained.has_own_head
+        self._own_dropout = pretrained.own_dropout
         check_vocabulary(self.tokenizer, model, backbone)
         max_length = longest_text(max_length, self.tokenizer.model_max_length, model, backbone)
-        saved = saved_head(backbone)
-        if saved is not None and encoder.pooling is None:
-            encoder = replace(encoder, pooling=saved.pooling)
         self.reads = JoinedPairs(self.tokenizer, max_length)
+
+        trained_head = saved_head(backbone)
+        if trained_head is not None and encoder.pooling is None:
+            encoder = replace(encoder, pooling=trained_head.pooling)
         self.encoder = TextEncoder(model, self.tokenizer.pad_token_id, encoder)
-        self.gives_embeddings = not self.has_own_head
-        self.dropout = nn.Identity() if self.has_own_head else nn.Dropout(dropout)
-        self.head = nn.Identity() if self.has_own_head else nn.Linear(model.config.hidden_size, 1)
-        if saved is not None:
-            self.head.load_state_dict({"weight": saved.weight, "bias": saved.bias})
+        self.dropout: nn.Module
+        self.head: nn.Module
+        if self.has_own_head:
+            self.dropout = nn.Identity()
+            self.head = nn.Identity()
+        else:
+            self.dropout = nn.Dropout(dropout)
+            self.head = nn.Linear(model.config.hidden_size, 1)
+        if trained_head is not None:
+            self.head.load_state_dict({"weight": trained_head.weight, "bias": trained_head.bias})
         # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
-        # dropout
+        # dropout.
         self.train()
 
     @overload
@@ -113,16 +125,22 @@ class PairWiseBertRanker(Ranker):
         """
         if isinstance(positive_inputs, RankingBatch):
             return in_lists(self.score(_pairs(positive_inputs)), positive_inputs.mask)
-        sides = [side for side in (positive_inputs, negative_inputs) if side is not None]
-        if not sides:
-            return None, None
-        logits = iter(self.score(_ragged(sides)).split([len(side["input_ids"]) for side in sides]))
-        positive = None if positive_inputs is None else next(logits)
-        return positive, None if negative_inputs is None else next(logits)
+        if positive_inputs is None:
+            if negative_inputs is None:
+                return None, None
+            return None, self.score(_without_padding([negative_inputs]))
+        if negative_inputs is None:
+            return self.score(_without_padding([positive_inputs])), None
+        logits = self.score(_without_padding([positive_inputs, negative_inputs]))
+        sizes = [len(positive_inputs["input_ids"]), len(negative_inputs["input_ids"])]
+        positive, negative = logits.split(sizes)
+        return positive, negative
 
     def score(self, texts: Texts) -> Tensor:
         """Logits ``[S]`` float32 of joined pairs."""
-        return self.encoder.logits(texts) if self.has_own_head else self._head(self.encoder(texts))
+        if self.has_own_head:
+            return self.encoder.logits(texts)
+        return self._head(self.encoder(texts))
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]``, and the pooled representations that the head reads ``[B, N, H]``, of
@@ -143,10 +161,18 @@ class PairWiseBertRanker(Ranker):
         Raises:
             InputError: if the folder exists.
         """
-        how = self.reads.max_length, self.head, self.encoder.pooling
-        self._write(
-            folder, lambda part: save_cross_encoder(part, self.encoder.model, self.tokenizer, *how)
-        )
+
+        def write(partial: Path) -> None:
+            save_cross_encoder(
+                partial,
+                self.encoder.model,
+                self.tokenizer,
+                self.reads.max_length,
+                self.head,
+                self.encoder.pooling,
+            )
+
+        self._write_folder(folder, write)
 
     def save_plain(self, folder: str | Path) -> None:
         """Write a folder of transformers: a sequence classifier with one score. A failure leaves no
@@ -155,55 +181,65 @@ class PairWiseBertRanker(Ranker):
         Raises:
             InputError: if the ranker has no head of its own, or the folder exists.
         """
+        model = self.encoder.model
         if not self.has_own_head:
-            kind = type(self.encoder.model).__name__.removesuffix("Model")
-            head = f"a linear layer behind the {self.encoder.pooling} of the tokens"
-            hint = f"{kind}ForSequenceClassification has others; export it to sentence-transformers"
-            raise InputError(f"transformers has no head for this ranker, {head}: {hint}")
-        self._write(
-            folder,
-            lambda part: save_plain(
-                part, self.encoder.model, self.tokenizer, self.reads.max_length
-            ),
-        )
+            classifier = type(model).__name__.removesuffix("Model") + "ForSequenceClassification"
+            raise InputError(
+                "transformers has no head for this ranker, a linear layer behind the "
+                f"{self.encoder.pooling} of the tokens: {classifier} has others; "
+                "export it to sentence-transformers"
+            )
 
-    def _write(self, folder: str | Path, write: Callable[[Path], None]) -> None:
+        def write(partial: Path) -> None:
+            save_plain(partial, model, self.tokenizer, self.reads.max_length)
+
+        self._write_folder(folder, write)
+
+    def _write_folder(self, folder: str | Path, write: Callable[[Path], None]) -> None:
+        """Write a new folder whose config has the encoder's own dropout, which is 0 in ours."""
         config = self.encoder.model.config
-        config.update(self._left_out)  # the encoder's own dropout
+        config.update(self._own_dropout)
         try:
             write_new_folder(Path(folder), write)
         finally:
-            config.update(dict.fromkeys(self._left_out, 0.0))
+            config.update(dict.fromkeys(self._own_dropout, 0.0))
 
     def padding_share(self, batch: RankingBatch) -> float:
         return self.encoder.padding_share(_pairs(batch))
 
     def _head(self, pooled: Tensor) -> Tensor:
+        """Scores ``[S]`` float32 of pooled representations ``[S, H]``."""
         # Neither under autocast nor in the weights' own precision: scores rounded to bfloat16 would
         # tie, and document ids would then decide the order.
         with torch.autocast(pooled.device.type, enabled=False):
-            weight, bias = (parameter.float() for parameter in self.head.parameters())
-            return F.linear(self.dropout(pooled), weight, bias).squeeze(1)
+            head = cast(nn.Linear, self.head)
+            return F.linear(self.dropout(pooled), head.weight.float(), head.bias.float()).squeeze(1)
 
 
 def _pairs(batch: RankingBatch) -> Texts:
+    """The joined queries and documents of a batch."""
     assert batch.pairs is not None, "the data lays out what the ranker reads"
     return batch.pairs
 
 
-def _ragged(sides: list[Inputs]) -> Texts:
+def _without_padding(sides: list[Inputs]) -> Texts:
     """Padded inputs, one side after the other, without their padding."""
-    real = [side.get("attention_mask", torch.ones_like(side["input_ids"])).bool() for side in sides]
-
-    def tokens(name: str) -> Tensor:
-        found = [side.get(name, torch.zeros_like(side["input_ids"])) for side in sides]
-        return torch.cat([ids[at] for ids, at in zip(found, real, strict=True)])
-
-    lengths = torch.cat([at.sum(dim=1) for at in real])
+    all_ids = []
+    all_types = []
+    all_lengths = []
+    for side in sides:
+        ids = side["input_ids"]
+        is_token = side.get("attention_mask", torch.ones_like(ids)).bool()
+        types = side.get("token_type_ids", torch.zeros_like(ids))
+        all_ids.append(ids[is_token])
+        all_types.append(types[is_token])
+        all_lengths.append(is_token.sum(dim=1))
+    lengths = torch.cat(all_lengths)
     if not lengths.all():
-        empty = int((lengths == 0).sum())
+        n_empty = int((lengths == 0).sum())
         raise InputError(
-            f"every pair must have a token, but {empty} of {len(lengths)} are padding alone; leave them out"
+            f"every pair must have a token, but {n_empty} of {len(lengths)} are padding alone; "
+            "leave them out"
         )
     has_types = any("token_type_ids" in side for side in sides)
-    return Texts(tokens("input_ids"), lengths, tokens("token_type_ids") if has_types else None)
+    return Texts(torch.cat(all_ids), lengths, torch.cat(all_types) if has_types else None)

@@ -81,39 +81,42 @@ class DualEncoder(Ranker):
         encoder: TextEncoder.Options = TextEncoder.Options(),
     ) -> None:
         super().__init__()
-        lowest = LOWEST_TEMPERATURE if learn_temperature else 0
-        if not 0 < temperature < math.inf or temperature < lowest:
-            bound = f"at least {lowest} where it is learnt" if learn_temperature else "above 0"
-            raise InputError(
-                f"temperature must be {bound}, got {temperature}", option="temperature"
-            )
+        _check_temperature(temperature, learn_temperature)
         self.similarity = similarity_of(similarity)
         self._temperature = temperature
-        self.log_temperature = (
-            nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None
-        )
+        self.log_temperature: nn.Parameter | None = None
+        if learn_temperature:
+            self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
 
-        new = encoder.new_weights
-        loaded = load_modules(backbone, "backbone", new)
-        docs = loaded if doc_backbone is None else load_modules(doc_backbone, "doc_backbone", new)
-        sides = [loaded.query] if docs.doc is loaded.query else [loaded.query, docs.doc]
-        # A list, and towers by property: the state dict has each weight of a shared tower once.
+        query_model = load_modules(backbone, "backbone", encoder.new_weights)
+        doc_model = query_model
+        if doc_backbone is not None:
+            doc_model = load_modules(doc_backbone, "doc_backbone", encoder.new_weights)
+        modules_of_towers = [query_model.query]
+        if doc_model.doc is not query_model.query:  # the same list says that the tower is shared
+            modules_of_towers.append(doc_model.doc)
+        # A list of one or two, and query_tower and doc_tower as properties: as submodules of these
+        # names a shared tower would have every weight twice in the state dict.
         self.towers = nn.ModuleList(
-            [Tower(modules, projection, normalise, encoder) for modules in sides]
+            [Tower(modules, projection, normalise, encoder) for modules in modules_of_towers]
         )
         self.dim = self.query_tower.dim
         if self.doc_tower.dim != self.dim:
-            sizes = f"{self.dim} and {self.doc_tower.dim}"
-            message = f"both towers must give embeddings of one size, got {sizes} dimensions; set a projection"
-            raise InputError(message, option="projection")
-        query_prompt = loaded.query_prompt if query_prompt is None else query_prompt
-        doc_prompt = docs.doc_prompt if doc_prompt is None else doc_prompt
+            raise InputError(
+                f"both towers must give embeddings of one size, got {self.dim} and "
+                f"{self.doc_tower.dim} dimensions; set a projection",
+                option="projection",
+            )
+        if query_prompt is None:
+            query_prompt = query_model.query_prompt
+        if doc_prompt is None:
+            doc_prompt = doc_model.doc_prompt
         self.reads = ApartTexts(
             self.query_tower.form("query", query_prompt, max_length, backbone),
             self.doc_tower.form("document", doc_prompt, max_length, doc_backbone or backbone),
         )
         # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
-        # dropout
+        # dropout.
         self.train()
 
     @property
@@ -132,9 +135,11 @@ class DualEncoder(Ranker):
         if self.log_temperature is None:
             return self._temperature
         log = self.log_temperature
-        # With the gradient of the unbounded logarithm, which leads back. That of a clamp at its
-        # bound is 0 since torch 2.15.
-        return (log + (log.clamp(min=math.log(LOWEST_TEMPERATURE)) - log).detach()).exp()
+        # The value is that of the clamped logarithm, the gradient that of the logarithm itself, so
+        # that a step can lead away from the bound. (The gradient of a clamp at its bound is 0 since
+        # torch 2.15.)
+        correction = (log.clamp(min=math.log(LOWEST_TEMPERATURE)) - log).detach()
+        return (log + correction).exp()
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]`` and the documents' embeddings ``[B, N, H]``, both float32 and 0 at the
@@ -151,13 +156,12 @@ class DualEncoder(Ranker):
         queries, docs = self.embed(batch)
         if queries is None:
             raise InputError(
-                "lists must have queries to be scored, got none; rank their texts against each other instead"
+                "lists must have queries to be scored, got none; "
+                "rank their texts against each other instead"
             )
-        return (
-            self.score(queries.unsqueeze(1), docs).squeeze(1).masked_fill(~batch.mask, 0.0),
-            queries,
-            docs,
-        )
+        # As one query for the documents of each list: [B, 1, H] and [B, N, H].
+        scores = self.score(queries.unsqueeze(1), docs).squeeze(1)
+        return scores.masked_fill(~batch.mask, 0.0), queries, docs
 
     def embed(self, batch: RankingBatch) -> tuple[Tensor | None, Tensor]:
         """Embeddings of the queries ``[B, H]`` (None where there are none) and of the documents
@@ -170,19 +174,24 @@ class DualEncoder(Ranker):
                 learn.
         """
         if self.training and self.log_temperature is not None:
-            # As CLIP does between steps, so that it does not wander off below the bound.
+            # As CLIP does between steps: the parameter itself must not wander off below the bound.
             self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
-        queries = None
-        one_tower = len(self.towers) == 1
+        is_shared = len(self.towers) == 1
         assert batch.docs is not None, "the data lays out what the ranker reads"
-        if batch.queries is None and not one_tower:
-            text = "groups of texts without queries train one tower, and the model has two; leave out doc_backbone"
-            raise InputError(text, option="doc_backbone")
-        if batch.queries is not None and one_tower:
-            both = self.query_tower(_end_to_end(batch.queries, batch.docs))
-            queries, docs = both.split([len(batch.queries.lengths), len(batch.docs.lengths)])
+        if batch.queries is None:
+            if not is_shared:
+                raise InputError(
+                    "groups of texts without queries train one tower, and the model has two; "
+                    "leave out doc_backbone",
+                    option="doc_backbone",
+                )
+            return None, in_lists(self.doc_tower(batch.docs), batch.mask)
+        if is_shared:
+            embeddings = self.query_tower(_end_to_end(batch.queries, batch.docs))
+            sizes = [len(batch.queries.lengths), len(batch.docs.lengths)]
+            queries, docs = embeddings.split(sizes)
         else:
-            queries = None if batch.queries is None else self.query_tower(batch.queries)
+            queries = self.query_tower(batch.queries)
             docs = self.doc_tower(batch.docs)
         return queries, in_lists(docs, batch.mask)
 
@@ -214,13 +223,21 @@ class DualEncoder(Ranker):
         from sentence_transformers import SentenceTransformer  # here, not above: see tower.py
         from sentence_transformers.sentence_transformer.modules import Router
 
+        query_length = self.reads.queries.max_length
+        doc_length = self.reads.docs.max_length
+        # The towers are as they shall be saved until the stack ends.
         with quiet(), ExitStack() as stack:
-            q, d = (form.max_length for form in self.reads)
-            lengths = [(q, d)] if len(self.towers) == 1 else [(q, q), (d, d)]
-            towers = zip((self.query_tower, self.doc_tower), lengths, strict=False)
-            sides = [stack.enter_context(tower.as_saved(*both)) for tower, both in towers]
+            if len(self.towers) == 1:
+                shared_tower = self.query_tower.as_saved(query_length, doc_length)
+                modules = stack.enter_context(shared_tower)
+            else:
+                query_tower = self.query_tower.as_saved(query_length, query_length)
+                doc_tower = self.doc_tower.as_saved(doc_length, doc_length)
+                query_modules = stack.enter_context(query_tower)
+                doc_modules = stack.enter_context(doc_tower)
+                modules = [Router.for_query_document(query_modules, doc_modules)]
             model = SentenceTransformer(
-                modules=sides[0] if len(sides) == 1 else [Router.for_query_document(*sides)],
+                modules=modules,
                 device=str(next(self.parameters()).device),
                 # Without the model's default prompt: it would replace an empty one.
                 prompts={"query": self.reads.queries.prompt, "document": self.reads.docs.prompt},
@@ -232,7 +249,25 @@ class DualEncoder(Ranker):
             )
 
 
-def _end_to_end(*parts: Texts) -> Texts:
-    """The texts of all parts, as one tokenizer made them."""
-    ids, lengths, types = zip(*parts, strict=True)
-    return Texts(torch.cat(ids), torch.cat(lengths), None if types[0] is None else torch.cat(types))
+def _check_temperature(temperature: float, is_learnt: bool) -> None:
+    """Refuse a temperature that is not finite and above 0, or below the bound of a learnt one."""
+    if is_learnt and not LOWEST_TEMPERATURE <= temperature < math.inf:
+        raise InputError(
+            f"temperature must be at least {LOWEST_TEMPERATURE} where it is learnt, "
+            f"got {temperature}",
+            option="temperature",
+        )
+    if not 0 < temperature < math.inf:
+        raise InputError(f"temperature must be above 0, got {temperature}", option="temperature")
+
+
+def _end_to_end(queries: Texts, docs: Texts) -> Texts:
+    """The texts of both, queries first. One tokenizer made them: both have token types, or neither
+    has.
+    """
+    types = None
+    if queries.type_ids is not None and docs.type_ids is not None:
+        types = torch.cat([queries.type_ids, docs.type_ids])
+    return Texts(
+        torch.cat([queries.ids, docs.ids]), torch.cat([queries.lengths, docs.lengths]), types
+    )

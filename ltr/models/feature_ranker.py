@@ -89,29 +89,45 @@ class FeatureRanker(Ranker):
     ) -> None:
         super().__init__()
         one_of(PRESETS, preset=preset)
-        asked = (hidden, activation, layer_norm, dropout, residual_blocks, attention_blocks, heads)
-        sizes: list[Any] = [
-            own if new is None else new for own, new in zip(PRESETS[preset], asked, strict=True)
-        ]
-        network = Network(*sizes)
-        _check(n_features, network)
+        options = {
+            "hidden": hidden,
+            "activation": activation,
+            "layer_norm": layer_norm,
+            "dropout": dropout,
+            "residual_blocks": residual_blocks,
+            "attention_blocks": attention_blocks,
+            "heads": heads,
+        }
+        changes: dict[str, Any] = {
+            name: value for name, value in options.items() if value is not None
+        }
+        network = PRESETS[preset]._replace(**changes)
+        _check_sizes(n_features, network)
         self.reads = FeatureVectors(n_features)
-        act = ACTIVATIONS[network.activation]
-        p = network.dropout
-        width = n_features
+        new_activation = ACTIVATIONS[network.activation]
         layers: list[nn.Module] = []
-        for size in network.hidden:
-            norm = [nn.LayerNorm(size)] if network.layer_norm else []
-            layers += [nn.Linear(width, size), *norm, act(), nn.Dropout(p)]
-            width = size
-        layers += [_Residual(width, act(), p) for _ in range(network.residual_blocks)]
+        width = n_features
+        for next_width in network.hidden:
+            layers.append(nn.Linear(width, next_width))
+            if network.layer_norm:
+                layers.append(nn.LayerNorm(next_width))
+            layers.append(new_activation())
+            layers.append(nn.Dropout(network.dropout))
+            width = next_width
+        for _ in range(network.residual_blocks):
+            layers.append(_Residual(width, new_activation(), network.dropout))
         self.layers = nn.Sequential(*layers)
-        self.attention = nn.ModuleList(
-            nn.TransformerEncoderLayer(
-                width, network.heads, 2 * width, p, batch_first=True, norm_first=True
+        self.attention = nn.ModuleList()
+        for _ in range(network.attention_blocks):
+            block = nn.TransformerEncoderLayer(
+                width,
+                network.heads,
+                dim_feedforward=2 * width,
+                dropout=network.dropout,
+                batch_first=True,
+                norm_first=True,
             )
-            for _ in range(network.attention_blocks)
-        )
+            self.attention.append(block)
         self.head = nn.Linear(width, 1)
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
@@ -121,12 +137,10 @@ class FeatureRanker(Ranker):
         mask = batch.mask
         features = batch.features
         assert features is not None, "the data lays out what the ranker reads"
-        hidden = self.layers(
-            features[mask]
-        )  # real documents only: padding costs no time and draws no dropout
-        if self.attention and len(
-            hidden
-        ):  # torch's attention refuses a batch without a document, which a rank may get
+        # Real documents only: padding costs no time and draws no dropout.
+        hidden = self.layers(features[mask])
+        # One process of several may get a batch without documents: torch's attention refuses it.
+        if self.attention and len(hidden):
             lists = in_lists(hidden, mask)
             for block in self.attention:
                 lists = block(lists, src_key_padding_mask=~mask)
@@ -140,6 +154,8 @@ class FeatureRanker(Ranker):
 
 
 class _Residual(nn.Module):
+    r"""A further layer, :math:`h + W_2\,\mathrm{dropout}(\phi(W_1 \mathrm{norm}(h)))`."""
+
     def __init__(self, width: int, activation: nn.Module, dropout: float) -> None:
         super().__init__()
         self.change = nn.Sequential(
@@ -154,17 +170,24 @@ class _Residual(nn.Module):
         return hidden + self.change(hidden)
 
 
-def _check(n_features: int, network: Network) -> None:
-    def must(holds: bool, option: str, what: str, got: object) -> None:
-        if not holds:
-            raise InputError(f"{option} must be {what}, got {got}", option=option)
-
-    hidden, activation, _, dropout, residual_blocks, attention_blocks, heads = network
+def _check_sizes(n_features: int, network: Network) -> None:
+    """Refuse sizes that are out of bounds, or do not fit each other."""
+    hidden = network.hidden
+    dropout = network.dropout
+    heads = network.heads
     at_least(1, n_features=n_features)
-    must(all(size >= 1 for size in hidden), "hidden", "widths of at least 1", list(hidden))
-    one_of(ACTIVATIONS, activation=activation)
-    must(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
-    at_least(0, residual_blocks=residual_blocks, attention_blocks=attention_blocks)
-    width = hidden[-1] if hidden else n_features
-    fits = heads >= 1 and (attention_blocks == 0 or width % heads == 0)
-    must(fits, "heads", f"a number that divides the last width, {width}", heads)
+    if any(width < 1 for width in hidden):
+        raise InputError(
+            f"hidden must be widths of at least 1, got {list(hidden)}", option="hidden"
+        )
+    one_of(ACTIVATIONS, activation=network.activation)
+    if not 0 <= dropout < 1:
+        raise InputError(f"dropout must be at least 0 and below 1, got {dropout}", option="dropout")
+    at_least(0, residual_blocks=network.residual_blocks, attention_blocks=network.attention_blocks)
+    last_width = hidden[-1] if hidden else n_features
+    # Without attention there are no heads, and their number need not divide the width.
+    if heads < 1 or (network.attention_blocks > 0 and last_width % heads != 0):
+        raise InputError(
+            f"heads must be a number that divides the last width, {last_width}, got {heads}",
+            option="heads",
+        )

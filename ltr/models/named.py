@@ -1,8 +1,8 @@
-"""One door from a name to a ranker, for all that take one: ``load``, judges, miners, guides.
+"""From a name to a ranker, for every option that takes one: ``load``, judges, miners, guides.
 
-A name is a run folder (its best weights), a checkpoint of a run, a folder that ``ltr export`` or
-sentence-transformers has written, ``package:NAME``, or a model of the hub. The page ``docs/use.md``
-has the table of what each door takes; its test tries every cell.
+A name is a run folder (its best weights), a checkpoint of a run, or a model that no run holds: a
+folder that ``ltr export`` or sentence-transformers has written, ``package:NAME``, or a model of the
+hub. The page ``docs/use.md`` has the table of what each option takes; its test tries every cell.
 """
 
 from importlib import import_module
@@ -20,7 +20,8 @@ from ltr.models.encoder.loading.cross_modules import is_cross_encoder
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.ranker import Ranker, all_finite
 
-# What a door needs of the ranker: nothing more, scores of texts, or embeddings to compare.
+# What an option needs of its ranker: "any" takes every ranker, "texts" one that scores texts, and
+# "embeddings" a dual encoder.
 Needs = Literal["any", "texts", "embeddings"]
 
 
@@ -28,8 +29,8 @@ class NamedRanker(NamedTuple):
     """A ranker and where it came from."""
 
     ranker: Ranker
-    file: Path | None = None  # the checkpoint; None for a model that is of no run
-    checkpoint: dict[str, Any] | None = None  # its content
+    file: Path | None = None  # the checkpoint; None for a model that no run holds
+    checkpoint: dict[str, Any] | None = None  # the content of that file
 
 
 def ranker_named(
@@ -55,47 +56,54 @@ def open_ranker(
     """Build the ranker of a name, with its weights.
 
     A sequence classifier with one score, or a CrossEncoder of sentence-transformers, is a
-    cross-encoder; any other model of no run is a dual encoder.
+    cross-encoder; any other model that no run holds is a dual encoder.
 
     Args:
-        name: see the head of this file.
-        option: the one that names it, for errors.
+        name: a run folder, a checkpoint, or a model, see the head of this file.
+        option: the option that has this name as its value, for errors.
         needs: ``texts`` refuses rankers of feature vectors, ``embeddings`` all but dual encoders.
-        max_length: tokens that a model of no run reads; None: as in the model. A run has its own.
+        max_length: tokens that a model reads which no run holds; None: as in the model. The ranker
+            of a run has a length of its own.
         changes: options of the ranker that replace its own, a run's too; those of ``encoder`` are
             replaced one by one.
 
     Raises:
         InputError: if nothing is found there, it can't be built, its weights do not fit or are no
-            numbers, or the door can't take it.
+            numbers, or it is not what the option needs.
     """
     path = Path(name)
-    if _is_of_run(name):
-        file = path if "://" in str(name) or not path.is_dir() else best_checkpoint(path, option)
-        checkpoint = read_checkpoint(name if "://" in str(name) else file, option)
+    if _is_url(name) or path.is_file() or _is_run_folder(path):
+        if _is_url(name):
+            file = path
+            checkpoint = read_checkpoint(name, option)  # as a path it would lose a slash
+        else:
+            file = best_checkpoint(path, option) if path.is_dir() else path
+            checkpoint = read_checkpoint(file, option)
         where = f"{option} {file}"
         ranker = _ranker_of_checkpoint(checkpoint, where, needs, changes or {})
-        named = NamedRanker(ranker, file, checkpoint)
+        opened = NamedRanker(ranker, file, checkpoint)
     else:
         _check_path(name, option)
         where = f"{option} {name}"
         options = dict(changes or {})
         if max_length is not None:
             options["max_length"] = max_length
-        named = NamedRanker(_ready_model(str(name), where, needs, options))
-    reads = named.ranker.reads
-    if needs == "texts" and isinstance(reads, FeatureVectors | PairsAndTexts):
+        opened = NamedRanker(_ready_model(str(name), where, needs, options))
+    # PairsAndTexts is for training alone: of a cross-encoder with a dual encoder beside it.
+    reads_texts = not isinstance(opened.ranker.reads, FeatureVectors | PairsAndTexts)
+    if needs == "texts" and not reads_texts:
         raise InputError(
-            f"{where}: a ranker of texts is needed, and this is a {type(named.ranker).__name__}"
+            f"{where}: a ranker of texts is needed, and this is a {type(opened.ranker).__name__}"
         )
-    return named
+    return opened
 
 
-def _is_of_run(name: str | Path) -> bool:
-    """Whether a name is a checkpoint, by file or URL, or the folder of a run."""
-    path = Path(name)
-    is_run = (path / CONFIG).is_file() or holds_checkpoints(path)
-    return "://" in str(name) or path.is_file() or is_run
+def _is_url(name: str | Path) -> bool:
+    return "://" in str(name)
+
+
+def _is_run_folder(path: Path) -> bool:
+    return (path / CONFIG).is_file() or holds_checkpoints(path)
 
 
 def _check_path(name: str | Path, option: str) -> None:
@@ -104,10 +112,15 @@ def _check_path(name: str | Path, option: str) -> None:
     seeds = sorted(path.glob("seed=*")) if path.is_dir() else []
     if seeds:
         raise InputError(f"{option} {path} holds several runs; name one: {seeds[0]}")
-    is_path = path.is_absolute() or str(name).startswith(".") or path.parts[:1] == ("runs",)
-    is_path = is_path or len(path.parts) > 2  # no hub id has more
-    holds_model = any((path / file).is_file() for file in ("config.json", "modules.json"))
-    if is_path and not holds_model:
+    if (path / "config.json").is_file() or (path / "modules.json").is_file():
+        return
+    can_be_hub_id = not (
+        path.is_absolute()
+        or str(name).startswith(".")
+        or path.parts[:1] == ("runs",)
+        or len(path.parts) > 2  # a hub id is NAME or OWNER/NAME
+    )
+    if not can_be_hub_id:
         raise InputError(
             f"{option} {path}: there is no run, checkpoint or model; "
             "a run is named by its folder, runs/NAME/seed=0"
@@ -115,17 +128,19 @@ def _check_path(name: str | Path, option: str) -> None:
 
 
 def _ready_model(name: str, where: str, needs: Needs, options: dict[str, Any]) -> Ranker:
-    """A model of no run: of a folder, a package or the hub."""
+    """A model that no run holds: of a folder, a package or the hub."""
     try:
-        if is_cross_encoder(name):
-            if needs == "embeddings":
-                _check_embeds(PairWiseBertRanker, where)
-            return PairWiseBertRanker(name, **({"max_length": None} | options))
         if "encoder" in options:
             options = options | {"encoder": TextEncoder.Options(**options["encoder"])}
+        if is_cross_encoder(name):
+            if needs == "embeddings":
+                _check_is_dual_encoder(PairWiseBertRanker, where)
+            # None: as in the model. The default of the class is a length to train with.
+            options = {"max_length": None} | options
+            return PairWiseBertRanker(name, **options)
         return DualEncoder(name, **options)
     except InputError as error:
-        if error.message.startswith(where):
+        if error.message.startswith(where):  # _check_is_dual_encoder has put it there
             raise
         raise InputError(f"{where}: {error.message}") from None
 
@@ -133,7 +148,7 @@ def _ready_model(name: str, where: str, needs: Needs, options: dict[str, Any]) -
 def _ranker_of_checkpoint(
     checkpoint: dict[str, Any], where: str, needs: Needs, changes: dict[str, Any]
 ) -> Ranker:
-    """Build the ranker that a checkpoint names, as its run has built it."""
+    """Build the ranker that a checkpoint names, as its run has built it but for the changes."""
     settings = checkpoint.get("hyper_parameters", {}).get("ranker")
     if not isinstance(settings, dict) or "class_path" not in settings:
         raise InputError(
@@ -142,22 +157,29 @@ def _ranker_of_checkpoint(
         )
     class_path = settings["class_path"]
     if needs == "embeddings":
-        # Before it is built: the changes are options that others do not have.
+        # Before it is built: only a dual encoder has all the options that the changes set.
         module, _, class_name = class_path.rpartition(".")
-        _check_embeds(getattr(import_module(module), class_name), where)
-    options = dict(settings.get("init_args", {}))
-    encoder = {**(options.get("encoder") or {}), **changes.get("encoder", {})}
-    options |= changes
-    if encoder:
-        options["encoder"] = encoder
+        _check_is_dual_encoder(getattr(import_module(module), class_name), where)
+    options = _changed_options(settings.get("init_args", {}), changes)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Ranker, "ranker", fail_untyped=False)
-    # As dict_kwargs, options need not be in the signature: a class may hand them on.
-    spelt = {"ranker": {"class_path": class_path, "dict_kwargs": options}}
-    config = parser.parse_object(spelt)
+    # As dict_kwargs and not init_args, so that a ranker of the user's own may take options by
+    # **kwargs: the parser refuses init_args that are not in the signature.
+    ranker_config = {"ranker": {"class_path": class_path, "dict_kwargs": options}}
+    config = parser.parse_object(ranker_config)
     ranker: Ranker = parser.instantiate(config).ranker
     load_weights(ranker, checkpoint, where)
     return ranker
+
+
+def _changed_options(options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A ranker's options with the changes; options of ``encoder`` change one by one."""
+    encoder = dict(options.get("encoder") or {})
+    encoder.update(changes.get("encoder", {}))
+    changed = options | changes
+    if encoder:
+        changed["encoder"] = encoder
+    return changed
 
 
 def load_weights(
@@ -166,11 +188,11 @@ def load_weights(
     """Load the weights of a checkpoint into a ranker.
 
     Args:
-        ranker: gets them.
-        checkpoint: of a run.
-        where: it comes from, for errors.
-        prefix: of the names of the weights: ``ranker.``, or ``miner.`` for the dual encoder that
-            was trained beside it.
+        ranker: gets the weights.
+        checkpoint: the content of a run's checkpoint.
+        where: the option and the file that it comes from, for errors.
+        prefix: what the names of the weights begin with in the checkpoint: ``ranker.``, or
+            ``miner.`` for the dual encoder that was trained beside it.
 
     Raises:
         InputError: if they do not fit, or are no numbers.
@@ -193,9 +215,9 @@ def load_weights(
         )
 
 
-def _check_embeds(kind: type, where: str) -> None:
-    if not issubclass(kind, DualEncoder):
+def _check_is_dual_encoder(ranker_class: type, where: str) -> None:
+    if not issubclass(ranker_class, DualEncoder):
         raise InputError(
             f"{where}: only a dual encoder has embeddings of queries and documents to compare, "
-            f"and {kind.__name__} is none"
+            f"and {ranker_class.__name__} is none"
         )

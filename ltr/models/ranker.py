@@ -45,41 +45,49 @@ class Ranker(nn.Module):
 
 
 def in_lists(values: Tensor, mask: Tensor) -> Tensor:
-    """Put one value or vector for each real document into its place in the lists; padding gets 0.
+    """Put one value or vector of each document into its place in the lists; padding gets 0.
 
     Args:
-        values: ``[S]`` or ``[S, H]``, list by list.
-        mask: ``[B, N]`` with S documents.
+        values: ``[S]`` or ``[S, H]``, list by list, without padding.
+        mask: ``[B, N]``, True at the S documents.
 
     Returns:
         ``[B, N]`` or ``[B, N, H]``.
     """
     lists = values.new_zeros(*mask.shape, *values.shape[1:])
-    return lists.masked_scatter(mask if values.ndim == 1 else mask.unsqueeze(2), values)
+    if values.ndim == 2:
+        mask = mask.unsqueeze(2)
+    return lists.masked_scatter(mask, values)
 
 
 def all_finite(module: nn.Module) -> bool:
-    """Whether all weights are numbers. One that is not trained may be infinite."""
-    bad = (
-        ~weight.isfinite() if weight.requires_grad else weight.isnan()
-        for weight in module.parameters()
-    )
-    return not any(bool(one.any()) for one in bad)
+    """Whether no weight is NaN, and none that is trained is infinite.
+
+    A weight that is not trained may be infinite: some models keep a mask of -inf as a parameter.
+    """
+    for weight in module.parameters():
+        wrong = ~weight.isfinite() if weight.requires_grad else weight.isnan()
+        if wrong.any():
+            return False
+    return True
 
 
 def check_trained(module: nn.Module) -> None:
     """An InputError where training has made weights that are no numbers."""
     if not all_finite(module):
-        text = "training has made weights NaN or infinite: the model has diverged; lower its learning rate"
-        raise InputError(text, option="lr")
+        raise InputError(
+            "training has made weights NaN or infinite: the model has diverged; "
+            "lower its learning rate",
+            option="lr",
+        )
 
 
 def digest_of_weights(module: nn.Module) -> str:
-    """The same for the same weights, and else another one."""
+    """A hash of the names and values of all weights, in 32 hexadecimal digits."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(
-            tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        )
+        # As bytes, since numpy has no bfloat16.
+        as_bytes = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+        digest.update(as_bytes.numpy().tobytes())
     return digest.hexdigest()[:32]

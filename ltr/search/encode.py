@@ -14,7 +14,7 @@ from ltr.data.files import new_array
 from ltr.data.formats import SingleTexts
 from ltr.data.progress import track
 from ltr.data.tokens import Tokens
-from ltr.models.encoder.chunks import cuts
+from ltr.models.encoder.chunks import chunk_spans
 from ltr.models.encoder.kernels.linear import cast_once
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.encoder.text_encoder import TextEncoder
@@ -134,7 +134,7 @@ def batches_of_places(lengths: np.ndarray) -> list[np.ndarray]:
     """
     order = _longest_first(lengths)
     sorted_lengths = lengths[order].tolist()
-    return [order[begin:end] for begin, end in cuts(sorted_lengths, BATCH_TOKENS)]
+    return [order[begin:end] for begin, end in chunk_spans(sorted_lengths, BATCH_TOKENS)]
 
 
 def share(

@@ -1,3 +1,5 @@
+"""The cross-encoder: scores of pairs and lists, its heads, and what it loads or refuses."""
+
 import shutil
 from pathlib import Path
 

@@ -173,6 +173,15 @@ def test_a_guide_of_a_run_reads_what_is_laid_out_for_the_ranker(named, backbone)
     assert ranker_named(named["a run folder", "dual"], "x").reads.queries.prompt == "w1 "
 
 
+@pytest.mark.parametrize("kind", ["cross", "dual"])
+@pytest.mark.parametrize("row", ["a run folder", "an exported folder"])
+def test_options_of_the_encoder_can_be_changed_one_by_one(named, row, kind):
+    changes = {"encoder": {"max_tokens": 9}}
+    ranker = ranker_named(named[row, kind], "x", changes=changes)
+    encoder = ranker.encoder if kind == "cross" else ranker.query_tower.encoder
+    assert encoder.options.max_tokens == 9 and encoder.options.keep_tokens is None
+
+
 def test_the_length_of_a_model_of_no_run_can_be_set(named):
     exported = named["an exported folder", "cross"]
     assert ranker_named(exported, "x").reads.max_length == 20

@@ -1,15 +1,17 @@
 """What all rankers share: the base, places in lists, and options as the command line reads them."""
 
+import copy
 import json
 
 import pytest
 import torch
 from jsonargparse import ArgumentParser
+from torch import nn
 
 from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker, Ranker
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.models.ranker import in_lists
+from ltr.models.ranker import all_finite, digest_of_weights, in_lists
 
 
 def test_values_go_to_their_places_and_padding_is_0():
@@ -66,3 +68,24 @@ def test_encoder_options_are_nested_once_in_a_configuration(backbone, tmp_path, 
     ranker = parser.instantiate(config).ranker
     encoder = ranker.encoder if kind == "PairWiseBertRanker" else ranker.doc_tower.encoder
     assert encoder.options == TextEncoder.Options(**expected)
+
+
+def test_only_a_weight_that_is_not_trained_may_be_infinite():
+    layer = nn.Linear(2, 1)
+    assert all_finite(layer)
+    layer.bias.data.fill_(float("-inf"))
+    assert not all_finite(layer)
+    layer.bias.requires_grad_(False)
+    assert all_finite(layer)
+    layer.bias.data.fill_(float("nan"))
+    assert not all_finite(layer)
+
+
+def test_a_digest_tells_values_names_and_precisions_apart():
+    layer = nn.Linear(2, 1)
+    digest = digest_of_weights(layer)
+    assert digest == digest_of_weights(copy.deepcopy(layer)) and len(digest) == 32
+    other_value = copy.deepcopy(layer)
+    other_value.bias.data += 1
+    others = [other_value, nn.Sequential(layer), copy.deepcopy(layer).bfloat16()]
+    assert len({digest, *map(digest_of_weights, others)}) == 4

@@ -1,5 +1,6 @@
-"""Attention within each of several texts that lie end to end, as implementations that transformers
-finds by their names.
+"""Attention within each of several texts that lie end to end.
+
+It is registered in transformers as two implementations of attention, which models find by name.
 
 Shapes: T tokens of the C texts of a chunk, h heads of d dimensions, L tokens of a text, or of the
 longest.
@@ -7,7 +8,7 @@ longest.
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,31 +20,32 @@ from transformers.masking_utils import sdpa_mask
 
 from ltr.models.encoder.kernels.blocks import Slots, attend_in_blocks
 from ltr.models.encoder.kernels.dropout import fast_dropout
-from ltr.models.encoder.kernels.first_tokens import attended
+from ltr.models.encoder.kernels.first_tokens import announce_first_tokens
 from ltr.models.encoder.loading.pooling import Pooling
 
 Kernels = Literal["auto", "plain"]
-# The implementation's name by the option ``kernels``: with blocks and the cheap mask of dropout,
-# or by torch's attention alone.
-PACKED: dict[Kernels, str] = {"auto": "ltr_packed", "plain": "ltr_packed_plain"}
+# The implementation's name in transformers, by the option ``kernels``: with blocks and the cheap
+# mask of dropout, or by torch's attention alone.
+PACKED_ATTENTION: dict[Kernels, str] = {"auto": "ltr_packed", "plain": "ltr_packed_plain"}
 # The longest text that attends by explicit matmuls, in blocks, on a CPU that multiplies bfloat16.
-# The backward pass of torch's flash kernel is slow there, and without AMX its forward pass, too:
-# benchmarks/attention.py. Longer texts attend faster as well, but flash keeps scores in float32: at
-# 1,024 tokens its error is half as large.
+# There the backward pass of torch's flash kernel is slow; without AMX its forward pass is slow,
+# too (benchmarks/attention.py). Blocks are faster for longer texts as well, but flash keeps scores
+# in float32: at 1,024 tokens its error is half as large.
 LONGEST_IN_BLOCKS = 512
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Which tokens of a chunk are one text.
+    """Where each text of a packed chunk lies, and what is read of it.
 
-    An object, not a tuple, so that models pass it on to their attention untouched.
+    A dataclass, not a tuple, so that models pass it on to their attention untouched.
 
     Attributes:
-        groups: texts of equal length lie side by side: (number of texts, length), shortest first.
+        groups: (number of texts, length) of each length, shortest first. Texts of equal length lie
+            side by side.
         offsets: ``[C + 1]`` int32, where each text begins, and where the last one ends.
-        padding: tokens behind the last text, which nothing attends to; on a CPU alone.
-        first_alone: whether no token is read of the last layer but the first of each text.
+        padding: tokens behind the last text, which no text attends to; on a CPU only.
+        first_alone: whether the last layer's output is read at the first token of each text only.
         head: what a head behind the encoder reads of each text; None: there is no head.
     """
 
@@ -55,9 +57,10 @@ class Layout:
     _slots: dict[int, Slots] = field(default_factory=dict, init=False, repr=False)
 
     def slots(self, heads: int) -> Slots:
-        """Where the heads of each token lie in blocks. All layers share it.
+        """Where the heads of each token lie in blocks, for
+        :func:`ltr.models.encoder.kernels.blocks.attend_in_blocks`.
 
-        See :func:`ltr.models.encoder.kernels.blocks.attend_in_blocks`.
+        Made in the first layer, and used in all.
         """
         if heads not in self._slots:
             lengths: list[int] = []
@@ -66,6 +69,22 @@ class Layout:
                     lengths += n_texts * [length]
             self._slots[heads] = Slots.of(lengths, heads)
         return self._slots[heads]
+
+
+class _Settings(NamedTuple):
+    """How a layer attends.
+
+    Attributes:
+        scaling: what products of query and key are multiplied by; None: one over the root of d.
+        dropout: probability that an attention weight is set to 0.
+        window: a token attends to tokens nearer than this; None: to all.
+        kernels: the option of this name.
+    """
+
+    scaling: float | None
+    dropout: float
+    window: int | None
+    kernels: Kernels
 
 
 def _attention(
@@ -90,19 +109,22 @@ def _attention(
     implementations.
     """
     if kernels == "auto":
-        first = None
+        # What follows in the layer must know whether it may leave tokens out. So each layer says
+        # it, also that it may not: a layer that is not packed must not find what another one said.
+        first_tokens = None
         if packed_layout is not None and packed_layout.first_alone:
-            first = packed_layout.offsets[:-1].long()
-        attended(first, query.shape[2])
+            first_tokens = packed_layout.offsets[:-1].long()
+        announce_first_tokens(first_tokens, query.shape[2])
     if packed_layout is not None:
         queries_per_key = query.shape[1] // key.shape[1]
         key = repeat_kv(key, queries_per_key)
         value = repeat_kv(value, queries_per_key)
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-        output = _block_diagonal(q, k, v, packed_layout, scaling, dropout, sliding_window, kernels)
+        settings = _Settings(scaling, dropout, sliding_window, kernels)
+        output = _block_diagonal(q, k, v, packed_layout, settings)
         return output.unsqueeze(0), None
     if attention_mask is None:
-        attention_mask = _window(query.shape[2], sliding_window, query.device)
+        attention_mask = _window_mask(query.shape[2], sliding_window, query.device)
     return sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout, scaling, **others
     )
@@ -110,112 +132,100 @@ def _attention(
 
 @torch.compiler.disable  # or every new layout would be compiled
 def _block_diagonal(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    scaling: float | None,
-    p: float,
-    sliding_window: int | None,
-    kernels: Kernels,
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, settings: _Settings
 ) -> Tensor:
     """Takes and returns ``[T, h, d]``; each text attends to itself only."""
     longest = layout.groups[-1][1]
-    if not p and takes_varlen(query):
-        window = (-1, -1) if sliding_window is None else (sliding_window - 1, sliding_window - 1)
-        ends = layout.offsets, layout.offsets, longest, longest
-        output = varlen_attn(query, key, value, *ends, scale=scaling, window_size=window)
+    has_dropout = settings.dropout > 0
+    if takes_varlen(query) and not has_dropout:
+        # How many tokens are seen on each side; -1: all.
+        reach = -1 if settings.window is None else settings.window - 1
+        output = varlen_attn(
+            query,
+            key,
+            value,
+            cu_seq_q=layout.offsets,
+            cu_seq_k=layout.offsets,
+            max_q=longest,
+            max_k=longest,
+            scale=settings.scaling,
+            window_size=(reach, reach),
+        )
         assert isinstance(output, Tensor), "auxiliary outputs come only when asked for"
         return output
-    if kernels == "auto" and not p and takes_blocks(query, longest):
+    if settings.kernels == "auto" and takes_blocks(query, longest) and not has_dropout:
         slots = layout.slots(query.shape[1])
-        scale = _scale(query, scaling)
-        return attend_in_blocks(query, key, value, slots, scale, sliding_window)
+        scale = _scale(query, settings.scaling)
+        return attend_in_blocks(query, key, value, slots, scale, settings.window)
     # Many small kernels cost a GPU more than some padding does; for a CPU it is the other way
     # round.
     if query.is_cuda:
-        return _padded(query, key, value, layout, scaling, p, sliding_window)
-    return _by_length(query, key, value, layout, scaling, p, sliding_window, kernels)
+        return _padded(query, key, value, layout, settings)
+    return _by_length(query, key, value, layout, settings)
 
 
 def _by_length(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    scaling: float | None,
-    p: float,
-    sliding_window: int | None,
-    kernels: Kernels,
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, settings: _Settings
 ) -> Tensor:
-    """Texts of equal length together. Padding gets zeros."""
-    attend = _with_cheap_dropout if kernels == "auto" and p else _by_torch
+    """Takes and returns ``[T, h, d]``: texts of equal length together. Padding gets zeros."""
+    attend = _by_torch
+    if settings.kernels == "auto" and settings.dropout > 0:
+        attend = _with_cheap_dropout
     sizes = [n_texts * length for n_texts, length in layout.groups]
+    # One part for each length, and one more for the padding, which zip leaves out.
     q_parts, k_parts, v_parts = (x.split([*sizes, layout.padding]) for x in (query, key, value))
     outputs = []
     for group, *parts in zip(layout.groups, q_parts, k_parts, v_parts, strict=False):
         # [C L, h, d] to [C, h, L, d] and back.
         q, k, v = (x.unflatten(0, group).transpose(1, 2) for x in parts)
-        output = attend(q, k, v, scaling, p, sliding_window)
+        output = attend(q, k, v, settings)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     outputs.append(value.new_zeros(layout.padding, *value.shape[1:]))
     return torch.cat(outputs)
 
 
-def _by_torch(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scaling: float | None,
-    p: float,
-    sliding_window: int | None,
-) -> Tensor:
+def _by_torch(query: Tensor, key: Tensor, value: Tensor, settings: _Settings) -> Tensor:
     """Takes and returns ``[C, h, L, d]``."""
-    mask = _window(query.shape[2], sliding_window, query.device)
     return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=p, scale=scaling
+        query,
+        key,
+        value,
+        attn_mask=_window_mask(query.shape[2], settings.window, query.device),
+        dropout_p=settings.dropout,
+        scale=settings.scaling,
     )
 
 
-def _with_cheap_dropout(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scaling: float | None,
-    p: float,
-    sliding_window: int | None,
-) -> Tensor:
+def _with_cheap_dropout(query: Tensor, key: Tensor, value: Tensor, settings: _Settings) -> Tensor:
     """Takes and returns ``[C, h, L, d]``. With dropout, torch has no flash kernel on a CPU."""
-    mask = _window(query.shape[2], sliding_window, query.device)
-    scores = (query * _scale(query, scaling)) @ key.transpose(-1, -2)
+    mask = _window_mask(query.shape[2], settings.window, query.device)
+    scores = (query * _scale(query, settings.scaling)) @ key.transpose(-1, -2)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    return fast_dropout(scores.softmax(dim=-1), p) @ value
+    return fast_dropout(scores.softmax(dim=-1), settings.dropout) @ value
 
 
 def _padded(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    scaling: float | None,
-    p: float,
-    sliding_window: int | None,
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, settings: _Settings
 ) -> Tensor:
-    """All texts at once, padded to the longest."""
+    """Takes and returns ``[T, h, d]``: all texts at once, padded to the longest."""
     offsets = layout.offsets.long()
     longest = layout.groups[-1][1]
     lengths = offsets.diff()
     column = torch.arange(longest, device=query.device)
-    token = (offsets[:-1].unsqueeze(1) + column).clamp(max=len(query) - 1)  # [C, L]
-    mask = (column < lengths.unsqueeze(1))[:, None, None]
-    window = _window(longest, sliding_window, query.device)
+    # [C, L], the token of each place. Padding takes any: those of the next text, or the last token.
+    token = (offsets[:-1].unsqueeze(1) + column).clamp(max=len(query) - 1)
+    mask = (column < lengths.unsqueeze(1))[:, None, None]  # of the keys, [C, 1, 1, L]
+    window = _window_mask(longest, settings.window, query.device)
     if window is not None:
         # Padding attends to itself: a row that sees nothing would be NaN, and make every gradient
         # NaN.
         mask = (mask & window) | torch.eye(longest, dtype=torch.bool, device=query.device)
     q, k, v = (x[token].transpose(1, 2) for x in (query, key, value))
-    output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p, scale=scaling)
+    output = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=settings.dropout, scale=settings.scaling
+    )
+    # Back to the tokens: for each its text, and its position there.
     text = torch.arange(len(lengths), device=query.device)
     text = text.repeat_interleave(lengths, output_size=len(query))
     position = torch.arange(len(query), device=query.device) - offsets[text]
@@ -223,24 +233,24 @@ def _padded(
 
 
 def takes_varlen(query: Tensor) -> bool:
-    """Whether torch's attention for texts of varying length reads packed texts; it has no dropout."""
+    """Whether torch's attention for texts of varying length takes this query. It has no dropout."""
     return query.is_cuda and query.dtype in (torch.float16, torch.bfloat16)
 
 
 def takes_blocks(query: Tensor, longest: int) -> bool:
-    """Whether explicit matmuls in blocks beat torch's flash kernel for ``[T, h, d]``.
+    """Whether explicit matmuls in blocks are faster than torch's flash kernel.
 
     Args:
-        query: what attends.
+        query: ``[T, h, d]``.
         longest: tokens of the longest text.
     """
     capabilities = torch.cpu.get_capabilities()
     if capabilities.get("amx_bf16", False):
-        faster = query.requires_grad  # in encoding, flash was the faster one there
+        blocks_are_faster = query.requires_grad  # with AMX flash is faster where nothing is trained
     else:
-        faster = capabilities.get("avx512_bf16", False)
-    in_half = query.device.type == "cpu" and query.dtype == torch.bfloat16
-    return faster and in_half and longest <= LONGEST_IN_BLOCKS
+        blocks_are_faster = capabilities.get("avx512_bf16", False)
+    in_bfloat16 = query.device.type == "cpu" and query.dtype == torch.bfloat16
+    return blocks_are_faster and in_bfloat16 and longest <= LONGEST_IN_BLOCKS
 
 
 def _scale(query: Tensor, scaling: float | None) -> float:
@@ -248,22 +258,26 @@ def _scale(query: Tensor, scaling: float | None) -> float:
     return query.shape[-1] ** -0.5 if scaling is None else scaling
 
 
-def _window(length: int, sliding_window: int | None, device: torch.device) -> Tensor | None:
+def _window_mask(length: int, window: int | None, device: torch.device) -> Tensor | None:
     """``[L, L]`` bool, True where tokens are nearer than the window. None where all of them are."""
-    if sliding_window is None or length <= sliding_window:
+    if window is None or length <= window:
         return None
     position = torch.arange(length, device=device)
-    return (position.unsqueeze(1) - position).abs() < sliding_window
+    return (position.unsqueeze(1) - position).abs() < window
 
 
-def _mask(*args: Any, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
-    """Torch's mask for padded texts. A packed chunk gets none: it would be ``[T, T]``."""
+def _mask_of_padding(
+    *args: Any, attention_mask: Tensor | None = None, **options: Any
+) -> Tensor | None:
+    """What transformers calls for the mask of a model: torch's for padded texts. A packed chunk
+    gets none, which would be ``[T, T]``.
+    """
     if attention_mask is None:
         return None
     return sdpa_mask(*args, attention_mask=attention_mask, **options)
 
 
 # Registered on import, so that an encoder unpickled in another process finds its attention.
-for _kernels, _name in PACKED.items():
+for _kernels, _name in PACKED_ATTENTION.items():
     AttentionInterface.register(_name, partial(_attention, kernels=_kernels))
-    AttentionMaskInterface.register(_name, _mask)
+    AttentionMaskInterface.register(_name, _mask_of_padding)

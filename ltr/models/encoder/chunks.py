@@ -1,11 +1,13 @@
 """Texts in chunks: an encoder reads one chunk at a time, so its size bounds time and memory.
 
-A packed chunk lays its texts end to end; a padded one makes them equally long, and gathers texts of
+A packed chunk lays its texts end to end. A padded chunk makes them equally long, and takes texts of
 similar length.
 
-A new number of tokens costs a CPU twice: the freed buffers of other sizes don't fit, so the heap
-grows, and oneDNN compiles and keeps a kernel for it. So a packed chunk is filled up to one of 16
-sizes between each power of two and the next, which recur.
+A number of tokens that has not been seen before costs a CPU time and memory: oneDNN compiles a
+kernel for it, and buffers that were freed do not fit, so the heap grows. So that few numbers recur,
+a packed chunk on a CPU is padded to one of 16 sizes between each power of two and the next.
+
+Shapes: C texts in a chunk, T tokens of a packed chunk, L tokens of the longest text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,9 +29,10 @@ class Chunk(NamedTuple):
     Attributes:
         rows: ``[C]`` int64, which of the texts these are.
         lengths: ``[C]`` int64, their tokens.
-        inputs: what the encoder takes: ``input_ids``, perhaps ``token_type_ids``, and for padded
-            texts ``attention_mask``, each ``[C, L]``; for packed ones ``position_ids``, restarted
-            with every text, each ``[1, T]`` (their padding counted), and ``packed_layout``.
+        inputs: the arguments of the encoder. Of a padded chunk: ``input_ids``, ``attention_mask``
+            and perhaps ``token_type_ids``, each ``[C, L]``. Of a packed chunk: ``input_ids``,
+            ``position_ids``, which restart with every text, and perhaps ``token_type_ids``, each
+            ``[1, T]``, padding counted; and ``packed_layout``.
     """
 
     rows: Tensor
@@ -38,68 +41,78 @@ class Chunk(NamedTuple):
 
 
 def packed_chunks(texts: Texts, max_tokens: int, first_position: int) -> Iterator[Chunk]:
-    """Chunks of at most ``max_tokens`` tokens, or of a single text, that lie end to end. Texts
-    count from ``first_position``.
+    """Chunks of at most ``max_tokens`` tokens, or of a single longer text, end to end.
 
-    On a CPU their first token may follow the last text some times more, to make a size that recurs.
+    The positions of each text count from ``first_position``. On a CPU padding may follow the last
+    text, to make a size that recurs: some times the first token of ``texts``.
     """
     order = texts.lengths.argsort(stable=True)
-    begins = texts.lengths.cumsum(0) - texts.lengths
-    sizes = texts.lengths[order].tolist()
-    for begin, end in cuts(sizes, max_tokens):
+    begins = texts.lengths.cumsum(0) - texts.lengths  # where each text begins in texts.ids
+    sorted_lengths = texts.lengths[order].tolist()
+    for begin, end in chunk_spans(sorted_lengths, max_tokens):
+        chunk_lengths = sorted_lengths[begin:end]  # as numbers: a GPU need not be asked for them
+        n_tokens = sum(chunk_lengths)
         rows = order[begin:end]
-        n_tokens = sum(sizes[begin:end])
         lengths = texts.lengths[rows]
         offsets = F.pad(lengths.cumsum(0), (1, 0))
+        # For each token of the chunk: its position in its text, and its place in texts.ids.
         position = torch.arange(n_tokens, device=rows.device)
         position = position - offsets[:-1].repeat_interleave(lengths, output_size=n_tokens)
-        token = position + begins[rows].repeat_interleave(lengths, output_size=n_tokens)
-        groups = tuple((len(list(same)), n) for n, same in groupby(sizes[begin:end]))
+        place = position + begins[rows].repeat_interleave(lengths, output_size=n_tokens)
+        groups = tuple((len(list(same)), length) for length, same in groupby(chunk_lengths))
         padding = 0
         if rows.device.type == "cpu":
-            padding = filled(n_tokens, max_tokens) - n_tokens
+            padding = padded_size(n_tokens, max_tokens) - n_tokens
             position = F.pad(position, (0, padding))
-            token = F.pad(token, (0, padding))
+            place = F.pad(place, (0, padding))  # by zeros: the first token
         inputs = {
-            "input_ids": texts.ids[token].unsqueeze(0),
+            "input_ids": texts.ids[place].unsqueeze(0),
             "position_ids": (position + first_position).unsqueeze(0),
             "packed_layout": Layout(groups, offsets.int(), padding),
         }
         if texts.type_ids is not None:
-            inputs["token_type_ids"] = texts.type_ids[token].unsqueeze(0)
+            inputs["token_type_ids"] = texts.type_ids[place].unsqueeze(0)
         yield Chunk(rows, lengths, inputs)
 
 
-def filled(n_tokens: int, max_tokens: int) -> int:
-    """Tokens of a packed chunk on a CPU: the next of sizes that are at most a sixteenth apart, but
-    no more than ``max_tokens``.
+def padded_size(n_tokens: int, max_tokens: int) -> int:
+    """Tokens of a packed chunk on a CPU, padding counted: the next of sizes that are at most a
+    sixteenth apart, but no more than ``max_tokens``.
 
-    >>> [filled(n, max_tokens=1080) for n in (7, 32, 33, 65, 1000, 1025)]
+    >>> [padded_size(n, max_tokens=1080) for n in (7, 32, 33, 65, 1000, 1025)]
     [7, 32, 34, 68, 1024, 1080]
     """
+    # A sixteenth of the largest power of two below n_tokens; 1 up to 32 tokens.
     step = 1 << max(0, (n_tokens - 1).bit_length() - 5)
-    return max(n_tokens, min(-(-n_tokens // step) * step, max_tokens))
+    next_size = (n_tokens + step - 1) // step * step  # rounded up to a multiple of the step
+    return max(n_tokens, min(next_size, max_tokens))
 
 
 def padded_chunks(texts: Texts, max_tokens: int, pad_id: int) -> Iterator[Chunk]:
-    """Chunks of at most ``max_tokens`` tokens, padding counted, or of a single text, padded at the
-    right with ``pad_id``.
+    """Chunks of at most ``max_tokens`` tokens, padding counted, or of a single longer text, padded
+    at the right with ``pad_id``.
     """
     order = texts.lengths.argsort(stable=True)
-    lengths = texts.lengths[order]
-    sizes = texts.lengths.tolist()
-    ids = texts.ids.split(sizes)
-    types = None if texts.type_ids is None else texts.type_ids.split(sizes)
-    for begin, end in cuts(lengths.tolist(), max_tokens, padded=True):
-        rows = order[begin:end].tolist()
-        real = torch.arange(int(lengths[end - 1]), device=lengths.device) < lengths[
-            begin:end
-        ].unsqueeze(1)
-        input_ids = pad_sequence([ids[row] for row in rows], batch_first=True, padding_value=pad_id)
-        inputs = {"input_ids": input_ids, "attention_mask": real.long()}
-        if types is not None:
-            inputs["token_type_ids"] = pad_sequence([types[row] for row in rows], batch_first=True)
-        yield Chunk(order[begin:end], lengths[begin:end], inputs)
+    sorted_lengths = texts.lengths[order]
+    ids_of_texts = texts.ids.split(texts.lengths.tolist())
+    types_of_texts = None
+    if texts.type_ids is not None:
+        types_of_texts = texts.type_ids.split(texts.lengths.tolist())
+    for begin, end in chunk_spans(sorted_lengths.tolist(), max_tokens, padded=True):
+        rows = order[begin:end]
+        lengths = sorted_lengths[begin:end]
+        row_numbers = rows.tolist()
+        ids = [ids_of_texts[row] for row in row_numbers]
+        column = torch.arange(int(lengths[-1]), device=lengths.device)
+        is_token = column < lengths.unsqueeze(1)
+        inputs = {
+            "input_ids": pad_sequence(ids, batch_first=True, padding_value=pad_id),
+            "attention_mask": is_token.long(),
+        }
+        if types_of_texts is not None:
+            types = [types_of_texts[row] for row in row_numbers]
+            inputs["token_type_ids"] = pad_sequence(types, batch_first=True)
+        yield Chunk(rows, lengths, inputs)
 
 
 def padding_share(lengths: Sequence[int], max_tokens: int, packed: bool = False) -> float:
@@ -107,14 +120,18 @@ def padding_share(lengths: Sequence[int], max_tokens: int, packed: bool = False)
     packed ones on a CPU.
     """
     lengths = sorted(lengths)
-    chunks = [lengths[begin:end] for begin, end in cuts(lengths, max_tokens, padded=not packed)]
-    tokens = sum(
-        filled(sum(chunk), max_tokens) if packed else len(chunk) * chunk[-1] for chunk in chunks
-    )
-    return 1 - sum(lengths) / tokens if tokens else 0.0
+    n_tokens = 0  # padding counted
+    for begin, end in chunk_spans(lengths, max_tokens, padded=not packed):
+        if packed:
+            n_tokens += padded_size(sum(lengths[begin:end]), max_tokens)
+        else:
+            n_tokens += (end - begin) * lengths[end - 1]
+    if n_tokens == 0:
+        return 0.0
+    return 1 - sum(lengths) / n_tokens
 
 
-def cuts(
+def chunk_spans(
     lengths: Sequence[int], max_tokens: int, padded: bool = False
 ) -> Iterator[tuple[int, int]]:
     """Cut texts, in order, into chunks of at most ``max_tokens`` tokens. A longer text gets a chunk
@@ -128,19 +145,22 @@ def cuts(
     Yields:
         ``(begin, end)`` of each chunk.
 
-    >>> list(cuts([2, 3, 4, 9], max_tokens=6))
+    >>> list(chunk_spans([2, 3, 4, 9], max_tokens=6))
     [(0, 2), (2, 3), (3, 4)]
-    >>> list(cuts([2, 3, 4, 9], max_tokens=5, padded=True))
+    >>> list(chunk_spans([2, 3, 4, 9], max_tokens=5, padded=True))
     [(0, 1), (1, 2), (2, 3), (3, 4)]
     """
     begin = 0
-    tokens = 0
+    n_tokens = 0  # of the chunk so far
     for i, length in enumerate(lengths):
-        more = (i + 1 - begin) * length if padded else tokens + length
-        if tokens and more > max_tokens:
+        if padded:
+            n_with_text = (i + 1 - begin) * length  # this text is the longest so far
+        else:
+            n_with_text = n_tokens + length
+        if n_tokens and n_with_text > max_tokens:
             yield begin, i
             begin = i
-            more = length
-        tokens = more
+            n_with_text = length
+        n_tokens = n_with_text
     if lengths:
         yield begin, len(lengths)

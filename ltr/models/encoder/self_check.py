@@ -1,7 +1,11 @@
 """A self-check: does packed reading give what padded reading by transformers gives?
 
-It answers for the device and the precision at hand. The packed kernels of a GPU depend on its generation, its driver and the release of torch. No test
-can run on all of them.
+It answers for the device and the precision at hand. The packed kernels of a GPU depend on its
+generation, its driver and the release of torch. No test can run on all of them.
+
+Three readings are compared: padded in float32, which counts as exact; padded in the precision at
+hand, whose error is what rounding costs; and packed in that precision, whose error must be of the
+same size.
 
 Shapes: T tokens of all texts, H the hidden size.
 """
@@ -13,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ltr.batch import Texts
-from ltr.models.encoder.attention import PACKED
+from ltr.models.encoder.attention import PACKED_ATTENTION
 from ltr.models.encoder.chunks import packed_chunks, padded_chunks
 from ltr.models.encoder.loading.positions import first_position
 from ltr.models.encoder.loading.pretrained import max_positions
@@ -22,25 +26,27 @@ from ltr.models.encoder.packed import hidden_states, in_eval_mode, one_line
 # Ragged: two of one length, one of a single token, one longer than the tiles of 128 tokens that
 # kernels work on.
 LENGTHS = (7, 1, 150, 33, 7)
-# How far packed texts may be from float32, in errors of the padded ones. Both round as often, in
-# other places. Measured on a CPU: 0.9 to 1.4 where all is right, 20 or more for a wrong sign, nearly
-# 5 or more where two texts see each other.
-AS_FAR = 3.0
-# What is allowed in any case, as two orders of summation differ by it: some ten roundings in half
-# precision or TF32, a thousand in float32 (measured: ten). The precision of the weights counts;
-# autocast shows in the padded errors.
-ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-1}
+# The error of packed reading may be this many times that of padded reading. Both round as often, in
+# other places. Measured on a CPU: 0.9 to 1.4 where all is right, 20 or more for a wrong sign, and
+# nearly 5 or more where two texts see each other.
+ERROR_FACTOR = 3.0
+# An error that is allowed in any case, by the precision of the weights: sums in another order
+# differ by it even where padded reading shows no error. It is some ten roundings in half precision,
+# and a thousand in float32, where ten were measured. Autocast needs none: it shows in the padded
+# errors.
+ALLOWED_ERROR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-1}
 
 
 class PathCheck(NamedTuple):
     """How packed reading compares with padded reading.
 
+    Errors are relative errors of the norm, against padded reading in float32.
+
     Attributes:
         fault: what is wrong with packed reading; empty if nothing is.
-        error: of packed reading against float32, relative error of the norm: of the outputs, or of
-            the weight matrix whose gradient is the farthest off; infinite where a kernel is
-            missing.
-        rounding: the same of padded reading, the largest of all: what the precision costs.
+        error: of packed reading: that of the outputs, or of the gradient of a weight matrix,
+            whichever is the farthest off; infinite where a kernel is missing.
+        rounding: the largest error of padded reading: what the precision costs.
     """
 
     fault: str
@@ -52,7 +58,7 @@ def check_packed(
     model: PreTrainedModel,
     attention: str,
     dtype: torch.dtype | None,
-    packed_attention: str = PACKED["auto"],
+    packed_attention: str = PACKED_ATTENTION["auto"],
 ) -> PathCheck:
     """Read a few ragged texts packed and padded, and compare.
 
@@ -77,55 +83,60 @@ def check_packed(
             padded = _read(model, "padded", dtype)
         finally:
             model.set_attn_implementation(packed_attention)
-        rounding = _errors(padded, exact)
+        padded_errors = _errors(padded, exact)
         try:
-            errors = _errors(_read(model, "packed", dtype), exact)
+            packed_errors = _errors(_read(model, "packed", dtype), exact)
         except torch.OutOfMemoryError:  # says nothing of a kernel
             raise
         except RuntimeError as error:  # NotImplementedError is one, too
             fault = f"can't be read ({one_line(error)})"
-            return PathCheck(fault, float("inf"), rounding.max().item())
-    # Outputs come first, then weight by weight. Above 1 where packed reading is too far off.
-    excess = errors / (AS_FAR * rounding + _floor(model))
+            return PathCheck(fault, float("inf"), padded_errors.max().item())
+    # The outputs come first, then each weight. Above 1 where packed reading is too far off.
+    excess = packed_errors / (ERROR_FACTOR * padded_errors + _allowed_error(model))
     worst = int(excess.argmax())  # a NaN counts as the largest
     fault = ""
-    if not excess[worst] <= 1:
-        kind = "gradients" if worst else "outputs"
+    if not excess[worst] <= 1:  # not "> 1", which a NaN is not
+        kind = "outputs" if worst == 0 else "gradients"
         fault = (
-            f"give wrong {kind} (off by {errors[worst]:.2g} of their norm, "
-            f"padded ones by {rounding[worst]:.2g})"
+            f"give wrong {kind} (off by {packed_errors[worst]:.2g} of their norm, "
+            f"padded ones by {padded_errors[worst]:.2g})"
         )
-    return PathCheck(fault, errors[worst].item(), rounding.max().item())
+    return PathCheck(fault, packed_errors[worst].item(), padded_errors.max().item())
 
 
 def _read(
     model: PreTrainedModel, how: Literal["packed", "padded"], dtype: torch.dtype | None
 ) -> list[Tensor]:
-    """Hidden states ``[T, H]`` and, with gradients enabled, that of every weight matrix: float32."""
+    """Hidden states ``[T, H]`` and, with gradients enabled, the gradient of every weight matrix of
+    a random sum of them; all float32.
+    """
     base = model.base_model
     device = base.get_input_embeddings().weight.device
     pad_id = model.config.pad_token_id or 0
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor(LENGTHS).clamp(max=max_positions(base) or max(LENGTHS))
     ids = torch.randint(model.config.vocab_size - 1, (int(lengths.sum()),), generator=generator)
-    # All ids but the padding's: such a token would not count as one.
+    # Skip the padding's id, as an encoder may mask such a token: the ids from it on move up by one.
     ids = torch.where(ids >= pad_id, ids + 1, ids)
     texts = Texts(ids.to(device), lengths.to(device))
-    one_chunk = 10 * len(ids)
+    more_than_all = 10 * len(ids)  # tokens of a chunk: all texts fit in one, padding included
     if how == "packed":
-        chunks = packed_chunks(texts, one_chunk, first_position(base))
+        (chunk,) = packed_chunks(texts, more_than_all, first_position(base))
     else:
-        chunks = padded_chunks(texts, one_chunk, pad_id)
+        (chunk,) = padded_chunks(texts, more_than_all, pad_id)
     with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-        hidden = hidden_states(base, *chunks).float()
-    weights = [weight for weight in base.parameters() if weight.requires_grad and weight.ndim > 1]
-    gradients: tuple[Tensor | None, ...] = ()
-    if weights and torch.is_grad_enabled():
+        hidden = hidden_states(base, chunk).float()
+    outputs = [hidden.detach()]
+    # Matrices only. Vectors would say little: the gradient of a key's bias is rounding alone.
+    matrices = [weight for weight in base.parameters() if weight.requires_grad and weight.ndim > 1]
+    if matrices and torch.is_grad_enabled():
         direction = torch.randn(hidden.shape, generator=generator).to(device)
-        # Of vectors it would say little: the gradient of a key's bias, for one, is rounding alone.
-        gradients = torch.autograd.grad((hidden * direction).sum(), weights, allow_unused=True)
+        random_sum = (hidden * direction).sum()
+        for gradient in torch.autograd.grad(random_sum, matrices, allow_unused=True):
+            if gradient is not None:
+                outputs.append(gradient.float())
     torch.clear_autocast_cache()  # it holds weights with the graph that is gone
-    return [hidden.detach(), *(gradient.float() for gradient in gradients if gradient is not None)]
+    return outputs
 
 
 def _errors(outputs: list[Tensor], exact: list[Tensor]) -> Tensor:
@@ -136,11 +147,13 @@ def _errors(outputs: list[Tensor], exact: list[Tensor]) -> Tensor:
     return torch.stack(errors)
 
 
-def _floor(model: PreTrainedModel) -> float:
+def _allowed_error(model: PreTrainedModel) -> float:
     """The error that is allowed in any case."""
     weight = model.get_input_embeddings().weight
-    of_torch = torch.backends.fp32_precision  # type: ignore[attr-defined]
-    of_cuda = torch.backends.cuda.matmul.fp32_precision
-    if weight.dtype == torch.float32 and weight.is_cuda and "tf32" in (of_torch, of_cuda):
-        return ROUNDING[torch.float16]
-    return ROUNDING[weight.dtype]
+    settings = (
+        torch.backends.fp32_precision,  # type: ignore[attr-defined]
+        torch.backends.cuda.matmul.fp32_precision,
+    )
+    if weight.dtype == torch.float32 and weight.is_cuda and "tf32" in settings:
+        return ALLOWED_ERROR[torch.float16]  # TF32 has as many digits
+    return ALLOWED_ERROR[weight.dtype]

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ltr.batch import Texts
 from ltr.errors import at_least, one_of
-from ltr.models.encoder.attention import PACKED, Kernels
+from ltr.models.encoder.attention import PACKED_ATTENTION, Kernels
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, padding_share
 from ltr.models.encoder.kernels import use_fast, use_plain
 from ltr.models.encoder.kernels.gelu import plain_gelu
@@ -33,26 +32,45 @@ log = logging.getLogger(__name__)
 # Tokens per chunk, padding counted. On 2 CPU cores larger chunks gain nothing, and the temporaries
 # of these fit the cache. A GPU wants few, large kernels.
 CHUNK_TOKENS = {"cpu": 2048, "cuda": 65536}
-# With keep_tokens: smaller, as chunks are there to save memory.
-RECOMPUTED_TOKENS = {"cpu": 2048, "cuda": 8192}
-CHECKS_ITSELF = ("cuda",)  # kinds of devices; on a CPU the tests hold what the check asks
+# Tokens per chunk with keep_tokens: fewer on a GPU, as one chunk at a time must fit when it is
+# computed again.
+RECOMPUTED_CHUNK_TOKENS = {"cpu": 2048, "cuda": 8192}
+# Types of devices on which an encoder checks its packed reading before it trusts it. On a CPU the
+# tests have checked the same.
+CHECKS_ITSELF = ("cuda",)
 
 # Hands freed memory back to the system. glibc keeps it, and its heap grows with the number of
 # chunks, whose buffers have many sizes. Other platforms lack this call.
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+_malloc_trim = None
+if sys.platform == "linux":
+    _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+class _Precision(NamedTuple):
+    """In which packed reading is checked once.
+
+    Attributes:
+        device: its type.
+        dtype: of autocast; None: without.
+        with_gradients: whether gradients are computed.
+    """
+
+    device: str
+    dtype: torch.dtype | None
+    with_gradients: bool
 
 
 class TextEncoder(nn.Module):
     """A pretrained encoder that reads texts end to end, without padding, where it can.
 
-    Where it can't, it reads padded chunks. Texts are sorted by length and cut into chunks of at most ``max_tokens`` tokens. Outputs come in
-    the order of the texts.
+    Where it can't, it reads padded chunks. Texts are sorted by length and cut into chunks of at
+    most ``max_tokens`` tokens. Outputs come in the order of the texts.
 
     Args:
         model: an encoder of transformers, or a ready cross-encoder (with a head of its own).
         pad_id: token id that fills padded chunks; None: 0.
-        options: how the encoder reads and trains. ``new_weights``, and what of ``dropout`` the
-            model's configuration says, are applied where it is loaded, not here.
+        options: how the encoder reads and trains. The options ``new_weights`` and ``dropout`` are
+            for loading the model. Here ``dropout`` decides about fast masks only.
 
     Attributes:
         reads_packed: whether the encoder reads texts without padding.
@@ -70,8 +88,8 @@ class TextEncoder(nn.Module):
                 a CPU, 65,536 on a GPU, or 8,192 there with ``keep_tokens``.
             keep_tokens: Number of tokens whose activations are kept for the backward pass; those of
                 the others are computed again there. Memory then grows with ``keep_tokens`` and
-                ``max_tokens``, not with the batch, for up to a third more time. Gradients stay the
-                same, dropout included. None: keep all.
+                ``max_tokens``, not with the batch; training takes up to a third more time.
+                Gradients stay the same, dropout included. None: keep all.
             dropout: ``hidden``: the model's own dropout, but none on the attention weights, which
                 trains 1.5 times faster on a CPU; ``own``: all of it; ``none``.
             kernels: ``auto``: fast forms of what the model computes, see
@@ -127,9 +145,10 @@ class TextEncoder(nn.Module):
             use_plain(model)
         else:
             use_fast(model, fast_dropout=options.dropout == "hidden")
-        self._own_attention = model.config._attn_implementation
-        # (kind of device, precision of autocast, with gradients) that packed texts were checked in.
-        self._checked: set[tuple[str, torch.dtype | None, bool]] = set()
+        # The model's own attention, which reads padded texts; enable_packing may replace it.
+        self._padded_attention = model.config._attn_implementation
+        # Grows with use, see _check_once.
+        self._checked: set[_Precision] = set()
         self.reads_packed = enable_packing(model, options.kernels)
         self.first_position = first_position(model)
         if options.compile:
@@ -140,12 +159,13 @@ class TextEncoder(nn.Module):
 
     def forward(self, texts: Texts) -> Tensor:
         """Pooled representations ``[S, H]`` float32."""
-        read = partial(pooled, self.model, pooling=self.pooling)
-        return self._read(texts, read, self.model.config.hidden_size)
+        read_chunk = partial(pooled, self.model, pooling=self.pooling)
+        return self._read(texts, read_chunk, self.model.config.hidden_size)
 
     def logits(self, texts: Texts) -> Tensor:
         """Scores ``[S]`` float32 of a ready cross-encoder's own head."""
-        return self._read(texts, partial(logits, self.model))
+        read_chunk = partial(logits, self.model)
+        return self._read(texts, read_chunk)
 
     def check_packed(self, dtype: torch.dtype | None) -> PathCheck:
         """Compare packed with padded reading on this device.
@@ -156,11 +176,11 @@ class TextEncoder(nn.Module):
         An encoder does so by itself before it first reads on a GPU, in each precision, with and
         without gradients; see :mod:`ltr.models.encoder.self_check`.
         """
-        packed_attention = PACKED[self.options.kernels]
-        # Compiling takes minutes.
+        packed_attention = PACKED_ATTENTION[self.options.kernels]
+        # Compiling takes minutes, and a check is done once.
         eager = torch.compiler.set_stance("force_eager") if self.options.compile else nullcontext()
         with eager:
-            return check_packed(self.model, self._own_attention, dtype, packed_attention)
+            return check_packed(self.model, self._padded_attention, dtype, packed_attention)
 
     def padding_share(self, texts: Texts) -> float:
         """See :meth:`ltr.models.Ranker.padding_share`."""
@@ -168,17 +188,30 @@ class TextEncoder(nn.Module):
             return 0.0
         return padding_share(texts.lengths.tolist(), self._chunk_tokens(texts), self.reads_packed)
 
-    def _read(self, texts: Texts, read: Callable[[Chunk], Tensor], *size: int) -> Tensor:
-        """What ``read`` makes of each text, ``[S, *size]``."""
+    def _read(self, texts: Texts, read_chunk: Callable[[Chunk], Tensor], *size: int) -> Tensor:
+        """Read the texts chunk by chunk.
+
+        Args:
+            texts: S of them.
+            read_chunk: what makes a tensor ``[C, *size]`` of a chunk.
+            size: of the output for one text: H for a vector, nothing for a score.
+
+        Returns:
+            ``[S, *size]``, in the order of the texts.
+        """
         if not len(texts.lengths):
             return torch.zeros(0, *size, device=texts.ids.device)
         if self.reads_packed and texts.ids.device.type in CHECKS_ITSELF:
             self._check_once(texts.ids.device.type)
         chunks = self._chunks(texts)
-        recomputed = self._recomputed(chunks)
-        read_again = partial(checkpoint, partial(_read_alone, read), use_reentrant=False)
-        outputs = [read_again(chunk) for chunk in chunks[:recomputed]]
-        outputs += [read(chunk) for chunk in chunks[recomputed:]]
+        n_recomputed = self._count_recomputed(chunks)
+        outputs = []
+        for chunk in chunks[:n_recomputed]:
+            output = checkpoint(_read_recomputed, read_chunk, chunk, use_reentrant=False)
+            outputs.append(output)
+        for chunk in chunks[n_recomputed:]:
+            outputs.append(read_chunk(chunk))
+        # Chunks hold texts in order of their lengths: argsort gives the place of each text there.
         rows = torch.cat([chunk.rows for chunk in chunks])
         return torch.cat(outputs)[rows.argsort()]
 
@@ -187,32 +220,39 @@ class TextEncoder(nn.Module):
         # Under DDP each process decides for itself, without a collective call. They need not agree:
         # both ways compute the same function of the same parameters, and neither communicates.
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        precision = (device, dtype, torch.is_grad_enabled())
+        precision = _Precision(device, dtype, torch.is_grad_enabled())
         if precision in self._checked:
             return
         self._checked.add(precision)
-        if fault := self.check_packed(dtype).fault:
+        fault = self.check_packed(dtype).fault
+        if fault:
             self.reads_packed = False
-            self.model.set_attn_implementation(self._own_attention)
-            name = type(self.model).__name__
-            kind = str(dtype or torch.float32).removeprefix("torch.")
+            self.model.set_attn_implementation(self._padded_attention)
             log.warning(
                 "%s on %s in %s: packed texts %s; from here on texts are padded",
-                name,
+                type(self.model).__name__,
                 device,
-                kind,
+                str(dtype or torch.float32).removeprefix("torch."),
                 fault,
             )
 
-    def _recomputed(self, chunks: Sequence[Chunk]) -> int:
-        """How many of the first chunks are computed again."""
+    def _count_recomputed(self, chunks: Sequence[Chunk]) -> int:
+        """How many chunks, from the first one on, are computed again in the backward pass.
+
+        The last chunks are kept, as many as have ``keep_tokens`` tokens together: the backward pass
+        begins with these. The very last one is always kept.
+        """
         keep_tokens = self.options.keep_tokens
         if keep_tokens is None or not torch.is_grad_enabled():
             return 0
-        # From the last chunk backwards, as the backward pass goes. The last one is always kept.
-        tokens = accumulate(chunk.inputs["input_ids"].numel() for chunk in reversed(chunks))
-        n_kept = sum(1 for so_far in tokens if so_far <= keep_tokens)
-        return len(chunks) - max(1, n_kept)
+        n_kept = 0
+        kept_tokens = 0
+        for chunk in reversed(chunks):
+            kept_tokens += chunk.inputs["input_ids"].numel()
+            if n_kept > 0 and kept_tokens > keep_tokens:
+                break
+            n_kept += 1
+        return len(chunks) - n_kept
 
     def _chunks(self, texts: Texts) -> list[Chunk]:
         max_tokens = self._chunk_tokens(texts)
@@ -223,16 +263,22 @@ class TextEncoder(nn.Module):
     def _chunk_tokens(self, texts: Texts) -> int:
         if self.options.max_tokens is not None:
             return self.options.max_tokens
-        by_device = CHUNK_TOKENS if self.options.keep_tokens is None else RECOMPUTED_TOKENS
-        return by_device.get(texts.ids.device.type, by_device["cuda"])
+        tokens_by_device = CHUNK_TOKENS
+        if self.options.keep_tokens is not None:
+            tokens_by_device = RECOMPUTED_CHUNK_TOKENS
+        return tokens_by_device.get(texts.ids.device.type, tokens_by_device["cuda"])
 
 
-def _read_alone(read: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:
-    """Read a chunk; in the backward pass again, when the activations of the one before are gone."""
+def _read_recomputed(read_chunk: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:
+    """Read a chunk without keeping its activations.
+
+    It is called twice: in the forward pass, and again in the backward pass, when the activations of
+    the chunk that was read again before it are gone.
+    """
     # Autocast keeps one half-precision copy of each weight, in which the gradients of all chunks
     # would add up. A copy for each chunk, freed with its activations, lets them add up in float32.
     torch.clear_autocast_cache()
-    if _trim is not None and chunk.rows.device.type == "cpu":
-        _trim(0)
+    if _malloc_trim is not None and chunk.rows.device.type == "cpu":
+        _malloc_trim(0)
     with plain_gelu():
-        return read(chunk)
+        return read_chunk(chunk)

@@ -27,23 +27,25 @@ from ltr.models.encoder.loading.pretrained import (
     check_vocabulary,
     longest_text,
     quiet,
+    refuse_misfitting_weights,
     resolve,
-    whole_weights,
 )
 from ltr.models.encoder.text_encoder import TextEncoder
 
 # Importing sentence_transformers takes some ten seconds, and ``import ltr.models`` must not: it is
 # imported inside functions.
 
-Modules = list[Any]  # of sentence-transformers: modules that each have attributes of their own
+# Modules of sentence-transformers, called one after the other. Any, as each kind of module has
+# attributes of its own that nn.Module does not declare.
+Modules = list[Any]
 
 
-class Loaded(NamedTuple):
+class LoadedModules(NamedTuple):
     """A sentence-transformers model, by its sides.
 
     Attributes:
         query: the modules that queries go through, one after the other.
-        doc: the modules of documents; the same list where the model has one tower.
+        doc: the modules of documents; where the model has one tower, the same list object.
         query_prompt, doc_prompt: the model's prompts.
     """
 
@@ -53,9 +55,12 @@ class Loaded(NamedTuple):
     doc_prompt: str
 
 
-def load_modules(backbone: str, option: str = "backbone", new_weights: bool = False) -> Loaded:
-    """Load a sentence-transformers model in float32. A plain encoder gets mean pooling, as in
-    sentence-transformers.
+def load_modules(
+    backbone: str, option: str = "backbone", new_weights: bool = False
+) -> LoadedModules:
+    """Load a sentence-transformers model in float32.
+
+    A plain encoder gets mean pooling, as in sentence-transformers.
 
     Args:
         backbone: hub id, folder, or ``package:NAME``.
@@ -71,19 +76,23 @@ def load_modules(backbone: str, option: str = "backbone", new_weights: bool = Fa
 
     try:
         source = resolve(backbone)
-        with quiet(), whole_weights(backbone, new_weights):
-            local = Path(source).is_dir()
-            as_float32 = {"dtype": torch.float32}
+        is_folder = Path(source).is_dir()
+        with quiet(), refuse_misfitting_weights(backbone, new_weights):
             model = SentenceTransformer(
-                source, device="cpu", local_files_only=local, model_kwargs=as_float32
+                source,
+                device="cpu",
+                local_files_only=is_folder,
+                model_kwargs={"dtype": torch.float32},
             )
     except LOAD_ERRORS as error:
         raise cannot_load(backbone, error, option) from None
     if model.truncate_dim is not None:
-        came = f"cuts its embeddings to {model.truncate_dim} dimensions, which can't be trained"
-        hint = "take truncate_dim out of its config_sentence_transformers.json"
-        raise InputError(f"backbone {backbone!r} {came}; {hint}", option=option)
-    query = doc = list(model)
+        raise InputError(
+            f"backbone {backbone!r} cuts its embeddings to {model.truncate_dim} dimensions, which "
+            "can't be trained; take truncate_dim out of its config_sentence_transformers.json",
+            option=option,
+        )
+    modules = list(model)
     if isinstance(model[0], Router):
         routes = model[0].sub_modules
         if not {"query", "document"} <= routes.keys():
@@ -92,19 +101,23 @@ def load_modules(backbone: str, option: str = "backbone", new_weights: bool = Fa
                 f"a router must have the routes query and document, got {names} in {backbone!r}",
                 option=option,
             )
-        query, doc = ([*routes[route], *query[1:]] for route in ("query", "document"))
-        weights = (
-            {id(weight) for module in side for weight in module.parameters()}
-            for side in (query, doc)
-        )
-        if set.intersection(*weights):
-            text = f"backbone {backbone!r}: its routes share weights, but two towers can't; take another backbone"
-            raise InputError(text, option=option)
+        # What follows the router is shared, and so refused below if it has weights.
+        query = [*routes["query"], *modules[1:]]
+        doc = [*routes["document"], *modules[1:]]
+        if _share_weights(query, doc):
+            raise InputError(
+                f"backbone {backbone!r}: its routes share weights, but two towers can't; "
+                "take another backbone",
+                option=option,
+            )
+    else:
+        query = modules
+        doc = modules  # the same object, which says that there is one tower
     for side in (query, doc):
-        _check(side, backbone, option)
-    return Loaded(
-        query, doc, _prompt(model, "query"), _prompt(model, "document", "passage", "corpus")
-    )
+        _check_is_tower(side, backbone, option)
+    query_prompt = _first_prompt(model, "query")
+    doc_prompt = _first_prompt(model, "document", "passage", "corpus")
+    return LoadedModules(query, doc, query_prompt, doc_prompt)
 
 
 class Tower(nn.Module):
@@ -113,8 +126,8 @@ class Tower(nn.Module):
     Args:
         modules: of a sentence-transformers model, see :func:`load_modules`: its encoder, its
             pooling, and its head.
-        projection: dimensions of a new linear map, the last module but for a normalisation; None:
-            no map is added.
+        projection: dimensions of a new linear map at the end of the head, before a normalisation;
+            None: no map is added.
         normalise: whether embeddings have length 1; None: as in the model.
         options: how the encoder reads and trains.
 
@@ -122,7 +135,7 @@ class Tower(nn.Module):
         dim: H, the size of an embedding.
 
     Raises:
-        InputError: for a pooling that is not ours.
+        InputError: for a pooling that :mod:`ltr.models.encoder.loading.pooling` does not have.
     """
 
     def __init__(
@@ -135,15 +148,15 @@ class Tower(nn.Module):
         from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
 
         super().__init__()
-        transformer, own, *head = modules
-        pooling = options.pooling or own.pooling_mode
+        transformer, own_pooling, *head = modules
+        pooling = options.pooling or own_pooling.pooling_mode
         if pooling not in get_args(Pooling):
             known = ", ".join(get_args(Pooling))
             raise InputError(
                 f"pooling must be one of {known}, and the model's own is {pooling!r}; choose one",
                 option="pooling",
             )
-        self._left_out = _leave_out_dropout(transformer, options.dropout)
+        self._own_dropout = _leave_out_dropout(transformer, options.dropout)
         encoder = transformer.model
         self.tokenizer = transformer.tokenizer
         if getattr(encoder, "pooler", None) is not None:
@@ -154,114 +167,153 @@ class Tower(nn.Module):
             encoder, self.tokenizer.pad_token_id, replace(options, pooling=pooling)
         )
         width = encoder.config.hidden_size
-        # In a tuple, and so not registered: the encoder is a submodule already.
-        self._in_front = (
+        # Two modules of sentence-transformers, for saving. They stand in a tuple, where nn.Module
+        # does not look for submodules: the encoder inside is one already, as self.encoder.
+        self._encoder_and_pooling = (
             transformer,
-            TheirPooling(width, pooling, include_prompt=own.include_prompt),
+            TheirPooling(width, pooling, include_prompt=own_pooling.include_prompt),
         )
-        self.head = nn.ModuleList(_head(head, width, projection, normalise))
-        self.dim = _width(self.head, width)
+        self.head = nn.ModuleList(_head_modules(head, width, projection, normalise))
+        self.dim = _output_width(self.head, width)
 
     def forward(self, texts: Texts) -> Tensor:
         """Embeddings ``[S, H]`` float32."""
         pooled = self.encoder(texts)
-        weights = next(self.head.parameters(), pooled)  # of another precision after .bfloat16()
-        return _through(self.head, pooled.to(weights.dtype)).float()
+        first_weight = next(self.head.parameters(), None)
+        if first_weight is not None:
+            pooled = pooled.to(first_weight.dtype)  # not float32 after tower.bfloat16()
+        return _apply_head(self.head, pooled).float()
 
     def form(
         self, task: Literal["query", "document"], prompt: str, max_length: int | None, backbone: str
     ) -> SingleTexts:
-        """How queries or documents are laid out. ``max_length`` of None: as in the model;
-        ``backbone`` names it in errors.
+        """How the texts of one side are laid out.
+
+        Args:
+            task: which side.
+            prompt: text in front of each.
+            max_length: tokens of a text; None: as in the model.
+            backbone: name of the model, for errors.
+
+        Raises:
+            InputError: for a prompt that the pooling leaves out, or more tokens than positions.
         """
-        transformer, pooled = self._in_front
-        if prompt and not pooled.include_prompt:
-            text = f"backbone {backbone!r} leaves the prompt {prompt!r} out of its pooling, which is not possible here"
-            raise InputError(f"{text}; set query_prompt and doc_prompt to ''")
-        own = transformer.query_length if task == "query" else transformer.document_length
-        own = transformer.max_seq_length if own is None else own
-        return SingleTexts(
-            self.tokenizer, longest_text(max_length, own, self.encoder.model, backbone), prompt
-        )
+        transformer, pooling = self._encoder_and_pooling
+        if prompt and not pooling.include_prompt:
+            raise InputError(
+                f"backbone {backbone!r} leaves the prompt {prompt!r} out of its pooling, "
+                "which is not possible here; set query_prompt and doc_prompt to ''"
+            )
+        if task == "query":
+            model_length = transformer.query_length
+        else:
+            model_length = transformer.document_length
+        if model_length is None:  # the model has no length for this side alone
+            model_length = transformer.max_seq_length
+        longest = longest_text(max_length, model_length, self.encoder.model, backbone)
+        return SingleTexts(self.tokenizer, longest, prompt)
 
     @contextmanager
     def as_saved(self, query_length: int, doc_length: int) -> Iterator[Modules]:
         """The modules of this tower as sentence-transformers shall save them, with the longest
         query and document in tokens.
 
-        The encoder's config has its own dropout again.
+        Inside the block the encoder's config has its own dropout again.
         """
-        transformer, _ = self._in_front
-        by_task = (None, None) if query_length == doc_length else (query_length, doc_length)
-        lengths = {
+        transformer, _ = self._encoder_and_pooling
+        lengths: dict[str, int | None] = {
             "max_seq_length": max(query_length, doc_length),
-            "query_length": by_task[0],
-            "document_length": by_task[1],
+            "query_length": None,
+            "document_length": None,
         }
-        before = {name: getattr(transformer, name) for name in lengths}
-        transformer.config.update(self._left_out)
+        if query_length != doc_length:
+            lengths["query_length"] = query_length
+            lengths["document_length"] = doc_length
+        lengths_before = {name: getattr(transformer, name) for name in lengths}
+        transformer.config.update(self._own_dropout)
         try:
             for name, length in lengths.items():
                 setattr(transformer, name, length)
-            yield [*self._in_front, *self.head]
+            yield [*self._encoder_and_pooling, *self.head]
         finally:
-            for name, length in before.items():
+            for name, length in lengths_before.items():
                 setattr(transformer, name, length)
-            transformer.config.update(dict.fromkeys(self._left_out, 0.0))
+            transformer.config.update(dict.fromkeys(self._own_dropout, 0.0))
 
 
-def _prompt(model: Any, *names: str) -> str:
-    """The first of these prompts that is not empty. ``encode_query`` and ``encode_document`` never
-    take the default one.
+def _share_weights(query: Modules, doc: Modules) -> bool:
+    """Whether a weight is the same object on both sides."""
+    of_query = {id(weight) for module in query for weight in module.parameters()}
+    of_doc = {id(weight) for module in doc for weight in module.parameters()}
+    return not of_query.isdisjoint(of_doc)
+
+
+def _first_prompt(model: Any, *names: str) -> str:
+    """The first of these prompts of a model that is not empty; empty if all are.
+
+    The model's default prompt does not count: ``encode_query`` and ``encode_document`` of
+    sentence-transformers never take it.
     """
-    return next((found for name in names if (found := model.prompts.get(name))), "")
+    for name in names:
+        prompt: str | None = model.prompts.get(name)
+        if prompt:
+            return prompt
+    return ""
 
 
-def _check(modules: Modules, backbone: str, option: str) -> None:
+def _check_is_tower(modules: Modules, backbone: str, option: str) -> None:
     """Refuse modules that are no tower, and what sentence-transformers would read otherwise than
     :class:`Tower` does.
     """
     from sentence_transformers.sentence_transformer.modules import Pooling, Router, Transformer
 
-    fits = (
+    begins_as_tower = (
         len(modules) > 1 and isinstance(modules[0], Transformer) and isinstance(modules[1], Pooling)
     )
-    if not fits or any(
-        isinstance(module, (Transformer, Pooling, Router)) for module in modules[2:]
-    ):
+    encodes_twice = any(
+        isinstance(module, Transformer | Pooling | Router) for module in modules[2:]
+    )
+    if not begins_as_tower or encodes_twice:
         names = ", ".join(type(module).__name__ for module in modules)
-        must = "a tower must be an encoder, a pooling, and what follows them"
-        raise InputError(f"{must}, got {names}; take another backbone", option=option)
+        raise InputError(
+            f"a tower must be an encoder, a pooling, and what follows them, got {names}; "
+            "take another backbone",
+            option=option,
+        )
     transformer = modules[0]
-    usual: dict[str, Any] = {
+    usual_settings: dict[str, Any] = {
         "query_expansion": None,
         "processing_kwargs": {},
         "transformer_task": "feature-extraction",
     }
-    other = {
-        name: value
-        for name, plain in usual.items()
-        if (value := getattr(transformer, name)) != plain
-    }
-    reads = transformer.modality_config
-    if "message" in reads or reads.get("text", {}).get("method_output_name") != "last_hidden_state":
-        other["modality_config"] = reads
-    if other:
-        settings = ", ".join(f"{name} {value!r}" for name, value in other.items())
-        text = f"backbone {backbone!r} can't be trained: sentence-transformers reads its texts with {settings}"
+    other_settings = {}
+    for name, usual in usual_settings.items():
+        value = getattr(transformer, name)
+        if value != usual:
+            other_settings[name] = value
+    modality = transformer.modality_config
+    output_name = modality.get("text", {}).get("method_output_name")
+    if "message" in modality or output_name != "last_hidden_state":
+        other_settings["modality_config"] = modality
+    if other_settings:
+        settings = ", ".join(f"{name} {value!r}" for name, value in other_settings.items())
         raise InputError(
-            f"{text}, which is not known here; take it out of the model's files", option=option
+            f"backbone {backbone!r} can't be trained: sentence-transformers reads its texts with "
+            f"{settings}, which is not known here; take it out of the model's files",
+            option=option,
         )
     check_tokenizer(transformer.tokenizer, backbone, option)
     check_vocabulary(transformer.tokenizer, transformer.model, backbone, option)
 
 
 def _leave_out_dropout(transformer: Any, dropout: EncoderDropout) -> dict[str, float]:
-    """Build the encoder again with the same weights: its layers have read the config when they were
-    built.
+    """Turn off the unwanted dropout of an encoder that is built already; returns what is off.
+
+    The encoder's layers read the config when they were built. So it is built again, with the same
+    weights.
     """
-    left_out = leave_out_dropout(transformer.config, dropout)
-    if left_out:
+    own_dropout = leave_out_dropout(transformer.config, dropout)
+    if own_dropout:
         settings = {
             "config": transformer.config,
             "state_dict": transformer.model.state_dict(),
@@ -270,23 +322,35 @@ def _leave_out_dropout(transformer: Any, dropout: EncoderDropout) -> dict[str, f
         with quiet():
             transformer.model = type(transformer.model).from_pretrained(None, **settings)
     turn_off_fixed_dropout(transformer.model, dropout)
-    return left_out
+    return own_dropout
 
 
-def _head(modules: Modules, width: int, projection: int | None, normalise: bool | None) -> Modules:
-    """The modules behind the pooling, with the projection and the normalisation that are asked for."""
+def _head_modules(
+    own_head: Modules, width: int, projection: int | None, normalise: bool | None
+) -> Modules:
+    """The modules behind the pooling, with a new projection and another normalisation where these
+    are set; ``width`` is that of the pooled vectors.
+    """
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
-    last = [modules.pop()] if modules and isinstance(modules[-1], Normalize) else []
+    head = list(own_head)
+    # The normalisation stays the last module, behind the projection.
+    normalisation = []
+    if head and isinstance(head[-1], Normalize):
+        normalisation = [head.pop()]
     if projection is not None:
         at_least(1, projection=projection)
-        modules.append(Dense(_width(modules, width), projection, activation_function=nn.Identity()))
-    if normalise is not None:
-        last = [Normalize()] if normalise else []
-    return modules + last
+        in_width = _output_width(head, width)
+        head.append(Dense(in_width, projection, activation_function=nn.Identity()))
+    if normalise is True:
+        normalisation = [Normalize()]
+    elif normalise is False:
+        normalisation = []
+    return head + normalisation
 
 
-def _through(head: Iterable[nn.Module], pooled: Tensor) -> Tensor:
+def _apply_head(head: Iterable[nn.Module], pooled: Tensor) -> Tensor:
+    """Embeddings ``[S, H]`` of pooled vectors, in the precision of these."""
     # Not under autocast: embeddings rounded to bfloat16 would make scores that tie.
     with torch.autocast(pooled.device.type, enabled=False):
         features = {"sentence_embedding": pooled}
@@ -295,11 +359,13 @@ def _through(head: Iterable[nn.Module], pooled: Tensor) -> Tensor:
     return features["sentence_embedding"]
 
 
-def _width(head: Iterable[nn.Module], width: int) -> int:
-    """The number of dimensions that a head makes of ``width``."""
+def _output_width(head: Iterable[nn.Module], width: int) -> int:
+    """The number of dimensions that a head makes of ``width``: found by running it on no text."""
     try:
-        return _through(head, torch.zeros(0, width)).shape[1]
+        return _apply_head(head, torch.zeros(0, width)).shape[1]
     except (RuntimeError, KeyError):
-        hint = "leave the pooling as it is in the model, or take another backbone"
-        text = f"the modules behind the model's pooling can't read {width} dimensions; {hint}"
-        raise InputError(text, option="pooling") from None
+        raise InputError(
+            f"the modules behind the model's pooling can't read {width} dimensions; "
+            "leave the pooling as it is in the model, or take another backbone",
+            option="pooling",
+        ) from None

@@ -1,8 +1,16 @@
+"""Chunks: their sizes, their padding, and that they hold every token once."""
+
 import pytest
 import torch
 
 from ltr.batch import Texts
-from ltr.models.encoder.chunks import cuts, filled, packed_chunks, padded_chunks, padding_share
+from ltr.models.encoder.chunks import (
+    chunk_spans,
+    packed_chunks,
+    padded_chunks,
+    padded_size,
+    padding_share,
+)
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -13,7 +21,7 @@ def test_chunks_hold_every_text_once_and_none_has_room_for_the_next(padded):
     def tokens(begin, end):
         return (end - begin) * lengths[end - 1] if padded else sum(lengths[begin:end])
 
-    chunks = list(cuts(lengths, 128, padded))
+    chunks = list(chunk_spans(lengths, 128, padded))
     assert [row for begin, end in chunks for row in range(begin, end)] == list(range(200))
     assert all(tokens(begin, end) <= 128 for begin, end in chunks)
     assert all(tokens(begin, end + 1) > 128 for begin, end in chunks[:-1])
@@ -21,8 +29,8 @@ def test_chunks_hold_every_text_once_and_none_has_room_for_the_next(padded):
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_text_longer_than_a_chunk_is_alone(padded):
-    assert list(cuts([2, 9, 9], 5, padded)) == [(0, 1), (1, 2), (2, 3)]
-    assert list(cuts([], 5, padded)) == []
+    assert list(chunk_spans([2, 9, 9], 5, padded)) == [(0, 1), (1, 2), (2, 3)]
+    assert list(chunk_spans([], 5, padded)) == []
 
 
 def test_the_share_of_padding():
@@ -48,7 +56,7 @@ def test_packed_chunks_hold_every_token_once_in_place():
         n_tokens = int(chunk.lengths.sum())
         assert (
             ids.shape[1] <= 128
-            and ids.shape[1] == filled(n_tokens, 128) == n_tokens + layout.padding
+            and ids.shape[1] == padded_size(n_tokens, 128) == n_tokens + layout.padding
         )
         assert torch.equal(ids[0, :n_tokens], torch.cat([rows[row] for row in chunk.rows]))
         assert (ids[0, n_tokens:] == of.ids[0]).all() and (
@@ -76,7 +84,7 @@ def test_sizes_of_packed_chunks_recur():
     """16 sizes from one power of two to the next, none of them a sixteenth larger than what it
     holds.
     """
-    sizes = {n: filled(n, max_tokens=10**9) for n in range(1, 4097)}
+    sizes = {n: padded_size(n, max_tokens=10**9) for n in range(1, 4097)}
     assert all(n <= size < n * 17 / 16 for n, size in sizes.items())
     assert len({size for n, size in sizes.items() if 1024 < n <= 2048}) == 16
 

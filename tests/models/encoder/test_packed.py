@@ -1,3 +1,7 @@
+"""Packed reading gives what padded reading gives, and who cannot read so is found."""
+
+import math
+
 import pytest
 import torch
 import torch._dynamo.testing
@@ -50,7 +54,6 @@ GROUPED_CONFIGS = {
 }
 # One token, equal ones, and longer than the window of local attention.
 LENGTHS = [7, 1, 20, 3, 7, 12, 7, 1, 5]
-FIRST_POSITION = {"roberta": 2, "xlm-roberta": 2}
 
 
 @pytest.fixture(params=CONFIGS | GROUPED_CONFIGS)
@@ -295,11 +298,6 @@ def test_a_compiled_encoder_is_compiled_once_for_all_layouts():
     assert counter.frame_count == frames > 0
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_first_position(name):
-    assert first_position(built(name)) == FIRST_POSITION.get(name, 0)
-
-
 def test_the_fill_of_a_chunk_changes_nothing(encoder, monkeypatch):
     """300 tokens are filled up to 304. Outputs and gradients are those of 300."""
     texts = Texts(torch.randint(3, 60, (300,)), torch.tensor([20] * 15))
@@ -317,8 +315,19 @@ def test_the_fill_of_a_chunk_changes_nothing(encoder, monkeypatch):
 
     enable_packing(encoder)
     n_filled, filled, gradients = read()
-    monkeypatch.setattr("ltr.models.encoder.chunks.filled", lambda n_tokens, max_tokens: n_tokens)
+    monkeypatch.setattr(
+        "ltr.models.encoder.chunks.padded_size", lambda n_tokens, max_tokens: n_tokens
+    )
     n_alone, alone, expected = read()
     assert (n_filled, n_alone) == (304, 300)
     torch.testing.assert_close(filled, alone)
     torch.testing.assert_close(gradients, expected)
+
+
+def test_the_difference_of_outputs_by_hand():
+    """|4 - 1| over the mean of |1| and |3|; a NaN anywhere is no small difference."""
+    x = torch.tensor([1.0, -3.0])
+    assert packed._difference([x, x], [x, torch.tensor([4.0, -3.0])]) == 1.5
+    zeros = torch.zeros(2)
+    assert packed._difference([x, zeros], [x, zeros]) == 0.0
+    assert math.isnan(packed._difference([x, x], [x, torch.tensor([1.0, float("nan")])]))

@@ -234,7 +234,7 @@ def test_a_check_leaves_no_trace(kernel, monkeypatch):
     assert torch.equal(torch.random.get_rng_state(), state)
     assert (parameters[0].grad == 1).all() and all(p.grad is None for p in parameters[1:])
     assert [m.training for m in encoder.modules()] == modes
-    assert encoder.model.config._attn_implementation == attention.PACKED["auto"]
+    assert encoder.model.config._attn_implementation == attention.PACKED_ATTENTION["auto"]
 
 
 @pytest.mark.parametrize("ddp", [False, True])
@@ -268,7 +268,7 @@ def test_an_error_of_the_padded_path_is_raised(monkeypatch):
     monkeypatch.setattr("ltr.models.encoder.self_check.padded_chunks", missing)
     with pytest.raises(NotImplementedError, match="no kernel"):
         encoder.check_packed(None)
-    assert encoder.model.config._attn_implementation == attention.PACKED["auto"]
+    assert encoder.model.config._attn_implementation == attention.PACKED_ATTENTION["auto"]
 
 
 def test_too_little_memory_says_nothing_of_the_kernel(on_cpu, monkeypatch):

@@ -1,3 +1,5 @@
+"""The text encoder: the same outputs and gradients whatever the chunks."""
+
 import pytest
 import torch
 from transformers import (
@@ -116,7 +118,7 @@ def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(
     kept = reader(model, max_tokens=15, kernels=kernels)
     recomputed = reader(model, max_tokens=15, kernels=kernels, keep_tokens=keep_tokens)
     of = texts()
-    assert recomputed._recomputed(recomputed._chunks(of)) == n_recomputed
+    assert recomputed._count_recomputed(recomputed._chunks(of)) == n_recomputed
     value, expected = gradients(kept, of)
     again, found = gradients(recomputed, of)
     assert torch.equal(again, value)
@@ -129,7 +131,7 @@ def test_recomputing_changes_no_gradient_and_draws_the_same_dropout(
 def test_freed_memory_is_given_back_before_each_chunk_that_is_recomputed(monkeypatch):
     """Three chunks: the first two are read forwards and backwards, the last one is kept."""
     calls = []
-    monkeypatch.setattr(text_encoder, "_trim", calls.append)
+    monkeypatch.setattr(text_encoder, "_malloc_trim", calls.append)
     gradients(reader(bert(), max_tokens=10), texts([10] * 3))
     assert calls == []
     gradients(reader(bert(), max_tokens=10, keep_tokens=0), texts([10] * 3))

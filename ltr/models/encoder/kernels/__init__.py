@@ -1,13 +1,12 @@
-"""Faster forms of what an encoder computes, behind one door: :func:`use_fast` and
-:func:`use_plain`.
+"""Faster forms of what an encoder computes: :func:`use_fast` takes them, :func:`use_plain` none.
 
 =================  ====================================================================
-``linear``         one half-precision copy of an input for all that read it; oneDNN in
-                   float32 where MKL is slow; weights laid out once for an encoding
+``linear``         layers that read the same input share its half-precision copy; oneDNN
+                   in float32 where MKL is slow; weights laid out once for an encoding
 ``gelu``           the output of GELU is computed again in the backward pass, not kept
-``dropout``        masks of eight bytes from one draw, on a CPU
+``dropout``        one draw gives the bytes of eight elements of a mask, on a CPU
 ``blocks``         attention of packed texts by explicit matmuls, in bfloat16 on a CPU
-``first_tokens``   no other token in the last layer where the first alone is read
+``first_tokens``   the last layer computes first tokens only, where no other is read
 =================  ====================================================================
 
 The first three take the place of modules. The last two belong to packed texts:

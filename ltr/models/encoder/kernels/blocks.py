@@ -1,12 +1,18 @@
 """Attention within each text by explicit matmuls, a block at a time, in bfloat16 on a CPU.
 
 A block is some (text, head) pairs whose scores fit the cache. Their probabilities are not kept: the
-backward pass computes them again. Texts are padded, within blocks only, to a multiple of 16 tokens,
-and blocks hold powers of two: so few sizes recur, for each of which oneDNN compiles and keeps
-kernels.
+backward pass computes them again.
 
-Shapes: T tokens of C texts, h heads of d dimensions, S slots, which are places for a row of d
-numbers.
+oneDNN compiles and keeps a kernel for each size of a matrix, so few sizes should recur. For this
+texts are padded to a multiple of 16 tokens, within blocks only, and the number of pairs in a block
+is a power of two where it can be.
+
+Queries, keys and values come as rows ``[T * h, d]``: token by token, and for each its heads. A
+block needs them head by head, padded: as slots ``[S, d]``. Two texts of 3 and 16 tokens with 2
+heads have 38 rows and 64 slots: 16 for the first text and head, of which 13 are padding, 16 for its
+second head, and then 16 and 16 for the second text.
+
+Shapes: T tokens of C texts, h heads of d dimensions, S slots.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 MULTIPLE = 16  # of tokens
-SCORES = 2**19  # numbers of a block for each thread: a megabyte in bfloat16
+SCORES_OF_THREAD = 2**19  # of a block, for each thread: a megabyte in bfloat16
 
 
 class Block(NamedTuple):
@@ -26,7 +32,8 @@ class Block(NamedTuple):
 
     Attributes:
         slots: the block's slots.
-        pairs, tokens: how many, and of how many tokens each, padding counted.
+        pairs: how many (text, head) pairs.
+        tokens: of each pair, padding counted.
         padded: whether there is padding.
     """
 
@@ -36,18 +43,16 @@ class Block(NamedTuple):
     padded: bool
 
     def of(self, x: Tensor) -> Tensor:
-        """``[pairs, tokens, n]``, a view of ``[S, n]``."""
+        """This block's part of ``x``, ``[pairs, tokens, n]``: a view of ``[S, n]``."""
         return x[self.slots].view(self.pairs, self.tokens, x.shape[1])
 
 
 class Slots(NamedTuple):
-    """Where each token's heads lie: text by text, head by head.
-
-    Padding follows the last token of each text and head.
+    """From rows to slots and back; see the head of this file.
 
     Attributes:
-        rows: ``[S]`` int64, which of the rows ``[T * h]`` fills a slot; padding repeats its text's
-            last token.
+        rows: ``[S]`` int64, the row that each slot gets; padding gets that of its text's last
+            token.
         of_rows: ``[T * h]`` int64, the slot of each row.
         real: ``[S]`` bool, False for padding.
         blocks: all slots, block by block.
@@ -60,44 +65,55 @@ class Slots(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Sequence[int], heads: int) -> "Slots":
-        """Of texts that lie end to end, shortest first."""
-        padded = [-(-length // MULTIPLE) * MULTIPLE for length in lengths]
+        """The slots of texts of these lengths, which lie end to end, shortest first."""
+        padded_lengths = []
+        for n_tokens in lengths:
+            n_multiples = (n_tokens + MULTIPLE - 1) // MULTIPLE  # rounded up
+            padded_lengths.append(n_multiples * MULTIPLE)
         length_c = torch.tensor(lengths)
-        slots_c = heads * torch.tensor(padded)
+        slots_c = heads * torch.tensor(padded_lengths)
         first_token_c = length_c.cumsum(0) - length_c
         first_slot_c = slots_c.cumsum(0) - slots_c
-        # From here on one number for each of the S slots.
+        # From here on one number for each of the S slots: its text, and the head and the token
+        # within that text, where padding counts on behind the last token.
         text = torch.arange(len(lengths)).repeat_interleave(slots_c)
         slot_in_text = torch.arange(len(text)) - first_slot_c[text]
         length = length_c[text]
-        tokens = slots_c[text] // heads
-        head = slot_in_text // tokens
-        token = slot_in_text % tokens
+        padded_length = slots_c[text] // heads
+        head = slot_in_text // padded_length
+        token = slot_in_text % padded_length
         real = token < length
+        # Rows lie token by token, and for each token head by head.
         rows = (first_token_c[text] + torch.minimum(token, length - 1)) * heads + head
         of_rows = torch.empty(sum(lengths) * heads, dtype=torch.int64)
         of_rows[rows[real]] = real.nonzero().squeeze(1)
-        return cls(rows, of_rows, real, tuple(_cut_into_blocks(lengths, padded, heads)))
+        blocks = tuple(_cut_into_blocks(lengths, padded_lengths, heads))
+        return cls(rows, of_rows, real, blocks)
 
 
-def _cut_into_blocks(lengths: Sequence[int], padded: Sequence[int], heads: int) -> Iterator[Block]:
+def _cut_into_blocks(
+    lengths: Sequence[int], padded_lengths: Sequence[int], heads: int
+) -> Iterator[Block]:
     """Blocks of equally padded texts: of a power of two times ``heads`` pairs where these fit, of
     fewer at the end.
     """
-    begin = 0
-    most_scores = SCORES * torch.get_num_threads()
-    for tokens, alike in groupby(zip(padded, lengths, strict=True), key=lambda pair: pair[0]):
-        real_lengths = [length for _, length in alike]
-        shortest = min(real_lengths)
-        pairs_left = heads * len(real_lengths)
-        fit = max(1, most_scores // tokens**2)
+    first_slot = 0
+    first_text = 0
+    most_scores = SCORES_OF_THREAD * torch.get_num_threads()
+    for tokens, same in groupby(padded_lengths):
+        n_texts = len(list(same))
+        shortest = min(lengths[first_text : first_text + n_texts])
+        first_text += n_texts
+        pairs_left = heads * n_texts
+        most_pairs = max(1, most_scores // tokens**2)
         while pairs_left:
-            pairs = min(heads, fit, pairs_left)
-            while 2 * pairs <= min(fit, pairs_left):
+            # As many pairs as heads, then doubled for as long as they fit.
+            pairs = min(heads, most_pairs, pairs_left)
+            while 2 * pairs <= min(most_pairs, pairs_left):
                 pairs *= 2
-            end = begin + pairs * tokens
-            yield Block(slice(begin, end), pairs, tokens, shortest < tokens)
-            begin = end
+            end = first_slot + pairs * tokens
+            yield Block(slice(first_slot, end), pairs, tokens, padded=shortest < tokens)
+            first_slot = end
             pairs_left -= pairs
 
 
@@ -109,11 +125,16 @@ def attend_in_blocks(
     scaling: float,
     sliding_window: int | None = None,
 ) -> Tensor:
-    """Softmax of the scaled products within each text, times the values. Takes and returns
-    ``[T, h, d]``.
+    """Attention within each text: the softmax of the scaled products, times the values.
 
-    With ``sliding_window`` a token attends to tokens nearer than this. Tokens behind the last text
-    get zeros.
+    Args:
+        query, key, value: ``[T, h, d]``.
+        slots: where the texts and heads lie.
+        scaling: of the products.
+        sliding_window: a token attends to tokens nearer than this; None: to all.
+
+    Returns:
+        ``[T, h, d]``, zeros for tokens behind the last text.
     """
     output: Tensor = _InBlocks.apply(query, key, value, slots, scaling, sliding_window)
     return output
@@ -139,7 +160,7 @@ class _InBlocks(torch.autograd.Function):
         ctx.window = sliding_window
         ctx.shape = query.shape
         output = torch.empty_like(q)
-        mask = _mask(slots, q)
+        mask = _padding_mask(slots, q)
         for block in slots.blocks:
             p = _probabilities(block, q, k, mask, sliding_window)
             torch.bmm(p, block.of(v), out=block.of(output))
@@ -150,33 +171,36 @@ class _InBlocks(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         slots: Slots = ctx.slots
         q, k, v = ctx.saved_tensors
-        mask = _mask(slots, q)
-        of_output = _to_slots(gradient, slots).mul_(slots.real.unsqueeze(1))
-        of_q, of_k, of_v = (torch.empty_like(x) for x in (q, k, v))
+        mask = _padding_mask(slots, q)
+        # Padding repeats the row of the last token, whose gradient must count once.
+        grad_output = _to_slots(gradient, slots).mul_(slots.real.unsqueeze(1))
+        grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, k, v))
         for block in slots.blocks:
             p = _probabilities(block, q, k, mask, ctx.window)
-            of_o = block.of(of_output)
-            torch.bmm(p.transpose(1, 2), of_o, out=block.of(of_v))
-            of_p = torch.bmm(of_o, block.of(v).transpose(1, 2))
-            of_scores = torch.ops.aten._softmax_backward_data(of_p, p, -1, p.dtype)
-            torch.bmm(of_scores, block.of(k), out=block.of(of_q))
-            torch.bmm(of_scores.transpose(1, 2), block.of(q), out=block.of(of_k))
-        of_q.mul_(ctx.scaling)
-        gradients = (_to_rows(x, slots, ctx.shape) for x in (of_q, of_k, of_v))
+            grad_block = block.of(grad_output)
+            torch.bmm(p.transpose(1, 2), grad_block, out=block.of(grad_v))
+            grad_p = torch.bmm(grad_block, block.of(v).transpose(1, 2))
+            grad_scores = torch.ops.aten._softmax_backward_data(grad_p, p, -1, p.dtype)
+            torch.bmm(grad_scores, block.of(k), out=block.of(grad_q))
+            torch.bmm(grad_scores.transpose(1, 2), block.of(q), out=block.of(grad_k))
+        grad_q.mul_(ctx.scaling)
+        gradients = (_to_rows(x, slots, ctx.shape) for x in (grad_q, grad_k, grad_v))
         return *gradients, None, None, None
 
 
 def _probabilities(
     block: Block, query: Tensor, key: Tensor, mask: Tensor, sliding_window: int | None
 ) -> Tensor:
-    """``[pairs, tokens, tokens]``. Nothing attends to padding.
+    """The attention weights of a block, ``[pairs, tokens, tokens]``.
 
-    Padding that has nothing within its window attends to all.
+    Those of padding as a key are 0. Only where a query is padding too, with no token within its
+    window, are they not: nothing reads its output.
     """
     q = block.of(query)
     k = block.of(key).transpose(1, 2)
     if block.padded:
-        scores = torch.baddbmm(block.of(mask).transpose(1, 2), q, k)
+        mask_of_keys = block.of(mask).transpose(1, 2)  # [pairs, 1, tokens]
+        scores = torch.baddbmm(mask_of_keys, q, k)  # mask + q @ k
     else:
         scores = torch.bmm(q, k)
     if sliding_window is not None and sliding_window < block.tokens:
@@ -187,18 +211,18 @@ def _probabilities(
     return scores.softmax(dim=-1)
 
 
-def _mask(slots: Slots, like: Tensor) -> Tensor:
-    """``[S, 1]``, what is added to the scores of a slot's token: -inf for padding."""
+def _padding_mask(slots: Slots, like: Tensor) -> Tensor:
+    """``[S, 1]``, what is added to the scores of each key: -inf for padding, else 0."""
     return torch.zeros_like(like[:, :1]).masked_fill_(~slots.real.unsqueeze(1), float("-inf"))
 
 
 def _to_slots(x: Tensor, slots: Slots) -> Tensor:
-    """``[S, d]`` of ``[T, h, d]``."""
+    """From ``[T, h, d]`` to ``[S, d]``."""
     return x.reshape(-1, x.shape[-1]).index_select(0, slots.rows)
 
 
 def _to_rows(x: Tensor, slots: Slots, shape: torch.Size) -> Tensor:
-    """``[T, h, d]`` of ``[S, d]``, zeros behind the last text."""
+    """From ``[S, d]`` to ``shape``, ``[T, h, d]``, with zeros behind the last text."""
     rows = x.new_empty(shape).view(-1, shape[-1])
     torch.index_select(x, 0, slots.of_rows, out=rows[: len(slots.of_rows)])
     rows[len(slots.of_rows) :] = 0

@@ -26,7 +26,9 @@ class FastDropout(nn.Dropout):
     """:func:`fast_dropout` as a module: the identity in eval mode."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return fast_dropout(input, self.p) if self.training and self.p else input
+        if not self.training or self.p == 0:
+            return input
+        return fast_dropout(input, self.p)
 
 
 def fast_dropout(x: Tensor, p: float) -> Tensor:
@@ -57,9 +59,10 @@ def fast_dropout(x: Tensor, p: float) -> Tensor:
     if x.device.type != "cpu" or not 0 < cut < 256:
         return F.dropout(x, p)
     n_draws = (x.numel() + 7) // 8
-    # From the smallest integer up to the largest, which None stands for.
+    # All 64 bits are random: from the smallest integer up to the largest, which is meant by None.
     draws = torch.empty(n_draws, dtype=torch.int64).random_(-(2**63), None)
     # The mask waits for the backward pass in one byte per element. Comparing in place and
     # multiplying are vectorised for bytes, not for bools.
-    keep = draws.view(torch.uint8)[: x.numel()].ge_(cut).view(x.shape)
+    random_bytes = draws.view(torch.uint8)[: x.numel()]
+    keep = random_bytes.ge_(cut).view(x.shape)
     return (x * keep).mul_(256 / (256 - cut))

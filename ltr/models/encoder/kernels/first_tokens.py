@@ -1,12 +1,11 @@
-"""Where the first token of each text alone is read, the last layer computes no other behind its
-attention.
+"""In the last layer, compute only the first token of each text where no other is read.
 
-No token meets another there. Of BERT's last layer this saves three quarters of the products with
-weights.
+Behind a layer's attention no token meets another, so the others can be left out from there on. Of
+BERT's last layer this saves three quarters of the products with weights.
 """
 
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,58 +14,77 @@ from transformers import PreTrainedModel
 
 from ltr.models.encoder.loading.layers import layers_of
 
-# Which tokens are read of how many, as attention said last. Not an attribute of the model: another
-# thread may read, too.
-_first: ContextVar[tuple[Tensor, int] | None] = ContextVar("first", default=None)
+
+class _FirstTokens(NamedTuple):
+    """Which tokens of a packed chunk are read in the end.
+
+    Attributes:
+        places: ``[C]`` int64, of the first token of each text.
+        n_tokens: of the chunk.
+    """
+
+    places: Tensor
+    n_tokens: int
 
 
-def leave_others_out(model: PreTrainedModel) -> RemovableHandle | None:
-    """Prepare an encoder to leave out what :func:`attended` allows. None if it is so already, or
-    not built as BERT.
+# What the attention of the current layer has announced; None: all tokens are read. A context
+# variable and no attribute of the model, as another thread may read with the same model.
+_announced: ContextVar[_FirstTokens | None] = ContextVar("announced", default=None)
+
+
+def keep_first_tokens_alone(model: PreTrainedModel) -> RemovableHandle | None:
+    """Prepare an encoder to leave out all but first tokens where :func:`announce_first_tokens`
+    allows it.
 
     Its hidden states are then ``[1, C, H]``, those of the first tokens of a chunk's C texts.
+
+    Returns:
+        What undoes it. None if the encoder is prepared already, or not built as BERT.
     """
-    behind = _behind_attention(model)
-    if behind is None or _leave_out in behind._forward_pre_hooks.values():
+    module = _module_behind_attention(model)
+    if module is None or _first_rows in module._forward_pre_hooks.values():
         return None
-    return behind.register_forward_pre_hook(_leave_out)
+    return module.register_forward_pre_hook(_first_rows)
 
 
 def compute_all_tokens(model: nn.Module) -> None:
-    """Undo :func:`leave_others_out`."""
+    """Undo :func:`keep_first_tokens_alone`."""
     for module in model.modules():
         for key, hook in list(module._forward_pre_hooks.items()):
-            if hook is _leave_out:
+            if hook is _first_rows:
                 del module._forward_pre_hooks[key]
 
 
-def attended(first: Tensor | None, n_tokens: int = 0) -> None:
-    """Each layer's attention says so: of its ``n_tokens`` those at ``first`` ``[C]`` alone are read
-    in the end. None: all.
+def announce_first_tokens(places: Tensor | None, n_tokens: int = 0) -> None:
+    """Tell what follows in the layer that of ``n_tokens`` only those at ``places`` ``[C]`` are read
+    in the end. None: all are.
 
-    Every layer says it again, so that a layer that is computed again in the backward pass finds it,
-    too.
+    The attention of every layer calls this, not only the first one: a layer that is computed again
+    in the backward pass is computed alone.
     """
     if not torch.compiler.is_compiling():  # what is compiled computes all
-        _first.set(None if first is None else (first, n_tokens))
+        _announced.set(None if places is None else _FirstTokens(places, n_tokens))
 
 
-def _behind_attention(model: PreTrainedModel) -> nn.Module | None:
-    """The last layer's module that takes the mixed values and the layer's input, each ``[1, T, H]``."""
+def _module_behind_attention(model: PreTrainedModel) -> nn.Module | None:
+    """BERT's module behind the attention of the last layer; None in other architectures.
+
+    It takes two arguments ``[1, T, H]``: the output of attention, and the layer's input for the
+    residual connection.
+    """
     attention = getattr(layers_of(model)[-1], "attention", None)
-    behind = getattr(attention, "output", None)
-    return behind if isinstance(behind, nn.Module) else None
+    module = getattr(attention, "output", None)
+    return module if isinstance(module, nn.Module) else None
 
 
-def _leave_out(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """A hook: the first tokens' rows of the arguments; None leaves them as they are."""
-    read_alone = None if torch.compiler.is_compiling() else _first.get()
-    if read_alone is None:
+def _first_rows(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """A forward pre-hook: the arguments at first tokens only; None leaves them as they are."""
+    first_tokens = None if torch.compiler.is_compiling() else _announced.get()
+    if first_tokens is None:
         return None
-    _first.set(None)  # it counts once: the next chunk's attention says it anew
-    first, n_tokens = read_alone
-    # Padded texts are [C, L, H] and pass, even where an implementation that is not ours computed
-    # their attention after a packed read was broken off.
-    if all(x.shape[:2] == (1, n_tokens) for x in args):
-        return tuple(x[:, first] for x in args)
+    _announced.set(None)  # for this chunk only: the attention of the next one announces anew
+    # Padded texts are [C, L, H], and stay whole. One may come here after an announcement that was
+    # for another chunk, if reading that one failed and attention is no longer ours.
+    if all(x.shape[:2] == (1, first_tokens.n_tokens) for x in args):
+        return tuple(x[:, first_tokens.places] for x in args)
     return None

@@ -1,10 +1,12 @@
-"""GELU whose output is computed again in the backward pass, by the linear layer behind it.
+"""GELU whose output is not kept for the backward pass, but computed again there.
 
-GELU keeps its input for the backward pass, and that layer GELU's output: both are the widest
-activations of an encoder. The second takes a hundredth of a training step to compute.
+Two tensors are kept as a rule: GELU keeps its input, and the linear layer behind it keeps GELU's
+output. Both are the widest activations of an encoder. Here the linear layer keeps GELU's input,
+too, which is the same tensor, and computes the output from it when it is needed: that takes a
+hundredth of a training step.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -13,22 +15,38 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import GELUActivation
 
-_plain: ContextVar[bool] = ContextVar("plain", default=False)
+# Whether GELUs keep their outputs for now, see plain_gelu.
+_keeps_outputs: ContextVar[bool] = ContextVar("keeps_outputs", default=False)
 
 
-class _Kept(NamedTuple):
+class _Origin(NamedTuple):
+    """What the output of a GELU was made of. It stands at that output, as the attribute
+    ``gelu_origin``.
+
+    Attributes:
+        activation: the function.
+        input: of the function, without its graph.
+        output_version: how often the output had been changed in place: as a counter of torch.
+    """
+
+    activation: Callable[[Tensor], Tensor]
+    input: Tensor
+    output_version: int
+
+
+class _Saved(NamedTuple):
     """What waits for the backward pass.
 
     Attributes:
-        held: the tensor.
-        version: how often it had been changed in place.
-        shape: where ``held`` is the input of GELU: the shape of the output that is wanted; else
-            None.
+        tensor: the tensor itself, or the input of the GELU that made it.
+        version: how often ``tensor`` had been changed in place.
+        gelu_shape: the shape of the output that GELU shall compute again from ``tensor``; None:
+            ``tensor`` is what is wanted.
     """
 
-    held: Tensor
+    tensor: Tensor
     version: int
-    shape: torch.Size | None
+    gelu_shape: torch.Size | None
 
 
 def use_light_gelu(module: nn.Module) -> None:
@@ -47,48 +65,55 @@ def use_plain_gelu(module: nn.Module) -> None:
 
 @contextmanager
 def plain_gelu() -> Iterator[None]:
-    """Inside the block outputs are kept.
+    """Inside the block GELUs keep their outputs, as torch's do.
 
-    For ``checkpoint``, which drops what autograd keeps, but not what other hooks keep.
+    For ``checkpoint``: it drops what autograd keeps, but not what our hooks keep.
     """
-    before = _plain.set(True)
+    token = _keeps_outputs.set(True)
     try:
         yield
     finally:
-        _plain.reset(before)
+        _keeps_outputs.reset(token)
 
 
 class LightGelu(GELUActivation):
-    """GELU that tells the layer behind it, see :func:`kept_lightly`, what it was made of."""
+    """GELU that notes at its output what it was made of, for :func:`keep_gelu_input`."""
 
     def forward(self, input: Tensor) -> Tensor:
         output: Tensor = super().forward(input)
-        if torch.is_grad_enabled() and not (_plain.get() or torch.compiler.is_compiling()):
-            output.__dict__["gelu_of"] = self.act, input.detach(), output._version
+        keeps_output = _keeps_outputs.get() or torch.compiler.is_compiling()
+        if torch.is_grad_enabled() and not keeps_output:
+            output.__dict__["gelu_origin"] = _Origin(self.act, input.detach(), output._version)
         return output
 
 
-def kept_lightly(x: Tensor) -> AbstractContextManager[Any]:
-    """Inside the block, autograd keeps the input of the GELU that made ``x`` in place of ``x``.
+def keep_gelu_input(x: Tensor) -> AbstractContextManager[Any]:
+    """Inside the block, where autograd would keep ``x``, it keeps the input of the GELU that made
+    ``x``.
 
-    Where no GELU made it, or it has changed since, nothing is different.
+    Where no GELU made it, or it has been changed in place since, nothing is different.
     """
-    made: tuple[Any, Tensor, int] | None = x.__dict__.get("gelu_of")
-    if made is None or made[2] != x._version:  # changed in place since
+    origin: _Origin | None = x.__dict__.get("gelu_origin")
+    if origin is None or origin.output_version != x._version:
         return nullcontext()
-    gelu, before, _ = made
-    address = x.data_ptr()  # not x: autograd holds what these functions see
+    gelu = origin.activation
+    gelu_input = origin.input
+    # x is known by its address: a function that refers to x itself would keep it in memory.
+    address = x.data_ptr()
 
-    def pack(kept: Tensor) -> _Kept:
-        if kept.data_ptr() == address:
-            return _Kept(before, before._version, kept.shape)
-        return _Kept(kept, kept._version, None)
+    def pack(tensor: Tensor) -> _Saved:
+        if tensor.data_ptr() == address:
+            return _Saved(gelu_input, gelu_input._version, tensor.shape)
+        return _Saved(tensor, tensor._version, None)
 
-    def unpack(kept: _Kept) -> Tensor:
-        if kept.held._version != kept.version:  # autograd looks after this where there are no hooks
+    def unpack(saved: _Saved) -> Tensor:
+        # Autograd checks this itself, but only where there are no hooks.
+        if saved.tensor._version != saved.version:
             raise RuntimeError(
                 "a tensor that the backward pass needs was changed in place after the forward pass"
             )
-        return kept.held if kept.shape is None else gelu(kept.held).view(kept.shape)
+        if saved.gelu_shape is None:
+            return saved.tensor
+        return gelu(saved.tensor).view(saved.gelu_shape)
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

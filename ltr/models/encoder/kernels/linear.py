@@ -1,22 +1,24 @@
 """Linear layers: fewer casts under autocast, and oneDNN where torch's own float32 is slow.
 
 Autocast casts the input of every linear layer, and keeps each copy for the backward pass: query,
-key and value cast one tensor three times. Here they share one copy. In float32 torch multiplies
-matrices by MKL, which uses half of the vector width of an AMD Zen 5. oneDNN, which is part of torch
-too, uses all of it, and is a little faster on a Zen 4 (``benchmarks/attention.py``). In bfloat16
-torch takes it by itself.
+key and value cast one tensor three times. :class:`SharedCastLinear` lets them share one copy.
+
+In float32 torch multiplies matrices by MKL, which uses half of the vector width of an AMD Zen 5.
+oneDNN, which is part of torch too, uses all of it, and is a little faster on a Zen 4
+(``benchmarks/attention.py``): :class:`FastLinear` takes it. In bfloat16 torch takes oneDNN by
+itself.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
-from ltr.models.encoder.kernels.gelu import kept_lightly
+from ltr.models.encoder.kernels.gelu import keep_gelu_input
 from ltr.models.encoder.loading.layers import layers_of
 
 
@@ -26,14 +28,14 @@ def use_fast_linear(module: nn.Module) -> None:
 
     Parameters stay as they are.
     """
-    kind = FastLinear if mkl_is_slow() else SharedCastLinear
+    new_class = FastLinear if mkl_is_slow() else SharedCastLinear
     for child in module.modules():
         if type(child) in (nn.Linear, SharedCastLinear, FastLinear):
-            child.__class__ = kind
+            child.__class__ = new_class
 
 
 def use_plain_linear(module: nn.Module) -> None:
-    """Undo :func:`use_fast_linear`, for what traces a model."""
+    """Undo :func:`use_fast_linear`."""
     for child in module.modules():
         if isinstance(child, SharedCastLinear):
             child.__class__ = nn.Linear  # type: ignore[assignment]
@@ -41,7 +43,7 @@ def use_plain_linear(module: nn.Module) -> None:
 
 @contextmanager
 def cast_once(encoder: PreTrainedModel) -> Iterator[None]:
-    """Lay out the weights once, for an encoding of many texts.
+    """Cast and lay out the weights once, for an encoding of many texts.
 
     Inside the block weights are cast once, and laid out as oneDNN multiplies them (which torch does
     anew in each product), and what goes from layer to layer stays in bfloat16. The relative error
@@ -52,15 +54,17 @@ def cast_once(encoder: PreTrainedModel) -> Iterator[None]:
     """
     layers = [layer for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
     on_cpu = bool(layers) and layers[0].weight.device.type == "cpu"
-    if not (on_cpu and _only_reads_half() and _multiplies_half()):
+    if not (on_cpu and _encodes_in_bfloat16() and _onednn_multiplies_bfloat16()):
         yield
         return
-    cast = layers_of(encoder)[0].register_forward_pre_hook(_to_half)
+    cast = layers_of(encoder)[0].register_forward_pre_hook(_cast_hidden_states)
     try:
         for layer in layers:
             weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach().bfloat16(), None)
             bias: Tensor | None = layer.bias
-            layer.laid_out = weight, None if bias is None else bias.detach().bfloat16()
+            if bias is not None:
+                bias = bias.detach().bfloat16()
+            layer.laid_out = _LaidOut(weight, bias)
         yield
     finally:
         cast.remove()
@@ -68,22 +72,26 @@ def cast_once(encoder: PreTrainedModel) -> Iterator[None]:
             layer.laid_out = None
 
 
-def _only_reads_half() -> bool:
+def _encodes_in_bfloat16() -> bool:
     """Whether the caller wants no gradients, and autocast to bfloat16 on a CPU."""
     half = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     return half and not torch.is_grad_enabled()
 
 
-def _multiplies_half() -> bool:
+def _onednn_multiplies_bfloat16() -> bool:
     """Whether torch has a oneDNN that multiplies bfloat16 on this CPU."""
     if not torch.backends.mkldnn.is_available():
         return False
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _to_half(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """A hook: cast the hidden states that a layer takes first, if it does and they are float32."""
-    if not (args and _only_reads_half()):
+def _cast_hidden_states(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """A forward pre-hook of the first layer: its hidden states, the first argument, in bfloat16.
+
+    None leaves the arguments as they are, where another thread trains, or an architecture passes
+    something else first.
+    """
+    if not (args and _encodes_in_bfloat16()):
         return None
     if not (isinstance(args[0], Tensor) and args[0].dtype == torch.float32):
         return None
@@ -91,46 +99,70 @@ def _to_half(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 
 def mkl_is_slow() -> bool:
-    """Whether this is an AMD CPU with AVX-512, and torch has oneDNN."""
+    """Whether MKL is slower than oneDNN here: on an AMD CPU with AVX-512, if torch has oneDNN."""
     capabilities = torch.cpu.get_capabilities()
-    amd = "AMD" in str(capabilities.get("cpu_name"))
-    return amd and bool(capabilities.get("avx512_f")) and torch.backends.mkldnn.is_available()
+    is_amd = "AMD" in str(capabilities.get("cpu_name"))
+    has_avx512 = bool(capabilities.get("avx512_f"))
+    return is_amd and has_avx512 and torch.backends.mkldnn.is_available()
+
+
+class _LaidOut(NamedTuple):
+    """A layer's weight as oneDNN lays it out, and its bias, in bfloat16."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+class _HalfCopy(NamedTuple):
+    """A tensor in half precision, and the state of the original when it was copied.
+
+    It stands at the original, as the attribute ``half_of_linear``.
+    """
+
+    copy: Tensor
+    state: tuple[torch.dtype, bool, int | None]
 
 
 class SharedCastLinear(nn.Linear):
     """``nn.Linear`` that shares the half-precision copy of its input under autocast.
 
-    Whatever else reads the same tensor takes that copy: query, key and value do. Of a :class:`ltr.models.encoder.kernels.gelu.LightGelu` it keeps the input, not the output.
+    The other layers that read the same tensor take that copy: query, key and value do. Behind a
+    :class:`ltr.models.encoder.kernels.gelu.LightGelu` it keeps the input of the GELU for the
+    backward pass, not the output.
     """
 
-    laid_out: tuple[Tensor, Tensor | None] | None = None  # weight and bias, see cast_once
+    laid_out: _LaidOut | None = None  # only inside cast_once
 
     def forward(self, input: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
             return super().forward(input)
         device = input.device.type
         if input.dtype == torch.float32 and torch.is_autocast_enabled(device):
-            input = _half(input, torch.get_autocast_dtype(device))
-        with kept_lightly(input):
+            input = _half_copy(input, torch.get_autocast_dtype(device))
+        with keep_gelu_input(input):
             return self.product(input)
 
     def product(self, input: Tensor) -> Tensor:
         """``x Wᵀ + b``."""
-        laid_out = self.laid_out  # of the thread that encodes; another one may train
+        # Read once, as the thread that encodes may leave cast_once meanwhile. It is for that thread
+        # only: another one may train with the same layer, or read in float32.
+        laid_out = self.laid_out
         if laid_out is None or torch.is_grad_enabled() or input.dtype != torch.bfloat16:
             return super().forward(input)
-        return _product(input, *laid_out)
+        return _product(input, laid_out.weight, laid_out.bias)
 
 
-def _half(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The copy of ``x`` in half precision. It lives as long as ``x`` does, on which it is kept."""
-    # A copy made without gradients, or of what has changed in place since, is another one. Tensors
-    # of inference mode have no version.
-    state = (dtype, torch.is_grad_enabled(), None if x.is_inference() else x._version)
-    kept: tuple[Any, Tensor] | None = x.__dict__.get("half_of_linear")
-    if kept is None or kept[0] != state:
-        kept = x.__dict__["half_of_linear"] = state, x.to(dtype)
-    return kept[1]
+def _half_copy(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The copy of ``x`` in half precision. It is kept at ``x``, and lives as long as ``x`` does."""
+    # A copy made without gradients has no graph, and one made before ``x`` changed in place has old
+    # values: then a new copy is made. Tensors of inference mode do not count their changes.
+    version = None if x.is_inference() else x._version
+    state = (dtype, torch.is_grad_enabled(), version)
+    half: _HalfCopy | None = x.__dict__.get("half_of_linear")
+    if half is None or half.state != state:
+        half = _HalfCopy(x.to(dtype), state)
+        x.__dict__["half_of_linear"] = half
+    return half.copy
 
 
 class FastLinear(SharedCastLinear):
@@ -139,16 +171,17 @@ class FastLinear(SharedCastLinear):
     """
 
     def product(self, input: Tensor) -> Tensor:
+        on_cpu = input.device.type == "cpu"
         in_float32 = input.dtype == self.weight.dtype == torch.float32
-        takes = input.device.type == "cpu" and in_float32 and input.numel() > 0
-        if not takes or torch.is_autocast_enabled("cpu"):
+        by_onednn = on_cpu and in_float32 and input.numel() > 0
+        if not by_onednn or torch.is_autocast_enabled("cpu"):
             return super().product(input)
         output: Tensor = _ByOneDnn.apply(input.flatten(0, -2), self.weight, self.bias)
         return output.unflatten(0, input.shape[:-1])
 
 
 class _ByOneDnn(torch.autograd.Function):
-    """``x Wᵀ + b`` and its gradients: ``[M, K]``, ``[N, K]``, and ``[N]`` or None, make ``[M, N]``."""
+    """``x Wᵀ + b`` and its gradients: x is ``[M, K]``, W ``[N, K]``, and b ``[N]`` or None."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -160,10 +193,10 @@ class _ByOneDnn(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        of_x = _product(gradient, weight.t()) if needs_x else None
-        of_weight = _product(gradient.t(), x.t()) if needs_weight else None
-        of_bias = gradient.sum(dim=0) if needs_bias else None
-        return of_x, of_weight, of_bias
+        grad_x = _product(gradient, weight.t()) if needs_x else None
+        grad_weight = _product(gradient.t(), x.t()) if needs_weight else None
+        grad_bias = gradient.sum(dim=0) if needs_bias else None
+        return grad_x, grad_weight, grad_bias
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

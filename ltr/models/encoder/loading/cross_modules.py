@@ -1,4 +1,4 @@
-"""Cross-encoders as folders of sentence-transformers: reading those it has trained, writing ours."""
+"""Cross-encoders of sentence-transformers: reading the folders it has written, writing our own."""
 
 import json
 from pathlib import Path
@@ -21,14 +21,14 @@ from ltr.models.encoder.loading.pretrained import (
 
 # Importing sentence_transformers takes some ten seconds: it is imported inside functions.
 
-# The document is cut, the query is not, as here. sentence-transformers cuts the longer of the two
-# unless it is told.
-CUTS = {"text": {"truncation": "only_second"}}
+# A setting of sentence-transformers: of a pair that is too long the document is cut, not the query,
+# as here. Without it sentence-transformers cuts the longer of the two.
+CUT_DOCUMENT = {"text": {"truncation": "only_second"}}
 
 
 class SavedHead(NamedTuple):
-    """What such a folder has behind its encoder: a pooling, and a linear layer ``[1, H]`` with a
-    bias ``[1]``.
+    """The trained head of a CrossEncoder of sentence-transformers: a pooling, and a linear layer
+    with the weight ``[1, H]`` and the bias ``[1]``.
     """
 
     pooling: Pooling
@@ -58,20 +58,21 @@ def saved_head(backbone: str) -> SavedHead | None:
     from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
 
     source = resolve(backbone)
+    is_folder = Path(source).is_dir()
     try:
         with quiet():
-            modules = list(
-                CrossEncoder(source, device="cpu", local_files_only=Path(source).is_dir())
-            )
+            modules = list(CrossEncoder(source, device="cpu", local_files_only=is_folder))
     except LOAD_ERRORS as error:
         raise cannot_load(backbone, error) from None
     match modules:
+        # A sequence classifier: transformers loads its head with the encoder.
         case [Transformer(transformer_task="sequence-classification") as transformer]:
             _check_options(transformer, backbone)
             return None
+        # An encoder, a pooling, and a linear layer that reads what the pooling makes.
         case [
             Transformer() as transformer,
-            TheirPooling(),
+            TheirPooling() as pooling,
             Dense(out_features=1, use_residual=False) as dense,
         ] if (
             isinstance(dense.activation_function, nn.Identity)
@@ -80,11 +81,12 @@ def saved_head(backbone: str) -> SavedHead | None:
             _check_options(transformer, backbone)
             weight = dense.linear.weight.detach()
             bias = torch.zeros(1) if dense.linear.bias is None else dense.linear.bias.detach()
-            return SavedHead(modules[1].pooling_mode, weight, bias)
+            return SavedHead(pooling.pooling_mode, weight, bias)
     names = ", ".join(type(module).__name__ for module in modules)
-    must = "a cross-encoder's modules must be an encoder, or an encoder, a pooling, and a linear layer to one score"
     raise InputError(
-        f"{must}, got {names} in {backbone!r}; take another backbone", option="backbone"
+        "a cross-encoder's modules must be an encoder, or an encoder, a pooling, and a linear "
+        f"layer to one score, got {names} in {backbone!r}; take another backbone",
+        option="backbone",
     )
 
 
@@ -99,7 +101,7 @@ def save_cross_encoder(
     """Write a folder that ``CrossEncoder(folder)`` and :class:`ltr.models.PairWiseBertRanker` load.
 
     Args:
-        folder: a folder, which may be there.
+        folder: where to; it may exist.
         model: the encoder, or a classifier with a head of its own.
         tokenizer, max_length: how pairs are read.
         head: the linear layer behind the pooling; ``nn.Identity`` for a classifier.
@@ -111,29 +113,33 @@ def save_cross_encoder(
 
     task = "feature-extraction" if isinstance(head, nn.Linear) else "sequence-classification"
     with quiet():
+        # sentence-transformers makes its module from a folder only. So the model is written twice:
+        # plainly, for the time of this function, and then with the modules behind it.
         plain = folder / "plain"
         save_plain(plain, model, tokenizer, max_length)
         transformer = Transformer(
-            str(plain), transformer_task=task, max_seq_length=max_length, processing_kwargs=CUTS
+            str(plain),
+            transformer_task=task,
+            max_seq_length=max_length,
+            processing_kwargs=CUT_DOCUMENT,
         )
         modules: list[Any] = [transformer]
         if isinstance(head, nn.Linear):
-            # Transformers makes up a pooler that nothing reads. Without it, loading would complain.
-            for unread in (
-                transformer.model.pooler.parameters()
-                if getattr(transformer.model, "pooler", None)
-                else ()
-            ):
-                unread.data.zero_()
+            # Transformers makes up a pooler with random weights, which nothing reads. It must stay,
+            # or loading the folder would warn of missing weights; as zeros it is always the same.
+            pooler = getattr(transformer.model, "pooler", None)
+            if pooler is not None:
+                for weight in pooler.parameters():
+                    weight.data.zero_()
             dense = Dense(
                 head.in_features, 1, activation_function=nn.Identity(), module_output_name="scores"
             )
             dense.linear.load_state_dict(head.state_dict())
             modules += [TheirPooling(head.in_features, pooling), dense]
-        # Without the sigmoid that it would put behind one score: scores are those of this ranker.
-        CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu").save(
-            str(folder), create_model_card=False
-        )
+        # Identity, or CrossEncoder would put a sigmoid behind one score: scores are those of this
+        # ranker.
+        cross_encoder = CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu")
+        cross_encoder.save(str(folder), create_model_card=False)
     for file in plain.iterdir():
         file.unlink()
     plain.rmdir()
@@ -143,38 +149,48 @@ def save_plain(
     folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> None:
     """Write a folder of transformers, with the longest pair in the tokenizer's settings."""
-    longest = tokenizer.model_max_length
+    own_length = tokenizer.model_max_length
     with quiet():
         model.save_pretrained(folder)
         tokenizer.model_max_length = max_length
         try:
             tokenizer.save_pretrained(folder)
         finally:
-            tokenizer.model_max_length = longest
+            tokenizer.model_max_length = own_length
 
 
 def _has_cross_modules(backbone: str) -> bool:
+    """Whether a backbone is a CrossEncoder of sentence-transformers with a list of modules."""
     source = resolve(backbone)
-    found = {}
-    for name in ("modules.json", "config_sentence_transformers.json"):
-        options = {
-            "_raise_exceptions_for_missing_entries": False,
-            "_raise_exceptions_for_connection_errors": False,
-        }
-        try:
-            file = cached_file(source, name, **options)
-        except LOAD_ERRORS:
-            file = None
-        if file is None:
-            return False
-        found[name] = json.loads(Path(file).read_text(encoding="utf-8"))
-    return bool(found["config_sentence_transformers.json"].get("model_type") == "CrossEncoder")
+    if _json_of(source, "modules.json") is None:
+        return False
+    config = _json_of(source, "config_sentence_transformers.json")
+    return config is not None and config.get("model_type") == "CrossEncoder"
+
+
+def _json_of(source: str, name: str) -> Any:
+    """The content of a JSON file of a model; None where the model has no such file, or it can't be
+    fetched.
+    """
+    options = {
+        "_raise_exceptions_for_missing_entries": False,
+        "_raise_exceptions_for_connection_errors": False,
+    }
+    try:
+        file = cached_file(source, name, **options)
+    except LOAD_ERRORS:
+        return None
+    if file is None:
+        return None
+    return json.loads(Path(file).read_text(encoding="utf-8"))
 
 
 def _check_options(transformer: Any, backbone: str) -> None:
     """Refuse what sentence-transformers would read otherwise than we do."""
-    if (asked := transformer.processing_kwargs) not in ({}, CUTS):
-        text = f"backbone {backbone!r}: sentence-transformers reads its pairs with processing_kwargs {asked!r}"
+    settings = transformer.processing_kwargs
+    if settings not in ({}, CUT_DOCUMENT):
         raise InputError(
-            f"{text}, which is not known here; take it out of the model's files", option="backbone"
+            f"backbone {backbone!r}: sentence-transformers reads its pairs with processing_kwargs "
+            f"{settings!r}, which is not known here; take it out of the model's files",
+            option="backbone",
         )

@@ -1,4 +1,4 @@
-"""Where an encoder counts the positions of a text from."""
+"""The number of the first position of a text: 0 in most encoders, but not in all."""
 
 from torch import nn
 
@@ -12,8 +12,9 @@ def position_embeddings(encoder: nn.Module) -> nn.Embedding | None:
 
 
 def first_position(encoder: nn.Module) -> int:
-    """The position of a text's first token: RoBERTa and its kin count from behind the padding
-    index.
+    """The position of a text's first token.
+
+    It is 0, but in RoBERTa and its kin, which count from the padding index + 1.
     """
     positions = position_embeddings(encoder)
     if positions is None or positions.padding_idx is None:

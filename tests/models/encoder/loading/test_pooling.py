@@ -1,3 +1,5 @@
+"""Pooling of texts that lie end to end, by hand."""
+
 import torch
 
 from ltr.models.encoder.loading.pooling import pool

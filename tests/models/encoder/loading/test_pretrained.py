@@ -1,3 +1,5 @@
+"""Backbones: where they are found, and which weights are refused."""
+
 import json
 import shutil
 from pathlib import Path
@@ -6,14 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoModel,
     BartConfig,
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
-    DistilBertConfig,
-    XLMConfig,
     XLNetConfig,
     XLNetModel,
 )
@@ -22,21 +21,6 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.loading.pretrained import load_encoder, max_positions, resolve
 from ltr.models.encoder.text_encoder import TextEncoder
-
-
-@pytest.mark.parametrize(
-    "config",
-    [XLMConfig(emb_dim=16, n_layers=1, n_heads=2), DistilBertConfig(dim=16, n_layers=1, n_heads=2)],
-)
-def test_no_dropout_is_none_whatever_an_architecture_calls_it(config, tmp_path):
-    config.vocab_size = 100
-    config.max_position_embeddings = 64
-    config.architectures = None
-    AutoModel.from_config(config).save_pretrained(tmp_path)
-    ids = torch.arange(3, 13)[None]
-    for dropout, same in (("none", True), ("own", False)):
-        model = load_encoder(str(tmp_path), dropout)[0].train()
-        assert torch.equal(model(ids).last_hidden_state, model(ids).last_hidden_state) == same
 
 
 def test_a_backbone_with_a_decoder_is_refused(tmp_path):
