@@ -21,11 +21,13 @@ LONGEST = 400  # letters of what the parser says
 # What the parser says, and what is better said.
 PARSER = [
     (r"Does not validate against any of the Union subtypes Subtypes: \[.*?\] Errors: - ", ""),
-    (r" - Expected a <class [^>]*>", ""),
-    (r" Given value type: .* Given value: (.*)", r", got \1"),
+    (
+        r" - Expected a <class 'NoneType'> Given value type: <class '\w+'> Given value: (.*)",
+        r", got \1",
+    ),
+    (r" - Expected a <class .*| Given value type:.*| - Not a valid subclass of .*", ""),
     (r"\. Got value: (.*)", r", got \1"),
     (r", got NestedArg\(.*", ""),
-    (r" - Not a valid subclass of .*", ""),
     (r"- Expected a path but \S+ either not accessible or invalid - ", ""),
     (r'^Parser key "([^"]+)": ', r"\1: "),
     (r'^Parser key "([^"]+)" element \d+: ', r"\1: "),
