@@ -131,8 +131,10 @@ def through(door, name, kind, backbone):
         return ltr.load(name).model
     if door == "--judge":
         return open_judge(name)
-    if door in ("judge", "miner"):
-        return getattr(HardNegativeMining(**{door: name}), door)
+    if door == "judge":
+        return HardNegativeMining(judge=name).judge
+    if door == "miner":
+        return HardNegativeMining(miner=name).fixed_searcher
     if door == "guide":
         module = module_of(DualEncoder(backbone, max_length=24), in_batch=OtherQueries(guide=name))
         return module.in_batch._frozen[name]
