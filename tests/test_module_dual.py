@@ -23,7 +23,7 @@ from ltr.in_batch import AllTexts, OtherQueries
 from ltr.losses import BatchHardTripletLoss, MarginRankingLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, FromDocuments, FromQuery, Learnable
 from ltr.module import RankerModule
-from tests.cli.test_training import losses, metrics, write_config
+from tests.cli.configured import losses, metrics, write_config
 from tests.conftest import wordpiece_tokenizer, write_collection
 from tests.datasets import data_module
 from tests.rankers import cross_encoder, data_for, dual_encoder, trainer

@@ -43,9 +43,7 @@ def test_a_notebook_is_stored_with_its_outputs_and_small(path):
 def test_a_notebook_runs_and_prints_what_is_stored(path, monkeypatch):
     for name, value in {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(name, value)
-    stored, fresh = (
-        kinds(book) for book in (nbformat.read(path, as_version=4), run.execute(path))
-    )
+    stored, fresh = (kinds(book) for book in (nbformat.read(path, as_version=4), run.execute(path)))
     assert stored == fresh
 
 

@@ -13,7 +13,7 @@ from torch.multiprocessing import spawn
 from ltr.__main__ import main
 from ltr.data.trec import read_run
 from ltr.metrics import RankingMetric
-from tests.cli.test_training import metrics, write_config
+from tests.cli.configured import metrics, write_config
 from tests.conftest import QUIET, write_collection
 from tests.test_metrics import random_lists
 

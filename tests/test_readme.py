@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ltr.grid import Grid
-from tests.cli.test_training import metrics
+from tests.cli.configured import metrics
 from tests.conftest import write_letor
 from tests.run.resumes import BASE
 

@@ -17,7 +17,7 @@ from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import MarginRankingLoss, RankNetLoss, SoftmaxLoss
 from ltr.margins import Annealed, Constant, FromDistance, Learnable, NormalSample
-from tests.cli.test_training import losses, metrics, write_config
+from tests.cli.configured import losses, metrics, write_config
 from tests.rankers import cross_encoder, data_for, trainer
 from tests.run.kills import Child, waiting
 

@@ -18,7 +18,7 @@ from ltr.margins import (
     NormalSample,
 )
 from ltr.mining.negatives import MinedNegatives
-from tests.cli.test_training import write_config
+from tests.cli.configured import write_config
 from tests.margins.lists import lists_of
 
 

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from ltr.run.log import duration, route_messages
+from tests.cli.test_program import FULL
 
 
 def test_what_is_ours_is_on_the_terminal_and_everything_is_in_the_file(tmp_path, capsys):
@@ -50,3 +51,16 @@ def test_the_handlers_from_before_are_there_again(tmp_path):
 )
 def test_a_duration_in_words(seconds, words):
     assert duration(seconds) == words
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
+def test_a_log_that_finds_no_room_is_said_once(capsys):
+    with route_messages(is_rank_0=True) as into:
+        into(FULL)
+        for text in ("one", "two"):
+            logging.getLogger("ltr.run").info(text)
+    said = capsys.readouterr()
+    assert (
+        said.out == "one\ntwo\n"
+        and said.err == "ltr: /dev/full is not written any more: No space left on device\n"
+    )
