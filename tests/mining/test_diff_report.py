@@ -1,0 +1,30 @@
+"""What is told of two folders of negatives, by hand; the arithmetic is tested in test_diff.py."""
+
+from ltr.mining.diff import side_by_side
+from ltr.mining.diff_report import diff_lines, diff_tsv
+from tests.mining.audited import collection, negatives_of  # noqa: F401
+
+
+def test_lines_by_hand(collection):  # noqa: F811
+    """Query 1: (7, 3) and (3, 9); 3 is in both, and moves by one place. Jaccard 1/3 in all. Among
+    the first ones, 7 and 3, none is shared."""
+    first = negatives_of(collection, {1: [7, 3]})
+    second = negatives_of(collection, {1: [3, 9]})
+    lines = list(diff_lines(side_by_side(first, second), collection))
+    assert lines[0] == "2 and 2 negatives, 1 in both; 1 queries in both"
+    assert lines[1] == "  first 1     0.0% of the first folder's are in the second; Jaccard 0.000"
+    assert lines[4] == "  all        50.0% of the first folder's are in the second; Jaccard 0.333"
+    assert lines[5] == "  a negative of both moves by 1.0 places on average"
+    assert lines[7].startswith(f"  0.333 {collection.queries.ids[1]}: ")
+
+
+def test_a_table_has_a_row_a_pair_and_no_text_of_what_is_not_suspected(collection):  # noqa: F811
+    pairs = side_by_side(
+        negatives_of(collection, {1: [7, 3]}), negatives_of(collection, {1: [3, 9]})
+    )
+    header, *rows = diff_tsv(pairs, collection).splitlines()
+    assert header.split("\t")[:4] == ["query", "doc", "rank_1", "rank_2"]
+    ranks = {row.split("\t")[1]: row.split("\t")[2:4] for row in rows}
+    docs = collection.corpus.ids
+    assert ranks == {docs[7]: ["1", ""], docs[3]: ["2", "1"], docs[9]: ["", "2"]}
+    assert all(row.endswith("\t0\t\t") for row in rows)
