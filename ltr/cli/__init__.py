@@ -20,7 +20,7 @@ FUNCTIONS = {
     "negatives audit": "ltr.cli.negatives:audit",
     "doctor": "ltr.cli.doctor:doctor",
 }
-# Of Lightning's command line; these take a configuration.
+# The commands that LightningCLI runs. They take a configuration.
 CONFIGURED = ("fit", "validate", "test", "predict", "mine")
 
 
@@ -55,7 +55,9 @@ def run(args: list[str]) -> None:
     module, _, name = FUNCTIONS[command].partition(":")
     function = vars(importlib.import_module(module))[name]
     with ExitStack() as stack:
-        if args[0] == "negatives":  # its stdout is for people: what collections and models say, too
+        if args[0] == "negatives":
+            # These print through the log. Opened here, so that what collections and models log goes
+            # to stdout, too.
             from ltr.run.log import route_messages
 
             stack.enter_context(route_messages(is_rank_0=True))

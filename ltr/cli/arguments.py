@@ -10,7 +10,7 @@ import jsonargparse
 
 from ltr.errors import InputError
 
-# Of parameters that are lists, the type of a word.
+# The type of one word of a parameter that is a list, by the parameter's annotation.
 WORD_TYPES: dict[Any, type] = {
     list[str]: str,
     list[str] | None: str,
@@ -18,8 +18,8 @@ WORD_TYPES: dict[Any, type] = {
 }
 
 LONGEST = 400  # letters of what the parser says
-# What the parser says, and what is better said.
-PARSER = [
+# A pattern in what the parser says, and what is said instead; applied in this order.
+REWORDED = [
     (r"Does not validate against any of the Union subtypes Subtypes: \[.*?\] Errors: - ", ""),
     (
         r" - Expected a <class 'NoneType'> Given value type: <class '\w+'> Given value: (.*)",
@@ -38,7 +38,8 @@ PARSER = [
     (r"Expected a dot import path string: (\w+)", r"there is no \1"),
     (r"Problem with given class_path '([^']+)': ", r"\1: "),
     (r"Expected a typing\.Literal\[([^\]]*)\]", r"must be one of \1"),
-    (r"(?:typing\.Literal|<class) ?['\[]([^\]>]*)['\]]>?", r"\1"),
+    (r"typing\.Literal\[([^\]]*)\]", r"\1"),
+    (r"<class '([^']*)'>", r"\1"),
     (r"Expected a (int|float|bool|str)\b", r"must be \1"),
 ]
 
@@ -73,9 +74,10 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
         allow_abbrev=False,
     )
     help_of = {parameter.arg_name: parameter.description for parameter in docstring.params}
-    added = {*given}  # the parser adds the others by itself
+    # Not left to add_function_arguments: given by the caller, or added in this loop.
+    skipped = {*given}
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
-        if parameter.name in added:
+        if parameter.name in skipped:
             continue
         is_option = parameter.kind is inspect.Parameter.KEYWORD_ONLY
         flag = f"--{parameter.name}" if is_option else parameter.name
@@ -89,8 +91,9 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
             parser.add_argument(flag, nargs="+", type=word_type, **options)
         else:
             continue
-        added.add(parameter.name)
-    parser.add_function_arguments(function, as_group=False, as_positional=True, skip=added)
+        skipped.add(parameter.name)
+    # Keyword-only parameters stay options, even where they are required.
+    parser.add_function_arguments(function, as_group=False, as_positional=True, skip=skipped)
     try:
         arguments = parser.parse_args(args)
     except jsonargparse.ArgumentError as error:
@@ -103,6 +106,6 @@ def parser_reason(text: str) -> str:
     """What the parser has against a value, without the other types that it has tried, and without
     the value again.
     """
-    for pattern, better in PARSER:
+    for pattern, better in REWORDED:
         text = re.sub(pattern, better, text)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

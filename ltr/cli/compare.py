@@ -52,25 +52,25 @@ def compare(
 
 
 def show(
-    runs: Sequence[Experiment],
+    compared: Sequence[Experiment],
     differences: Sequence[Compared],
     alpha: float = 0.05,
     plan: float | None = None,
     files: Mapping[str, str | None] = MappingProxyType({}),
-    missing: Sequence[str] = (),
+    remarks: Sequence[str] = (),
 ) -> None:
     """Print a comparison, and write it to files.
 
     Args:
-        runs: the experiments.
+        compared: the experiments.
         differences: what :func:`ltr.compare.comparison.compare` says of them.
         alpha: the level of the family.
         plan: a difference to plan for.
         files: to write, by their form: ``markdown``, ``latex``, ``csv``, ``html``; None for none.
-        missing: lines on what is not there, to stand beside the tables.
+        remarks: lines to stand before the notes of the tables, such as what is not there.
     """
     shown = tables.tables(differences, alpha, plan)
-    notes = [*missing, *tables.footnotes(differences)]
+    notes = [*remarks, *tables.footnotes(differences)]
 
     def text_of(form: str) -> str:
         if form == "markdown":
@@ -81,12 +81,13 @@ def show(
             return tables.as_csv(differences)
         from ltr.compare.page import page  # matplotlib takes a second to import
 
-        return page(runs, differences, shown, notes)
+        return page(compared, differences, shown, notes)
 
     written = {form: file for form, file in files.items() if file is not None}
     for form, file in written.items():
         write_whole(Path(file), [text_of(form)])
     console = Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
-    tables.terminal(shown, notes, console)  # last: perhaps nobody reads on
+    # After the files: where nobody reads on (… | head), printing raises.
+    tables.terminal(shown, notes, console)
     for file in written.values():
         console.print(f"written to {file}", markup=False, highlight=False)

@@ -41,24 +41,33 @@ def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[
     options = ["--config", str(folder.config), "--trainer.default_root_dir", str(folder.path)]
     if not any(word.partition("=")[0] == "--ckpt_path" for word in others):
         if command == "fit":
+            # "last" of a run that has none yet begins it; without the option the folder is refused.
             checkpoint = folder.checkpoint_to_resume() or "last"
         else:
             checkpoint = folder.checkpoint_to_measure("best")
         options += ["--ckpt_path", str(checkpoint)]
-    return options + data_elsewhere(folder)
+    return options + data_path_option(folder)
 
 
-def data_elsewhere(folder: RunFolder) -> list[str]:
-    """The option of the data, where its path counts from the working directory that the run was
-    started in.
+def data_path_option(folder: RunFolder) -> list[str]:
+    """``--data.path`` with the data's path as seen from here, where the run was started in another
+    working directory; else nothing.
     """
-    data = (read_yaml(folder.config) or {}).get("data", {})
-    path = (data.get("init_args") or {}).get("path")
+    path = init_args_of_data(folder.config).get("path")
     directory = read_metrics(folder.results).get("directory")
     if path is None or directory is None or Path(directory) == Path.cwd():
         return []
     path_then = Path(directory, path)
     return ["--data.path", str(path_then)] if path_then.exists() else []
+
+
+def init_args_of_data(file: Path) -> dict[str, Any]:
+    """The options of the data module in a configuration; none where they have another form, which
+    the parser refuses.
+    """
+    data = (read_yaml(file) or {}).get("data")
+    init_args = data.get("init_args") if isinstance(data, dict) else None
+    return init_args if isinstance(init_args, dict) else {}
 
 
 def _configuration_files(words: Sequence[str]) -> Iterator[str]:
@@ -87,7 +96,7 @@ def _without_empty_files(args: Iterable[str]) -> Iterator[str]:
             yield file
 
 
-# Options of the data that have moved into a part.
+# Old names of options of the data, and the new ones, both below "data".
 MOVED = {
     "candidates": "evaluation.candidates",
     "depth": "evaluation.depth",
@@ -115,7 +124,7 @@ def check_names(words: Sequence[str]) -> None:
         kind = data.get("class_path", "")
         has_texts = bool(kind) and not kind.endswith("FeatureDataModule")
         moved = MOVED | MOVED_OF_TEXTS if has_texts else MOVED
-        for name, value in (data.get("init_args") or {}).items():
+        for name, value in init_args_of_data(Path(file)).items():
             _refuse_old_name(name, value, f"{file}: ", moved)
     for word, next_word in zip(words, [*words[1:], ""], strict=True):
         option, equals, value = word.partition("=")
@@ -124,22 +133,23 @@ def check_names(words: Sequence[str]) -> None:
             _refuse_old_name(name, value if equals else next_word, "--", MOVED)
 
 
-def _refuse_old_name(name: str, value: Any, where: str, moved: Mapping[str, str]) -> None:
+def _refuse_old_name(name: str, value: Any, prefix: str, moved: Mapping[str, str]) -> None:
+    """The prefix is what stands before the option in the error: ``FILE: `` or ``--``."""
     if name == "labels" and isinstance(value, str) and value.startswith("scores:"):
         folder = value.removeprefix("scores:")
-        raise InputError(f"{where}data.labels is now data.labels.scores; write {folder!r} there")
+        raise InputError(f"{prefix}data.labels is now data.labels.scores; write {folder!r} there")
     if name in moved:
-        raise InputError(f"{where}data.{name} is now data.{moved[name]}; rename it")
+        raise InputError(f"{prefix}data.{name} is now data.{moved[name]}; rename it")
 
 
 def check_keys(words: Sequence[str], parser: jsonargparse.ArgumentParser) -> None:
-    """Raise an InputError for a key with nothing below it that is no option: the parser drops such
-    keys unseen.
+    """Raise an InputError for an unknown key whose value is an empty mapping (``foo: {}``): the
+    parser would ignore it without a word.
     """
     known = set()
     for action in parser._actions:
         parts = action.dest.split(".")
-        known |= {".".join(parts[:end]) for end in range(len(parts) + 1)}
+        known |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
     for file in _configuration_files(words):
         for key in _empty_keys(read_yaml(Path(file)) or {}):
             is_of_a_class = "class_path" in key or "init_args" in key

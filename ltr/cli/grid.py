@@ -75,6 +75,8 @@ def grid(
     root = Path("runs", definition.name) if runs is None else Path(runs)
     folder = GridFolder(definition, root, fit_options)
     seeds = list(dict.fromkeys(seeds or definition.seeds))
+    if min(seeds) < 0:
+        raise InputError(f"--seeds must be whole numbers of at least 0, got {min(seeds)}")
     cells = list(definition.cells(seeds, only or ()))
     if definition.choose is not None:
         tried = [cell for cell in cells if cell.seed == seeds[0]]
@@ -100,13 +102,13 @@ def _check_options(folder: GridFolder, cells: Sequence[Cell]) -> None:
     """
     if not cells:
         return
-    from ltr.cli.training import parsed_metrics  # Lightning takes seconds to import
+    from ltr.cli.training import checked_metrics  # Lightning takes seconds to import
 
     name = folder.grid.name
     one_of_each = {cell.experiment: cell for cell in cells}
     for experiment, cell in one_of_each.items():
         try:
-            measured = parsed_metrics(folder.fit_words(cell))
+            measured = checked_metrics(folder.fit_words(cell))
         except Exception as error:
             line = one_line(error)
             if line is None:
@@ -132,11 +134,11 @@ def _compare_made(
         notes.append(f"{len(missing)} of {len(cells)} runs are not there yet")
     if not made:
         raise InputError(f"{folder.root}: {notes[0]}, so there is nothing to compare")
-    runs = experiments([str(folder.root / cell.folder) for cell in made])
-    name_of = {experiment.runs[0].folder.parent: experiment.name for experiment in runs}
+    compared = experiments([str(folder.root / cell.folder) for cell in made])
+    name_in = {experiment.runs[0].folder.parent: experiment.name for experiment in compared}
     combinations = list(dict.fromkeys(cell.names for cell in made))
-    names = [name_of[folder.root / experiment_folder(values)] for values in combinations]
+    names = [name_in[folder.root / experiment_folder(values)] for values in combinations]
     places, lonely = folder.grid.pairs(combinations)
-    pairs = [(names[place], names[other]) for place, other in places]
-    differences = compare(runs, folder.grid.metrics, pairs)
-    show(runs, differences, files=files, missing=[*notes, *lonely])
+    pairs = [(names[place], names[of_baseline]) for place, of_baseline in places]
+    differences = compare(compared, folder.grid.metrics, pairs)
+    show(compared, differences, files=files, remarks=[*notes, *lonely])

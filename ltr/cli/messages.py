@@ -2,8 +2,6 @@
 
 import tempfile
 import traceback
-from collections.abc import Mapping
-from typing import Any
 
 import jsonargparse
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -36,7 +34,8 @@ def one_line(error: BaseException) -> str | None:
             where = f"of the output, of {cache_root()} (LTR_CACHE) or of {tempfile.gettempdir()} (TMPDIR)"
         return f"the disk {where} is full ({error.strerror}); make room and run the command again"
     text = " ".join(str(error).split()) or type(error).__name__
-    if "Interval.step" in text:  # its default, which the parser can't write
+    # The default of Timer's argument "interval", which the parser can't write.
+    if "Interval.step" in text:
         return "trainer.callbacks: Lightning's Timer can't be named in a configuration; set trainer.max_time"
     hint = "LTR_DEBUG=1 shows where"
     if isinstance(error, jsonargparse.ArgumentError):
@@ -55,27 +54,23 @@ def path_of(error: InputError, config: jsonargparse.Namespace) -> str | None:
     """The path of the error's option as the command line takes it, or the option itself where its
     place is not certain.
     """
-    values = {}  # of options, and of the class_path of each object, by path
+    class_of = {"model": RankerModule.__name__}  # by the path of the object
     paths = set()
     for key, value in vars(config.as_flat()).items():
         path = key.replace(".init_args", "")
-        values[path] = value
+        if path.endswith(".class_path"):
+            class_of[path.removesuffix(".class_path")] = str(value).rpartition(".")[2]
         parts = path.split(".")
         paths |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
-    values["model.class_path"] = RankerModule.__name__
     ending = f".{error.option}"
     candidates = [path for path in paths if path == error.option or path.endswith(ending)]
     if len(candidates) > 1:
         # Several objects have an option of this name: the one whose class has raised the error.
         raisers = _classes_on_the_way(error)
-        candidates = [path for path in candidates if _owner(path, values) in raisers]
+        candidates = [
+            path for path in candidates if class_of.get(path.rpartition(".")[0]) in raisers
+        ]
     return candidates[0] if len(candidates) == 1 else error.option
-
-
-def _owner(path: str, values: Mapping[str, Any]) -> str:
-    """The name of the class that has the option at a path."""
-    holder = path.rpartition(".")[0]
-    return str(values.get(f"{holder}.class_path")).rpartition(".")[2]
 
 
 def _classes_on_the_way(error: BaseException) -> set[str]:

@@ -91,10 +91,11 @@ class MiningTrainer(Trainer):
             min_negatives,
             judge,
             rescorer,
-            (datamodule.seed, 0),
+            seed=(datamodule.seed, 0),
         )
         about = {"split": split, "checkpoint": ckpt_path}
-        self.predict(_Mining(miner, output, trec, about), range(1), return_predictions=False)
+        one_batch = range(1)  # predict wants data; all is done in on_predict_start
+        self.predict(_Mining(miner, output, trec, about), one_batch, return_predictions=False)
 
 
 def mining_of(trainer: Trainer) -> HardNegativeMining | None:
@@ -127,13 +128,14 @@ class _Mining(LightningModule):
             folder = run.negatives / f"mined-{miner.key[:8]}"
         else:
             folder = Path(self.output)
-        key_there = by_rank_0(lambda: folder.exists() and (key_of(folder) or "none"))
-        if key_there and key_there != miner.key:
+        # None where there is no folder; a folder of something else has another key, or "none".
+        key_there = by_rank_0(lambda: (key_of(folder) or "none") if folder.exists() else None)
+        if key_there is not None and key_there != miner.key:
             raise InputError(
                 f"{folder} must be a new folder, and is there already; name another one",
                 option="output",
             )
-        if key_there:
+        if key_there is not None:
             log.info("the same negatives are there already, and not mined again")
             negatives = MinedNegatives.open(folder, miner.collection)
         else:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import transformers
 
+from ltr.cli.configuration import data_path_option, init_args_of_data
 from ltr.data.collection import open_collection
 from ltr.data.files import write_whole
 from ltr.errors import InputError
@@ -21,7 +22,6 @@ from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import Policy, save_overlay
 from ltr.models.ranker import digest_of_weights
 from ltr.run.folder import RunFolder
-from ltr.run.yaml_files import read_yaml
 
 # Lines go through the log, which is silent once nobody reads any more (ltr negatives diff … | head):
 # the command goes on.
@@ -127,7 +127,7 @@ def audit(
         raise InputError(
             f"--grade must be above 0, got {grade}; to leave the documents out take --policy drop"
         )
-    transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
+    transformers.utils.logging.disable_progress_bar()  # even for loading weights, a tenth of a second
     base = Path(folder)
     collection = open_collection(_data_of_run(base) if data is None else data)
     negatives = MinedNegatives.open(base, collection)
@@ -168,8 +168,10 @@ def _data_of_run(negatives: Path) -> str:
     run = RunFolder(negatives.resolve().parent.parent)
     path = None
     if run.config.is_file():
-        data = (read_yaml(run.config) or {}).get("data") or {}
-        path = (data.get("init_args") or {}).get("path")
+        path = init_args_of_data(run.config).get("path")
+        option = data_path_option(run)  # where the run was started elsewhere
+        if option:
+            path = option[1]
     if path is None:
         raise InputError(
             f"{negatives} lies in no run that tells its collection; name it: --data FOLDER"

@@ -26,7 +26,9 @@ def run_in_process(args: list[str]) -> None:
     process.start()
     try:
         process.join()
-    except KeyboardInterrupt as stop:  # of Ctrl-C the command knows by itself; it saves
+    except KeyboardInterrupt as stop:
+        # Ctrl-C reaches the child from the terminal. SIGTERM and SIGHUP came to this process alone,
+        # so they are passed on. Either way the child saves first.
         if isinstance(stop, Terminated) and process.pid is not None and process.is_alive():
             os.kill(process.pid, stop.number)
         process.join()

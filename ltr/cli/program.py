@@ -38,8 +38,8 @@ commands
 Options of a command: ltr COMMAND --help; its whole configuration: ltr COMMAND --config FILE --print_config.
 A run lies in runs/EXPERIMENT/seed=N/: its configuration, its best and its last weights, its results.
 Exit codes: 0 done, 2 for what you can mend (one line says what), 130 Ctrl-C, 143 SIGTERM and 129 SIGHUP (all save first),
-1 a mistake of ours, or wrong numbers found by ltr doctor.
-LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derived data (now ~/.cache/ltr).
+141 where nobody reads the output any more, 1 a mistake of ours, or wrong numbers found by ltr doctor.
+LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derived data (else $XDG_CACHE_HOME/ltr or ~/.cache/ltr).
 """
 
 
@@ -48,12 +48,13 @@ HELP = {"-h", "--help"}
 
 def main(args: list[str] | None = None) -> int:
     """Run a command and return the exit code: 0; 2 for bad input (one line on stderr); 130, 143 or
-    129 after a signal.
+    129 after a signal; 141 where nobody reads the output any more.
     """
     args = sys.argv[1:] if args is None else args
     if os.environ.get("LOCAL_RANK", "0") != "0":
-        # The first process ends the others, and would wait for one that is gone.
-        for number in NAMES:
+        # Not rank 0: ignore the signals. Rank 0 gets them too, saves, and then ends this process;
+        # it would wait for ever for one that has left by itself.
+        for number in NAMES:  # by signal
             signal.signal(number, signal.SIG_IGN)
     try:
         if not args or args[0] in HELP or (args[0] == "negatives" and set(args[1:2]) & HELP):
@@ -69,11 +70,12 @@ def main(args: list[str] | None = None) -> int:
         with _ended_by_signals():
             run(args)
     except (KeyboardInterrupt, SystemExit) as stop:
-        # Lightning turns every signal into exit code 1.
+        # Lightning catches a KeyboardInterrupt (Terminated is one) and exits with 1: the signal is
+        # then the context of the SystemExit. So is the broken pipe that rich catches.
         cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
         if isinstance(cause, KeyboardInterrupt):
             return 128 + (cause.number if isinstance(cause, Terminated) else signal.SIGINT)
-        if isinstance(cause, BrokenPipeError):  # rich's tables
+        if isinstance(cause, BrokenPipeError):
             return 128 + signal.SIGPIPE
         raise
     except BrokenPipeError:  # a table in ltr … | head
@@ -104,8 +106,9 @@ def _ended_by_signals() -> Iterator[None]:
         return
     handlers: dict[signal.Signals, Any] = {}  # those of before: functions or numbers
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-            handlers[number] = signal.signal(number, end_at_once)
+        if signal.getsignal(number) == signal.SIG_IGN:  # under nohup, or not rank 0
+            continue
+        handlers[number] = signal.signal(number, end_at_once)
     try:
         yield
     finally:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ltr.cli.configuration import data_elsewhere
+from ltr.cli.configuration import data_path_option
 from ltr.cli.process import run_in_process
 from ltr.compare.reproduction import other_seeds, reproduction_lines
 from ltr.compare.runs import is_tested, read_run
@@ -31,7 +31,7 @@ def reproduce(run: str, *, output: str | None = None) -> None:
             f"--output must be a folder of its own, got that of the run, {folder.path}"
         )
     if not again.config.is_file() or not is_tested(again.path):
-        where = ["--trainer.default_root_dir", str(again.path), *data_elsewhere(folder)]
+        where = ["--trainer.default_root_dir", str(again.path), *data_path_option(folder)]
         run_in_process(["fit", "--config", str(folder.config), *where, "--ckpt_path", "last"])
         measured = Path(then.test.get("checkpoint") or "").name
         weights = "last" if measured == folder.last.name else "best"

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 def run_configured(args: list[str]) -> None:
     """Parse the arguments and run the command; an InputError for what the user can mend."""
-    transformers.utils.logging.disable_progress_bar()  # for what takes a tenth of a second
+    transformers.utils.logging.disable_progress_bar()  # even for loading weights, a tenth of a second
     with ExitStack() as stack:
         log_into = stack.enter_context(route_messages(is_rank_0=is_rank_0()))
         stack.enter_context(wandb_run_ended())
@@ -96,7 +96,7 @@ class RankerCLI(LightningCLI):
 
     Args:
         stack: holds the folder while the command runs.
-        log_into: names the file of the log.
+        log_into: is called with the file that the log goes to, once the run folder is known.
         args: the command with its options.
     """
 
@@ -105,7 +105,7 @@ class RankerCLI(LightningCLI):
         self._log_into = log_into
         self._identity = dict[str, Any]()  # from before_instantiate_classes on
         self._recipe: jsonargparse.Namespace | None = None  # of ltr mine: options that were given
-        self.subcommand = None  # from the parser on
+        self.subcommand = None  # LightningCLI sets it; None below: the parser refused
         strict = {"exit_on_error": False, "allow_abbrev": False}
         try:
             super().__init__(
@@ -140,6 +140,7 @@ class RankerCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = parser.parse_args(args)
         if self.config.subcommand == "mine":
+            # Again without defaults: before_mine changes only what the arguments have said.
             self._recipe = parser.parse_args(args, defaults=False).mine.get("recipe")
         check_keys(args, self._parser(self.config.subcommand))
 
@@ -244,8 +245,8 @@ class RankerCLI(LightningCLI):
             )
 
     def before_mine(self) -> None:
-        """Take the recipe of the callback that mines while training, and change what the arguments
-        say.
+        """Start from the recipe of the callback that mines while training; options that were given
+        replace its own.
         """
         callback = mining_of(self.trainer)
         if callback is not None:
@@ -287,7 +288,8 @@ class RankerCLI(LightningCLI):
 
     def _say_ceiling(self, command: str) -> None:
         """Say what the candidates of an evaluation allow, where they don't hold all that is relevant."""
-        if is_trial(self.trainer) or not self.trainer.is_global_zero:  # which writes the results
+        # Only rank 0 writes the results, and a trial run writes none.
+        if is_trial(self.trainer) or not self.trainer.is_global_zero:
             return
         results = read_metrics(RunFolder(self.trainer.default_root_dir).results)
         line = ceiling_line(results[command])
@@ -298,8 +300,8 @@ class RankerCLI(LightningCLI):
         log.info("predict.run lies in %s", self.trainer.default_root_dir)
 
     def _parse_ckpt_path(self) -> None:
-        """Nothing: the configuration at hand says the model; a checkpoint that does not fit it is
-        an error, not a wish.
+        """Nothing. Lightning would take the model's options from the checkpoint; here those of the
+        configuration hold, and a checkpoint that does not fit is an error.
         """
 
 
@@ -307,7 +309,7 @@ class _ParsedCommand(RankerCLI):
     """A command that is parsed and checked, and not run."""
 
     def _set_seed(self) -> None:
-        """Not that of the one that only asks."""
+        """Nothing: the seeds of the process that only checks options stay as they are."""
 
     def before_instantiate_classes(self) -> None:
         check_options(self.config[self.subcommand].trainer)
@@ -315,14 +317,15 @@ class _ParsedCommand(RankerCLI):
     def instantiate_classes(self) -> None:
         """Nothing."""
 
-    after_instantiate_classes = instantiate_classes
+    def after_instantiate_classes(self) -> None:
+        """Nothing."""
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Nothing."""
 
 
-def parsed_metrics(args: list[str]) -> list[str]:
-    """The metrics of a command that is parsed and not run.
+def checked_metrics(args: list[str]) -> list[str]:
+    """Parse and check a command without running it, and return the metrics that it would measure.
 
     Raises:
         Exception: what the parser and the checks of plain options have against the arguments.
@@ -332,15 +335,17 @@ def parsed_metrics(args: list[str]) -> list[str]:
 
 
 def _class_names(config: jsonargparse.Namespace) -> list[str]:
-    """Those of ranker, loss, margin, in-batch policy and data, but for what changes nothing."""
+    """The class names of ranker, loss, margin, in-batch policy and data. Parts that are None are
+    left out, and OwnLists, the in-batch policy that adds nothing.
+    """
     model = config.model
     parts = (model.ranker, model.loss, model.margin, model.in_batch, config.data)
     return [type(part).__name__ for part in parts if not isinstance(part, OwnLists | None)]
 
 
 def _run_folder(config: jsonargparse.Namespace, plain: dict[str, Any]) -> Path:
-    """The folder of the last --config where that is a run's own; else
-    ``runs/<experiment>/seed=<n>``, named by its path.
+    """Where the last --config is the config.yaml of a run, the folder of that run. Else
+    ``runs/<experiment>/seed=<n>``, with the file's path below ``experiments/``, or its name.
 
     In a sweep of Weights & Biases each combination of options is an experiment,
     ``runs/<experiment>/sweep-<digest>/seed=<n>``.
@@ -352,7 +357,7 @@ def _run_folder(config: jsonargparse.Namespace, plain: dict[str, Any]) -> Path:
         if file.name == run.config.name and run.checkpoints.is_dir():
             return run.path
         parts = file.with_suffix("").parts
-        if "experiments" in parts:
+        if "experiments" in parts[:-1]:
             parts = parts[parts.index("experiments") + 1 :]
         else:
             parts = parts[-1:]

@@ -58,7 +58,10 @@ def rank(
         device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.
     """
     _at_least_one(k=k, depth=depth)
-    if query and documents is not None and run is data is output is None:
+    has_run = run is not None or data is not None or output is not None
+    if query and documents is not None and not has_run:
+        if depth is not None:
+            raise InputError("--depth is of --run: it says how many documents of a run are read")
         table = open_texts(documents, "document", "--documents")
         _show(rank_table(_open_text_ranker(ranker, precision, device), query, table)[:k])
         return
@@ -105,7 +108,8 @@ def search(
         device: Where they run, such as cpu or cuda:1; None: the GPU if there is one.
     """
     _at_least_one(k=k, depth=depth)
-    if (queries is None) != (output is None) or (queries is not None and query != STDIN):
+    has_file = queries is not None
+    if has_file != (output is not None) or (has_file and query != STDIN):
         raise InputError(
             "ltr search takes --query, or --queries and --output, or neither; see ltr search --help"
         )
@@ -142,7 +146,8 @@ def export(
         int8: A data folder: ``onnx`` graphs with weights in int8, too, and both kinds measured on
             its dev split.
     """
-    for graph in write_exported(ranker, folder, to, int8):
+    measured = write_exported(ranker, folder, to, int8)  # ONNX graphs; none without --int8
+    for graph in measured:
         print(
             f"{graph.kind}: {METRIC} {graph.ndcg:.4f} on dev, {graph.per_second:.0f} per second, {graph.megabytes:.1f} MB"
         )

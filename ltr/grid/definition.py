@@ -102,19 +102,28 @@ class Grid:
             seeds=_seeds(file, content.get("seeds", [0, 1, 2])),
             choose=_choose(file, content.get("choose"), axes),
             metrics=tuple(map(str, _as_list(content.get("metrics")))),
-            baseline=tuple(map(str, _as_list(content.get("baseline")))),
+            baseline=tuple(_safe_name(as_word(name)) for name in _as_list(content.get("baseline"))),
         )
-        values = grid.values()
+        known = grid.value_names()
         for name in grid.baseline:
-            if name not in values:
+            n_axes = sum(name in axis for axis in grid.axes.values())
+            if n_axes == 0:
                 raise InputError(
-                    f"{file}: baseline must be a value of an axis, {', '.join(values)}, got {name!r}"
+                    f"{file}: baseline must be a value of an axis, {', '.join(known)}, got {name!r}"
+                )
+            if n_axes > 1:
+                raise InputError(
+                    f"{file}: baseline {name!r} must be a value of one axis, and is one of {n_axes}; give them other names"
+                )
+            if grid.choose is not None and name in grid.axes[grid.choose]:
+                raise InputError(
+                    f"{file}: baseline {name!r} is a value of the axis {grid.choose}, of which one is chosen, so nothing is compared with it; leave it out"
                 )
         if any("seed_everything" in cell.options for cell in grid.cells()):
             raise InputError(f"{file}: seeds are named by seeds, not by the option seed_everything")
         return grid
 
-    def values(self) -> list[str]:
+    def value_names(self) -> list[str]:
         """The names of the values of all axes."""
         return [name for axis in self.axes.values() for name in axis]
 
@@ -128,20 +137,22 @@ class Grid:
         Raises:
             InputError: if no axis has one of these names.
         """
-        unknown = sorted(set(only) - {*self.values()})
+        known = self.value_names()
+        unknown = sorted(name for name in only if _safe_name(name) not in known)
         if unknown:
             raise InputError(
-                f"--only must name values of an axis, {', '.join(self.values())}; got {', '.join(unknown)}"
+                f"--only must name values of an axis, {', '.join(known)}; got {', '.join(unknown)}"
             )
+        wanted = {_safe_name(name) for name in only}
         axes = []
         for axis in self.axes.values():
-            kept = axis.keys() & {*only}
+            kept = axis.keys() & wanted
             axes.append([(name, axis[name]) for name in axis if not kept or name in kept])
-        for values in product(*axes):
+        for combination in product(*axes):
             options = dict(self.options)
-            for _, options_of_value in values:
+            for _, options_of_value in combination:
                 options |= options_of_value
-            names = tuple(name for name, _ in values)
+            names = tuple(name for name, _ in combination)
             for seed in self.seeds if seeds is None else seeds:
                 yield Cell(names, options, seed)
 
@@ -163,17 +174,18 @@ class Grid:
         pairs: list[tuple[int, int]] = []
         lonely: list[str] = []
         for base in self.baseline:
-            axis = next(n for n, values in enumerate(self.axes.values()) if base in values)
+            axis_place = next(n for n, axis in enumerate(self.axes.values()) if base in axis)
             for place, names in enumerate(combinations):
-                neighbour = (*names[:axis], base, *names[axis + 1 :])
+                neighbour = (*names[:axis_place], base, *names[axis_place + 1 :])
                 other = place_of.get(self.fixed_names(neighbour))
                 if other is None:
                     lonely.append(
                         f"{'/'.join(names)} is not compared with {base}, which is not there"
                     )
-                elif other != place and (other, place) not in pairs:
+                elif other != place and not {(place, other), (other, place)} & {*pairs}:
+                    # Two baselines on one axis meet each other twice: once is enough.
                     pairs.append((place, other))
-        return list(dict.fromkeys(pairs)), lonely
+        return pairs, lonely
 
     def fixed_names(self, names: Sequence[str]) -> tuple[str, ...]:
         """The names of a combination on the axes of which nothing is chosen. Cells that share them
@@ -196,7 +208,9 @@ def _mapping(file: Path, key: str, content: Any) -> dict[str, Any]:
 
 def _base(file: Path, content: Any) -> tuple[Path, ...]:
     paths = tuple(file.parent / str(name) for name in _as_list(content))
-    for path in paths or (file.parent / "None",):
+    if not paths:
+        raise InputError(f"{file}: base must name a configuration, got {content!r}")
+    for path in paths:
         if not path.is_file():
             raise InputError(f"{file}: base {path} is not there; paths count from the grid's file")
     return paths
@@ -242,12 +256,12 @@ def _values_of_axis(file: Path, axis: str, content: Any) -> dict[str, dict[str, 
         )
     values: dict[str, dict[str, Any]] = {}
     for name, options in named:
-        folder = "".join(letter if _fits_folder(letter) else "_" for letter in name)
-        if folder in values or not folder.strip(". "):
+        safe_name = _safe_name(name)
+        if safe_name in values or not safe_name.strip(". "):
             raise InputError(
                 f"{file}: the values of {axis} must have names of their own, fit for folders; got {name!r}"
             )
-        values[folder] = options
+        values[safe_name] = options
     return values
 
 
@@ -255,14 +269,19 @@ def _are_options(values: Any) -> bool:
     return all(options is None or isinstance(options, dict) for options in values)
 
 
-def _fits_folder(letter: str) -> bool:
-    return letter.isalnum() or letter in " .,=+-_"
+def _safe_name(name: str) -> str:
+    """The name as a folder can have it."""
+    return "".join(letter if letter.isalnum() or letter in " .,=+-_" else "_" for letter in name)
 
 
 def _short(value: Any) -> str:
-    """The name of a value in a list: of a class path or a path its last part."""
+    """What a value of a list is called; a path or a class path is called by its last part."""
     if isinstance(value, str):
-        return value.rpartition("/" if "/" in value else ".")[2] or value
+        if "/" in value:
+            return value.rpartition("/")[2] or value
+        is_class_path = all(part.isidentifier() for part in value.split("."))
+        last_part = value.rpartition(".")[2]
+        return last_part if is_class_path and last_part[:1].isupper() else value
     if isinstance(value, float) and float(f"{value:g}") == value:
         return f"{value:g}"
     return as_word(value)

@@ -25,6 +25,7 @@ FREE_OPTIONS = {
     "--trainer.log_every_n_steps",
     "--wandb",
 }
+IN_BASE = "base"  # stands for the value in the base's files, to which --option+ adds
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,16 @@ class GridFolder:
             InputError: if the run there is of another grid file, of other options, or of no grid.
         """
         run = self.run_folder(cell)
-        if not run.config.is_file():  # nothing was trained: a cell that was refused may be mended
+        # Refused before training: its cell.json may be of other options, and is written anew.
+        if not run.config.is_file():
             return False
         if not run.cell.is_file():
             raise InputError(
                 f"{run.path} holds a run that no grid has made; name another folder (--runs)"
             )
-        now = deciding(self.content(cell))
+        now = decisive_options(self.content(cell))
         try:
-            then = deciding(json.loads(run.cell.read_text()))
+            then = decisive_options(json.loads(run.cell.read_text()))
         except (ValueError, KeyError, TypeError, AttributeError):  # damaged: all of it differs
             then = {}
         differing = [name for name in now.keys() | then.keys() if now.get(name) != then.get(name)]
@@ -82,8 +84,9 @@ class GridFolder:
             raise InputError(
                 f"{run.path} was made by other options than {self.grid.name} has now ({names}); remove it, or name another folder (--runs)"
             )
-        # An interrupted test is made again.
-        return is_tested(run.path) and run.ranking.is_file() and _reached_its_end(run)
+        # An interrupted test lacks one of its files; a test between two resumes came too early.
+        has_results = is_tested(run.path) and run.ranking.is_file()
+        return has_results and _reached_its_end(run)
 
     def content(self, cell: Cell) -> dict[str, Any]:
         """What makes a cell what it is. It lies in the cell's run folder."""
@@ -109,9 +112,9 @@ class GridFolder:
         elsewhere = list[Cell]()  # another process works on them
         failed = list[str]()
 
-        def make_one(cell: Cell, wait: bool) -> None:
+        def try_cell(cell: Cell, wait: bool) -> None:
             try:
-                if not self._make_one(cell, run_command, wait):
+                if not self._train_and_test(cell, run_command, wait):
                     elsewhere.append(cell)
             except InputError as error:
                 print(f"{self.root / cell.folder}: {error}", file=sys.stderr, flush=True)
@@ -119,16 +122,18 @@ class GridFolder:
 
         for number, cell in enumerate(cells, start=1):
             print(f"{self.root / cell.folder} ({number} of {len(cells)})", flush=True)
-            make_one(cell, wait=False)
+            try_cell(cell, wait=False)
         for cell in list(elsewhere):
             print(f"{self.root / cell.folder}: another process works on it; waiting", flush=True)
-            make_one(cell, wait=True)
+            try_cell(cell, wait=True)
         if failed:
             raise InputError(
                 f"{self.root}: {len(failed)} of {len(cells)} runs failed, see above: {', '.join(failed)}; called again, ltr grid makes these alone"
             )
 
-    def _make_one(self, cell: Cell, run_command: Callable[[list[str]], None], wait: bool) -> bool:
+    def _train_and_test(
+        self, cell: Cell, run_command: Callable[[list[str]], None], wait: bool
+    ) -> bool:
         """Train and test a cell; False where another process does, and nobody is to wait for it."""
         run = self.run_folder(cell)
         run.path.mkdir(parents=True, exist_ok=True)
@@ -169,9 +174,10 @@ class GridFolder:
                     f"{run.path} has no best.ckpt, so nothing can be chosen on dev; it wants a dev split and best.monitor"
                 )
             monitor = (read_yaml(run.config) or {})["best"]["monitor"]
-            score = max(run.kept_scores(monitor).values())  # higher is better
-            value = Best(monitor).sign * score
-            print(f"{cell.experiment}: {monitor} {value:.4f} with seed {cell.seed}")
+            # Kept scores of a metric of which less is better are negated.
+            score = max(run.kept_scores(monitor).values())
+            measured = Best(monitor).sign * score
+            print(f"{cell.experiment}: {monitor} {measured:.4f} with seed {cell.seed}")
             rivals = self.grid.fixed_names(cell.names)
             if rivals not in score_of or score > score_of[rivals]:
                 best_of[rivals] = cell
@@ -182,7 +188,7 @@ class GridFolder:
         return chosen
 
 
-def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
+def decisive_options(content: Mapping[str, Any]) -> dict[str, Any]:
     """What changes a cell's result: the base's files, and each option as it was said last, with
     what ``--option+`` has added.
 
@@ -194,7 +200,7 @@ def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in zip(words[::2], words[1::2], strict=True):
         option = name.removesuffix("+")
         if name.endswith("+"):
-            values_of[option] = [*values_of.get(option, ["base"]), value]
+            values_of[option] = [*values_of.get(option, [IN_BASE]), value]
         else:
             values_of[option] = [value]
     decides = {name: values for name, values in values_of.items() if name not in FREE_OPTIONS}

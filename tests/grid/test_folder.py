@@ -12,7 +12,7 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.grid import Grid
-from ltr.grid.folder import GridFolder, deciding
+from ltr.grid.folder import GridFolder, decisive_options
 from tests.grid.grids import LOSSES, folder, steps, write_grid  # noqa: F401
 
 
@@ -142,7 +142,7 @@ def test_a_cell_of_two_processes(folder):
 
 def test_options_that_add_do_not_replace_each_other():
     def said(*words):
-        return deciding({"base": [], "seed": 0, "options": [*words]})
+        return decisive_options({"base": [], "seed": 0, "options": [*words]})
 
     adding = (
         ("--trainer.callbacks+", "mine.A"),
