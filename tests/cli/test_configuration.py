@@ -1,9 +1,18 @@
 """Configuration files and arguments, before the parser sees them."""
 
+import json
+
 import pytest
 
-from ltr.cli.configuration import _without_empty_files, expanded
+from ltr.cli.configuration import (
+    _without_empty_files,
+    check_names,
+    data_path_option,
+    expanded,
+    init_args_of_data,
+)
 from ltr.errors import InputError
+from ltr.run.folder import RunFolder
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n"])
@@ -103,3 +112,24 @@ def test_a_key_that_is_no_option_and_holds_nothing(tmp_path, capsys, monkeypatch
             == 2
         )
         assert f"{key} is no option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["data:", "data: x", "data: {init_args: [1]}", "{}"])
+def test_data_of_another_form_is_left_to_the_parser(tmp_path, text):
+    (tmp_path / "config.yaml").write_text(text)
+    assert init_args_of_data(tmp_path / "config.yaml") == {}
+    check_names(["--config", str(tmp_path / "config.yaml")])
+
+
+def test_data_of_a_run_that_was_started_elsewhere(tmp_path, monkeypatch):
+    """The path counts from where the run was started; here and there are told by metrics.json."""
+    there = tmp_path / "there"
+    (there / "mine").mkdir(parents=True)
+    run = there / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("data: {init_args: {path: mine}}")
+    (run / "metrics.json").write_text(json.dumps({"directory": str(there)}))
+    monkeypatch.chdir(tmp_path)
+    assert data_path_option(RunFolder(run)) == ["--data.path", str(there / "mine")]
+    monkeypatch.chdir(there)
+    assert data_path_option(RunFolder(run)) == []

@@ -114,6 +114,10 @@ def test_options_of_all_cells_and_of_the_command_line_come_after_the_base(folder
             ["grids/losses.yaml", "--only", "mse"],
             "--only must name values of an axis, ranknet, softmax; got mse",
         ),
+        (
+            ["grids/losses.yaml", "--seeds=-1"],
+            "--seeds must be whole numbers of at least 0, got -1",
+        ),
         (["grids/losses.yaml", "--seed", "3"], "unrecognized arguments: --seed 3"),
     ],
 )

@@ -139,6 +139,10 @@ def test_the_run_folder_is_named_by_experiment_and_seed(
     config.rename(folder / "one.yaml")
     assert main(["fit", "--config", "experiments/family/one.yaml", "--seed_everything", "5"]) == 0
     run = tmp_path / "runs/family/one/seed=5"
+    # A file of that name is no folder of experiments.
+    (folder / "one.yaml").rename("experiments.yaml")
+    assert main(["fit", "--config", "experiments.yaml", "--seed_everything", "5"]) == 0
+    assert (tmp_path / "runs/experiments/seed=5/config.yaml").is_file()
     assert {"config.yaml", "checkpoints", "metrics.json", "logs", "train.log"} <= {
         p.name for p in run.iterdir()
     }

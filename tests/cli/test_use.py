@@ -98,6 +98,10 @@ def test_queries_are_typed(backbone, collection_folder, capsys, monkeypatch):
             "--k must be at least 1, got 0",
         ),
         (
+            ["rank", "M", "--query", "w1", "--documents", "F", "--depth", "3"],
+            "--depth is of --run: it says how many documents of a run are read",
+        ),
+        (
             ["rank", "M", "--query", "w1", "--documents", "nope.txt"],
             "--documents nope.txt: expected a file of texts",
         ),

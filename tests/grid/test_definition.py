@@ -62,6 +62,22 @@ REFUSED = {
         {"axes": {"loss": LOSSES}, "choose": "lr"},
         "choose must be one of the axes loss, got 'lr'",
     ),
+    "a baseline of two axes": (
+        {"axes": {"a": {"none": {}, "x": {}}, "b": {"none": {}, "y": {}}}, "baseline": "none"},
+        "baseline 'none' must be a value of one axis, and is one of 2; give them other names",
+    ),
+    "a baseline that is chosen": (
+        {
+            "axes": {"loss": LOSSES, "lr": {"low": {}, "high": {}}},
+            "choose": "lr",
+            "baseline": "low",
+        },
+        "baseline 'low' is a value of the axis lr, of which one is chosen, so nothing is compared",
+    ),
+    "an empty base": (
+        {"axes": {"loss": LOSSES}, "base": []},
+        "base must name a configuration, got []",
+    ),
 }
 
 
@@ -77,6 +93,26 @@ def test_a_file_that_is_no_grid_is_one_line(case, folder, capsys):
         and told.count("\n") == 1
         and not Path("runs").exists()
     )
+
+
+def test_a_baseline_and_a_chosen_name_are_found_as_they_are_written(folder):
+    """Names are made fit for folders, and YAML reads true as a truth value."""
+    axes = {"normed": {True: {}, False: {}}, "loss": {"a:b": {}, "c": {}}}
+    write_grid(folder, axes=axes, seeds=[0], baseline=[False, "a:b"])
+    grid = Grid.read(Path("grids/losses.yaml"))
+    assert grid.baseline == ("false", "a_b")
+    assert {cell.names for cell in grid.cells(only=["a:b"])} == {("a_b", "true"), ("a_b", "false")}
+
+
+def test_values_with_dots_that_are_no_class_paths_keep_their_names(folder):
+    write_grid(
+        folder,
+        axes={"data.path": ["a.jsonl", "b.jsonl"], "model.loss": ["ltr.losses.RankNetLoss"]},
+        seeds=[0],
+    )
+    names = {cell.names for cell in Grid.read(Path("grids/losses.yaml")).cells()}
+    loss = "loss=RankNetLoss"
+    assert names == {("path=a.jsonl", loss), ("path=b.jsonl", loss)}
 
 
 def test_values_that_differ_late_have_folders_of_their_own(folder):
