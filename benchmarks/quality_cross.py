@@ -193,7 +193,7 @@ def values_by_query(
     ranker: PairWiseBertRanker, collection: Collection, split: str, measure: str
 ) -> np.ndarray:
     """The metric of each query with a relevant document, on the pools of the source."""
-    pools = collection.pools(split, "candidates")
+    pools = collection.pools(split, option="candidates")
     judged = collection.judgements(split)
     metric = RankingMetric(measure)
     lists = []

@@ -35,7 +35,7 @@ def main() -> None:
     if asked.folder.exists():
         return
     collection = open_collection(asked.data)
-    pools = collection.pools("train", "data.negatives")
+    pools = collection.pools("train", option="data.negatives")
     model = DualEncoder(BACKBONE, max_length=TOKENS)
     queries = TokenStore.open(collection.queries, model.reads.tokenizers[0])
     docs = TokenStore.open(collection.corpus, model.reads.tokenizers[1])

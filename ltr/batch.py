@@ -25,7 +25,7 @@ class Texts(NamedTuple):
     lengths: Tensor
     type_ids: Tensor | None = None
 
-    def keys(self) -> Tensor:
+    def text_keys(self) -> Tensor:
         r"""``[S]`` int64, one key per text. Texts of equal ids have equal keys; two other texts have
         equal keys with a probability of about :math:`2^{-64}`.
 
@@ -111,7 +111,7 @@ class ScoredLists(NamedTuple):
         frozen: the representations by the margin policy's frozen encoder: first those of the rows,
             shaped as ``queries``, then those of the documents, shaped as ``embeddings``. None
             without such an encoder.
-        shared: whether these are the lists of all processes, the same in each.
+        same_on_all_ranks: whether these are the lists of all processes, the same in each.
     """
 
     scores: Tensor
@@ -121,4 +121,4 @@ class ScoredLists(NamedTuple):
     embeddings: Tensor | None = None
     queries: Tensor | None = None
     frozen: tuple[Tensor, Tensor] | None = None
-    shared: bool = False
+    same_on_all_ranks: bool = False

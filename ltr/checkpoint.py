@@ -2,6 +2,7 @@
 
 import logging
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -57,7 +58,7 @@ def read_checkpoint(
     """A checkpoint of Lightning, from a file or a URL.
 
     Args:
-        path: the file.
+        path: the file. What a web address gave once is kept in the cache of torch.
         option: the one that names it, for errors.
         quick: don't compare checksums, for a caller that reads no tensors of it.
 
@@ -73,8 +74,10 @@ def read_checkpoint(
         raise InputError(
             f"{option} {path}: the checkpoint can't be read ({type(error).__name__}); take another one"
         ) from None
-    if not isinstance(checkpoint, dict) or not checkpoint.keys() >= REQUIRED_KEYS:
-        missing = " or no ".join(sorted(REQUIRED_KEYS))
+    keys = checkpoint.keys() if isinstance(checkpoint, dict) else set()
+    missing_keys = sorted(REQUIRED_KEYS - keys)
+    if missing_keys:
+        missing = " and no ".join(missing_keys)
         raise InputError(
             f"{option} {path}: this is no Lightning checkpoint, it has no {missing}; weights alone can be loaded in Python"
         )
@@ -94,7 +97,12 @@ def _from_file(path: Path, quick: bool) -> Any:
 
 def _from_url(url: str) -> Any:
     if url.startswith("http"):
-        return torch.hub.load_state_dict_from_url(url, map_location="cpu", weights_only=True)
+        # torch keeps the file in its cache, by the last part of the URL alone if it is given no
+        # name: the best.ckpt of one run would be taken for that of another.
+        file_name = f"{sha256(url.encode()).hexdigest()[:32]}.ckpt"
+        return torch.hub.load_state_dict_from_url(
+            url, map_location="cpu", file_name=file_name, weights_only=True
+        )
     with fsspec.open(url, "rb") as file:
         return torch.load(file, "cpu", weights_only=True)
 
@@ -105,14 +113,15 @@ def write_checkpoint(checkpoint: dict[str, Any], file: Path) -> None:
     Lightning itself would write one copy into memory, and another into the folder of temporary
     files.
     """
-    # A killed process may have left a hard link to other weights under this name. To write into it
-    # would change those weights.
+    # A killed process may have left ``file`` as a hard link to another checkpoint, to best.ckpt for
+    # example. To write into it would overwrite that one too.
     file.unlink(missing_ok=True)
     try:
         with open(file, "wb") as stream:
             torch.save(checkpoint, stream)
     except (OSError, RuntimeError) as error:
-        # torch raises a RuntimeError of its own over the OSError of the file.
+        # While torch handles the OSError of the file, it raises a RuntimeError of its own: the
+        # OSError is the context of that one.
         cause = error if isinstance(error, OSError) else error.__context__
         if not isinstance(cause, OSError):
             raise

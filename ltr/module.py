@@ -25,7 +25,7 @@ from ltr.losses import Loss
 from ltr.margins import Margin
 from ltr.metrics import RankedLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
-from ltr.models.ranker import check_trained
+from ltr.models.ranker import check_finite
 from ltr.optimiser import adamw, rate_factor
 from ltr.search.evaluation import batch_of_found, search_corpus
 
@@ -117,7 +117,7 @@ class RankerModule(LightningModule):
         self.margin = margin
         self.in_batch = OwnLists() if in_batch is None else in_batch
         self.in_batch.attach(ranker)
-        self.check_margin(loss, margin)
+        self.attach_margin(loss, margin)
         self.miner = miner
         if miner is not None and not isinstance(ranker.reads, JoinedPairs):
             raise InputError(
@@ -143,12 +143,18 @@ class RankerModule(LightningModule):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*is an instance of `nn.Module`.*")
             self.save_hyperparameters(logger=False)
-            # Again without the modules: Lightning would hold a copy of each.
+            # The first call finds out which arguments are modules; the second saves the others
+            # alone. Lightning would hold a copy of each module.
             modules = [name for name, value in self.hparams.items() if isinstance(value, nn.Module)]
             self.save_hyperparameters(logger=False, ignore=modules)
 
-    def check_margin(self, loss: Loss, margin: Margin | None) -> None:
-        """Raise an InputError where the loss can't use the margin, or the margin can't be computed."""
+    def attach_margin(self, loss: Loss, margin: Margin | None) -> None:
+        """Check that the loss and the ranker fit a margin, and let ``in_batch`` load the margin's
+        frozen encoder, if it has one.
+
+        Raises:
+            InputError: if the loss can't use the margin, or the margin can't be computed.
+        """
         if margin is None:
             return
         margin_name = type(margin).__name__
@@ -186,7 +192,9 @@ class RankerModule(LightningModule):
 
     @property
     def ranking_metrics(self) -> list[RankingMetric]:
-        """The metrics, in order: ``metrics`` with their type."""
+        """All of ``metrics``, in order, as what they are: to a type checker a ``ModuleList`` holds
+        modules.
+        """
         return [metric for metric in self.metrics if isinstance(metric, RankingMetric)]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -231,7 +239,7 @@ class RankerModule(LightningModule):
 
     def _check_groups(self, data: RankingDataModule) -> None:
         """Refuse groups of relevant documents that would be ranked alone."""
-        if data.needs_in_batch and not self.in_batch.ranks_groups:
+        if data.needs_in_batch and not self.in_batch.ranks_other_lists:
             raise InputError(
                 f"the groups of {type(data).__name__} hold relevant documents only, so they must be ranked against each other; set in_batch to ltr.in_batch.OtherQueries or ltr.in_batch.AllTexts",
                 option="in_batch",
@@ -267,7 +275,7 @@ class RankerModule(LightningModule):
 
     def _check_soft_labels(self) -> None:
         """Refuse a loss, or a policy, that takes any label above 0 for relevant."""
-        if not self.loss.tells_grades:
+        if not self.loss.distinguishes_grades:
             name = type(self.loss).__name__
         elif isinstance(self.in_batch, AllTexts):
             name = type(self.in_batch).__name__
@@ -280,8 +288,9 @@ class RankerModule(LightningModule):
     # Training
 
     def on_train_start(self) -> None:
-        """A resumed run takes the rates, the weight decay and the length of this configuration, not
-        those in the checkpoint.
+        """A resumed run takes the rates and the weight decay of this configuration, not those in
+        the checkpoint. Its length is that of this configuration too: the functions in
+        ``lr_lambdas`` know it, and no checkpoint holds functions.
         """
         if not self._configured_rates:
             # A child class has overridden configure_optimizers.
@@ -307,11 +316,12 @@ class RankerModule(LightningModule):
         for group, rates, lr_factor in groups:
             group["initial_lr"] = rates.lr
             group["weight_decay"] = rates.weight_decay
-            group["lr"] = rates.lr * lr_factor(scheduler.last_epoch)  # which counts steps
+            # ``last_epoch`` counts steps here.
+            group["lr"] = rates.lr * lr_factor(scheduler.last_epoch)
         scheduler.base_lrs = [rates.lr for rates in self._configured_rates]
 
     def on_train_batch_start(self, batch: RankingBatch, batch_idx: int) -> None:
-        """Seed the dropout of this step."""
+        """Seed the dropout of this step, from seed 0 where ``seed_everything`` was not called."""
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
         sequence = np.random.SeedSequence([seed, self.current_epoch, batch_idx, self.global_rank])
         bits = sequence.generate_state(1, np.uint64)[0]
@@ -345,10 +355,11 @@ class RankerModule(LightningModule):
         return loss + miner_loss
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        # Lightning can't clip gradients that a fused optimiser would unscale.
+        # On a CPU torch would not choose the fused AdamW, so it is asked for; but not where
+        # gradients are clipped under mixed precision, which Lightning refuses with it.
         clips = self.trainer.gradient_clip_val is not None
         clips_scaled = clips and self.trainer.precision != "32-true"
-        fused = None  # the choice of torch, which does not fuse on a CPU
+        fused = None  # the choice of torch
         if self.device.type == "cpu" and not clips_scaled:
             fused = True
         optimizer = adamw(self.parameters(), self.lr, self.weight_decay, fused)
@@ -371,7 +382,7 @@ class RankerModule(LightningModule):
 
     def on_train_end(self) -> None:
         """Refuse weights that have diverged; a run without validation has not noticed it yet."""
-        check_trained(self)
+        check_finite(self)
 
     # Measuring
 

@@ -137,7 +137,7 @@ def all_gather(tensor: Tensor) -> Tensor:
     if world_size() > 1:
         distributed.all_gather(list(gathered), tensor.contiguous())
     else:
-        gathered[0] = tensor
+        gathered[0] = tensor.detach()
     return gathered
 
 

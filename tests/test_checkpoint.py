@@ -1,5 +1,9 @@
 """Checkpoints: which one is meant, what is refused, and that writing one changes no other."""
 
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
 import pytest
 import torch
 
@@ -40,6 +44,22 @@ def test_what_was_written_is_read(tmp_path):
         assert torch.equal(read_checkpoint(path)["state_dict"]["weight"], torch.full((1000,), 3.0))
 
 
+def test_two_web_addresses_of_one_file_name_are_two_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    for number in (1, 2):
+        folder = tmp_path / f"run{number}"
+        folder.mkdir()
+        write_checkpoint(checkpoint(float(number)), folder / "best.ckpt")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        for number in (1, 2, 1):
+            url = f"http://127.0.0.1:{server.server_port}/run{number}/best.ckpt"
+            weight = read_checkpoint(url)["state_dict"]["weight"]
+            assert torch.equal(weight, torch.full((1000,), float(number)))
+        server.shutdown()
+
+
 def test_one_wrong_bit_is_refused_unless_no_tensor_is_read(tmp_path):
     file = tmp_path / "last.ckpt"
     write_checkpoint(checkpoint(3.0), file)
@@ -54,7 +74,12 @@ def test_one_wrong_bit_is_refused_unless_no_tensor_is_read(tmp_path):
 
 def test_weights_without_a_checkpoint_are_refused(tmp_path):
     torch.save({"state_dict": {}}, tmp_path / "own.ckpt")
-    with pytest.raises(InputError, match="no Lightning checkpoint"):
+    missing = r"no Lightning checkpoint, it has no pytorch-lightning_version; weights alone"
+    with pytest.raises(InputError, match=missing):
+        read_checkpoint(tmp_path / "own.ckpt")
+    torch.save([1.0], tmp_path / "own.ckpt")
+    missing = r"it has no pytorch-lightning_version and no state_dict; weights alone"
+    with pytest.raises(InputError, match=missing):
         read_checkpoint(tmp_path / "own.ckpt")
 
 

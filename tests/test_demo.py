@@ -25,7 +25,7 @@ def demo(backbone, monkeypatch):
 
 def test_the_bi_encoder_ranks_the_pools_by_cosine(demo, backbone, collection_folder):
     collection = open_collection(str(collection_folder))
-    pools = collection.pools("test", "candidates")
+    pools = collection.pools("test", option="candidates")
     found = demo.bi_encoder(collection, pools)
     queries, docs = (
         ltr.load(backbone, precision="32-true").encode(list(table.texts), side)

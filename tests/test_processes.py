@@ -81,6 +81,7 @@ def test_one_process_needs_no_other():
     assert by_every_rank(lambda: 5) == 5
     assert gather_objects("a") == ["a"]
     assert all_gather(torch.tensor([3, 4])).tolist() == [[3, 4]]
+    assert not all_gather(torch.ones(2, requires_grad=True)).requires_grad  # as with others
     assert sum_over_ranks(array).tolist() == [0, 1, 2]
     barrier()
     for call in (by_rank_0, by_every_rank):

@@ -125,7 +125,7 @@ class LossSchedule(Callback):
             if change.margin is not None:
                 margin = copy.deepcopy(change.margin)
             try:
-                pl_module.check_margin(loss, margin)
+                pl_module.attach_margin(loss, margin)
             except InputError as error:
                 raise _error(number, error.message) from None
             losses.append(loss)

@@ -95,7 +95,7 @@ class TextCollator(Collator):
         rows = ranked_list.judged_rows.tolist()
         new_rows = [row for row in rows if row not in self._keys]
         if new_rows:
-            new_keys = self.forms.docs.texts(self.docs, np.asarray(new_rows)).keys()
+            new_keys = self.forms.docs.texts(self.docs, np.asarray(new_rows)).text_keys()
             self._keys.update(zip(new_rows, new_keys.tolist(), strict=True))
         return np.asarray([self._keys[row] for row in rows], dtype=np.int64)
 

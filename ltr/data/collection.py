@@ -60,7 +60,7 @@ class Collection(NamedTuple):
             )
         return judged
 
-    def pools(self, split: str, option: str) -> QueryLists:
+    def pools(self, split: str, *, option: str) -> QueryLists:
         """Candidate pools of a split.
 
         Args:

@@ -26,7 +26,7 @@ class LabelledTexts(NamedTuple):
     source: str  # where they came from, for errors
     tables: dict[str, TextTable]  # the texts of each split
     labels: dict[str, np.ndarray]  # by split [R] int64, the number of each text's label
-    names: Sequence[str]  # the labels by number
+    label_names: Sequence[str]  # by number
 
     def collection(self, split: str) -> Collection:
         """The texts of a split, each a query and a document.

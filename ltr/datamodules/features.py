@@ -40,8 +40,8 @@ class FeatureDataModule(RankingDataModule):
 
     Args:
         path: a folder of LETOR or SVMlight files, see :func:`ltr.data.letor.find_splits`; or
-            ``synthetic``: 1,000, 500 and 500 documents with 100 features of one query each, drawn
-            from ``seed``, see :func:`ltr.data.synthetic.synthetic_splits`.
+            ``synthetic``: three splits of a single query each, with 1,000, 500 and 500 documents of
+            100 features, drawn from ``seed``, see :func:`ltr.data.synthetic.synthetic_splits`.
         fold: which one, where the folder has folds.
         dev_share: share of the training queries that measure during training, where the folder has
             no dev split; the same queries under every seed.
@@ -94,12 +94,14 @@ class FeatureDataModule(RankingDataModule):
         self.n_features: int  # from setup on
 
     def prepare_data(self) -> None:
+        """Read the files once, in one process: the others find them on disk."""
         for name in NEEDED_SPLITS[self.stage]:
             self.split(name)
 
     def open(self, stage: str) -> None:
         names = NEEDED_SPLITS[stage]
         if self.split(names[0]) is None:
+            # Lightning passes an enum; ``lower`` makes it the plain word, as 'fit'.
             raise InputError(
                 f"{self.path} has no {names[0]!r} split; 'ltr {stage.lower()}' needs it"
             )
@@ -135,6 +137,7 @@ class FeatureDataModule(RankingDataModule):
                 "%s has no dev split: training goes without validation (dev_share holds one out)",
                 self.path,
             )
+        # The key is that of the file; queries: those of it that ``dev_share`` has not held out.
         self.digests = {"data": train.key, "queries": digest_of_arrays(train.queries)}
         normalised = self.normalisation.fit(train, self.n_features).apply(train)
         self.collator = FeatureCollator(normalised)
@@ -190,8 +193,8 @@ class FeatureDataModule(RankingDataModule):
         if features is None:
             return None
         if self.normalisation.n_features != self.n_features:
-            # Not fitted yet. Steps that learn nothing are fitted to the number of features alone, so
-            # any split will do.
+            # Not fitted yet, or for another number of features. Steps that learn nothing are fitted
+            # to the number of features alone, so any split will do.
             fitted_on = self.split("train") if self.normalisation.learns else features
             if fitted_on is None:
                 raise InputError(

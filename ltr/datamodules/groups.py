@@ -21,8 +21,9 @@ class GroupDataModule(PoolDataModule):
         groups: P, groups per step over all processes; the last batches of an epoch may have fewer.
         docs_per_group: K, documents of a group; a query with fewer relevant ones gives those it
             has.
-        epoch: over ``queries``, each training query has one group; over ``pairs``, it has as many
-            as its relevant documents fill, and each of these is in one of them.
+        epoch: over ``queries``, each training query has one group. Over ``pairs``, each relevant
+            document of a query is in one of its groups: a query with M of them has M / K groups,
+            rounded up.
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
 
@@ -46,13 +47,15 @@ class GroupDataModule(PoolDataModule):
         at_least(1, docs_per_group=docs_per_group)
         at_least(2, groups=groups)  # one group has nothing to be told from
         one_of(get_args(Epoch), epoch=epoch)
-        self.groups = groups
+        self.n_groups = groups
         self.docs_per_group = docs_per_group
-        self.epoch = epoch
+        self.epoch_over = epoch
 
     def plan(self) -> GroupPlan:
         where = f"{self.path}: split 'train'"
         judged = self.collection.learnable("train")
         self.digests["judgements"] = judged.digest()
-        groups = QueryGroups(judged, self.docs_per_group, self.seed, epoch=self.epoch, where=where)
-        return GroupPlan(groups, self.groups, self.seed, self.rank, self.world_size, where=where)
+        groups = QueryGroups(
+            judged, self.docs_per_group, self.seed, epoch=self.epoch_over, where=where
+        )
+        return GroupPlan(groups, self.n_groups, self.seed, self.rank, self.world_size, where=where)

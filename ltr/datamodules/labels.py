@@ -59,17 +59,17 @@ class LabelDataModule(PoolDataModule):
         one_of(("corpus", None), **{"evaluation.candidates": evaluation.candidates})
         # Two texts to be relevant to each other, and two groups to be told apart.
         at_least(2, groups=groups, docs_per_group=docs_per_group)
-        self.groups = groups
+        self.n_groups = groups
         self.docs_per_group = docs_per_group
         self.texts: LabelledTexts  # from setup on
-        self._evaluated_split = "dev"  # of the stage that is set up
+        self._opened_stage = "fit"  # the stage that is set up
 
     def names(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
         """The ids of queries and of documents by row. In training a label takes the place of a
         query.
         """
         if split == "train":
-            return self.texts.names, self.texts.tables["train"].ids
+            return self.texts.label_names, self.texts.tables["train"].ids
         return super().names(split)
 
     def prepare_data(self) -> None:
@@ -95,16 +95,16 @@ class LabelDataModule(PoolDataModule):
 
     def _choose_split(self, stage: str) -> None:
         """Each split is a collection of its own: have the one opened that the stage evaluates."""
-        self._evaluated_split = EVALUATED_SPLIT[stage]
-        self._opened_for = None
+        self._opened_stage = stage
+        self._opened_for = None  # _open_texts then opens again
 
     def plan(self) -> GroupPlan:
         where = f"{self.path}: split 'train'"
         labels = self.texts.labels["train"]
         groups = LabelGroups(labels, self.docs_per_group, self.seed, where=where)
-        if self.groups > groups.n_labels:
+        if self.n_groups > groups.n_labels:
             raise InputError(
-                f"{where}: groups must be at most {groups.n_labels}, the labels with two texts or more, got {self.groups}: no two groups of a batch share a label",
+                f"{where}: groups must be at most {groups.n_labels}, the labels with two texts or more, got {self.n_groups}: no two groups of a batch share a label",
                 option="groups",
             )
         # These replace the digests of the evaluated split: the run does not learn from that one.
@@ -112,13 +112,13 @@ class LabelDataModule(PoolDataModule):
             "texts": self.texts.tables["train"].key,
             "labels": digest_of_arrays(labels),
         }
-        return GroupPlan(groups, self.groups, self.seed, self.rank, self.world_size, where=where)
+        return GroupPlan(groups, self.n_groups, self.seed, self.rank, self.world_size, where=where)
 
     def _open_collection(self) -> Collection:
         self.texts = open_labelled_texts(self.path)
-        split = self._evaluated_split
+        split = EVALUATED_SPLIT[self._opened_stage]
         has_split = split in self.texts.tables
-        if self.stage != "fit" and not has_split:
+        if self._opened_stage != "fit" and not has_split:
             raise InputError(
                 f"{self.path}: there is no {split}.tsv[.gz] to evaluate, only {sorted(self.texts.tables)}"
             )

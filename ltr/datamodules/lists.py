@@ -76,7 +76,8 @@ class ListDataModule(PoolDataModule):
         if lists.pools is not None:
             self.digests["candidates"] = lists.pools.digest()
         queries = judged.query_rows
-        if not self.has_teacher_scores:  # which may differ where all grades are equal
+        # A teacher's scores may differ where all grades are equal, so then every query stays.
+        if not self.has_teacher_scores:
             queries = with_two_grades(lists, queries, where)
         n_left_out = len(judged.query_rows) - len(queries)
         if n_left_out > 0:
@@ -99,6 +100,6 @@ class ListDataModule(PoolDataModule):
         if evaluation.candidates == "corpus" and "train" in self.collection.candidates:
             takes_own_pools = True
         if takes_own_pools:
-            return self.collection.pools("train", "candidates").first(evaluation.depth)
+            return self.collection.pools("train", option="candidates").first(evaluation.depth)
         queries = self.collection.judgements("train").query_rows
         return bm25_lists(self.collection, queries, evaluation.needed_depth)

@@ -108,6 +108,7 @@ class TrainLoader(DataLoader):
                 # DataLoader keeps persistent workers here, and they have copies of the old plan.
                 self._iterator = None
             if fetched is None:
+                # Its sampler goes on from the trainer's position, in the middle of an epoch too.
                 fetched = super().__iter__()
             try:
                 batch = next(fetched)

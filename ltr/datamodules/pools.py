@@ -28,7 +28,9 @@ EVALUATED_SPLIT = {"fit": "dev", "validate": "dev", "test": "test", "predict": "
 
 
 class PoolDataModule(RankingDataModule):
-    """What ranks a collection: the lists of ``validate`` (dev), ``test`` and ``predict`` (test).
+    """Base of the data modules of a collection: opens it, and makes the lists to evaluate for
+    ``validate`` (dev), ``test`` and ``predict`` (test), from a pool of candidates for each query or
+    by search.
 
     Training rows come from its children.
 
@@ -117,7 +119,7 @@ class PoolDataModule(RankingDataModule):
                 reads,
                 self.evaluation.needed_depth,
                 self.evaluation.index,
-                own_texts=collection.queries.key == collection.corpus.key,
+                queries_are_docs=collection.queries.key == collection.corpus.key,
             )
         self._opened_for = reads
 
@@ -168,29 +170,30 @@ class PoolDataModule(RankingDataModule):
 
         Args:
             split: ``dev`` or ``test``.
-            judged_only: the judged queries alone, to measure. Otherwise, to predict, those with
-                candidates of their own; a search (of the corpus, or BM25) would find some for any
-                query, and takes the judged ones, or all if none is judged.
+            judged_only: True, to measure: the judged queries, and an InputError without
+                judgements. False, to predict: with ``candidates`` the queries that have a pool;
+                with ``bm25`` and ``corpus`` the judged queries, or all if none is judged.
         """
         evaluation = self.evaluation
         if judged_only:
             judged = self.collection.judgements(split)
         else:
             judged = self.collection.qrels.get(split, QueryLists.from_rows([], [], []))
-        searched = judged.query_rows
-        if len(searched) == 0:
-            searched = np.arange(len(self.collection.queries))
+        # A search finds documents for any query.
+        query_rows = judged.query_rows
+        if len(query_rows) == 0:
+            query_rows = np.arange(len(self.collection.queries))
 
         if evaluation.candidates == "corpus":
             # The module searches the documents, with the weights of the moment.
             no_docs = np.empty(0, dtype=np.int64)
-            return [judged.labelled(query_row, no_docs) for query_row in searched.tolist()]
+            return [judged.labelled(query_row, no_docs) for query_row in query_rows.tolist()]
 
-        if evaluation.candidates == "candidates":
-            candidates = self.collection.pools(split, "candidates")
+        if evaluation.candidates == "bm25":
+            candidates = bm25_lists(self.collection, query_rows, evaluation.needed_depth)
         else:
-            candidates = bm25_lists(self.collection, searched, evaluation.needed_depth)
-        query_rows = judged.query_rows if judged_only else candidates.query_rows
+            candidates = self.collection.pools(split, option="candidates")
+            query_rows = judged.query_rows if judged_only else candidates.query_rows
         lists: list[LabelledList] = []
         n_empty = 0
         for query_row in query_rows:

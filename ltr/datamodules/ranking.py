@@ -36,15 +36,17 @@ class RankingDataModule(LightningDataModule):
 
     Attributes:
         train: the training batches, after ``setup("fit")``.
-        collator: makes batches of lists, after ``setup``; of training lists after ``setup("fit")``.
+        collator: makes batches of lists, after ``setup``. After ``setup("fit")`` it is that of the
+            training lists; the evaluated ones keep a collator of their own.
         seed: of all sampling.
-        needs_in_batch: whether lists hold relevant documents alone, so that they must be ranked
-            against those of other lists.
+        needs_in_batch: whether training lists hold relevant documents alone, so that the module's
+            ``in_batch`` must rank them against those of other lists.
         has_distances: whether training lists bring the distances of mined negatives, for margins
             that read them.
         has_soft_labels: whether training lists have labels between irrelevant and relevant, after
             ``setup("fit")``.
-        labels: what the labels of training lists are: grades, or the scores of a teacher.
+        labels: the option that says where the labels of training lists come from: grades, or the
+            scores of a teacher. It holds no labels itself.
         batch_size: training lists per step and process; None where a batch is counted in groups.
         before_batch: called in the main process before each training batch is fetched, after
             everything that belongs to the previous batch.
@@ -185,13 +187,13 @@ class RankingDataModule(LightningDataModule):
         query_rows: list[int] = []
         candidates: list[np.ndarray] = []
         judgements: list[np.ndarray] = []
-        # Where lists bring all judgements of their queries, those tell the labels of the candidates:
-        # the digest of judgements is then the same for any candidates.
-        know_all = all(labelled.judged_rows is not None for labelled in lists)
+        # Where every list brings all judgements of its query, these alone are digested: the digest
+        # is then the same for any candidates. Otherwise the labels of the candidates count too.
+        all_bring_judgements = all(labelled.judged_rows is not None for labelled in lists)
         for labelled in lists:
             query_rows.append(labelled.query_row)
             candidates.append(labelled.doc_rows)
-            if not know_all:
+            if not all_bring_judgements:
                 judgements += [labelled.doc_rows, labelled.labels]
             if labelled.judged_rows is not None:
                 judgements.append(labelled.judged_rows)
@@ -221,22 +223,25 @@ class RankingDataModule(LightningDataModule):
             raise InputError(
                 f"{self.path}: split 'train' must have a row to learn from for each of the {self.world_size} processes, got {self.train.plan.n_rows} in all"
             )
-        # Without a trainer nobody knows the position: the sampler then starts the epoch that
-        # Lightning's set_epoch says.
-        position = None if self.trainer is None else self._position
-        sampler = PlanSampler(self.train.plan, position)
+        # The sampler asks for the next step at the start of each epoch. Without a trainer nobody
+        # knows it: the epoch is then a whole one, the one that the sampler's set_epoch was told, or
+        # else 0.
+        ask_next_step = None if self.trainer is None else self._next_step
+        sampler = PlanSampler(self.train.plan, ask_next_step)
         return self.loading.train_loader(
             self.train, sampler, self._call_before_batch, pinned=self._on_gpu
         )
 
     def state_dict(self, unfinished: int = 0) -> dict:
         """What a checkpoint keeps: the batches that the trainer has consumed, the size of epochs
-        and steps, digests of what the run learns from, and batches that only a checkpoint knows.
+        and steps, digests of what the run learns from, and the frozen batches, which don't follow
+        from seed and position (:meth:`ltr.data.sampling.plan.Plan.frozen_batches`).
 
         Args:
-            unfinished: how many of the consumed batches a resume repeats.
+            unfinished: how many of the last consumed batches led to no step of the optimiser yet: a
+                resume starts before them.
         """
-        if not self.train:
+        if self.train is None:
             return {}
         consumed = self._consumed() - unfinished
         epoch, step = divmod(consumed, self._steps())
@@ -273,7 +278,7 @@ class RankingDataModule(LightningDataModule):
             )
         self._consumed_at_resume = state_dict["consumed"]
         if state_dict.get("kept") is not None:
-            epoch, step = self._position()
+            epoch, step = self._next_step()
             self.train.plan.freeze(epoch, step, state_dict["kept"])
 
     def _consumed(self) -> int:
@@ -298,8 +303,10 @@ class RankingDataModule(LightningDataModule):
             return min(len(self.train), limit)
         return max(1, int(len(self.train) * limit))
 
-    def _position(self) -> tuple[int, int]:
-        """Epoch and step to start or resume from."""
+    def _next_step(self) -> tuple[int, int]:
+        """Epoch and number in it of the first step that the trainer has not consumed: where a run
+        starts, or resumes.
+        """
         return divmod(self._consumed(), self._steps())
 
     def val_dataloader(self) -> DataLoader | list:

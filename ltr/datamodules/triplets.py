@@ -36,11 +36,12 @@ class TripletDataModule(PoolDataModule):
             finds (``mined``). Or several of these, with how many documents each gives to a row, as
             ``{mined: 5, bm25: 1, random: 1}``.
         positives: relevant documents per row.
-        negatives_per_query: others per row; ``negatives`` that say it themselves replace it.
+        negatives_per_query: others per row; without effect where ``negatives`` gives numbers.
         negatives_depth: draw from this many documents of a source at most, best first; None takes
             all that ``candidates`` or a folder has, and 100 of ``bm25``.
-        epoch: over ``queries``, each training query has one row; over ``pairs``, it has as many as
-            its relevant documents fill, and each of these is in one of them.
+        epoch: over ``queries``, each training query has one row. Over ``pairs``, each relevant
+            document of a query is in one of its rows: a query with M of them has M / ``positives``
+            rows, rounded up.
         batch_size: rows per step and process.
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
@@ -68,7 +69,7 @@ class TripletDataModule(PoolDataModule):
         at_least(1, negatives_depth=negatives_depth, batch_size=batch_size)
         one_of(get_args(Epoch), epoch=epoch)
         self.positives = positives
-        self.epoch = epoch
+        self.epoch_over = epoch
         self.negatives_depth = negatives_depth
         self.batch_size = batch_size
         self.labels = labels
@@ -86,7 +87,7 @@ class TripletDataModule(PoolDataModule):
         self.awaits_negatives = "mined" in self.sources
 
     def plan(self) -> Plan:
-        audit_labels = self._open_audits()  # first: it changes the judgements
+        audit_labels = self._apply_overlays()  # first: it changes the judgements
         judged = self.collection.learnable("train")
         where = f"{self.path}: split 'train'"
         self.digests["judgements"] = judged.digest()
@@ -95,7 +96,7 @@ class TripletDataModule(PoolDataModule):
         # Set again: negatives may have come for an earlier setup, and sources are empty again.
         self.awaits_negatives = "mined" in self.sources
         # A row for every query while mined lists are empty: the number of rows must not change when
-        # they come.
+        # they come. None: TripletRows leaves out queries without a negative.
         queries = judged.query_rows if self.awaits_negatives else None
         rows = TripletRows(
             judged,
@@ -103,7 +104,7 @@ class TripletDataModule(PoolDataModule):
             len(self.collection.corpus),
             self.positives,
             self.seed,
-            epoch=self.epoch,
+            epoch=self.epoch_over,
             where=where,
             queries=queries,
             labels=audit_labels,
@@ -112,8 +113,11 @@ class TripletDataModule(PoolDataModule):
 
     @property
     def mined_per_row(self) -> int:
-        """How many documents of a row are mined negatives: those of the source ``mined``, or of the
-        only source, whose place they take.
+        """How many documents of a row are mined negatives, once there are some.
+
+        They come from the source ``mined``. Without it, :class:`ltr.callbacks.HardNegativeMining`
+        may run beside one other source: rows draw from that one until the first mining, which
+        replaces it.
         """
         if "mined" in self.sources:
             return self.sources["mined"]
@@ -132,8 +136,10 @@ class TripletDataModule(PoolDataModule):
         assert isinstance(plan, Buckets), "plan() has made it"
         mined = negatives.lists().first(self.negatives_depth)
         if not resumed:
-            # Rows stay in the batches of the current window, though their lengths change.
-            epoch, step = self._position()
+            # Rows with the new negatives have other lengths, and Buckets sorts by length. The
+            # batches of the current window stay as they are; a resumed run has them from its
+            # checkpoint.
+            epoch, step = self._next_step()
             plan.freeze_window(epoch, step)
         # With a teacher's labels the rows are wrapped.
         if isinstance(plan.rows, TaughtRows):
@@ -158,9 +164,14 @@ class TripletDataModule(PoolDataModule):
                 option="negatives",
             )
 
-    def _open_audits(self) -> QueryLists | None:
-        """Open the overlays among the sources. What they relabel joins the judgements of the
-        collection; the labels of documents that they drop or label softly are returned.
+    def _apply_overlays(self) -> QueryLists | None:
+        """Join the judgements of the overlays among the sources to those of the collection, so that
+        in-batch lists don't take their documents for negatives: with the new grade where an overlay
+        relabels, else with 0.
+
+        Returns:
+            The labels that training rows take instead of these grades, of the overlays that drop
+            documents or label them softly; None without such an overlay.
         """
         overlays: list[Overlay] = []
         for name in self.sources:
@@ -188,7 +199,7 @@ class TripletDataModule(PoolDataModule):
         if name == "mined":  # empty until take_negatives
             return Source(count, QueryLists.from_rows([], [], []), have_distances=True)
         if name == "candidates":
-            lists = self.collection.pools("train", "negatives")
+            lists = self.collection.pools("train", option="negatives")
             have_distances = False
         elif name == "bm25":
             queries = self.collection.judgements("train").query_rows

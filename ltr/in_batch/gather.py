@@ -1,5 +1,6 @@
 """Embeddings of all processes in every process, with the gradient that one process would have."""
 
+import math
 from typing import Any
 
 import torch
@@ -85,24 +86,30 @@ def gather_lists(lists: Embedded) -> Embedded:
 
 
 def _sizes(lists: Embedded) -> Tensor:
-    """``[W, 3]`` int64: B, N and J of each rank; J is −1 without ``judged_rows``. A ValueError where
+    """``[W, 3]`` int64: B, N and J of each rank; J is 0 without ``judged_rows``. A ValueError where
     ranks have different fields.
     """
-    n_judged = -1 if lists.judged_rows is None else lists.judged_rows.shape[1]
-    optional = (lists.queries, lists.doc_keys, lists.judged_keys, lists.distances)
+    n_judged = 0 if lists.judged_rows is None else lists.judged_rows.shape[1]
+    optional = (
+        lists.judged_rows,
+        lists.queries,
+        lists.doc_keys,
+        lists.judged_keys,
+        lists.distances,
+    )
     present = [tensor is not None for tensor in optional]
-    sizes_of_rank = [*lists.mask.shape, n_judged, *present, lists.docs.shape[-1]]
-    sizes = all_gather(torch.tensor(sizes_of_rank, device=lists.docs.device)).cpu()
-    has_judged_rows = sizes[:, 2:3] >= 0
-    must_agree = torch.cat([has_judged_rows, sizes[:, 3:]], dim=1)
-    if (must_agree != must_agree[0]).any():
+    sizes_of_rank = [*lists.mask.shape, n_judged]
+    form_of_rank = [*present, lists.docs.shape[-1]]
+    both = torch.tensor([*sizes_of_rank, *form_of_rank], device=lists.docs.device)
+    sizes, forms = all_gather(both).cpu().split([len(sizes_of_rank), len(form_of_rank)], dim=1)
+    if (forms != forms[0]).any():
         got = []
-        for *flags, length in must_agree.tolist():
+        for *flags, length in forms.tolist():
             got.append((*map(bool, flags), length))
         raise ValueError(
             f"all ranks must have queries or none, judged_rows or none, keys or none, distances or none, and embeddings of one length; got, as (judged_rows, queries, doc_keys, judged_keys, distances, length) of each rank: {got}"
         )
-    return sizes[:, :3]
+    return sizes
 
 
 def _padded(tensor: Tensor, sizes: tuple[int, ...], fill: int = 0) -> Tensor:
@@ -122,7 +129,10 @@ def _gather_fields(fields: dict[str, Tensor], lists_per_rank: list[int]) -> dict
         lists_per_rank: how many of the B lists of each rank are no padding.
     """
     # Side by side as columns of one matrix [B, F]; a field [B] becomes one column.
-    columns = [tensor.unsqueeze(-1).flatten(1) for tensor in fields.values()]
+    columns: list[Tensor] = []
+    for tensor in fields.values():
+        n_columns = math.prod(tensor.shape[1:])
+        columns.append(tensor.reshape(len(tensor), n_columns))
     ranks = _Gather.apply(torch.cat(columns, dim=1))  # [W, B, F]
     real = [matrix[:n] for matrix, n in zip(ranks, lists_per_rank, strict=True)]
     widths = [column.shape[1] for column in columns]

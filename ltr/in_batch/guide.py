@@ -25,7 +25,7 @@ def mask_likely_relevant(
         mask, labels: ``[R, C]``, see :class:`ltr.batch.ScoredLists`.
         guide_scores: ``[R, C]``, the guide's scores of the same rows and columns.
         margin: a negative is left out if it scores this much above the relevant document, in units
-            of the guide's scores. A value below 0 also leaves out negatives that come close.
+            of ``guide_scores``. A value below 0 also leaves out negatives that come close.
 
     Returns:
         ``[R, C]`` bool. A row without a relevant document does not change, nor does a column whose
@@ -43,7 +43,7 @@ def mask_likely_relevant(
     """
     relevant = mask & (labels > 0)
     scores_of_relevant = guide_scores.masked_fill(~relevant, torch.inf)
-    # One more column of +inf: the minimum of a row without a relevant document, or without columns.
+    # One more column of +inf, as amin of no columns is an error.
     lowest = F.pad(scores_of_relevant, (0, 1), value=torch.inf).amin(dim=1, keepdim=True)
     likely_relevant = (labels == 0) & (guide_scores > lowest + margin)
     return mask & ~likely_relevant

@@ -94,7 +94,7 @@ def queries_against_all(lists: Embedded) -> LongerLists:
     # Documents of other lists: the first of equal ones, neither judged for the query nor in its list.
     duplicates = find_duplicates(lists)
     mask_bc = duplicates.is_first_c & ~duplicates.judged_bc
-    mask_bc[row_b1, duplicates.docs_bn] = False
+    mask_bc[row_b1, duplicates.first_column_bn] = False
     # The query's own documents, as they are in its list.
     mask_bc[row_b1, own_column_bn] = lists.mask
     labels_bc = lists.labels.new_zeros(mask_bc.shape)
@@ -126,9 +126,9 @@ def all_against_all(lists: Embedded) -> LongerLists:
     * the anchor itself and its duplicates: documents of one ``doc_row``, or of equal text; queries
       of one ``query_row``,
     * padding,
-    * texts of other lists that a judgement links with the anchor. One of the two is judged, with
-      any grade, for a query that is the other text, or that the other text is relevant to. So lists
-      of one query don't use each other's positives as negatives,
+    * texts of other lists that a judgement links with the anchor. Texts x and y are linked if y is
+      judged, with any grade, for a query, and x is that query or is relevant to it. So lists of one
+      query don't use each other's positives as negatives,
     * texts of other lists that are also in the anchor's list, or repeat an earlier column.
 
     Rows are not merged: a document that is relevant in two lists is an anchor twice, once with each
@@ -175,8 +175,9 @@ def all_against_all(lists: Embedded) -> LongerLists:
     # Links are known between first places alone, so each row looks at that of its text.
     linked_tt = linked_texts(duplicates.judged_bc, first_bk, group_bk, n_texts)
     mask_tt = all_texts.is_first_t & ~linked_tt[first_t]
-    # Of its own list a row has the real texts other than its own text.
+    # None of them is a text that is also in the row's own list.
     mask_tt[row_bk1, first_bk.unsqueeze(1)] = False
+    # Of its own list a row has the real texts other than its own text.
     is_other_bkk = first_bk.unsqueeze(2) != first_bk.unsqueeze(1)
     mask_tt[row_bk1, column_b1k] = all_texts.real_bk.unsqueeze(1) & is_other_bkk
     # Texts outside of a group have no row.
@@ -211,7 +212,7 @@ class _EndToEnd(NamedTuple):
     real_bk: Tensor  # [B, K] bool, False at the padding
     group_bk: Tensor  # [B, K] bool, the query and its relevant documents
     first_t: Tensor  # [T] int64, the place of the first equal text
-    is_first_t: Tensor  # [T] bool, whether that is the text itself
+    is_first_t: Tensor  # [T] bool, whether it is real, and the first of its equals
 
 
 def _end_to_end(lists: Embedded, duplicates: Duplicates) -> _EndToEnd:
@@ -223,7 +224,7 @@ def _end_to_end(lists: Embedded, duplicates: Duplicates) -> _EndToEnd:
     real_bk = lists.mask
     group_bk = lists.mask & (lists.labels > 0)
     texts = lists.docs.flatten(0, 1)
-    first_t = n_queries + duplicates.docs_bn.flatten()
+    first_t = n_queries + duplicates.first_column_bn.flatten()
     is_first_t = duplicates.is_first_c
     if lists.queries is not None:
         # The query stands before the documents of its list, and all queries before all documents.
@@ -232,7 +233,7 @@ def _end_to_end(lists: Embedded, duplicates: Duplicates) -> _EndToEnd:
         real_bk = F.pad(real_bk, (1, 0), value=True)
         group_bk = F.pad(group_bk, (1, 0), value=True)
         texts = torch.cat([lists.queries, texts])
-        first_t = torch.cat([duplicates.queries_b, first_t])
-        is_first_query_b = duplicates.queries_b == query_places
+        first_t = torch.cat([duplicates.first_list_b, first_t])
+        is_first_query_b = duplicates.first_list_b == query_places
         is_first_t = torch.cat([is_first_query_b, is_first_t])
     return _EndToEnd(texts, place_bk, real_bk, group_bk, first_t, is_first_t)

@@ -23,11 +23,11 @@ class InBatch(nn.Module):
     ``forward(ranker, batch, margin) -> ScoredLists``.
 
     Attributes:
-        ranks_groups: whether rows are ranked against other lists. Groups of relevant documents need
-            that.
+        ranks_other_lists: whether rows are ranked against other lists too. Groups of relevant
+            documents need that (``needs_in_batch`` of a data module).
     """
 
-    ranks_groups = False
+    ranks_other_lists = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,11 +54,13 @@ class InBatch(nn.Module):
         """
         if encoder in self._frozen:
             return
-        # It reads texts as they are laid out for the ranker, with the ranker's prompts and cuts.
+        # It reads the ranker's token ids. These begin with the ranker's prompts and are cut already,
+        # so it adds no prompts of its own and cuts nothing.
+        reads = ranker.reads
         changes = {
             "query_prompt": "",
             "doc_prompt": "",
-            "max_length": max(form.max_length for form in ranker.reads),
+            "max_length": max(reads.queries.max_length, reads.docs.max_length),
             "encoder": {
                 "dropout": "none",
                 "max_tokens": ranker.query_tower.encoder.options.max_tokens,
@@ -120,6 +122,7 @@ class OwnLists(InBatch):
                     _, frozen_queries, frozen_docs = encoder.score_lists(batch)
                     frozen = (frozen_queries, frozen_docs)
                 if margin.wants_distances:
+                    # [B, 1, H] to [B, N, H] is [B, 1, N].
                     current = ranker.distance(queries.unsqueeze(1), docs).squeeze(1)
                     distances = _mined_or_current(batch.distances, current, batch.labels)
         return ScoredLists(
@@ -135,7 +138,7 @@ class OwnLists(InBatch):
 
 def _mined_or_current(mined: Tensor | None, current: Tensor, labels: Tensor) -> Tensor:
     """Distances ``[R, C]``: the mined one where a document has label 0 and one is known, else that
-    of the current embeddings.
+    of the current embeddings. Only negatives are mined: at any other label ``mined`` holds a filler.
     """
     if mined is None:
         return current
@@ -150,7 +153,7 @@ class _LongerListsPolicy(InBatch):
     whatever the loss.
     """
 
-    ranks_groups = True
+    ranks_other_lists = True
 
     def __init__(self, guide: str | None = None, guide_margin: float = 0.0) -> None:
         super().__init__()
@@ -176,7 +179,7 @@ class _LongerListsPolicy(InBatch):
     ) -> ScoredLists:
         assert isinstance(ranker, DualEncoder), "attach has checked it"
         wants_distances = margin is not None and margin.wants_distances
-        encoder = None if margin is None else margin.encoder
+        encoder_name = None if margin is None else margin.encoder
         lists = self._embed_longer_lists(ranker, batch, wants_distances)
         scores = ranker.score(lists.rows, lists.columns)
         mask = lists.mask
@@ -186,15 +189,18 @@ class _LongerListsPolicy(InBatch):
             # By name: the guide may also be the encoder of the margin, and then embeds once.
             frozen_lists: dict[str, LongerLists] = {}
             for name, frozen_encoder in self._frozen.items():
-                if name in (self.guide, encoder):
+                if name in (self.guide, encoder_name):
                     frozen_lists[name] = self._embed_longer_lists(frozen_encoder, batch)
             if self.guide is not None:
-                of_guide = frozen_lists[self.guide]
-                guide_scores = self._frozen[self.guide].score(of_guide.rows, of_guide.columns)
+                by_guide = frozen_lists[self.guide]
+                # Not the guide's scores: guide_margin knows nothing of its temperature.
+                similarity = self._frozen[self.guide].similarity
+                guide_scores = similarity.score(by_guide.rows, by_guide.columns)
                 mask = mask_likely_relevant(mask, lists.labels, guide_scores, self.guide_margin)
-            if encoder is not None:
-                of_encoder = frozen_lists[encoder]
-                frozen = (of_encoder.rows, of_encoder.columns.unsqueeze(0))
+            if encoder_name is not None:
+                by_encoder = frozen_lists[encoder_name]
+                # [1, C, H]: all rows share the columns.
+                frozen = (by_encoder.rows, by_encoder.columns.unsqueeze(0))
             if wants_distances:
                 current = ranker.distance(lists.rows, lists.columns)
                 distances = _mined_or_current(lists.distances, current, lists.labels)
@@ -203,10 +209,10 @@ class _LongerListsPolicy(InBatch):
             labels=lists.labels,
             mask=mask,
             distances=distances,
-            embeddings=lists.columns.unsqueeze(0),
+            embeddings=lists.columns.unsqueeze(0),  # [1, C, H] too
             queries=lists.rows,
             frozen=frozen,
-            shared=True,
+            same_on_all_ranks=True,
         )
 
     def _embed_longer_lists(
@@ -221,7 +227,9 @@ class _LongerListsPolicy(InBatch):
                 f"texts without queries are read with one prompt, but the ranker has two, {query_prompt!r} and {doc_prompt!r}; set query_prompt and doc_prompt to the same"
             )
         assert batch.docs is not None, "embed has read them"
-        doc_keys = torch.zeros_like(batch.doc_rows).masked_scatter(batch.mask, batch.docs.keys())
+        doc_keys = torch.zeros_like(batch.doc_rows).masked_scatter(
+            batch.mask, batch.docs.text_keys()
+        )
         distances = None
         if with_distances:
             distances = batch.distances
@@ -258,7 +266,7 @@ class OtherQueries(_LongerListsPolicy):
             id. In-batch negatives that it scores above the relevant document are likely false and
             are left out. It reads the ranker's tokens, so it must have the same tokenizer.
         guide_margin: a negative is left out if the guide scores it this much above the relevant
-            document, in cosine.
+            document, in units of the guide's similarity (mostly cosine), whatever its temperature.
 
     References:
         Karpukhin et al. (2020), Dense passage retrieval for open-domain question answering
@@ -286,7 +294,7 @@ class AllTexts(_LongerListsPolicy):
             id. In-batch negatives that it scores above the relevant document are likely false and
             are left out. It reads the ranker's tokens, so it must have the same tokenizer.
         guide_margin: a negative is left out if the guide scores it this much above the relevant
-            document, in cosine.
+            document, in units of the guide's similarity (mostly cosine), whatever its temperature.
 
     References:
         Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person re-identification

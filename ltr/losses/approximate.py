@@ -101,7 +101,7 @@ class ApproxMRRLoss(Loss):
         tensor(0.3333)
     """
 
-    tells_grades = False
+    distinguishes_grades = False
 
     def __init__(self, temperature: float = 0.1, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)

@@ -53,7 +53,7 @@ class WeightedSum(Loss):
         self.losses: Iterable[Loss] = nn.ModuleList(losses)  # type: ignore[assignment]
         self.takes_margin = any(loss.takes_margin for loss in losses)
         self.takes_teacher_scores = all(loss.takes_teacher_scores for loss in losses)
-        self.tells_grades = any(loss.tells_grades for loss in losses)
+        self.distinguishes_grades = any(loss.distinguishes_grades for loss in losses)
 
     def forward(
         self,

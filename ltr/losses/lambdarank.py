@@ -99,7 +99,7 @@ class LambdaRankLoss(Loss):
         one_of(get_args(PairCost), cost=cost)
         check_pairs(pairs, get_args(SwapPairsName))
         self.metric = metric
-        self.tells_grades = metric in ("ndcg", "err")
+        self.distinguishes_grades = metric in ("ndcg", "err")
         self.k = checked_cut(k)
         self.sigma = positive("sigma", sigma)
         self.normalize = normalize

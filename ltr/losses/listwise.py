@@ -52,7 +52,7 @@ class SoftmaxLoss(Loss):
         tensor(1.0986)
     """
 
-    tells_grades = False
+    distinguishes_grades = False
     takes_margin = True
 
     def __init__(
@@ -178,7 +178,7 @@ class MeanInequalityLoss(Loss):
         tensor(1.2261)
     """
 
-    tells_grades = False
+    distinguishes_grades = False
 
     def forward(
         self,

@@ -29,13 +29,13 @@ class Loss(nn.Module):
         takes_margin: whether it uses the margin of a batch.
         takes_teacher_scores: whether labels may be the scores of a teacher, of any sign; else they
             are grades, and 0 is irrelevant.
-        tells_grades: whether it tells two different grades above 0 apart; else a document is
+        distinguishes_grades: whether it tells two different grades above 0 apart; else a document is
             relevant or not.
     """
 
     takes_margin: bool = False
     takes_teacher_scores: bool = False
-    tells_grades: bool = True
+    distinguishes_grades: bool = True
 
     def __init__(self, reduction: Reduction = "mean") -> None:
         super().__init__()

@@ -76,7 +76,7 @@ class NormalSample(Margin):
 
     def _draw(self, lists: ScoredLists) -> Tensor:
         """``[B, N]`` draws for this batch, which is counted here."""
-        process_rank = 0 if lists.shared else _process_rank()
+        process_rank = 0 if lists.same_on_all_ranks else _process_rank()
         generator = np.random.default_rng([self.seed, int(self.batches), process_rank])
         self.batches += 1
         draws = generator.normal(self.mean, self.std, lists.labels.shape)

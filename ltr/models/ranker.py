@@ -72,7 +72,7 @@ def all_finite(module: nn.Module) -> bool:
     return True
 
 
-def check_trained(module: nn.Module) -> None:
+def check_finite(module: nn.Module) -> None:
     """An InputError where training has made weights that are no numbers."""
     if not all_finite(module):
         raise InputError(

@@ -38,7 +38,7 @@ class SearchedCorpus:
         reads: how both are laid out for the towers.
         depth: K, how many documents are found per query.
         index: a faiss factory string; ``Flat`` is exact. See :class:`ltr.search.index.DenseIndex`.
-        own_texts: whether the queries are the documents themselves; a query then never finds
+        queries_are_docs: whether the queries are the documents themselves; a query then never finds
             itself.
     """
 
@@ -47,7 +47,7 @@ class SearchedCorpus:
     reads: ApartTexts
     depth: int
     index: str = "Flat"
-    own_texts: bool = False
+    queries_are_docs: bool = False
 
     def check(self, dim: int, cutoffs: Mapping[str, int | None]) -> None:
         """Check before training what the search after it would fail at.
@@ -161,10 +161,10 @@ def search_corpus(
             )
         shards = Shards(own_docs, own_rows, model.similarity, factory)
         # One more where a query finds itself, which is left out below.
-        depth = corpus.depth + 1 if corpus.own_texts else corpus.depth
+        depth = corpus.depth + 1 if corpus.queries_are_docs else corpus.depth
         scores, doc_rows = shards.search(embedded_queries, min(depth, n_docs))
         barrier()  # all processes have read the folder, which now goes
-    if corpus.own_texts:  # a text would always find itself first, which says nothing
+    if corpus.queries_are_docs:  # a text would always find itself first, which says nothing
         scores, doc_rows = _without_itself(all_query_rows, scores, doc_rows)
     is_own = np.isin(all_query_rows, query_rows)
     return QueryLists.from_matrix(all_query_rows[is_own], doc_rows[is_own], scores[is_own])

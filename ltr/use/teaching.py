@@ -110,7 +110,7 @@ def lists_to_score(
     """
     relevant = collection.judgements(split)
     if documents == "candidates":
-        others = collection.pools(split, "documents").first(depth)
+        others = collection.pools(split, option="documents").first(depth)
     elif documents == "bm25":
         others = bm25_lists(collection, relevant.query_rows, depth or 100)
     else:

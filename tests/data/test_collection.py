@@ -47,13 +47,13 @@ def test_judgements_keep_the_order_of_the_file_and_pools_are_best_first(folder):
     c = open_collection(str(folder))
     docs, grades = c.judgements("train").of(0)
     assert docs.tolist() == [1, 0] and grades.tolist() == [2.0, 0.0]
-    docs, scores = c.pools("train", "x").of(0)
+    docs, scores = c.pools("train", option="x").of(0)
     assert docs.tolist() == [2, 1, 0] and scores.tolist() == [
         7.5,
         5.0,
         5.0,
     ]  # the tie as trec_eval: the later id first
-    assert c.pools("train", "x").of(1)[0].tolist() == []
+    assert c.pools("train", option="x").of(1)[0].tolist() == []
 
 
 def test_plain_and_gzipped_files_read_the_same(folder):
@@ -200,7 +200,7 @@ def test_missing_files_and_splits(folder):
         InputError,
         match="no candidates for the split 'dev'; add candidates/dev.trec, or set x to bm25",
     ):
-        open_collection(str(folder)).pools("dev", "x")
+        open_collection(str(folder)).pools("dev", option="x")
     (folder / "queries.jsonl").unlink()
     with pytest.raises(InputError, match=r"queries.jsonl\[.gz\]: there is no such file"):
         open_collection(str(folder))
@@ -244,7 +244,7 @@ def test_triples_and_pairs_of_plain_texts(tmp_path):
         InputError,
         match=r"for the split 'dev'; give every line of the split a negative .*, or set x to bm25",
     ):
-        c.pools("dev", "x")
+        c.pools("dev", option="x")
     alone = open_collection(str(tmp_path / "train.tsv"))
     assert set(alone.qrels) == {"train"}
 
@@ -316,7 +316,7 @@ def test_ir_datasets(monkeypatch, tmp_path, caplog):
         InputError,
         match="no candidates for the split 'test'; set candidates to bm25 and depth to 100",
     ):
-        c.pools("test", "candidates")
+        c.pools("test", option="candidates")
     with pytest.raises(InputError, match="knows no such data set"):
         open_collection("ir_datasets:not/there")
 

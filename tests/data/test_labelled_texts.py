@@ -11,7 +11,7 @@ from ltr.errors import InputError
 
 
 def of_split(texts, split) -> dict[str, str]:
-    labels = [texts.names[number] for number in texts.labels[split]]
+    labels = [texts.label_names[number] for number in texts.labels[split]]
     return dict(zip(texts.tables[split].texts, labels, strict=True))
 
 
@@ -19,7 +19,7 @@ def test_a_folder_is_read_split_by_split(tmp_path):
     (tmp_path / "train.tsv").write_text("so bad\tneg\nvery good\tpos\n\nfair \t neg\n")
     (tmp_path / "dev.tsv.gz").write_bytes(gzip.compress("größer\tpos\r\nodd\tother\r\n".encode()))
     texts = open_labelled_texts(str(tmp_path))
-    assert list(texts.names) == ["neg", "other", "pos"]
+    assert list(texts.label_names) == ["neg", "other", "pos"]
     assert of_split(texts, "train") == {"so bad": "neg", "very good": "pos", "fair": "neg"}
     assert of_split(texts, "dev") == {"größer": "pos", "odd": "other"}
     assert of_split(open_labelled_texts(str(tmp_path / "train.tsv")), "train") == of_split(

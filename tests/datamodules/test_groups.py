@@ -70,7 +70,7 @@ def test_the_tokens_of_a_batch_are_those_of_its_texts(collection_folder, labelle
     ]
     if kind is LabelDataModule:
         assert batch.queries is None and batch.judged_rows is None
-        names = [data.texts.names[number] for number in batch.query_rows]
+        names = [data.texts.label_names[number] for number in batch.query_rows]
         for name, docs, mask in zip(names, batch.doc_rows, batch.mask, strict=True):
             assert all(
                 corpus.texts[row].startswith(f"{WORDS[int(name[6:])]} train") for row in docs[mask]

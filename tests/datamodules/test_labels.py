@@ -22,7 +22,7 @@ def test_labelled_texts_are_queries_against_the_others_of_their_split(labelled, 
         and len(data.collection.corpus) == 15
     )
     assert (
-        data.corpus.own_texts
+        data.corpus.queries_are_docs
         and len(data.corpus.queries) == len(data.corpus.docs) == 15
         and data.corpus.depth == 4
     )
@@ -67,6 +67,12 @@ def test_a_split_that_is_not_measured_is_not_looked_at(labelled):
     data.trainer.state.fn = "validate"
     with pytest.raises(InputError, match="no two texts have the same label"):
         data.prepare_data()
+
+
+def test_a_split_that_is_not_there_is_not_replaced_without_a_trainer_either(labelled):
+    (labelled / "test.tsv").unlink()
+    with pytest.raises(InputError, match=r"there is no test\.tsv\[\.gz\] to evaluate"):
+        opened(labelled, "predict", kind=LabelDataModule, candidates="corpus", depth=4)
 
 
 def test_the_log_says_what_an_epoch_does_not_see(tmp_path, caplog):

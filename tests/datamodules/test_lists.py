@@ -51,7 +51,7 @@ def test_a_batch_holds_whole_lists_of_a_collection(collection_folder, candidates
             ]
             if candidates == "candidates":
                 assert sorted(docs) == sorted(
-                    data.collection.pools("train", "x").of(query)[0].tolist()
+                    data.collection.pools("train", option="x").of(query)[0].tolist()
                 )
             assert 3 <= len(docs) <= (8 if candidates == "candidates" else 5)
             seen.append(query)

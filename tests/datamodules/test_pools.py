@@ -1,5 +1,7 @@
 """What is evaluated of a collection: candidates, or a search of the corpus."""
 
+import json
+
 import pytest
 
 from ltr.datamodules import (
@@ -11,6 +13,7 @@ from ltr.datamodules import (
     TripletDataModule,
 )
 from ltr.errors import InputError
+from tests.conftest import write_collection
 from tests.datamodules.read import reads_of
 from tests.datasets import data_module
 
@@ -54,6 +57,26 @@ def test_evaluated_documents_come_from_somewhere(collection_folder):
         data.setup("validate")
 
 
+def test_a_query_that_bm25_finds_nothing_for_is_not_lost(tmp_path, caplog):
+    """To predict as to measure: it counts as nothing found, and the log says so."""
+    folder = write_collection(tmp_path / "c", n_queries=3)
+    queries = (folder / "queries.jsonl").read_text().splitlines()
+    queries = [
+        json.dumps({"_id": "test-q1", "text": "xylophone"}) if '"test-q1"' in line else line
+        for line in queries
+    ]
+    (folder / "queries.jsonl").write_text("\n".join(queries) + "\n")
+    for stage in ("test", "predict"):
+        caplog.clear()
+        data = data_module(
+            PoolDataModule, str(folder), candidates="bm25", depth=5, reads=reads_of("pairs")
+        )
+        data.setup(stage)
+        lists = [one for batch in data.eval_batches("test").batches for one in batch]
+        assert sorted(len(one.doc_rows) for one in lists) == [0, 5, 5]
+        assert "1 of 3 test queries have no candidates; they count as nothing found" in caplog.text
+
+
 def test_what_others_may_know_of_the_data(collection_folder, letor_folder):
     reads = reads_of("apart")
     data = data_module(
@@ -67,7 +90,7 @@ def test_what_others_may_know_of_the_data(collection_folder, letor_folder):
     assert data.corpus is None and not data.needs_in_batch
     data.setup("fit")
     corpus = data.corpus
-    assert (corpus.reads, corpus.depth, corpus.index, corpus.own_texts) == (
+    assert (corpus.reads, corpus.depth, corpus.index, corpus.queries_are_docs) == (
         reads,
         5,
         "IVF4,Flat",

@@ -44,7 +44,9 @@ def test_a_row_is_a_query_with_its_relevant_document_and_others(collection_folde
             relevant = set(rows[grades > 0].tolist())
             assert docs[0] in relevant and not relevant & set(docs[1:]) and len(set(docs)) == 4
             if negatives == "candidates":
-                assert set(docs) <= set(data.collection.pools("train", "x").of(query)[0].tolist())
+                assert set(docs) <= set(
+                    data.collection.pools("train", option="x").of(query)[0].tolist()
+                )
             seen.append(query)
     assert sorted(seen) == judged.query_rows.tolist()
 

@@ -72,6 +72,12 @@ def test_a_guide_takes_out_what_it_scores_above_the_relevant_document(backbone, 
     assert module.in_batch(module.ranker, batch).mask.all()
     module.in_batch.guide_margin = -10.0  # whatever is irrelevant comes near enough
     assert (module.in_batch(module.ranker, batch).mask == (scored.labels > 0)).all()
+    # A margin of cosine: it does not depend on the guide's temperature, as the scores do.
+    module.in_batch.guide_margin = 0.01
+    mask = module.in_batch(module.ranker, batch).mask
+    assert not mask.equal(expected) and not mask.all()
+    module.in_batch._frozen[backbone]._temperature = 0.05
+    assert module.in_batch(module.ranker, batch).mask.equal(mask)
     assert not any("guide" in name for name, _ in module.named_parameters())
     assert sum(p.numel() for p in module.parameters()) == sum(
         p.numel() for p in module.ranker.parameters()
@@ -142,7 +148,7 @@ def test_a_frozen_encoder_of_a_margin_stays_as_it_was_loaded(backbone, collectio
     module = dual_encoder(
         backbone, MarginRankingLoss(), margin=margins[0], in_batch=policy(**options)
     ).eval()
-    module.check_margin(module.loss, margins[1])
+    module.attach_margin(module.loss, margins[1])
     batch = first_batch(
         data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4)
     )

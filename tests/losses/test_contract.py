@@ -470,7 +470,7 @@ def test_every_option_alone_changes_the_value(loss, lists):
 
 
 @pytest.mark.parametrize("loss", [c for c in EVERY_CLASS if c is not WeightedSum])
-def test_a_loss_says_whether_it_tells_grades(loss):
+def test_a_loss_says_whether_it_distinguishes_grades(loss):
     """Of labels 1, 0.5, 0 and 1, 1, 0 the values differ, or not; under every option."""
     right, wrong, soft, hard = torch.tensor(
         [[[0.3, 0.1, -0.4]], [[-0.4, 0.1, 0.3]], [[1.0, 0.5, 0.0]], [[1.0, 1.0, 0.0]]]
@@ -483,13 +483,13 @@ def test_a_loss_says_whether_it_tells_grades(loss):
         told = any(
             not torch.equal(one(scores, soft), one(scores, hard)) for scores in (right, wrong)
         )
-        assert told == one.tells_grades, vars(one)
+        assert told == one.distinguishes_grades, vars(one)
 
 
-def test_a_sum_tells_grades_if_a_part_does():
-    assert not SoftmaxLoss().tells_grades
-    assert WeightedSum([SoftmaxLoss(), RankNetLoss()], [1.0, 1.0]).tells_grades
-    assert not WeightedSum([SoftmaxLoss(), SoftmaxLoss()], [1.0, 1.0]).tells_grades
+def test_a_sum_distinguishes_grades_if_a_part_does():
+    assert not SoftmaxLoss().distinguishes_grades
+    assert WeightedSum([SoftmaxLoss(), RankNetLoss()], [1.0, 1.0]).distinguishes_grades
+    assert not WeightedSum([SoftmaxLoss(), SoftmaxLoss()], [1.0, 1.0]).distinguishes_grades
 
 
 @pytest.mark.parametrize("option", ["temperature", "sigma"])
