@@ -107,7 +107,7 @@ class SlowRefresh(Callback):
         self.seconds = seconds
 
     def on_fit_start(self, trainer, pl_module) -> None:
-        refreshed = refresh.RefreshFolders.mined
+        refreshed = refresh.RefreshFolders.mine_or_open
         encode = miner.encode_everywhere
         folder_once = artefact.folder_once
 
@@ -124,7 +124,7 @@ class SlowRefresh(Callback):
         def slow_folder(path, build):
             return folder_once(path, lambda temporary: (build(temporary), time.sleep(self.seconds)))
 
-        refresh.RefreshFolders.mined = marked
+        refresh.RefreshFolders.mine_or_open = marked
         miner.encode_everywhere = slow_encode
         artefact.folder_once = slow_folder
 

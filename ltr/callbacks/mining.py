@@ -222,7 +222,9 @@ class HardNegativeMining(Callback):
             if self._in_force is not None and self._is_fresh(miner, trainer):
                 self._in_force = replace(self._in_force, epoch=now.epoch, step=now.step)
                 return
-            if self.asynchronous and not data.awaits_negatives:
+            # A trial run leaves no folder, so it mines here.
+            is_beside = self.asynchronous and not is_trial(trainer)
+            if is_beside and not data.awaits_negatives:
                 by_rank_0(lambda: self._start_side_process(trainer, module))
                 self._side_process_began = now
                 return

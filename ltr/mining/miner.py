@@ -231,11 +231,13 @@ class Miner:
             candidates, remaining = self._rescore(candidates, remaining, self.rescorer)
         rng = np.random.default_rng([*self.seed, SAMPLING])
         negatives, _ = sample_negatives(candidates, remaining, self.recipe, rng)
+        suspects = np.full_like(negatives, -1)
         if self.judge is not None:
             scores, lowest_scores = self.judge.scores(self.judged, negatives)
             bounds = lowest_scores[:, None] - self.recipe.judge_margin
             is_suspected = (scores > bounds) & (negatives >= 0)
             counts["judge"] = int(is_suspected.sum())
+            suspects = np.where(is_suspected, negatives, -1)
             negatives = np.where(is_suspected, -1, negatives)
             order = np.argsort(negatives < 0, axis=1, kind="stable")  # −1 behind all others
             negatives = np.take_along_axis(negatives, order, axis=1)
@@ -245,7 +247,7 @@ class Miner:
             negatives = np.pad(negatives, ((0, 0), (0, n_missing)), constant_values=-1)
         n_negatives = (negatives >= 0).sum(axis=1)
         counts["short"] = int((n_negatives < self.min_negatives).sum())
-        counts["random"] = self._fill_up(negatives, same_texts)
+        counts["random"] = self._fill_up(negatives, suspects, same_texts)
         return negatives, counts
 
     def _rescore(
@@ -264,8 +266,13 @@ class Miner:
         )
         return rescored, np.take_along_axis(remaining, order, axis=1)
 
-    def _fill_up(self, negatives: np.ndarray, same_texts: SameTexts) -> int:
+    def _fill_up(self, negatives: np.ndarray, suspects: np.ndarray, same_texts: SameTexts) -> int:
         """Give queries with fewer than ``min_negatives`` random documents, in place.
+
+        Args:
+            negatives: ``[Q, n]``.
+            suspects: ``[Q, n]``, what the judge has left out; −1 for none.
+            same_texts: tells what may not be a negative.
 
         Returns:
             How many documents they got.
@@ -281,7 +288,7 @@ class Miner:
         for place, doc_rows, is_allowed in zip(
             places.tolist(), drawn_rows, may_be_negative, strict=True
         ):
-            is_new = ~np.isin(doc_rows, negatives[place])
+            is_new = ~np.isin(doc_rows, [*negatives[place], *suspects[place]])
             distinct = list(dict.fromkeys(doc_rows[is_allowed & is_new].tolist()))
             begin = n_negatives[place]
             fillers = distinct[: self.min_negatives - begin]

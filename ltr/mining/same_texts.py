@@ -32,8 +32,8 @@ class SameTexts:
     ) -> None:
         self._text_keys = keys_of_letters(collection) if text_keys is None else text_keys
         self._queries_are_documents = collection.queries.key == collection.corpus.key
-        query_rows = []
-        doc_rows = []
+        query_rows = [np.empty(0, np.int64)]  # so that there may be no judgements
+        doc_rows = [np.empty(0, np.int64)]
         for judged in judgements:
             relevant = judged.values > 0
             query_rows.append(np.repeat(judged.query_rows, np.diff(judged.offsets))[relevant])

@@ -213,7 +213,11 @@ def encode_everywhere(
     if not len(rows):
         raise ValueError("there must be at least one text to encode, got none")
     places = share(store, form, rows, rank(), world_size())
-    own = encode_in_memory(encoder, store, form, rows[places]) if len(places) else None
+
+    def encode_own() -> np.ndarray | None:
+        return encode_in_memory(encoder, store, form, rows[places]) if len(places) else None
+
+    own = by_every_rank(encode_own)
     dim = max(gather_objects(0 if own is None else own.shape[1]))
     # The texts of other processes stay 0 here, so that the sum over the processes has all.
     embeddings = np.zeros((len(rows), dim), dtype=np.float32)

@@ -44,6 +44,7 @@ def test_a_text_is_relevant_under_every_id_and_for_its_query_alone(collection):
     assert same(SameTexts(collection, [JUDGED, MORE]), 1) == [1, 4]
     nothing = SameTexts(collection, [JUDGED._replace(values=np.zeros(3, np.float32))])
     assert same(nothing, 0) == []
+    assert same(SameTexts(collection, []), 0) == [], "without judgements"
 
 
 def test_texts_are_equal_where_the_model_reads_the_same_of_them(collection, backbone):
