@@ -1,4 +1,6 @@
-"""Whether a document has the text of a relevant one: the same text may stand in a corpus twice."""
+"""What may never be a negative of a query, as it has the text of a relevant document: the same text
+may stand in a corpus twice.
+"""
 
 from collections.abc import Callable, Iterable
 
@@ -11,7 +13,7 @@ from ltr.data.query_lists import QueryLists
 TextKeys = Callable[[np.ndarray], np.ndarray]
 
 
-class SameTexts:
+class NeverNegative:
     """Tells which documents must not become negatives of a query.
 
     They are those with the text of a document that is judged relevant for the query, under
