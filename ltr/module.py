@@ -220,11 +220,8 @@ class RankerModule(LightningModule):
             return
         if stage == "fit":
             self._check_groups(data)
-            if data.has_teacher_scores:
-                self._check_teacher_scores()
+            self.check_labels(self.loss, data)
             self._check_distances(data)
-            if data.has_soft_labels:
-                self._check_soft_labels()
         if data.corpus is not None and isinstance(self.ranker, DualEncoder):
             cutoffs = {metric.measure: metric.formula.k for metric in self.ranking_metrics}
             data.corpus.check(self.ranker.dim, cutoffs)
@@ -258,13 +255,22 @@ class RankerModule(LightningModule):
                     option="margin",
                 )
 
-    def _check_teacher_scores(self) -> None:
+    def check_labels(self, loss: Loss, data: RankingDataModule) -> None:
+        """Raise an InputError where the loss, or the policy, can't learn from the labels of the
+        data.
+        """
+        if data.has_teacher_scores:
+            self._check_teacher_scores(loss)
+        if data.has_soft_labels:
+            self._check_soft_labels(loss)
+
+    def _check_teacher_scores(self, loss: Loss) -> None:
         """Where labels are the scores of a teacher, refuse a loss that would take them for grades,
         and documents of other queries.
         """
-        if not self.loss.takes_teacher_scores:
+        if not loss.takes_teacher_scores:
             raise InputError(
-                f"{type(self.loss).__name__} takes grades as labels, and they are scores",
+                f"{type(loss).__name__} takes grades as labels, and they are scores",
                 option="loss",
             )
         if type(self.in_batch) is not OwnLists:
@@ -273,10 +279,10 @@ class RankerModule(LightningModule):
                 option="in_batch",
             )
 
-    def _check_soft_labels(self) -> None:
+    def _check_soft_labels(self, loss: Loss) -> None:
         """Refuse a loss, or a policy, that takes any label above 0 for relevant."""
-        if not self.loss.distinguishes_grades:
-            name = type(self.loss).__name__
+        if not loss.distinguishes_grades:
+            name = type(loss).__name__
         elif isinstance(self.in_batch, AllTexts):
             name = type(self.in_batch).__name__
         else:

@@ -37,8 +37,8 @@ class Health(Callback):
 
     * ``health/active``: share of the pairs that still violate their margin, :math:`s_i - s_j <
       m_{ij}` with :math:`y_i > y_j`. The margin is what the loss asks for
-      (:meth:`ltr.losses.Loss.asked_margin`). For a loss that asks for none it is 0, and the pairs
-      in the wrong order are active;
+      (:meth:`ltr.losses.Loss.asked_margin`). Where the loss asks for none, :math:`m_{ij} = 0`:
+      pairs in the wrong order are active;
     * ``health/positive_score``, ``health/negative_score``: mean scores of documents with a label
       above 0, and of the others;
     * ``health/spread``: :math:`\sqrt{\mathrm{mean} \lVert e - \bar e \rVert^2} / \mathrm{mean}
@@ -50,7 +50,7 @@ class Health(Callback):
 
     * collapse: the spread is below ``collapse``, or scores are equal in every list whose labels
       differ. A triplet loss then equals its margin and its gradient is 0, so it can't recover;
-    * a dead loss: it or its gradient is exactly 0 for ``patience`` steps in a row;
+    * a dead loss: it or its gradient is exactly 0 for ``patience`` optimiser steps in a row;
     * NaN or infinity in the loss or the gradient, with the queries of the batch. In ``16-mixed``
       precision only in the loss: there the gradient scaler tries, and skips, steps with an infinite
       gradient.
@@ -62,7 +62,7 @@ class Health(Callback):
     Args:
         every_n_steps: optimiser steps between two checks; the logger writes a check if
             ``trainer.log_every_n_steps`` divides it.
-        patience: steps in a row with a loss or gradient of 0 before the warning.
+        patience: optimiser steps in a row with a loss or gradient of 0 before the warning.
         collapse: embeddings with a smaller spread count as equal. At 0.01 the mean cosine of two
             texts is 0.9999. Pretrained encoders start at 0.03 and more; rounding equal embeddings
             to bfloat16 gives about 0.002.
@@ -95,8 +95,12 @@ class Health(Callback):
         """The state of a run that begins."""
         self._unchecked: list[_UncheckedStep] = []
         self._warned: set[str] = set()  # kinds of trouble
-        self._dead_steps = 0  # in a row, up to the last one that was checked
-        # Of the batch at work: its optimiser step, and the norm if that step is done.
+        # Optimiser steps with a loss or gradient of 0 in a row, up to the last one that was checked.
+        self._dead_steps = 0
+        # Whether a batch since then, whose gradients are still added up, had a loss other than 0.
+        self._has_loss = False
+        # The current batch: the optimiser step it belongs to; and the norm of the gradient, None
+        # while gradients are still added up.
         self._step = 0
         self._gradient_norm: Tensor | None = None
 
@@ -120,7 +124,7 @@ class Health(Callback):
         if gradients:
             self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
         else:
-            self._gradient_norm = torch.zeros(())
+            self._gradient_norm = torch.zeros((), device=pl_module.device)
 
     def on_train_batch_end(
         self,
@@ -144,6 +148,9 @@ class Health(Callback):
             # All ranks reach this line at the same steps, so the reduction does not block.
             has_warned = trainer.strategy.reduce_boolean_decision(bool(self._warned), all=False)
             trainer.should_stop |= has_warned
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._check_steps(trainer)  # those since the last check
 
     # Checking
 
@@ -169,10 +176,14 @@ class Health(Callback):
                     f"step {step.step}: the loss is {loss}, the gradient's norm {norm}; the batch has {queries}. "
                     "The weights are lost: resume from an earlier checkpoint, with a lower learning rate, clipped gradients (trainer.gradient_clip_val) or another precision",
                 )
-            if loss == 0 or norm == 0:
+            self._has_loss |= loss != 0
+            if norm is None:  # the optimiser step is not done
+                continue
+            if norm == 0 or not self._has_loss:
                 self._dead_steps += 1
             else:
                 self._dead_steps = 0
+            self._has_loss = False
             if self._dead_steps == self.patience:
                 self._warn(
                     "dead",
@@ -234,6 +245,7 @@ def active_share(module: RankerModule, last_step: LastStep) -> Tensor:
     margin = module.loss.asked_margin(last_step.margin)
     if margin is None:
         margin = 0.0
+    # pair_sums gives the summed costs [B] of the pairs of each list, and their numbers [B].
     _, n_active_b = pair_sums(scores, labels, mask, hinge, margin, active=True)
     _, n_pairs_b = pair_sums(scores, labels, mask, hinge, margin)
     return n_active_b.sum() / n_pairs_b.sum()
@@ -267,8 +279,8 @@ def _scores_are_equal(scores: Tensor, labels: Tensor, mask: Tensor) -> bool:
     low_b = scores.masked_fill(~mask, torch.inf).amin(dim=1)
     is_equal_b = high_b - low_b <= 1e-6 * torch.maximum(high_b.abs(), low_b.abs())
     has_two_labels_b = two_labels(labels, mask)
-    # There is such a list, and none of them has two scores: as one tensor, so that a device is
-    # waited for once.
+    # There is such a list, and in each of them all scores are equal. One tensor says both, so a
+    # device is waited for once.
     all_are_equal = has_two_labels_b.any() & (is_equal_b | ~has_two_labels_b).all()
     return bool(all_are_equal.item())
 

@@ -14,7 +14,7 @@ from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
 from ltr.losses import Loss
 from ltr.margins import Margin
-from ltr.module import RankerModule
+from ltr.module import RankerModule, data_of
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +61,10 @@ class LossSchedule(Callback):
         changes: in the order of their epochs and steps.
 
     Raises:
-        InputError: if a change does not give exactly one of epoch and step, changes nothing, or is
-            out of order. At the start of a run: if the loss lacks an option or can't be computed
-            with it, or can't use the margin.
+        InputError: if a change does not give exactly one of epoch and step, changes nothing, is out
+            of order, or comes at the moment of another. At the start of a run: if the loss lacks an
+            option or can't be computed with it, can't use the margin, or can't learn from the
+            labels of the data.
 
     Example:
         >>> from ltr.losses import MarginRankingLoss
@@ -75,7 +76,7 @@ class LossSchedule(Callback):
 
     def __init__(self, changes: list[LossChange]) -> None:
         self.changes = changes
-        lowest = {"epoch": 1, "step": 1}  # that the next change may have
+        lowest = {"epoch": 1, "step": 1}  # the smallest moment that the next change may have
         for number, change in enumerate(changes):
             moments: dict[str, int] = {}
             if change.epoch is not None:
@@ -86,17 +87,15 @@ class LossSchedule(Callback):
                 raise _error(
                     number, f"give exactly one of epoch and step, got {_listed(moments) or 'none'}"
                 )
+            name, moment = next(iter(moments.items()))
             if change.loss is None and change.margin is None and not change.options:
                 raise _error(number, "give at least one of loss, margin and options, got none")
-            for name, moment in moments.items():  # of one entry
-                if moment < lowest[name]:
-                    why = "changes must be in order"
-                    if moment < 1:
-                        why = "stage 0 would never be used"
-                    raise _error(
-                        number, f"{name} must be at least {lowest[name]}, got {moment}: {why}"
-                    )
-                lowest[name] = moment
+            if moment < lowest[name]:
+                why = "changes must be in order, each at a moment of its own"
+                if moment < 1:
+                    why = "stage 0 would never be used"
+                raise _error(number, f"{name} must be at least {lowest[name]}, got {moment}: {why}")
+            lowest[name] = moment + 1
 
     def stage(self, epoch: int, step: int) -> int:
         """The number of the last change that is due, counted from 1; 0 before the first."""
@@ -114,6 +113,10 @@ class LossSchedule(Callback):
             raise InputError("this module was trained under another LossSchedule; build a new one")
         loss = pl_module.loss
         margin = pl_module.margin
+        # None unless a fit has a data module: the labels of its data must suit every stage.
+        data = data_of(trainer) if stage == "fit" else None
+        if data is not None:
+            pl_module.check_labels(loss, data)
         losses = [loss]
         margins = [margin]
         for number, change in enumerate(self.changes):
@@ -126,12 +129,15 @@ class LossSchedule(Callback):
                 margin = copy.deepcopy(change.margin)
             try:
                 pl_module.attach_margin(loss, margin)
+                if data is not None:
+                    pl_module.check_labels(loss, data)
             except InputError as error:
                 raise _error(number, error.message) from None
             losses.append(loss)
             margins.append(margin)
         pl_module.loss = _StagedLoss(losses, self.changes)
-        if margin is not None:  # a margin never goes, so no stage has one otherwise
+        # The last stage has a margin if any has: a change can replace it, never remove it.
+        if margin is not None:
             pl_module.margin = _StagedMargin(margins)
 
     def on_train_batch_start(
@@ -161,8 +167,11 @@ class _StagedLoss(Loss):
         # For their parameters, by this name in checkpoints: each loss once, however many stages it
         # has.
         self.stages = nn.ModuleList(dict.fromkeys(by_stage))
-        self.by_stage = tuple(by_stage)  # not a list: nothing is to be registered again
+        self.by_stage = tuple(by_stage)
         self.changes = changes
+        # The data stays the same in all stages, so its labels must suit the loss of each.
+        self.takes_teacher_scores = all(loss.takes_teacher_scores for loss in by_stage)
+        self.tells_grades = all(loss.tells_grades for loss in by_stage)
         self.enter(0)
 
     def enter(self, stage: int) -> None:
@@ -199,8 +208,10 @@ class _StagedMargin(Margin):
         self.enter(0)
 
     def enter(self, stage: int) -> None:
-        """Begin a stage: what the batch must bring is what its policy wants."""
+        """Begin a stage."""
         self.active = stage
+        # The module reads from wants_* of its margin what a batch must bring: here, what the policy
+        # of the stage wants.
         self.want_as(self.current)
 
     @property
@@ -225,6 +236,8 @@ def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
                 f"options.{name} is unknown: the options of {kind.__name__} are {_listed(known_options) or 'none'}",
             )
         setattr(changed, name, new_value)
+    # setattr checks nothing. So we build one loss of these arguments, only so that its constructor
+    # refuses bad values.
     arguments = _options(changed)
     # Arguments that are modules themselves are no options, but the constructor may ask for them.
     parts = dict(changed.named_children())
@@ -232,7 +245,7 @@ def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
         if name in parts:
             arguments[name] = parts[name]
     try:
-        kind(**arguments)  # the constructor checks them
+        kind(**arguments)
         # On a copy: a loss may learn from what it sees.
         value = copy.deepcopy(changed)(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
         if value.ndim or not value.isfinite():

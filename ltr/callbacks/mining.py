@@ -105,7 +105,7 @@ class HardNegativeMining(Callback):
         self.rescore = rescore
         # The model of the option miner: a dual encoder that is not trained, or None.
         self.fixed_searcher = _frozen(miner, "miner", "embeddings")
-        self.judge = _frozen(judge, "judge", "texts")
+        self.judging_ranker = _frozen(judge, "judge", "texts")
         if self.fixed_searcher is not None and not isinstance(self.fixed_searcher, DualEncoder):
             raise _error(
                 f"searches with a dual encoder, and {type(self.fixed_searcher).__name__} is none; name another miner"
@@ -113,31 +113,30 @@ class HardNegativeMining(Callback):
         self.asynchronous = asynchronous
         self._log = RefreshLog()
         self._side_process = SideProcess()
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        """The state of a run that begins. A refresh sets the first two together; an asynchronous
-        one sets the last when it starts, and clears it when its negatives are taken.
-        """
+    def _reset(self) -> None:
+        """The state of a run that begins."""
         # The negatives that are drawn from, as a checkpoint names them and as they are; None before
-        # the first refresh.
+        # the first refresh. A refresh sets both together.
         self._in_force: NegativesInForce | None = None
         self._negatives: MinedNegatives | None = None
         # The step of the refresh that the last checkpoint names: its folder is needed to resume.
         self._saved_step: int | None = None
-        # When the process beside the training was started, while it runs.
+        # When the process beside the training was started; None again once its negatives are taken.
         self._side_process_began: Moment | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        self._forget()  # another run may have been before
+        self._reset()  # another run may have been before
         assert isinstance(pl_module, RankerModule)
         data = data_of(trainer)
         if not isinstance(data, TripletDataModule):
             raise _error(
                 f"needs a TripletDataModule, got {type(data).__name__}; set data to ltr.datamodules.TripletDataModule"
             )
+        # A single source is replaced whole by the first refresh; of several, only 'mined' is.
         if len(data.sources) > 1 and "mined" not in data.sources:
             raise _error(
                 f"needs negatives with the source 'mined', got {', '.join(data.sources)}; name it, with a number"
@@ -168,24 +167,24 @@ class HardNegativeMining(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if state_dict:
-            self._in_force = NegativesInForce(**state_dict)
-            self._saved_step = self._in_force.mined
+            self._in_force = NegativesInForce.of_state_dict(state_dict)
+            self._saved_step = self._in_force.mined_step
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        self._saved_step = None if self._in_force is None else self._in_force.mined
+        self._saved_step = None if self._in_force is None else self._in_force.mined_step
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = data_of(trainer)
         assert isinstance(data, TripletDataModule), "setup has checked it"
         assert isinstance(pl_module, RankerModule), "setup has checked it"
-        for model in (self.fixed_searcher, self.judge):
+        for model in (self.fixed_searcher, self.judging_ranker):
             if model is not None:
                 model.to(pl_module.device)
         if self._in_force is not None:
             folders = self._folders(trainer)
-            self._negatives = folders.of_checkpoint(self._in_force, data.collection)
+            self._negatives = folders.open_for_checkpoint(self._in_force, data.collection)
             data.take_negatives(self._negatives, resumed=True)
         data.has_refreshes = True
         data.before_batch = lambda: self._refresh_if_due(trainer, pl_module, data)
@@ -222,7 +221,9 @@ class HardNegativeMining(Callback):
             if self._in_force is not None and self._is_fresh(miner, trainer):
                 self._in_force = replace(self._in_force, epoch=now.epoch, step=now.step)
                 return
-            if self.asynchronous and not data.awaits_negatives:
+            # A trial run leaves no folder, so it mines here.
+            is_beside = self.asynchronous and not is_trial(trainer)
+            if is_beside and not data.awaits_negatives:
                 by_rank_0(lambda: self._start_side_process(trainer, module))
                 self._side_process_began = now
                 return
@@ -246,7 +247,7 @@ class HardNegativeMining(Callback):
             if name.startswith(("ranker.", "miner.")):
                 weights[name] = value
         config = Path(trainer.default_root_dir, CONFIG)
-        folder = self._folders(trainer).of_step(trainer.global_step)
+        folder = self._folders(trainer).path(trainer.global_step)
         self._side_process.start(config, weights, lightning.__version__, folder)
 
     def _take_from_side_process(
@@ -281,7 +282,9 @@ class HardNegativeMining(Callback):
         data.take_negatives(negatives)
         self._negatives = negatives
         epoch, step = mined_at
-        self._in_force = NegativesInForce(epoch, step, mined=step, key=negatives.manifest["key"])
+        self._in_force = NegativesInForce(
+            epoch, step, mined_step=step, key=negatives.manifest["key"]
+        )
         judged = data.collection.learnable("train")
         self._log.report_refresh(trainer, module, data.collection, judged, negatives)
 
@@ -313,12 +316,9 @@ class HardNegativeMining(Callback):
         """The model of the option ``judge``; and the ranker that is trained, where ``rescore`` asks
         for its scores.
         """
-
-        def scorer(model: Ranker | None) -> Judge | None:
-            return None if model is None else Judge(type(model).__name__, model, collection)
-
         rescoring_ranker = module.ranker if self.rescore else None
-        return scorer(self.judge), scorer(rescoring_ranker)
+        judge = _judge_of(self.judging_ranker, collection)
+        return judge, _judge_of(rescoring_ranker, collection)
 
     def _is_fresh(self, miner: Miner, trainer: Trainer) -> bool:
         """Whether the negatives in force would be found again, as far as ``min_overlap`` asks."""
@@ -345,6 +345,10 @@ def _frozen(model: Ranker | str | None, option: str, needs: Needs) -> Ranker | N
             error.option = error.option or "trainer.callbacks"
             raise
     return None if model is None else model.eval().requires_grad_(False)
+
+
+def _judge_of(model: Ranker | None, collection: Collection) -> Judge | None:
+    return None if model is None else Judge(type(model).__name__, model, collection)
 
 
 def _error(text: str) -> InputError:

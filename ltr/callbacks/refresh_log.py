@@ -16,6 +16,7 @@ from ltr.mining.negatives import MinedNegatives
 from ltr.mining.report import EXAMPLE_COLUMNS, examples, logged_numbers, summary_lines
 from ltr.module import LastStep, RankerModule
 
+# By the name of the callback that users configure, so they find all its lines under one name.
 log = logging.getLogger("ltr.callbacks.mining")
 
 
@@ -29,9 +30,9 @@ class RefreshLog:
     """
 
     def __init__(self) -> None:
-        # Between a refresh and the next step: that step is to be reported, beside the share of
-        # active pairs in the last one before, if there was one.
+        # True between a refresh and the end of the next step.
         self._awaits_step = False
+        # The share of active pairs in the last step before the refresh; None before any step.
         self._active_before: float | None = None
 
     def report_refresh(

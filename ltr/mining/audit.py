@@ -22,7 +22,7 @@ class Suspects(NamedTuple):
     Attributes:
         query_rows: ``[S]`` int64.
         doc_rows: ``[S]`` int64.
-        places: ``[S]`` int64, columns in the folder of the negatives; 0 has the hardest.
+        columns: ``[S]`` int64, those in the folder of the negatives; 0 has the hardest.
         scores: ``[S]`` float32, the judge's.
         relevant_rows: ``[S]`` int64, the relevant document with the lowest score of the query.
         relevant_scores: ``[S]`` float32, its score.
@@ -30,7 +30,7 @@ class Suspects(NamedTuple):
 
     query_rows: np.ndarray
     doc_rows: np.ndarray
-    places: np.ndarray
+    columns: np.ndarray
     scores: np.ndarray
     relevant_rows: np.ndarray
     relevant_scores: np.ndarray
@@ -58,12 +58,12 @@ class Suspects(NamedTuple):
         return np.full(len(self.scores), label, dtype=np.float32)
 
 
-# A row of a table of suspects: one number for each array of Suspects.
+# A record of a table of suspects: one number for each array of Suspects.
 SUSPECT = np.dtype(
     [
         ("query_row", np.int64),
         ("doc_row", np.int64),
-        ("place", np.int64),
+        ("column", np.int64),
         ("score", np.float32),
         ("relevant_row", np.int64),
         ("relevant_score", np.float32),
@@ -72,15 +72,15 @@ SUSPECT = np.dtype(
 
 
 def find_suspects(
-    negatives: MinedNegatives, judged: QueryLists, judge: Judge, margin: float = 0.0
+    negatives: MinedNegatives, judgements: QueryLists, judge: Judge, margin: float = 0.0
 ) -> tuple[Suspects, dict[str, int]]:
     """The negatives that a judge scores above a relevant document of their query minus a margin.
 
-    Documents that are judged, with whatever grade, are known: they are not suspected.
+    Documents with a judgement, of whatever grade, are known: they are not suspected.
 
     Args:
         negatives: of a whole collection.
-        judged: the queries to audit, with their relevant documents.
+        judgements: of people: the queries to audit, with their relevant documents.
         judge: scores them.
         margin: in units of the judge's score; below 0 it takes fewer.
 
@@ -88,32 +88,32 @@ def find_suspects(
         The suspects; and how many queries and negatives were audited, and how many of each are
         suspected.
     """
-    lists, columns = _lists_to_judge(negatives, judged)
+    lists, columns = _lists_to_judge(negatives, judgements)
     all_scores: list[np.ndarray] = []
     blocks = range(0, len(lists), QUERIES_AT_ONCE)
     for start in track(blocks, "audit", f"times {QUERIES_AT_ONCE} queries"):
         all_scores += judge.score_lists(lists[start : start + QUERIES_AT_ONCE])
 
-    rows = []
-    for judged_list, places, scores in zip(lists, columns, all_scores, strict=True):
-        n_relevant = int(judged_list.labels.sum())
+    records = []
+    for scored_list, list_columns, scores in zip(lists, columns, all_scores, strict=True):
+        n_relevant = int(scored_list.labels.sum())
         weakest = int(scores[:n_relevant].argmin())
         bound = scores[weakest] - margin
         for negative in np.flatnonzero(scores[n_relevant:] > bound).tolist():
-            row = (
-                judged_list.query_row,
-                judged_list.doc_rows[n_relevant + negative],
-                places[negative],
+            record = (
+                scored_list.query_row,
+                scored_list.doc_rows[n_relevant + negative],
+                list_columns[negative],
                 scores[n_relevant + negative],
-                judged_list.doc_rows[weakest],
+                scored_list.doc_rows[weakest],
                 scores[weakest],
             )
-            rows.append(row)
-    suspects = _sorted_suspects(np.array(rows, dtype=SUSPECT))
+            records.append(record)
+    suspects = _sorted_suspects(np.array(records, dtype=SUSPECT))
     counts = {
         "queries": len(lists),
         "negatives": sum(map(len, columns)),
-        "suspects": len(rows),
+        "suspects": len(records),
         "suspect_queries": len(np.unique(suspects.query_rows)),
     }
     return suspects, counts
@@ -128,7 +128,7 @@ def _sorted_suspects(table: np.ndarray) -> Suspects:
     return Suspects(
         query_rows=table["query_row"].copy(),
         doc_rows=table["doc_row"].copy(),
-        places=table["place"].copy(),
+        columns=table["column"].copy(),
         scores=table["score"].copy(),
         relevant_rows=table["relevant_row"].copy(),
         relevant_scores=table["relevant_score"].copy(),
@@ -136,7 +136,7 @@ def _sorted_suspects(table: np.ndarray) -> Suspects:
 
 
 def _lists_to_judge(
-    negatives: MinedNegatives, judged: QueryLists
+    negatives: MinedNegatives, judgements: QueryLists
 ) -> tuple[list[LabelledList], list[np.ndarray]]:
     """For each query that has both, its relevant documents (label 1) and then its negatives (0).
 
@@ -145,8 +145,8 @@ def _lists_to_judge(
     """
     lists = []
     columns = []
-    for query_row in judged.query_rows.tolist():
-        judged_rows, grades = judged.of(query_row)
+    for query_row in judgements.query_rows.tolist():
+        judged_rows, grades = judgements.of(query_row)
         negative_rows = negatives.doc_rows[query_row]
         is_unjudged = (negative_rows >= 0) & ~np.isin(negative_rows, judged_rows)
         columns_of_query = np.flatnonzero(is_unjudged)

@@ -34,15 +34,16 @@ def _pairs_of_folder(negatives: MinedNegatives, suffix: str) -> pd.DataFrame:
     """The pairs of one folder, with columns that end on ``_<suffix>``."""
     lists = negatives.lists()
     counts = np.diff(lists.offsets)
-    first_places = np.repeat(lists.offsets[:-1], counts)  # of the query of each document
-    rank = np.arange(len(lists.doc_rows)) - first_places + 1
+    list_starts = np.repeat(lists.offsets[:-1], counts)  # where the list of each document begins
+    rank = np.arange(len(lists.doc_rows)) - list_starts + 1
     if negatives.has_distances:
         distance = lists.values
     else:
         distance = np.full(len(rank), np.nan, np.float32)
-    # Negatives from elsewhere have no such means.
+    # Negatives from elsewhere have no such means. A mean of 0 measures nothing: no relevant document
+    # was compared, or each is its query's own text.
     mean_distances = negatives.manifest.get("mean_distance", {})
-    relevant_distance = mean_distances.get("relevant", np.nan)
+    relevant_distance = mean_distances.get("relevant") or np.nan
     return pd.DataFrame(
         {
             "query": np.repeat(lists.query_rows, counts),

@@ -38,12 +38,15 @@ def diff_lines(pairs: pd.DataFrame, collection: Collection) -> Iterator[str]:
     n_both = ranks.notna().all(axis=1).sum()
     by_query = overlap(pairs)
     yield f"{n_first:,} and {n_second:,} negatives, {n_both:,} in both; {len(by_query):,} queries in both"
+    if by_query.empty:
+        return
     for depth in DEPTHS:
         mean = overlap(pairs, depth).mean()
         name = "all" if depth == np.inf else f"first {depth}"
         yield f"  {name:8} {mean['share']:7.1%} of the first folder's are in the second; Jaccard {mean['jaccard']:.3f}"
-    moved = (pairs["rank_1"] - pairs["rank_2"]).abs().mean()
-    yield f"  a negative of both moves by {moved:.1f} places on average"
+    if n_both:
+        moved = (pairs["rank_1"] - pairs["rank_2"]).abs().mean()
+        yield f"  a negative of both moves by {moved:.1f} places on average"
     yield "changed most:"
     for query, jaccard in by_query["jaccard"].nsmallest(SHOWN).items():
         yield f"  {jaccard:.3f} {_id_and_text(collection.queries, query)}"

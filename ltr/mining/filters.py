@@ -128,7 +128,8 @@ def apply_filters(candidates: Candidates, recipe: Recipe) -> tuple[np.ndarray, d
         left_out[name] = int((remaining & is_unwanted).sum())
         remaining[is_unwanted] = False
 
-    # The order matters: skip_top counts what is not relevant, and a candidate is left out once.
+    # The order matters: skip_top counts what is not relevant, and a candidate that several filters
+    # refuse counts for the first of them.
     leave_out("relevant", candidates.relevant)
     if recipe.skip_top:
         # Candidates stand best first, so this is the rank of each among those that remain.

@@ -10,7 +10,7 @@ from ltr.data.files import read_array
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 from ltr.mining.negatives import MinedNegatives
-from ltr.mining.same_texts import SameTexts
+from ltr.mining.same_texts import NeverNegative
 
 RUN_ENDINGS = (".trec", ".trec.gz", ".run", ".run.gz")
 
@@ -50,8 +50,8 @@ def negatives_of_file(
     if (lists.values < 0).any():
         raise InputError(f"{source}: distances must be at least 0, got {lists.values.min()}")
     query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))
-    same_texts = SameTexts(collection, collection.qrels.values())
-    is_relevant = same_texts(query_rows, lists.doc_rows)
+    never_negative = NeverNegative(collection, collection.qrels.values())
+    is_relevant = never_negative(query_rows, lists.doc_rows)
     if is_relevant.all():
         raise InputError(
             f"{source}: there must be a negative, got {len(is_relevant)} documents, all of them judged relevant"
@@ -82,10 +82,11 @@ def _without_distances(lists: QueryLists) -> QueryLists:
 def _from_arrays(source: Path, distances: Path | None, collection: Collection) -> QueryLists:
     array = read_array(source)
     if distances is None:
-        values = np.zeros(array.shape, np.float32)
+        values = np.full(array.shape, np.nan, np.float32)
+        negatives = MinedNegatives(array, values, {"distance": None})
     else:
-        values = read_array(distances)
-    lists = MinedNegatives(array, values, {}).checked(str(source), collection).lists()
+        negatives = MinedNegatives(array, read_array(distances), {})
+    lists = negatives.checked(str(source), collection).lists()
     query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))
     # Each pair of a query and a document gets a number of its own.
     n_docs = len(collection.corpus)
@@ -95,7 +96,7 @@ def _from_arrays(source: Path, distances: Path | None, collection: Collection) -
         raise InputError(
             f"{source}: a query must have a document once, got document {doc_row} again in row {query_row}"
         )
-    return _without_distances(lists) if distances is None else lists
+    return lists
 
 
 def _from_table(source: Path, collection: Collection) -> QueryLists:

@@ -16,7 +16,9 @@ from ltr.models.ranker import Ranker
 from ltr.processes import by_every_rank, rank, sum_over_ranks, world_size
 from ltr.search.scores import pair_scores
 
-PAIR_TOKENS = 256  # that a judge of no run reads, as a PairWiseBertRanker does in training
+# Tokens of a pair, where the judge is a pretrained model and not a run of ours: as many as a
+# PairWiseBertRanker reads in training.
+PAIR_TOKENS = 256
 
 
 @dataclass
@@ -33,12 +35,12 @@ class Judge:
     ranker: Ranker
     collection: Collection
 
-    def scores(self, judged: QueryLists, doc_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def scores(self, judgements: QueryLists, doc_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scores of documents, and of the relevant document of each query that scores lowest.
 
         Args:
-            judged: Q queries with their relevant documents.
-            doc_rows: ``[Q, n]`` int64, −1 for none.
+            judgements: of people: Q queries with their relevant documents.
+            doc_rows: ``[Q, n]`` int64, the documents to score; −1 for none.
 
         Returns:
             ``[Q, n]`` and ``[Q]`` float32, the same on every process: each scores its share of the
@@ -47,8 +49,8 @@ class Judge:
         places = range(rank(), len(doc_rows), world_size())  # the queries of this process
         lists = []
         for place in places:
-            query_row = int(judged.query_rows[place])
-            judged_rows, grades = judged.of(query_row)
+            query_row = int(judgements.query_rows[place])
+            judged_rows, grades = judgements.of(query_row)
             negatives = doc_rows[place][doc_rows[place] >= 0]
             rows = np.concatenate([judged_rows[grades > 0], negatives])  # relevant ones first
             lists.append(LabelledList(query_row, rows, np.zeros(len(rows), dtype=np.float32)))
@@ -107,8 +109,9 @@ def open_judge(name: str, max_length: int | None = None) -> Ranker:
     """
     named = open_ranker(name, "--judge", "texts", max_length=max_length)
     ranker = named.ranker
-    has_no_length_of_its_own = named.file is None and max_length is None
-    if has_no_length_of_its_own and isinstance(ranker, PairWiseBertRanker):
+    is_from_run = named.file is not None
+    has_length = is_from_run or max_length is not None
+    if not has_length and isinstance(ranker, PairWiseBertRanker):
         shorter = min(ranker.reads.max_length, PAIR_TOKENS)
         ranker.reads = JoinedPairs(ranker.tokenizer, shorter)
     return ranker.eval().requires_grad_(False).to("cuda" if torch.cuda.is_available() else "cpu")

@@ -26,7 +26,7 @@ from ltr.errors import InputError
 from ltr.mining.filters import Candidates, Recipe, apply_filters, sample_negatives
 from ltr.mining.judge import Judge
 from ltr.mining.negatives import MinedNegatives
-from ltr.mining.same_texts import SameTexts, TextKeys
+from ltr.mining.same_texts import NeverNegative, TextKeys
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.ranker import digest_of_weights
 from ltr.processes import barrier, rank, shared_folder
@@ -58,7 +58,7 @@ class Miner:
         recipe: how negatives are chosen.
         min_negatives: a query with fewer negatives gets random documents up to this number.
         judge: a second model, which leaves out likely false negatives.
-        rescorer: scores what the filters leave of all that was found, and negatives are sampled by
+        rescorer: a scorer, which leaves nothing out: it scores what the filters leave of all that was found, and negatives are sampled by
             its scores.
         seed: of all random numbers: the seed of the run, and then for a refresh its step.
     """
@@ -76,6 +76,7 @@ class Miner:
     def key(self) -> str:
         """A digest of all that decides what is found: model, texts, judgements, recipe, seed."""
         searcher = self.searcher
+        reads = searcher.reads
         digests_of_scorers = []
         for scorer in (self.judge, self.rescorer):
             digest = None if scorer is None else digest_of_weights(scorer.ranker)
@@ -83,12 +84,12 @@ class Miner:
         towers = []
         for tower in (searcher.query_tower, searcher.doc_tower):
             towers.append((tower.encoder.pooling, str(tower.head)))
-        # Without the arguments' names, so that the keys of older folders survive a renaming.
+        # A list, not a dict by field names: a renamed field would change the keys of existing folders.
         parts = [
             digest_of_weights(searcher),
             searcher.similarity.name,
             towers,
-            [(form.max_length, form.prompt) for form in searcher.reads],
+            [(form.max_length, form.prompt) for form in (reads.queries, reads.docs)],
             digests_of_scorers,
             asdict(self.recipe),
             self.min_negatives,
@@ -138,14 +139,14 @@ class Miner:
                 recall = shards.recall(embedded_queries[shuffled[:RECALL_QUERIES]], depth)
             with self._timed("filter"):
                 lowest_scores, relevant_distances = self._compare_relevant(shards, embedded_queries)
-                same_texts = SameTexts(
+                never_negative = NeverNegative(
                     self.collection, [self.judged], keys_as_read(docs, reads.docs)
                 )
-                is_relevant = self._are_relevant(same_texts, doc_rows)
-                candidates = Candidates(doc_rows, scores, is_relevant, lowest_scores)
+                is_excluded = self._are_excluded(never_negative, doc_rows)
+                candidates = Candidates(doc_rows, scores, is_excluded, lowest_scores)
                 with precision():
-                    negatives, counts = self._choose(candidates, same_texts)
-                # A miner that fills nothing up may find nothing.
+                    negatives, counts = self._choose(candidates, never_negative)
+                # min_negatives=0 allows an empty result; otherwise it is an error.
                 if self.min_negatives and not (negatives >= 0).any():
                     raise InputError(
                         f"{self.collection.source}: no query has a document to rank below its relevant ones; nothing can be mined"
@@ -190,10 +191,12 @@ class Miner:
         _, places_in_pool = index.search(embedded_queries, len(pool))
         rankings = pool[places_in_pool]
         shares = []
-        for query_row, row, ranking in zip(query_rows, doc_rows, rankings, strict=True):
+        for query_row, negatives_of_query, ranking in zip(
+            query_rows, doc_rows, rankings, strict=True
+        ):
             judged_rows, grades = self.judged.of(int(query_row))
             is_relevant = np.isin(ranking, judged_rows[grades > 0])
-            known_negatives = row[row >= 0]
+            known_negatives = negatives_of_query[negatives_of_query >= 0]
             best = ranking[~is_relevant][: len(known_negatives)]
             shares.append(np.isin(known_negatives, best).mean())
         return float(np.mean(shares))
@@ -216,7 +219,7 @@ class Miner:
         return lowest_scores, distances
 
     def _choose(
-        self, candidates: Candidates, same_texts: SameTexts
+        self, candidates: Candidates, never_negative: NeverNegative
     ) -> tuple[np.ndarray, dict[str, int]]:
         """Choose negatives.
 
@@ -231,11 +234,13 @@ class Miner:
             candidates, remaining = self._rescore(candidates, remaining, self.rescorer)
         rng = np.random.default_rng([*self.seed, SAMPLING])
         negatives, _ = sample_negatives(candidates, remaining, self.recipe, rng)
+        suspects = np.full_like(negatives, -1)
         if self.judge is not None:
             scores, lowest_scores = self.judge.scores(self.judged, negatives)
             bounds = lowest_scores[:, None] - self.recipe.judge_margin
             is_suspected = (scores > bounds) & (negatives >= 0)
             counts["judge"] = int(is_suspected.sum())
+            suspects = np.where(is_suspected, negatives, -1)
             negatives = np.where(is_suspected, -1, negatives)
             order = np.argsort(negatives < 0, axis=1, kind="stable")  # −1 behind all others
             negatives = np.take_along_axis(negatives, order, axis=1)
@@ -245,14 +250,14 @@ class Miner:
             negatives = np.pad(negatives, ((0, 0), (0, n_missing)), constant_values=-1)
         n_negatives = (negatives >= 0).sum(axis=1)
         counts["short"] = int((n_negatives < self.min_negatives).sum())
-        counts["random"] = self._fill_up(negatives, same_texts)
+        counts["random"] = self._fill_up(negatives, suspects, never_negative)
         return negatives, counts
 
     def _rescore(
         self, candidates: Candidates, remaining: np.ndarray, rescorer: Judge
     ) -> tuple[Candidates, np.ndarray]:
-        """The candidates that remain, with the scores of another ranker, best first by these; and
-        in this order which those are.
+        """All candidates sorted by the rescorer's scores, those that are left out last; and
+        ``remaining`` in the same order.
         """
         doc_rows = np.where(remaining, candidates.doc_rows, -1)
         scores, _ = rescorer.scores(self.judged, doc_rows)
@@ -264,8 +269,15 @@ class Miner:
         )
         return rescored, np.take_along_axis(remaining, order, axis=1)
 
-    def _fill_up(self, negatives: np.ndarray, same_texts: SameTexts) -> int:
+    def _fill_up(
+        self, negatives: np.ndarray, suspects: np.ndarray, never_negative: NeverNegative
+    ) -> int:
         """Give queries with fewer than ``min_negatives`` random documents, in place.
+
+        Args:
+            negatives: ``[Q, n]``.
+            suspects: ``[Q, n]``, what the judge has left out; −1 for none.
+            never_negative: tells what may not be a negative.
 
         Returns:
             How many documents they got.
@@ -276,12 +288,12 @@ class Miner:
         drawn_rows = np.random.default_rng([*self.seed, FILLING]).integers(
             len(self.collection.corpus), size=(len(places), 4 * self.min_negatives)
         )
-        may_be_negative = ~self._are_relevant(same_texts, drawn_rows, places)
+        may_be_negative = ~self._are_excluded(never_negative, drawn_rows, places)
         n_filled = 0
         for place, doc_rows, is_allowed in zip(
             places.tolist(), drawn_rows, may_be_negative, strict=True
         ):
-            is_new = ~np.isin(doc_rows, negatives[place])
+            is_new = ~np.isin(doc_rows, [*negatives[place], *suspects[place]])
             distinct = list(dict.fromkeys(doc_rows[is_allowed & is_new].tolist()))
             begin = n_negatives[place]
             fillers = distinct[: self.min_negatives - begin]
@@ -289,22 +301,22 @@ class Miner:
             n_filled += len(fillers)
         return n_filled
 
-    def _are_relevant(
-        self, same_texts: SameTexts, doc_rows: np.ndarray, places: np.ndarray | None = None
+    def _are_excluded(
+        self, never_negative: NeverNegative, doc_rows: np.ndarray, places: np.ndarray | None = None
     ) -> np.ndarray:
-        """Whether documents have the text of a relevant one of their query; False for −1.
+        """Whether documents may never be negatives of their query; False for −1.
 
         Args:
-            same_texts: knows the texts.
+            never_negative: knows the texts.
             doc_rows: ``[Q, D]``.
             places: ``[Q]``, which of the judged queries these are; None: all of them.
         """
         query_rows = self.judged.query_rows if places is None else self.judged.query_rows[places]
         query_rows = np.broadcast_to(query_rows[:, None], doc_rows.shape)
         is_document = doc_rows >= 0
-        are_relevant = np.zeros(doc_rows.shape, dtype=bool)
-        are_relevant[is_document] = same_texts(query_rows[is_document], doc_rows[is_document])
-        return are_relevant
+        are_excluded = np.zeros(doc_rows.shape, dtype=bool)
+        are_excluded[is_document] = never_negative(query_rows[is_document], doc_rows[is_document])
+        return are_excluded
 
     def _stores(self) -> tuple[TokenStore, TokenStore]:
         """The tokens of all queries and of all documents, as the searcher reads them."""
@@ -340,16 +352,17 @@ class Miner:
 
 
 def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
-    """Number documents by what the searcher reads of them, for :class:`SameTexts`.
+    """Number documents by what the searcher reads of them, for :class:`NeverNegative`.
 
-    Texts that are cut to the same tokens are equal to it. Keys are hashes of 64 bits: they are
+    Two documents whose tokens agree up to the searcher's ``max_length`` count as the same text. Keys are hashes of 64 bits: they are
     hardly ever equal where the tokens are not.
     """
 
     def text_keys(doc_rows: np.ndarray) -> np.ndarray:
         keys = np.empty(len(doc_rows), dtype=np.int64)
         for span in spans(len(doc_rows), TEXTS_AT_ONCE):
-            keys[span] = form.texts(store, doc_rows[span]).text_keys().numpy()
+            texts = form.texts(store, doc_rows[span])
+            keys[span] = texts.text_keys().numpy()  # a hash of each text
         return keys
 
     return text_keys

@@ -13,10 +13,11 @@ from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 
 NEGATIVES = Artefact(
-    "negatives",
-    ("ids", "distances"),
-    "'candidates', 'bm25', 'random' or a folder with ids.npy, distances.npy and manifest.json",
-    "mine again",
+    kind="negatives",
+    arrays=("ids", "distances"),
+    # In errors about the option negatives, which also takes the names of other sources.
+    must_be="'candidates', 'bm25', 'random' or a folder with ids.npy, distances.npy and manifest.json",
+    again="mine again",
 )
 
 

@@ -15,10 +15,10 @@ from ltr.mining.negatives import MinedNegatives
 
 Policy = Literal["drop", "relabel", "soft"]
 OVERLAY = Artefact(
-    "overlay",
-    ("query_rows", "doc_rows", "scores", "labels"),
-    "the folder that an audit of negatives has written",
-    "audit the negatives again",
+    kind="overlay",
+    arrays=("query_rows", "doc_rows", "scores", "labels"),
+    must_be="the folder that an audit of negatives has written",
+    again="audit the negatives again",
 )
 
 
@@ -85,7 +85,9 @@ def save_overlay(
     Args:
         base: the folder of the negatives, which stays as it is.
         collection: that they were mined from.
-        manifest: what was asked and found; its ``policy`` is in the name of the new folder.
+        manifest: what was asked and found. It must have ``policy``, which is in the name of the new
+            folder, and ``content``, the digest of the negatives' lists, which :meth:`Overlay.open`
+            checks.
 
     Returns:
         The new folder, ``NAME.<policy>-<number>`` beside the base: the first such that is not
@@ -96,6 +98,7 @@ def save_overlay(
     while base.with_name(f"{name}-{number}").exists():
         number += 1
     folder = base.with_name(f"{name}-{number}")
-    # Not once: should another audit have taken this name meanwhile, it is an error.
+    # once=False: a folder that another audit has written meanwhile under this name is an error, not
+    # taken for ours.
     OVERLAY.write(folder, collection, arrays, {"base": base.name, **manifest}, once=False)
     return folder

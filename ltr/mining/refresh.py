@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,19 +29,24 @@ class NegativesInForce:
     Attributes:
         epoch, step: when a refresh was last due. Where a sample shows that the negatives are still
             fresh, these two move on, and the others stay.
-        mined: the step of the refresh that made the negatives, which is in the name of their
-            folder.
+        mined_step: the step of the refresh that made the negatives, which is in the name of their
+            folder. A checkpoint calls it ``mined``.
         key: of their folder's manifest.
     """
 
     epoch: int
     step: int
-    mined: int
+    mined_step: int
     key: str
 
     def state_dict(self) -> dict[str, Any]:
         """As a checkpoint keeps it."""
-        return asdict(self)
+        return {"epoch": self.epoch, "step": self.step, "mined": self.mined_step, "key": self.key}
+
+    @classmethod
+    def of_state_dict(cls, state: dict[str, Any]) -> "NegativesInForce":
+        """From what a checkpoint has kept."""
+        return cls(state["epoch"], state["step"], state["mined"], state["key"])
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,8 @@ class Schedule:
         """Whether a refresh has become due since the last one that was."""
         last_epoch = 0 if in_force is None else in_force.epoch
         last_step = 0 if in_force is None else in_force.step
-        # How many refreshes a run of this length has had; one that was missed is not made up for.
+        # Due when a multiple of `steps` (or `epochs`) was reached since the last refresh was due;
+        # several such multiples make one refresh.
         if self.steps is not None:
             return step // self.steps > last_step // self.steps
         return self.epochs is not None and epoch // self.epochs > last_epoch // self.epochs
@@ -74,21 +80,23 @@ class RefreshFolders:
         self.root = root
         self.keep = keep
 
-    def of_step(self, step: int) -> Path:
+    def path(self, step: int) -> Path:
         """The folder of a refresh."""
         return self.root / f"step={step}"
 
     def open(self, step: int, collection: Collection) -> MinedNegatives:
         """The negatives of a refresh, on every process."""
-        return by_every_rank(lambda: MinedNegatives.open(self.of_step(step), collection))
+        return by_every_rank(lambda: MinedNegatives.open(self.path(step), collection))
 
-    def of_checkpoint(self, in_force: NegativesInForce, collection: Collection) -> MinedNegatives:
+    def open_for_checkpoint(
+        self, in_force: NegativesInForce, collection: Collection
+    ) -> MinedNegatives:
         """The negatives that a checkpoint was trained on, on every process.
 
         Raises:
             InputError: if they are not there any more.
         """
-        folder = self.of_step(in_force.mined)
+        folder = self.path(in_force.mined_step)
 
         def open_if_same() -> MinedNegatives:
             if key_of(folder) != in_force.key:
@@ -111,8 +119,8 @@ class RefreshFolders:
         """The negatives of this moment, on every process.
 
         They are mined. A resumed run opens them instead, where it finds those that it had mined at
-        this step before it was killed. The very first are mined in any case: nothing yet binds the
-        folder to this run.
+        this step before it was killed. The very first are mined in any case: a run that begins does
+        not rely on what an earlier one has left in its folder.
 
         Args:
             miner: finds them.
@@ -121,7 +129,7 @@ class RefreshFolders:
             precision: see :meth:`ltr.mining.miner.Miner.mine`.
             write: whether they are kept as a folder.
         """
-        folder = self.of_step(moment.step)
+        folder = self.path(moment.step)
         if previous is not None and by_rank_0(lambda: key_of(folder) == miner.key):
             return self.open(moment.step, miner.collection)
         negatives = miner.mine(self.root.parent, precision)
@@ -154,7 +162,7 @@ class RefreshFolders:
         n_older_kept = self.keep - 1  # the newest refresh is one of those that stay
         for older_step in older_steps[n_older_kept:]:
             if older_step != needed:
-                shutil.rmtree(self.of_step(older_step))
+                shutil.rmtree(self.path(older_step))
 
 
 def _replace(folder: Path, negatives: MinedNegatives, collection: Collection) -> None:

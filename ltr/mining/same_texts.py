@@ -1,4 +1,6 @@
-"""Whether a document has the text of a relevant one: the same text may stand in a corpus twice."""
+"""What may never be a negative of a query, as it has the text of a relevant document: the same text
+may stand in a corpus twice.
+"""
 
 from collections.abc import Callable, Iterable
 
@@ -11,7 +13,7 @@ from ltr.data.query_lists import QueryLists
 TextKeys = Callable[[np.ndarray], np.ndarray]
 
 
-class SameTexts:
+class NeverNegative:
     """Tells which documents must not become negatives of a query.
 
     They are those with the text of a document that is judged relevant for the query, under
@@ -32,8 +34,8 @@ class SameTexts:
     ) -> None:
         self._text_keys = keys_of_letters(collection) if text_keys is None else text_keys
         self._queries_are_documents = collection.queries.key == collection.corpus.key
-        query_rows = []
-        doc_rows = []
+        query_rows = [np.empty(0, np.int64)]  # so that there may be no judgements
+        doc_rows = [np.empty(0, np.int64)]
         for judged in judgements:
             relevant = judged.values > 0
             query_rows.append(np.repeat(judged.query_rows, np.diff(judged.offsets))[relevant])

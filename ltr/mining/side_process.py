@@ -95,6 +95,10 @@ class SideProcess:
     def is_done(self) -> bool:
         """Whether the negatives are there; an InputError if the process has failed."""
         assert self._process is not None and self.folder is not None, "it was started"
+        # The folder is whole or absent: where it is there, nothing is left for the process to do,
+        # and how it ends does not matter.
+        if self.folder.exists():
+            return True
         code = self._process.poll()  # None while the process runs
         if code:
             log = _run_folder_beside(self.folder) / "mine.log"
@@ -102,8 +106,7 @@ class SideProcess:
             raise InputError(
                 f"HardNegativeMining: the process beside the training ended with code {code}: {lines[-1]} ({log})"
             )
-        # The folder is whole or absent: where it is there, nothing is left for the process to do.
-        return code == 0 or self.folder.exists()
+        return code == 0
 
     def end(self) -> None:
         """End the process, if it runs, and forget it."""

@@ -26,7 +26,7 @@ MOST_WITHOUT_KMEANS = 65536
 # second.
 ADVISED_PER_CENTROID = 39
 MOST_PER_CENTROID = 256
-HNSW_CANDIDATES = 64  # that a search of a graph keeps in view, where no probes are given
+DEFAULT_HNSW_CANDIDATES = 64  # faiss's efSearch, where build() gets no probes
 
 
 class FaissIndex:
@@ -63,7 +63,8 @@ class FaissIndex:
         parameters = faiss.ParameterSpace()
         try:
             if not index.is_trained:
-                sampled_rows = _rows_to_train_on(index, factory, len(docs), seed)
+                n_centroids = _prepare_training(index)
+                sampled_rows = _rows_to_train_on(n_centroids, factory, len(docs), seed)
                 index.train(prepare(docs[sampled_rows]))
             for span in spans(len(docs), DOCS_AT_ONCE):
                 index.add(prepare(docs[span]))
@@ -71,7 +72,8 @@ class FaissIndex:
                 default_probes = round(ivf.nlist**0.5)
                 parameters.set_index_parameter(index, "nprobe", probes or default_probes)
             elif "HNSW" in factory:
-                parameters.set_index_parameter(index, "efSearch", probes or HNSW_CANDIDATES)
+                candidates = probes or DEFAULT_HNSW_CANDIDATES
+                parameters.set_index_parameter(index, "efSearch", candidates)
         except RuntimeError as error:
             raise _cannot_build(factory, docs.shape, error) from None
         return cls(index, factory)
@@ -125,23 +127,31 @@ def _cannot_build(factory: str, shape: tuple[int, ...], error: RuntimeError) -> 
     )
 
 
-def _rows_to_train_on(index: Any, factory: str, count: int, seed: int) -> np.ndarray:
-    """Rows of the documents to train on: as many as the largest k-means of the index uses."""
+def _prepare_training(index: Any) -> int:
+    """Set what training needs on the parts of an index: no k-means prints a warning of its own to
+    the screen, and none does slow work of no use here.
+
+    Returns:
+        The number of centroids of the largest k-means; 0 where there is none.
+    """
     parts = _parts_with_kmeans(index)
+    for part, _ in parts:
+        part.cp.min_points_per_centroid = 1
+    return max((n_centroids for _, n_centroids in parts), default=0)
+
+
+def _rows_to_train_on(n_centroids: int, factory: str, count: int, seed: int) -> np.ndarray:
+    """Rows of the documents to train on: as many as the largest k-means of the index uses."""
     n_wanted = MOST_WITHOUT_KMEANS  # for scalar quantizers and rotations
-    if parts:
-        most_centroids = max(n_centroids for _, n_centroids in parts)
-        n_wanted = MOST_PER_CENTROID * most_centroids
-        n_advised = ADVISED_PER_CENTROID * most_centroids
-        for part, _ in parts:
-            # Otherwise every k-means prints a warning of its own to the screen.
-            part.cp.min_points_per_centroid = 1
+    if n_centroids:
+        n_wanted = MOST_PER_CENTROID * n_centroids
+        n_advised = ADVISED_PER_CENTROID * n_centroids
         if count < n_advised:
             log.warning(
                 "%s: %d documents are few to learn %d centroids from; faiss advises %d",
                 factory,
                 count,
-                most_centroids,
+                n_centroids,
                 n_advised,
             )
     rng = np.random.default_rng(seed)
@@ -149,8 +159,10 @@ def _rows_to_train_on(index: Any, factory: str, count: int, seed: int) -> np.nda
 
 
 def _parts_with_kmeans(index: Any) -> list[tuple[Any, int]]:
-    """The parts of an index that run k-means, each with its number of centroids. Turns off another
-    training of theirs, which is slow and of no use here.
+    """The parts of an index that run k-means, each with its number of centroids.
+
+    Also turns off the polysemous training of product quantizers: it is slow, and no search here
+    uses it.
     """
     parts = []
     index = faiss.downcast_index(index)
@@ -159,8 +171,8 @@ def _parts_with_kmeans(index: Any) -> list[tuple[Any, int]]:
         for number in range(chain.size()):
             rotation = faiss.downcast_VectorTransform(chain.at(number))
             if isinstance(rotation, faiss.OPQMatrix):
-                # faiss would make an equal quantizer in the middle of its training, where its
-                # k-means can't be set.
+                # OPQ trains with a product quantizer that faiss creates only inside train(). We
+                # give it the same one now, so that its k-means can be set beforehand.
                 codes = faiss.ProductQuantizer(rotation.d_out, rotation.M, 8)
                 rotation.pq = codes
                 parts.append((codes, codes.ksub))
@@ -170,7 +182,7 @@ def _parts_with_kmeans(index: Any) -> list[tuple[Any, int]]:
     if hasattr(index, "nlist"):
         parts.append((index, index.nlist))
     if hasattr(index, "pq"):
-        # Takes seconds per code, for a kind of search that is not used here.
+        # It would take seconds per code.
         index.do_polysemous_training = False
         parts.append((index.pq, index.pq.ksub))
     return parts

@@ -7,7 +7,8 @@ import numpy as np
 from ltr.errors import InputError
 from ltr.spans import spans
 
-# Embeddings as a search compares them, see :meth:`ltr.similarity.Similarity.prepare`.
+# A function from embeddings [D, H] to what a search compares, see
+# :meth:`ltr.similarity.Similarity.prepare`.
 Prepare = Callable[[np.ndarray], np.ndarray]
 
 DOCS_AT_ONCE = 16384  # that are read from a memory map

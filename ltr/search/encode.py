@@ -116,7 +116,8 @@ def encode_batches(
     for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
         with torch.inference_mode(), in_eval_mode(encoder), ExitStack() as stack:
             ids, text_lengths, type_ids = form.texts(store, rows[places])
-            if len(ids) >= MANY_TOKENS:
+            n_tokens = len(ids)  # all texts end to end
+            if n_tokens >= MANY_TOKENS:
                 for part in encoder.modules():
                     # Compiled layers don't read weights that are laid out beforehand.
                     if isinstance(part, TextEncoder) and not part.options.compile:
@@ -137,11 +138,11 @@ def batches_of_places(lengths: np.ndarray) -> list[np.ndarray]:
     return [order[begin:end] for begin, end in chunk_spans(sorted_lengths, BATCH_TOKENS)]
 
 
-def share(
+def places_of_rank(
     store: Tokens, form: SingleTexts, rows: np.ndarray, rank: int, world_size: int
 ) -> np.ndarray:
     """Places in ``rows`` of the texts that a process embeds: every ``world_size``-th by length, so
-    that shares take equal time.
+    that all processes take equal time.
     """
     order = _longest_first(form.lengths(store.lengths(rows)))
     return order[rank::world_size]

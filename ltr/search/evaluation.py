@@ -61,9 +61,11 @@ class SearchedCorpus:
                 goes.
         """
         if self.index != "Flat":
-            smallest_share = (len(self.docs) // world_size(), dim)
+            n_docs_of_smallest_share = len(self.docs) // world_size()
+            shape = (n_docs_of_smallest_share, dim)
             try:
-                empty_index(self.index, smallest_share, squared=True)
+                # Whether it can be built does not depend on the metric: any will do.
+                empty_index(self.index, shape, squared=True)
             except InputError as error:
                 raise InputError(error.message, option="evaluation.index") from None
         deeper = [name for name, k in cutoffs.items() if k is not None and k > self.depth]
@@ -131,7 +133,8 @@ def search_corpus(
         query_rows: ``[Q]`` int64, the queries of this process; may be empty.
         folder: where the memory map lies for as long as the search takes, in a folder ``corpus-*``;
             every process must reach it. What killed searches have left there is removed.
-        trial: search only the first 1,000 documents, exactly, to try a run quickly.
+        trial: to try a run quickly, search only the first 1,000 documents, exactly, where there are
+            more.
         precision: the context in which texts are encoded, such as ``torch.autocast``, entered once;
             None: as the model stands.
 

@@ -86,7 +86,7 @@ def sort_keys(scores: Tensor, rows: Tensor) -> Tensor:
     """One int64 for a score and a row, which sorts by score and then by row: ties are broken the
     same way everywhere.
     """
-    # The upper 32 bits have the score, the lower ones the row plus 1, so that no row, −1, is 0.
+    # The upper 32 bits have the score, the lower 32 the row + 1: row −1 (no document) becomes 0.
     score_bits = (scores + 0.0).view(torch.int32)  # -0 and 0 are one score
     return (_ordered(score_bits).long() << 32) + (rows + 1)
 
@@ -100,8 +100,8 @@ def scores_and_rows(keys: Tensor) -> tuple[Tensor, Tensor]:
 def _ordered(score_bits: Tensor) -> Tensor:
     """The bits of floats as whole numbers in the order of the floats, or back.
 
-    Read as a whole number, a negative float is the larger, the lower it is: all its bits but the
-    sign are turned round.
+    Read as int32, negative floats come in reverse order. Flipping all their bits but the sign puts
+    them right; flipping again gives them back.
     """
     is_negative = score_bits >> 31  # all 32 bits of a negative number are 1, else 0
     return score_bits ^ (is_negative & 0x7FFFFFFF)

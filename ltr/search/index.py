@@ -43,7 +43,7 @@ class DenseIndex:
 
     def __init__(
         self,
-        searched: np.ndarray | FaissIndex,
+        embeddings_or_index: np.ndarray | FaissIndex,
         similarity: Similarity,
         factory: str,
         probes: int | None,
@@ -52,8 +52,8 @@ class DenseIndex:
         self.similarity = similarity
         self.factory = factory
         self.probes = probes
-        self.count, self.dimension = searched.shape
-        self._searched = searched  # for Flat the embeddings themselves
+        self.count, self.dimension = embeddings_or_index.shape
+        self._embeddings_or_index = embeddings_or_index  # for Flat the embeddings themselves
         self._prepare = partial(similarity.prepare, centre=centre)
 
     def __len__(self) -> int:
@@ -103,9 +103,9 @@ class DenseIndex:
             mean = (total / len(embeddings)).astype(np.float32)
         # Distances stay the same when all is moved, and keep more digits near the origin.
         centre = mean if similarity.by_distance else None
-        searched: np.ndarray | FaissIndex = embeddings
+        embeddings_or_index: np.ndarray | FaissIndex = embeddings
         if factory != "Flat":
-            searched = FaissIndex.build(
+            embeddings_or_index = FaissIndex.build(
                 embeddings,
                 partial(similarity.prepare, centre=centre),
                 factory,
@@ -113,7 +113,7 @@ class DenseIndex:
                 probes=probes,
                 seed=seed,
             )
-        return cls(searched, similarity, factory, probes, centre)
+        return cls(embeddings_or_index, similarity, factory, probes, centre)
 
     # Searching
 
@@ -151,9 +151,11 @@ class DenseIndex:
         squared = self.similarity.by_distance
         device = "cuda" if torch.cuda.is_available() else "cpu"
         with torch.no_grad(), torch.autocast(device, enabled=False):
-            if isinstance(self._searched, FaissIndex):
-                return self._searched.search(self._prepare(queries), k, squared)
-            return search_exactly(self._searched, queries, k, self._prepare, squared)
+            if isinstance(self._embeddings_or_index, FaissIndex):
+                index = self._embeddings_or_index
+                return index.search(self._prepare(queries), k, squared)
+            embeddings = self._embeddings_or_index
+            return search_exactly(embeddings, queries, k, self._prepare, squared)
 
 
 def best_first(

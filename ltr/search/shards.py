@@ -24,7 +24,7 @@ from ltr.processes import (
     world_size,
 )
 from ltr.search.embeddings import DOCS_AT_ONCE, checked_sum
-from ltr.search.encode import encode, encode_in_memory, share
+from ltr.search.encode import encode, encode_in_memory, places_of_rank
 from ltr.search.exact import QUERIES_AT_ONCE, scores_and_rows, sort_keys
 from ltr.search.index import DenseIndex, best_first
 from ltr.similarity import Similarity
@@ -71,9 +71,10 @@ class Shards:
         self.similarity = similarity
         self._docs = docs
         self._factory = factory
-        # [n + 1]: from places among the documents of this process to rows among all, with −1 at the
-        # end. So the place −1, by which a search says that it found nothing, becomes the row −1;
-        # and the place n, where of_pairs looks for a row above all others, has no document's row.
+        # [n + 1]: _rows[place] is the row among all documents of a place among those of this
+        # process. One −1 is appended. _rows[-1] turns the place −1, "nothing found", into the row
+        # −1. In of_pairs, searchsorted gives the place n for a row above all own ones: _rows[n] is
+        # −1, no match.
         self._rows = np.append(rows, -1)
         own_sum = by_every_rank(lambda: checked_sum(docs, "embeddings", rows))
         self.count = sum(gather_objects(len(docs)))
@@ -112,8 +113,8 @@ class Shards:
         for span in spans(len(keys), QUERIES_AT_ONCE):
             keys_of_all = all_gather(keys[span].to(device()))  # [W, queries of the span, k]
             keys[span] = keys_of_all.transpose(0, 1).flatten(1).topk(k).values.cpu()
-        # Scores of the similarity come only now: of two distances they may be equal where the
-        # squares are not.
+        # Merged by squared distances, and only now turned to scores of the similarity: square
+        # roots, rounded, may tie where the squares do not.
         return best_first(*scores_and_rows(keys), self.similarity)
 
     def of_pairs(
@@ -186,7 +187,8 @@ def encode_shard(
         OSError: on every process, if the folder of any is missing or its disk has no room.
     """
     all_rows = np.arange(len(store) if count is None else count)
-    rows = np.sort(share(store, form, all_rows, rank(), world_size()))
+    places = places_of_rank(store, form, all_rows, rank(), world_size())
+    rows = np.sort(all_rows[places])
     docs = by_every_rank(lambda: encode(encoder, store, form, file, rows) if len(rows) else None)
     # A process without texts learns the size of an embedding from the others.
     dim = max(gather_objects(0 if docs is None else docs.shape[1]))
@@ -212,8 +214,12 @@ def encode_everywhere(
     """
     if not len(rows):
         raise ValueError("there must be at least one text to encode, got none")
-    places = share(store, form, rows, rank(), world_size())
-    own = encode_in_memory(encoder, store, form, rows[places]) if len(places) else None
+    places = places_of_rank(store, form, rows, rank(), world_size())
+
+    def encode_own() -> np.ndarray | None:
+        return encode_in_memory(encoder, store, form, rows[places]) if len(places) else None
+
+    own = by_every_rank(encode_own)
     dim = max(gather_objects(0 if own is None else own.shape[1]))
     # The texts of other processes stay 0 here, so that the sum over the processes has all.
     embeddings = np.zeros((len(rows), dim), dtype=np.float32)

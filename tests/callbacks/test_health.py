@@ -352,6 +352,26 @@ def test_a_loss_without_a_gradient_is_dead(fit):
     )
 
 
+def test_batches_whose_gradients_are_added_up_make_one_step_of_the_patience(fit):
+    """Of each two batches the first has a norm of None, and a loss that is not 0."""
+
+    class Flat(Loss):
+        def forward(self, scores, labels, mask=None, margin=None):
+            return 1.0 + 0.0 * scores.sum()
+
+    health = Health(patience=3)
+    assert fit(Toy(Flat()), batches(5), health, accumulate_grad_batches=2)[1] != []
+    zero = Toy(MarginRankingLoss(margin=0.0))
+    assert len(fit(zero, batches(4), health, accumulate_grad_batches=2)[1]) == 1, "2 steps"
+
+
+def test_a_step_is_alive_where_one_of_its_batches_has_a_loss(fit):
+    """The loss of every second batch, the last of its step, is 0."""
+    data = [batches(1, None if i % 2 else [[0.0, 1.0, 1.0]] * 2)[0] for i in range(8)]
+    module = Toy(MarginRankingLoss(margin=0.0), lr=0.0)
+    assert fit(module, data, Health(patience=2), accumulate_grad_batches=2)[1] == []
+
+
 def test_steps_that_learn_interrupt_the_patience(fit):
     """Every third batch is in the wrong order."""
     data = [batches(1, [[0.0, 1.0, 1.0]] * 2 if i % 3 == 2 else None)[0] for i in range(12)]
@@ -403,10 +423,16 @@ def test_away_from_the_cpu_steps_are_read_together_and_still_told_apart(fit, mon
     _, said = fit(
         Toy(MarginRankingLoss(margin=9.0), nan_at=3), batches(12), Health(every_n_steps=5)
     )
-    assert read == [4, 9]
+    assert read == [4, 9, 11], "and at the end"
     assert len(said) == 1 and said[0].startswith(
         "step 3: the loss is nan, the gradient's norm nan; the batch has query rows 6, 7."
     )
+
+
+def test_away_from_the_cpu_the_last_steps_are_read_at_the_end(fit, monkeypatch):
+    monkeypatch.setattr("ltr.callbacks.health.reading_is_free", lambda loss: False)
+    _, said = fit(Toy(MarginRankingLoss(margin=9.0), nan_at=3), batches(5), Health())
+    assert len(said) == 1 and said[0].startswith("step 3: the loss is nan")
 
 
 def test_healthy_training_is_left_in_peace(fit):

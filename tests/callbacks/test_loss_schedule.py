@@ -15,7 +15,14 @@ from ltr.__main__ import main
 from ltr.callbacks import LossChange, LossSchedule
 from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
-from ltr.losses import MarginRankingLoss, RankNetLoss, SoftmaxLoss
+from ltr.losses import (
+    BCELoss,
+    KLDivergenceLoss,
+    MarginMSELoss,
+    MarginRankingLoss,
+    RankNetLoss,
+    SoftmaxLoss,
+)
 from ltr.margins import Annealed, Constant, FromDistance, Learnable, NormalSample
 from tests.cli.configured import losses, metrics, write_config
 from tests.rankers import cross_encoder, data_for, trainer
@@ -110,12 +117,12 @@ def test_margins_come_and_change_and_losses_keep_them(fit):
 def test_the_last_change_that_is_due_counts():
     schedule = LossSchedule(
         [
-            LossChange(epoch=2, loss=RankNetLoss()),
+            LossChange(epoch=1, loss=RankNetLoss()),
             LossChange(step=10, loss=SoftmaxLoss()),
             LossChange(epoch=2, options={"k": 1}),
         ]
     )
-    stages = {(0, 9): 0, (0, 10): 2, (1, 11): 2, (2, 9): 3, (2, 10): 3}
+    stages = {(0, 9): 0, (1, 9): 1, (0, 10): 2, (1, 11): 2, (2, 9): 3, (2, 10): 3}
     assert {at: schedule.stage(*at) for at in stages} == stages
 
 
@@ -192,9 +199,9 @@ BAD = {
     "give at least one of loss, margin and options": [LossChange(epoch=1)],
     "epoch must be at least 1, got 0": [LossChange(epoch=0, loss=RankNetLoss())],
     r"changes\[2\]: step must be at least 5, got 4: changes must be in order": [
-        LossChange(step=5, loss=RankNetLoss()),
-        LossChange(epoch=1, loss=RankNetLoss()),
         LossChange(step=4, loss=RankNetLoss()),
+        LossChange(epoch=1, loss=RankNetLoss()),
+        LossChange(step=4, loss=SoftmaxLoss()),
     ],
 }
 
@@ -224,7 +231,56 @@ def test_changes_are_checked(message):
 )
 def test_what_does_not_fit_the_module_is_refused_before_training(fit, changes, message):
     with pytest.raises(InputError, match=message):
-        fit([LossChange(epoch=1, **change) for change in changes], MarginRankingLoss())
+        fit(
+            [LossChange(epoch=n, **change) for n, change in enumerate(changes, start=1)],
+            MarginRankingLoss(),
+        )
+
+
+class Labelled:
+    """Data whose labels are a teacher's scores, or soft ones of an audit."""
+
+    def __init__(self, kind):
+        self.has_teacher_scores = kind == "scores"
+        self.has_soft_labels = kind == "soft"
+
+
+@pytest.mark.parametrize(
+    ("kind", "losses_in_order", "message"),
+    [
+        ("scores", [MarginMSELoss(), KLDivergenceLoss()], None),
+        ("scores", [SoftmaxLoss(), MarginMSELoss()], "^SoftmaxLoss takes grades as labels"),
+        (
+            "scores",
+            [MarginMSELoss(), RankNetLoss(), SoftmaxLoss()],
+            r"changes\[1\]: SoftmaxLoss takes grades as labels",
+        ),
+        ("soft", [RankNetLoss(), BCELoss()], None),
+        ("soft", [SoftmaxLoss(), RankNetLoss()], "^SoftmaxLoss takes every label above 0"),
+        (
+            "soft",
+            [RankNetLoss(), SoftmaxLoss()],
+            r"changes\[0\]: SoftmaxLoss takes every label above 0",
+        ),
+    ],
+)
+def test_the_labels_must_suit_the_loss_of_every_stage(
+    tmp_path, backbone, monkeypatch, kind, losses_in_order, message
+):
+    module = cross_encoder(backbone, losses_in_order[0])
+    changes = [LossChange(epoch=n, loss=losses_in_order[n]) for n in range(1, len(losses_in_order))]
+    data = Labelled(kind)
+    run = trainer(tmp_path)
+    monkeypatch.setattr("ltr.callbacks.loss_schedule.data_of", lambda trainer: data)
+    if message is None:
+        LossSchedule(changes).setup(run, module, "fit")
+        module.check_labels(module.loss, data)  # as the module does after the callbacks
+    else:
+        with pytest.raises(InputError, match=message):
+            LossSchedule(changes).setup(run, module, "fit")
+        LossSchedule(changes).setup(run, module, "test")
+        with pytest.raises(InputError):
+            module.check_labels(module.loss, data)
 
 
 # Through the command line

@@ -187,6 +187,13 @@ def test_a_trial_leaves_nothing(tmp_path, collection_folder, backbone):
     assert len(seen) == 1 and [*tmp_path.iterdir()] == []
 
 
+def test_a_trial_starts_no_process_beside_it(tmp_path, collection_folder, backbone):
+    mining = HardNegativeMining(every_n_steps=1, recipe=RECIPE, asynchronous=True)
+    options = {"fast_dev_run": 3}
+    trained(tmp_path, collection_folder, backbone, mining=mining, trainer=options)
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_the_distances_of_a_batch_are_those_of_its_negatives(tmp_path, collection_folder, backbone):
     _, seen = trained(tmp_path, collection_folder, backbone)
     for step, queries, docs, distances in seen:

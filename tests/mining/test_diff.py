@@ -75,3 +75,7 @@ def test_suspects_are_nearer_than_relevant_documents_in_every_folder_that_knows(
     pairs = side_by_side(FIRST, unknown)
     assert suspected(pairs) == [(0, 1), (0, 2)] and pairs["distance_2"].isna().all()
     assert suspected(side_by_side(unknown, unknown)) == []
+    nothing = SECOND._replace(
+        manifest={"distance": "euclidean", "mean_distance": {"relevant": 0.0}}
+    )
+    assert side_by_side(nothing, nothing)["near"].isna().all(), "0 is no distance to compare with"

@@ -18,6 +18,14 @@ def test_lines_by_hand(collection):  # noqa: F811
     assert lines[7].startswith(f"  0.333 {collection.queries.ids[1]}: ")
 
 
+def test_folders_with_nothing_in_common_have_no_means(collection):  # noqa: F811
+    first = negatives_of(collection, {1: [7, 3]})
+    lines = list(diff_lines(side_by_side(first, negatives_of(collection, {2: [3]})), collection))
+    assert lines == ["2 and 1 negatives, 0 in both; 0 queries in both"]
+    lines = list(diff_lines(side_by_side(first, negatives_of(collection, {1: [9]})), collection))
+    assert lines[4].startswith("  all         0.0% ") and lines[5] == "changed most:"
+
+
 def test_a_table_has_a_row_a_pair_and_no_text_of_what_is_not_suspected(collection):  # noqa: F811
     pairs = side_by_side(
         negatives_of(collection, {1: [7, 3]}), negatives_of(collection, {1: [3, 9]})

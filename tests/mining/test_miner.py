@@ -187,6 +187,20 @@ def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
     assert mined.manifest["counts"]["judge"] == n_out > 0
 
 
+def test_what_the_judge_suspects_does_not_come_back_at_random(collection, backbone, tmp_path):
+    """All 40 documents found are suspected, and all others together are wanted."""
+    model = DualEncoder(backbone, max_length=24)
+    judge = Judge("a judge", PairWiseBertRanker(backbone, max_length=32), collection)
+    judged = collection.judgements("train")
+    recipe = Recipe(depth=40, n=40, relative=None, judge_margin=1000.0)
+    found = Miner(model, collection, judged, recipe).mine(tmp_path)
+    mined = Miner(model, collection, judged, recipe, min_negatives=100, judge=judge).mine(tmp_path)
+    assert mined.manifest["counts"]["chosen"] == 0 < mined.manifest["counts"]["random"]
+    for query in judged.query_rows:
+        suspects = found.doc_rows[query][found.doc_rows[query] >= 0]
+        assert not np.isin(suspects, mined.doc_rows[query]).any()
+
+
 def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
     collection, backbone, tmp_path
 ):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from ltr.callbacks import LossChange, LossSchedule
 from ltr.data.formats import JoinedPairs
 from ltr.data.query_lists import QueryLists
 from ltr.datamodules import TripletDataModule
@@ -207,3 +208,16 @@ def test_soft_labels_need_a_loss_that_tells_them_from_relevant(
     else:
         with pytest.raises(InputError, match="takes every label above 0 for relevant"):
             fit.fit(module, data)
+
+
+@pytest.mark.parametrize("losses", [(SoftmaxLoss, RankNetLoss), (RankNetLoss, SoftmaxLoss)])
+def test_soft_labels_need_such_a_loss_in_every_stage(
+    mined, collection, collection_folder, backbone, tmp_path, losses
+):
+    own, later = losses
+    module = dual_encoder(backbone, own(), in_batch=OwnLists())
+    soft = overlay(mined, collection, "soft", 0.5)
+    data = data_for(module, TripletDataModule, collection_folder, negatives=str(soft), batch_size=4)
+    schedule = LossSchedule([LossChange(epoch=1, loss=later())])
+    with pytest.raises(InputError, match="SoftmaxLoss takes every label above 0 for relevant"):
+        trainer(tmp_path, max_steps=1, callbacks=[schedule]).fit(module, data)

@@ -9,7 +9,7 @@ from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
 from ltr.data.tokens import TokenStore
 from ltr.mining.miner import keys_as_read
-from ltr.mining.same_texts import SameTexts
+from ltr.mining.same_texts import NeverNegative
 from ltr.models import DualEncoder
 from tests.conftest import write_collection
 
@@ -25,10 +25,10 @@ def collection(tmp_path_factory):
     return open_collection(str(folder))
 
 
-def same(same_texts, query_row, doc_rows=range(5)):
+def same(never_negative, query_row, doc_rows=range(5)):
     """The documents that are not negatives of a query."""
     doc_rows = np.array(doc_rows)
-    return doc_rows[same_texts(np.full(len(doc_rows), query_row), doc_rows)].tolist()
+    return doc_rows[never_negative(np.full(len(doc_rows), query_row), doc_rows)].tolist()
 
 
 # Query 0 has document 0 as relevant, and 1 as judged irrelevant; query 1 has 1, and 4 by another
@@ -38,12 +38,13 @@ MORE = QueryLists.from_rows([1], [4], [1.0])
 
 
 def test_a_text_is_relevant_under_every_id_and_for_its_query_alone(collection):
-    same_texts = SameTexts(collection, [JUDGED])
-    assert same(same_texts, 0) == [0, 2], "the judged irrelevant document 1 may be a negative"
-    assert same(same_texts, 1) == [1] and same(same_texts, 2) == []
-    assert same(SameTexts(collection, [JUDGED, MORE]), 1) == [1, 4]
-    nothing = SameTexts(collection, [JUDGED._replace(values=np.zeros(3, np.float32))])
+    never_negative = NeverNegative(collection, [JUDGED])
+    assert same(never_negative, 0) == [0, 2], "the judged irrelevant document 1 may be a negative"
+    assert same(never_negative, 1) == [1] and same(never_negative, 2) == []
+    assert same(NeverNegative(collection, [JUDGED, MORE]), 1) == [1, 4]
+    nothing = NeverNegative(collection, [JUDGED._replace(values=np.zeros(3, np.float32))])
     assert same(nothing, 0) == []
+    assert same(NeverNegative(collection, []), 0) == [], "without judgements"
 
 
 def test_texts_are_equal_where_the_model_reads_the_same_of_them(collection, backbone):
@@ -51,12 +52,12 @@ def test_texts_are_equal_where_the_model_reads_the_same_of_them(collection, back
     for max_length, expected in ((4, [0, 2, 3]), (5, [0, 2])):
         docs = DualEncoder(backbone, max_length=max_length).reads.docs
         keys = keys_as_read(TokenStore.open(collection.corpus, docs.tokenizer), docs)
-        assert same(SameTexts(collection, [JUDGED], keys), 0) == expected
+        assert same(NeverNegative(collection, [JUDGED], keys), 0) == expected
 
 
 def test_a_text_is_not_its_own_negative_where_queries_are_documents(collection):
     """Not even where nobody judged it: query 3 is document 3."""
     twice = collection._replace(queries=collection.corpus)
-    same_texts = SameTexts(twice, [JUDGED])
-    assert same(same_texts, 3) == [3] and same(same_texts, 0) == [0, 2]
-    assert same(SameTexts(collection, [JUDGED]), 3) == []
+    never_negative = NeverNegative(twice, [JUDGED])
+    assert same(never_negative, 3) == [3] and same(never_negative, 0) == [0, 2]
+    assert same(NeverNegative(collection, [JUDGED]), 3) == []

@@ -66,6 +66,9 @@ def test_it_is_done_when_the_folder_is_there_or_the_process_has_ended_well(side)
     side.folder.rmdir()
     process.code = 0
     assert side.is_done()
+    side.folder.mkdir()
+    process.code = 134
+    assert side.is_done(), "though it has failed after its work"
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def through(door, name, kind, backbone):
     if door == "--judge":
         return open_judge(name)
     if door == "judge":
-        return HardNegativeMining(judge=name).judge
+        return HardNegativeMining(judge=name).judging_ranker
     if door == "miner":
         return HardNegativeMining(miner=name).fixed_searcher
     if door == "guide":

@@ -12,7 +12,7 @@ from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.search.encode import encode, encode_batches, share
+from ltr.search.encode import encode, encode_batches, places_of_rank
 
 
 @pytest.fixture
@@ -99,11 +99,11 @@ def test_shares_are_of_equal_length_and_make_the_whole(world):
     """Of 720 texts each of three processes takes 240; of two texts the third takes none."""
     encoder, store, form, *_ = world
     rows = np.arange(len(store))
-    places = [share(store, form, rows, rank, 3) for rank in range(3)]
+    places = [places_of_rank(store, form, rows, rank, 3) for rank in range(3)]
     assert sorted(np.concatenate(places).tolist()) == rows.tolist()
     tokens = [form.lengths(store.lengths(of_rank)).sum() for of_rank in places]
     assert max(tokens) - min(tokens) <= 12  # of the longest text, by which they may differ at most
-    assert len(share(store, form, rows[:2], 2, 3)) == 0
+    assert len(places_of_rank(store, form, rows[:2], 2, 3)) == 0
     assert list(encode_batches(encoder, store, form, rows[:0])) == []
 
 

@@ -230,6 +230,10 @@ def results(backbone: str, folder: str, out: Path) -> dict[str, np.ndarray]:
     return found
 
 
+def no_memory(*_: object) -> None:
+    raise OSError("no memory")
+
+
 def _process(number: int, count: int, out: Path, backbone: str, folder: str) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
@@ -253,6 +257,11 @@ def _process(number: int, count: int, out: Path, backbone: str, folder: str) -> 
         encode_shard(
             *read(backbone, folder), out / ("none" if number == 1 else ".") / f"again-{number}.npy"
         )
+    encoder, store, form = read(backbone, folder)
+    if number == 1:
+        encoder.register_forward_pre_hook(no_memory)
+    with pytest.raises(OSError, match="no memory"):
+        encode_everywhere(encoder, store, form, np.arange(6))
     assert by_every_rank(lambda: number) == number
     torch.distributed.destroy_process_group()
 
