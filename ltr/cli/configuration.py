@@ -41,9 +41,9 @@ def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[
     options = ["--config", str(folder.config), "--trainer.default_root_dir", str(folder.path)]
     if not any(word.partition("=")[0] == "--ckpt_path" for word in others):
         if command == "fit":
-            checkpoint = folder.checkpoint_to_resume() or "last"
+            checkpoint = folder.file_to_resume() or "last"
         else:
-            checkpoint = folder.checkpoint_to_measure("best")
+            checkpoint = folder.file_to_measure("best")
         options += ["--ckpt_path", str(checkpoint)]
     return options + data_elsewhere(folder)
 

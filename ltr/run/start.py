@@ -93,9 +93,9 @@ def checkpoint_to_resume(
 def _named_checkpoint(folder: RunFolder, requested: str) -> Path | str | None:
     """The file, or the URL as it stands."""
     if requested == "last":
-        return folder.checkpoint_to_resume()
+        return folder.file_to_resume()
     if requested == "best":
-        return folder.checkpoint_to_measure("best")
+        return folder.file_to_measure("best")
     return requested
 
 
@@ -125,7 +125,7 @@ def checkpoint_to_measure(
         return None
     file = requested
     if requested in ("best", "last"):
-        file = str(folder.checkpoint_to_measure(requested))
+        file = str(folder.file_to_measure(requested))
     then = read_checkpoint(file).get("run", {}).get("identity", {})
     hint = "take the configuration of its run: ltr test RUN"
     check_same(ranker_options(identity), ranker_options(then), file, hint)
