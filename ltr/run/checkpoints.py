@@ -178,7 +178,8 @@ class Checkpoints(Checkpoint):
         self._asked_to_stop = state_dict["stopped"]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"stopped": self._asked_to_stop}  # not "stopped" of the run, see below
+        # Whether the run has ended, too, is "stopped" in the "run" of a checkpoint.
+        return {"stopped": self._asked_to_stop}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._asked_to_stop:  # before the run was interrupted
@@ -389,8 +390,7 @@ class Checkpoints(Checkpoint):
         if repeats_batches and data is not None:
             # Lightning has put the state after these batches there, under this name.
             checkpoint[type(data).__qualname__] = data.state_dict(self._batches_since_step)
-        # Batches are repeated only after a validation in the middle of accumulated gradients, which
-        # is repeated with them.
+        # A validation in the middle of accumulated gradients is repeated with their batches.
         repeats_validation = repeats_batches or moment is Moment.VALIDATION_DUE
         if repeats_validation and self._callbacks_before:
             checkpoint["callbacks"] = self._callbacks_before

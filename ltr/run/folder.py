@@ -74,8 +74,8 @@ class RunFolder:
 
     @classmethod
     def of_checkpoint(cls, file: Path) -> "RunFolder | None":
-        """The run whose folder of checkpoints a file lies in, by the path of the file; None where
-        two folders above it are too many.
+        """The run whose folder of checkpoints a file lies in, by the path of the file; None for a
+        file with less than two folders above it.
         """
         parents = file.absolute().parents
         if len(parents) < 2:

@@ -99,7 +99,7 @@ def _flat_options(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def _without_parents(value: Any) -> Any:
     """The last name of a path, since a folder may be mounted elsewhere; any other value as it is."""
     if isinstance(value, str) and value.startswith(PATH_STARTS):
-        return value.rstrip("/").rpartition("/")[2]
+        return _last_name(value)
     return value
 
 
@@ -130,10 +130,25 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], path: str, hint:
         return
     changes = []
     for name in sorted({*now, *then}):
-        if now.get(name) != then.get(name):
+        if not _are_same(name, now.get(name), then.get(name)):
             changes.append(f"{name} was {then.get(name)!r} and is {now.get(name)!r}")
     if changes:
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise InputError(
             f"{path} comes from another configuration: {', '.join(changes[:3])}{more}; {hint}"
         )
+
+
+def _are_same(name: str, now: Any, then: Any) -> bool:
+    """Whether two values of an option are the same. A path below ``data`` may stand there whole
+    (``runs/neg``) or by its last name (of ``/mine/runs/neg``): it is the same one.
+    """
+    if now == then:
+        return True
+    if not name.startswith("data.") or not isinstance(now, str) or not isinstance(then, str):
+        return False
+    return now == _last_name(then) or then == _last_name(now)
+
+
+def _last_name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]

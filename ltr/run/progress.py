@@ -99,6 +99,7 @@ def finished_message(
     """
     epochs = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     steps = checkpoint["global_step"]
+    # The run has ended early; "stopped" in the state of Checkpoints says only that it was asked to.
     if checkpoint.get("run", {}).get("stopped"):
         return f"the run was stopped early at step {steps}"
     if 0 <= max_steps <= steps:

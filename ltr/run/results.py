@@ -44,7 +44,7 @@ class RunWriter(Callback):
     not at all.
 
     * ``metrics.json``, by key:
-        * ``directory``: the working directory that the run was started in;
+        * ``directory``: the working directory of the last ``fit``, from which relative paths count;
         * ``start``: the metrics of the weights that training starts from;
         * ``init_from``: the checkpoint of these weights;
         * ``validations``: a row for each validation of ``fit``;

@@ -73,8 +73,8 @@ def embed(texts, folder, graph, length, prompt):
     return encoder.run(None, {one.name: inputs[one.name] for one in encoder.get_inputs()})[0]
 
 
-queries = embed(["a question"], QUERY)
-documents = embed(["a document", "another document"], DOCUMENT)
+queries = embed(["a question"], QUERY_SIDE)
+documents = embed(["a document", "another document"], DOCUMENT_SIDE)
 """,
 }
 
@@ -116,8 +116,8 @@ def card(
     ]
     code = SNIPPETS[to, is_cross_encoder].replace("LENGTH", str(longest))
     if isinstance(model, DualEncoder):
-        code = code.replace("QUERY", _side_of_onnx(model, "query"))
-        code = code.replace("DOCUMENT", _side_of_onnx(model, "document"))
+        code = code.replace("QUERY_SIDE", _side_of_onnx(model, "query"))
+        code = code.replace("DOCUMENT_SIDE", _side_of_onnx(model, "document"))
     parts = [
         "\n".join(metadata),
         f"{n_weights / 1e6:.1f} million weights; texts of up to {longest} tokens.",
