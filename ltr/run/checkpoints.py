@@ -132,8 +132,8 @@ class Checkpoints(Checkpoint):
         self._best_is_due = False
         # last.every_n_steps asks for last.ckpt.
         self._last_is_due = False
-        # When time.monotonic() has reached this, another write keeps within MAX_SHARE_OF_TIME; 0: at
-        # once.
+        # When time.monotonic() has reached this, another write keeps within MAX_SHARE_OF_TIME.
+        # 0: at once.
         self._cheap_from = 0.0
 
         # Optimiser steps before the batch at hand.

@@ -35,8 +35,8 @@ DATA_MAY_CHANGE = {
     "loading.num_workers",
     "loading.persistent_workers",
 }
-# These decide, too. The data module compares the content of the files and the steps of an epoch when
-# it takes its state from a checkpoint: a path does not say what is in the files.
+# These decide, too. The data module compares the content of the files and the steps of an epoch
+# when it takes its state from a checkpoint: a path does not say what is in the files.
 DATA_COMPARED_ELSEWHERE = {"path", "batch_size", "groups"}
 # All other options of the trainer may change, and all other callbacks.
 TRAINER_OPTIONS = ("accumulate_grad_batches", "overfit_batches")

@@ -63,8 +63,8 @@ def set_counters(checkpoint: dict[str, Any], moment: Moment, batches_since_step:
             _set(progress[name], begun=done, done=done)
 
     validation = fit["epoch_loop.val_loop.batch_progress"]
-    # Lightning resumes inside a validation if "total" says that a batch was begun and not completed.
-    # "current" says at which batch: at the first.
+    # Lightning resumes inside a validation if "total" says that a batch was begun and not
+    # completed. "current" says at which batch: at the first.
     is_due = moment is Moment.VALIDATION_DUE
     _set(validation["total"], begun=1 if is_due else 0, done=0)
     _set(validation["current"], begun=0, done=0)
