@@ -42,9 +42,9 @@ def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[
     if not any(word.partition("=")[0] == "--ckpt_path" for word in others):
         if command == "fit":
             # "last" of a run that has none yet begins it; without the option the folder is refused.
-            checkpoint = folder.checkpoint_to_resume() or "last"
+            checkpoint = folder.file_to_resume() or "last"
         else:
-            checkpoint = folder.checkpoint_to_measure("best")
+            checkpoint = folder.file_to_measure("best")
         options += ["--ckpt_path", str(checkpoint)]
     return options + data_path_option(folder)
 

@@ -39,6 +39,6 @@ def ceiling(metrics: Sequence[RankingMetric], pools: EvalBatches) -> dict[str, f
     for name, of_batches in values.items():
         if of_batches:
             mean = torch.cat(of_batches).nanmean().item()
-            if not math.isnan(mean):  # no query has anything to find
+            if not math.isnan(mean):  # NaN: no query has anything to find
                 ceilings[name] = mean
     return ceilings

@@ -27,8 +27,9 @@ from ltr.run.signals import NAMES, Signals
 
 log = logging.getLogger(__name__)
 
-# The most of a run's time that goes into writing ``last.ckpt`` where nothing else asks for it. A
-# file of 270 MB after each of a small data set's epochs took longer than the epoch.
+# The most of a run's time that goes into writing ``last.ckpt`` where nothing else asks for it.
+# Without it, a run on a small data set spent more time writing its 270 MB after each epoch than
+# training the epoch.
 MAX_SHARE_OF_TIME = 0.05
 
 
@@ -72,9 +73,9 @@ class Last:
 
     Args:
         every_n_steps: Optimiser steps between two writes. It is also written at the end of the run,
-            with new best weights, and at Ctrl-C, SIGTERM and SIGHUP; at the end of an epoch and
-            after a validation where that takes at most a twentieth of the time since it was last
-            written.
+            with new best weights, and at Ctrl-C, SIGTERM and SIGHUP. At the end of an epoch or a
+            validation it is written, too, unless the last write was so recent that writing would
+            take more than a twentieth of the time.
     """
 
     every_n_steps: int = 500
@@ -131,7 +132,8 @@ class Checkpoints(Checkpoint):
         self._best_is_due = False
         # last.every_n_steps asks for last.ckpt.
         self._last_is_due = False
-        # The time from which a write of last.ckpt takes at most its share of the run.
+        # When time.monotonic() has reached this, another write keeps within MAX_SHARE_OF_TIME.
+        # 0: at once.
         self._cheap_from = 0.0
 
         # Optimiser steps before the batch at hand.
@@ -146,7 +148,7 @@ class Checkpoints(Checkpoint):
 
         # Something has asked training to stop, as EarlyStopping does. Checkpoints keep it, so that
         # a resume stops too.
-        self._stopped = False
+        self._asked_to_stop = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.strategy.restore_checkpoint_after_setup:
@@ -155,13 +157,13 @@ class Checkpoints(Checkpoint):
                 f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {name}: an exact resume of sharded models is not supported"
             )
         # Not in on_fit_start, which comes after load_state_dict.
-        self._stopped = False
+        self._asked_to_stop = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         scores: dict[int, float] = {}
         if trainer.is_global_zero:
             folder = RunFolder(trainer.default_root_dir)
-            self._name_best_by_step(folder)
+            self._add_step_file_of_best(folder)
             scores = folder.kept_scores(self.best.monitor)
         self._scores = trainer.strategy.broadcast(scores)  # so that all ranks decide alike
         # A run before this one, with the same callback, may have ended anywhere.
@@ -173,13 +175,14 @@ class Checkpoints(Checkpoint):
         self._callbacks_before = {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._stopped = state_dict["stopped"]
+        self._asked_to_stop = state_dict["stopped"]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"stopped": self._stopped}
+        # Whether the run has ended, too, is "stopped" in the "run" of a checkpoint.
+        return {"stopped": self._asked_to_stop}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._stopped:  # before the run was interrupted
+        if self._asked_to_stop:  # before the run was interrupted
             trainer.should_stop = True
         # Not earlier: Lightning has just set its own handlers.
         self._signals.listen(
@@ -208,7 +211,9 @@ class Checkpoints(Checkpoint):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if self._last_is_due:  # it was left to a validation, and there was nothing to validate on
+        # on_train_batch_end left the write to on_validation_end, which never came: there are no
+        # validation batches.
+        if self._last_is_due:
             self._save(trainer, Moment.AFTER_STEP)
         self._steps_before_batch = trainer.global_step
         internals.set_logged_step(trainer)
@@ -218,16 +223,16 @@ class Checkpoints(Checkpoint):
             self._batches_since_step += 1
         else:
             self._batches_since_step = 0
-        validation_is_due = internals.validation_is_due(trainer)
         if self._batches_since_step:
             return
+        validation_is_due = internals.validation_is_due(trainer)
         self._last_is_due = trainer.global_step % self.last.every_n_steps == 0
         must_end = self._signals.pending is not None and not _is_complete(trainer)
         if validation_is_due:
             if must_end:
                 self._save_and_end(trainer, Moment.VALIDATION_DUE)
             return  # on_validation_end saves, or on_train_epoch_end
-        if internals.epoch_is_trained(trainer):
+        if internals.epoch_ends_here(trainer):
             return  # on_train_epoch_end saves
         if must_end:
             self._save_and_end(trainer, Moment.AFTER_STEP)
@@ -235,7 +240,7 @@ class Checkpoints(Checkpoint):
             self._save(trainer, Moment.AFTER_STEP)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        is_whole = internals.epoch_is_whole(trainer)
+        is_whole = internals.all_batches_trained(trainer)
         # Read once: a signal that comes meanwhile waits for the next step.
         pending = self._signals.pending
         moment = Moment.EPOCH_END if is_whole else Moment.AFTER_STEP
@@ -259,7 +264,7 @@ class Checkpoints(Checkpoint):
         self._note_score(trainer)
         pending = self._signals.pending
         # Behind the last batch of an epoch on_train_epoch_end follows, and saves.
-        is_within_epoch = not internals.is_last_batch(trainer)
+        is_within_epoch = not internals.fetched_last_batch(trainer)
         # In the middle of accumulated gradients only new best weights are worth a checkpoint: its
         # resume repeats the batches since the last step.
         if is_within_epoch and (self._best_is_due or not self._batches_since_step):
@@ -286,8 +291,9 @@ class Checkpoints(Checkpoint):
     # Ending early
 
     def _on_signal(self, trainer: Trainer) -> None:
-        """In the handler of a signal: end the run within what may take long and is done anew by the
-        resumed run, a validation or a refresh of negatives. Else the end of the step sees to it.
+        """In the handler of a signal. If a validation or a refresh of negatives is running, end the
+        run now: it may take long, and the resumed run does it anew. Else do nothing: the end of the
+        step ends the run.
         """
         assert self._signals.pending is not None
         data = data_of(trainer)
@@ -326,8 +332,8 @@ class Checkpoints(Checkpoint):
         time. Else a later moment writes it: a run that is killed before does a little work twice,
         which costs less than a write each time.
 
-        A refresh of negatives may follow the end of an epoch. It takes longer than a write, and a
-        signal ends it at once.
+        A run with refreshes of negatives always writes it: a refresh may follow, takes longer than
+        a write, and is ended by a signal without a further save.
         """
         data = data_of(trainer)
         refreshes = data is not None and data.has_refreshes
@@ -348,7 +354,7 @@ class Checkpoints(Checkpoint):
         self._best_is_due = False
         self._last_is_due = False
         # Before the checkpoint is made, which holds it.
-        self._stopped = trainer.should_stop and not _time_is_up(trainer)
+        self._asked_to_stop = trainer.should_stop and not _time_is_up(trainer)
         if not trainer.is_global_zero or is_trial(trainer):
             return
         start = time.monotonic()
@@ -360,14 +366,14 @@ class Checkpoints(Checkpoint):
             # best.ckpt comes first. A run that is killed between the two resumes from the last.ckpt
             # before, and its validation finds the same weights best again.
             if writes_best:
-                best = folder.temporary_last
+                source = folder.temporary_last
                 if self.best.save_weights_only:
-                    best = folder.temporary_best
+                    source = folder.temporary_best
                     weights = dict(checkpoint)
                     for part in ("callbacks", "optimizer_states", "lr_schedulers"):
                         del weights[part]
-                    write_checkpoint(weights, best)
-                self._keep_best(folder, best, trainer.global_step)
+                    write_checkpoint(weights, source)
+                self._keep_best(folder, source, trainer.global_step)
             os.replace(folder.temporary_last, folder.last)
         finally:
             folder.temporary_last.unlink(missing_ok=True)
@@ -384,27 +390,28 @@ class Checkpoints(Checkpoint):
         if repeats_batches and data is not None:
             # Lightning has put the state after these batches there, under this name.
             checkpoint[type(data).__qualname__] = data.state_dict(self._batches_since_step)
+        # A validation in the middle of accumulated gradients is repeated with their batches.
         repeats_validation = repeats_batches or moment is Moment.VALIDATION_DUE
         if repeats_validation and self._callbacks_before:
             checkpoint["callbacks"] = self._callbacks_before
         set_counters(checkpoint, moment, self._batches_since_step)
         checkpoint["run"] = {
             "identity": self.identity,
-            # Asked to stop before min_epochs or min_steps, a run is not at its end.
-            "stopped": self._stopped and internals.may_stop(trainer),
+            # The run has ended early. Asked to stop before min_epochs or min_steps, it has not.
+            "stopped": self._asked_to_stop and internals.may_stop(trainer),
             "monitor": self.best.monitor,
             "scores": dict(self._scores),
         }
         return checkpoint
 
-    def _name_best_by_step(self, folder: RunFolder) -> None:
-        """Where several of the best are kept, make ``best.ckpt`` one of them: a run that kept one
-        alone gave it no other name.
+    def _add_step_file_of_best(self, folder: RunFolder) -> None:
+        """Where several of the best are kept, give the ``best.ckpt`` that is there its
+        ``step=N.ckpt`` too: a run that kept only one made none.
         """
         if self.best.save_top_k in (0, 1) or not folder.best.is_file():
             return
         step = read_checkpoint(folder.best, quick=True)["global_step"]
-        file = folder.best_of_step(step)
+        file = folder.step_file(step)
         if not file.is_file():
             link_or_copy(folder.best, file)
 
@@ -413,10 +420,10 @@ class Checkpoints(Checkpoint):
         if best_first(self._scores)[0] == step:
             link_or_copy(file, folder.best)
         if self.best.save_top_k != 1:
-            link_or_copy(file, folder.best_of_step(step))
+            link_or_copy(file, folder.step_file(step))
         for kept_step in folder.kept_steps():
             if kept_step not in self._scores:
-                folder.best_of_step(kept_step).unlink()
+                folder.step_file(kept_step).unlink()
 
 
 def best_first(scores: Mapping[int, float]) -> list[int]:

@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -75,11 +75,12 @@ class RunFolder:
     @classmethod
     def of_checkpoint(cls, file: Path) -> "RunFolder | None":
         """The run whose folder of checkpoints a file lies in, by the path of the file; None for a
-        path that is too short.
+        file with less than two folders above it.
         """
-        if len(file.parents) < 2:
+        parents = file.absolute().parents
+        if len(parents) < 2:
             return None
-        return cls(file.parents[1])
+        return cls(parents[1])
 
     def check_writable(self) -> None:
         """Raise an InputError if nothing can be written here."""
@@ -95,8 +96,10 @@ class RunFolder:
         """Whether something was trained here."""
         return holds_checkpoints(self.path)
 
-    def best_of_step(self, step: int) -> Path:
-        """The file of the weights of one step, where several of the best are kept."""
+    def step_file(self, step: int) -> Path:
+        """The file of the weights of one step: such files are there where several of the best are
+        kept.
+        """
         return self.checkpoints / f"step={step}.ckpt"
 
     def kept_steps(self) -> list[int]:
@@ -110,11 +113,12 @@ class RunFolder:
 
     def kept_scores(self, monitor: str | None) -> dict[int, float]:
         """The scores of the best weights that are kept, by step; higher is better, since a metric
-        whose lowest value is the best was negated. Those of another metric are left out.
+        whose lowest value is the best was negated. Scores by another metric than ``monitor`` are
+        left out.
         """
         files = [self.best]
         for step in self.kept_steps():
-            files.append(self.best_of_step(step))
+            files.append(self.step_file(step))
         scores: dict[int, float] = {}
         for file in files:
             if not file.is_file():
@@ -128,13 +132,17 @@ class RunFolder:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Hold the folder for one command at a time: results never stand beside weights that they
-        are not of.
+        """Hold the folder for one command at a time. Two at once could leave the results of one
+        beside the weights of the other.
 
         Raises:
             InputError: if another process holds it.
         """
-        existed_before = self.path.is_dir()
+        new_folders = []  # the innermost first
+        for folder in (self.path, *self.path.parents):
+            if folder.is_dir():
+                break
+            new_folders.append(folder)
         lock = FileLock(self.lock)
         self.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -147,13 +155,17 @@ class RunFolder:
             yield
         except BaseException:
             names = {file.name for file in self.path.iterdir()}
-            if not existed_before and names <= {self.lock.name, self.log.name}:
-                shutil.rmtree(self.path)  # a command that failed at once leaves nothing
+            if new_folders and names <= {self.lock.name, self.log.name}:
+                # A command that failed at once leaves nothing.
+                shutil.rmtree(self.path)
+                with suppress(OSError):  # others have put something into the folders above
+                    for folder in new_folders[1:]:
+                        folder.rmdir()
             raise
         finally:
             lock.release()
 
-    def checkpoint_to_resume(self) -> Path | None:
+    def file_to_resume(self) -> Path | None:
         """The checkpoint that ``--ckpt_path last`` means to ``fit``; None where a run has none yet."""
         if self.last.is_file():
             return self.last
@@ -163,9 +175,9 @@ class RunFolder:
             return self.best
         return None
 
-    def checkpoint_to_measure(self, which: str, option: str = "--ckpt_path") -> Path:
-        """The checkpoint that ``--ckpt_path best`` or ``last`` means to the other commands; an
-        InputError if there is none.
+    def file_to_measure(self, which: str, option: str = "--ckpt_path") -> Path:
+        """The checkpoint that ``--ckpt_path best`` means to every command, and ``last`` to all but
+        ``fit``; an InputError if there is none.
         """
         if which == "best":
             return best_checkpoint(self.path, option)

@@ -26,12 +26,7 @@ MODEL_MAY_CHANGE = {
     "miner.encoder.kernels",
     "miner.encoder.compile",
 }
-# The content of the files and the batch sizes decide, too. The data module compares them itself
-# when it takes its state from a checkpoint: their names alone would not say what is in them.
 DATA_MAY_CHANGE = {
-    "path",
-    "batch_size",
-    "groups",
     "eval_batch_size",
     "evaluation.candidates",
     "evaluation.depth",
@@ -40,6 +35,9 @@ DATA_MAY_CHANGE = {
     "loading.num_workers",
     "loading.persistent_workers",
 }
+# These decide, too. The data module compares the content of the files and the steps of an epoch
+# when it takes its state from a checkpoint: a path does not say what is in the files.
+DATA_COMPARED_ELSEWHERE = {"path", "batch_size", "groups"}
 # All other options of the trainer may change, and all other callbacks.
 TRAINER_OPTIONS = ("accumulate_grad_batches", "overfit_batches")
 CALLBACKS = ("LossSchedule", "HardNegativeMining")
@@ -59,7 +57,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         if path not in MODEL_MAY_CHANGE:
             options[f"model.{path}"] = value
     for path, value in _flat_options(config["data"]):
-        if path not in DATA_MAY_CHANGE:
+        if path not in DATA_MAY_CHANGE | DATA_COMPARED_ELSEWHERE:
             options[f"data.{path}"] = value
     for name in TRAINER_OPTIONS:
         options[f"trainer.{name}"] = trainer[name]
@@ -70,7 +68,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _deciding_callbacks(callbacks: Any) -> list[Any]:
-    """Those of one callback or a list of them that change what is learnt."""
+    """The callbacks that change what is learnt, of a list of callbacks or a single one."""
     if not isinstance(callbacks, list):
         callbacks = [callbacks]
     deciding = []
@@ -101,7 +99,7 @@ def _flat_options(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def _without_parents(value: Any) -> Any:
     """The last name of a path, since a folder may be mounted elsewhere; any other value as it is."""
     if isinstance(value, str) and value.startswith(PATH_STARTS):
-        return value.rstrip("/").rpartition("/")[2]
+        return _last_name(value)
     return value
 
 
@@ -117,7 +115,7 @@ def ranker_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_same(now: Mapping[str, Any], then: Mapping[str, Any], path: str, hint: str) -> None:
-    """Check that a checkpoint comes from what is at hand.
+    """Check that a checkpoint comes from a run with this identity.
 
     Args:
         now: the identity of this configuration.
@@ -132,10 +130,25 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], path: str, hint:
         return
     changes = []
     for name in sorted({*now, *then}):
-        if now.get(name) != then.get(name):
+        if not _are_same(name, now.get(name), then.get(name)):
             changes.append(f"{name} was {then.get(name)!r} and is {now.get(name)!r}")
     if changes:
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise InputError(
             f"{path} comes from another configuration: {', '.join(changes[:3])}{more}; {hint}"
         )
+
+
+def _are_same(name: str, now: Any, then: Any) -> bool:
+    """Whether two values of an option are the same. A path below ``data`` may stand there whole
+    (``runs/neg``) or by its last name (of ``/mine/runs/neg``): it is the same one.
+    """
+    if now == then:
+        return True
+    if not name.startswith("data.") or not isinstance(now, str) or not isinstance(then, str):
+        return False
+    return now == _last_name(then) or then == _last_name(now)
+
+
+def _last_name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]

@@ -33,19 +33,19 @@ def validation_is_due(trainer: Trainer) -> bool:
     return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
 
 
-def epoch_is_trained(trainer: Trainer) -> bool:
+def epoch_ends_here(trainer: Trainer) -> bool:
     """Whether no further batch of the epoch will be trained on: none is left, or ``max_steps`` ends
     training within the epoch.
     """
     return trainer.fit_loop.epoch_loop._is_training_done
 
 
-def epoch_is_whole(trainer: Trainer) -> bool:
+def all_batches_trained(trainer: Trainer) -> bool:
     """Whether all batches of the epoch were trained on, so that the next epoch comes next."""
     return trainer.fit_loop.epoch_loop._num_ready_batches_reached()
 
 
-def is_last_batch(trainer: Trainer) -> bool:
+def fetched_last_batch(trainer: Trainer) -> bool:
     """Whether the batch that was last fetched is the last one of its epoch."""
     return trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
 

@@ -22,14 +22,15 @@ log = logging.getLogger(__name__)
 def build_loggers(
     folder: Path, wandb_project: str | None, is_fit: bool, tags: Sequence[str] = ()
 ) -> list[Logger]:
-    """The loggers of a run.
+    """The loggers of a run. In Weights & Biases the group of a run is its experiment, the folder of
+    its seeds.
 
     Args:
         folder: the run folder.
         wandb_project: of Weights & Biases; None for none. A resumed run continues the same run
             there.
         is_fit: whether the command is ``fit``.
-        tags: of the run there. Its group is the experiment: the folder of its seeds.
+        tags: of the run there.
     """
     run = RunFolder(folder)
     # It makes a new subfolder for every start, so a resumed run erases nothing.
@@ -105,7 +106,7 @@ def log_results(loggers: Sequence[Logger], run: RunFolder) -> None:
     for logger in loggers:
         if not isinstance(logger, WandbLogger):
             continue
-        import wandb  # here, not above: it takes a second, which every command would
+        import wandb  # here, not above: it takes a second, and most commands don't need it
 
         artifact = wandb.Artifact(f"results-{logger.experiment.id}", type="results")
         for file in (run.results, run.per_query, run.ranking, run.metadata, run.config):

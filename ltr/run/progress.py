@@ -1,4 +1,4 @@
-"""Where a run stands, written so that Lightning resumes it exactly.
+"""Lightning's counters of a run's progress, set in a checkpoint so that a resume is exact.
 
 Lightning's counters say where the code was when a checkpoint was written, and a resume guesses from
 them what is still to be done. Some guesses are wrong, and a second resume goes on from the wrong
@@ -16,8 +16,7 @@ from lightning.pytorch.callbacks import Timer
 class Moment(Enum):
     """Where a resumed run continues."""
 
-    # A validation that was due after this step has been done.
-    AFTER_STEP = "with the next batch of this epoch"
+    AFTER_STEP = "with the next batch of this epoch"  # no validation is due any more
     VALIDATION_DUE = "with the validation that is due after this batch, from its beginning"
     EPOCH_END = "with the first batch of the next epoch"
 
@@ -45,10 +44,12 @@ def set_counters(checkpoint: dict[str, Any], moment: Moment, batches_since_step:
     batch = fit["epoch_loop.batch_progress"]
     for name in ("total", "current"):
         done = batch[name]["processed"] - batches_since_step
-        if epoch_has_ended and name == "current":  # of the epoch that comes
-            done = 0
+        if epoch_has_ended and name == "current":
+            done = 0  # "current" is now the next epoch, which has done none
         _set(batch[name], begun=done, done=done)
 
+    # The scheduler steps, and gradients are set to zero, once per optimiser step: all three have
+    # the count of the optimiser steps.
     scheduler = fit["epoch_loop.scheduler_progress"]
     optimizer = fit["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]
     steps = {
@@ -62,12 +63,14 @@ def set_counters(checkpoint: dict[str, Any], moment: Moment, batches_since_step:
             _set(progress[name], begun=done, done=done)
 
     validation = fit["epoch_loop.val_loop.batch_progress"]
-    # A validation that has begun a batch and done none is done from its beginning.
+    # Lightning resumes inside a validation if "total" says that a batch was begun and not
+    # completed. "current" says at which batch: at the first.
     is_due = moment is Moment.VALIDATION_DUE
     _set(validation["total"], begun=1 if is_due else 0, done=0)
     _set(validation["current"], begun=0, done=0)
     validation["is_last_batch"] = False
-    # The last batch of an epoch counts as such only until its validation is done.
+    # Lightning takes "is_last_batch" for "the epoch is over". It stays as it is only where the
+    # validation of this batch still comes.
     if not is_due:
         batch["is_last_batch"] = False
     fit["epoch_loop.state_dict"]["_batches_that_stepped"] = checkpoint["global_step"]
@@ -86,7 +89,7 @@ def finished_message(
     max_steps: int,
     max_time: str | timedelta | dict[str, int] | None,
 ) -> str | None:
-    """What a run has done that has nothing left to train; None where training is left.
+    """Why a run has nothing left to train, as a message; None where something is left.
 
     Args:
         checkpoint: of the run.
@@ -96,6 +99,7 @@ def finished_message(
     """
     epochs = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     steps = checkpoint["global_step"]
+    # The run has ended early; "stopped" in the state of Checkpoints says only that it was asked to.
     if checkpoint.get("run", {}).get("stopped"):
         return f"the run was stopped early at step {steps}"
     if 0 <= max_steps <= steps:

@@ -43,12 +43,16 @@ class RunWriter(Callback):
     """Writes results into the run folder (the trainer's ``default_root_dir``), each file whole or
     not at all.
 
-    * ``metrics.json``: the validation before ``fit`` (``start``), every one in it, its steps, and
-      the seconds of training them, without validations and over all resumes; where its weights come
-      from; the last ``validate`` and ``test`` with their conventions, a digest of what was
-      evaluated, and the ceiling of the candidates;
-    * ``test.run``, ``ir-metadata.yml`` and ``per_query.tsv`` at the end of ``test``;
-      ``predict.run`` at the end of ``predict``.
+    * ``metrics.json``, by key:
+        * ``directory``: the working directory of the last ``fit``, from which relative paths count;
+        * ``start``: the metrics of the weights that training starts from;
+        * ``init_from``: the checkpoint of these weights;
+        * ``validations``: a row for each validation of ``fit``;
+        * ``fit``: its steps, and the seconds of training over all resumes, without validations;
+        * ``validate``, ``test``: the last report of each command: its metrics with their
+          conventions, a digest of what was evaluated, and the ceiling of the candidates;
+    * ``test.run``, ``ir-metadata.yml`` and ``per_query.tsv``, at the end of ``test``;
+    * ``predict.run``, at the end of ``predict``.
 
     Results of ``test``, ``validate`` and ``predict`` stay until new weights are saved. With several
     processes rank 0 joins the parts and writes. A trial run (``trainer.fast_dev_run``) writes
@@ -117,7 +121,7 @@ class RunWriter(Callback):
                 start["start"] = self._start_metrics
             if self.init_from is not None:
                 start["init_from"] = self.init_from
-        # The paths of the configuration, which is written now, count from here.
+        # Relative paths in config.yaml are relative to this folder.
         directory = os.getcwd()
 
         def with_start(results: dict[str, Any]) -> dict[str, Any]:
@@ -329,7 +333,10 @@ def ceiling_line(report: dict[str, Any]) -> str | None:
     for name, value in highest.items():
         if name != "R" and value < 1:
             limits.append(f"{name} {value:.4f}")
-    return f"the candidates hold {recall:.1%} of the relevant documents; no ranker of them can reach more than {', '.join(limits)}"
+    text = f"the candidates hold {recall:.1%} of the relevant documents"
+    if not limits:  # each metric can reach 1 with those that are there
+        return text
+    return f"{text}; no ranker of them can reach more than {', '.join(limits)}"
 
 
 def worse_than_start_warning(folder: RunFolder, best: Best) -> str | None:

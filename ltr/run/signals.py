@@ -28,8 +28,8 @@ class Signals:
         """Take over these signals, but for SIGHUP under ``nohup``.
 
         Args:
-            is_rank_0: whether this process saves. The others ignore the signals, since a step needs
-                all of them until rank 0 has saved; it ends them.
+            is_rank_0: whether this process saves. The other processes ignore the signals: rank 0
+                can't finish its step without them. When it has saved, it ends them.
             on_signal: called when the first one has come. It runs in the handler, between any two
                 lines of the program.
         """

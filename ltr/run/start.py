@@ -54,6 +54,7 @@ def checkpoint_to_resume(
         NothingToDo: if the run is finished.
     """
     if requested is None:
+        # Rank 0 refuses for all: what another rank finds here may be of this very run.
         if folder.holds_weights() and is_rank_0():
             raise InputError(
                 f"{folder.path} already holds a run; resume it (ltr fit {quote(str(folder.path))}), choose another folder "
@@ -93,9 +94,9 @@ def checkpoint_to_resume(
 def _named_checkpoint(folder: RunFolder, requested: str) -> Path | str | None:
     """The file, or the URL as it stands."""
     if requested == "last":
-        return folder.checkpoint_to_resume()
+        return folder.file_to_resume()
     if requested == "best":
-        return folder.checkpoint_to_measure("best")
+        return folder.file_to_measure("best")
     return requested
 
 
@@ -125,7 +126,7 @@ def checkpoint_to_measure(
         return None
     file = requested
     if requested in ("best", "last"):
-        file = str(folder.checkpoint_to_measure(requested))
+        file = str(folder.file_to_measure(requested))
     then = read_checkpoint(file).get("run", {}).get("identity", {})
     hint = "take the configuration of its run: ltr test RUN"
     check_same(ranker_options(identity), ranker_options(then), file, hint)

@@ -1,5 +1,5 @@
-"""Checks of the options and callbacks of Lightning's trainer: what a run can't resume exactly, or
-what would mean nothing, is refused.
+"""Checks of the trainer's options and callbacks: what a run can't resume exactly, or what would
+mean nothing, is refused. The trainer itself is Lightning's.
 """
 
 from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from ltr.models.named import load_weights
 from ltr.module import RankerModule
 
 
-def take_weights(module: RankerModule, path: str | Path, option: str) -> Path:
+def take_weights(module: RankerModule, path: str | Path, option: str) -> str | Path:
     """Load the weights of another run's ranker into this one.
 
     A miner that is trained beside the ranker takes its weights too, if the other run has one.
@@ -19,7 +19,7 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> Path:
         option: the one that names it, for errors.
 
     Returns:
-        The checkpoint.
+        The checkpoint; a URL as it stands.
 
     Raises:
         InputError: if there is no checkpoint, or its weights do not fit.
@@ -45,4 +45,4 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> Path:
     has_miner = any(name.startswith("miner.") for name in checkpoint["state_dict"])
     if module.miner is not None and has_miner:
         load_weights(module.miner, checkpoint, where, "miner.")
-    return Path(file)
+    return file

@@ -11,26 +11,31 @@ from ltr.errors import InputError
 class _StrictLoader(yaml.SafeLoader):
     """Refuses a key that is given twice, of which YAML takes the last."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    # Not in construct_mapping: before it, the options of an anchor may have been added to the node.
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen = set()
         for key, _ in node.value:
             # "<<" takes in the options of an anchor, and may stand there several times.
             is_merge = key.tag == "tag:yaml.org,2002:merge"
-            if key.value in seen and not is_merge:
+            if is_merge or not isinstance(key, yaml.ScalarNode):  # a list is refused later
+                continue
+            typed_key = (key.tag, key.value)  # 1 and "1" are two keys
+            if typed_key in seen:
                 line = key.start_mark.line + 1
                 raise InputError(
                     f"{self.name}:{line}: a key must be given once, got {key.value!r} again; remove one of them"
                 )
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
+            seen.add(typed_key)
+        return node
 
 
 def read_yaml(file: Path, what: str = "a configuration") -> dict[str, Any] | None:
     """The options in a file, or None if it holds nothing.
 
     Args:
-        file: is read.
-        what: the file is, for errors.
+        file: to be read.
+        what: what to call the file in errors.
 
     Raises:
         InputError: for another encoding, no YAML, a key that is given twice, or something else than

@@ -17,6 +17,7 @@ from ltr.run.log import duration
 from ltr.run.results import read_metrics
 from ltr.run.yaml_files import read_yaml
 from ltr.use.int8 import METRIC, GraphMeasurement
+from ltr.use.rankers import Side
 
 CITATION = """\
 ```bibtex
@@ -64,9 +65,16 @@ pairs = tokenizer(["a question"] * 2, ["a document", "another document"], **opti
 import onnxruntime
 from transformers import AutoTokenizer
 
-tokenizer, ranker = AutoTokenizer.from_pretrained("FOLDER"), onnxruntime.InferenceSession("FOLDER/model.onnx")
-texts = tokenizer(["a document"], truncation=True, max_length=LENGTH, padding=True, return_tensors="np")
-(embeddings,) = ranker.run(None, {one.name: texts[one.name] for one in ranker.get_inputs()})
+
+def embed(texts, folder, graph, length, prompt):
+    tokenizer, encoder = AutoTokenizer.from_pretrained(folder), onnxruntime.InferenceSession(graph)
+    texts = [prompt + text for text in texts]
+    inputs = tokenizer(texts, truncation=True, max_length=length, padding=True, return_tensors="np")
+    return encoder.run(None, {one.name: inputs[one.name] for one in encoder.get_inputs()})[0]
+
+
+queries = embed(["a question"], QUERY_SIDE)
+documents = embed(["a document", "another document"], DOCUMENT_SIDE)
 """,
 }
 
@@ -107,6 +115,9 @@ def card(
         f"# A {kind} trained with ltr",
     ]
     code = SNIPPETS[to, is_cross_encoder].replace("LENGTH", str(longest))
+    if isinstance(model, DualEncoder):
+        code = code.replace("QUERY_SIDE", _side_of_onnx(model, "query"))
+        code = code.replace("DOCUMENT_SIDE", _side_of_onnx(model, "document"))
     parts = [
         "\n".join(metadata),
         f"{n_weights / 1e6:.1f} million weights; texts of up to {longest} tokens.",
@@ -125,6 +136,14 @@ def card(
         parts.append(_results(run.path))
     parts.append("## Citation\n\n" + CITATION.format(version=__version__))
     return "\n\n".join(parts)
+
+
+def _side_of_onnx(model: DualEncoder, side: Side) -> str:
+    """What ``embed`` of the snippet takes for a side: tokenizer, graph, length and prompt."""
+    reads = model.reads.queries if side == "query" else model.reads.docs
+    if len(model.towers) == 1:
+        return f'"FOLDER", "FOLDER/model.onnx", {reads.max_length}, {reads.prompt!r}'
+    return f'"FOLDER/{side}", "FOLDER/{side}.onnx", {reads.max_length}, {reads.prompt!r}'
 
 
 def _int8(measurements: Sequence[GraphMeasurement], unit: str) -> str:
@@ -206,12 +225,12 @@ def _results(folder: Path) -> str:
     try:
         (own,) = experiments([str(folder)])
         compared = compare([own], list(own.runs[0].test["conventions"]), [])
-    except (InputError, ValueError):
-        return "It was not tested."  # or no longer as it stands
-    seeds = own
+    except (InputError, ValueError):  # no test results, or they no longer fit the run
+        return "It was not tested."
+    experiment = own  # with the seeds beside it, where they were tested
     if folder.name.startswith("seed="):
         with suppress(InputError, ValueError):  # others were not tested, or have other options
-            (seeds,) = experiments([str(folder.parent)])
+            (experiment,) = experiments([str(folder.parent)])
     lines = [
         "## Results",
         "",
@@ -219,7 +238,7 @@ def _results(folder: Path) -> str:
         "| --- " * 5 + "|",
     ]
     for metric in compared:
-        lines.append(_metric_row(metric, seeds))
+        lines.append(_metric_row(metric, experiment))
     test = own.runs[0].test
     candidates = f"Candidates: {test.get('candidates', 'its own')}"
     if test.get("depth") is not None:
@@ -231,18 +250,18 @@ def _results(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _metric_row(compared: Compared, seeds: Experiment) -> str:
+def _metric_row(compared: Compared, experiment: Experiment) -> str:
     """A row of the table of results.
 
     Args:
         compared: a metric of the run alone.
-        seeds: the run and those beside it that differ in their seed.
+        experiment: the run and those beside it that differ in their seed.
     """
     own_mean = compared.rows[0].mean
     low, high = own_mean.interval()
     of_seeds = ""
-    deviation = compare([seeds], [compared.metric], [])[0].rows[0].deviation
+    deviation = compare([experiment], [compared.metric], [])[0].rows[0].deviation
     if deviation is not None:  # there are several
-        means = seeds.means(compared.metric)
+        means = experiment.means(compared.metric)
         of_seeds = f"{sum(means) / len(means):.4f} ± {deviation:.4f} ({len(means)})"
     return f"| {compared.metric} | {own_mean.mean:.4f} | {low:.4f} to {high:.4f} | {of_seeds} | {compared.convention} |"

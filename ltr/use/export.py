@@ -67,9 +67,9 @@ def export(
 
     measurements: list[GraphMeasurement] = []
 
-    def write(part: Path) -> None:
-        # The libraries want to make their folder themselves, and this one is there already.
-        inner = part / "model"
+    def write(temporary: Path) -> None:
+        # The libraries want to make their folder themselves, and ``temporary`` is there already.
+        inner = temporary / "model"
         if to == "onnx":
             inner.mkdir()
             _write_onnx(inner, model)
@@ -81,10 +81,10 @@ def export(
         else:
             model.save(inner)
         for file in inner.iterdir():
-            file.rename(part / file.name)
+            file.rename(temporary / file.name)
         inner.rmdir()
         text = card(Path(source), to, model, measurements)
-        (part / "README.md").write_text(text, encoding="utf-8")
+        (temporary / "README.md").write_text(text, encoding="utf-8")
 
     write_new_folder(Path(folder), write)
     return measurements
@@ -93,11 +93,11 @@ def export(
 def _write_onnx(folder: Path, model: PairWiseBertRanker | DualEncoder) -> None:
     """Write the graphs, their tokenizers, and ``ltr.json`` with what a caller must know of both."""
     settings: dict[str, Any] = {}
-    for name, part in build_graphs(model).items():
-        write_graph(folder / f"{name}.onnx", part.graph, part.tokenizer)
+    for name, built in build_graphs(model).items():
+        write_graph(folder / f"{name}.onnx", built.graph, built.tokenizer)
         tokenizer_folder = folder if name == "model" else folder / name  # two towers have two
-        part.tokenizer.save_pretrained(tokenizer_folder)
-        settings[name] = {"max_length": part.max_length}
+        built.tokenizer.save_pretrained(tokenizer_folder)
+        settings[name] = {"max_length": built.max_length}
     if isinstance(model, DualEncoder):
         queries = model.reads.queries
         docs = model.reads.docs

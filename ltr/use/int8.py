@@ -105,7 +105,16 @@ def _measure(
     collection: Collection,
     lists: list[LabelledList],
 ) -> GraphMeasurement:
-    """Rank the lists by the graphs in some files, which are named as the graphs are."""
+    """Rank the lists by graphs.
+
+    Args:
+        kind: ``float32`` or ``int8``.
+        files: of the graphs, by ``model``, or by ``query`` and ``document``, as ``build_graphs``
+            names them.
+        model: the ranker.
+        collection: holds the texts.
+        lists: are ranked.
+    """
     sessions = {name: Session(file) for name, file in files.items()}
     sizes = [len(labelled.doc_rows) for labelled in lists]
     query_rows = np.repeat([labelled.query_row for labelled in lists], sizes)
@@ -196,11 +205,11 @@ def _score_embedded(
 
 
 def _encode(
-    session: Session, tower: Tower, form: SingleTexts, table: TextTable, rows: np.ndarray
+    session: Session, tower: Tower, side_reads: SingleTexts, table: TextTable, rows: np.ndarray
 ) -> _Encoded:
     distinct, place_of_row = np.unique(rows, return_inverse=True)
-    texts = [(form.prompt + table.texts[row],) for row in distinct.tolist()]
-    outputs, seconds = _outputs(session, tower.tokenizer, texts, form.max_length)
+    texts = [(side_reads.prompt + table.texts[row],) for row in distinct.tolist()]
+    outputs, seconds = _outputs(session, tower.tokenizer, texts, side_reads.max_length)
     embeddings = torch.from_numpy(outputs[place_of_row]).unsqueeze(1)
     return _Encoded(embeddings, len(texts), seconds)
 

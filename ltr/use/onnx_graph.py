@@ -81,7 +81,7 @@ def _pooled(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
     return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
 
 
-class GraphPart(NamedTuple):
+class GraphWithTokenizer(NamedTuple):
     """A graph of a ranker, with what it takes to make its inputs.
 
     Attributes:
@@ -95,7 +95,7 @@ class GraphPart(NamedTuple):
     max_length: int
 
 
-def build_graphs(model: PairWiseBertRanker | DualEncoder) -> dict[str, GraphPart]:
+def build_graphs(model: PairWiseBertRanker | DualEncoder) -> dict[str, GraphWithTokenizer]:
     """The graphs of a ranker, by the names of their files without the ending: ``model``, or
     ``query`` and ``document`` for two towers.
     """
@@ -104,7 +104,7 @@ def build_graphs(model: PairWiseBertRanker | DualEncoder) -> dict[str, GraphPart
             graph = Graph(model.encoder.model, None, [])
         else:
             graph = Graph(model.encoder.model, model.encoder.pooling, [model.head])
-        return {"model": GraphPart(graph, model.tokenizer, model.reads.max_length)}
+        return {"model": GraphWithTokenizer(graph, model.tokenizer, model.reads.max_length)}
     queries = model.reads.queries
     docs = model.reads.docs
     if len(model.towers) == 1:
@@ -116,9 +116,9 @@ def build_graphs(model: PairWiseBertRanker | DualEncoder) -> dict[str, GraphPart
     }
 
 
-def _tower_graph(tower: Tower, max_length: int) -> GraphPart:
+def _tower_graph(tower: Tower, max_length: int) -> GraphWithTokenizer:
     graph = Graph(tower.encoder.model, tower.encoder.pooling, list(tower.head))
-    return GraphPart(graph, tower.tokenizer, max_length)
+    return GraphWithTokenizer(graph, tower.tokenizer, max_length)
 
 
 def write_graph(file: Path, graph: Graph, tokenizer: Any) -> None:

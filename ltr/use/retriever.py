@@ -49,13 +49,13 @@ class Retriever(TextRanker):
         if len(texts) == 0:
             return np.empty((0, model.dim), np.float32)
         tower = model.query_tower
-        form = model.reads.queries
+        side_reads = model.reads.queries
         if side == "document":
             tower = model.doc_tower
-            form = model.reads.docs
+            side_reads = model.reads.docs
         with self.context():
             rows = np.arange(len(texts))
-            return encode_in_memory(tower, self.tokens(texts, side), form, rows)
+            return encode_in_memory(tower, self.tokens(texts, side), side_reads, rows)
 
     def corpus(self, documents: str | Path | Sequence[str]) -> "SearchableCorpus":
         """Encode documents to be searched, once: see :class:`SearchableCorpus`.
@@ -98,25 +98,25 @@ class SearchableCorpus:
         self.documents = documents
         model = retriever.model
         self.was_kept = True
-        form = model.reads.docs
+        doc_reads = model.reads.docs
         tower = model.doc_tower
 
         def build(folder: Path) -> None:
             self.was_kept = False
             with retriever.context():
-                tokens = TokenStore.open(documents, form.tokenizer)
-                embeddings = encode(tower, tokens, form, folder / FILE)
+                tokens = TokenStore.open(documents, doc_reads.tokenizer)
+                embeddings = encode(tower, tokens, doc_reads, folder / FILE)
             checked_sum(embeddings, "embeddings")  # broken ones are not kept
 
         # All that decides what the embeddings are.
         identity = [
             "embeddings-1",  # counts up when the file holds something else
             digest_of_weights(tower),
-            form.max_length,
-            form.prompt,
+            doc_reads.max_length,
+            doc_reads.prompt,
             tower.encoder.pooling,
             str(tower.head),
-            form.tokenizer.backend_tokenizer.to_str(),
+            doc_reads.tokenizer.backend_tokenizer.to_str(),
             documents.key,
             retriever.precision,
         ]

@@ -28,7 +28,7 @@ PART = 64  # queries that are scored together
 
 
 class Teacher(NamedTuple):
-    """A ranker with the name that the manifest gives it."""
+    """A ranker, and what the manifest of the scores calls it."""
 
     name: str
     ranker: TextRanker
@@ -100,7 +100,7 @@ def lists_to_score(
     are trained against them.
 
     Args:
-        collection: knows both.
+        collection: has the judgements, and the candidates.
         split: the queries.
         documents: ``candidates``, ``bm25``, or a folder of negatives.
         depth: how many of these, best first; None: all, and 100 of ``bm25``.

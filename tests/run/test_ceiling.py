@@ -45,6 +45,10 @@ def test_the_ceiling_by_hand():
     assert ceiling_line({"ceiling": {"AP": 0.5, "P@2": 1.0, "R": 0.5}}).endswith(
         "50.0% of the relevant documents; no ranker of them can reach more than AP 0.5000"
     )
+    assert (
+        ceiling_line({"ceiling": {"RR@10": 1.0, "R": 0.5}})
+        == "the candidates hold 50.0% of the relevant documents"
+    )
     assert ceiling_line({"ceiling": {"AP": 1.0, "R": 1.0}}) is None and ceiling_line({}) is None
 
 

@@ -96,6 +96,9 @@ def test_new_weights_are_not_saved_while_others_are_measured(config, capsys, mon
 def test_a_failed_start_leaves_nothing(config, capsys):
     assert fit(config, "run", "--data.path", "nowhere") == 2
     assert not Path("run").exists()
+    Path("old").mkdir()
+    assert fit(config, "old/new/run", "--data.path", "nowhere") == 2
+    assert Path("old").exists() and not Path("old/new").exists()
     Path("mine").mkdir()
     Path("mine/note").write_text("mine")
     assert fit(config, "mine", "--data.path", "nowhere") == 2
@@ -298,10 +301,17 @@ def test_killed_between_the_two_files_of_the_first_validation(config):
     assert all(torch.equal(a, b) for a, b in zip(_weights("run"), _weights("whole"), strict=True))
 
 
-def test_a_checkpoint_lies_in_a_run_and_a_path_that_is_too_short_in_none():
-    assert RunFolder.of_checkpoint(Path("runs/a/checkpoints/best.ckpt")).path == Path("runs/a")
-    assert RunFolder.of_checkpoint(Path("checkpoints/best.ckpt")).path == Path()
-    assert RunFolder.of_checkpoint(Path("best.ckpt")) is None
+def test_a_checkpoint_lies_in_a_run_from_wherever_it_is_named(tmp_path, monkeypatch):
+    run = tmp_path / "runs/a"
+    (run / "checkpoints").mkdir(parents=True)
+    for directory, name in (
+        (tmp_path, "runs/a/checkpoints/best.ckpt"),
+        (run, "checkpoints/best.ckpt"),
+        (run / "checkpoints", "best.ckpt"),
+    ):
+        monkeypatch.chdir(directory)
+        assert RunFolder.of_checkpoint(Path(name)).path == run
+    assert RunFolder.of_checkpoint(Path("/best.ckpt")) is None
 
 
 def test_the_steps_that_are_kept_are_those_of_files_with_a_number(tmp_path):

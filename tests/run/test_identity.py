@@ -63,6 +63,17 @@ def test_what_differs_is_named_and_counted():
     check_same(now, {}, "x.ckpt", "do")  # a checkpoint that was made in Python
 
 
+def test_a_path_of_data_is_the_same_whole_or_by_its_last_name():
+    then = {"data.negatives": "runs/neg", "model.ranker.backbone": "owner/bert"}
+    for path in ("runs/neg", "./runs/neg", "/mine/runs/neg/"):
+        data = {"class_path": "a.B", "init_args": {"negatives": path}}
+        now = identity(CONFIG | {"data": data})
+        check_same(then | {"data.negatives": now["data.negatives"]}, then, "x", "do")
+    for change in ({"data.negatives": "other/neg"}, {"model.ranker.backbone": "bert"}):
+        with pytest.raises(InputError, match=f"{next(iter(change))} was"):
+            check_same(then | change, then, "x", "do")
+
+
 REFUSED = {
     "--seed_everything 4": "seed_everything was 3 and is 4",
     "--model.loss SoftmaxLoss": "model.loss.class_path was 'ltr.losses.RankNetLoss' and is 'ltr.losses.SoftmaxLoss'",

@@ -33,15 +33,17 @@ class Asks(Callback):
         self.after_batch.append(
             (
                 internals.validation_is_due(trainer),
-                internals.epoch_is_trained(trainer),
-                internals.is_last_batch(trainer),
+                internals.epoch_ends_here(trainer),
+                internals.fetched_last_batch(trainer),
                 internals.epoch_has_begun(trainer),
                 internals.epochs_are_done(trainer),
             )
         )
 
     def on_train_epoch_end(self, trainer, pl_module):
-        self.after_epoch.append((internals.epoch_is_whole(trainer), internals.may_stop(trainer)))
+        self.after_epoch.append(
+            (internals.all_batches_trained(trainer), internals.may_stop(trainer))
+        )
         self.states = internals.callback_states(trainer)
         self.checkpoint = internals.dump_checkpoint(trainer)
         # It has the counters that are set.
@@ -65,10 +67,10 @@ def test_each_says_what_it_means(tmp_path):
     )
     batches = DataLoader(torch.ones(3, 1))
     trainer.fit(Plain(), batches, DataLoader(torch.ones(1, 1)))
-    # Three batches an epoch, a validation after the second: due, trained, last, begun; the epochs
+    # Three batches an epoch, a validation after the second: due, ends, last, begun; the epochs
     # are counted at their ends.
     epoch = [(False, False), (True, False), (False, True)]
-    assert [(due, trained) for due, trained, *_ in asks.after_batch] == epoch * 2
+    assert [(due, ends) for due, ends, *_ in asks.after_batch] == epoch * 2
     assert [last for _, _, last, *_ in asks.after_batch] == [False, False, True] * 2
     assert all(begun for *_, begun, _ in asks.after_batch)
     assert not any(done for *_, done in asks.after_batch)

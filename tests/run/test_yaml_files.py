@@ -26,10 +26,24 @@ def test_two_anchors_may_be_merged_and_one_key_may_not_stand_twice(tmp_path):
         read_yaml(file)
 
 
+def test_an_option_may_stand_beside_the_anchor_that_has_it_too(tmp_path):
+    """``r`` is built before ``q``, and the anchor that it merges has merged another one."""
+    file = tmp_path / "a.yaml"
+    file.write_text("base: &base {x: 1}\np: {q: &a {<<: *base, x: 2}}\nr: {<<: *a}\n")
+    assert read_yaml(file) == {"base": {"x": 1}, "p": {"q": {"x": 2}}, "r": {"x": 2}}
+
+
+def test_a_number_and_its_text_are_two_keys(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("1: x\n'1': y\n")
+    assert read_yaml(file) == {1: "x", "1": "y"}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"a: [1\n", ":2: a grid must be YAML: "),
+        (b"? [a]\n: b\n", ":1: a grid must be YAML: found unhashable key"),
         (b"a: \x01\n", ": a grid must be YAML: "),
         (b"a: caf\xe9\n", ": a grid must be UTF-8, got byte 0xe9; save the file as UTF-8"),
         (b"- a\n- b\n", ": a grid must be options with their values, got \"['a', 'b']\""),

@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
+from ltr.models import DualEncoder
 from ltr.use.card import card
+from ltr.use.export import export
+from ltr.use.load import load
 
 
 def test_a_card_says_what_it_is(exported):
@@ -36,3 +41,26 @@ def test_a_model_of_the_hub_was_not_trained_by_a_run_in_the_working_directory(
     monkeypatch.chdir(tmp_path)
     text = card(Path("owner/name"), "sentence-transformers", retriever.model)
     assert "# A dual encoder trained with ltr" in text and "## Training" not in text
+
+
+@pytest.mark.parametrize("towers", [1, 2])
+def test_the_code_of_onnx_embeds_both_sides_as_the_ranker_does(tmp_path, backbone, towers):
+    folder = tmp_path / "out"
+    model = DualEncoder(
+        backbone,
+        doc_backbone=backbone if towers == 2 else None,
+        projection=8,
+        query_prompt="w1 w2 ",
+        doc_prompt="w3 ",
+        max_length=8,
+    )
+    model.save(tmp_path / "dual")
+    export(tmp_path / "dual", folder, "onnx")
+    code = (folder / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    found: dict = {}
+    exec(code.replace("FOLDER", str(folder)), found)  # noqa: S102  # the card's own
+    ranker = load(tmp_path / "dual", "32-true", "cpu")
+    queries = ranker.encode(["a question"], "query")
+    documents = ranker.encode(["a document", "another document"])
+    assert found["queries"] == pytest.approx(queries, abs=1e-4)
+    assert found["documents"] == pytest.approx(documents, abs=1e-4)
