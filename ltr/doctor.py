@@ -46,8 +46,8 @@ HALVES = {
     "cpu": (torch.bfloat16,),
     "cuda": (torch.bfloat16, torch.float16),
 }
-# Relative error of padded reading. Where it is larger, padded reading is wrong as well, and no path
-# to fall back to; bfloat16 alone makes 0.01 to 0.1.
+# If padded reading itself has a larger relative error than this, it is no safe fallback. bfloat16
+# alone makes 0.01 to 0.1.
 LARGEST_PADDED_ERROR = 0.25
 LEAST_COSINE = 0.999  # of the embeddings of a text in half precision and in float32
 SAME = 1e-4  # relative, of float32 sums in another order
@@ -89,8 +89,9 @@ def examine(backbone: str | None = None) -> Iterator[Finding]:
     yield from check_attention(encoder)
     if torch.cuda.is_available():
         device = "cuda"
-        yield from check_attention(encoder.to(device))
-    for dtype in HALVES[device]:  # on the device where the encoder is now
+        encoder.to(device)  # for all checks that follow
+        yield from check_attention(encoder)
+    for dtype in HALVES[device]:
         yield check_encoding(encoder, tokenizer, dtype)
     yield check_search("Flat")
     yield check_search("IVF1,Flat")
@@ -157,10 +158,10 @@ def _check_packed(
     except RuntimeError as error:
         return Finding(what, kernel, "wrong", f"padded texts can't be read ({one_line(error)})")
     if not check.fault:
-        errors = f"off by {check.error:.1g}, padded by {check.rounding:.1g}"
+        errors = f"off by {check.error:.1g}, padded by {check.padded_error:.1g}"
         return Finding(what, kernel, "ok", errors)
     # Training makes the same check on these devices, and reads padded texts where it fails.
-    falls_back = device in text_encoder.CHECKS_ITSELF and check.rounding <= LARGEST_PADDED_ERROR
+    falls_back = device in text_encoder.CHECKS_ITSELF and check.padded_error <= LARGEST_PADDED_ERROR
     if falls_back:
         return Finding(what, padded, "fell back", f"packed texts {check.fault}")
     return Finding(what, kernel, "wrong", f"packed texts {check.fault}")
@@ -199,16 +200,16 @@ def check_search(factory: str) -> Finding:
     queries = rng.standard_normal((20, 64), dtype=np.float32)
     docs[1::100] = docs[::100]  # documents 0 and 1 are equal, 100 and 101, and so on
     what = f"search, {factory}"
-    uses = _device("cuda" if torch.cuda.is_available() else "cpu")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    uses = _device(device)
+    note = ""
     prepare = partial(similarity_of("dot").prepare, centre=None)
     try:
         if factory == "Flat":
             scores, rows = search_exactly(docs, queries, DEPTH, prepare, squared=False)
-            note = ""
         else:
             index = FaissIndex.build(docs, prepare, factory, squared=False, probes=1, seed=0)
-            note = ""
-            if uses == "GPU" and not index.on_gpu:
+            if device == "cuda" and not index.on_gpu:
                 note = "; faiss can't search it on the GPU"
             uses = "faiss, GPU" if index.on_gpu else "faiss, CPU"
             scores, rows = index.search(queries, DEPTH, squared=False)
@@ -216,6 +217,8 @@ def check_search(factory: str) -> Finding:
         return Finding(what, "", "not run", error.message)
     except RuntimeError as error:
         return Finding(what, uses, "wrong", one_line(error))
+    if (rows < 0).any():  # a place that faiss filled with no document
+        return Finding(what, uses, "wrong", f"fewer than {DEPTH} documents were found")
 
     all_scores = torch.from_numpy(queries.astype(np.float64) @ docs.T)
     expected = all_scores.topk(DEPTH).values
@@ -239,7 +242,7 @@ def check_gather(backend: Literal["gloo", "nccl"]) -> Finding:
     except Exception as error:  # a process may raise anything, or be killed
         # The text is the traceback of the process, which ends with what was wrong.
         return Finding(what, "", "wrong", str(error).strip().splitlines()[-1])
-    # DistributedDataParallel takes the mean over the processes, too.
+    # The mean over the processes, as DistributedDataParallel takes it.
     off = _relative_error(torch.stack(gradients).mean(dim=0), _gradient(slice(None), "cpu"))
     uses = "GPU" if backend == "nccl" else "CPU"
     return Finding(what, uses, _result(off < SAME), f"gradient off by {off:.1g}")
@@ -264,8 +267,8 @@ def _save_gradient(rank: int, backend: str, folder: str) -> None:
 
 
 def _gradient(lists: slice, device: str) -> Tensor:
-    """Of the in-batch loss of all processes by a linear encoder's weight, where this process holds
-    these lists of five.
+    """The gradient of the weight of a linear encoder, for the in-batch loss over all processes. Of
+    the five lists this process holds ``lists``.
     """
     # All processes draw the same numbers, and take their part.
     generator = torch.Generator().manual_seed(0)

@@ -119,17 +119,19 @@ def test_a_wrong_kernel_with_another_path_has_fallen_back(kernel, alone, monkeyp
         assert ("no kernel image" in why) if kernel is missing else ("give wrong" in why)
 
 
-@pytest.mark.parametrize("rounding", [0.0, float("nan")])
-def test_a_wrong_kernel_without_another_path_is_exit_code_1(rounding, alone, monkeypatch, capsys):
+@pytest.mark.parametrize("padded_error", [0.0, float("nan")])
+def test_a_wrong_kernel_without_another_path_is_exit_code_1(
+    padded_error, alone, monkeypatch, capsys
+):
     """On a CPU no encoder checks itself; where padded texts are wrong too, there is nothing to fall
     back to.
     """
-    if rounding != 0:
+    if padded_error != 0:
         monkeypatch.setattr(text_encoder, "CHECKS_ITSELF", ("cpu",))
     monkeypatch.setattr(
         text_encoder.TextEncoder,
         "check_packed",
-        lambda *args: PathCheck("give wrong outputs", 1.0, rounding),
+        lambda *args: PathCheck("give wrong outputs", 1.0, padded_error),
     )
     with pytest.raises(SystemExit) as stop:
         main(["doctor"])
@@ -158,7 +160,11 @@ def neighbours(scores, rows):
     return scores, (rows + 1) % 1000
 
 
-@pytest.mark.parametrize("fault", [the_worst, one_twice, neighbours])
+def one_too_few(scores, rows):
+    return scores, torch.cat([rows[:, :-1], torch.full((len(rows), 1), -1)], 1)
+
+
+@pytest.mark.parametrize("fault", [the_worst, one_twice, neighbours, one_too_few])
 def test_a_wrong_search_is_found(fault, monkeypatch):
     assert [check_search(factory).result for factory in ("Flat", "IVF1,Flat")] == ["ok", "ok"]
     exact = doctor.search_exactly

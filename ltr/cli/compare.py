@@ -8,7 +8,7 @@ from types import MappingProxyType
 from rich.console import Console
 
 from ltr.compare import comparison, tables
-from ltr.compare.comparison import Compared
+from ltr.compare.comparison import MetricResult
 from ltr.compare.runs import Experiment, experiments
 from ltr.data.files import write_whole
 from ltr.errors import InputError
@@ -45,7 +45,9 @@ def compare(
     if plan is not None and not plan > 0:
         raise InputError(f"--plan must be a difference above 0, got {plan:g}")
     compared = experiments(runs)
-    pairs = comparison.against([experiment.name for experiment in compared], baseline or [])
+    pairs = comparison.pairs_with_baselines(
+        [experiment.name for experiment in compared], baseline or []
+    )
     differences = comparison.compare(compared, metric or [], pairs, alpha)
     files = {"markdown": markdown, "latex": latex, "csv": csv, "html": html}
     show(compared, differences, alpha, plan, files)
@@ -53,7 +55,7 @@ def compare(
 
 def show(
     compared: Sequence[Experiment],
-    differences: Sequence[Compared],
+    differences: Sequence[MetricResult],
     alpha: float = 0.05,
     plan: float | None = None,
     files: Mapping[str, str | None] = MappingProxyType({}),

@@ -37,7 +37,7 @@ def reproduce(run: str, *, output: str | None = None) -> None:
         weights = "last" if measured == folder.last.name else "best"
         run_in_process(["test", str(again.path), "--ckpt_path", weights])
     now = read_run(again.path)
-    if (now.seed, now.identity) != (then.seed, then.identity):
+    if (now.seed, now.options_without_seed) != (then.seed, then.options_without_seed):
         raise InputError(
             f"{again.path} holds a run of other options than {folder.path}; remove it, or name another folder (--output)"
         )

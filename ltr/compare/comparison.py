@@ -1,14 +1,21 @@
 """Experiments against a baseline: differences, tests, and what they say in words."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import mean, stdev
 
 import numpy as np
 
 from ltr.compare.runs import Experiment, Run, check_alike
-from ltr.compare.statistics import Estimate, estimate, gaps, holm, randomisation_p
+from ltr.compare.statistics import (
+    ROUNDING,
+    Estimate,
+    differences_by_query,
+    estimate,
+    holm,
+    randomisation_p,
+)
 from ltr.errors import InputError
 
 
@@ -41,14 +48,14 @@ class Comparison:
     Attributes:
         name, baseline: of the experiments.
         difference: the experiment's mean minus the baseline's.
-        p: over queries and seeds; with one seed of either, that of ``p_models``.
+        p: of ``difference``, over queries and seeds; ``p_models`` where either has one seed only.
         p_models: of the randomisation test over the queries: do these very models differ?
         effect: Cohen's d of the queries: the mean of their differences over their deviation; NaN if
-            none differs.
+            all queries differ by the same, or none does.
         wins, ties, losses: queries on which the experiment is better, equal, worse, by the means
             over the seeds.
-        detectable: the difference that this data shows with a probability of 0.8, at the level of
-            the family's first test.
+        detectable: the difference that this data shows with a probability of 0.8, at alpha divided
+            by the number of comparisons, the strictest level of Holm's.
         has_seeds: whether both have several seeds.
         corrected: ``p`` after Holm's correction over the whole family.
         verdict: in words.
@@ -70,12 +77,12 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """What a comparison has found.
+class MetricResult:
+    """What a comparison has found by one metric.
 
     Attributes:
-        metric: the metric, and how it is counted.
-        convention: the same in words.
+        metric: its name, as ``nDCG@10``.
+        convention: how it is counted, in words.
         n_queries: those that have a value.
         rows: one for each experiment.
         comparisons: each experiment against each baseline, all one family.
@@ -97,7 +104,7 @@ def compare(
     metrics: Sequence[str] = (),
     pairs: Sequence[tuple[str, str]] | None = None,
     alpha: float = 0.05,
-) -> list[Compared]:
+) -> list[MetricResult]:
     """Compare experiments with baselines among them, by one or several metrics: all of it is one
     family.
 
@@ -105,7 +112,7 @@ def compare(
         experiments: the experiments.
         metrics: by default the first one that the first run was measured by.
         pairs: names of an experiment and of its baseline; None: each with the first one
-            (:func:`against`).
+            (:func:`pairs_with_baselines`).
         alpha: the level of the whole family.
 
     Raises:
@@ -115,7 +122,7 @@ def compare(
         raise InputError(f"alpha must be above 0 and below 1, got {alpha}", option="alpha")
     metrics = list(dict.fromkeys(metrics)) or [_first_metric(experiments[0].runs[0])]
     if pairs is None:
-        pairs = against([experiment.name for experiment in experiments])
+        pairs = pairs_with_baselines([experiment.name for experiment in experiments])
     n_comparisons = max(1, len(pairs) * len(metrics))
     results = []
     for metric in metrics:
@@ -139,9 +146,12 @@ def compare(
     return judged
 
 
-def against(names: Sequence[str], baselines: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Each experiment with each baseline (by default the first experiment), no two of them twice;
-    an InputError if a baseline is none of them.
+def pairs_with_baselines(
+    names: Sequence[str], baselines: Sequence[str] = ()
+) -> list[tuple[str, str]]:
+    """Pairs of an experiment and a baseline: each experiment with each baseline (by default the
+    first experiment). Two baselines are compared once, not in both directions. An InputError if a
+    baseline is no experiment.
     """
     bases = [_full_name(baseline, names) for baseline in baselines] or [names[0]]
     pairs: list[tuple[str, str]] = []
@@ -164,18 +174,23 @@ def _compare_by(
     experiments: Sequence[Experiment],
     pairs: Sequence[tuple[str, str]],
     level: float,
-) -> Compared:
+) -> MetricResult:
     """The comparisons by one metric, without what needs the whole family: verdicts and corrected
     p values.
     """
     notes = check_alike(experiments, metric)
-    fewest = min(len(experiment.runs) for experiment in experiments)
-    most = max(len(experiment.runs) for experiment in experiments)
-    # Of two seeds against many the test says too often that they differ, see
-    # experiments/significance.py.
-    if fewest == 2 and most > 3:
+    n_seeds = {experiment.name: len(experiment.runs) for experiment in experiments}
+    # With 2 seeds against more than 3 the test finds false differences too often, see
+    # experiments/significance.py. Where one has a single seed, the test over queries is taken.
+    against_two = [0]
+    for pair in pairs:
+        fewer, more = sorted(n_seeds[name] for name in pair)
+        if fewer == 2:
+            against_two.append(more)
+    most = max(against_two)
+    if most > 3:
         notes.append(
-            f"{fewest} and {most} seeds are compared: false differences are then likelier than the level says; train as many of each"
+            f"2 and {most} seeds are compared: false differences are then likelier than the level says; train as many of each"
         )
     queries = _queries_with_values(experiments, metric)
     if len(queries) < 2:
@@ -187,7 +202,7 @@ def _compare_by(
     comparisons = []
     for name, base in pairs:
         comparisons.append(_comparison(name, base, values, level, lower_is_better))
-    return Compared(
+    return MetricResult(
         metric=metric,
         convention=test["conventions"][metric],
         n_queries=len(queries),
@@ -200,7 +215,7 @@ def _compare_by(
 
 def _queries_with_values(experiments: Sequence[Experiment], metric: str) -> list[str]:
     """The queries that have a value in every run."""
-    queries = list(experiments[0].runs[0].values[metric])
+    queries = list(experiments[0].runs[0].by_query[metric])
     has_values = np.ones(len(queries), dtype=bool)
     for experiment in experiments:
         has_values &= np.isfinite(experiment.values(metric, queries)).all(axis=0)
@@ -211,7 +226,7 @@ def _comparison(
     name: str, base: str, values: Mapping[str, np.ndarray], level: float, lower_is_better: bool
 ) -> Comparison:
     difference = estimate(values[name], values[base])
-    by_query = gaps(values[name], values[base])
+    by_query = differences_by_query(values[name], values[base])
     gains = -by_query if lower_is_better else by_query  # above 0 is better, whatever the metric
     deviation = float(gains.std(ddof=1))
     p_models = randomisation_p(by_query)
@@ -222,7 +237,7 @@ def _comparison(
         difference=difference,
         p=difference.p if has_seeds else p_models,
         p_models=p_models,
-        effect=float(gains.mean()) / deviation if deviation else math.nan,
+        effect=float(gains.mean()) / deviation if deviation > ROUNDING else math.nan,
         wins=int((gains > 0).sum()),
         ties=int((gains == 0).sum()),
         losses=int((gains < 0).sum()),
@@ -252,7 +267,7 @@ def _verdict(comparison: Comparison, is_shown: bool, lower_is_better: bool) -> s
 def _row(experiment: Experiment, metric: str, values: np.ndarray) -> Row:
     deviation = None
     if len(experiment.runs) > 1:
-        deviation = statistics.stdev(values.mean(axis=1).tolist())
+        deviation = stdev(values.mean(axis=1).tolist())
     return Row(
         experiment=experiment,
         mean=estimate(values),
@@ -273,7 +288,7 @@ def _ceiling(experiment: Experiment, metric: str) -> float | None:
 
 
 def _mean_or_none(numbers: Sequence[float]) -> float | None:
-    return statistics.mean(numbers) if numbers else None
+    return mean(numbers) if numbers else None
 
 
 def _full_name(name: str, known: Sequence[str]) -> str:
@@ -282,9 +297,10 @@ def _full_name(name: str, known: Sequence[str]) -> str:
     """
     path = f"/{name.strip('/')}"
     exact = [other for other in known if other == name]
-    longer = [other for other in known if f"/{other}".endswith(path)]  # b names a/b
-    shorter = [other for other in known if path.endswith(f"/{other}")]  # runs/a/b names a/b
-    matches = exact or longer or shorter
+    ends_with_it = [other for other in known if f"/{other}".endswith(path)]  # b names a/b
+    is_its_end = [other for other in known if path.endswith(f"/{other}")]  # runs/a/b names a/b
+    longest = sorted(is_its_end, key=len)[-1:]  # runs/a/b names a/b rather than b
+    matches = exact or ends_with_it or longest
     if len(matches) != 1:
         raise InputError(
             f"the baseline must be one of {', '.join(known)}, got {name!r}", option="baseline"

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from ltr.compare.runs import Run
+from ltr.data import trec
 from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import grades_of
 from ltr.data.texts import TextTable, beginning
-from ltr.data.trec import read_run
 from ltr.errors import InputError
 from ltr.run.folder import RunFolder
 
@@ -36,7 +36,7 @@ class TopDocument:
 
 
 class Ranking:
-    """The test run of a run folder, with the collection that it ranked.
+    """What a run ranked on test (its file ``test.run``), with the collection.
 
     Args:
         run: its ``test.run`` is read when it is first asked for.
@@ -52,7 +52,7 @@ class Ranking:
     def documents(self) -> dict[str, list[tuple[str, float]]]:
         """Ids and scores by query, best first; of equal scores the larger id, as in trec_eval."""
         documents: dict[str, list[tuple[str, float]]] = {}
-        for _, line in read_run(RunFolder(self.run.folder).ranking):
+        for _, line in trec.read_run(RunFolder(self.run.folder).ranking):
             documents.setdefault(line.query, []).append((line.doc, line.score))
         for of_query in documents.values():
             of_query.sort(key=lambda document: (document[1], document[0]), reverse=True)
@@ -104,7 +104,8 @@ def collection_of(run: Run) -> Collection | None:
     path = run.config.get("data", {}).get("init_args", {}).get("path")
     if path is None or run.config["data"]["class_path"].endswith("FeatureDataModule"):
         return None
-    # The path is relative to where the run was started; it may also name a data set elsewhere.
+    # A relative folder is looked for from where the run was started. What is not there, such as
+    # ``package:NAME`` or a name on the hub, is opened as it is.
     from_start = Path(run.metrics.get("directory", "."), path)
     try:
         collection = open_collection(str(from_start) if from_start.exists() else path)

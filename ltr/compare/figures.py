@@ -50,8 +50,8 @@ def over_training(experiments: Sequence[Experiment], metric: str) -> str | None:
 
 
 def differences(by_query: np.ndarray, metric: str, name: str, baseline: str) -> str:
-    """The difference of each query, sorted: what lies above 0 is better than the baseline where
-    more is better.
+    """The difference of each query, from the largest to the smallest. It is not turned round for
+    metrics where lower is better.
     """
 
     def draw(axes: Axes) -> None:

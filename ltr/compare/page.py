@@ -11,10 +11,10 @@ from markupsafe import Markup
 
 from ltr import __version__
 from ltr.compare import figures
-from ltr.compare.comparison import Compared
+from ltr.compare.comparison import MetricResult
 from ltr.compare.documents import Ranking, TopDocument, collection_of, text_of
 from ltr.compare.runs import Experiment
-from ltr.compare.statistics import gaps
+from ltr.compare.statistics import differences_by_query
 from ltr.compare.tables import Table
 from ltr.run.folder import RunFolder
 
@@ -65,7 +65,7 @@ class DifferingQueries(NamedTuple):
 
 def page(
     experiments: Sequence[Experiment],
-    results: Sequence[Compared],
+    results: Sequence[MetricResult],
     tables: Sequence[Table],
     notes: Sequence[str],
 ) -> str:
@@ -94,8 +94,8 @@ def page(
             drawings.append(Drawing(caption, Markup(figure)))
             if rankings:
                 title = f"Where {name} and {base} differ most in {metric}"
-                sides = [experiment_of[name], experiment_of[base]]
-                queries = _most_differing(by_query, result, sides, rankings)
+                pair = [experiment_of[name], experiment_of[base]]
+                queries = _most_differing(by_query, result, pair, rankings)
                 differing.append(DifferingQueries(title, queries))
     if rankings:
         by_rank = {name: ranking.precision(RANKS) for name, ranking in rankings.items()}
@@ -133,8 +133,10 @@ def _rankings(experiments: Sequence[Experiment]) -> dict[str, Ranking]:
 
 def _differences(experiment: Experiment, base: Experiment, metric: str) -> dict[str, float]:
     """By query, the difference of the means over the seeds, where both have a value."""
-    queries = list(experiment.runs[0].values[metric])
-    by_query = gaps(experiment.values(metric, queries), base.values(metric, queries))
+    queries = list(experiment.runs[0].by_query[metric])
+    by_query = differences_by_query(
+        experiment.values(metric, queries), base.values(metric, queries)
+    )
     differences = {}
     for query, difference in zip(queries, by_query.tolist(), strict=True):
         if np.isfinite(difference):
@@ -144,7 +146,7 @@ def _differences(experiment: Experiment, base: Experiment, metric: str) -> dict[
 
 def _most_differing(
     by_query: dict[str, float],
-    result: Compared,
+    result: MetricResult,
     experiments: Sequence[Experiment],
     rankings: dict[str, Ranking],
 ) -> list[Query]:

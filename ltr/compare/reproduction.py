@@ -22,15 +22,18 @@ def other_seeds(folder: Path) -> list[Run]:
         if other == own:
             continue
         with suppress(InputError):
-            (both,) = experiments([str(own), str(other)])
-            for metric in both.runs[0].test["conventions"]:
-                check_alike([both], metric)
+            found = experiments([str(own), str(other)])
+            if len(found) > 1:  # the folders say that they are no seeds of one experiment
+                continue
+            for metric in found[0].runs[0].test["conventions"]:
+                check_alike(found, metric)
             others.append(read_run(other))
     return others
 
 
 def reproduction_lines(then: Run, now: Run, others: list[Run]) -> list[str]:
-    """A line for each metric: *same*, *within seeds* (a further seed may be as far away), or *not*.
+    """A line for each metric. It ends in *same*, *within seeds* (a further seed may be as far away),
+    *not within seeds*, or *not the same* where there are too few seeds to say.
 
     Within seeds is what lies in the 95 % prediction interval of one further seed, by the seeds that
     are there: mean ± t · s · √(1 + 1/n), with the deviation s of n seeds and the quantile t of

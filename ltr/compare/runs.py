@@ -1,10 +1,11 @@
-"""Tested runs are read from their folders and matched: the seeds of an experiment, the queries of
-all.
+"""Read tested runs from their folders, group the seeds of each experiment, and check that all runs
+were tested on the same queries.
 """
 
 import csv
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from glob import glob
@@ -19,15 +20,15 @@ from ltr.run.folder import RESULTS, RunFolder
 from ltr.run.identity import identity
 from ltr.run.yaml_files import read_yaml
 
-# By part of the configuration, the options that all seeds of an experiment share beside those of
-# ltr.run.identity: a resumed run may change them, and would be the same run; another seed may not.
+# Options by their part of the configuration. They may change when a run is resumed, so
+# ltr.run.identity leaves them out; but they must be equal for all seeds of an experiment.
 SEEDS_SHARE = {
     "model": ("lr", "weight_decay", "warmup", "decay"),
     "data": ("batch_size", "groups", "evaluation.candidates", "evaluation.depth"),
     "trainer": ("max_epochs", "max_steps", "precision"),
 }
-# What two runs must have been tested on for their numbers to be compared: its name in metrics.json,
-# and in an error.
+# Runs can be compared only if these digests are equal. The key is the name in metrics.json (in
+# test.evaluated), the value is what an error calls it.
 SAME_DATA = {
     "judgements": "judgements",
     "queries": "texts of queries",
@@ -45,18 +46,18 @@ class Run:
         seed: of ``seed_everything``.
         config: its configuration; empty where it has none.
         metrics: what metrics.json says.
-        values: by metric and query; NaN where a query has none.
+        by_query: the values by metric and query; NaN where a query has none.
     """
 
     folder: Path
     seed: int
     config: dict[str, Any] = field(repr=False)
     metrics: dict[str, Any]
-    values: dict[str, dict[str, float]] = field(repr=False)
+    by_query: dict[str, dict[str, float]] = field(repr=False)
 
     @property
-    def identity(self) -> dict[str, Any]:
-        """The options that make it what it is, without the seed; empty without a configuration."""
+    def options_without_seed(self) -> dict[str, Any]:
+        """The options that all seeds of an experiment share; empty without a configuration."""
         if not self.config:
             return {}
         try:
@@ -95,11 +96,11 @@ class Experiment:
     runs: list[Run]
 
     def values(self, metric: str, queries: Sequence[str]) -> np.ndarray:
-        """``[S, Q]``."""
+        """``[S, Q]``, the queries in this order."""
         rows = []
         for run in self.runs:
-            by_query = run.values[metric]
-            rows.append([by_query[query] for query in queries])
+            value_of = run.by_query[metric]
+            rows.append([value_of[query] for query in queries])
         return np.array(rows)
 
     def means(self, metric: str) -> list[float]:
@@ -195,7 +196,7 @@ def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
     """Check that the numbers of all runs may be compared.
 
     Returns:
-        Lines that must stand beside a comparison of runs that rank other candidates.
+        Notes to print: one if the runs ranked different candidates, else none.
 
     Raises:
         InputError: for other data, another way to count the metric, or a run without it.
@@ -205,18 +206,21 @@ def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
         for run in experiment.runs:
             _check_pair(first, run, metric)
 
-    digests = set()
-    experiment_of_candidates: dict[str, str] = {}
-    # Backwards, so that the first experiment that ranked some candidates gives them its name.
-    for experiment in reversed(experiments):
-        for run in reversed(experiment.runs):
-            digests.add(run.test["evaluated"].get("candidates"))
-            experiment_of_candidates[_candidates(run)] = experiment.name
-    if len(digests) == len(experiment_of_candidates) == 1:
+    # The first experiment that ranked some candidates is named with them.
+    experiment_of_candidates: dict[tuple[str | None, str], str] = {}
+    for experiment in experiments:
+        for run in experiment.runs:
+            digest = run.test["evaluated"].get("candidates")
+            candidates = (digest, _candidates_in_words(run))
+            experiment_of_candidates.setdefault(candidates, experiment.name)
+    if len(experiment_of_candidates) == 1:
         return []
-    in_order = reversed(experiment_of_candidates.items())
-    ranked = "; ".join(f"{name}: {candidates}" for candidates, name in in_order)
-    return [f"the runs rank other candidates, so whole systems are compared ({ranked})"]
+    said = set()
+    ranked = []
+    for (_, words), name in experiment_of_candidates.items():
+        ranked.append(f"{name}: {words}{', of other content' if words in said else ''}")
+        said.add(words)
+    return [f"the runs rank other candidates, so whole systems are compared ({'; '.join(ranked)})"]
 
 
 def _check_pair(first: Run, run: Run, metric: str) -> None:
@@ -237,7 +241,7 @@ def _check_pair(first: Run, run: Run, metric: str) -> None:
             raise InputError(
                 f"{first.folder} and {run.folder} were tested on other {words}; runs can be compared on the same data alone"
             )
-    if run.values[metric].keys() != first.values[metric].keys():
+    if run.by_query[metric].keys() != first.by_query[metric].keys():
         raise InputError(
             f"{first.folder} and {run.folder} were tested on other queries; test both again on the same data"
         )
@@ -253,8 +257,8 @@ def _option(options: dict[str, Any], path: str) -> Any:
     return value
 
 
-def _candidates(run: Run) -> str:
-    """What a run ranked, in words."""
+def _candidates_in_words(run: Run) -> str:
+    """What a run ranked, as its option says: ``bm25, 50 deep``."""
     candidates = run.test.get("candidates", "its own")
     depth = run.test.get("depth")
     return candidates if depth is None else f"{candidates}, {depth} deep"
@@ -264,7 +268,7 @@ def _folders(path: str) -> list[Path]:
     """The run folders that a path on the command line names, or a pattern or an address there."""
     if path.startswith(PREFIX):
         return fetch_runs(path)
-    folder = _folder_of_file(Path(path))
+    folder = _run_folder_of(Path(path))
     if folder.is_dir():
         return _runs_in(folder)
     matches = [match for match in map(Path, sorted(glob(path, recursive=True))) if match.is_dir()]
@@ -276,9 +280,9 @@ def _folders(path: str) -> list[Path]:
     return runs
 
 
-def _folder_of_file(path: Path) -> Path:
-    """The run folder, where a path leads to its results or to what Weights & Biases keeps in it;
-    else the path.
+def _run_folder_of(path: Path) -> Path:
+    """The run folder, where a path leads to its metrics.json or to a folder of Weights & Biases in
+    it (``wandb/run-...``); else the path.
     """
     if path.parent.name == "wandb" and path.name.startswith(("offline-run-", "run-")):
         return path.parent.parent
@@ -310,17 +314,21 @@ def _by_seed(folder: Path) -> tuple[str, int, str]:
 
 
 def _seed_in_name(folder: Path) -> int | None:
+    """3 of a folder named ``seed=3`` or ``3``; None of other names."""
     seed = folder.name.removeprefix("seed=")
     return int(seed) if seed.isdecimal() else None
 
 
 def _experiment_folder(run: Path) -> str:
-    """The folder that the seeds of an experiment share: what the experiment is named by."""
-    return str(run.parent) if run.name.startswith("seed=") else str(run)
+    """The folder that the seeds of an experiment share: what the experiment is named by. It is
+    absolute, so that all spellings of a folder give one name.
+    """
+    absolute = Path(os.path.abspath(run))
+    return str(absolute.parent if absolute.name.startswith("seed=") else absolute)
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """The names without the folders that all of them share; of one alone the last part."""
+    """The names without their common folders. Where all names are equal: the last part."""
     if len(set(names)) == 1:
         return [Path(name).resolve().name for name in names]
     parts = [Path(name).parts for name in names]
@@ -340,8 +348,8 @@ def _check_seeds(experiment: Experiment) -> None:
             raise InputError(
                 f"{first.folder} and {second.folder} have the same seed {second.seed}; compare one of them"
             )
-        options = first.identity
-        others = second.identity
+        options = first.options_without_seed
+        others = second.options_without_seed
         differences = []
         for name in sorted(options.keys() | others.keys()):
             if options.get(name) != others.get(name):

@@ -22,7 +22,7 @@ from scipy import stats
 ROUNDING = 1e-9  # a smaller difference is rounding alone: values have six digits
 BLOCK = 2**24  # signs that are drawn at once
 EXACT = 16  # up to so many differences that are not 0, all sign flips are counted
-MOST_QUERIES = 10**7  # that a plan looks for
+MOST_QUERIES = 10**7  # a plan looks for no more
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,12 @@ class Estimate:
 
     Attributes:
         mean: of all values; of a difference, of the first minus the second.
-        of_queries: variance of the mean over the queries: :math:`\mathrm{var}(a_q + \bar e_q) / Q`.
-        of_seeds: variance of the mean over the seeds, :math:`\mathrm{var}(b_s + \bar e_s) / S`: one
-            number for each ranker that has several seeds.
-        shared: :math:`\mathrm{var}(e_{sq}) / (Q S)`, which both ``of_queries`` and ``of_seeds``
-            hold: one number for each of ``of_seeds``.
+        of_queries: the part of the mean's variance that comes from having drawn these queries:
+            :math:`\mathrm{var}(a_q + \bar e_q) / Q`.
+        of_seeds: the part that comes from having drawn these seeds:
+            :math:`\mathrm{var}(b_s + \bar e_s) / S`, one number for each ranker that has several.
+        shared: :math:`\mathrm{var}(e_{sq}) / (Q S)`, which ``of_queries`` and ``of_seeds`` both
+            contain: one number for each of ``of_seeds``.
         n_queries: Q.
         n_seeds: S, one for each of ``of_seeds``.
     """
@@ -50,21 +51,22 @@ class Estimate:
     @property
     def error(self) -> float:
         """Standard error of the mean."""
-        of_seeds = sum(self.of_seeds)
-        whole = self.of_queries + of_seeds - sum(self.shared)
-        # Each term is an estimate: their sum may come out below one of its own parts.
-        return math.sqrt(max(whole, self.of_queries, of_seeds))
+        all_seeds = sum(self.of_seeds)
+        whole = self.of_queries + all_seeds - sum(self.shared)
+        # ``shared`` is itself an estimate, and may be larger than the parts that contain it: the
+        # variance is never taken below either part.
+        return math.sqrt(max(whole, self.of_queries, all_seeds))
 
     @property
     def freedom(self) -> float:
         """Degrees of freedom of the error, by Satterthwaite; at least 1."""
         # Satterthwaite: the squared variance over the sum of var_i^2 / freedom_i of its parts.
-        parts = self.of_queries**2 / (self.n_queries - 1)
+        denominator = self.of_queries**2 / (self.n_queries - 1)
         for variance, n_seeds in zip(self.of_seeds, self.n_seeds, strict=True):
-            parts += variance**2 / (n_seeds - 1)
-        if parts == 0:
+            denominator += variance**2 / (n_seeds - 1)
+        if denominator == 0:
             return 1.0
-        return max(1.0, self.error**4 / parts)
+        return max(1.0, self.error**4 / denominator)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """The range of means that the values are compatible with."""
@@ -73,13 +75,17 @@ class Estimate:
 
     @property
     def p(self) -> float:
-        """The two-sided probability of such a mean or a larger one if it were 0."""
+        """The probability of a mean at least this far from 0, on either side, if the true mean is
+        0.
+        """
         if self.error < ROUNDING:
             return 1.0 if abs(self.mean) < ROUNDING else 0.0
         return float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
 
     def detectable(self, alpha: float = 0.05, power: float = 0.8) -> float:
-        """The difference that such data shows with this probability."""
+        """The smallest true difference that a test at level ``alpha`` would find with probability
+        ``power``.
+        """
         quantiles = stats.t.ppf([1 - alpha / 2, power], self.freedom)
         return self.error * float(quantiles.sum())
 
@@ -87,21 +93,23 @@ class Estimate:
         """The same with other numbers of queries and seeds, as far as this data tells what they
         vary by.
         """
-        # Undo the divisions: the variances of one query, of one seed, and of both together. An
-        # estimated difference of variances may come out below 0.
-        of_query = max(0.0, self.of_queries - sum(self.shared)) * self.n_queries
-        of_both = []
-        of_seeds = []
+        # First undo the divisions: the variances of one query, of one seed of each ranker, and of
+        # both together. An estimated difference of variances may come out below 0.
+        var_query = max(0.0, self.of_queries - sum(self.shared)) * self.n_queries
+        var_seed = []
+        var_both = []
         for i, n in enumerate(self.n_seeds):
-            both = self.shared[i] * self.n_queries * n
-            of_seed = max(0.0, (self.of_seeds[i] - self.shared[i]) * n)
-            of_both.append(both)
-            of_seeds.append((of_seed + both / n_queries) / n_seeds)
+            var_seed.append(max(0.0, (self.of_seeds[i] - self.shared[i]) * n))
+            var_both.append(self.shared[i] * self.n_queries * n)
+        # Then divide by the new numbers, as the attributes say.
+        of_seeds = []
+        for seed, both in zip(var_seed, var_both, strict=True):
+            of_seeds.append((seed + both / n_queries) / n_seeds)
         return Estimate(
             mean=self.mean,
-            of_queries=(of_query + sum(of_both) / n_seeds) / n_queries,
+            of_queries=(var_query + sum(var_both) / n_seeds) / n_queries,
             of_seeds=tuple(of_seeds),
-            shared=tuple(both / (n_queries * n_seeds) for both in of_both),
+            shared=tuple(both / (n_queries * n_seeds) for both in var_both),
             n_queries=n_queries,
             n_seeds=(n_seeds,) * len(self.n_seeds),
         )
@@ -109,28 +117,29 @@ class Estimate:
     def queries_needed(
         self, difference: float, n_seeds: int, alpha: float = 0.05, power: float = 0.8
     ) -> int | None:
-        """How many queries show a difference with this probability; None if no number below ten
-        million does.
+        """How many queries show a difference with probability ``power``; None if ten million do
+        not.
         """
 
         def shows(n_queries: int) -> bool:
             return self.planned(n_queries, n_seeds).detectable(alpha, power) <= difference
 
-        # Double until it is enough, then halve the gap: few never shows it, many always does.
-        few = 1
-        many = 2
-        while not shows(many):
-            few = many
-            many = 2 * many
-            if many > MOST_QUERIES:
+        # Double until it is enough, then halve the range. At each step ``low`` queries do not show
+        # the difference, and ``high`` do.
+        low = 1
+        high = 2
+        while not shows(high):
+            if high == MOST_QUERIES:
                 return None
-        while many - few > 1:
-            middle = (few + many) // 2
+            low = high
+            high = min(2 * high, MOST_QUERIES)
+        while high - low > 1:
+            middle = (low + high) // 2
             if shows(middle):
-                many = middle
+                high = middle
             else:
-                few = middle
-        return many
+                low = middle
+        return high
 
 
 def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
@@ -138,9 +147,9 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
 
     With :math:`d_q` the difference of the two means over the seeds at query q, the variances are
     :math:`\mathrm{var}(d_q) / Q` for the queries, and :math:`\mathrm{var}(\bar x_s) / S` for the
-    seeds of each ranker. Both hold :math:`\mathrm{var}(e_{sq}) / (Q S)`, which therefore counts
-    once. The degrees of freedom are Satterthwaite's. Seeds are not paired: the same number starts
-    another course for another loss.
+    seeds of each ranker. Both contain :math:`\mathrm{var}(e_{sq}) / (Q S)`, so it is subtracted
+    once for each ranker. The degrees of freedom are Satterthwaite's. Seeds are not paired: seed 0
+    of one experiment has nothing to do with seed 0 of another.
 
     Args:
         first: ``[S, Q]``, by seed and query.
@@ -148,7 +157,8 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
             first.
 
     Returns:
-        Over queries and seeds where a ranker has several; a ranker of one seed is taken as it is.
+        The mean and its variance, over the queries, and over the seeds of the rankers that have
+        several. A ranker with one seed is taken as it is: its seed adds no variance.
 
     Raises:
         ValueError: for fewer than two queries, other numbers of queries, or values that are not
@@ -162,7 +172,7 @@ def estimate(first: np.ndarray, second: np.ndarray | None = None) -> Estimate:
         rankers.append(np.asarray(second, dtype=np.float64))
     _check_values(rankers)
     n_queries = rankers[0].shape[1]
-    by_query = rankers[0].mean(axis=0) if second is None else gaps(*rankers)
+    by_query = rankers[0].mean(axis=0) if second is None else differences_by_query(*rankers)
     of_seeds = []
     shared = []
     n_seeds = []
@@ -193,7 +203,7 @@ def _check_values(rankers: Sequence[np.ndarray]) -> None:
             raise ValueError("values must be finite; leave queries without a value out")
 
 
-def gaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def differences_by_query(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The difference of two rankers' means over their seeds by query, ``[Q]``: exactly 0 where only
     rounding is left.
     """
@@ -259,8 +269,8 @@ def _all_signs(n: int) -> np.ndarray:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    r"""Holm's correction: with all p values of a family corrected, the chance of even one false
-    "differs" stays at the level.
+    r"""Holm's correction: if corrected values up to alpha count as differences, the chance of even
+    one false difference in the family is at most alpha.
 
     The i-th smallest of m becomes :math:`\max_{j \le i} \min(1, (m - j + 1)\, p_{(j)})`.
 
@@ -273,7 +283,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     values = np.asarray(p_values, dtype=np.float64)
     if not ((values >= 0) & (values <= 1)).all():
-        raise ValueError(f"p values must be from 0 to 1, got {[*values]}")
+        raise ValueError(f"p values must be from 0 to 1, got {values.tolist()}")
     order = np.argsort(values, kind="stable")
     factors = np.arange(len(values), 0, -1)  # m for the smallest p, 1 for the largest
     products = np.minimum(1.0, values[order] * factors)

@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from ltr.compare.comparison import Compared, Comparison, Row
+from ltr.compare.comparison import Comparison, MetricResult, Row
 
 PLANNED_SEEDS = (3, 5, 10)  # the columns of a plan
 # The columns of the CSV: of an experiment, and of its comparison with a baseline.
@@ -44,7 +44,7 @@ COMPARISON_COLUMNS = [
     "detectable",
     "verdict",
 ]
-# What the runs say of how they were made, in the order of the last footnote.
+# Keys of test.made that the last footnote prints, in this order.
 PROVENANCE = ("ltr", "commit", "machine", "date", "torch", "transformers")
 
 
@@ -57,7 +57,7 @@ class Table(NamedTuple):
 
 
 def tables(
-    results: Sequence[Compared], alpha: float = 0.05, plan: float | None = None
+    results: Sequence[MetricResult], alpha: float = 0.05, plan: float | None = None
 ) -> list[Table]:
     """For each metric the comparisons, and the experiments; and how much data would show a
     difference.
@@ -68,23 +68,22 @@ def tables(
         plan: the difference to plan for; None for no plan.
     """
     n_comparisons = sum(len(result.comparisons) for result in results)
-    of_all_metrics = []
+    made = []
     for result in results:
-        if result.comparisons:  # first: the verdicts are what the reader came for
-            of_all_metrics.append(_comparison_table(result, alpha))
-        of_all_metrics.append(_experiment_table(result))
+        # The comparisons come before the means: the verdicts are what the reader came for.
+        if result.comparisons:
+            made.append(_comparison_table(result, alpha))
+        made.append(_experiment_table(result))
         if result.comparisons and plan is not None:
-            of_all_metrics.append(_plan_table(result, plan, level=alpha / n_comparisons))
-    return of_all_metrics
+            made.append(_plan_table(result, plan, level=alpha / n_comparisons))
+    return made
 
 
-def footnotes(results: Sequence[Compared]) -> list[str]:
+def footnotes(results: Sequence[MetricResult]) -> list[str]:
     """What must stand beside the tables."""
     lines = [f"{result.metric}: {result.convention}" for result in results]
-    notes: dict[str, None] = {}  # in order, each once
-    for result in results:
-        notes |= dict.fromkeys(result.notes)
-    lines += notes
+    notes = [note for result in results for note in result.notes]
+    lines += list(dict.fromkeys(notes))  # in order, each once
     n_comparisons = sum(len(result.comparisons) for result in results)
     if n_comparisons:
         family = f"Holm's correction over {n_comparisons} comparisons"
@@ -97,7 +96,7 @@ def footnotes(results: Sequence[Compared]) -> list[str]:
     return [*lines, _provenance(results[0])]
 
 
-def _provenance(result: Compared) -> str:
+def _provenance(result: MetricResult) -> str:
     """With what the runs were tested: seeds, versions, commit, machine, dates."""
     seeds = set()
     values: dict[str, set[str]] = {name: set() for name in PROVENANCE}
@@ -117,7 +116,7 @@ def _provenance(result: Compared) -> str:
     return "; ".join(parts)
 
 
-def _experiment_table(result: Compared) -> Table:
+def _experiment_table(result: MetricResult) -> Table:
     header = ["experiment", "seeds", result.metric, "95 % interval"]
     lines = [_experiment_cells(row) for row in result.rows]
     optional = {
@@ -152,7 +151,7 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else f"{value:{form}}"
 
 
-def _comparison_table(result: Compared, alpha: float) -> Table:
+def _comparison_table(result: MetricResult, alpha: float) -> Table:
     baselines = list(dict.fromkeys(comparison.baseline for comparison in result.comparisons))
     title = f"{result.metric} against {', '.join(baselines)}; level {alpha:g}"
     header = [
@@ -167,10 +166,7 @@ def _comparison_table(result: Compared, alpha: float) -> Table:
         "wins / ties / losses",
     ]
     lines = []
-    for comparison in result.comparisons:
-        name = comparison.name
-        if len(baselines) > 1:
-            name = f"{comparison.name} − {comparison.baseline}"
+    for name, comparison in zip(_names(result), result.comparisons, strict=True):
         low, high = comparison.difference.interval()
         lines.append(
             [
@@ -188,16 +184,25 @@ def _comparison_table(result: Compared, alpha: float) -> Table:
     return Table(title, header, lines)
 
 
+def _names(result: MetricResult) -> list[str]:
+    """What tables call the comparisons: by the experiment, and by the baseline where there are
+    several.
+    """
+    if len({comparison.baseline for comparison in result.comparisons}) == 1:
+        return [comparison.name for comparison in result.comparisons]
+    return [f"{comparison.name} − {comparison.baseline}" for comparison in result.comparisons]
+
+
 def _effect(comparison: Comparison) -> float | None:
     return None if math.isnan(comparison.effect) else comparison.effect
 
 
-def _plan_table(result: Compared, difference: float, level: float) -> Table:
+def _plan_table(result: MetricResult, difference: float, level: float) -> Table:
     title = f"queries that show a difference of {difference:g} in {result.metric} with a probability of 0.8"
     header = ["experiment", *(f"{n} seeds" for n in PLANNED_SEEDS)]
     lines = []
-    for comparison in result.comparisons:
-        lines.append([comparison.name, *_queries_needed(comparison, difference, level)])
+    for name, comparison in zip(_names(result), result.comparisons, strict=True):
+        lines.append([name, *_queries_needed(comparison, difference, level)])
     return Table(title, header, lines)
 
 
@@ -206,7 +211,9 @@ def _queries_needed(comparison: Comparison, difference: float, level: float) -> 
     if not comparison.has_seeds:
         # Nobody knows how other seeds would vary, only how many queries tell these models apart.
         of_models = replace(comparison.difference, of_seeds=(), shared=(), n_seeds=())
-        n = of_models.queries_needed(difference, 1, level)
+        # The number of seeds has no effect without of_seeds.
+        n = of_models.queries_needed(difference, n_seeds=1, alpha=level)
+        # The first cell speaks of other seeds, the last one of the models that are there.
         empty = [""] * (len(PLANNED_SEEDS) - 2)
         last = "" if n is None else f"{n:,} for these models"
         return ["unknown: train more than one seed", *empty, last]
@@ -218,7 +225,7 @@ def _queries_needed(comparison: Comparison, difference: float, level: float) -> 
 
 
 def p_value(value: float) -> str:
-    """Three digits, of small ones the power of ten."""
+    """Three decimals; below 0.001 only ``< 0.001`` or ``< 0.0001``."""
     if value < 0.0001:
         return "< 0.0001"
     if value < 0.001:
@@ -286,9 +293,8 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 
 def _latex_text(text: str) -> str:
-    """Text with LaTeX's special letters escaped. The backslash is first, or it would escape those
-    that the other escapes bring.
-    """
+    """Text with LaTeX's special letters escaped."""
+    # The backslash first: the later escapes add backslashes of their own.
     text = text.replace("\\", r"\textbackslash ")
     text = re.sub(r"([&%$#_{}])", r"\\\1", text)
     text = text.replace("±", r"$\pm$")
@@ -300,9 +306,9 @@ def _latex_text(text: str) -> str:
     return re.sub(r"(?<![\w$.])-(?=\d)", "$-$", text)
 
 
-def as_csv(results: Sequence[Compared]) -> str:
-    """A line for each experiment, metric and baseline, with all digits; an experiment without a
-    baseline has a line alone.
+def as_csv(results: Sequence[MetricResult]) -> str:
+    """A line for each experiment, metric and baseline, with all digits; an experiment that is
+    compared with none has one line, with empty comparison columns.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -320,7 +326,7 @@ def as_csv(results: Sequence[Compared]) -> str:
     return out.getvalue()
 
 
-def _experiment_values(row: Row, result: Compared) -> list[object]:
+def _experiment_values(row: Row, result: MetricResult) -> list[object]:
     """In the order of :data:`EXPERIMENT_COLUMNS`."""
     low, high = row.mean.interval()
     return [

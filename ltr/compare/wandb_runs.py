@@ -43,6 +43,8 @@ def fetch_runs(address: str) -> list[Path]:
             shutil.rmtree(folder, ignore_errors=True)
             results[-1].download(root=str(folder))
             folders.append(folder)
+    except InputError:  # it is a ValueError, and needs no other words
+        raise
     except (wandb.errors.Error, ValueError, TypeError) as error:
         raise InputError(f"{address}: {' '.join(str(error).split())[:200]}") from None
     if not folders:

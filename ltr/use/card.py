@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ltr import __version__
-from ltr.compare.comparison import Compared, compare
+from ltr.compare.comparison import MetricResult, compare
 from ltr.compare.runs import Experiment, experiments
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
@@ -250,7 +250,7 @@ def _results(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _metric_row(compared: Compared, experiment: Experiment) -> str:
+def _metric_row(compared: MetricResult, experiment: Experiment) -> str:
     """A row of the table of results.
 
     Args:

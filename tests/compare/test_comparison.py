@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ltr.__main__ import main
-from ltr.compare.comparison import against, compare
+from ltr.compare.comparison import compare, pairs_with_baselines
 from ltr.compare.runs import experiments
 from ltr.compare.statistics import estimate, holm, randomisation_p
 from ltr.errors import InputError
@@ -54,7 +54,8 @@ def test_experiments_are_compared_with_the_first_one(runs):
 
 def test_several_baselines_and_metrics_are_one_family_and_no_pair_is_counted_twice(runs):
     (found,) = compare(
-        experiments(["runs/*"]), pairs=against(["base", "good", "same"], ["good", "runs/base"])
+        experiments(["runs/*"]),
+        pairs=pairs_with_baselines(["base", "good", "same"], ["good", "runs/base"]),
     )
     assert [(one.name, one.baseline) for one in found.comparisons] == [
         ("base", "good"),
@@ -107,6 +108,30 @@ def test_few_seeds_against_many_are_said_and_one_seed_can_be_planned_with(runs, 
     shutil.rmtree(runs / "base/seed=1")
     assert main(["compare", "runs/base", "runs/many", "--plan", "0.01"]) == 0
     assert "for these models" in capsys.readouterr().out
+
+
+def test_few_seeds_against_many_are_said_of_the_pairs_that_are_compared(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, n_seeds in (("one", 1), ("two", 2), ("pair", 2), ("four", 4), ("five", 5)):
+        for seed in range(n_seeds):
+            folder = tmp_path / name / f"seed={seed}"
+            write_run(folder, rng.uniform(0.2, 0.6, 40), seed=seed, loss=name)
+    found = experiments([str(tmp_path)])
+
+    def notes(*pairs):
+        return [note[:20] for note in compare(found, pairs=pairs)[0].notes]
+
+    assert notes(("one", "five"), ("two", "five"), ("two", "four")) == ["2 and 5 seeds are co"]
+    assert notes(("pair", "two"), ("five", "four"), ("one", "five")) == []
+
+
+def test_one_difference_on_all_queries_has_no_effect_size(tmp_path):
+    """Its deviation is rounding alone, and would make an effect of 1e15."""
+    low = np.linspace(0.1, 0.5, 40).round(2)
+    write_run(tmp_path / "low", low, loss="low")
+    write_run(tmp_path / "high", low + 0.1, loss="high")
+    (found,) = compare(experiments([str(tmp_path / "low"), str(tmp_path / "high")]))
+    assert np.isnan(found.comparisons[0].effect) and found.comparisons[0].wins == 40
 
 
 def test_less_is_better_for_swapped_pairs(tmp_path):
@@ -162,11 +187,12 @@ def test_a_query_without_a_value_is_left_out_for_all(runs):
 
 def test_a_baseline_is_named_by_the_end_of_its_path_or_by_a_longer_path():
     names = ["x/base", "y/base", "good"]
-    assert against(names, ["x/base"]) == [("y/base", "x/base"), ("good", "x/base")]
-    assert against(["x/base", "good"], ["base"]) == [("good", "x/base")]
-    assert against(["x/base", "good"], ["runs/x/base/"]) == [("good", "x/base")]
+    assert pairs_with_baselines(names, ["x/base"]) == [("y/base", "x/base"), ("good", "x/base")]
+    assert pairs_with_baselines(["x/base", "good"], ["base"]) == [("good", "x/base")]
+    assert pairs_with_baselines(["x/base", "good"], ["runs/x/base/"]) == [("good", "x/base")]
+    assert pairs_with_baselines(["a", "x/a"], ["runs/x/a"]) == [("a", "x/a")]
     with pytest.raises(InputError, match="must be one of x/base, y/base, good, got 'base'"):
-        against(names, ["base"])
+        pairs_with_baselines(names, ["base"])
 
 
 def test_the_ceiling_is_that_of_all_seeds_and_below_1(tmp_path):

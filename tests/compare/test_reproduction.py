@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from ltr.compare.reproduction import reproduction_lines
+from ltr.compare.reproduction import other_seeds, reproduction_lines
 from ltr.compare.runs import Run
 from ltr.errors import InputError
+from tests.compare.tested import write_run
 
 
 def run_of(value, **evaluated):
@@ -35,3 +36,13 @@ def test_verdicts_by_hand(now, verdict):
 def test_other_data_is_no_reproduction():
     with pytest.raises(InputError, match="was tested on other data"):
         reproduction_lines(run_of(0.5, judgements="a"), run_of(0.5, judgements="b"), [])
+
+
+def test_other_seeds_are_the_tested_seeds_of_the_same_experiment(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / f"a/seed={seed}", [0.5] * 40, seed=seed)
+    write_run(tmp_path / "a/seed=2", [0.5] * 40, seed=2, lr=0.2)
+    write_run(tmp_path / "a/seed=3/reproduced", [0.5] * 40, seed=3)
+    first = write_run(tmp_path / "a/first", [0.5] * 40)
+    assert [run.seed for run in other_seeds(tmp_path / "a/seed=0")] == [1]
+    assert other_seeds(first) == [], "its name does not say that it is a seed"

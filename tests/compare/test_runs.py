@@ -212,3 +212,25 @@ def test_what_an_experiment_says_of_its_seeds(tmp_path):
     assert found.starts("AP") == [0.3] and found.training_seconds() == [10.0, 11.0]
     assert found.means("AP") == pytest.approx([0.6, 0.2])
     assert found.values("AP", ["q39", "q0"]).tolist() == [[0.7, 0.5], [0.2, 0.2]]
+
+
+def test_a_name_does_not_depend_on_how_a_folder_is_written(runs, monkeypatch):
+    monkeypatch.chdir(runs / "base/seed=0")
+    found = experiments([".", "../seed=1", str(runs / "base/seed=2"), "../../good"])
+    assert [(one.name, len(one.runs)) for one in found] == [("base", 3), ("good", 3)]
+    monkeypatch.chdir(runs / "base")
+    assert [one.name for one in experiments(["seed=0", "../good"])] == ["base", "good"]
+    monkeypatch.chdir(runs.parent)
+    elsewhere = write_run(runs.parent / "x/other", [0.5] * 40)
+    names = [one.name for one in experiments(["runs/base", str(elsewhere)])]
+    assert names == ["runs/base", "x/other"]
+
+
+def test_candidates_of_one_name_and_other_content_are_said(tmp_path):
+    for name in ("a", "b", "c"):
+        candidates = {"judgements": "j", "candidates": "old" if name == "a" else "new"}
+        write_run(tmp_path / name, [0.5] * 40, loss=name, report={"evaluated": candidates})
+    (found,) = compare(experiments([str(tmp_path / name) for name in ("a", "b", "c")]))
+    assert found.notes == [
+        "the runs rank other candidates, so whole systems are compared (a: bm25, 50 deep; b: bm25, 50 deep, of other content)"
+    ]

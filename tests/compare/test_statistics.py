@@ -101,6 +101,9 @@ def test_a_plan_by_hand():
         found.planned(needed, 40).detectable() <= 3.0 < found.planned(needed - 1, 40).detectable()
     )
     assert found.queries_needed(0.1, n_seeds=3) is None, "the seeds alone vary by more"
+    of_nine_million = found.planned(9_000_000, 10**9).detectable()
+    needed = found.queries_needed(of_nine_million, n_seeds=10**9)
+    assert needed == pytest.approx(9_000_000, rel=1e-3), "more than the last power of two"
     a, b = np.random.default_rng(0).normal(size=(2, 1, 50))
     paired = estimate(a, b)  # of one seed: a larger sample of such differences
     assert paired.planned(200, 1).error == pytest.approx(paired.error / 2)
@@ -138,7 +141,7 @@ def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.6, 0.7]) == [1.0, 1.0] and holm([0.2]) == [0.2] and holm([]) == []
     for p in (float("nan"), -0.1, 1.1):
-        with pytest.raises(ValueError, match="from 0 to 1"):
+        with pytest.raises(ValueError, match=rf"from 0 to 1, got \[0.01, {p}\]"):
             holm([0.01, p])
 
 

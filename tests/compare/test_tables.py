@@ -88,3 +88,13 @@ def test_the_last_footnote_says_with_what_the_runs_were_tested(tmp_path):
         write_run(tmp_path / f"a/seed={seed}", [0.5] * 40, seed=seed, report={"made": made})
     lines = footnotes(compare(experiments([str(tmp_path / "a")])))
     assert lines[-1] == "seeds 0, 1; ltr 1.0; commit c1, c2; torch 2"
+
+
+def test_a_plan_tells_several_baselines_apart(runs):
+    found = compare(
+        experiments(["runs/base", "runs/good", "runs/same"]),
+        pairs=[("same", "base"), ("same", "good")],
+    )
+    comparisons, _, plan = tables(found, plan=0.01)
+    names = ["same − base", "same − good"]
+    assert [row[0] for row in plan.rows] == [row[0] for row in comparisons.rows] == names

@@ -61,9 +61,9 @@ def test_runs_at_weights_and_biases_are_compared_as_those_here(tmp_path, monkeyp
     both = experiments(["wandb:team/project"])
     assert [one.name for one in both] == ["RankNetLoss", "SoftmaxLoss"]
     here = experiments([str(tmp_path / "*Loss")])
-    assert [one.runs[0].values for one in both] == [one.runs[0].values for one in here]
+    assert [one.runs[0].by_query for one in both] == [one.runs[0].by_query for one in here]
     (one,) = experiments(["wandb:team/project:SoftmaxLoss"])
-    assert one.runs[0].seed == 3 and one.runs[0].values == here[1].runs[0].values
+    assert one.runs[0].seed == 3 and one.runs[0].by_query == here[1].runs[0].by_query
     monkeypatch.setattr(wandb, "Api", lambda: Server(folders, results=False))
     with pytest.raises(
         InputError, match="no run there has results; test them with Weights & Biases"
@@ -86,7 +86,9 @@ def test_a_group_of_others_does_not_lead_out_of_the_folder_of_derived_data(tmp_p
             mine / "metrics.json"
         ).is_file()
     monkeypatch.setattr(server, "runs", lambda *_, **__: [server_run(server, "same")] * 2)
-    with pytest.raises(InputError, match="two runs of the group same have the seed 0"):
+    with pytest.raises(
+        InputError, match="^wandb:team/project: two runs of the group same have the seed 0"
+    ):
         experiments(["wandb:team/project"])
 
 

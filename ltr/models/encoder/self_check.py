@@ -46,12 +46,12 @@ class PathCheck(NamedTuple):
         fault: what is wrong with packed reading; empty if nothing is.
         error: of packed reading: that of the outputs, or of the gradient of a weight matrix,
             whichever is the farthest off; infinite where a kernel is missing.
-        rounding: the largest error of padded reading: what the precision costs.
+        padded_error: the largest error of padded reading: what the precision costs.
     """
 
     fault: str
     error: float
-    rounding: float
+    padded_error: float
 
 
 def check_packed(

@@ -132,7 +132,7 @@ def read(encoder, dtype=None):
 def test_the_right_kernel_passes(build, dtype):
     check = TextEncoder(build()).check_packed(dtype)
     assert check.fault == "" and check.error < (0.1 if dtype else 1e-5)
-    assert check.rounding == 0 if dtype is None else 0 < check.rounding < 0.2
+    assert check.padded_error == 0 if dtype is None else 0 < check.padded_error < 0.2
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=named)
