@@ -25,7 +25,7 @@ from ltr.losses import Loss
 from ltr.margins import Margin
 from ltr.metrics import RankedLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
-from ltr.models.ranker import check_trained
+from ltr.models.ranker import check_not_diverged
 from ltr.optimiser import adamw, rate_factor
 from ltr.search.evaluation import batch_of_found, search_corpus
 
@@ -371,7 +371,7 @@ class RankerModule(LightningModule):
 
     def on_train_end(self) -> None:
         """Refuse weights that have diverged; a run without validation has not noticed it yet."""
-        check_trained(self)
+        check_not_diverged(self)
 
     # Measuring
 

@@ -72,8 +72,8 @@ def all_finite(module: nn.Module) -> bool:
     return True
 
 
-def check_trained(module: nn.Module) -> None:
-    """An InputError where training has made weights that are no numbers."""
+def check_not_diverged(module: nn.Module) -> None:
+    """Refuse a model whose training has made weights NaN or infinite."""
     if not all_finite(module):
         raise InputError(
             "training has made weights NaN or infinite: the model has diverged; "

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import Checkpoint, Timer, WeightAveraging
 from ltr.checkpoint import read_checkpoint, write_checkpoint
 from ltr.errors import InputError, Terminated
 from ltr.metrics import MEASURES
-from ltr.models.ranker import check_trained
+from ltr.models.ranker import check_not_diverged
 from ltr.module import data_of, is_trial
 from ltr.run import lightning_internals as internals
 from ltr.run.folder import RunFolder, link_or_copy
@@ -343,7 +343,7 @@ class Checkpoints(Checkpoint):
         before them stay. In the middle of accumulated gradients a resume continues after the step
         before, and repeats the batches since.
         """
-        check_trained(trainer.lightning_module)
+        check_not_diverged(trainer.lightning_module)
         writes_best = self._best_is_due
         self._best_is_due = False
         self._last_is_due = False
