@@ -179,8 +179,12 @@ def _ranker_of_checkpoint(
         raise _cannot_build(class_path, where, error) from None
     try:
         ranker: Ranker = parser.instantiate(config).ranker
-    except InputError as error:
-        raise InputError(f"{where}: {error.message}") from None
+    except ValueError as error:
+        # The parser wraps what the constructor raises.
+        refusal = error if isinstance(error, InputError) else error.__cause__
+        if not isinstance(refusal, InputError):
+            raise
+        raise InputError(f"{where}: {refusal.message}") from None
     load_weights(ranker, checkpoint, where)
     return ranker
 
