@@ -55,7 +55,7 @@ def attention(
 
     def run() -> None:
         kernels.takes_blocks = lambda query, longest: in_blocks
-        output = kernels._block_diagonal(*qkv, layout, settings)
+        output = kernels._attend_packed(*qkv, layout, settings)
         if train:
             output.backward(gradient)
 

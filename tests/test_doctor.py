@@ -13,7 +13,7 @@ from ltr.models.encoder.self_check import PathCheck
 from ltr.search.approximate import FaissIndex
 
 ROOT = Path(__file__).parents[1]
-right = attention._block_diagonal
+right = attention._attend_packed
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_wrong_kernel_with_another_path_has_fallen_back(kernel, alone, monkeyp
     tiny = doctor._tiny()
 
     def broken():
-        monkeypatch.setattr(attention, "_block_diagonal", kernel)
+        monkeypatch.setattr(attention, "_attend_packed", kernel)
         return tiny
 
     monkeypatch.setattr(doctor, "_tiny", broken)

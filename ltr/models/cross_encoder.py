@@ -13,12 +13,16 @@ from ltr.batch import RankingBatch, Texts
 from ltr.data.files import write_new_folder
 from ltr.data.formats import JoinedPairs
 from ltr.errors import InputError
-from ltr.models.encoder.loading.cross_modules import save_cross_encoder, save_plain, saved_head
+from ltr.models.encoder.loading.cross_modules import (
+    save_cross_encoder,
+    save_for_transformers,
+    saved_head,
+)
 from ltr.models.encoder.loading.pretrained import (
     check_vocabulary,
     load_encoder,
     load_tokenizer,
-    longest_text,
+    token_limit,
 )
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.ranker import Ranker, in_lists
@@ -28,8 +32,9 @@ Inputs = Mapping[str, Tensor]
 
 
 class PairWiseBertRanker(Ranker):
-    r"""Scores one pair of a query and a document at a time, by an encoder, a pooling and a linear
-    head.
+    r"""A cross-encoder: scores each document by itself, by an encoder, a pooling and a linear head.
+
+    In the name, ``Pair`` is a query and a document, not two documents, and ``Bert`` is any encoder.
 
     .. math:: s(q, d) = w^\top \mathrm{pool}(\mathrm{enc}(q, d)) + b
 
@@ -73,11 +78,14 @@ class PairWiseBertRanker(Ranker):
         # A classifier's own head is part of its model, and hides the embeddings in front of it.
         self.has_own_head = pretrained.has_own_head
         self.gives_embeddings = not pretrained.has_own_head
-        self._own_dropout = pretrained.own_dropout
+        self._left_out_dropout = pretrained.left_out_dropout
         check_vocabulary(self.tokenizer, model, backbone)
-        max_length = longest_text(max_length, self.tokenizer.model_max_length, model, backbone)
+        max_length = token_limit(max_length, self.tokenizer.model_max_length, model, backbone)
         self.reads = JoinedPairs(self.tokenizer, max_length)
 
+        # Three cases: a classifier has its head inside the model (has_own_head); a CrossEncoder of
+        # sentence-transformers has a linear layer, which becomes self.head (trained_head); a plain
+        # encoder has no head, and self.head is new.
         trained_head = saved_head(backbone)
         if trained_head is not None and encoder.pooling is None:
             encoder = replace(encoder, pooling=trained_head.pooling)
@@ -97,7 +105,7 @@ class PairWiseBertRanker(Ranker):
         self.train()
 
     @overload
-    def forward(self, positive_inputs: RankingBatch) -> Tensor: ...
+    def forward(self, batch: RankingBatch, /) -> Tensor: ...
     @overload
     def forward(
         self, positive_inputs: Inputs | None, negative_inputs: Inputs | None
@@ -111,9 +119,10 @@ class PairWiseBertRanker(Ranker):
         for both sides.
 
         Args:
-            positive_inputs: a :class:`RankingBatch`; or what the tokenizer returns for pairs
-                (``input_ids``, perhaps ``attention_mask``, without which there is no padding, and
-                ``token_type_ids``, 0 where left out, each ``[S, L]``), or None.
+            positive_inputs: a :class:`RankingBatch` of lists; or the positive pairs as the
+                tokenizer returns them, or None. These are ``input_ids``, and optionally
+                ``attention_mask`` (if absent, nothing is padding) and ``token_type_ids`` (if
+                absent, 0), each ``[S, L]``.
             negative_inputs: the same for the negative pairs (S and L may differ), or None.
 
         Returns:
@@ -140,7 +149,7 @@ class PairWiseBertRanker(Ranker):
         """Logits ``[S]`` float32 of joined pairs."""
         if self.has_own_head:
             return self.encoder.logits(texts)
-        return self._head(self.encoder(texts))
+        return self._scores_of(self.encoder(texts))
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]``, and the pooled representations that the head reads ``[B, N, H]``, of
@@ -150,7 +159,7 @@ class PairWiseBertRanker(Ranker):
         cross-encoder's own head hides them.
         """
         pooled = self.encoder(_pairs(batch))
-        return in_lists(self._head(pooled), batch.mask), in_lists(pooled, batch.mask)
+        return in_lists(self._scores_of(pooled), batch.mask), in_lists(pooled, batch.mask)
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that ``CrossEncoder(folder)`` of sentence-transformers and this class
@@ -191,23 +200,25 @@ class PairWiseBertRanker(Ranker):
             )
 
         def write(partial: Path) -> None:
-            save_plain(partial, model, self.tokenizer, self.reads.max_length)
+            save_for_transformers(partial, model, self.tokenizer, self.reads.max_length)
 
         self._write_folder(folder, write)
 
     def _write_folder(self, folder: str | Path, write: Callable[[Path], None]) -> None:
-        """Write a new folder whose config has the encoder's own dropout, which is 0 in ours."""
+        """Write a new folder. Its config gets back the dropout probabilities that loading has set to
+        0.
+        """
         config = self.encoder.model.config
-        config.update(self._own_dropout)
+        config.update(self._left_out_dropout)
         try:
             write_new_folder(Path(folder), write)
         finally:
-            config.update(dict.fromkeys(self._own_dropout, 0.0))
+            config.update(dict.fromkeys(self._left_out_dropout, 0.0))
 
     def padding_share(self, batch: RankingBatch) -> float:
         return self.encoder.padding_share(_pairs(batch))
 
-    def _head(self, pooled: Tensor) -> Tensor:
+    def _scores_of(self, pooled: Tensor) -> Tensor:
         """Scores ``[S]`` float32 of pooled representations ``[S, H]``."""
         # Neither under autocast nor in the weights' own precision: scores rounded to bfloat16 would
         # tie, and document ids would then decide the order.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ltr.batch import RankingBatch, Texts
 from ltr.data.files import write_new_folder
 from ltr.data.formats import ApartTexts
-from ltr.errors import InputError
+from ltr.errors import InputError, positive
 from ltr.models.encoder.loading.pretrained import quiet
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.encoder.tower import Tower, load_modules
@@ -92,11 +92,13 @@ class DualEncoder(Ranker):
         doc_model = query_model
         if doc_backbone is not None:
             doc_model = load_modules(doc_backbone, "doc_backbone", encoder.new_weights)
-        modules_of_towers = [query_model.query]
-        if doc_model.doc is not query_model.query:  # the same list says that the tower is shared
-            modules_of_towers.append(doc_model.doc)
-        # A list of one or two, and query_tower and doc_tower as properties: as submodules of these
-        # names a shared tower would have every weight twice in the state dict.
+        modules_of_towers = [query_model.query_modules]
+        # load_modules gives one list object for both sides where one backbone has one tower.
+        is_shared = doc_model.doc_modules is query_model.query_modules
+        if not is_shared:
+            modules_of_towers.append(doc_model.doc_modules)
+        # Not self.query_tower and self.doc_tower: a shared tower that is registered under two names
+        # would be in the state dict twice.
         self.towers = nn.ModuleList(
             [Tower(modules, projection, normalise, encoder) for modules in modules_of_towers]
         )
@@ -112,8 +114,8 @@ class DualEncoder(Ranker):
         if doc_prompt is None:
             doc_prompt = doc_model.doc_prompt
         self.reads = ApartTexts(
-            self.query_tower.form("query", query_prompt, max_length, backbone),
-            self.doc_tower.form("document", doc_prompt, max_length, doc_backbone or backbone),
+            self.query_tower.format_of("query", query_prompt, max_length, backbone),
+            self.doc_tower.format_of("document", doc_prompt, max_length, doc_backbone or backbone),
         )
         # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
         # dropout.
@@ -174,7 +176,9 @@ class DualEncoder(Ranker):
                 learn.
         """
         if self.training and self.log_temperature is not None:
-            # As CLIP does between steps: the parameter itself must not wander off below the bound.
+            # The property clamps the value that it returns. The parameter is clamped here: steps
+            # could move it ever further below the bound, and it would take as long to come back.
+            # CLIP does so between steps.
             self.log_temperature.data.clamp_(min=math.log(LOWEST_TEMPERATURE))
         is_shared = len(self.towers) == 1
         assert batch.docs is not None, "the data lays out what the ranker reads"
@@ -202,10 +206,11 @@ class DualEncoder(Ranker):
         return self.similarity.score(queries, docs) / self.temperature
 
     def distance(self, queries: Tensor, docs: Tensor) -> Tensor:
-        """Euclidean distance, of embeddings of length 1 under ``cosine``: the unit of mined
-        negatives.
+        """Euclidean distance, ``[…, A, D]`` float32, of queries ``[…, A, H]`` and documents
+        ``[…, D, H]``.
 
-        ``[…, A, D]`` float32, of queries ``[…, A, H]`` and documents ``[…, D, H]``.
+        Under ``cosine`` embeddings are first scaled to length 1. The distances of mined negatives,
+        ``batch.distances``, are of the same kind.
         """
         return self.similarity.distance(queries, docs)
 
@@ -228,18 +233,18 @@ class DualEncoder(Ranker):
         # The towers are as they shall be saved until the stack ends.
         with quiet(), ExitStack() as stack:
             if len(self.towers) == 1:
-                shared_tower = self.query_tower.as_saved(query_length, doc_length)
-                modules = stack.enter_context(shared_tower)
+                modules = stack.enter_context(self.query_tower.as_saved(query_length, doc_length))
             else:
-                query_tower = self.query_tower.as_saved(query_length, query_length)
-                doc_tower = self.doc_tower.as_saved(doc_length, doc_length)
-                query_modules = stack.enter_context(query_tower)
-                doc_modules = stack.enter_context(doc_tower)
+                query_modules = stack.enter_context(
+                    self.query_tower.as_saved(query_length, query_length)
+                )
+                doc_modules = stack.enter_context(self.doc_tower.as_saved(doc_length, doc_length))
                 modules = [Router.for_query_document(query_modules, doc_modules)]
             model = SentenceTransformer(
                 modules=modules,
                 device=str(next(self.parameters()).device),
-                # Without the model's default prompt: it would replace an empty one.
+                # No default_prompt_name: sentence-transformers would put that prompt where one of
+                # these is empty.
                 prompts={"query": self.reads.queries.prompt, "document": self.reads.docs.prompt},
                 similarity_fn_name=self.similarity.saved_as,
             )
@@ -251,14 +256,13 @@ class DualEncoder(Ranker):
 
 def _check_temperature(temperature: float, is_learnt: bool) -> None:
     """Refuse a temperature that is not finite and above 0, or below the bound of a learnt one."""
-    if is_learnt and not LOWEST_TEMPERATURE <= temperature < math.inf:
+    if is_learnt and temperature < LOWEST_TEMPERATURE:
         raise InputError(
             f"temperature must be at least {LOWEST_TEMPERATURE} where it is learnt, "
             f"got {temperature}",
             option="temperature",
         )
-    if not 0 < temperature < math.inf:
-        raise InputError(f"temperature must be above 0, got {temperature}", option="temperature")
+    positive("temperature", temperature)
 
 
 def _end_to_end(queries: Texts, docs: Texts) -> Texts:

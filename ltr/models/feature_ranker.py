@@ -14,7 +14,7 @@ Activation = Literal["relu", "gelu", "tanh", "sigmoid"]
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
 
 
-class Network(NamedTuple):
+class Sizes(NamedTuple):
     """The sizes of a feature ranker, as :class:`FeatureRanker` documents them."""
 
     hidden: list[int] | tuple[int, ...] = (10,)
@@ -27,12 +27,12 @@ class Network(NamedTuple):
 
 
 Preset = Literal["linear", "two_layer", "mlp", "deep", "list_attention"]
-PRESETS: dict[Preset, Network] = {
-    "linear": Network(hidden=()),
-    "two_layer": Network(hidden=(10,)),
-    "mlp": Network(hidden=(128, 64), dropout=0.4),
-    "deep": Network(hidden=(128,), residual_blocks=2, layer_norm=True, dropout=0.2),
-    "list_attention": Network(hidden=(64,), layer_norm=True, dropout=0.2, attention_blocks=1),
+PRESETS: dict[Preset, Sizes] = {
+    "linear": Sizes(hidden=()),
+    "two_layer": Sizes(hidden=(10,)),
+    "mlp": Sizes(hidden=(128, 64), dropout=0.4),
+    "deep": Sizes(hidden=(128,), residual_blocks=2, layer_norm=True, dropout=0.2),
+    "list_attention": Sizes(hidden=(64,), layer_norm=True, dropout=0.2, attention_blocks=1),
 }
 
 
@@ -101,29 +101,29 @@ class FeatureRanker(Ranker):
         changes: dict[str, Any] = {
             name: value for name, value in options.items() if value is not None
         }
-        network = PRESETS[preset]._replace(**changes)
-        _check_sizes(n_features, network)
+        sizes = PRESETS[preset]._replace(**changes)
+        _check_sizes(n_features, sizes)
         self.reads = FeatureVectors(n_features)
-        new_activation = ACTIVATIONS[network.activation]
+        new_activation = ACTIVATIONS[sizes.activation]
         layers: list[nn.Module] = []
         width = n_features
-        for next_width in network.hidden:
+        for next_width in sizes.hidden:
             layers.append(nn.Linear(width, next_width))
-            if network.layer_norm:
+            if sizes.layer_norm:
                 layers.append(nn.LayerNorm(next_width))
             layers.append(new_activation())
-            layers.append(nn.Dropout(network.dropout))
+            layers.append(nn.Dropout(sizes.dropout))
             width = next_width
-        for _ in range(network.residual_blocks):
-            layers.append(_Residual(width, new_activation(), network.dropout))
+        for _ in range(sizes.residual_blocks):
+            layers.append(_Residual(width, new_activation(), sizes.dropout))
         self.layers = nn.Sequential(*layers)
         self.attention = nn.ModuleList()
-        for _ in range(network.attention_blocks):
+        for _ in range(sizes.attention_blocks):
             block = nn.TransformerEncoderLayer(
                 width,
-                network.heads,
+                sizes.heads,
                 dim_feedforward=2 * width,
-                dropout=network.dropout,
+                dropout=sizes.dropout,
                 batch_first=True,
                 norm_first=True,
             )
@@ -170,23 +170,23 @@ class _Residual(nn.Module):
         return hidden + self.change(hidden)
 
 
-def _check_sizes(n_features: int, network: Network) -> None:
+def _check_sizes(n_features: int, sizes: Sizes) -> None:
     """Refuse sizes that are out of bounds, or do not fit each other."""
-    hidden = network.hidden
-    dropout = network.dropout
-    heads = network.heads
+    hidden = sizes.hidden
+    dropout = sizes.dropout
+    heads = sizes.heads
     at_least(1, n_features=n_features)
     if any(width < 1 for width in hidden):
         raise InputError(
             f"hidden must be widths of at least 1, got {list(hidden)}", option="hidden"
         )
-    one_of(ACTIVATIONS, activation=network.activation)
+    one_of(ACTIVATIONS, activation=sizes.activation)
     if not 0 <= dropout < 1:
         raise InputError(f"dropout must be at least 0 and below 1, got {dropout}", option="dropout")
-    at_least(0, residual_blocks=network.residual_blocks, attention_blocks=network.attention_blocks)
+    at_least(0, residual_blocks=sizes.residual_blocks, attention_blocks=sizes.attention_blocks)
     last_width = hidden[-1] if hidden else n_features
     # Without attention there are no heads, and their number need not divide the width.
-    if heads < 1 or (network.attention_blocks > 0 and last_width % heads != 0):
+    if heads < 1 or (sizes.attention_blocks > 0 and last_width % heads != 0):
         raise InputError(
             f"heads must be a number that divides the last width, {last_width}, got {heads}",
             option="heads",

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser
 
 from ltr.checkpoint import CONFIG, best_checkpoint, holds_checkpoints, read_checkpoint
 from ltr.data.formats import FeatureVectors, PairsAndTexts
@@ -29,7 +29,8 @@ class NamedRanker(NamedTuple):
     """A ranker and where it came from."""
 
     ranker: Ranker
-    file: Path | None = None  # the checkpoint; None for a model that no run holds
+    # The checkpoint; None for a model that no run holds. A URL has lost a slash here.
+    file: Path | None = None
     checkpoint: dict[str, Any] | None = None  # the content of that file
 
 
@@ -74,12 +75,14 @@ def open_ranker(
     path = Path(name)
     if _is_url(name) or path.is_file() or _is_run_folder(path):
         if _is_url(name):
+            # As a path the URL loses a slash: it is read and shown as it came.
             file = path
-            checkpoint = read_checkpoint(name, option)  # as a path it would lose a slash
+            where = f"{option} {name}"
+            checkpoint = read_checkpoint(name, option)
         else:
             file = best_checkpoint(path, option) if path.is_dir() else path
+            where = f"{option} {file}"
             checkpoint = read_checkpoint(file, option)
-        where = f"{option} {file}"
         ranker = _ranker_of_checkpoint(checkpoint, where, needs, changes or {})
         opened = NamedRanker(ranker, file, checkpoint)
     else:
@@ -88,10 +91,10 @@ def open_ranker(
         options = dict(changes or {})
         if max_length is not None:
             options["max_length"] = max_length
-        opened = NamedRanker(_ready_model(str(name), where, needs, options))
-    # PairsAndTexts is for training alone: of a cross-encoder with a dual encoder beside it.
-    reads_texts = not isinstance(opened.ranker.reads, FeatureVectors | PairsAndTexts)
-    if needs == "texts" and not reads_texts:
+        opened = NamedRanker(_model_of_no_run(str(name), where, needs, options))
+    # PairsAndTexts: a cross-encoder that trains beside a dual encoder. No ranker by itself reads it.
+    scores_texts_alone = not isinstance(opened.ranker.reads, FeatureVectors | PairsAndTexts)
+    if needs == "texts" and not scores_texts_alone:
         raise InputError(
             f"{where}: a ranker of texts is needed, and this is a {type(opened.ranker).__name__}"
         )
@@ -127,7 +130,7 @@ def _check_path(name: str | Path, option: str) -> None:
         )
 
 
-def _ready_model(name: str, where: str, needs: Needs, options: dict[str, Any]) -> Ranker:
+def _model_of_no_run(name: str, where: str, needs: Needs, options: dict[str, Any]) -> Ranker:
     """A model that no run holds: of a folder, a package or the hub."""
     try:
         if "encoder" in options:
@@ -159,17 +162,39 @@ def _ranker_of_checkpoint(
     if needs == "embeddings":
         # Before it is built: only a dual encoder has all the options that the changes set.
         module, _, class_name = class_path.rpartition(".")
-        _check_is_dual_encoder(getattr(import_module(module), class_name), where)
+        try:
+            ranker_class = getattr(import_module(module), class_name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise _cannot_build(class_path, where, error) from None
+        _check_is_dual_encoder(ranker_class, where)
     options = _changed_options(settings.get("init_args", {}), changes)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Ranker, "ranker", fail_untyped=False)
     # As dict_kwargs and not init_args, so that a ranker of the user's own may take options by
     # **kwargs: the parser refuses init_args that are not in the signature.
     ranker_config = {"ranker": {"class_path": class_path, "dict_kwargs": options}}
-    config = parser.parse_object(ranker_config)
-    ranker: Ranker = parser.instantiate(config).ranker
+    try:
+        config = parser.parse_object(ranker_config)
+    except ArgumentError as error:
+        raise _cannot_build(class_path, where, error) from None
+    try:
+        ranker: Ranker = parser.instantiate(config).ranker
+    except ValueError as error:
+        # The parser wraps what the constructor raises.
+        refusal = error if isinstance(error, InputError) else error.__cause__
+        if not isinstance(refusal, InputError):
+            raise
+        raise InputError(f"{where}: {refusal.message}") from None
     load_weights(ranker, checkpoint, where)
     return ranker
+
+
+def _cannot_build(class_path: str, where: str, error: Exception) -> InputError:
+    """The error for a checkpoint whose ranker's class or options are unknown here."""
+    reason = " ".join(str(error).split())[:200]
+    return InputError(
+        f"{where}: its ranker {class_path} can't be built here: {reason}; make its class importable"
+    )
 
 
 def _changed_options(options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

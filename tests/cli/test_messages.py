@@ -77,7 +77,7 @@ BAD = {
             "1.5",
         ],
         {},
-        "temperature must be above 0, got 0.0 (option model.ranker.temperature)",
+        "temperature must be finite and above 0, got 0.0 (option model.ranker.temperature)",
     ),
     "the same one of the other part": (
         ["--model.ranker", "DualEncoder", "--model.loss.temperature", "0"],

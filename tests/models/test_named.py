@@ -239,3 +239,37 @@ def test_a_checkpoint_that_makes_no_ranker_is_one_line(tmp_path, settings, weigh
     with pytest.raises(InputError, match=message) as error:
         ranker_named(file, "--judge")
     assert str(error.value).startswith(f"--judge {file}: ")
+
+
+@pytest.mark.parametrize("needs", ["any", "embeddings"])
+@pytest.mark.parametrize("class_path", ["not_there.Ranker", "ltr.models.NoRanker", "NoDot"])
+def test_a_checkpoint_whose_class_is_not_here_is_one_line(tmp_path, class_path, needs):
+    file = tmp_path / "a.ckpt"
+    settings = {"ranker": {"class_path": class_path, "init_args": {}}}
+    torch.save(
+        {"state_dict": {}, "pytorch-lightning_version": "2", "hyper_parameters": settings}, file
+    )
+    with pytest.raises(InputError, match=f"its ranker {class_path} can't be built here") as error:
+        ranker_named(file, "--judge", needs)
+    assert str(error.value).startswith(f"--judge {file}: ") and "\n" not in str(error.value)
+
+
+def test_a_checkpoint_whose_backbone_is_gone_is_named(tmp_path):
+    file = tmp_path / "a.ckpt"
+    hyper_parameters = {"ranker": settings("cross", str(tmp_path / "gone"))}
+    torch.save(
+        {"state_dict": {}, "pytorch-lightning_version": "2", "hyper_parameters": hyper_parameters},
+        file,
+    )
+    with pytest.raises(InputError, match="gone' can't be loaded") as error:
+        ranker_named(file, "--judge")
+    assert str(error.value).startswith(f"--judge {file}: ")
+
+
+def test_a_url_is_shown_as_it_came(tmp_path):
+    """A path would lose a slash."""
+    checkpoint = {"state_dict": {}, "pytorch-lightning_version": "2", "hyper_parameters": {}}
+    torch.save(checkpoint, tmp_path / "a.ckpt")
+    url = f"file://{tmp_path}/a.ckpt"
+    with pytest.raises(InputError, match=re.escape(f"--judge {url}: the checkpoint must say")):
+        ranker_named(url, "--judge")

@@ -28,9 +28,9 @@ Kernels = Literal["auto", "plain"]
 # mask of dropout, or by torch's attention alone.
 PACKED_ATTENTION: dict[Kernels, str] = {"auto": "ltr_packed", "plain": "ltr_packed_plain"}
 # The longest text that attends by explicit matmuls, in blocks, on a CPU that multiplies bfloat16.
-# There the backward pass of torch's flash kernel is slow; without AMX its forward pass is slow,
-# too (benchmarks/attention.py). Blocks are faster for longer texts as well, but flash keeps scores
-# in float32: at 1,024 tokens its error is half as large.
+# On such a CPU torch's flash kernel is slow in the backward pass, and without AMX in the forward
+# pass, too (benchmarks/attention.py). Blocks are faster for longer texts as well, but less exact:
+# flash keeps scores in float32, and at 1,024 tokens its error is half as large.
 LONGEST_IN_BLOCKS = 512
 
 
@@ -38,7 +38,8 @@ LONGEST_IN_BLOCKS = 512
 class Layout:
     """Where each text of a packed chunk lies, and what is read of it.
 
-    A dataclass, not a tuple, so that models pass it on to their attention untouched.
+    A dataclass, not a tuple: wrappers of models, such as torch's for several processes, rebuild
+    tuples among the arguments, and pass this on untouched.
 
     Attributes:
         groups: (number of texts, length) of each length, shortest first. Texts of equal length lie
@@ -46,29 +47,29 @@ class Layout:
         offsets: ``[C + 1]`` int32, where each text begins, and where the last one ends.
         padding: tokens behind the last text, which no text attends to; on a CPU only.
         first_alone: whether the last layer's output is read at the first token of each text only.
-        head: what a head behind the encoder reads of each text; None: there is no head.
+        head_pooling: what a head behind the encoder reads of each text; None: there is no head.
     """
 
     groups: tuple[tuple[int, int], ...]
     offsets: Tensor
     padding: int = 0
     first_alone: bool = False
-    head: Pooling | None = None
+    head_pooling: Pooling | None = None
     _slots: dict[int, Slots] = field(default_factory=dict, init=False, repr=False)
 
-    def slots(self, heads: int) -> Slots:
+    def slots(self, n_heads: int) -> Slots:
         """Where the heads of each token lie in blocks, for
         :func:`ltr.models.encoder.kernels.blocks.attend_in_blocks`.
 
         Made in the first layer, and used in all.
         """
-        if heads not in self._slots:
+        if n_heads not in self._slots:
             lengths: list[int] = []
             for n_texts, length in self.groups:
                 if length:
                     lengths += n_texts * [length]
-            self._slots[heads] = Slots.of(lengths, heads)
-        return self._slots[heads]
+            self._slots[n_heads] = Slots.from_lengths(lengths, n_heads)
+        return self._slots[n_heads]
 
 
 class _Settings(NamedTuple):
@@ -109,8 +110,9 @@ def _attention(
     implementations.
     """
     if kernels == "auto":
-        # What follows in the layer must know whether it may leave tokens out. So each layer says
-        # it, also that it may not: a layer that is not packed must not find what another one said.
+        # The hook behind the last layer's attention leaves out tokens if the latest announcement
+        # allows it. Every attention announces, a padded one that all tokens are read: so the latest
+        # announcement is that of the hook's own layer and call.
         first_tokens = None
         if packed_layout is not None and packed_layout.first_alone:
             first_tokens = packed_layout.offsets[:-1].long()
@@ -121,7 +123,7 @@ def _attention(
         value = repeat_kv(value, queries_per_key)
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
         settings = _Settings(scaling, dropout, sliding_window, kernels)
-        output = _block_diagonal(q, k, v, packed_layout, settings)
+        output = _attend_packed(q, k, v, packed_layout, settings)
         return output.unsqueeze(0), None
     if attention_mask is None:
         attention_mask = _window_mask(query.shape[2], sliding_window, query.device)
@@ -131,7 +133,7 @@ def _attention(
 
 
 @torch.compiler.disable  # or every new layout would be compiled
-def _block_diagonal(
+def _attend_packed(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, settings: _Settings
 ) -> Tensor:
     """Takes and returns ``[T, h, d]``; each text attends to itself only."""
@@ -176,8 +178,9 @@ def _by_length(
     q_parts, k_parts, v_parts = (x.split([*sizes, layout.padding]) for x in (query, key, value))
     outputs = []
     for group, *parts in zip(layout.groups, q_parts, k_parts, v_parts, strict=False):
+        n_texts, length = group
         # [C L, h, d] to [C, h, L, d] and back.
-        q, k, v = (x.unflatten(0, group).transpose(1, 2) for x in parts)
+        q, k, v = (x.unflatten(0, (n_texts, length)).transpose(1, 2) for x in parts)
         output = attend(q, k, v, settings)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     outputs.append(value.new_zeros(layout.padding, *value.shape[1:]))
@@ -270,7 +273,7 @@ def _mask_of_padding(
     *args: Any, attention_mask: Tensor | None = None, **options: Any
 ) -> Tensor | None:
     """What transformers calls for the mask of a model: torch's for padded texts. A packed chunk
-    gets none, which would be ``[T, T]``.
+    gets none: it would be ``[T, T]``, and our attention needs no mask.
     """
     if attention_mask is None:
         return None

@@ -44,7 +44,7 @@ def packed_chunks(texts: Texts, max_tokens: int, first_position: int) -> Iterato
     """Chunks of at most ``max_tokens`` tokens, or of a single longer text, end to end.
 
     The positions of each text count from ``first_position``. On a CPU padding may follow the last
-    text, to make a size that recurs: some times the first token of ``texts``.
+    text, to make a size that recurs. The padding repeats the first token of ``texts``.
     """
     order = texts.lengths.argsort(stable=True)
     begins = texts.lengths.cumsum(0) - texts.lengths  # where each text begins in texts.ids
@@ -82,8 +82,8 @@ def padded_size(n_tokens: int, max_tokens: int) -> int:
     >>> [padded_size(n, max_tokens=1080) for n in (7, 32, 33, 65, 1000, 1025)]
     [7, 32, 34, 68, 1024, 1080]
     """
-    # A sixteenth of the largest power of two below n_tokens; 1 up to 32 tokens.
-    step = 1 << max(0, (n_tokens - 1).bit_length() - 5)
+    exponent = (n_tokens - 1).bit_length() - 1  # of the largest power of two below n_tokens
+    step = 1 << max(0, exponent - 4)  # a sixteenth of that power; 1 up to 32 tokens
     next_size = (n_tokens + step - 1) // step * step  # rounded up to a multiple of the step
     return max(n_tokens, min(next_size, max_tokens))
 
@@ -115,7 +115,7 @@ def padded_chunks(texts: Texts, max_tokens: int, pad_id: int) -> Iterator[Chunk]
         yield Chunk(rows, lengths, inputs)
 
 
-def padding_share(lengths: Sequence[int], max_tokens: int, packed: bool = False) -> float:
+def share_of_padding(lengths: Sequence[int], max_tokens: int, packed: bool = False) -> float:
     """Share of padding among all tokens of the chunks of texts of these lengths: padded ones, or
     packed ones on a CPU.
     """

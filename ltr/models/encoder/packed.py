@@ -4,6 +4,7 @@ Shapes: T tokens of the C texts of a chunk, H the hidden size.
 """
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,16 +20,17 @@ from ltr.models.encoder.attention import PACKED_ATTENTION, Kernels, Layout
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks
 from ltr.models.encoder.kernels.first_tokens import (
     announce_first_tokens,
-    keep_first_tokens_alone,
+    leave_out_later_tokens,
 )
 from ltr.models.encoder.loading.pooling import Pooling, pool
 from ltr.models.encoder.loading.positions import first_position
 
 log = logging.getLogger(__name__)
 
-SHORT = 3  # tokens of the first of the two texts of a trial
-# The longest window of local attention that is tried, by a text that is longer. With a longer text
-# attention would take seconds for each layer; the windows of known encoders have 64 to 513 tokens.
+# enable_packing tries an encoder on two texts: one of SHORT tokens, and one that is longer than the
+# encoder's window of local attention. Windows above LONGEST_WINDOW are not tried: attention would
+# take seconds for each layer. The windows of known encoders have 64 to 513 tokens.
+SHORT = 3
 LONGEST_WINDOW = 1024
 # Relative error of outputs that should agree: rounding makes 1e-5, a wrong attention 5e-3.
 TOLERANCE = 1e-3
@@ -45,7 +47,7 @@ def hidden_states(encoder: PreTrainedModel, chunk: Chunk) -> Tensor:
     return hidden[0, : hidden.shape[1] - chunk.inputs["packed_layout"].padding]
 
 
-def pooled(encoder: PreTrainedModel, chunk: Chunk, pooling: Pooling) -> Tensor:
+def read_pooled(encoder: PreTrainedModel, chunk: Chunk, pooling: Pooling) -> Tensor:
     """One vector ``[C, H]`` float32 for each text of a chunk.
 
     Only an encoder that :func:`enable_packing` has prepared reads packed chunks.
@@ -58,7 +60,7 @@ def pooled(encoder: PreTrainedModel, chunk: Chunk, pooling: Pooling) -> Tensor:
     return _pool_packed(output.last_hidden_state, layout, pooling)
 
 
-def logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
+def read_logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
     """Scores ``[C]`` float32 of a ready cross-encoder's own head.
 
     Only a classifier that :func:`enable_packing` has prepared reads packed chunks.
@@ -70,7 +72,9 @@ def logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
     inputs = chunk.inputs
     if "packed_layout" in inputs:
         pooling: Pooling = getattr(classifier.config, "classifier_pooling", "cls")
-        layout = replace(inputs["packed_layout"], first_alone=pooling == "cls", head=pooling)
+        layout = replace(
+            inputs["packed_layout"], first_alone=pooling == "cls", head_pooling=pooling
+        )
         inputs = inputs | {"packed_layout": layout}
     return _run(classifier, inputs).logits[:, 0].float()
 
@@ -80,8 +84,8 @@ def _run(model: PreTrainedModel, inputs: dict[str, Any]) -> Any:
     try:
         return model(**inputs)
     finally:
-        # An error in the last layer would leave one behind, and the next call would take it for
-        # its own if its attention is not ours, which announces anew.
+        # If the last layer raises, its announcement is left. Our attention overwrites it in the
+        # next call, but transformers' own does not, and the next call would lose tokens.
         announce_first_tokens(None)
 
 
@@ -92,10 +96,10 @@ def _one_row_per_text(
     which the head then reads.
     """
     layout = inputs.get("packed_layout")
-    if layout is None or layout.head is None:
+    if layout is None or layout.head_pooling is None:
         return output
     hidden = output.last_hidden_state
-    vectors = _pool_packed(hidden, layout, layout.head).to(hidden.dtype)
+    vectors = _pool_packed(hidden, layout, layout.head_pooling).to(hidden.dtype)
     output.last_hidden_state = vectors.unsqueeze(1)  # [C, 1, H]
     if output.get("pooler_output") is not None:
         # The pooler has read the first token of the only row: it must read those of all texts.
@@ -120,55 +124,62 @@ def _pool_packed(hidden: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
     return pool(hidden[0, : hidden.shape[1] - layout.padding], lengths, pooling)
 
 
-def enable_packing(encoder: PreTrainedModel, kernels: Kernels = "auto") -> bool:
-    """Prepare an encoder, or a ready cross-encoder, to read packed texts. It still reads padded
+def enable_packing(model: PreTrainedModel, kernels: Kernels = "auto") -> bool:
+    """Prepare an model, or a ready cross-model, to read packed texts. It still reads padded
     ones as before.
 
     A trial decides: two texts must give the same outputs packed as padded. An encoder that fails
     reads as before.
 
     Args:
-        encoder: of transformers.
+        model: of transformers.
         kernels: see :class:`ltr.models.encoder.text_encoder.TextEncoder.Options`.
 
     Returns:
         Whether the encoder reads packed texts.
 
     Raises:
-        InputError: if it cannot read two padded texts either, or a text's outputs depend on the
-            text beside it.
+        InputError: if it cannot read two padded texts either, a text's outputs depend on the text
+            beside it, or outputs are NaN.
     """
-    name = type(encoder).__name__
-    own_attention = encoder.config._attn_implementation
-    window = _window_tokens(encoder.config)
-    with in_eval_mode(encoder):
-        padded_outputs = _padded_trial(encoder)
+    name = type(model).__name__
+    own_attention = model.config._attn_implementation
+    window = _window_tokens(model.config)
+    with in_eval_mode(model):
+        padded_outputs = _padded_trial(model)
         if window > LONGEST_WINDOW:
             # The texts of a trial are shorter, and would not show whether the window is kept.
             fault = f"its window of {window:,} tokens is too long to be tried"
         else:
-            fault = _packed_fault(encoder, padded_outputs, PACKED_ATTENTION[kernels])
+            fault = _switch_to_packed(model, padded_outputs, PACKED_ATTENTION[kernels])
     if fault:
-        encoder.set_attn_implementation(own_attention)
+        model.set_attn_implementation(own_attention)
         log.info("%s can't read packed texts, so it gets padded ones: %s", name, fault)
         return False
     if kernels == "auto":
-        _enable_first_alone(encoder, padded_outputs[0])
+        _enable_first_alone(model, padded_outputs[0])
     return True
 
 
-def _padded_trial(encoder: PreTrainedModel) -> list[Tensor]:
-    """Outputs of two padded texts; an InputError where they aren't what each text gives alone."""
-    name = type(encoder).__name__
+def _padded_trial(model: PreTrainedModel) -> list[Tensor]:
+    """Outputs of two padded texts; an InputError where they are NaN, or not what each text gives
+    alone.
+    """
+    name = type(model).__name__
     try:
-        outputs = _padded_outputs(encoder)
-        error = _difference(_outputs_alone(encoder), outputs)
+        outputs = _padded_outputs(model)
+        error = _difference(_outputs_alone(model), outputs)
     # An architecture may raise anything for inputs that it does not know.
     except Exception as unforeseen:
         raise InputError(
             f"{name} can't read two texts side by side ({one_line(unforeseen)}); "
             "take another backbone"
         ) from None
+    if math.isnan(error):
+        raise InputError(
+            f"{name} gives outputs that are NaN or infinite, so it can't be trained; "
+            "take another backbone"
+        )
     if error > TOLERANCE:
         raise InputError(
             f"{name} gives a text other outputs beside a longer text than alone (by {error:.1%}), "
@@ -177,18 +188,18 @@ def _padded_trial(encoder: PreTrainedModel) -> list[Tensor]:
     return outputs
 
 
-def _packed_fault(encoder: PreTrainedModel, padded_outputs: list[Tensor], attention: str) -> str:
-    """Switch to packed texts, and try them.
+def _switch_to_packed(model: PreTrainedModel, padded_outputs: list[Tensor], attention: str) -> str:
+    """Switch to packed texts, and try them. The model stays switched.
 
     Returns:
-        Why the encoder can't read them; empty if it can.
+        Why the model can't read them; empty if it can.
     """
-    base = encoder.base_model
+    base = model.base_model
     try:
-        encoder.set_attn_implementation(attention)
+        model.set_attn_implementation(attention)
         if _one_row_per_text not in base._forward_hooks.values():  # it may be prepared already
             base.register_forward_hook(_one_row_per_text, with_kwargs=True)
-        error = _difference(padded_outputs, _packed_outputs(encoder))
+        error = _difference(padded_outputs, _packed_outputs(model))
     except Exception as unforeseen:  # as in _padded_trial
         return one_line(unforeseen)
     if error < TOLERANCE:
@@ -196,20 +207,21 @@ def _packed_fault(encoder: PreTrainedModel, padded_outputs: list[Tensor], attent
     return f"its outputs would differ by {error:.1%}"
 
 
-def _enable_first_alone(encoder: PreTrainedModel, padded_hidden: Tensor) -> None:
-    """Leave out all but first tokens where these are read alone, if a trial shows the same ones.
+def _enable_first_alone(model: PreTrainedModel, padded_hidden: Tensor) -> None:
+    """Let the last layer compute first tokens alone where no others are read. It is undone if a
+    trial gives other outputs for these.
 
     Args:
-        encoder: reads packed texts.
+        model: reads packed texts.
         padded_hidden: hidden states of the padded trial, of the two texts end to end.
     """
-    handle = keep_first_tokens_alone(encoder)
+    handle = leave_out_later_tokens(model)
     if handle is None:
         return
     expected = padded_hidden[[0, SHORT]]  # the first tokens of the two texts
     try:
-        with in_eval_mode(encoder):
-            first_tokens = _first_token_outputs(encoder)
+        with in_eval_mode(model):
+            first_tokens = _first_token_outputs(model)
         equal = _difference([expected], [first_tokens]) < TOLERANCE
     except Exception:  # as in _padded_trial
         equal = False
@@ -252,7 +264,7 @@ def _window_tokens(config: PreTrainedConfig) -> int:
     return getattr(config, "sliding_window", None) or 0
 
 
-def _trial_texts(encoder: PreTrainedModel) -> Texts:
+def _trial_texts(model: PreTrainedModel) -> Texts:
     """Two short texts, the second one longer than the window of local attention.
 
     They show that an encoder reads packed texts rightly:
@@ -262,8 +274,8 @@ def _trial_texts(encoder: PreTrainedModel) -> Texts:
     * no token attends beyond the window: only a text longer than the window shows it. Where the
       window is too long to be tried, the second text is short.
     """
-    config = encoder.config
-    device = encoder.get_input_embeddings().weight.device
+    config = model.config
+    device = model.get_input_embeddings().weight.device
     window = _window_tokens(config)
     is_tried = 0 < window <= LONGEST_WINDOW
     more = window if is_tried else 4
@@ -276,56 +288,58 @@ def _trial_texts(encoder: PreTrainedModel) -> Texts:
 
 
 # Below, the outputs of the two texts of a trial: hidden states ``[T, H]``, and for a ready
-# cross-encoder the logits ``[2]`` of its head.
+# cross-encoder the logits ``[2]`` of its head. Only a model with a head differs from its base model.
 
 
 @torch.no_grad()
-def _outputs_alone(encoder: PreTrainedModel) -> list[Tensor]:
+def _outputs_alone(model: PreTrainedModel) -> list[Tensor]:
     """Outputs of each text read alone, without anything of ours."""
-    base = encoder.base_model
-    texts = _trial_texts(encoder)
+    base = model.base_model
+    has_head = base is not model
+    texts = _trial_texts(model)
     rows = [ids.unsqueeze(0) for ids in texts.ids.split(texts.lengths.tolist())]
     outputs = [torch.cat([base(row).last_hidden_state[0] for row in rows])]
-    if base is not encoder:
-        outputs.append(torch.cat([encoder(row).logits[:, 0] for row in rows]))
+    if has_head:
+        outputs.append(torch.cat([model(row).logits[:, 0] for row in rows]))
     return outputs
 
 
 @torch.no_grad()
-def _padded_outputs(encoder: PreTrainedModel) -> list[Tensor]:
+def _padded_outputs(model: PreTrainedModel) -> list[Tensor]:
     """Outputs of both texts in one padded chunk."""
-    texts = _trial_texts(encoder)
-    pad_id = encoder.config.pad_token_id or 0
-    (chunk,) = padded_chunks(texts, _more_than(texts), pad_id)
-    return _outputs_of_chunk(encoder, chunk)
+    texts = _trial_texts(model)
+    pad_id = model.config.pad_token_id or 0
+    (chunk,) = padded_chunks(texts, _enough_for(texts), pad_id)
+    return _outputs_of_chunk(model, chunk)
 
 
 @torch.no_grad()
-def _packed_outputs(encoder: PreTrainedModel) -> list[Tensor]:
+def _packed_outputs(model: PreTrainedModel) -> list[Tensor]:
     """Outputs of both texts in one packed chunk."""
-    return _outputs_of_chunk(encoder, _packed_chunk(encoder))
+    return _outputs_of_chunk(model, _packed_chunk(model))
 
 
 @torch.no_grad()
-def _first_token_outputs(encoder: PreTrainedModel) -> Tensor:
+def _first_token_outputs(model: PreTrainedModel) -> Tensor:
     """Hidden states ``[2, H]`` of first tokens, read alone in a packed chunk."""
-    return pooled(encoder.base_model, _packed_chunk(encoder), "cls")
+    return read_pooled(model.base_model, _packed_chunk(model), "cls")
 
 
-def _outputs_of_chunk(encoder: PreTrainedModel, chunk: Chunk) -> list[Tensor]:
-    base = encoder.base_model
+def _outputs_of_chunk(model: PreTrainedModel, chunk: Chunk) -> list[Tensor]:
+    base = model.base_model
+    has_head = base is not model
     outputs = [hidden_states(base, chunk)]
-    if base is not encoder:
-        outputs.append(logits(encoder, chunk))
+    if has_head:
+        outputs.append(read_logits(model, chunk))
     return outputs
 
 
-def _packed_chunk(encoder: PreTrainedModel) -> Chunk:
-    texts = _trial_texts(encoder)
-    (chunk,) = packed_chunks(texts, _more_than(texts), first_position(encoder.base_model))
+def _packed_chunk(model: PreTrainedModel) -> Chunk:
+    texts = _trial_texts(model)
+    (chunk,) = packed_chunks(texts, _enough_for(texts), first_position(model.base_model))
     return chunk
 
 
-def _more_than(texts: Texts) -> int:
-    """A number of tokens that all these texts fit in, padding included."""
+def _enough_for(texts: Texts) -> int:
+    """``max_tokens`` with which all these texts fit in one chunk, padding included."""
     return 10 * len(texts.ids)

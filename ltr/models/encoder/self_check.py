@@ -31,9 +31,9 @@ LENGTHS = (7, 1, 150, 33, 7)
 # nearly 5 or more where two texts see each other.
 ERROR_FACTOR = 3.0
 # An error that is allowed in any case, by the precision of the weights: sums in another order
-# differ by it even where padded reading shows no error. It is some ten roundings in half precision,
-# and a thousand in float32, where ten were measured. Autocast needs none: it shows in the padded
-# errors.
+# differ by it even where padded reading shows no error. In half precision it is ten times the
+# rounding error; in float32 a thousand times, though only ten times was ever measured. Under
+# autocast weights are float32: what autocast rounds is in the errors of padded reading already.
 ALLOWED_ERROR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-1}
 
 
@@ -54,7 +54,7 @@ class PathCheck(NamedTuple):
     padded_error: float
 
 
-def check_packed(
+def compare_packed(
     model: PreTrainedModel,
     attention: str,
     dtype: torch.dtype | None,
@@ -107,8 +107,8 @@ def check_packed(
 def _read(
     model: PreTrainedModel, how: Literal["packed", "padded"], dtype: torch.dtype | None
 ) -> list[Tensor]:
-    """Hidden states ``[T, H]`` and, with gradients enabled, the gradient of every weight matrix of
-    a random sum of them; all float32.
+    """Hidden states ``[T, H]``; with gradients enabled, also the gradient for every weight matrix of
+    a randomly weighted sum of these. All float32.
     """
     base = model.base_model
     device = base.get_input_embeddings().weight.device

@@ -17,15 +17,15 @@ from transformers import PreTrainedModel
 from ltr.batch import Texts
 from ltr.errors import at_least, one_of
 from ltr.models.encoder.attention import PACKED_ATTENTION, Kernels
-from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, padding_share
+from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, share_of_padding
 from ltr.models.encoder.kernels import use_fast, use_plain
-from ltr.models.encoder.kernels.gelu import plain_gelu
+from ltr.models.encoder.kernels.gelu import gelu_keeps_output
 from ltr.models.encoder.loading.dropout import EncoderDropout
 from ltr.models.encoder.loading.layers import keep_layers, layers_of
 from ltr.models.encoder.loading.pooling import Pooling
 from ltr.models.encoder.loading.positions import first_position
-from ltr.models.encoder.packed import enable_packing, logits, pooled
-from ltr.models.encoder.self_check import PathCheck, check_packed
+from ltr.models.encoder.packed import enable_packing, read_logits, read_pooled
+from ltr.models.encoder.self_check import PathCheck, compare_packed
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ if sys.platform == "linux":
     _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
-class _Precision(NamedTuple):
-    """In which packed reading is checked once.
+class _Situation(NamedTuple):
+    """Packed reading is checked once for each of these.
 
     Attributes:
         device: its type.
@@ -70,7 +70,8 @@ class TextEncoder(nn.Module):
         model: an encoder of transformers, or a ready cross-encoder (with a head of its own).
         pad_id: token id that fills padded chunks; None: 0.
         options: how the encoder reads and trains. The options ``new_weights`` and ``dropout`` are
-            for loading the model. Here ``dropout`` decides about fast masks only.
+            for loading the model. Here ``dropout`` only decides whether dropout layers draw their
+            masks by :class:`ltr.models.encoder.kernels.dropout.FastDropout`.
 
     Attributes:
         reads_packed: whether the encoder reads texts without padding.
@@ -133,6 +134,8 @@ class TextEncoder(nn.Module):
         self, model: PreTrainedModel, pad_id: int | None = None, options: Options = Options()
     ) -> None:
         super().__init__()
+        # Trials of packing leave this token out of their texts, and the classifier of a decoder's
+        # architecture looks for the last token by it.
         if model.config.pad_token_id is None:
             model.config.pad_token_id = pad_id
         self.model = model
@@ -144,27 +147,29 @@ class TextEncoder(nn.Module):
         if options.kernels == "plain":
             use_plain(model)
         else:
+            # Under "own" dropout layers keep torch's masks. Only the attention weights of packed
+            # texts then get fast ones.
             use_fast(model, fast_dropout=options.dropout == "hidden")
         # The model's own attention, which reads padded texts; enable_packing may replace it.
         self._padded_attention = model.config._attn_implementation
         # Grows with use, see _check_once.
-        self._checked: set[_Precision] = set()
+        self._checked: set[_Situation] = set()
         self.reads_packed = enable_packing(model, options.kernels)
         self.first_position = first_position(model)
         if options.compile:
-            # Layers are all alike: compiling each on its own compiles one. A deep copy of this
-            # module is not compiled.
+            # Layers are alike, so torch.compile reuses the code of the first for all. A copy by
+            # copy.deepcopy runs eagerly.
             for layer in layers_of(model):
                 layer.compile(dynamic=True)
 
     def forward(self, texts: Texts) -> Tensor:
         """Pooled representations ``[S, H]`` float32."""
-        read_chunk = partial(pooled, self.model, pooling=self.pooling)
+        read_chunk = partial(read_pooled, self.model, pooling=self.pooling)
         return self._read(texts, read_chunk, self.model.config.hidden_size)
 
     def logits(self, texts: Texts) -> Tensor:
         """Scores ``[S]`` float32 of a ready cross-encoder's own head."""
-        read_chunk = partial(logits, self.model)
+        read_chunk = partial(read_logits, self.model)
         return self._read(texts, read_chunk)
 
     def check_packed(self, dtype: torch.dtype | None) -> PathCheck:
@@ -180,13 +185,15 @@ class TextEncoder(nn.Module):
         # Compiling takes minutes, and a check is done once.
         eager = torch.compiler.set_stance("force_eager") if self.options.compile else nullcontext()
         with eager:
-            return check_packed(self.model, self._padded_attention, dtype, packed_attention)
+            return compare_packed(self.model, self._padded_attention, dtype, packed_attention)
 
     def padding_share(self, texts: Texts) -> float:
         """See :meth:`ltr.models.Ranker.padding_share`."""
         if self.reads_packed and texts.ids.device.type != "cpu":
             return 0.0
-        return padding_share(texts.lengths.tolist(), self._chunk_tokens(texts), self.reads_packed)
+        return share_of_padding(
+            texts.lengths.tolist(), self._chunk_tokens(texts), self.reads_packed
+        )
 
     def _read(self, texts: Texts, read_chunk: Callable[[Chunk], Tensor], *size: int) -> Tensor:
         """Read the texts chunk by chunk.
@@ -220,10 +227,10 @@ class TextEncoder(nn.Module):
         # Under DDP each process decides for itself, without a collective call. They need not agree:
         # both ways compute the same function of the same parameters, and neither communicates.
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        precision = _Precision(device, dtype, torch.is_grad_enabled())
-        if precision in self._checked:
+        situation = _Situation(device, dtype, torch.is_grad_enabled())
+        if situation in self._checked:
             return
-        self._checked.add(precision)
+        self._checked.add(situation)
         fault = self.check_packed(dtype).fault
         if fault:
             self.reads_packed = False
@@ -272,13 +279,13 @@ class TextEncoder(nn.Module):
 def _read_recomputed(read_chunk: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:
     """Read a chunk without keeping its activations.
 
-    It is called twice: in the forward pass, and again in the backward pass, when the activations of
-    the chunk that was read again before it are gone.
+    It runs in the forward pass, which keeps nothing, and again in the backward pass, one chunk after
+    the other: the activations of one are freed before the next is read.
     """
     # Autocast keeps one half-precision copy of each weight, in which the gradients of all chunks
     # would add up. A copy for each chunk, freed with its activations, lets them add up in float32.
     torch.clear_autocast_cache()
     if _malloc_trim is not None and chunk.rows.device.type == "cpu":
         _malloc_trim(0)
-    with plain_gelu():
+    with gelu_keeps_output():
         return read_chunk(chunk)

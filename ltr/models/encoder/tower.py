@@ -25,10 +25,10 @@ from ltr.models.encoder.loading.pretrained import (
     cannot_load,
     check_tokenizer,
     check_vocabulary,
-    longest_text,
     quiet,
     refuse_misfitting_weights,
     resolve,
+    token_limit,
 )
 from ltr.models.encoder.text_encoder import TextEncoder
 
@@ -44,13 +44,13 @@ class LoadedModules(NamedTuple):
     """A sentence-transformers model, by its sides.
 
     Attributes:
-        query: the modules that queries go through, one after the other.
-        doc: the modules of documents; where the model has one tower, the same list object.
+        query_modules: what queries go through, one after the other.
+        doc_modules: what documents go through; where the model has one tower, the same list object.
         query_prompt, doc_prompt: the model's prompts.
     """
 
-    query: Modules
-    doc: Modules
+    query_modules: Modules
+    doc_modules: Modules
     query_prompt: str
     doc_prompt: str
 
@@ -156,8 +156,8 @@ class Tower(nn.Module):
                 f"pooling must be one of {known}, and the model's own is {pooling!r}; choose one",
                 option="pooling",
             )
-        self._own_dropout = _leave_out_dropout(transformer, options.dropout)
-        encoder = transformer.model
+        self._left_out_dropout = _rebuild_without_dropout(transformer, options.dropout)
+        encoder = transformer.model  # after the rebuild, which replaces it
         self.tokenizer = transformer.tokenizer
         if getattr(encoder, "pooler", None) is not None:
             # Nothing uses it, and without a gradient it would break training on several ranks. It
@@ -184,13 +184,13 @@ class Tower(nn.Module):
             pooled = pooled.to(first_weight.dtype)  # not float32 after tower.bfloat16()
         return _apply_head(self.head, pooled).float()
 
-    def form(
-        self, task: Literal["query", "document"], prompt: str, max_length: int | None, backbone: str
+    def format_of(
+        self, side: Literal["query", "document"], prompt: str, max_length: int | None, backbone: str
     ) -> SingleTexts:
         """How the texts of one side are laid out.
 
         Args:
-            task: which side.
+            side: which one.
             prompt: text in front of each.
             max_length: tokens of a text; None: as in the model.
             backbone: name of the model, for errors.
@@ -204,13 +204,13 @@ class Tower(nn.Module):
                 f"backbone {backbone!r} leaves the prompt {prompt!r} out of its pooling, "
                 "which is not possible here; set query_prompt and doc_prompt to ''"
             )
-        if task == "query":
+        if side == "query":
             model_length = transformer.query_length
         else:
             model_length = transformer.document_length
         if model_length is None:  # the model has no length for this side alone
             model_length = transformer.max_seq_length
-        longest = longest_text(max_length, model_length, self.encoder.model, backbone)
+        longest = token_limit(max_length, model_length, self.encoder.model, backbone)
         return SingleTexts(self.tokenizer, longest, prompt)
 
     @contextmanager
@@ -230,7 +230,7 @@ class Tower(nn.Module):
             lengths["query_length"] = query_length
             lengths["document_length"] = doc_length
         lengths_before = {name: getattr(transformer, name) for name in lengths}
-        transformer.config.update(self._own_dropout)
+        transformer.config.update(self._left_out_dropout)
         try:
             for name, length in lengths.items():
                 setattr(transformer, name, length)
@@ -238,7 +238,7 @@ class Tower(nn.Module):
         finally:
             for name, length in lengths_before.items():
                 setattr(transformer, name, length)
-            transformer.config.update(dict.fromkeys(self._own_dropout, 0.0))
+            transformer.config.update(dict.fromkeys(self._left_out_dropout, 0.0))
 
 
 def _share_weights(query: Modules, doc: Modules) -> bool:
@@ -265,13 +265,16 @@ def _check_is_tower(modules: Modules, backbone: str, option: str) -> None:
     """Refuse modules that are no tower, and what sentence-transformers would read otherwise than
     :class:`Tower` does.
     """
-    from sentence_transformers.sentence_transformer.modules import Pooling, Router, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
+    from sentence_transformers.sentence_transformer.modules import Router, Transformer
 
     begins_as_tower = (
-        len(modules) > 1 and isinstance(modules[0], Transformer) and isinstance(modules[1], Pooling)
+        len(modules) > 1
+        and isinstance(modules[0], Transformer)
+        and isinstance(modules[1], TheirPooling)
     )
     encodes_twice = any(
-        isinstance(module, Transformer | Pooling | Router) for module in modules[2:]
+        isinstance(module, Transformer | TheirPooling | Router) for module in modules[2:]
     )
     if not begins_as_tower or encodes_twice:
         names = ", ".join(type(module).__name__ for module in modules)
@@ -291,6 +294,8 @@ def _check_is_tower(modules: Modules, backbone: str, option: str) -> None:
         value = getattr(transformer, name)
         if value != usual:
             other_settings[name] = value
+    # Plain text must go in, and the last hidden state come out. Of a tokenizer with a chat template
+    # sentence-transformers makes messages of texts; other models give the output of a pooler.
     modality = transformer.modality_config
     output_name = modality.get("text", {}).get("method_output_name")
     if "message" in modality or output_name != "last_hidden_state":
@@ -306,14 +311,14 @@ def _check_is_tower(modules: Modules, backbone: str, option: str) -> None:
     check_vocabulary(transformer.tokenizer, transformer.model, backbone, option)
 
 
-def _leave_out_dropout(transformer: Any, dropout: EncoderDropout) -> dict[str, float]:
+def _rebuild_without_dropout(transformer: Any, dropout: EncoderDropout) -> dict[str, float]:
     """Turn off the unwanted dropout of an encoder that is built already; returns what is off.
 
     The encoder's layers read the config when they were built. So it is built again, with the same
     weights.
     """
-    own_dropout = leave_out_dropout(transformer.config, dropout)
-    if own_dropout:
+    left_out_dropout = leave_out_dropout(transformer.config, dropout)
+    if left_out_dropout:
         settings = {
             "config": transformer.config,
             "state_dict": transformer.model.state_dict(),
@@ -322,7 +327,7 @@ def _leave_out_dropout(transformer: Any, dropout: EncoderDropout) -> dict[str, f
         with quiet():
             transformer.model = type(transformer.model).from_pretrained(None, **settings)
     turn_off_fixed_dropout(transformer.model, dropout)
-    return own_dropout
+    return left_out_dropout
 
 
 def _head_modules(

@@ -102,8 +102,8 @@ def test_attention_dropout_is_not_forgotten_in_bfloat16(monkeypatch):
 
 def test_all_layers_share_the_slots_of_a_chunk_by_their_heads():
     layout = Layout(((1, 0), (2, 3)), torch.tensor([0, 0, 3, 6]))
-    assert layout.slots(2) is layout.slots(2) and len(layout.slots(2).of_rows) == 12
-    assert len(layout.slots(3).of_rows) == 18 and layout.slots(3) is not layout.slots(2)
+    assert layout.slots(2) is layout.slots(2) and len(layout.slots(2).slot_of_row) == 12
+    assert len(layout.slots(3).slot_of_row) == 18 and layout.slots(3) is not layout.slots(2)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

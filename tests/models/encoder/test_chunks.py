@@ -9,7 +9,7 @@ from ltr.models.encoder.chunks import (
     packed_chunks,
     padded_chunks,
     padded_size,
-    padding_share,
+    share_of_padding,
 )
 
 
@@ -37,8 +37,8 @@ def test_the_share_of_padding():
     """Two texts of 4 and 2 tokens are a chunk of 2 * 4 tokens, 2 of them padding."""
     torch.manual_seed(0)
     lengths = torch.randint(1, 60, (200,)).tolist()
-    assert padding_share(lengths, 128) < 0.05 < padding_share(lengths, 10**9)
-    assert padding_share([4, 2], 100) == pytest.approx(2 / 8)
+    assert share_of_padding(lengths, 128) < 0.05 < share_of_padding(lengths, 10**9)
+    assert share_of_padding([4, 2], 100) == pytest.approx(2 / 8)
 
 
 def test_packed_chunks_hold_every_token_once_in_place():
@@ -74,7 +74,7 @@ def test_packed_chunks_hold_every_token_once_in_place():
     )
     n_read = sum(chunk.inputs["input_ids"].numel() for chunk in chunks)
     assert (
-        padding_share(lengths.tolist(), 128, packed=True)
+        share_of_padding(lengths.tolist(), 128, packed=True)
         == pytest.approx(1 - lengths.sum().item() / n_read)
         != 0
     )

@@ -20,10 +20,11 @@ from transformers import (
 )
 
 from ltr.batch import Texts
+from ltr.errors import InputError
 from ltr.models.encoder import packed
 from ltr.models.encoder.chunks import packed_chunks, padded_chunks
 from ltr.models.encoder.loading.positions import first_position
-from ltr.models.encoder.packed import enable_packing, hidden_states, logits, pooled
+from ltr.models.encoder.packed import enable_packing, hidden_states, read_logits, read_pooled
 
 SIZES = {
     "hidden_size": 16,
@@ -94,7 +95,7 @@ def read_packed(read, of, max_tokens, first):
 
 def read(encoder, how, of, max_tokens=40):
     return read_packed(
-        lambda chunk: pooled(encoder, chunk, how),
+        lambda chunk: read_pooled(encoder, chunk, how),
         of,
         max_tokens,
         first_position(encoder.base_model),
@@ -161,7 +162,7 @@ def test_a_ready_cross_encoder_keeps_its_head(name, max_tokens):
     expected_gradients = gradients(model, expected.square().sum())
     assert enable_packing(model)
     found = read_packed(
-        lambda chunk: logits(model, chunk), of, max_tokens, first_position(model.base_model)
+        lambda chunk: read_logits(model, chunk), of, max_tokens, first_position(model.base_model)
     )
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     for name, gradient in gradients(model, found.square().sum()).items():
@@ -331,3 +332,12 @@ def test_the_difference_of_outputs_by_hand():
     zeros = torch.zeros(2)
     assert packed._difference([x, zeros], [x, zeros]) == 0.0
     assert math.isnan(packed._difference([x, x], [x, torch.tensor([1.0, float("nan")])]))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_encoder_that_gives_no_numbers_is_refused(value):
+    """It would be read padded, and train on NaN."""
+    encoder = built("bert")
+    encoder.encoder.layer[0].output.dense.weight.data[0, 0] = value
+    with pytest.raises(InputError, match="BertModel gives outputs that are NaN or infinite"):
+        enable_packing(encoder)

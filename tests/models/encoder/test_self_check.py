@@ -18,7 +18,7 @@ from transformers import (
 from ltr.batch import Texts
 from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.attention import Layout
-from ltr.models.encoder.self_check import check_packed
+from ltr.models.encoder.self_check import compare_packed
 from ltr.models.encoder.text_encoder import TextEncoder
 
 SIZES = {
@@ -36,7 +36,7 @@ SPECIAL = {
     "sep_token_id": 2,
 }
 PRECISIONS = [None, torch.bfloat16, torch.float16]
-right = attention._block_diagonal
+right = attention._attend_packed
 
 
 def bert(kind=BertModel, std=0.1):
@@ -140,7 +140,7 @@ def test_the_right_kernel_passes(build, dtype):
 @pytest.mark.parametrize("build", [bert, modernbert])
 def test_a_wrong_kernel_is_found(build, kernel, dtype, monkeypatch):
     encoder = TextEncoder(build())
-    monkeypatch.setattr(attention, "_block_diagonal", kernel)
+    monkeypatch.setattr(attention, "_attend_packed", kernel)
     fault = encoder.check_packed(dtype).fault
     assert fault.startswith("give wrong ") and (
         "gradients" in fault or kernel is not wrong_backward
@@ -152,7 +152,7 @@ def test_without_gradients_the_outputs_tell(dtype, monkeypatch):
     encoder = TextEncoder(bert())
     with torch.inference_mode():
         assert encoder.check_packed(dtype).fault == ""
-        monkeypatch.setattr(attention, "_block_diagonal", short_ones_joined)
+        monkeypatch.setattr(attention, "_attend_packed", short_ones_joined)
         assert "outputs" in encoder.check_packed(dtype).fault
     encoder.requires_grad_(False)
     assert "outputs" in encoder.check_packed(dtype).fault
@@ -172,7 +172,7 @@ def test_an_encoder_says_so_once_and_reads_padded_texts_from_then_on(
     never_packed.model.set_attn_implementation("sdpa")
     expected = read(never_packed, dtype)
     encoder = TextEncoder(bert()).eval()
-    monkeypatch.setattr(attention, "_block_diagonal", kernel)
+    monkeypatch.setattr(attention, "_attend_packed", kernel)
     assert torch.equal(read(encoder, dtype), expected)
     (record,) = caplog.records
     reasons = {
@@ -194,8 +194,8 @@ def test_each_precision_is_checked_once_with_and_without_gradients(on_cpu, monke
     encoder = TextEncoder(bert())
     monkeypatch.setattr(
         text_encoder,
-        "check_packed",
-        lambda *args: calls.append((args[2], torch.is_grad_enabled())) or check_packed(*args),
+        "compare_packed",
+        lambda *args: calls.append((args[2], torch.is_grad_enabled())) or compare_packed(*args),
     )
     for _ in range(2):
         read(encoder)
@@ -213,7 +213,7 @@ def test_each_precision_is_checked_once_with_and_without_gradients(on_cpu, monke
 
 def test_on_a_cpu_nothing_is_checked(monkeypatch):
     encoder = TextEncoder(bert())
-    monkeypatch.setattr(text_encoder, "check_packed", missing)
+    monkeypatch.setattr(text_encoder, "compare_packed", missing)
     read(encoder)
 
 
@@ -227,7 +227,7 @@ def test_a_check_leaves_no_trace(kernel, monkeypatch):
     modes = [m.training for m in encoder.modules()]
     state = torch.random.get_rng_state()
     with monkeypatch.context() as patch, torch.autocast("cpu", dtype=torch.bfloat16):
-        patch.setattr(attention, "_block_diagonal", kernel)
+        patch.setattr(attention, "_attend_packed", kernel)
         assert bool(encoder.check_packed(torch.bfloat16).fault) == (
             kernel in (of_other_sign, missing)
         )
@@ -276,7 +276,7 @@ def test_too_little_memory_says_nothing_of_the_kernel(on_cpu, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     encoder = TextEncoder(bert())
-    monkeypatch.setattr(attention, "_block_diagonal", out_of_memory)
+    monkeypatch.setattr(attention, "_attend_packed", out_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
         read(encoder)
     assert encoder.reads_packed

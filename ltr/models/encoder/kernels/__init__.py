@@ -38,7 +38,7 @@ def use_plain(model: nn.Module) -> None:
     own again.
 
     The attention of packed texts is no module. Its name is in the model's configuration, see
-    :data:`ltr.models.encoder.attention.PACKED`.
+    :data:`ltr.models.encoder.attention.PACKED_ATTENTION`.
     """
     use_plain_linear(model)
     use_plain_gelu(model)

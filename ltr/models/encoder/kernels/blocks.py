@@ -5,7 +5,7 @@ backward pass computes them again.
 
 oneDNN compiles and keeps a kernel for each size of a matrix, so few sizes should recur. For this
 texts are padded to a multiple of 16 tokens, within blocks only, and the number of pairs in a block
-is a power of two where it can be.
+is ``heads`` times a power of two where that fits.
 
 Queries, keys and values come as rows ``[T * h, d]``: token by token, and for each its heads. A
 block needs them head by head, padded: as slots ``[S, d]``. Two texts of 3 and 16 tokens with 2
@@ -31,70 +31,72 @@ class Block(NamedTuple):
     """Equally long (text, head) pairs side by side.
 
     Attributes:
-        slots: the block's slots.
+        span: the block's slots, as a slice of all.
         pairs: how many (text, head) pairs.
         tokens: of each pair, padding counted.
         padded: whether there is padding.
     """
 
-    slots: slice
+    span: slice
     pairs: int
     tokens: int
     padded: bool
 
-    def of(self, x: Tensor) -> Tensor:
+    def view(self, x: Tensor) -> Tensor:
         """This block's part of ``x``, ``[pairs, tokens, n]``: a view of ``[S, n]``."""
-        return x[self.slots].view(self.pairs, self.tokens, x.shape[1])
+        return x[self.span].view(self.pairs, self.tokens, x.shape[1])
 
 
 class Slots(NamedTuple):
     """From rows to slots and back; see the head of this file.
 
     Attributes:
-        rows: ``[S]`` int64, the row that each slot gets; padding gets that of its text's last
-            token.
-        of_rows: ``[T * h]`` int64, the slot of each row.
+        row_of_slot: ``[S]`` int64, the row that each slot gets; padding gets that of its text's
+            last token.
+        slot_of_row: ``[T * h]`` int64, the slot of each row.
         real: ``[S]`` bool, False for padding.
         blocks: all slots, block by block.
     """
 
-    rows: Tensor
-    of_rows: Tensor
+    row_of_slot: Tensor
+    slot_of_row: Tensor
     real: Tensor
     blocks: tuple[Block, ...]
 
     @classmethod
-    def of(cls, lengths: Sequence[int], heads: int) -> "Slots":
+    def from_lengths(cls, lengths: Sequence[int], heads: int) -> "Slots":
         """The slots of texts of these lengths, which lie end to end, shortest first."""
         padded_lengths = []
         for n_tokens in lengths:
             n_multiples = (n_tokens + MULTIPLE - 1) // MULTIPLE  # rounded up
             padded_lengths.append(n_multiples * MULTIPLE)
+        # One number for each of the C texts.
         length_c = torch.tensor(lengths)
-        slots_c = heads * torch.tensor(padded_lengths)
+        n_slots_c = heads * torch.tensor(padded_lengths)
         first_token_c = length_c.cumsum(0) - length_c
-        first_slot_c = slots_c.cumsum(0) - slots_c
+        first_slot_c = n_slots_c.cumsum(0) - n_slots_c
         # From here on one number for each of the S slots: its text, and the head and the token
         # within that text, where padding counts on behind the last token.
-        text = torch.arange(len(lengths)).repeat_interleave(slots_c)
+        text = torch.arange(len(lengths)).repeat_interleave(n_slots_c)
         slot_in_text = torch.arange(len(text)) - first_slot_c[text]
         length = length_c[text]
-        padded_length = slots_c[text] // heads
+        padded_length = n_slots_c[text] // heads
         head = slot_in_text // padded_length
         token = slot_in_text % padded_length
         real = token < length
         # Rows lie token by token, and for each token head by head.
-        rows = (first_token_c[text] + torch.minimum(token, length - 1)) * heads + head
-        of_rows = torch.empty(sum(lengths) * heads, dtype=torch.int64)
-        of_rows[rows[real]] = real.nonzero().squeeze(1)
+        row_of_slot = (first_token_c[text] + torch.minimum(token, length - 1)) * heads + head
+        # The inverse, padding left out.
+        slot_of_row = torch.empty(sum(lengths) * heads, dtype=torch.int64)
+        slot_of_row[row_of_slot[real]] = real.nonzero().squeeze(1)
         blocks = tuple(_cut_into_blocks(lengths, padded_lengths, heads))
-        return cls(rows, of_rows, real, blocks)
+        return cls(row_of_slot, slot_of_row, real, blocks)
 
 
 def _cut_into_blocks(
     lengths: Sequence[int], padded_lengths: Sequence[int], heads: int
 ) -> Iterator[Block]:
-    """Blocks of equally padded texts: of a power of two times ``heads`` pairs where these fit, of
+    """Blocks of equally padded texts: of ``heads`` times a power of two pairs where these fit, of
     fewer at the end.
     """
     first_slot = 0
@@ -163,7 +165,7 @@ class _InBlocks(torch.autograd.Function):
         mask = _padding_mask(slots, q)
         for block in slots.blocks:
             p = _probabilities(block, q, k, mask, sliding_window)
-            torch.bmm(p, block.of(v), out=block.of(output))
+            torch.bmm(p, block.view(v), out=block.view(output))
         return _to_rows(output, slots, query.shape)
 
     @staticmethod
@@ -177,12 +179,12 @@ class _InBlocks(torch.autograd.Function):
         grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, k, v))
         for block in slots.blocks:
             p = _probabilities(block, q, k, mask, ctx.window)
-            grad_block = block.of(grad_output)
-            torch.bmm(p.transpose(1, 2), grad_block, out=block.of(grad_v))
-            grad_p = torch.bmm(grad_block, block.of(v).transpose(1, 2))
+            grad_block = block.view(grad_output)
+            torch.bmm(p.transpose(1, 2), grad_block, out=block.view(grad_v))
+            grad_p = torch.bmm(grad_block, block.view(v).transpose(1, 2))
             grad_scores = torch.ops.aten._softmax_backward_data(grad_p, p, -1, p.dtype)
-            torch.bmm(grad_scores, block.of(k), out=block.of(grad_q))
-            torch.bmm(grad_scores.transpose(1, 2), block.of(q), out=block.of(grad_k))
+            torch.bmm(grad_scores, block.view(k), out=block.view(grad_q))
+            torch.bmm(grad_scores.transpose(1, 2), block.view(q), out=block.view(grad_k))
         grad_q.mul_(ctx.scaling)
         gradients = (_to_rows(x, slots, ctx.shape) for x in (grad_q, grad_k, grad_v))
         return *gradients, None, None, None
@@ -193,13 +195,13 @@ def _probabilities(
 ) -> Tensor:
     """The attention weights of a block, ``[pairs, tokens, tokens]``.
 
-    Those of padding as a key are 0. Only where a query is padding too, with no token within its
-    window, are they not: nothing reads its output.
+    A key that is padding gets the weight 0. There is one exception, a query that is padding itself,
+    with no token within its window: nothing reads its output.
     """
-    q = block.of(query)
-    k = block.of(key).transpose(1, 2)
+    q = block.view(query)
+    k = block.view(key).transpose(1, 2)
     if block.padded:
-        mask_of_keys = block.of(mask).transpose(1, 2)  # [pairs, 1, tokens]
+        mask_of_keys = block.view(mask).transpose(1, 2)  # [pairs, 1, tokens]
         scores = torch.baddbmm(mask_of_keys, q, k)  # mask + q @ k
     else:
         scores = torch.bmm(q, k)
@@ -218,12 +220,12 @@ def _padding_mask(slots: Slots, like: Tensor) -> Tensor:
 
 def _to_slots(x: Tensor, slots: Slots) -> Tensor:
     """From ``[T, h, d]`` to ``[S, d]``."""
-    return x.reshape(-1, x.shape[-1]).index_select(0, slots.rows)
+    return x.reshape(-1, x.shape[-1]).index_select(0, slots.row_of_slot)
 
 
 def _to_rows(x: Tensor, slots: Slots, shape: torch.Size) -> Tensor:
     """From ``[S, d]`` to ``shape``, ``[T, h, d]``, with zeros behind the last text."""
     rows = x.new_empty(shape).view(-1, shape[-1])
-    torch.index_select(x, 0, slots.of_rows, out=rows[: len(slots.of_rows)])
-    rows[len(slots.of_rows) :] = 0
+    torch.index_select(x, 0, slots.slot_of_row, out=rows[: len(slots.slot_of_row)])
+    rows[len(slots.slot_of_row) :] = 0
     return rows.view(shape)

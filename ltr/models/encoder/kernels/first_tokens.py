@@ -32,7 +32,7 @@ class _FirstTokens(NamedTuple):
 _announced: ContextVar[_FirstTokens | None] = ContextVar("announced", default=None)
 
 
-def keep_first_tokens_alone(model: PreTrainedModel) -> RemovableHandle | None:
+def leave_out_later_tokens(model: PreTrainedModel) -> RemovableHandle | None:
     """Prepare an encoder to leave out all but first tokens where :func:`announce_first_tokens`
     allows it.
 
@@ -48,7 +48,7 @@ def keep_first_tokens_alone(model: PreTrainedModel) -> RemovableHandle | None:
 
 
 def compute_all_tokens(model: nn.Module) -> None:
-    """Undo :func:`keep_first_tokens_alone`."""
+    """Undo :func:`leave_out_later_tokens`."""
     for module in model.modules():
         for key, hook in list(module._forward_pre_hooks.items()):
             if hook is _first_rows:
@@ -59,8 +59,8 @@ def announce_first_tokens(places: Tensor | None, n_tokens: int = 0) -> None:
     """Tell what follows in the layer that of ``n_tokens`` only those at ``places`` ``[C]`` are read
     in the end. None: all are.
 
-    The attention of every layer calls this, not only the first one: a layer that is computed again
-    in the backward pass is computed alone.
+    The attention of every layer calls this, not only that of the first: a layer that checkpointing
+    computes again in the backward pass runs by itself, without the first.
     """
     if not torch.compiler.is_compiling():  # what is compiled computes all
         _announced.set(None if places is None else _FirstTokens(places, n_tokens))
@@ -83,8 +83,8 @@ def _first_rows(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     if first_tokens is None:
         return None
     _announced.set(None)  # for this chunk only: the attention of the next one announces anew
-    # Padded texts are [C, L, H], and stay whole. One may come here after an announcement that was
-    # for another chunk, if reading that one failed and attention is no longer ours.
+    # Padded texts [C, L, H] stay whole. They can come here if an earlier call failed between its
+    # announcement and this hook, and attention is transformers' own since.
     if all(x.shape[:2] == (1, first_tokens.n_tokens) for x in args):
         return tuple(x[:, first_tokens.places] for x in args)
     return None

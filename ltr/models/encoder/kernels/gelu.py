@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import GELUActivation
 
-# Whether GELUs keep their outputs for now, see plain_gelu.
+# Whether GELUs keep their outputs for now, see gelu_keeps_output.
 _keeps_outputs: ContextVar[bool] = ContextVar("keeps_outputs", default=False)
 
 
@@ -26,7 +26,7 @@ class _Origin(NamedTuple):
     Attributes:
         activation: the function.
         input: of the function, without its graph.
-        output_version: how often the output had been changed in place: as a counter of torch.
+        output_version: torch's counter of changes in place (``_version``) when the output was made.
     """
 
     activation: Callable[[Tensor], Tensor]
@@ -39,7 +39,7 @@ class _Saved(NamedTuple):
 
     Attributes:
         tensor: the tensor itself, or the input of the GELU that made it.
-        version: how often ``tensor`` had been changed in place.
+        version: the same counter of ``tensor``, when it was kept.
         gelu_shape: the shape of the output that GELU shall compute again from ``tensor``; None:
             ``tensor`` is what is wanted.
     """
@@ -64,7 +64,7 @@ def use_plain_gelu(module: nn.Module) -> None:
 
 
 @contextmanager
-def plain_gelu() -> Iterator[None]:
+def gelu_keeps_output() -> Iterator[None]:
     """Inside the block GELUs keep their outputs, as torch's do.
 
     For ``checkpoint``: it drops what autograd keeps, but not what our hooks keep.

@@ -49,27 +49,28 @@ def cast_once(encoder: PreTrainedModel) -> Iterator[None]:
     anew in each product), and what goes from layer to layer stays in bfloat16. The relative error
     of all-MiniLM-L6-v2's embeddings is a fifth larger than under autocast alone: 0.0066.
 
-    It does nothing but under autocast to bfloat16 on a CPU, without gradients, and for an encoder
+    It has an effect only under autocast to bfloat16 on a CPU, without gradients, and for an encoder
     with fast linear layers.
     """
-    layers = [layer for layer in encoder.modules() if isinstance(layer, SharedCastLinear)]
-    on_cpu = bool(layers) and layers[0].weight.device.type == "cpu"
+    linears = [module for module in encoder.modules() if isinstance(module, SharedCastLinear)]
+    on_cpu = bool(linears) and linears[0].weight.device.type == "cpu"
     if not (on_cpu and _encodes_in_bfloat16() and _onednn_multiplies_bfloat16()):
         yield
         return
-    cast = layers_of(encoder)[0].register_forward_pre_hook(_cast_hidden_states)
+    handle = layers_of(encoder)[0].register_forward_pre_hook(_cast_hidden_states)
     try:
-        for layer in layers:
-            weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach().bfloat16(), None)
-            bias: Tensor | None = layer.bias
+        for linear in linears:
+            half_weight = linear.weight.detach().bfloat16()
+            weight = torch.ops.mkldnn._reorder_linear_weight(half_weight, None)
+            bias: Tensor | None = linear.bias
             if bias is not None:
                 bias = bias.detach().bfloat16()
-            layer.laid_out = _LaidOut(weight, bias)
+            linear.laid_out = _LaidOut(weight, bias)
         yield
     finally:
-        cast.remove()
-        for layer in layers:
-            layer.laid_out = None
+        handle.remove()
+        for linear in linears:
+            linear.laid_out = None
 
 
 def _encodes_in_bfloat16() -> bool:
@@ -149,7 +150,7 @@ class SharedCastLinear(nn.Linear):
         laid_out = self.laid_out
         if laid_out is None or torch.is_grad_enabled() or input.dtype != torch.bfloat16:
             return super().forward(input)
-        return _product(input, laid_out.weight, laid_out.bias)
+        return _onednn_product(input, laid_out.weight, laid_out.bias)
 
 
 def _half_copy(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -186,20 +187,22 @@ class _ByOneDnn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _product(x, weight, bias)
+        return _onednn_product(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        grad_x = _product(gradient, weight.t()) if needs_x else None
-        grad_weight = _product(gradient.t(), x.t()) if needs_weight else None
+        # The function transposes its second argument: these are gradient @ weight and
+        # gradientᵀ @ x.
+        grad_x = _onednn_product(gradient, weight.t()) if needs_x else None
+        grad_weight = _onednn_product(gradient.t(), x.t()) if needs_weight else None
         grad_bias = gradient.sum(dim=0) if needs_bias else None
         return grad_x, grad_weight, grad_bias
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x Wᵀ + b`` by oneDNN, without an activation after it."""
     # torch.compile takes this operator with packed weights only.
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")

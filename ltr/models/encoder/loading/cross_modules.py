@@ -1,6 +1,7 @@
 """Cross-encoders of sentence-transformers: reading the folders it has written, writing our own."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from ltr.models.encoder.loading.pooling import Pooling
 from ltr.models.encoder.loading.pretrained import (
     LOAD_ERRORS,
     cannot_load,
-    is_ready_cross_encoder,
+    is_pair_classifier,
     quiet,
     resolve,
 )
@@ -37,10 +38,10 @@ class SavedHead(NamedTuple):
 
 
 def is_cross_encoder(backbone: str) -> bool:
-    """Whether a backbone scores pairs: a sequence classifier with one score, or a CrossEncoder of
-    sentence-transformers.
+    """Whether a backbone scores pairs: a sequence classifier of transformers with one score, or a
+    CrossEncoder of sentence-transformers.
     """
-    return is_ready_cross_encoder(backbone) or _has_cross_modules(backbone)
+    return is_pair_classifier(backbone) or _has_cross_modules(backbone)
 
 
 def saved_head(backbone: str) -> SavedHead | None:
@@ -67,6 +68,13 @@ def saved_head(backbone: str) -> SavedHead | None:
     match modules:
         # A sequence classifier: transformers loads its head with the encoder.
         case [Transformer(transformer_task="sequence-classification") as transformer]:
+            n_labels = transformer.config.num_labels
+            if n_labels != 1:
+                raise InputError(
+                    f"a cross-encoder must give a pair one score, and {backbone!r} gives {n_labels}; "
+                    "take another backbone",
+                    option="backbone",
+                )
             _check_options(transformer, backbone)
             return None
         # An encoder, a pooling, and a linear layer that reads what the pooling makes.
@@ -116,7 +124,7 @@ def save_cross_encoder(
         # sentence-transformers makes its module from a folder only. So the model is written twice:
         # plainly, for the time of this function, and then with the modules behind it.
         plain = folder / "plain"
-        save_plain(plain, model, tokenizer, max_length)
+        save_for_transformers(plain, model, tokenizer, max_length)
         transformer = Transformer(
             str(plain),
             transformer_task=task,
@@ -140,12 +148,10 @@ def save_cross_encoder(
         # ranker.
         cross_encoder = CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu")
         cross_encoder.save(str(folder), create_model_card=False)
-    for file in plain.iterdir():
-        file.unlink()
-    plain.rmdir()
+    shutil.rmtree(plain)
 
 
-def save_plain(
+def save_for_transformers(
     folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> None:
     """Write a folder of transformers, with the longest pair in the tokenizer's settings."""
@@ -165,12 +171,12 @@ def _has_cross_modules(backbone: str) -> bool:
     if _json_of(source, "modules.json") is None:
         return False
     config = _json_of(source, "config_sentence_transformers.json")
-    return config is not None and config.get("model_type") == "CrossEncoder"
+    return isinstance(config, dict) and config.get("model_type") == "CrossEncoder"
 
 
 def _json_of(source: str, name: str) -> Any:
     """The content of a JSON file of a model; None where the model has no such file, or it can't be
-    fetched.
+    fetched. An InputError where it is damaged.
     """
     options = {
         "_raise_exceptions_for_missing_entries": False,
@@ -182,7 +188,14 @@ def _json_of(source: str, name: str) -> Any:
         return None
     if file is None:
         return None
-    return json.loads(Path(file).read_text(encoding="utf-8"))
+    try:
+        return json.loads(Path(file).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(
+            f"backbone {source!r}: its {name} must be JSON, but can't be read ({error}); "
+            "mend the file",
+            option="backbone",
+        ) from None
 
 
 def _check_options(transformer: Any, backbone: str) -> None:

@@ -14,7 +14,7 @@ def position_embeddings(encoder: nn.Module) -> nn.Embedding | None:
 def first_position(encoder: nn.Module) -> int:
     """The position of a text's first token.
 
-    It is 0, but in RoBERTa and its kin, which count from the padding index + 1.
+    It is 0, except in RoBERTa and its kin, which count from the padding index + 1.
     """
     positions = position_embeddings(encoder)
     if positions is None or positions.padding_idx is None:

@@ -125,12 +125,12 @@ class Pretrained(NamedTuple):
     Attributes:
         model: the encoder.
         has_own_head: whether it is a ready cross-encoder, with a head for one score.
-        own_dropout: probabilities of dropout that were set to 0 in its config, as they were.
+        left_out_dropout: probabilities of dropout that were set to 0 in its config, as they were.
     """
 
     model: PreTrainedModel
     has_own_head: bool
-    own_dropout: dict[str, float]
+    left_out_dropout: dict[str, float]
 
 
 def load_encoder(
@@ -156,7 +156,7 @@ def load_encoder(
                 f"backbone {backbone!r}: {config.model_type} has a decoder; take an encoder"
             )
         config.return_dict = True
-        own_dropout = leave_out_dropout(config, dropout)
+        left_out_dropout = leave_out_dropout(config, dropout)
         has_own_head = _has_one_score(config)
         model_class = AutoModelForSequenceClassification if has_own_head else AutoModel
         with quiet(), refuse_misfitting_weights(backbone, new_weights):
@@ -166,12 +166,12 @@ def load_encoder(
     if not has_own_head and getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
     turn_off_fixed_dropout(encoder, dropout)
-    return Pretrained(encoder, has_own_head, own_dropout)
+    return Pretrained(encoder, has_own_head, left_out_dropout)
 
 
-def is_ready_cross_encoder(backbone: str) -> bool:
-    """Whether a backbone is a sequence classifier with one score; False also where its
-    configuration can't be read.
+def is_pair_classifier(backbone: str) -> bool:
+    """Whether a backbone is a sequence classifier of transformers with one score; False also where
+    its configuration can't be read.
     """
     try:
         return _has_one_score(AutoConfig.from_pretrained(resolve(backbone)))
@@ -250,8 +250,9 @@ def _check_weights(model: PreTrainedModel, loading_info: dict[str, Any], backbon
         if not may_be_missing:
             missing.append(key)
 
-    # Unexpected weights are the head of another task, unless they carry the name of one of the
-    # encoder's own parts, or other weights are missing: then they may be those, under other names.
+    # Unexpected weights are taken for the head of another task, and let pass. Two kinds are not:
+    # those below a part of the encoder itself, and any if weights are missing, as they may be the
+    # missing ones under other names.
     parts = {name for name, _ in base.named_children()} - {"pooler"}
     unexpected = []
     for key in loading_info["unexpected_keys"]:
@@ -298,7 +299,7 @@ def max_positions(encoder: PreTrainedModel) -> int | None:
     return limit
 
 
-def longest_text(
+def token_limit(
     max_length: int | None, model_length: int | None, encoder: PreTrainedModel, backbone: str
 ) -> int:
     """The number of tokens at which a text is cut.
@@ -331,7 +332,7 @@ def longest_text(
 
 
 def cannot_load(backbone: str, error: Exception, option: str = "backbone") -> InputError:
-    """The error for the user when a backbone cannot be loaded."""
+    """The error for the user when a backbone cannot be loaded. An InputError keeps its message."""
     if isinstance(error, InputError):
         return InputError(error.message, option=error.option or option)
     lines = str(error).strip().splitlines()

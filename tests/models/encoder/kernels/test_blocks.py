@@ -27,10 +27,10 @@ def test_slots_of_a_padded_and_a_full_text_by_hand(monkeypatch):
     head by head.
     """
     monkeypatch.setattr(blocks, "MULTIPLE", 4)
-    slots = Slots.of([3, 4], heads=2)
-    assert slots.rows.tolist() == [0, 2, 4, 4, 1, 3, 5, 5, 6, 8, 10, 12, 7, 9, 11, 13]
+    slots = Slots.from_lengths([3, 4], heads=2)
+    assert slots.row_of_slot.tolist() == [0, 2, 4, 4, 1, 3, 5, 5, 6, 8, 10, 12, 7, 9, 11, 13]
     assert slots.real.tolist() == [True, True, True, False] * 2 + [True] * 8
-    assert slots.of_rows.tolist() == [0, 4, 1, 5, 2, 6, 8, 12, 9, 13, 10, 14, 11, 15]
+    assert slots.slot_of_row.tolist() == [0, 4, 1, 5, 2, 6, 8, 12, 9, 13, 10, 14, 11, 15]
     assert slots.blocks == ((slice(0, 16), 4, 4, True),)
 
 
@@ -40,7 +40,7 @@ def shapes(slots):
 
 def test_blocks_have_the_same_few_sizes(monkeypatch):
     monkeypatch.setattr(blocks, "SCORES_OF_THREAD", 12 * 32 * 32)  # four texts of 17 to 32 tokens
-    slots = Slots.of([1, 16] + [32] * 7 + [33], HEADS)
+    slots = Slots.from_lengths([1, 16] + [32] * 7 + [33], HEADS)
     assert shapes(slots) == [
         (6, 16, True),
         (12, 32, False),
@@ -48,13 +48,13 @@ def test_blocks_have_the_same_few_sizes(monkeypatch):
         (3, 32, False),
         (3, 48, True),
     ]
-    assert slots.blocks[1].slots == slice(6 * 16, 6 * 16 + 12 * 32)
+    assert slots.blocks[1].span == slice(6 * 16, 6 * 16 + 12 * 32)
 
 
 def test_a_text_whose_scores_do_not_fit_is_read_by_some_heads_at_a_time(monkeypatch):
     monkeypatch.setattr(blocks, "SCORES_OF_THREAD", 2 * 16 * 16)
-    assert shapes(Slots.of([16, 16], HEADS)) == [(2, 16, False)] * 3
-    assert shapes(Slots.of([64], HEADS)) == [(1, 64, False)] * 3
+    assert shapes(Slots.from_lengths([16, 16], HEADS)) == [(2, 16, False)] * 3
+    assert shapes(Slots.from_lengths([64], HEADS)) == [(1, 64, False)] * 3
 
 
 @pytest.mark.parametrize("scores", [1, 5 * 16 * 16, 2**19])
@@ -64,7 +64,7 @@ def test_texts_that_attend_together_attend_as_alone(scores, window, monkeypatch)
     monkeypatch.setattr(blocks, "SCORES_OF_THREAD", scores)
     lengths = [1, 2, 15, 16, 17, 17, 30, 40]
     q, k, v = drawn(sum(lengths) + 5)
-    output = attend_in_blocks(q, k, v, Slots.of(lengths, HEADS), 0.6, window)
+    output = attend_in_blocks(q, k, v, Slots.from_lengths(lengths, HEADS), 0.6, window)
     weights = torch.randn(output.shape)
     found = torch.autograd.grad((output * weights).sum(), (q, k, v))
     for part in torch.arange(sum(lengths)).split(lengths):
@@ -88,7 +88,7 @@ def test_large_scores_in_bfloat16_leave_padding_out():
     q, k, v = (torch.ones(17, 1, 1, dtype=torch.bfloat16) for _ in range(3))
     k[:] = 2**16
     v[:, 0, 0] = torch.arange(17)
-    output = attend_in_blocks(q, k, v, Slots.of([17], 1), 1.0)
+    output = attend_in_blocks(q, k, v, Slots.from_lengths([17], 1), 1.0)
     torch.testing.assert_close(
         output.float(), torch.full((17, 1, 1), 8.0), atol=0.05, rtol=0
     )  # the mean of 0 to 16
@@ -96,9 +96,9 @@ def test_large_scores_in_bfloat16_leave_padding_out():
 
 def test_more_threads_take_larger_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "SCORES_OF_THREAD", 3 * 16 * 16)
-    assert shapes(Slots.of([16] * 4, HEADS)) == [(3, 16, False)] * 4
+    assert shapes(Slots.from_lengths([16] * 4, HEADS)) == [(3, 16, False)] * 4
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert shapes(Slots.of([16] * 4, HEADS)) == [(6, 16, False)] * 2
+    assert shapes(Slots.from_lengths([16] * 4, HEADS)) == [(6, 16, False)] * 2
 
 
 def test_probabilities_are_not_kept():
@@ -111,5 +111,5 @@ def test_probabilities_are_not_kept():
 
     q, k, v = drawn(96, torch.bfloat16)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        attend_in_blocks(q, k, v, Slots.of([48, 48], HEADS), 1.0)
+        attend_in_blocks(q, k, v, Slots.from_lengths([48, 48], HEADS), 1.0)
     assert sum(x.numel() for x in kept) == 3 * 96 * HEADS * WIDTH

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers.activations import GELUActivation, NewGELUActivation
 
-from ltr.models.encoder.kernels.gelu import LightGelu, plain_gelu, use_light_gelu
+from ltr.models.encoder.kernels.gelu import LightGelu, gelu_keeps_output, use_light_gelu
 from ltr.models.encoder.kernels.linear import FastLinear, SharedCastLinear
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.models.encoder.test_text_encoder import bert, reader, texts
@@ -114,7 +114,7 @@ def test_plain_inside_the_block_and_without_gradients():
     gelu = LightGelu()
     x = torch.randn(5, 8, requires_grad=True)
     assert "gelu_origin" in gelu(x).__dict__
-    with plain_gelu():
+    with gelu_keeps_output():
         assert "gelu_origin" not in gelu(x).__dict__
     assert "gelu_origin" in gelu(x).__dict__
     with torch.no_grad():

@@ -59,7 +59,7 @@ def test_rows_that_are_not_contiguous_and_frozen_weights():
 
 
 def test_half_precision_is_left_to_torch(monkeypatch):
-    monkeypatch.setattr(linear, "_product", None)  # which would raise
+    monkeypatch.setattr(linear, "_onednn_product", None)  # which would raise
     layer = FastLinear(5, 7)
     x = torch.randn(6, 5)
     with torch.autocast("cpu", torch.bfloat16):

@@ -6,10 +6,13 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
+from transformers import BertConfig, BertForSequenceClassification
 
 from ltr.errors import InputError
 from ltr.models import PairWiseBertRanker
 from ltr.models.encoder.loading.cross_modules import is_cross_encoder, saved_head
+from ltr.models.named import ranker_named
+from tests.conftest import wordpiece_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +58,45 @@ def test_modules_that_are_read_otherwise_are_refused(
     cross_encoder.save(str(tmp_path / "other"), create_model_card=False)
     with pytest.raises(InputError, match=message):
         saved_head(str(tmp_path / "other"))
+
+
+def test_a_cross_encoder_of_three_labels_is_refused(backbone, tmp_path):
+    """As of natural language inference. A new head with random weights would score in its place."""
+    tokenizer = wordpiece_tokenizer()
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(vocab_size=len(tokenizer), intermediate_size=16, num_labels=3, **sizes)
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    folder = str(tmp_path / "nli")
+    CrossEncoder(str(tmp_path / "bert"), device="cpu").save(folder, create_model_card=False)
+    rule = r"must give a pair one score, and '.*nli' gives 3; take another backbone"
+    for load in (saved_head, PairWiseBertRanker):
+        with pytest.raises(InputError, match=rule):
+            load(folder)
+    with pytest.raises(InputError, match=f"^--judge {folder}: a cross-encoder {rule}"):
+        ranker_named(folder, "--judge")
+
+
+@pytest.mark.parametrize("name", ["modules.json", "config_sentence_transformers.json"])
+def test_a_damaged_list_of_modules_is_one_line(ranker, tmp_path, name):
+    folder = tmp_path / "saved"
+    ranker.save(folder)
+    (folder / name).write_text("{")
+    with pytest.raises(InputError, match=rf"saved': its {name} must be JSON, .*; mend") as caught:
+        ranker_named(folder, "--judge")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_that_is_a_list_is_no_cross_encoder_s(ranker, tmp_path):
+    ranker.save(tmp_path / "saved")
+    (tmp_path / "saved/config_sentence_transformers.json").write_text("[]")
+    assert not is_cross_encoder(str(tmp_path / "saved"))
+
+
+def test_a_tokenizer_with_several_chat_templates_is_saved(backbone, tmp_path):
+    """transformers writes them into a folder of their own."""
+    ranker = PairWiseBertRanker(backbone, max_length=20)
+    ranker.tokenizer.chat_template = {"default": "{{ messages }}", "other": "{{ messages }}"}
+    ranker.save(tmp_path / "saved")
+    assert not (tmp_path / "saved/plain").exists()
+    assert PairWiseBertRanker(str(tmp_path / "saved"), max_length=20).reads.max_length == 20
