@@ -4,7 +4,7 @@ from typing import get_args
 
 from ltr.data.sampling.group_plan import GroupPlan
 from ltr.data.sampling.groups import QueryGroups
-from ltr.data.sampling.relevant import Epoch
+from ltr.data.sampling.relevant import EpochOver
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import PoolDataModule
@@ -38,14 +38,14 @@ class GroupDataModule(PoolDataModule):
         path: str,
         groups: int = 32,
         docs_per_group: int = 4,
-        epoch: Epoch = "queries",
+        epoch: EpochOver = "queries",
         evaluation: Evaluation = Evaluation(),
         loading: Loading = Loading(),
     ) -> None:
         super().__init__(path, evaluation, loading)
         at_least(1, docs_per_group=docs_per_group)
         at_least(2, groups=groups)  # one group has nothing to be told from
-        one_of(get_args(Epoch), epoch=epoch)
+        one_of(get_args(EpochOver), epoch=epoch)
         self.groups = groups
         self.docs_per_group = docs_per_group
         self.epoch = epoch
@@ -54,5 +54,7 @@ class GroupDataModule(PoolDataModule):
         where = f"{self.path}: split 'train'"
         judged = self.collection.learnable("train")
         self.digests["judgements"] = judged.digest()
-        groups = QueryGroups(judged, self.docs_per_group, self.seed, epoch=self.epoch, where=where)
+        groups = QueryGroups(
+            judged, self.docs_per_group, self.seed, epoch_over=self.epoch, where=where
+        )
         return GroupPlan(groups, self.groups, self.seed, self.rank, self.world_size, where=where)

@@ -349,7 +349,7 @@ def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
     def text_keys(doc_rows: np.ndarray) -> np.ndarray:
         keys = np.empty(len(doc_rows), dtype=np.int64)
         for span in spans(len(doc_rows), TEXTS_AT_ONCE):
-            keys[span] = form.texts(store, doc_rows[span]).keys().numpy()
+            keys[span] = form.lay_out(store, doc_rows[span]).keys().numpy()
         return keys
 
     return text_keys

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.artefact import Artefact
+from ltr.data.artefact import ArtefactKind
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 
-NEGATIVES = Artefact(
+NEGATIVES = ArtefactKind(
     "negatives",
     ("ids", "distances"),
     "'candidates', 'bm25', 'random' or a folder with ids.npy, distances.npy and manifest.json",

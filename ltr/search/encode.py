@@ -115,7 +115,7 @@ def encode_batches(
     batches = batches_of_places(lengths)
     for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
         with torch.inference_mode(), in_eval_mode(encoder), ExitStack() as stack:
-            ids, text_lengths, type_ids = form.texts(store, rows[places])
+            ids, text_lengths, type_ids = form.lay_out(store, rows[places])
             if len(ids) >= MANY_TOKENS:
                 for part in encoder.modules():
                     # Compiled layers don't read weights that are laid out beforehand.
