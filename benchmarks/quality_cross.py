@@ -29,7 +29,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ltr.compare.statistics import estimate, randomisation_p
-from ltr.data.collate import text_collator
+from ltr.data.collate import collator_of
 from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.losses import BCELoss, LambdaLoss, ListNetLoss, Loss, RankNetLoss, SoftmaxLoss
@@ -114,7 +114,7 @@ def train_ours(
     seed_everything(seed, verbose=False)
     ranker = PairWiseBertRanker(options.backbone, max_length=options.max_length)
     module = RankerModule(ranker, recipe.loss, lr=lr, warmup=WARM_UP, weight_decay=DECAY)
-    collator = text_collator(collection.queries, collection.corpus, ranker.reads)
+    collator = collator_of(collection.queries, collection.corpus, ranker.reads)
     quiet_trainer(max_epochs=1).fit(
         module, DataLoader(batches, batch_size=None, collate_fn=collator)
     )

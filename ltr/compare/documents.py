@@ -10,7 +10,7 @@ import numpy as np
 from ltr.compare.runs import Run
 from ltr.data import trec
 from ltr.data.collection import Collection, open_collection
-from ltr.data.query_lists import grades_of
+from ltr.data.query_lists import values_of
 from ltr.data.texts import TextTable, beginning
 from ltr.errors import InputError
 from ltr.run.folder import RunFolder
@@ -78,7 +78,7 @@ class Ranking:
             doc_rows = [row_of(self.collection.corpus, doc) for doc, _ in documents[:depth]]
             ranked = np.array(doc_rows, dtype=np.int64)
             judged, grades = self._judged.of(row_of(self.collection.queries, query))
-            relevant[row, : len(ranked)] = grades_of(ranked, judged, grades) > 0
+            relevant[row, : len(ranked)] = values_of(ranked, judged, grades) > 0
         return (relevant.cumsum(axis=1) / np.arange(1, depth + 1)).mean(axis=0)
 
 

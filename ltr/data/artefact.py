@@ -21,16 +21,16 @@ MANIFEST = "manifest.json"
 Kind = Literal["negatives", "scores", "overlay"]
 
 
-class Opened(NamedTuple):
-    """An artefact that was opened: its arrays, mapped from their files, and its manifest."""
+class Artefact(NamedTuple):
+    """An opened artefact: its arrays, mapped from their files, and its manifest."""
 
     arrays: dict[str, np.ndarray]
     manifest: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Artefact:
-    """How artefacts of one kind are written and opened.
+class ArtefactKind:
+    """A kind of artefact: how those of the kind are written and opened.
 
     Args:
         kind: its name in the manifest.
@@ -59,11 +59,16 @@ class Artefact:
             folder: where.
             collection: the one that it was made of.
             arrays, manifest: what it holds.
-            once: keep an existing folder and write nothing, as several processes may write the
-                same; without it, an existing folder is an error.
+            once: keep an artefact that is there already and write nothing, as several processes may
+                write the same; without it, a folder with anything in it is an OSError.
+
+        Raises:
+            InputError: with ``once``, if something else than such an artefact is there.
         """
         assert set(arrays) == set(self.arrays)
-        full_manifest = {"kind": self.kind, **_keys_of(collection), **manifest}
+        own_entries = {"kind": self.kind, **_binding_to(collection)}
+        # Last, too: the manifest may be one that was opened, and name another collection.
+        full_manifest = {**own_entries, **manifest, **own_entries}
 
         def build(temporary: Path) -> None:
             for name, array in arrays.items():
@@ -72,11 +77,15 @@ class Artefact:
             (temporary / MANIFEST).write_text(text, encoding="utf-8")
 
         if once:
+            if folder.exists() and kind_of(folder) != self.kind:
+                raise InputError(
+                    f"{folder}: expected a new folder, or one with {self.kind}, found something else; remove it, or take another"
+                )
             folder_once(folder, build)
         else:
             write_folder(folder, build)
 
-    def open(self, folder: Path, collection: Collection, option: str | None = None) -> Opened:
+    def open(self, folder: Path, collection: Collection, option: str | None = None) -> Artefact:
         """Map an artefact.
 
         Args:
@@ -89,7 +98,7 @@ class Artefact:
                 another collection.
         """
         manifest = self.manifest(folder, option)
-        for name, key in _keys_of(collection).items():
+        for name, key in _binding_to(collection).items():
             if manifest.get(name) != key:
                 raise InputError(
                     f"{folder}: these {self.kind} were made of another collection than {collection.source}; {self.again}",
@@ -98,7 +107,7 @@ class Artefact:
         arrays: dict[str, np.ndarray] = {}
         for name in self.arrays:
             arrays[name] = read_array(folder / f"{name}.npy")
-        return Opened(arrays, manifest)
+        return Artefact(arrays, manifest)
 
     def manifest(self, folder: Path, option: str | None = None) -> dict[str, Any]:
         """The manifest of a folder; an InputError if it holds no such artefact."""
@@ -142,6 +151,6 @@ def _manifest_or_empty(folder: Path) -> dict[str, Any]:
     return manifest if isinstance(manifest, dict) else {}
 
 
-def _keys_of(collection: Collection) -> dict[str, str]:
-    """What binds an artefact to its collection."""
+def _binding_to(collection: Collection) -> dict[str, str]:
+    """The entries of a manifest that bind an artefact to its collection."""
     return {"corpus": collection.corpus.key, "queries": collection.queries.key}

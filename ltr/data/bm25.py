@@ -36,6 +36,9 @@ def terms(text: str) -> list[str]:
 
 
 def _is_cjk(word: str) -> bool:
+    """Whether a term is a single character of _CJK. Any other single letter beyond U+3040 counts,
+    too, such as a Hangul syllable that stands alone.
+    """
     return len(word) == 1 and word >= "\u3040"
 
 

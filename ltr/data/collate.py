@@ -47,7 +47,7 @@ class PairCollator(Collator):
         batch = without_content(lists)
         counts = batch.mask.sum(dim=1).numpy()
         query_rows = np.repeat(batch.query_rows.numpy(), counts)
-        pairs = self.join.texts(self.queries, query_rows, self.docs, _all_doc_rows(lists))
+        pairs = self.join.lay_out(self.queries, query_rows, self.docs, _all_doc_rows(lists))
         return batch._replace(pairs=pairs)
 
 
@@ -71,7 +71,7 @@ class TextCollator(Collator):
         batch = without_content(lists)
         queries = None
         if self.queries is not None:
-            queries = self.forms.queries.texts(self.queries, batch.query_rows.numpy())
+            queries = self.forms.queries.lay_out(self.queries, batch.query_rows.numpy())
         judged_rows = []
         judged_grades = []
         judged_keys = []
@@ -81,7 +81,7 @@ class TextCollator(Collator):
             judged_keys.append(self._judged_keys(ranked_list))
         return batch._replace(
             queries=queries,
-            docs=self.forms.docs.texts(self.docs, _all_doc_rows(lists)),
+            docs=self.forms.docs.lay_out(self.docs, _all_doc_rows(lists)),
             judged_rows=_padded_if_all(judged_rows, np.int64, fill=-1),
             judged_grades=_padded_if_all(judged_grades),
             judged_keys=_padded_if_all(judged_keys, np.int64),
@@ -89,13 +89,13 @@ class TextCollator(Collator):
 
     def _judged_keys(self, ranked_list: LabelledList) -> np.ndarray | None:
         """The keys of the judged texts of a training list, ``[J]`` int64; None for other lists."""
-        # Only a list to evaluate has ideal grades, and no loss asks for its keys.
-        if ranked_list.judged_rows is None or ranked_list.ideal is not None:
+        is_for_evaluation = ranked_list.ideal is not None  # training lists have no ideal grades
+        if ranked_list.judged_rows is None or is_for_evaluation:  # no loss asks for its keys
             return None
         rows = ranked_list.judged_rows.tolist()
         new_rows = [row for row in rows if row not in self._keys]
         if new_rows:
-            new_keys = self.forms.docs.texts(self.docs, np.asarray(new_rows)).text_keys()
+            new_keys = self.forms.docs.lay_out(self.docs, np.asarray(new_rows)).text_keys()
             self._keys.update(zip(new_rows, new_keys.tolist(), strict=True))
         return np.asarray([self._keys[row] for row in rows], dtype=np.int64)
 
@@ -106,25 +106,27 @@ class BothCollator(Collator):
     """
 
     def __init__(self, pairs: Collator, apart: Collator) -> None:
-        self.pairs = pairs
-        self.apart = apart
+        self.pair_collator = pairs
+        self.text_collator = apart
 
     def lengths(self, ranked_list: LabelledList) -> np.ndarray:
-        return self.pairs.lengths(ranked_list)
+        return self.pair_collator.lengths(ranked_list)
 
     def __call__(self, lists: Sequence[LabelledList]) -> RankingBatch:
-        return self.apart(lists)._replace(pairs=self.pairs(lists).pairs)
+        texts_apart = self.text_collator(lists)
+        joined_pairs = self.pair_collator(lists)
+        return texts_apart._replace(pairs=joined_pairs.pairs)
 
 
-def text_collator(queries: TextTable, docs: TextTable, reads: TextReads) -> Collator:
+def collator_of(queries: TextTable, docs: TextTable, reads: TextReads) -> Collator:
     """The collator of what a ranker reads, on stored tokens.
 
     Raises:
         InputError: if a query leaves no room for a document.
     """
     if isinstance(reads, PairsAndTexts):
-        pairs = text_collator(queries, docs, reads.pairs)
-        apart = text_collator(queries, docs, reads.apart)
+        pairs = collator_of(queries, docs, reads.pairs)
+        apart = collator_of(queries, docs, reads.apart)
         return BothCollator(pairs, apart)
     query_tokenizer, doc_tokenizer = reads.tokenizers
     query_tokens = TokenStore.open(queries, query_tokenizer)

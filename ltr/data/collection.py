@@ -36,7 +36,7 @@ class Collection(NamedTuple):
     # Fixed pools by split, best first; a split without pools is not in it.
     candidates: dict[str, QueryLists]
     # How to give a split its pools, for errors; empty where the source can have none.
-    add_pools: str = ""
+    how_to_add_pools: str = ""
 
     def judgements(self, split: str) -> QueryLists:
         """Judgements of a split; an InputError if there are none."""
@@ -47,7 +47,7 @@ class Collection(NamedTuple):
         return self.qrels[split]
 
     def learnable(self, split: str) -> QueryLists:
-        """Judgements of a split in which every query has a relevant document.
+        """The judgements of a split, checked: every query must have a relevant document.
 
         Raises:
             InputError: if there are no judgements, or a query has no relevant document.
@@ -75,8 +75,8 @@ class Collection(NamedTuple):
         hint = f"set {option} to bm25"
         if option == "candidates":
             hint += " and depth to 100"
-        if self.add_pools:
-            hint = f"{self.add_pools.format(split=split)}, or {hint}"
+        if self.how_to_add_pools:
+            hint = f"{self.how_to_add_pools.format(split=split)}, or {hint}"
         raise InputError(
             f"{self.source}: there are no candidates for the split {split!r}; {hint}",
             option=option,
@@ -102,14 +102,14 @@ def open_collection(path: str) -> Collection:
         return _from_ir_datasets(path.removeprefix("ir_datasets:"))
     if plain_or_gz(Path(path), "corpus.jsonl"):
         return _from_beir_folder(Path(path))
-    files = files_of_lines(
+    files = files_by_split(
         path,
         "a data folder must hold corpus.jsonl[.gz], queries.jsonl[.gz] and qrels/, or text triples {train,dev,test}.tsv[.gz]",
     )
     return _from_triples(path, files)
 
 
-def files_of_lines(path: str, must_hold: str) -> dict[str, Path]:
+def files_by_split(path: str, must_hold: str) -> dict[str, Path]:
     """Files by split: a file itself as ``train``, or those ``{train,dev,test}.tsv[.gz]`` that a
     folder holds.
 
@@ -155,13 +155,18 @@ def _json_table(folder: Path, name: str, kind: str) -> TextTable:
     file = plain_or_gz(folder, name)
     if file is None:
         raise InputError(f"{folder / name}[.gz]: there is no such file; a data folder needs it")
+    return open_table(file, digest_of(file), json_records(file), kind)
+
+
+def open_table(source: str | Path, content: str, records: Iterator[Record], kind: str) -> TextTable:
+    """As :meth:`TextTable.open`, with ``source`` (the file or the folder) named in every error."""
     try:
-        return TextTable.open(digest_of(file), json_records(file), kind)
+        return TextTable.open(content, records, kind)
     except InputError as error:
-        if str(file) in error.message:
+        if str(source) in error.message:
             raise
-        # A table without a text does not know its file.
-        raise InputError(f"{file}: {error.message}") from None
+        # The error of a file without any text ("there is no document at all") does not name it.
+        raise InputError(f"{source}: {error.message}") from None
 
 
 def json_records(file: Path) -> Iterator[Record]:
@@ -174,7 +179,7 @@ def json_records(file: Path) -> Iterator[Record]:
             title = record.get("title") or ""
             text = record["text"]
         except (ValueError, RecursionError) as error:
-            # Without the place that a JSONDecodeError adds: it is one in the line, not in the file.
+            # error.msg, not str(error): that would add "line 1 column 7", counted within this line.
             reason = error.msg if isinstance(error, json.JSONDecodeError) else error
             raise InputError(
                 f"{where}: a line must be one JSON object, got {line[:60]!r} ({reason})"
@@ -214,7 +219,7 @@ def _lists_of_file(
 
 
 def lists_of_lines(
-    file: Path,
+    source: str | Path,
     kind: str,
     queries: TextTable,
     corpus: TextTable,
@@ -223,7 +228,7 @@ def lists_of_lines(
     """Numbered lines (query, doc, value) as lists by query, every id and pair checked.
 
     Args:
-        file: where the lines come from, for errors.
+        source: where the lines come from, for errors.
         kind: what a line is, for errors.
         queries, corpus: the tables that know the ids.
         lines: a line number with a query id, a document id and a value.
@@ -233,29 +238,29 @@ def lists_of_lines(
     doc_rows = array("q")
     values = array("f")
     # The lines of a query mostly stand together: it is looked up once for all of them.
-    last_query = ""
+    last_query: str | None = None
     query_row = None
     for number, (query, doc, value) in lines:
-        if query != last_query or query_row is None:
+        if query != last_query:
             last_query = query
             query_row = queries.row(query)
         doc_row = corpus.row(doc)
         if query_row is None:
-            raise InputError(f"{file}:{number}: query {query!r} is not in queries.jsonl")
+            raise InputError(f"{source}:{number}: query {query!r} is not in queries.jsonl")
         if doc_row is None:
-            raise InputError(f"{file}:{number}: document {doc!r} is not in corpus.jsonl")
+            raise InputError(f"{source}:{number}: document {doc!r} is not in corpus.jsonl")
         numbers.append(number)
         query_rows.append(query_row)
         doc_rows.append(doc_row)
         values.append(value)
     if not numbers:
-        raise InputError(f"{file}: the split is empty; at least one {kind} is needed")
-    _check_pairs_once(file, kind, queries, corpus, numbers, query_rows, doc_rows)
+        raise InputError(f"{source}: the split is empty; at least one {kind} is needed")
+    _check_pairs_once(source, kind, queries, corpus, numbers, query_rows, doc_rows)
     return QueryLists.from_rows(query_rows, doc_rows, values)
 
 
 def _check_pairs_once(
-    file: Path,
+    source: str | Path,
     kind: str,
     queries: TextTable,
     corpus: TextTable,
@@ -278,7 +283,7 @@ def _check_pairs_once(
     query_id = queries.ids[query_rows[second]]
     doc_id = corpus.ids[doc_rows[second]]
     raise InputError(
-        f"{file}:{numbers[second]}: a second {kind} for query {query_id!r} and document {doc_id!r}, first in line {numbers[first]}"
+        f"{source}:{numbers[second]}: a second {kind} for query {query_id!r} and document {doc_id!r}, first in line {numbers[first]}"
     )
 
 
@@ -303,8 +308,10 @@ def _from_triples(source: str, files: dict[str, Path]) -> Collection:
     for split, file in files.items():
         digests += f"{split} {digest_of(file)} "
     content = hashlib.sha256(digests.encode()).hexdigest()
-    corpus = TextTable.open(content, first_of_each(_doc_records(files.values())), "document")
-    queries = TextTable.open(content, first_of_each(_query_records(files.values())), "query")
+    docs = first_of_each(_doc_records(files.values()))
+    corpus = open_table(source, content, docs, "document")
+    query_records = first_of_each(_query_records(files.values()))
+    queries = open_table(source, content, query_records, "query")
     qrels = {}
     candidates = {}
     for split, file in files.items():
@@ -316,8 +323,8 @@ def _from_triples(source: str, files: dict[str, Path]) -> Collection:
             # pool does not tell them.
             without_grades = judged._replace(values=np.zeros_like(judged.values))
             candidates[split] = without_grades.best_first()
-    add_pools = "give every line of the split a negative (a third column)"
-    return Collection(source, corpus, queries, qrels, candidates, add_pools)
+    how_to_add_pools = "give every line of the split a negative (a third column)"
+    return Collection(source, corpus, queries, qrels, candidates, how_to_add_pools)
 
 
 def _doc_records(files: Iterable[Path]) -> Iterator[Record]:
@@ -410,7 +417,8 @@ def _from_ir_datasets(name: str) -> Collection:
 
     qrels = {}
     for split, part in parts.items():
-        qrels[split] = _ir_datasets_qrels(f"{source}/{split}", part, queries, corpus)
+        where = source if part is whole else f"{source}/{split}"
+        qrels[split] = _ir_datasets_qrels(where, part, queries, corpus)
     return Collection(source, corpus, queries, qrels, {})
 
 
@@ -431,8 +439,8 @@ def _records_with_text(
 
 
 def _ir_datasets_qrels(source: str, part: Any, queries: TextTable, corpus: TextTable) -> QueryLists:
-    """The judgements of a split. Those of absent queries or documents are left out, and of two
-    judgements of one pair the second; a warning counts them.
+    """The judgements of a split. Left out, and counted in a warning: judgements of absent queries
+    or documents, and every judgement of a pair after its first.
     """
     lines: dict[tuple[str, str], tuple[str, str, float]] = {}
     n_judgements = 0
@@ -451,7 +459,7 @@ def _ir_datasets_qrels(source: str, part: Any, queries: TextTable, corpus: TextT
             left_out,
         )
     numbered = enumerate(lines.values(), start=1)
-    return lists_of_lines(Path(f"{source} qrels"), "judgement", queries, corpus, numbered)
+    return lists_of_lines(f"{source} qrels", "judgement", queries, corpus, numbered)
 
 
 def _docs_version(whole: Any) -> str:
@@ -460,6 +468,6 @@ def _docs_version(whole: Any) -> str:
     """
     with suppress(AttributeError, TypeError, OSError):
         next(iter(whole.docs_iter()), None)  # fetches the documents, if they are not there yet
-        file = Path(whole.docs_path(force=False)).stat()
-        return f"{file.st_size} {file.st_mtime_ns}"
+        status = Path(whole.docs_path(force=False)).stat()
+        return f"{status.st_size} {status.st_mtime_ns}"
     return ""

@@ -102,6 +102,7 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
             raise InputError(
                 f"{path}:{number}: text must be UTF-8, got a NUL byte at column {column}; the file is damaged, or UTF-16: save it as UTF-8"
             )
+        # A first line without \n is the whole file.
         if number == 1 and b"\r" in raw.rstrip(b"\r\n") and not raw.endswith(b"\n"):
             raise InputError(
                 f"{path}: lines must end in \\n or \\r\\n, got \\r alone; save the file with other line ends"
@@ -206,8 +207,8 @@ def folder_once(
     return path
 
 
-def write_new_folder(path: Path, build: Callable[[Path], None]) -> None:
-    """As :func:`write_folder`; an InputError if there is such a folder already."""
+def write_new_model_folder(path: Path, build: Callable[[Path], None]) -> None:
+    """As :func:`write_folder`, for a saved model; an InputError if the folder exists already."""
     if path.exists():
         raise InputError(
             f"the folder of a saved model must not exist yet, got {str(path)!r}; remove it, or take another"
@@ -317,8 +318,8 @@ def _is_sealed(folder: Path) -> bool:
 
 
 def _seal_of(folder: Path) -> str:
-    """The name, the size, and a digest of both ends of every file. It shows a file that is empty,
-    cut short or full of zeros, and does not read a large one whole.
+    """The name, the size, and a digest of both ends of every file. The seal differs once a file is
+    empty, cut short or full of zeros. Of a large file only the ends are read.
     """
     lines = []
     for file in sorted(folder.iterdir()):

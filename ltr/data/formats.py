@@ -49,7 +49,7 @@ class JoinedPairs:
         """Tokens of each joined pair."""
         return np.minimum(query_lengths + doc_lengths + self.n_special, self.max_length)
 
-    def texts(
+    def lay_out(
         self, queries: Tokens, query_rows: np.ndarray, docs: Tokens, doc_rows: np.ndarray
     ) -> Texts:
         """Join the query of each row with the document of the same place.
@@ -63,9 +63,9 @@ class JoinedPairs:
         n_doc = n_pair - self.n_special - n_query  # what is left for the document
         assert (n_doc >= 0).all(), "the longest query is checked when the data is set up"
         assert queries.dtype == docs.dtype, "one tokenizer made both stores"
-        query_spans = _Spans(queries.views(query_rows, n_query), n_query)
-        doc_spans = _Spans(docs.views(doc_rows, n_doc, last=self._cuts_left), n_doc)
-        return self._template.fill([query_spans], [doc_spans], dtype=docs.dtype)
+        query_column = _Column(queries.views(query_rows, n_query), n_query)
+        doc_column = _Column(docs.views(doc_rows, n_doc, last=self._cuts_left), n_doc)
+        return self._template.fill([query_column], [doc_column], dtype=docs.dtype)
 
     def check_queries(self, ids: Sequence[str], texts: Sequence[str], tokens: Tokens) -> None:
         """Check that every query fits beside at least one token of a document.
@@ -125,7 +125,7 @@ class SingleTexts:
         """Tokens of each text with its prompt and special tokens."""
         return np.minimum(text_lengths + len(self._prompt_ids) + self.n_special, self.max_length)
 
-    def texts(self, store: Tokens, rows: np.ndarray) -> Texts:
+    def lay_out(self, store: Tokens, rows: np.ndarray) -> Texts:
         """Lay out the texts of these rows, ``[S]`` int64."""
         n_whole_text = store.lengths(rows)
         n_both = self.lengths(n_whole_text) - self.n_special  # what stays of prompt and text
@@ -134,15 +134,15 @@ class SingleTexts:
             n_text = np.minimum(n_whole_text, n_both)
         else:
             n_text = n_both - len(self._prompt_ids)
-        text_spans = _Spans(store.views(rows, n_text, last=self._cuts_left), n_text)
+        text_column = _Column(store.views(rows, n_text, last=self._cuts_left), n_text)
         if not self._prompt_ids:
-            return self._template.fill([text_spans], dtype=store.dtype)
+            return self._template.fill([text_column], dtype=store.dtype)
         n_prompt = n_both - n_text
         prompt = np.asarray(self._prompt_ids, dtype=store.dtype).data
         # The last tokens of the prompt: all of them, unless it was cut.
         prompt_views = [prompt[len(prompt) - n :] for n in n_prompt.tolist()]
-        prompt_spans = _Spans(prompt_views, n_prompt)
-        return self._template.fill([prompt_spans, text_spans], dtype=store.dtype)
+        prompt_column = _Column(prompt_views, n_prompt)
+        return self._template.fill([prompt_column, text_column], dtype=store.dtype)
 
 
 class ApartTexts(NamedTuple):
@@ -175,13 +175,13 @@ class FeatureVectors(NamedTuple):
     n_features: int
 
 
-# What a ranker reads of its documents, as its `reads` says.
+# What a ranker is given of its documents; its attribute `reads` is one of these.
 TextReads = JoinedPairs | ApartTexts | PairsAndTexts
 Reads = TextReads | FeatureVectors
 
 
-class _Spans(NamedTuple):
-    """One span of token ids of each of S texts: S buffers, and the tokens of each, ``[S]`` int64."""
+class _Column(NamedTuple):
+    """A span of token ids for each of S texts: S buffers, and the tokens of each, ``[S]`` int64."""
 
     views: Sequence[memoryview | bytes]
     lengths: np.ndarray
@@ -221,34 +221,34 @@ class _Template:
             else:
                 self._parts.append(_Part(slot, type_, [token_id]))
 
-    def fill(self, *slots: Sequence[_Spans], dtype: np.dtype) -> Texts:
-        """Put spans of token ids in the place of the example's texts, and lay all S texts end to
-        end.
+    def fill(self, *slots: Sequence[_Column], dtype: np.dtype) -> Texts:
+        """Put token ids in the place of the example's texts, and lay all S texts end to end.
 
         Args:
-            slots: for each text of the example the spans that take its place, one after the other.
-            dtype: of the token ids in the spans.
+            slots: for each text of the example the columns that take its place, in their order.
+            dtype: of the token ids.
         """
         n_texts = len(slots[0][0].lengths)
-        spans: list[_Spans] = []  # from the left to the right of each text
+        columns: list[_Column] = []  # from the left to the right of each text
         types: list[int] = []
         for part in self._parts:
             if part.slot is None:
                 special = np.asarray(part.ids, dtype=dtype).tobytes()
-                spans.append(_Spans([special] * n_texts, np.full(n_texts, len(part.ids))))
+                columns.append(_Column([special] * n_texts, np.full(n_texts, len(part.ids))))
                 types.append(part.type)
             else:
-                spans += slots[part.slot]
+                columns += slots[part.slot]
                 types += [part.type] * len(slots[part.slot])
-        # All spans of the first text, then all of the second: span n of each text is every
-        # len(spans)-th buffer from n on.
-        buffers: list[memoryview | bytes] = [b""] * (n_texts * len(spans))
-        for number, span in enumerate(spans):
-            buffers[number :: len(spans)] = span.views
+        # All spans of the first text, then all of the second: buffers[t * n_columns + n] is the
+        # span that column n has for text t.
+        n_columns = len(columns)
+        buffers: list[memoryview | bytes] = [b""] * (n_texts * n_columns)
+        for n, column in enumerate(columns):
+            buffers[n::n_columns] = column.views
         # Joining buffers takes half the time of copying slices between arrays; an index for every
         # token takes longer still.
         ids = np.frombuffer(b"".join(buffers), dtype=dtype).astype(np.int64)
-        lengths = np.stack([span.lengths for span in spans], axis=1)
+        lengths = np.stack([column.lengths for column in columns], axis=1)
         type_ids = None
         if self.has_types:
             type_ids = torch.from_numpy(np.repeat(np.tile(types, n_texts), lengths.ravel()))

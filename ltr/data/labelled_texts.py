@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.collection import Collection, files_of_lines
+from ltr.data.collection import Collection, files_by_split
 from ltr.data.files import cached, digest_of, numbered_lines
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import Record, Strings, TextTable, first_of_each, id_of
@@ -15,7 +15,9 @@ from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
-MOST_PAIRS = 100_000_000  # of texts with one label, to be measured: 1.2 GB on disk
+# The most pairs of texts with one label that an evaluation may have: their lists take 1.2 GB on
+# disk.
+MOST_PAIRS = 100_000_000
 
 
 class LabelledTexts(NamedTuple):
@@ -65,7 +67,7 @@ def open_labelled_texts(path: str) -> LabelledTexts:
         InputError: with ``file:line`` for a missing column, an empty text or label, a text with two
             labels in one split or in two, broken gzip or UTF-8; for missing files.
     """
-    files = files_of_lines(
+    files = files_by_split(
         path,
         "a folder of labelled texts must hold {train,dev,test}.tsv[.gz] with one text<TAB>label a line",
     )
@@ -126,14 +128,14 @@ def _write_labels(folder: Path, files: dict[str, Path]) -> None:
     are in the order of their ids, as in a table of texts.
     """
     first_labels: dict[str, _FirstLabel] = {}  # by id, over all splits
-    label_of_id: dict[str, dict[str, str]] = {}  # by split
+    labels_of_split: dict[str, dict[str, str]] = {}  # by split, then by the id of the text
     for split, file in files.items():
-        label_of_id[split] = _read_labels(file, first_labels)
+        labels_of_split[split] = _read_labels(file, first_labels)
     # A text has one label wherever it stands, so these are all labels.
     names = sorted({first.label for first in first_labels.values()})
     number_of_name = {name: number for number, name in enumerate(names)}
     Strings.write(folder, "names", [name.encode("utf-8") for name in names])
-    for split, labels in label_of_id.items():
+    for split, labels in labels_of_split.items():
         numbers = [number_of_name[labels[id_]] for id_ in sorted(labels)]
         np.save(folder / f"{split}.npy", np.asarray(numbers, dtype=np.int64))
 

@@ -178,15 +178,15 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
     if is_file(folds_file):
         folds = _read_folds(folds_file)
         name = _name_of_fold(path, list(folds), fold)
-        return _splits_of_fold(folds_file, folds[name])
+        return _splits_named_in_json(folds_file, folds[name])
     folders = [folder.name for folder in path.glob("Fold[0-9]*") if folder.is_dir()]
     if folders:
-        return _splits_of_folder(path / _name_of_fold(path, folders, fold))
+        return _splits_in_folder(path / _name_of_fold(path, folders, fold))
     if fold is not None:
         raise InputError(
             f"{path}: there are no folds, got fold {fold}; leave fold out", option="fold"
         )
-    return _splits_of_folder(path)
+    return _splits_in_folder(path)
 
 
 def _name_of_fold(path: Path, names: list[str], fold: int | None) -> str:
@@ -200,7 +200,7 @@ def _name_of_fold(path: Path, names: list[str], fold: int | None) -> str:
     raise InputError(f"{path}: there is no fold {fold}, only {numbers}", option="fold")
 
 
-def _splits_of_folder(folder: Path) -> dict[str, list[Path]]:
+def _splits_in_folder(folder: Path) -> dict[str, list[Path]]:
     """The files of each split of a folder that has a file or a sub-folder for each."""
     splits = {}
     for split, names in NAMES_OF_SPLIT.items():
@@ -254,8 +254,8 @@ def _read_folds(folds_file: Path) -> dict[str, dict[str, list[str]]]:
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deep
         line = getattr(error, "lineno", 1)
         raise InputError(f"{folds_file}:{line}: the file must be JSON ({error})") from None
-    if not isinstance(folds, dict) or not folds:
-        folds = {"": folds}  # the same error as for one bad fold
+    if not isinstance(folds, dict) or not folds:  # refused below, as one bad fold is
+        folds = {"": folds}
     for name, splits in folds.items():
         if not _is_fold(splits):
             raise InputError(
@@ -277,7 +277,9 @@ def _is_fold(splits: object) -> bool:
     return all(isinstance(stems, list) and stems for stems in splits.values())
 
 
-def _splits_of_fold(folds_file: Path, stems_of_name: dict[str, list[str]]) -> dict[str, list[Path]]:
+def _splits_named_in_json(
+    folds_file: Path, stems_of_name: dict[str, list[str]]
+) -> dict[str, list[Path]]:
     """The files of each split of a fold that ``folds.json`` names."""
     splits = {}
     for split, names in NAMES_OF_SPLIT.items():
@@ -401,15 +403,18 @@ def _read_files(files: Sequence[Path], first_feature: int, sparse: Path, ids: Pa
 
 
 def _queries_of_rows(qids: np.ndarray, files: Sequence[Path]) -> tuple[list[bytes], np.ndarray]:
-    """Query ids in the order of their first rows, and the number of each row's query in it."""
+    """Query ids in the order of their first rows, and for each row the place of its query among
+    them.
+    """
     # np.unique sorts the qids by value: `by_value` numbers the queries so, row by row.
     sorted_qids, first_row, by_value = np.unique(qids, return_index=True, return_inverse=True)
     by_first_row = np.argsort(first_row)
     number = np.empty_like(first_row)
     number[by_first_row] = np.arange(len(sorted_qids))
-    # Rows that begin a stretch of one query, and of these the ones that are not its first row.
+    # Each stretch of rows of one query by the row that begins it, then those after a query's first.
     stretches = np.flatnonzero(np.diff(qids, prepend=-1))
-    later = stretches[first_row[by_value[stretches]] < stretches]
+    first_row_of_query = first_row[by_value[stretches]]
+    later = stretches[stretches > first_row_of_query]
     if len(later):
         log.warning(
             "%s: query %d comes again after other queries, as %d of %d do; their rows are joined",

@@ -101,6 +101,8 @@ class Normalisation:
         """The feature vectors of one query's documents, ``[N, n_features]`` float32, after all
         steps.
         """
+        if len(features) == 0:
+            return features  # min-max would look for the least of no values
         starts = np.array([0])
         counts = np.array([len(features)])
         for step, statistics in zip(self.steps, self._fitted, strict=True):
@@ -144,7 +146,8 @@ class Normalisation:
         """
         assert self.n_features is not None, "fit sets it first"
         counts = np.diff(split.offsets)[queries]
-        # A chunk ends with the query whose rows bring it over a multiple of CHUNK_VALUES.
+        # The query whose rows bring the sum to a multiple of CHUNK_VALUES, or over it, begins a new
+        # chunk.
         chunk_of_query = np.cumsum(counts) * self.n_features // CHUNK_VALUES
         first_of_chunk = np.flatnonzero(np.diff(chunk_of_query)) + 1
         for places in np.split(np.arange(len(queries)), first_of_chunk):
@@ -181,7 +184,8 @@ class Normalisation:
         assert self.n_features is not None, "fit sets it first"
         n_rows = int(np.diff(split.offsets)[split.queries].sum())
         shares = np.linspace(0, 1, min(n_rows, MOST_KNOTS))
-        # A quantile needs all values of a feature at once: so many features fit into memory.
+        # A quantile needs all values of its feature at once; `width` is how many features fit into
+        # memory.
         width = max(1, 16 * CHUNK_VALUES // n_rows)
         knots = np.empty((self.n_features, len(shares)), dtype=np.float32)
         for start in range(0, self.n_features, width):
@@ -217,20 +221,20 @@ def _apply_step(
     ``counts`` rows; float32.
     """
     if step == "z-score":
-        return _share(x - statistics["mean"], statistics["deviation"])
+        return _quotient_or_0(x - statistics["mean"], statistics["deviation"])
     if step == "log1p":
         return np.sign(x) * np.log1p(np.abs(x))
     if step == "quantile":
         return _mid_ranks(x, statistics["knots"])
     low = np.repeat(np.minimum.reduceat(x, starts), counts, axis=0).astype(np.float64)
     high = np.repeat(np.maximum.reduceat(x, starts), counts, axis=0).astype(np.float64)
-    return _share(x - low, high - low)
+    return _quotient_or_0(x - low, high - low)
 
 
-def _share(x: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """x / whole as float32, 0 where the whole is 0 (a feature that does not vary)."""
-    varies = whole > 0
-    return np.where(varies, x / np.where(varies, whole, 1), 0).astype(np.float32)
+def _quotient_or_0(x: np.ndarray, divisor: np.ndarray) -> np.ndarray:
+    """x / divisor as float32, 0 where the divisor is 0 (a feature that does not vary)."""
+    varies = divisor > 0
+    return np.where(varies, x / np.where(varies, divisor, 1), 0).astype(np.float32)
 
 
 def _mid_ranks(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
@@ -238,8 +242,8 @@ def _mid_ranks(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
 
     ``x`` is ``[n, n_features]``, the knots ``[n_features, K]`` ascend in each row.
     """
-    # A feature a row, as the loop fills it: written to x.shape it would stride over memory, and sums
-    # of the next step would be taken in another order.
+    # Transposed, as the loop fills one feature at a time. It must stay so: the layout decides the
+    # order in which a later step adds up floats.
     ranks = np.empty(x.T.shape, dtype=np.float32)
     for feature, knots_of_feature in enumerate(knots):
         values = x[:, feature]

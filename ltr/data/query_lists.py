@@ -1,5 +1,5 @@
-"""Documents by query: judgements, candidate pools and mined negatives share this one shape; and one
-list of it.
+"""Documents by query, and the list of one query. Judgements, candidate pools, scores and mined
+negatives all have this one shape.
 """
 
 from collections.abc import Iterable
@@ -17,8 +17,12 @@ class LabelledList(NamedTuple):
     query_row: int
     doc_rows: np.ndarray  # [N] int64
     labels: np.ndarray  # [N] float32
-    distances: np.ndarray | None = None  # [N] float32
-    ideal: np.ndarray | None = None  # [M] float32, see RankingBatch
+    # [N] float32: the distance of each document to the query in the index that mined it; NaN for a
+    # document whose source gives none.
+    distances: np.ndarray | None = None
+    # [M] float32: all grades of the query above 0, the largest first, as a perfect ranking would
+    # have them. Training lists have none.
+    ideal: np.ndarray | None = None
     judged_rows: np.ndarray | None = None  # [J] int64, all judged documents of the query
     judged_grades: np.ndarray | None = None  # [J] float32
 
@@ -74,32 +78,34 @@ class QueryLists(NamedTuple):
 
     def n_relevant(self) -> np.ndarray:
         """``[Q]``: how many documents of each query have a value above 0."""
-        return np.add.reduceat((self.values > 0).astype(np.int64), self.offsets[:-1])
+        n_before = np.concatenate([[0], np.cumsum(self.values > 0)])
+        return n_before[self.offsets[1:]] - n_before[self.offsets[:-1]]
 
     def labelled(self, query_row: int, doc_rows: np.ndarray) -> LabelledList:
-        """A list of these documents of a query, labelled by these judgements: the values are
-        grades, and a document that nobody judged has label 0.
+        """The given documents of a query as a list, with the grades that they have here as labels;
+        a document that nobody judged has label 0. The values must be grades.
         """
         judged_rows, grades = self.of(query_row)
         return LabelledList(
             query_row=int(query_row),
             doc_rows=doc_rows,
-            labels=grades_of(doc_rows, judged_rows, grades),
+            labels=values_of(doc_rows, judged_rows, grades),
             ideal=np.sort(grades[grades > 0])[::-1],
             judged_rows=judged_rows,
             judged_grades=grades,
         )
 
     def joined(self, other: "QueryLists") -> "QueryLists":
-        """These lists with the documents of the other ones behind; a document that both have keeps
-        the value it has here.
+        """Each query's documents here, followed by those it has in ``other``; a document that both
+        have keeps the value it has here.
         """
         own_queries = np.repeat(self.query_rows, np.diff(self.offsets))
         other_queries = np.repeat(other.query_rows, np.diff(other.offsets))
         queries = np.concatenate([own_queries, other_queries])
         docs = np.concatenate([self.doc_rows, other.doc_rows])
         values = np.concatenate([self.values, other.values])
-        # Of each pair np.unique gives the first place, but the pairs in another order.
+        # np.unique returns where each pair occurs first, ordered by pair. Sorting these places
+        # restores the order of the lines.
         pairs = np.stack([queries, docs])
         _, first_places = np.unique(pairs, axis=1, return_index=True)
         kept = np.sort(first_places)
@@ -118,7 +124,7 @@ class QueryLists(NamedTuple):
         if depth is None:
             return self
         counts = np.diff(self.offsets)
-        # No list is longer than all: a depth that does not fit into int64 is cut to that.
+        # A depth beyond int64 would overflow in numpy; one of len(doc_rows) cuts nothing.
         depth = min(depth, len(self.doc_rows))
         offsets = np.concatenate([[0], np.cumsum(np.minimum(counts, depth))])
         place_in_list = np.arange(len(self.doc_rows)) - np.repeat(self.offsets[:-1], counts)
@@ -145,21 +151,23 @@ class QueryLists(NamedTuple):
         return cls(**arrays)
 
 
-def grades_of(doc_rows: np.ndarray, judged_rows: np.ndarray, grades: np.ndarray) -> np.ndarray:
-    """The grades of some documents of a query, ``[K]`` float32, 0 where nobody judged one.
+def values_of(doc_rows: np.ndarray, known_rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The values (grades, scores or soft labels) of some documents of a query, ``[K]`` float32, 0
+    for a document that has none.
 
-    Documents are given by row, ``doc_rows [K]`` and ``judged_rows [J]`` int64, in any order.
+    Documents are given by row, in any order: ``doc_rows [K]`` int64 are those that are asked for,
+    ``known_rows [J]`` int64 those that have the ``values [J]``.
 
-    >>> grades_of(np.array([7, 3, 9]), judged_rows=np.array([9, 7]), grades=np.array([1.0, 2.0]))
+    >>> values_of(np.array([7, 3, 9]), known_rows=np.array([9, 7]), values=np.array([1.0, 2.0]))
     array([2., 0., 1.], dtype=float32)
     """
-    labels = np.zeros(len(doc_rows), dtype=np.float32)
-    if len(judged_rows) == 0:
-        return labels
-    # The place of each document among the judged ones, if it is one of them.
-    order = np.argsort(judged_rows)
-    ranks = np.searchsorted(judged_rows, doc_rows, sorter=order)
+    found = np.zeros(len(doc_rows), dtype=np.float32)
+    if len(known_rows) == 0:
+        return found
+    # The place of each document among the known ones, if it is one of them.
+    order = np.argsort(known_rows)
+    ranks = np.searchsorted(known_rows, doc_rows, sorter=order)
     places = order[ranks.clip(max=len(order) - 1)]
-    is_judged = judged_rows[places] == doc_rows
-    labels[is_judged] = grades[places[is_judged]]
-    return labels
+    is_known = known_rows[places] == doc_rows
+    found[is_known] = values[places[is_known]]
+    return found

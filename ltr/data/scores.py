@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ltr.data.artefact import Artefact
+from ltr.data.artefact import ArtefactKind
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 
 VERSION = "scores-1"
-SCORES = Artefact(
+SCORES = ArtefactKind(
     "scores",
     QueryLists._fields,
     "a folder that ltr score has written",
@@ -33,7 +33,7 @@ class TeacherScores(NamedTuple):
     manifest: dict[str, Any]
 
     @property
-    def deviation(self) -> float:
+    def deviation_in_lists(self) -> float:
         """The standard deviation of the scores within a list, averaged over the lists."""
         return float(self.manifest["deviation_in_lists"])
 
@@ -75,11 +75,14 @@ class TeacherScores(NamedTuple):
 
 def scale_of(lists: QueryLists) -> dict[str, float]:
     """``mean`` and ``deviation`` (the standard deviation) of all scores, and ``deviation_in_lists``,
-    the standard deviation within a list, averaged over the lists.
+    the standard deviation within a list, averaged over the lists that have documents.
     """
     values = lists.values.astype(np.float64)
     counts = np.diff(lists.offsets)
     starts = lists.offsets[:-1]
+    # reduceat would give an empty list the first value of the next one.
+    starts = starts[counts > 0]
+    counts = counts[counts > 0]
     means = np.add.reduceat(values, starts) / counts
     squares = (values - np.repeat(means, counts)) ** 2
     variances = np.add.reduceat(squares, starts) / counts

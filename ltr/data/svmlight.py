@@ -120,7 +120,7 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
     is_space = chars <= ord(" ")
     starts = np.flatnonzero(is_space[:-1] & ~is_space[1:]) + 1  # of all tokens, in chars
 
-    # Of each line the number of its first token, which is a label; blank lines have none.
+    # For each line the index in `starts` of its first token, the label; a blank line has none.
     first_of_line = np.searchsorted(starts, np.flatnonzero(chars == ord("\n")))
     n_tokens_of_line = np.diff(first_of_line, append=len(starts))
     firsts = first_of_line[n_tokens_of_line > 0]
@@ -128,8 +128,8 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
     if n_rows == 0:
         nothing = np.empty(0)
         return _typed_rows(nothing, nothing, nothing, nothing, nothing)
-    n_pairs = np.diff(firsts, append=len(starts)) - 1  # tokens of each row after its label
-    if n_pairs.min() < 1:
+    n_after_label = np.diff(firsts, append=len(starts)) - 1  # tokens of each row after its label
+    if n_after_label.min() < 1:
         return None
 
     # All tokens but the labels are pairs: each must have one colon, and something in front of it.
@@ -144,7 +144,7 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
         return None
 
     # The first pair of each row must be its qid, and no other may hold one of these letters.
-    qid_pairs = np.cumsum(n_pairs) - n_pairs
+    qid_pairs = np.cumsum(n_after_label) - n_after_label
     qid_starts = pair_starts[qid_pairs]
     if (colons[qid_pairs] - qid_starts != len(QID)).any():
         return None
@@ -155,8 +155,8 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
     numbers = _numbers_of(body)
     if numbers is None or len(numbers) != 2 * len(colons):
         return None
-    # Without the letters "qid" a row begins "label :qid": these two numbers are a pair like the
-    # others, a feature and its value.
+    # The letters "qid" are gone: the numbers are label, qid, feature, value, feature, value, … row
+    # after row. So a label and its qid are a pair, as a feature and its value are.
     lefts = numbers[0::2]
     rights = numbers[1::2]
     labels = lefts[qid_pairs]
@@ -164,8 +164,8 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
     features = np.delete(lefts, qid_pairs)
     values = np.delete(rights, qid_pairs)
 
-    # np.delete has taken one pair from each row: the features of row r begin r places earlier. The
-    # last entry is for rows without features at the end.
+    # The features of row r begin at qid_pairs[r] - r, as np.delete has taken the first pair of each
+    # of the r rows before. A last row without features begins behind the end: one entry more.
     begins_row = np.zeros(len(features) + 1, dtype=bool)
     begins_row[qid_pairs - np.arange(n_rows)] = True
     ascends = begins_row[1:-1] | (np.diff(features) > 0)
@@ -177,7 +177,7 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
     for holds in (ascends, labels_fit, qids_fit, features_fit, values_fit):
         if not holds.all():
             return None
-    return _typed_rows(labels, qids, n_pairs - 1, features - first_feature, values)
+    return _typed_rows(labels, qids, n_after_label - 1, features - first_feature, values)
 
 
 def _numbers_of(body: bytes) -> np.ndarray | None:

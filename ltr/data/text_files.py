@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from ltr.data.collection import json_records, open_collection
+from ltr.data.collection import json_records, open_collection, open_table
 from ltr.data.files import digest_of, numbered_lines, plain_or_gz
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError
@@ -31,12 +31,13 @@ def open_texts(path: str, kind: Literal["document", "query"], option: str) -> Te
     file = _file_of_texts(Path(path), kind, option)
     suffix = Path(file.name.removesuffix(".gz")).suffix
     if suffix == ".jsonl":
-        return TextTable.open(digest_of(file), json_records(file), kind)
-    # The same bytes are other texts under another suffix, so the content must name the layout. These
-    # two words are part of the names of tables on disk.
+        return open_table(file, digest_of(file), json_records(file), kind)
+    # The same bytes are other texts under another suffix, so the content must name the layout. The
+    # words "True" and "False" once answered whether it is a .tsv; with other words, every table on
+    # disk would be made again.
     if suffix == ".tsv":
-        return TextTable.open(f"True {digest_of(file)}", _tab_separated_records(file), kind)
-    return TextTable.open(f"False {digest_of(file)}", _line_records(file), kind)
+        return open_table(file, f"True {digest_of(file)}", _tab_separated_records(file), kind)
+    return open_table(file, f"False {digest_of(file)}", _line_records(file), kind)
 
 
 def _file_of_texts(path: Path, kind: str, option: str) -> Path:

@@ -44,7 +44,7 @@ class Tokens:
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Tokens of each of these texts; an IndexError if there is no such text."""
-        # A search fills up its results with -1, which numpy would take for the last text.
+        # -1 is padding in the results of a search; numpy would take it for the last text.
         if len(rows) and rows.min() < 0:
             raise IndexError(f"rows must be between 0 and {len(self) - 1}, got {rows.min()}")
         return self._offsets[rows + 1] - self._offsets[rows]
@@ -83,8 +83,8 @@ class Tokens:
             "padding": False,
             "verbose": False,
         }
-        # By the tokenizer itself: a copy of its backend, as for a store, takes longer than a
-        # query's encoding. It refuses an empty list.
+        # The tokenizer itself encodes them. A store is made by a copy of its backend, but to copy
+        # that takes longer than to encode a query. The tokenizer refuses an empty list.
         ids_of_texts = tokenizer(list(texts), **options)["input_ids"] if len(texts) else []
         offsets = np.cumsum([0, *map(len, ids_of_texts)])
         ids = np.fromiter(chain.from_iterable(ids_of_texts), dtype, count=int(offsets[-1]))
@@ -164,7 +164,8 @@ def _tokenise(folder: Path, table: TextTable, backend: Tokenizer) -> None:
                 file.write(ids.tobytes())
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     n_tokens = int(offsets[-1])
-    flat = new_array(folder / "ids.npy", dtype, (max(1, n_tokens),))  # an empty file has no map
+    # One number at least: an array of 0 bytes cannot be mapped.
+    flat = new_array(folder / "ids.npy", dtype, (max(1, n_tokens),))
     if n_tokens:
         flat[:] = np.memmap(raw, dtype=dtype, mode="r")
     flat.flush()

@@ -35,9 +35,9 @@ class Ranked(NamedTuple):
 def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
     """Judgements with their line numbers.
 
-    Two layouts are read: TREC's four columns ``query 0 doc grade`` (any white space), and BEIR's
-    three columns ``query-id<TAB>corpus-id<TAB>score`` with or without that header. A negative grade
-    (TREC's spam mark) counts as 0.
+    Two layouts are read: TREC's four columns ``query 0 doc grade`` (any white space, but for a line
+    of exactly two tabs), and BEIR's three columns ``query-id<TAB>corpus-id<TAB>score`` with or
+    without that header. A negative grade (TREC's spam mark) counts as 0.
 
     Raises:
         InputError: ``file:line`` of a line with another number of columns, or a grade that is no
@@ -45,7 +45,8 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
     """
     is_first = True  # of the lines that are not empty
     for number, line in numbered_lines(path):
-        # Two tabs are BEIR's layout, where an id with spaces in it is still one column.
+        # Two tabs are BEIR's layout. It is split at tabs only, so that an id with a space is reported
+        # as an unknown id, not as a wrong number of columns.
         parts = line.split("\t") if line.count("\t") == 2 else line.split()
         is_header = is_first and tuple(parts) == BEIR_HEADER
         is_first = False

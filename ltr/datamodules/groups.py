@@ -4,7 +4,7 @@ from typing import get_args
 
 from ltr.data.sampling.group_plan import GroupPlan
 from ltr.data.sampling.groups import QueryGroups
-from ltr.data.sampling.relevant import Epoch
+from ltr.data.sampling.relevant import EpochOver
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import PoolDataModule
@@ -39,14 +39,14 @@ class GroupDataModule(PoolDataModule):
         path: str,
         groups: int = 32,
         docs_per_group: int = 4,
-        epoch: Epoch = "queries",
+        epoch: EpochOver = "queries",
         evaluation: Evaluation = Evaluation(),
         loading: Loading = Loading(),
     ) -> None:
         super().__init__(path, evaluation, loading)
         at_least(1, docs_per_group=docs_per_group)
         at_least(2, groups=groups)  # one group has nothing to be told from
-        one_of(get_args(Epoch), epoch=epoch)
+        one_of(get_args(EpochOver), epoch=epoch)
         self.n_groups = groups
         self.docs_per_group = docs_per_group
         self.epoch_over = epoch
@@ -56,6 +56,6 @@ class GroupDataModule(PoolDataModule):
         judged = self.collection.learnable("train")
         self.digests["judgements"] = judged.digest()
         groups = QueryGroups(
-            judged, self.docs_per_group, self.seed, epoch=self.epoch_over, where=where
+            judged, self.docs_per_group, self.seed, epoch_over=self.epoch_over, where=where
         )
         return GroupPlan(groups, self.n_groups, self.seed, self.rank, self.world_size, where=where)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ltr.data.bm25 import bm25_lists
-from ltr.data.collate import text_collator
+from ltr.data.collate import collator_of
 from ltr.data.collection import Collection, open_collection
 from ltr.data.formats import ApartTexts, FeatureVectors, TextReads
 from ltr.data.query_lists import LabelledList, QueryLists
@@ -108,7 +108,7 @@ class PoolDataModule(RankingDataModule):
         if self._opened_for == reads:
             return
         collection = self._open_collection()
-        self.collator = text_collator(collection.queries, collection.corpus, reads)
+        self.collator = collator_of(collection.queries, collection.corpus, reads)
         self.collection = collection
         self.digests = self._text_digests()
         if self.evaluation.candidates == "corpus":
@@ -138,7 +138,9 @@ class PoolDataModule(RankingDataModule):
             return rows
         self.digests["labels"] = scores.digest()
         taught = TaughtRows(rows, scores, self.labels.unscored, self.names("train"), where)
-        taught.check(drawable)
+        if taught.unscored == "refuse":
+            taught.check(drawable)
+        taught.log_left_out()
         return taught
 
     def _checked_reads(self) -> TextReads:

@@ -279,7 +279,7 @@ class RankingDataModule(LightningDataModule):
         self._consumed_at_resume = state_dict["consumed"]
         if state_dict.get("kept") is not None:
             epoch, step = self._next_step()
-            self.train.plan.freeze(epoch, step, state_dict["kept"])
+            self.train.plan.restore_frozen(epoch, step, state_dict["kept"])
 
     def _consumed(self) -> int:
         """Batches since the start of the run that the trainer has consumed, not those that workers

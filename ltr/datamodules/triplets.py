@@ -9,7 +9,7 @@ from ltr.data.bm25 import bm25_lists
 from ltr.data.query_lists import QueryLists
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.plan import Plan
-from ltr.data.sampling.relevant import Epoch
+from ltr.data.sampling.relevant import EpochOver
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import Labels, TaughtRows
 from ltr.data.sampling.triplets import Source, TripletRows
@@ -58,7 +58,7 @@ class TripletDataModule(PoolDataModule):
         positives: int = 1,
         negatives_per_query: int = 7,
         negatives_depth: int | None = None,
-        epoch: Epoch = "queries",
+        epoch: EpochOver = "queries",
         batch_size: int = 16,
         evaluation: Evaluation = Evaluation(),
         loading: Loading = Loading(),
@@ -67,7 +67,7 @@ class TripletDataModule(PoolDataModule):
         super().__init__(path, evaluation, loading)
         at_least(1, positives=positives, negatives_per_query=negatives_per_query)
         at_least(1, negatives_depth=negatives_depth, batch_size=batch_size)
-        one_of(get_args(Epoch), epoch=epoch)
+        one_of(get_args(EpochOver), epoch=epoch)
         self.positives = positives
         self.epoch_over = epoch
         self.negatives_depth = negatives_depth
@@ -104,7 +104,7 @@ class TripletDataModule(PoolDataModule):
             len(self.collection.corpus),
             self.positives,
             self.seed,
-            epoch=self.epoch_over,
+            epoch_over=self.epoch_over,
             where=where,
             queries=queries,
             labels=audit_labels,

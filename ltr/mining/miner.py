@@ -361,7 +361,7 @@ def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
     def text_keys(doc_rows: np.ndarray) -> np.ndarray:
         keys = np.empty(len(doc_rows), dtype=np.int64)
         for span in spans(len(doc_rows), TEXTS_AT_ONCE):
-            texts = form.texts(store, doc_rows[span])
+            texts = form.lay_out(store, doc_rows[span])
             keys[span] = texts.text_keys().numpy()  # a hash of each text
         return keys
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.artefact import Artefact
+from ltr.data.artefact import ArtefactKind
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 
-NEGATIVES = Artefact(
+NEGATIVES = ArtefactKind(
     kind="negatives",
     arrays=("ids", "distances"),
     # In errors about the option negatives, which also takes the names of other sources.

@@ -7,14 +7,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ltr.data.artefact import Artefact, kind_of
+from ltr.data.artefact import ArtefactKind, kind_of
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 from ltr.mining.negatives import MinedNegatives
 
 Policy = Literal["drop", "relabel", "soft"]
-OVERLAY = Artefact(
+OVERLAY = ArtefactKind(
     kind="overlay",
     arrays=("query_rows", "doc_rows", "scores", "labels"),
     must_be="the folder that an audit of negatives has written",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ltr.batch import RankingBatch, Texts
-from ltr.data.files import write_new_folder
+from ltr.data.files import write_new_model_folder
 from ltr.data.formats import JoinedPairs
 from ltr.errors import InputError
 from ltr.models.encoder.loading.cross_modules import (
@@ -211,7 +211,7 @@ class PairWiseBertRanker(Ranker):
         config = self.encoder.model.config
         config.update(self._left_out_dropout)
         try:
-            write_new_folder(Path(folder), write)
+            write_new_model_folder(Path(folder), write)
         finally:
             config.update(dict.fromkeys(self._left_out_dropout, 0.0))
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, Texts
-from ltr.data.files import write_new_folder
+from ltr.data.files import write_new_model_folder
 from ltr.data.formats import ApartTexts
 from ltr.errors import InputError, positive
 from ltr.models.encoder.loading.pretrained import quiet
@@ -249,7 +249,7 @@ class DualEncoder(Ranker):
                 similarity_fn_name=self.similarity.saved_as,
             )
             # Without a card: it would run the model, and leave it in eval mode.
-            write_new_folder(
+            write_new_model_folder(
                 Path(folder), lambda partial: model.save(str(partial), create_model_card=False)
             )
 

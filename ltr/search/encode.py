@@ -115,7 +115,7 @@ def encode_batches(
     batches = batches_of_places(lengths)
     for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
         with torch.inference_mode(), in_eval_mode(encoder), ExitStack() as stack:
-            ids, text_lengths, type_ids = form.texts(store, rows[places])
+            ids, text_lengths, type_ids = form.lay_out(store, rows[places])
             n_tokens = len(ids)  # all texts end to end
             if n_tokens >= MANY_TOKENS:
                 for part in encoder.modules():

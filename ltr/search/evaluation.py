@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ltr.batch import RankingBatch
 from ltr.data.formats import ApartTexts
-from ltr.data.query_lists import QueryLists, grades_of
+from ltr.data.query_lists import QueryLists, values_of
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
@@ -102,7 +102,7 @@ def batch_of_found(found_lists: QueryLists, batch: RankingBatch) -> tuple[Tensor
         columns = slice(0, len(rows_found))
         doc_rows[place, columns] = rows_found
         scores[place, columns] = scores_found
-        labels[place, columns] = grades_of(rows_found, judged_rows[place], judged_grades[place])
+        labels[place, columns] = values_of(rows_found, judged_rows[place], judged_grades[place])
         mask[place, columns] = True
     device = batch.mask.device
     ranked = batch._replace(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ltr.data.collection import open_collection
-from ltr.data.files import write_new_folder
+from ltr.data.files import write_new_model_folder
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.card import card
@@ -86,7 +86,7 @@ def export(
         text = card(Path(source), to, model, measurements)
         (temporary / "README.md").write_text(text, encoding="utf-8")
 
-    write_new_folder(Path(folder), write)
+    write_new_model_folder(Path(folder), write)
     return measurements
 
 

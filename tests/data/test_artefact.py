@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from ltr.data.artefact import Artefact, key_of, kind_of
+from ltr.data.artefact import ArtefactKind, key_of, kind_of
 from ltr.data.collection import open_collection
 from ltr.errors import InputError
 from tests.conftest import write_collection
 
-SCORES = Artefact("scores", ("values",), "a folder that ltr score has written", "score again")
-OVERLAY = Artefact("overlay", ("values",), "the folder of an audit", "audit again")
+SCORES = ArtefactKind("scores", ("values",), "a folder that ltr score has written", "score again")
+OVERLAY = ArtefactKind("overlay", ("values",), "the folder of an audit", "audit again")
 
 
 @pytest.fixture
@@ -39,6 +39,27 @@ def test_the_first_of_several_processes_writes_and_other_content_fails(tmp_path,
         SCORES.write(folder, collection, {"values": np.ones(1)}, {"key": "second"}, once=False)
     assert key_of(folder) == "first"
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["a"]
+
+
+def test_a_folder_of_something_else_is_refused_and_kept(tmp_path, collection):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (tmp_path / "file").write_text("x")
+    OVERLAY.write(tmp_path / "overlay", collection, {"values": np.zeros(1)}, {})
+    for path in (folder, tmp_path / "file", tmp_path / "overlay"):
+        with pytest.raises(InputError, match="expected a new folder, or one with scores"):
+            SCORES.write(path, collection, {"values": np.zeros(1)}, {})
+    assert folder.is_dir() and kind_of(tmp_path / "overlay") == "overlay"
+
+
+def test_an_opened_manifest_does_not_bind_to_its_old_collection(tmp_path, collection):
+    other = open_collection(str(write_collection(tmp_path / "other", seed=9)))
+    SCORES.write(tmp_path / "a", collection, {"values": np.zeros(1)}, {"n": 1})
+    opened = SCORES.open(tmp_path / "a", collection)
+    SCORES.write(tmp_path / "b", other, opened.arrays, opened.manifest)
+    assert SCORES.open(tmp_path / "b", other).manifest["n"] == 1
+    with pytest.raises(InputError, match="made of another collection"):
+        SCORES.open(tmp_path / "b", collection)
 
 
 def test_another_kind_another_collection_and_damage_are_one_line(tmp_path, collection):

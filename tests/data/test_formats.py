@@ -63,7 +63,7 @@ def test_joined_pairs_equal_the_tokenizer_own(kind, side, max_length, tmp_path):
     fitting = rows[store.lengths(rows) + join.n_special < max_length]
     query_rows = np.repeat(fitting, len(rows))
     doc_rows = np.tile(rows, len(fitting))
-    joined = join.texts(store, query_rows, store, doc_rows)
+    joined = join.lay_out(store, query_rows, store, doc_rows)
     encodings = [
         tokenizer(texts[q], texts[d], truncation="only_second", max_length=max_length)
         for q, d in zip(query_rows, doc_rows, strict=True)
@@ -87,7 +87,7 @@ def test_single_texts_equal_the_tokenizer_own(kind, side, max_length, tmp_path):
     store = TokenStore.open(table_of(texts), tokenizer)
     form = SingleTexts(tokenizer, max_length)
     rows = np.arange(len(texts))
-    single = form.texts(store, rows)
+    single = form.lay_out(store, rows)
     encodings = [tokenizer(text, truncation=True, max_length=max_length) for text in texts]
     assert one_by_one(single) == list(map(as_the_tokenizer_says, encodings))
     assert single.lengths.tolist() == form.lengths(store.lengths(rows)).tolist()
@@ -120,7 +120,7 @@ def test_a_prompt_stands_in_front_as_if_tokenised_with_the_text(
         tokenizer(together + text, truncation=True, max_length=max_length) for text in texts
     ]
     rows = np.arange(len(texts))
-    assert one_by_one(form.texts(store, rows)) == list(map(as_the_tokenizer_says, encodings))
+    assert one_by_one(form.lay_out(store, rows)) == list(map(as_the_tokenizer_says, encodings))
     assert form.lengths(store.lengths(rows)).tolist() == [
         len(encoding["input_ids"]) for encoding in encodings
     ]
@@ -136,7 +136,7 @@ def test_a_space_at_the_end_of_a_prompt_is_a_token_of_a_byte_level_bpe(tmp_path)
     tokenizer = byte_level_bpe()
     store = TokenStore.open(table_of(["w1"]), tokenizer)
     space, word = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (" ", "w1"))
-    assert SingleTexts(tokenizer, 48, " ").texts(store, np.array([0])).ids.tolist() == [
+    assert SingleTexts(tokenizer, 48, " ").lay_out(store, np.array([0])).ids.tolist() == [
         0,
         *space,
         *word,
@@ -155,7 +155,7 @@ def test_real_texts_equal_the_tokenizer_own(side, max_length, tmp_path):
         TokenStore.open(table_of(texts), tokenizer) for texts in (queries, docs)
     )
     rows = np.flatnonzero(query_store.lengths(np.arange(60)) < 28)
-    pairs = JoinedPairs(tokenizer, max_length).texts(query_store, rows, doc_store, rows)
+    pairs = JoinedPairs(tokenizer, max_length).lay_out(query_store, rows, doc_store, rows)
     assert len(rows) > 30
     assert one_by_one(pairs) == [
         as_the_tokenizer_says(
@@ -163,7 +163,7 @@ def test_real_texts_equal_the_tokenizer_own(side, max_length, tmp_path):
         )
         for i in rows
     ]
-    single = SingleTexts(tokenizer, max_length, "passage: ").texts(doc_store, rows)
+    single = SingleTexts(tokenizer, max_length, "passage: ").lay_out(doc_store, rows)
     assert one_by_one(single) == [
         as_the_tokenizer_says(
             tokenizer("passage: " + docs[i], truncation=True, max_length=max_length)
@@ -182,16 +182,16 @@ def test_a_batch_is_its_texts_one_after_the_other(kind, tmp_path):
     doc_rows = np.array([3, 3, 5, 3, 3])
 
     def alone(i):
-        return one_by_one(join.texts(store, query_rows[[i]], store, doc_rows[[i]]))[0]
+        return one_by_one(join.lay_out(store, query_rows[[i]], store, doc_rows[[i]]))[0]
 
     def text_alone(i):
-        return one_by_one(single.texts(store, doc_rows[[i]]))[0]
+        return one_by_one(single.lay_out(store, doc_rows[[i]]))[0]
 
     for order in ([0, 1, 2, 3, 4], [4, 0, 3, 2, 1], [], [2, 2]):
-        assert one_by_one(join.texts(store, query_rows[order], store, doc_rows[order])) == [
+        assert one_by_one(join.lay_out(store, query_rows[order], store, doc_rows[order])) == [
             alone(i) for i in order
         ]
-        assert one_by_one(single.texts(store, doc_rows[order])) == [text_alone(i) for i in order]
+        assert one_by_one(single.lay_out(store, doc_rows[order])) == [text_alone(i) for i in order]
 
 
 def test_a_query_too_long_for_the_limit_is_named(tmp_path):

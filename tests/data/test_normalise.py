@@ -185,3 +185,9 @@ def test_errors_name_the_option():
         InputError, match="the data has 4 features, the model 2: set n_features to 4"
     ):
         Normalisation().fit(split_of([[1, 2]], [1], "two"), 2).apply(random_split(0, "wide"))
+
+
+def test_a_list_without_documents_stays_empty():
+    for step in EVERY_STEP:
+        n = Normalisation([step]).fit(random_split(0, f"empty-{step}"), 4)
+        assert n.of_list(np.zeros((0, 4), dtype=np.float32)).shape == (0, 4)

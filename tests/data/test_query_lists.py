@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ltr.data.query_lists import QueryLists, grades_of
+from ltr.data.query_lists import QueryLists, values_of
 
 LINES = QueryLists.from_rows([7, 3, 7], [1, 2, 0], [0.5, 0.1, 0.9])
 
@@ -34,6 +34,12 @@ def test_a_matrix_leaves_out_what_is_not_there():
     assert lists.values.dtype == np.float32
 
 
+def test_empty_lists_have_no_relevant_document():
+    for docs, n_relevant in (([[-1], [5]], [0, 1]), ([[5], [-1]], [1, 0]), ([[-1], [-1]], [0, 0])):
+        lists = QueryLists.from_matrix(np.array([0, 1]), np.array(docs), np.ones((2, 1)))
+        assert lists.n_relevant().tolist() == n_relevant
+
+
 def test_best_first_and_the_first_of_them():
     assert as_dict(LINES.best_first().first(1)) == {3: [(2, 0.1)], 7: [(0, 0.9)]}
     tied = QueryLists.from_rows([1, 1], [4, 6], [0.5, 0.5])
@@ -50,7 +56,7 @@ def test_joined_lists_keep_the_value_of_the_first():
 
 
 def test_a_document_that_nobody_judged_has_grade_0():
-    grades = grades_of(np.array([5, 1]), np.array([1, 2]), np.array([2.0, 1.0], dtype=np.float32))
+    grades = values_of(np.array([5, 1]), np.array([1, 2]), np.array([2.0, 1.0], dtype=np.float32))
     assert grades.tolist() == [0.0, 2.0]
     labelled = QueryLists.from_rows([4, 4], [1, 2], [2.0, 0.0]).labelled(4, np.array([5, 1]))
     assert labelled.labels.tolist() == [0.0, 2.0]

@@ -22,11 +22,17 @@ def test_the_scale_by_hand():
     }
 
 
+def test_an_empty_list_does_not_change_the_scale():
+    for offsets in ([0, 0, 2, 4], [0, 2, 2, 4], [0, 2, 4, 4]):
+        with_empty = LISTS._replace(query_rows=np.arange(3), offsets=np.array(offsets))
+        assert scale_of(with_empty) == scale_of(LISTS)
+
+
 def test_what_was_saved_is_opened(tmp_path, collection_folder):
     collection = open_collection(str(collection_folder))
     TeacherScores(LISTS, {"teachers": ["t"]}).save(tmp_path / "scores", collection)
     opened = TeacherScores.open(tmp_path / "scores", collection)
-    assert opened.deviation == 0.5
+    assert opened.deviation_in_lists == 0.5
     assert opened.manifest["teachers"] == ["t"]
     assert opened.manifest["counts"] == {"queries": 2, "documents": 4}
     for name, array in LISTS._asdict().items():

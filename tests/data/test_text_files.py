@@ -33,7 +33,9 @@ BAD = [
     ("a.tsv", "b\tw1\nb\tw2\n", r"a\.tsv:2: document id 'b' stands twice"),
     ("a.tsv", "b\t \n", r"a\.tsv:1: document 'b' has an empty text"),
     ("a.jsonl", "{}\n", r"a\.jsonl:1: a line must be an object with '_id'"),
-    ("a.txt", "", "no document at all"),
+    ("a.txt", "", r"a\.txt: there is no document at all"),
+    ("a.tsv", "", r"a\.tsv: there is no document at all"),
+    ("a.jsonl", "", r"a\.jsonl: there is no document at all"),
 ]
 
 

@@ -48,7 +48,7 @@ def embeddings(model, collection):
             found.append(
                 np.concatenate(
                     [
-                        tower.eval()(form.texts(store, np.array([row]))).numpy()
+                        tower.eval()(form.lay_out(store, np.array([row]))).numpy()
                         for row in range(len(store))
                     ]
                 )
@@ -171,7 +171,7 @@ def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
             scores = (
                 ranker.eval()
                 .score(
-                    ranker.reads.texts(queries, np.full(len(candidates), query), docs, candidates)
+                    ranker.reads.lay_out(queries, np.full(len(candidates), query), docs, candidates)
                 )
                 .numpy()
             )
@@ -228,7 +228,7 @@ def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
         with torch.no_grad():
             scores = (
                 ranker.eval()
-                .score(ranker.reads.texts(queries, np.full(len(left), query), docs, left))
+                .score(ranker.reads.lay_out(queries, np.full(len(left), query), docs, left))
                 .numpy()
             )
         expected = left[np.argsort(-scores, kind="stable")][:5]

@@ -109,7 +109,7 @@ def test_the_real_model_gives_the_embeddings_of_sentence_transformers(tmp_path):
     model = DualEncoder(name).eval()
     store = TokenStore.open(table_of(texts, tmp_path), model.reads.docs.tokenizer)
     with torch.no_grad():
-        found = model.doc_tower(model.reads.docs.texts(store, np.arange(3)))
+        found = model.doc_tower(model.reads.docs.lay_out(store, np.arange(3)))
     assert model.reads.docs.max_length == 256 and model.dim == 384
     torch.testing.assert_close(found, encoded(resolve(name), texts=texts), **CLOSE)
 

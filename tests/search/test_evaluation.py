@@ -53,8 +53,8 @@ def every_score(model: DualEncoder, corpus: SearchedCorpus, query_rows: np.ndarr
     """``[Q, D]`` float64, of every query and document."""
     with torch.no_grad():
         model.eval()
-        queries = model.query_tower(corpus.reads.queries.texts(corpus.queries, query_rows))
-        docs = model.doc_tower(corpus.reads.docs.texts(corpus.docs, np.arange(len(corpus.docs))))
+        queries = model.query_tower(corpus.reads.queries.lay_out(corpus.queries, query_rows))
+        docs = model.doc_tower(corpus.reads.docs.lay_out(corpus.docs, np.arange(len(corpus.docs))))
         model.train()
     return model.similarity.score(queries.double(), docs.double())
 

@@ -121,7 +121,7 @@ def test_labels_are_scores(kind, scores, collection_folder, backbone):
     wide = data_module(kind, str(collection_folder), scores=str(scores), deviation=3.0, reads=reads)
     wide.prepare_data()
     wide.setup("fit")
-    batches(wide, lambda *pair: score(*pair) * 3 / stored.deviation)
+    batches(wide, lambda *pair: score(*pair) * 3 / stored.deviation_in_lists)
     assert wide.digests["labels"] != data.digests["labels"]
 
 

@@ -10,6 +10,7 @@ from torch import distributed
 from ltr.data.query_lists import LabelledList
 from ltr.data.sampling.plan import Plan
 from ltr.data.sampling.rows import Rows
+from ltr.errors import InputError
 
 Length = Callable[[LabelledList], float]
 
@@ -42,6 +43,9 @@ class Buckets(Plan):
         seed: of the order of the rows.
         rank, world_size: this process, and how many there are.
         window: global batches per window; 1 turns the sorting off.
+
+    Raises:
+        InputError: if there are fewer rows than processes.
     """
 
     def __init__(
@@ -63,6 +67,10 @@ class Buckets(Plan):
         n_rest = self.n_rows % self.per_step
         if n_rest < world_size:
             self.n_used -= n_rest
+        if self.n_used == 0:
+            raise InputError(
+                f"every process needs a row of every batch: at least {world_size} rows to train on are needed, got {self.n_rows}"
+            )
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
@@ -113,7 +121,7 @@ class Buckets(Plan):
             return None
         return self._frozen.batches
 
-    def freeze(self, epoch: int, step: int, batches: list[list[int]]) -> None:
+    def restore_frozen(self, epoch: int, step: int, batches: list[list[int]]) -> None:
         self._frozen = _Window((epoch, step // self.window), batches, drawn={})
 
     def __getstate__(self) -> dict:

@@ -27,9 +27,9 @@ class GroupPlan(Plan):
 
     At every step the P owners with the most groups left give one each (ties at random). So batches
     are as full as they can be, and a common label does not fill the end of an epoch alone. Full
-    batches are then shuffled, and smaller ones come last. Batches of fewer than two groups, or of
-    fewer groups than processes, are dropped. The processes deal out a global batch group by group,
-    and the global batches do not depend on how many processes there are.
+    batches are then shuffled, and smaller ones come last. Of the smaller ones, those of fewer than
+    two groups, or of fewer groups than processes, are dropped. The processes deal out a global
+    batch group by group, and the global batches do not depend on how many processes there are.
 
     Raises:
         InputError: if ``groups_per_batch`` is below the number of processes, or no batch remains.

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 
 from ltr.data.query_lists import LabelledList, QueryLists
-from ltr.data.sampling.relevant import Epoch, RelevantRows
+from ltr.data.sampling.relevant import EpochOver, RelevantRows
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -23,14 +23,20 @@ class QueryGroups:
     """
 
     def __init__(
-        self, judged: QueryLists, docs_per_group: int, seed: int, *, epoch: Epoch, where: str
+        self,
+        judged: QueryLists,
+        docs_per_group: int,
+        seed: int,
+        *,
+        epoch_over: EpochOver,
+        where: str,
     ) -> None:
         n_queries = len(judged.query_rows)
         if n_queries < 2:
             raise InputError(
                 f"{where}: a batch needs at least 2 queries, to be told from each other; got {n_queries}"
             )
-        self.relevant = RelevantRows(judged, judged.query_rows, docs_per_group, epoch, seed)
+        self.relevant = RelevantRows(judged, judged.query_rows, docs_per_group, epoch_over, seed)
         self.owners = np.arange(len(self.relevant.query_rows))
         _log_small_groups(where, self.relevant.counts, docs_per_group)
 

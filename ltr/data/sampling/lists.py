@@ -9,6 +9,8 @@ from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.rows import in_parts
 from ltr.errors import InputError
 
+# What stays of a long list: the documents of the largest grades, a random sample of all, or all of
+# them in several rows.
 Keep = Literal["relevant", "any", "all"]
 
 
@@ -20,8 +22,8 @@ class ListSource(Protocol):
 
 
 class GradedLists(NamedTuple):
-    """A query's candidates, then its judged documents that are no candidates; what nobody judged
-    has grade 0.
+    """Lists of a query's candidates, followed by its judged documents that are no candidates; what
+    nobody judged has grade 0.
     """
 
     judged: QueryLists
@@ -87,7 +89,7 @@ def cut_list(
 
     Args:
         labels: ``[N]``, the grades of the documents.
-        size: documents that stay in one array, at most.
+        size: documents that stay in one array, at most; 2 or more, or nothing could be ranked.
         keep: see :class:`ltr.datamodules.ListDataModule`; ``all`` returns ⌈N / size⌉ arrays,
             the others just one.
         rng: draws them.

@@ -44,8 +44,10 @@ class Plan(ABC):
         """
         return None
 
-    def freeze(self, epoch: int, step: int, batches: list[list[int]]) -> None:
-        """Take over what :meth:`frozen_batches` has returned before."""
+    def restore_frozen(self, epoch: int, step: int, batches: list[list[int]]) -> None:
+        """Freeze the batches around this step again, as a checkpoint has them from
+        :meth:`frozen_batches`.
+        """
         raise NotImplementedError
 
 
@@ -70,7 +72,8 @@ class PlanSampler(DistributedSampler):
         return len(self.plan)
 
     def __iter__(self) -> Iterator[list[LabelledList]]:
-        # No generator function: the position is asked for here, before the first batch is.
+        # Not a generator function: its body would run at the first next(), and the position must be
+        # read now.
         epoch = self.epoch
         first_step = 0
         if self.position is not None:

@@ -7,7 +7,8 @@ import numpy as np
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.rows import in_parts
 
-Epoch = Literal["queries", "pairs"]  # what an epoch has once: each query, or each relevant pair
+# What an epoch has once: each query, or each pair of a query and a relevant document.
+EpochOver = Literal["queries", "pairs"]
 
 
 class RelevantRows:
@@ -22,7 +23,7 @@ class RelevantRows:
         judged: the judgements; those above 0 are relevant.
         queries: ``[Q]`` int64, the queries that have rows.
         size: relevant documents of a row at most.
-        epoch: ``queries`` or ``pairs``.
+        epoch_over: ``queries`` or ``pairs``.
         seed: of the draws.
 
     Attributes:
@@ -31,13 +32,13 @@ class RelevantRows:
     """
 
     def __init__(
-        self, judged: QueryLists, queries: np.ndarray, size: int, epoch: Epoch, seed: int
+        self, judged: QueryLists, queries: np.ndarray, size: int, epoch_over: EpochOver, seed: int
     ) -> None:
         self.judged = judged
         self.seed = seed
         n_relevant = judged.n_relevant()[np.searchsorted(judged.query_rows, queries)]
         n_parts = np.ones_like(n_relevant)
-        if epoch == "pairs":
+        if epoch_over == "pairs":
             n_parts = -(-n_relevant // size)  # rounded up
         self.query_rows, self._parts = in_parts(queries, n_parts)
         # For each row: the parts of its query, and the documents drawn for all of them.

@@ -1,4 +1,6 @@
-"""Rows and groups: what a training epoch is made of, and draws its lists from."""
+"""Rows and groups: the training examples of an epoch. A row number here is that of an example, not
+that of a text in its table.
+"""
 
 from typing import Protocol
 
@@ -8,9 +10,15 @@ from ltr.data.query_lists import LabelledList
 
 
 class Rows(Protocol):
-    """The rows of a training epoch: each stands for a list, whose documents are drawn anew in every
-    epoch.
+    """The training examples of an epoch, numbered as its rows: each is a query with a list, whose
+    documents are drawn anew in every epoch.
+
+    Attributes:
+        query_rows: ``[R]`` int64, the query of each row, in any order. A query may have several
+            rows, or none.
     """
+
+    query_rows: np.ndarray
 
     def __len__(self) -> int: ...
 
@@ -22,8 +30,8 @@ class Groups(Protocol):
     """The groups of a training epoch: lists of texts that belong together, of one query or label.
 
     Attributes:
-        owners: ``[G]`` int64, ascending, the number of each group's query or label. A batch never
-            holds two groups of one owner.
+        owners: ``[G]`` int64, ascending. A batch never holds two groups of one owner: the owner is
+            the group's label, or the group itself where any two groups may share a batch.
     """
 
     owners: np.ndarray

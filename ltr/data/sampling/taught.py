@@ -1,5 +1,6 @@
 """Training on the scores of a teacher: they take the place of the labels that rows have."""
 
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,23 +10,25 @@ from typing import Literal, get_args
 import numpy as np
 
 from ltr.data.collection import Collection
-from ltr.data.query_lists import LabelledList, QueryLists, grades_of
+from ltr.data.query_lists import LabelledList, QueryLists, values_of
 from ltr.data.sampling.rows import Rows
 from ltr.data.scores import TeacherScores
 from ltr.errors import InputError, one_of
+
+log = logging.getLogger(__name__)
 
 Unscored = Literal["refuse", "leave_out"]
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What the labels of training lists are.
+    """The options that say what the labels of training lists are: grades, or a teacher's scores.
 
     Args:
         scores: a folder with the scores of a teacher, written by ``ltr score``. The loss must take
             them, and documents of other lists can't be negatives. None: the labels are the grades.
         unscored: documents without a score: ``refuse`` them, or ``leave_out``, which shortens the
-            list.
+            list, and leaves out queries without any score.
         deviation: bring the scores to this standard deviation within a list (the mean over the
             lists), for losses that compare them with the student's; None: as they are.
 
@@ -57,16 +60,19 @@ class Labels:
         if self.scores is None:
             return None
         teacher = TeacherScores.open(Path(self.scores), collection)
-        if self.deviation is None or teacher.deviation == 0:
+        if self.deviation is None or teacher.deviation_in_lists == 0:
             return teacher.lists
-        factor = self.deviation / teacher.deviation
+        factor = self.deviation / teacher.deviation_in_lists
         values = (teacher.lists.values * factor).astype(np.float32)
         return teacher.lists._replace(values=values)
 
 
 @dataclass(eq=False)
 class TaughtRows:
-    """Rows of other rows' documents, with the scores of a teacher as labels."""
+    """Rows of other rows' documents, with the scores of a teacher as labels.
+
+    With ``leave_out``, rows of queries without any score are left out; an InputError if all are.
+    """
 
     rows: Rows  # draw the documents
     scores: QueryLists
@@ -74,11 +80,33 @@ class TaughtRows:
     ids: tuple[Sequence[str], Sequence[str]]  # of queries and of documents, for errors
     where: str  # the split, for errors
 
+    def __post_init__(self) -> None:
+        self._kept = np.arange(len(self.rows))  # the numbers that these rows have among the others
+        if self.unscored == "leave_out":
+            scored_queries = self.scores.query_rows[np.diff(self.scores.offsets) > 0]
+            self._kept = np.flatnonzero(np.isin(self.rows.query_rows, scored_queries))
+        if len(self._kept) == 0:
+            raise InputError(
+                f"{self.where}: no query has a document with a score; score the documents that are trained on",
+                option="labels.scores",
+            )
+        self.query_rows = self.rows.query_rows[self._kept]
+
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._kept)
+
+    def log_left_out(self) -> None:
+        """Say how many rows are left out, if any."""
+        if n_left_out := len(self.rows) - len(self):
+            log.info(
+                "%s: %d of %d rows are left out, as their queries have no document with a score",
+                self.where,
+                n_left_out,
+                len(self.rows),
+            )
 
     def check(self, drawn: Iterable[tuple[int, np.ndarray]]) -> None:
-        """Check that all documents have a score; with ``leave_out`` they need none.
+        """Check that all documents have a score.
 
         Args:
             drawn: queries with the documents that may be drawn, by row.
@@ -86,8 +114,6 @@ class TaughtRows:
         Raises:
             InputError: if not; it counts the documents without a score and names the first.
         """
-        if self.unscored == "leave_out":
-            return
         unscored_pairs: list[tuple[int, int]] = []
         for query_row, doc_rows in drawn:
             scored_rows, _ = self.scores.of(query_row)
@@ -102,19 +128,22 @@ class TaughtRows:
             )
 
     def draw(self, epoch: int, row: int) -> LabelledList:
-        """The list of a row, with scores as labels."""
-        drawn = self.rows.draw(epoch, row)
+        """The list of a row, with scores as labels.
+
+        If none of its documents has a score, the query's document of the best score stands alone: a
+        list can't be empty, and a made-up label would be learnt.
+        """
+        drawn = self.rows.draw(epoch, int(self._kept[row]))
         scored_rows, scores = self.scores.of(drawn.query_row)
         kept = np.isin(drawn.doc_rows, scored_rows)
-        if not kept.all():
+        if self.unscored == "refuse" and not kept.all():
             self.check([(drawn.query_row, drawn.doc_rows)])
-            if not kept.any():
-                # A list can't be empty, so the first document stays. A list of one document gives
-                # no gradient, whatever its label.
-                kept[0] = True
         doc_rows = drawn.doc_rows[kept]
-        labels = grades_of(doc_rows, scored_rows, scores)
         distances = drawn.distances
         if distances is not None:
             distances = distances[kept]
+        if len(doc_rows) == 0:
+            doc_rows = scored_rows[[scores.argmax()]]
+            distances = None if distances is None else np.full(1, np.nan, np.float32)
+        labels = values_of(doc_rows, scored_rows, scores)
         return drawn._replace(doc_rows=doc_rows, labels=labels, distances=distances)

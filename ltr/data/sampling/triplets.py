@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.query_lists import LabelledList, QueryLists, grades_of
-from ltr.data.sampling.relevant import Epoch, RelevantRows
+from ltr.data.query_lists import LabelledList, QueryLists, values_of
+from ltr.data.sampling.relevant import EpochOver, RelevantRows
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -24,8 +24,8 @@ class Source(NamedTuple):
 
 @dataclass(eq=False)
 class TripletRows:
-    """Rows of relevant documents of a query, then negatives: first those of the first source, and
-    no document twice.
+    """Rows of one or more relevant documents of a query, followed by its negatives from one or more
+    sources, in the order of the sources. No document comes twice.
 
     Queries that no source has a document for are left out; an InputError if all are.
     """
@@ -36,7 +36,7 @@ class TripletRows:
     positives: int  # relevant documents of a row, at most
     seed: int
     _: KW_ONLY
-    epoch: Epoch
+    epoch_over: EpochOver
     where: str  # the split, for errors
     # [Q] int64, the queries that have rows. None: those with a negative. They are found once:
     # dataclasses.replace() hands them on, so rows keep their numbers when the sources change.
@@ -49,7 +49,7 @@ class TripletRows:
         if self.queries is None:
             self.queries = self._queries_with_negatives()
         self.relevant = RelevantRows(
-            self.judged, self.queries, self.positives, self.epoch, self.seed
+            self.judged, self.queries, self.positives, self.epoch_over, self.seed
         )
         self.query_rows = self.relevant.query_rows
 
@@ -77,7 +77,9 @@ class TripletRows:
         forbidden = self._forbidden(query_row)
         for source in self.sources:
             if source.lists is None:  # the whole corpus
-                return True
+                if len(set(forbidden.tolist())) < self.n_docs:
+                    return True
+                continue
             doc_rows, _ = _without(source.lists, query_row, forbidden)
             if len(doc_rows):
                 return True
@@ -93,8 +95,8 @@ class TripletRows:
         return np.concatenate([relevant, labelled_rows[np.isnan(labels)]])
 
     def drawable(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The documents that may be drawn, by query: the relevant ones, and those of sources that
-        name theirs.
+        """The documents that may be drawn, by query: the relevant ones, and those of every source
+        but the whole corpus.
         """
         assert self.queries is not None, "the constructor sets them"
         for query_row in self.queries.tolist():
@@ -128,7 +130,7 @@ class TripletRows:
         negative_labels = np.zeros(len(negatives), np.float32)
         if self.labels is not None:
             labelled_rows, labels = self.labels.of(query_row)
-            negative_labels = grades_of(negatives, labelled_rows, labels)
+            negative_labels = values_of(negatives, labelled_rows, labels)
         drawn = relevant._replace(
             doc_rows=np.concatenate([relevant.doc_rows, negatives]),
             labels=np.concatenate([relevant.labels, negative_labels]),
@@ -165,8 +167,8 @@ def _draw_outside(
     rng: np.random.Generator, n: int, forbidden: np.ndarray, count: int
 ) -> np.ndarray:
     """``count`` different numbers below n, none of them forbidden (fewer if there are not so many)."""
-    count = min(count, n - len(forbidden))
     closed = set(forbidden.tolist())
+    count = min(count, n - len(closed))
     drawn: dict[int, None] = {}  # a set that keeps the order in which numbers were drawn
     while len(drawn) < count:
         # Twice as many as needed: repeated and forbidden ones are few, so one round mostly does.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ltr.data.sampling.buckets import Buckets
+from ltr.errors import InputError
 from tests.data.sampling.plans import plan_of
 
 
@@ -65,3 +66,8 @@ def test_a_batch_of_rows_does_not_depend_on_the_ones_before():
     assert (
         len(pickle.dumps(plan)) < len(pickle.dumps(plan.rows)) + 1000
     )  # what is drawn is not sent to a spawned worker
+
+
+def test_fewer_rows_than_processes_are_refused():
+    with pytest.raises(InputError, match="at least 3 rows to train on are needed, got 2"):
+        plan_of([1, 2], 4, world_size=3)

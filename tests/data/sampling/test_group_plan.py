@@ -25,8 +25,8 @@ def every_list(plan, epoch) -> list[list[tuple[int, list[int]]]]:
 
 
 KINDS = {
-    "queries": lambda: QueryGroups(many_judged(43), 3, 3, epoch="queries", where="here"),
-    "pairs": lambda: QueryGroups(many_judged(43), 2, 3, epoch="pairs", where="here"),
+    "queries": lambda: QueryGroups(many_judged(43), 3, 3, epoch_over="queries", where="here"),
+    "pairs": lambda: QueryGroups(many_judged(43), 2, 3, epoch_over="pairs", where="here"),
     "labels": lambda: LabelGroups(
         shuffled_labels(35, 26, 22, 12, 14, 3, 5, 2, 8), 3, 3, where="here"
     ),
@@ -71,7 +71,7 @@ def test_every_query_has_its_group_once_an_epoch():
     """43 queries in batches of 5: 9 steps, the last of 3; in batches of 6 one query is left out,
     another one each time.
     """
-    groups = QueryGroups(many_judged(43), 3, 0, epoch="queries", where="here")
+    groups = QueryGroups(many_judged(43), 3, 0, epoch_over="queries", where="here")
     steps = every_list(GroupPlan(groups, 5, 0), 0)
     assert [len(step) for step in steps] == [5] * 8 + [3] and sorted(
         o for step in steps for o, _ in step
@@ -162,10 +162,10 @@ def test_too_few_groups_are_refused():
         match=r"groups must be at least the number of processes, 5, got 4: .* \(option groups\)",
     ):
         GroupPlan(KINDS["queries"](), 4, 0, 0, 5)
-    three = QueryGroups(many_judged(3), 2, 0, epoch="queries", where="here")
+    three = QueryGroups(many_judged(3), 2, 0, epoch_over="queries", where="here")
     with pytest.raises(InputError, match="here: a batch needs at least 4 groups.*got 3"):
         GroupPlan(three, 4, 0, 0, 4, where="here")
     with pytest.raises(InputError, match="here: a batch needs at least 2 queries.*got 1"):
         QueryGroups(
-            QueryLists.from_rows([3, 3], [1, 2], [1.0, 1.0]), 1, 0, epoch="pairs", where="here"
+            QueryLists.from_rows([3, 3], [1, 2], [1.0, 1.0]), 1, 0, epoch_over="pairs", where="here"
         )

@@ -4,32 +4,37 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from ltr.data.collate import without_content
 from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.taught import Labels, TaughtRows, Unscored
 from ltr.data.scores import TeacherScores
 from ltr.errors import InputError
+from ltr.losses import MSELoss
 
 SCORES = QueryLists.from_rows([0, 0], [9, 7], [2.5, -1.0])
 
 
 class FixedRows:
-    """One row, whose documents have their places as distances."""
+    """A row for each query, all of the same documents, which have their places as distances."""
 
-    def __init__(self, docs: list[int]) -> None:
-        places = np.arange(len(docs), dtype=np.float32)
-        self.list = LabelledList(0, np.array(docs), np.zeros(len(docs), np.float32), places)
+    def __init__(self, docs: list[int], queries: tuple[int, ...]) -> None:
+        self.docs = np.array(docs)
+        self.query_rows = np.array(queries)
 
     def __len__(self) -> int:
-        return 1
+        return len(self.query_rows)
 
     def draw(self, epoch: int, row: int) -> LabelledList:
-        return self.list
+        places = np.arange(len(self.docs), dtype=np.float32)
+        return LabelledList(int(self.query_rows[row]), self.docs, np.zeros_like(places), places)
 
 
-def taught_rows(docs: list[int], unscored: Unscored) -> TaughtRows:
-    return TaughtRows(FixedRows(docs), SCORES, unscored, (["q"], list("0123456789")), "here")
+def taught_rows(docs: list[int], unscored: Unscored, queries: tuple[int, ...] = (0,)) -> TaughtRows:
+    rows = FixedRows(docs, queries)
+    return TaughtRows(rows, SCORES, unscored, (["q"], list("0123456789")), "here")
 
 
 def test_a_document_without_a_score_is_left_out_with_its_distance():
@@ -39,9 +44,41 @@ def test_a_document_without_a_score_is_left_out_with_its_distance():
     assert drawn.distances.tolist() == [0.0, 2.0]
 
 
-def test_a_list_without_any_score_keeps_its_first_document():
+def test_a_list_without_any_score_becomes_the_best_document_of_the_query():
     drawn = taught_rows([3, 4], "leave_out").draw(0, 0)
-    assert drawn.doc_rows.tolist() == [3], "a list alone teaches nothing"
+    assert drawn.doc_rows.tolist() == [9] and drawn.labels.tolist() == [2.5]
+    assert np.isnan(drawn.distances).tolist() == [True]
+
+
+def test_queries_without_any_score_are_left_out(caplog):
+    rows = taught_rows([7, 9], "leave_out", queries=(5, 0, 6, 0))
+    assert rows.query_rows.tolist() == [0, 0] and len(rows) == 2
+    assert [rows.draw(0, row).query_row for row in range(2)] == [0, 0]
+    with caplog.at_level("INFO"):
+        rows.log_left_out()
+    assert "here: 2 of 4 rows are left out" in caplog.text
+    with pytest.raises(InputError, match="here: no query has a document with a score"):
+        taught_rows([7], "leave_out", queries=(5, 6))
+
+
+@pytest.mark.parametrize("docs", [[3, 4], [7, 3], [9, 7]])
+def test_training_moves_no_document_without_a_score(docs):
+    """MSELoss learns from a single document: a label that nobody gave would be learnt."""
+    rows = taught_rows(docs, "leave_out", queries=(0, 5))
+    scores = torch.full((6, 10), 4.0, requires_grad=True)  # of each query and document
+    optimizer = torch.optim.SGD([scores], lr=0.1)
+    loss = MSELoss()
+    for epoch in range(100):
+        batch = without_content([rows.draw(epoch, row) for row in range(len(rows))])
+        predicted = scores[batch.query_rows[:, None], batch.doc_rows]
+        optimizer.zero_grad()
+        loss(predicted, batch.labels, batch.mask).backward()
+        optimizer.step()
+    learnt = {9: 2.5, 7: -1.0}
+    for doc in range(10):
+        got = scores[0, doc].item()
+        assert got == pytest.approx(4.0) or got == pytest.approx(learnt[doc], abs=1e-3)
+    assert (scores[0] != 4.0).any() and (scores[1:] == 4.0).all()
 
 
 def test_a_document_without_a_score_is_refused_by_name():
@@ -56,7 +93,6 @@ def test_all_documents_without_a_score_are_counted_before_training():
     rows.check([(0, np.array([7, 9]))])
     with pytest.raises(InputError, match="3 pairs have no score, first document '1' of query"):
         rows.check([(0, np.array([7, 1, 2])), (0, np.array([3]))])
-    taught_rows([7], "leave_out").check([(0, np.array([1]))])
 
 
 @pytest.fixture
