@@ -206,7 +206,7 @@ class _LongerListsPolicy(InBatch):
             embeddings=lists.columns.unsqueeze(0),
             queries=lists.rows,
             frozen=frozen,
-            shared=True,
+            same_in_all_processes=True,
         )
 
     def _embed_longer_lists(

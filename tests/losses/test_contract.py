@@ -83,7 +83,7 @@ OVER_THE_BATCH = ("BatchAllTripletLoss", "BatchAllTripletLoss(average=all)")
 
 def take_long_forms(monkeypatch):
     monkeypatch.setitem(blocks.BLOCK, "cpu", 16)
-    monkeypatch.setattr(pairs, "DENSE_UPPERS", 0)
+    monkeypatch.setattr(pairs, "UPPERS_PER_LEVEL_TO_SORT", 0)
     monkeypatch.setattr(pairs, "SHORT", 0)
 
 
@@ -483,13 +483,13 @@ def test_a_loss_says_whether_it_tells_grades(loss):
         told = any(
             not torch.equal(one(scores, soft), one(scores, hard)) for scores in (right, wrong)
         )
-        assert told == one.tells_grades, vars(one)
+        assert told == one.tells_grades_apart, vars(one)
 
 
 def test_a_sum_tells_grades_if_a_part_does():
-    assert not SoftmaxLoss().tells_grades
-    assert WeightedSum([SoftmaxLoss(), RankNetLoss()], [1.0, 1.0]).tells_grades
-    assert not WeightedSum([SoftmaxLoss(), SoftmaxLoss()], [1.0, 1.0]).tells_grades
+    assert not SoftmaxLoss().tells_grades_apart
+    assert WeightedSum([SoftmaxLoss(), RankNetLoss()], [1.0, 1.0]).tells_grades_apart
+    assert not WeightedSum([SoftmaxLoss(), SoftmaxLoss()], [1.0, 1.0]).tells_grades_apart
 
 
 @pytest.mark.parametrize("option", ["temperature", "sigma"])

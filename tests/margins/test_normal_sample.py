@@ -69,7 +69,7 @@ def test_ranks_draw_apart_unless_they_share_their_lists(lists, monkeypatch):
     assert torch.equal(NormalSample()(lists), alone)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
     assert not torch.equal(NormalSample()(lists), alone)
-    assert torch.equal(NormalSample()(lists._replace(shared=True)), alone)
+    assert torch.equal(NormalSample()(lists._replace(same_in_all_processes=True)), alone)
 
 
 def test_normal_sample_leaves_the_global_random_state_alone(lists):
