@@ -125,7 +125,7 @@ def measure_scores(
         lists = (of_query, labelled.labels, np.ones(n_docs, dtype=bool), labelled.doc_rows)
         for metric in metrics:
             metric.update(*(torch.from_numpy(array)[None] for array in lists))
-    return {metric.measure: metric.compute().item() for metric in metrics}
+    return {metric.name: metric.compute().item() for metric in metrics}
 
 
 def table_of(split: FeatureSplit, n_features: int) -> Table:
@@ -227,7 +227,7 @@ def rows_of_peer(
                     values[name] = measure_scores(scores, splits[name], metrics)
                 result = Result(values["test"], values["dev"][measure], math.nan, seconds)
                 results.setdefault((setting, rule), []).append(result)
-    measures = [metric.measure for metric in metrics]
+    measures = [metric.name for metric in metrics]
     for rule in (all_trees, best_stage):
         on_dev = {}
         for setting in settings:
@@ -339,7 +339,7 @@ def main() -> None:
         short = ("--trainer.max_epochs", "1")
     max_grade = config["model"].get("max_grade", 4.0)
     metrics = [RankingMetric(name, max_grade=max_grade) for name in config["model"]["metrics"]]
-    measures = [metric.measure for metric in metrics]
+    measures = [metric.name for metric in metrics]
 
     runs: dict[tuple[str, int], list[Run]] = {}  # by name and seed: of each fold
     for name, cell in cells.items():
@@ -374,7 +374,7 @@ def main() -> None:
         counted = {name: of_ranker[:, counts] for name, of_ranker in values.items()}
         print(*difference_table(counted, baseline, measure), sep="\n")
     for metric in metrics:
-        print(f"{metric.measure}: {metric.convention}")
+        print(f"{metric.name}: {metric.convention}")
     print(f"Seeds {', '.join(map(str, seeds))}; trees are deterministic. {machine_line()}")
 
 

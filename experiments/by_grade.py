@@ -15,7 +15,7 @@ import torch
 from ltr.compare.documents import Ranking
 from ltr.compare.runs import Run, experiments
 from ltr.data.collection import Collection, open_collection
-from ltr.metrics import NDCG, RankedLists
+from ltr.metrics import NDCG, MeasuredLists
 
 DEPTH = 10
 
@@ -45,7 +45,7 @@ def top_of(run: Run, collection: Collection, least: float) -> OfRun:
             counts = document.grade is not None and document.grade >= least
             gains.append(document.grade if counts else 0.0)
         falling = torch.arange(len(gains), 0, -1.0)  # scores that keep the order
-        lists = RankedLists(
+        lists = MeasuredLists(
             falling.unsqueeze(0), torch.tensor([gains]), ideal=torch.tensor([ideal.tolist()])
         )
         values.append(NDCG(DEPTH).per_query(lists).item())

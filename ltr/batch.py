@@ -26,8 +26,10 @@ class Texts(NamedTuple):
     type_ids: Tensor | None = None
 
     def text_keys(self) -> Tensor:
-        r"""``[S]`` int64, one key per text. Texts of equal ids have equal keys; two other texts have
-        equal keys with a probability of about :math:`2^{-64}`.
+        r"""``[S]`` int64, one key per text: a hash of its ids, to tell equal texts by. Texts of equal
+        ids have equal keys. Two other texts have equal keys with a probability of about
+        :math:`2^{-63}`, or :math:`2^{k - 63}` where all ids that differ do so by multiples of
+        :math:`2^k`.
 
         A key is :math:`\sum_t (x_{st} + 1)\, w_t \bmod 2^{64}`, with odd numbers :math:`w_t` that
         are the same in every process.
@@ -56,20 +58,20 @@ class RankingBatch(NamedTuple):
         query_rows: ``[B]`` int64, row numbers of the queries in the collection.
         doc_rows: ``[B, N]`` int64, row numbers of the documents. Documents are stored in the order
             of their ids, so the larger row wins a tie of scores, as in trec_eval.
-        pairs: the joined query–document texts, one for every True of ``mask``, row by row
-            (cross-encoder).
-        queries: the texts of the B queries (dual encoder); None where lists have none, as the
-            groups of labelled texts.
+        pairs: the texts of a query joined with a document, one for every True of ``mask``, row by
+            row (cross-encoder). These are no pairs of documents, as in ``ltr/pairs``.
+        queries: the texts of the B queries (dual encoder). None in a batch of groups of labelled
+            texts, which has no queries.
         docs: the documents' texts, one for every True of ``mask``, row by row (dual encoder).
         features: ``[B, N, F]`` float32, feature vectors of the documents, 0 at the padding (feature
             ranker).
         distances: ``[B, N]`` float, distance of each document to its query in the index that mined
             it; NaN for a negative whose source gives none. None where no document has one.
         judged_rows: ``[B, J]`` int64, rows of all documents that are judged for the query, in the
-            list or not; −1 as padding (dual encoder: what another query's list must not bring in as
-            irrelevant).
+            list or not; −1 as padding (dual encoder with in-batch lists: a document of another
+            query that is judged for this one is not irrelevant to it).
         judged_grades: ``[B, J]`` float, their grades.
-        judged_keys: ``[B, J]`` int64, the keys of their texts, as :meth:`Texts.keys` has them.
+        judged_keys: ``[B, J]`` int64, the hashes of their texts by :meth:`Texts.keys`.
             Lists to be measured have none.
         ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or
             not, largest first and filled up with 0. Only lists to be measured carry it.
@@ -103,15 +105,15 @@ class ScoredLists(NamedTuple):
         distances: ``[R, C]`` float, distance of each document to its row. If the margin policy
             wants distances and the ranker is a dual encoder, every document has one: a mined
             negative of the row's own list its distance in the index, any other the distance of the
-            two embeddings, without gradient. Otherwise they are those of the batch, or None with
-            in-batch lists.
+            two embeddings, without gradient. Otherwise :attr:`RankingBatch.distances` as it came,
+            NaN or None included; None with in-batch lists.
         embeddings: ``[R, C, H]`` float, the documents' representations, finite at the padding;
             ``[1, C, H]`` where all rows share their documents; None where the ranker gives none.
         queries: ``[R, H]`` float, the rows' representations; None where the ranker gives none.
         frozen: the representations by the margin policy's frozen encoder: first those of the rows,
             shaped as ``queries``, then those of the documents, shaped as ``embeddings``. None
             without such an encoder.
-        same_on_all_ranks: whether these are the lists of all processes, the same in each.
+        same_on_all_ranks: whether these are the lists of all processes, gathered in each.
     """
 
     scores: Tensor

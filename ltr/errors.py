@@ -1,6 +1,7 @@
 """The exception for what the user can mend: a file, an option, a shape of data.
 
-Beside it the checks of options: each raises that exception unless its name holds of the value.
+Beside it the checks of options, named after what must hold: ``positive``, ``at_least``, … Each
+raises that exception otherwise.
 """
 
 from collections.abc import Collection

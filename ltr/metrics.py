@@ -5,6 +5,7 @@ what becomes of it. Letters of shapes: b row (one query), n rank or column, m co
 """
 
 import math
+import re
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
@@ -16,7 +17,7 @@ from torchmetrics import Metric
 from ltr.errors import InputError, one_of, positive
 from ltr.gains import exp_gain
 from ltr.pairs import find_uppers, hinge, pair_sums
-from ltr.pairs.lists import check_shapes
+from ltr.pairs.lists import prepare_types
 
 Empty = Literal["skip", "zero", "one"]
 
@@ -24,30 +25,31 @@ Empty = Literal["skip", "zero", "one"]
 class PairCounts(NamedTuple):
     """How many pairs (i, j) of each list have y_i > y_j, ``[B]`` int64 each."""
 
-    all: Tensor
+    total: Tensor
     swapped: Tensor  # those with s_j > s_i
     tied: Tensor  # those with s_j = s_i
 
     @property
     def concordant(self) -> Tensor:
         """Those with s_i > s_j."""
-        return self.all - self.swapped - self.tied
+        return self.total - self.swapped - self.tied
 
 
-class RankedLists:
+class MeasuredLists:
     """Lists to be measured: what the measures share is computed once, when the first of them asks.
 
     Args:
         scores: ``[B, N]``, compared as float32 (trec_eval stores them so).
         labels: ``[B, N]`` grades, 0 for unjudged; by rank a grade below 0 counts as 0 (trec_eval).
         mask: ``[B, N]`` bool, True for a ranked document; None means no padding.
-        ties: ``[B, N]``, of two equal scores the one with the larger number here comes first
+        tie_breaker: ``[B, N]``, of two equal scores the one with the larger number here comes first
             (trec_eval: the later document id); None keeps the order of the columns.
         ideal: ``[B, M]``, the grades of every relevant document of the query, 0 as padding; None
             where the list holds them all.
 
     Raises:
-        ValueError: for shapes that differ, or a score that is NaN (the model has diverged).
+        ValueError: for shapes that differ, a score that is NaN (the model has diverged), or a
+            label that is NaN.
     """
 
     def __init__(
@@ -55,10 +57,10 @@ class RankedLists:
         scores: Tensor,
         labels: Tensor,
         mask: Tensor | None = None,
-        ties: Tensor | None = None,
+        tie_breaker: Tensor | None = None,
         ideal: Tensor | None = None,
     ) -> None:
-        self.scores, self.labels, mask = check_shapes(scores.float(), labels, mask)
+        self.scores, self.labels, mask = prepare_types(scores.float(), labels, mask)
         if mask is None:
             mask = torch.ones_like(self.labels, dtype=torch.bool)
         self.mask = mask
@@ -66,8 +68,10 @@ class RankedLists:
             raise ValueError(
                 "scores must be numbers to be ranked, got NaN; the model has diverged: lower its learning rate"
             )
-        # Lists without columns were given one column of padding; the ties have none for it.
-        self.ties = ties if scores.shape[1] else None
+        if (self.labels.isnan() & self.mask).any():
+            raise ValueError("labels must be grades to be measured, got NaN; mend the data")
+        # Lists without columns were given one column of padding; the tie breaker has none for it.
+        self.tie_breaker = tie_breaker if scores.shape[1] else None
         self._given_ideal = ideal
 
     @cached_property
@@ -77,8 +81,8 @@ class RankedLists:
         """
         columns = torch.arange(self.scores.shape[1], device=self.scores.device)
         order = columns.expand(self.scores.shape)
-        # By mask, then score, then ties: a stable sort by each, the least important key first.
-        for key in (self.ties, self.scores, self.mask.int()):
+        # By mask, then score, then tie breaker: a stable sort by each, the least important key first.
+        for key in (self.tie_breaker, self.scores, self.mask.int()):
             if key is None:
                 continue
             sorted_places = key.gather(1, order).argsort(dim=1, descending=True, stable=True)
@@ -117,8 +121,8 @@ class Measure(ABC):
         name: its name in options.
         takes_cut: whether ``@k`` may stand behind the name.
         needs_cut: whether ``@k`` must stand there.
-        by_rank: whether it looks for the relevant documents of the query by their ranks, and misses
-            those that the list lacks; else it counts pairs of the list with different labels.
+        by_rank: True: it measures the ranks of the query's relevant documents, also of those that
+            the list lacks. False: it counts pairs of the list with different labels.
         lower_is_better: whether it counts what is wrong.
         note: what to print beside the number, such as the gain that it counts; empty if there is
             nothing to say.
@@ -136,7 +140,7 @@ class Measure(ABC):
         self.max_grade = max_grade
 
     @abstractmethod
-    def per_query(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: MeasuredLists) -> Tensor:
         """``[B]``; NaN for a query with nothing to find."""
 
 
@@ -154,7 +158,7 @@ class NDCG(Measure):
         """The gain of each grade."""
         return grades
 
-    def per_query(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: MeasuredLists) -> Tensor:
         gained_b = _discounted_sum(self.gain(lists.grades[:, : self.k]))
         best_b = _discounted_sum(self.gain(lists.ideal[:, : self.k]))
         return _nan_without_relevant(gained_b / best_b.clamp(min=1e-30), lists.ideal)
@@ -175,7 +179,7 @@ class ReciprocalRank(Measure):
 
     name = "RR"
 
-    def per_query(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: MeasuredLists) -> Tensor:
         relevant_bn = _relevant(lists.grades, self.k)
         first_b = (relevant_bn / _ranks(relevant_bn)).amax(dim=1)
         return _nan_without_relevant(first_b, lists.ideal)
@@ -188,7 +192,7 @@ class AveragePrecision(Measure):
 
     name = "AP"
 
-    def per_query(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: MeasuredLists) -> Tensor:
         relevant_bn = _relevant(lists.grades, self.k)
         precision_bn = relevant_bn.cumsum(dim=1) / _ranks(relevant_bn)
         sum_b = (relevant_bn * precision_bn).sum(dim=1)
@@ -203,7 +207,7 @@ class Precision(Measure):
     name = "P"
     needs_cut = True
 
-    def per_query(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: MeasuredLists) -> Tensor:
         assert self.k is not None, "it needs a cut"
         found_b = _relevant(lists.grades, self.k).sum(dim=1)
         return _nan_without_relevant(found_b / self.k, lists.ideal)
@@ -214,7 +218,7 @@ class Recall(Measure):
 
     name = "R"
 
-    def per_query(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: MeasuredLists) -> Tensor:
         found_b = _relevant(lists.grades, self.k).sum(dim=1)
         return _nan_without_relevant(found_b / _n_relevant(lists.ideal), lists.ideal)
 
@@ -224,7 +228,7 @@ class Success(Measure):
 
     name = "Success"
 
-    def per_query(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: MeasuredLists) -> Tensor:
         any_b = _relevant(lists.grades, self.k).amax(dim=1)
         return _nan_without_relevant(any_b, lists.ideal)
 
@@ -243,7 +247,7 @@ class ExpectedReciprocalRank(Measure):
         super().__init__(k, max_grade)
         self.note = f"grades up to {max_grade:g}"
 
-    def per_query(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: MeasuredLists) -> Tensor:
         grades_bn = lists.grades
         if grades_bn.numel() and grades_bn.max() > self.max_grade:
             raise InputError(
@@ -271,11 +275,11 @@ class SwappedPairs(Measure):
     by_rank = False
     lower_is_better = True
 
-    def per_query(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: MeasuredLists) -> Tensor:
         pairs = lists.pairs
         # In whole numbers, halved at the end; float32 is not exact beyond 2^24 pairs.
         twice_b = (2 * pairs.swapped + pairs.tied).to(_sum_dtype())
-        return (twice_b / 2).masked_fill(pairs.all == 0, math.nan)
+        return (twice_b / 2).masked_fill(pairs.total == 0, math.nan)
 
 
 class KendallTau(Measure):
@@ -289,14 +293,14 @@ class KendallTau(Measure):
     takes_cut = False
     by_rank = False
 
-    def per_query(self, lists: RankedLists) -> Tensor:
+    def per_query(self, lists: MeasuredLists) -> Tensor:
         pairs = lists.pairs
         n_two_scores_b = _pairs_with_two_scores(lists.scores, lists.mask)
         # Two roots, not the root of a product: that overflows for lists of some 10,000 documents.
-        root_labels_b = pairs.all.sqrt().clamp(min=1)
+        root_labels_b = pairs.total.sqrt().clamp(min=1)
         root_scores_b = n_two_scores_b.sqrt().clamp(min=1)
         tau_b = (pairs.concordant - pairs.swapped) / root_labels_b / root_scores_b
-        return tau_b.masked_fill(pairs.all == 0, math.nan)
+        return tau_b.masked_fill(pairs.total == 0, math.nan)
 
 
 _ALL: tuple[type[Measure], ...] = (
@@ -316,9 +320,9 @@ MEASURES = {kind.name: kind for kind in _ALL}
 
 def measure_named(measure: str, max_grade: float = 4.0) -> Measure:
     """A measure by its name, such as ``nDCG@10``; an InputError for another name."""
-    name, _, cut = measure.partition("@")
+    name, at, cut = measure.partition("@")
     kind = MEASURES.get(name)
-    if kind is None or not _cut_fits(kind, cut):
+    if kind is None or not _cut_fits(kind, at + cut):
         with_cut = ", ".join(known.name for known in _ALL if known.takes_cut)
         without_cut = ", ".join(known.name for known in _ALL if not known.takes_cut)
         raise InputError(
@@ -328,21 +332,21 @@ def measure_named(measure: str, max_grade: float = 4.0) -> Measure:
     return kind(int(cut) if cut else None, max_grade)
 
 
-def _cut_fits(kind: type[Measure], cut: str) -> bool:
-    """Whether what stands behind the @ is right for this measure; empty: nothing does."""
-    if not cut:
+def _cut_fits(kind: type[Measure], at_k: str) -> bool:
+    """Whether what stands behind the name is right for this measure: ``@k``, or nothing."""
+    if not at_k:
         return not kind.needs_cut
-    return kind.takes_cut and cut.isdigit() and int(cut) > 0
+    return kind.takes_cut and re.fullmatch("@0*[1-9][0-9]*", at_k) is not None
 
 
 def swapped_pairs(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
     """See :class:`SwappedPairs`."""
-    return SwappedPairs().per_query(RankedLists(scores, labels, mask))
+    return SwappedPairs().per_query(MeasuredLists(scores, labels, mask))
 
 
 def kendall_tau(scores: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
     """See :class:`KendallTau`."""
-    return KendallTau().per_query(RankedLists(scores, labels, mask))
+    return KendallTau().per_query(MeasuredLists(scores, labels, mask))
 
 
 def _ranks(like_bn: Tensor) -> Tensor:
@@ -379,8 +383,8 @@ def _pairs_with_two_scores(scores: Tensor, mask: Tensor) -> Tensor:
     """``[B]`` int64: the pairs of real documents whose scores differ."""
     ascending_bn = scores.masked_fill(~mask, torch.inf).sort(dim=1).values
     n_docs_b1 = mask.sum(dim=1, keepdim=True)
-    # How many documents score no more than this one: the others score more. Padding stands last and
-    # has none above it.
+    # Documents with a score of at most this one's; n_docs less that is how many score more. Clamped,
+    # so that padding (+inf) gives 0.
     n_not_above_bn = torch.searchsorted(ascending_bn, ascending_bn, right=True)
     n_not_above_bn = n_not_above_bn.clamp(max=n_docs_b1)
     return (n_docs_b1 - n_not_above_bn).sum(dim=1)
@@ -413,9 +417,8 @@ class RankingMetric(Metric):
     ) -> None:
         super().__init__()
         one_of(get_args(Empty), empty=empty)
-        # Its name, as options have it; its formula is the next attribute.
-        self.measure = measure
-        self.formula = measure_named(measure, positive("max_grade", max_grade))
+        self.name = measure  # as options have it
+        self.measure = measure_named(measure, positive("max_grade", max_grade))
         self.empty = empty
         self.add_state("total", torch.zeros((), dtype=_sum_dtype()), dist_reduce_fx="sum")
         self.add_state("queries", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
@@ -425,31 +428,31 @@ class RankingMetric(Metric):
         """How this number was counted, to stand beside it."""
         what_they_do = {"skip": "are left out", "zero": "count 0", "one": "count 1"}
         what_they_lack = "two different labels"
-        if self.formula.by_rank:
+        if self.measure.by_rank:
             what_they_lack = "a relevant document"
         empty_queries = f"queries without {what_they_lack} {what_they_do[self.empty]}"
-        if self.formula.note:
-            return f"{self.formula.note}; {empty_queries}"
+        if self.measure.note:
+            return f"{self.measure.note}; {empty_queries}"
         return empty_queries
 
-    def per_query(self, scores: Tensor | RankedLists, *others: Any) -> Tensor:
+    def per_query(self, scores: Tensor | MeasuredLists, *others: Any) -> Tensor:
         """One value per query, ``[B]``, without touching the running mean; NaN for a query that is
         left out.
 
         Args:
             scores: lists to be measured (several metrics may share them: they are ranked once), or
-                the ``scores`` of :class:`RankedLists`.
+                the ``scores`` of :class:`MeasuredLists`.
             others: with plain scores, its other arguments.
         """
-        lists = scores if isinstance(scores, RankedLists) else RankedLists(scores, *others)
-        value_b = self.formula.per_query(lists)
+        lists = scores if isinstance(scores, MeasuredLists) else MeasuredLists(scores, *others)
+        value_b = self.measure.per_query(lists)
         if self.empty == "zero":
             return value_b.nan_to_num(nan=0.0)
         if self.empty == "one":
             return value_b.nan_to_num(nan=1.0)
         return value_b
 
-    def update(self, scores: Tensor | RankedLists, *others: Any) -> None:
+    def update(self, scores: Tensor | MeasuredLists, *others: Any) -> None:
         """Count B more queries; arguments as in :meth:`per_query`."""
         value_b = self.per_query(scores, *others)
         counted_b = ~value_b.isnan()

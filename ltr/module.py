@@ -23,7 +23,7 @@ from ltr.errors import InputError, not_negative
 from ltr.in_batch import AllTexts, InBatch, OwnLists
 from ltr.losses import Loss
 from ltr.margins import Margin
-from ltr.metrics import RankedLists, RankingMetric
+from ltr.metrics import MeasuredLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
 from ltr.models.ranker import check_finite
 from ltr.optimiser import adamw, rate_factor
@@ -223,7 +223,7 @@ class RankerModule(LightningModule):
             self.check_labels(self.loss, data)
             self._check_distances(data)
         if data.corpus is not None and isinstance(self.ranker, DualEncoder):
-            cutoffs = {metric.measure: metric.formula.k for metric in self.ranking_metrics}
+            cutoffs = {metric.name: metric.measure.k for metric in self.ranking_metrics}
             data.corpus.check(self.ranker.dim, cutoffs)
 
     def _check_precision(self) -> None:
@@ -434,8 +434,8 @@ class RankerModule(LightningModule):
         them.
         """
         scores, batch = self.lists_to_measure(batch)
-        lists = RankedLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
-        values = {metric.measure: metric.per_query(lists) for metric in self.ranking_metrics}
+        lists = MeasuredLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)
+        values = {metric.name: metric.per_query(lists) for metric in self.ranking_metrics}
         for metric in self.ranking_metrics:
             metric.update(lists)
         return _outputs(scores, batch) | {"per_query": values}
@@ -445,7 +445,7 @@ class RankerModule(LightningModule):
 
     def predict_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
         scores, batch = self.lists_to_measure(batch)
-        RankedLists(scores, batch.labels, batch.mask)  # raises an error for scores that are NaN
+        MeasuredLists(scores, batch.labels, batch.mask)  # raises an error for scores that are NaN
         return _outputs(scores, batch)
 
     def on_validation_epoch_end(self) -> None:
@@ -458,7 +458,7 @@ class RankerModule(LightningModule):
         for number, metric in enumerate(self.ranking_metrics):
             # compute() adds up the queries of all ranks, so the value is the same on each.
             value = metric.compute().float()
-            self.log(f"{stage}/{metric.measure}", value, prog_bar=number == 0, rank_zero_only=False)
+            self.log(f"{stage}/{metric.name}", value, prog_bar=number == 0, rank_zero_only=False)
             metric.reset()
 
 

@@ -50,7 +50,8 @@ def squared_euclidean(queries: Tensor, docs: Tensor) -> Tensor:
 
 
 def euclidean(queries: Tensor, docs: Tensor) -> Tensor:
-    r"""Minus the distance, :math:`-\lVert q - d \rVert`; its gradient is 0 where the distance is.
+    r"""Minus the distance, :math:`-\lVert q - d \rVert`; where the distance is 0, its gradient is set
+    to 0.
 
     >>> euclidean(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
     tensor([[-5.]])
@@ -145,8 +146,8 @@ class Similarity:
         """A copy of embeddings ``[D, H]`` in float32, for a search to compare.
 
         Subtracting the ``centre`` ``[H]`` changes no distance, but keeps digits where all
-        embeddings lie close together. It is None where inner products are compared, which it would
-        change.
+        embeddings lie close together. It is None where inner products are compared: it would
+        change those.
         """
         embeddings = np.array(embeddings, dtype=np.float32, order="C")
         if centre is not None:

@@ -9,7 +9,7 @@ from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ltr.errors import InputError
-from ltr.metrics import RankedLists, RankingMetric, kendall_tau, swapped_pairs
+from ltr.metrics import MeasuredLists, RankingMetric, kendall_tau, swapped_pairs
 
 TREC = {
     "nDCG@10": "ndcg_cut_10",
@@ -174,10 +174,20 @@ def test_padding_with_any_score_changes_nothing():
         )
 
 
-@pytest.mark.parametrize("measure", ["NDCG@10", "P", "nDCG@0", "nDCG@x", "tau@3", ""])
+@pytest.mark.parametrize(
+    "measure", ["NDCG@10", "P", "nDCG@0", "nDCG@x", "nDCG@", "nDCG@²", "tau@3", ""]
+)
 def test_an_unknown_measure_is_refused(measure):
     with pytest.raises(ValueError, match="a measure must be one of nDCG"):
         RankingMetric(measure)
+
+
+def test_a_label_that_is_nan_is_refused_except_at_the_padding():
+    scores = torch.tensor([[0.3, 0.1]])
+    labels = torch.tensor([[1.0, math.nan]])
+    assert RankingMetric("nDCG").per_query(scores, labels, torch.tensor([[True, False]])) == 1.0
+    with pytest.raises(ValueError, match="labels must be grades to be measured, got NaN"):
+        RankingMetric("nDCG").per_query(scores, labels)
 
 
 @pytest.mark.parametrize("max_grade", [-1.0, 0.0, float("nan")])
@@ -217,7 +227,7 @@ def sorts_of(measures):
     scores, labels, mask, ties, ideal = random_lists(0)
     metrics = [RankingMetric(measure) for measure in measures]
     with Sorts() as seen:
-        lists = RankedLists(scores, labels, mask, ties, ideal)
+        lists = MeasuredLists(scores, labels, mask, ties, ideal)
         for metric in metrics:
             metric.per_query(lists)
             metric.update(lists)

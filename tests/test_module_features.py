@@ -112,7 +112,7 @@ def test_options_reach_their_places():
     assert torch.nn.LayerNorm not in kinds and kinds.count(torch.nn.Linear) == 2
     assert all(m.p == 0 for m in module.ranker.modules() if isinstance(m, torch.nn.Dropout))
     assert (module.lr, module.weight_decay, module.warmup) == (0.5, 0.25, 0.125)
-    assert [(m.measure, m.empty, m.formula.max_grade) for m in module.metrics] == [
+    assert [(m.name, m.empty, m.measure.max_grade) for m in module.metrics] == [
         ("ERR@3", "zero", 2.0)
     ]
     assert [

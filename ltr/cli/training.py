@@ -232,7 +232,7 @@ class RankerCLI(LightningCLI):
 
     def _monitored(self) -> list[str]:
         """The names of what is measured on dev."""
-        return [f"val/{metric.measure}" for metric in self.model.ranking_metrics]
+        return [f"val/{metric.name}" for metric in self.model.ranking_metrics]
 
     # Before and after the command
 

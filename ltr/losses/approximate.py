@@ -14,7 +14,7 @@ from ltr.gains import exp_gain
 from ltr.losses.loss import Loss, Reduction
 from ltr.losses.ranked import best_dcg, discount
 from ltr.pairs.blocks import sum_in_blocks
-from ltr.pairs.lists import check_lists, relevant_and_not, two_labels
+from ltr.pairs.lists import prepare_lists, relevant_and_not, two_labels
 from ltr.pairs.uppers import pack
 
 # Rounds of Sinkhorn's row and column scaling; NeuralSort's rows sum to 1 already, and its columns
@@ -56,7 +56,7 @@ class ApproxNDCGLoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, mask = check_lists(scores, labels, mask)
+        scores, labels, mask = prepare_lists(scores, labels, mask)
         gains = exp_gain(labels)
         has_signal_b = two_labels(gains, mask)
         # The documents with a gain. A NaN is among them, to let it out.
@@ -64,9 +64,11 @@ class ApproxNDCGLoss(Loss):
         gain_p = gains.gather(1, columns).masked_fill(~real, 0.0)
 
         def block(
-            span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]
+            span: slice, cut: Sequence[Tensor], whole: Sequence[Tensor]
         ) -> tuple[Tensor, Tensor]:
-            gap_ij = lists[0].unsqueeze(1) - docs[0].unsqueeze(2)
+            (s_p,) = cut
+            (s_n,) = whole
+            gap_ij = s_n.unsqueeze(1) - s_p.unsqueeze(2)
             above_ij = torch.sigmoid(gap_ij / self.temperature)
             # A document counts itself as one half.
             rank_i = 0.5 + above_ij.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=2)
@@ -114,9 +116,9 @@ class ApproxMRRLoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, mask = check_lists(scores, labels, mask)
+        scores, labels, mask = prepare_lists(scores, labels, mask)
         relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
-        # A row without a relevant document keeps its zeros: the maximum of nothing would be -inf.
+        # A row with nothing to learn keeps its scores: the maximum of nothing would be -inf.
         left_out = ~relevant & has_signal_b.unsqueeze(1)
         best = scores.masked_fill(left_out, -torch.inf).amax(dim=1, keepdim=True)
         above_j = torch.sigmoid((scores - best) / self.temperature)
@@ -161,7 +163,7 @@ class NeuralNDCGLoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, mask = check_lists(scores, labels, mask)
+        scores, labels, mask = prepare_lists(scores, labels, mask)
         gains = exp_gain(labels)
         has_signal_b = two_labels(gains, mask)
         n_docs = scores.shape[1]
@@ -176,8 +178,8 @@ class NeuralNDCGLoss(Loss):
         log_p = (logit_rj / self.temperature).masked_fill(~real_rj, 0.0)
         for _ in range(SINKHORN_ROUNDS):
             for dim in (2, 1):
-                # Padding is left out of every sum. But where a whole row or column is padding, its
-                # zeros stay: the log of an empty sum would be -inf.
+                # Padding is left out of every sum. But a row or column that is all padding keeps
+                # its zeros: the log of an empty sum would be -inf.
                 empty = ~real_rj.any(dim=dim, keepdim=True)
                 left_out = ~real_rj & ~empty
                 log_sum = torch.logsumexp(

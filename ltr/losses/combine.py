@@ -14,7 +14,8 @@ from ltr.losses.pairwise import MarginRankingLoss
 class WeightedSum(Loss):
     r"""A weighted sum of losses over the same lists: :math:`\sum_k w_k\, \ell_k(s, y)`.
 
-    A margin of the batch goes to the losses that take one. Each loss keeps its own reduction.
+    A margin of the batch goes to the losses that take one. Each loss keeps its own reduction, and
+    the sum has none: what its attribute ``reduction`` says does not count.
 
     Use: To keep a second objective in sight, for instance a margin beside a distribution, or
     distillation beside labels.
@@ -85,7 +86,7 @@ def _larger_margin(one: float | Tensor, other: float | Tensor) -> float | Tensor
     else:
         return max(one, other)
     tensors = [torch.as_tensor(margin).to(like) for margin in (one, other)]
-    # [B, N] is per less relevant document: beside [B, N, N], the last of its three dimensions.
+    # [B, N] is per less relevant document j: it becomes [B, 1, N] beside [B, i, j].
     if max(tensor.ndim for tensor in tensors) == 3:
         tensors = [t.unsqueeze(1) if t.ndim == 2 else t for t in tensors]
     return torch.maximum(*tensors)

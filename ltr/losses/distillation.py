@@ -9,7 +9,7 @@ from ltr.errors import positive
 from ltr.losses.loss import Loss, Reduction
 from ltr.pairs import mean_over_pairs
 from ltr.pairs.blocks import sum_in_blocks
-from ltr.pairs.lists import check_lists, masked_log_softmax, two_labels
+from ltr.pairs.lists import masked_log_softmax, prepare_lists, two_labels
 
 
 class MarginMSELoss(Loss):
@@ -86,7 +86,7 @@ class KLDivergenceLoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, mask = check_lists(scores, labels, mask)
+        scores, labels, mask = prepare_lists(scores, labels, mask)
         has_signal_b = two_labels(labels, mask)
         log_p = masked_log_softmax(labels / self.temperature, mask)
         log_q = masked_log_softmax(scores / self.temperature, mask)
@@ -135,7 +135,7 @@ class ADRMSELoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, mask = check_lists(scores, labels, mask)
+        scores, labels, mask = prepare_lists(scores, labels, mask)
         has_signal_b = two_labels(labels, mask)
         real = mask.to(scores.dtype)
 

@@ -1,8 +1,8 @@
 """Pairwise losses weighted by what a swap of two documents does to a ranking metric.
 
 The weights come from the ranking by the current scores, sorted anew at every call; they carry no
-gradient. Letters of shapes: b row (one query), r rank, i upper rank (above) and j lower rank of a
-pair; blocks of pairs are those of ``ranked.py``.
+gradient. Letters of shapes: b row (one query), r rank, i the better rank of a pair and j the worse
+one, whichever document is the more relevant one; blocks of pairs are those of ``ranked.py``.
 """
 
 import math
@@ -30,7 +30,7 @@ from ltr.losses.ranked import (
 from ltr.pairs.blocks import sum_in_blocks
 from ltr.pairs.choices import PairChoice, check_pairs
 from ltr.pairs.choose import find_partners
-from ltr.pairs.lists import check_lists, relevant_and_not, two_labels
+from ltr.pairs.lists import prepare_lists, relevant_and_not, two_labels
 
 Scheme = Literal["ndcg1", "ndcg2", "ndcg2++"]
 PairCost = Literal["logistic", "hinge", "squared hinge"]
@@ -38,8 +38,8 @@ PairCost = Literal["logistic", "hinge", "squared hinge"]
 SwapPairsName = Literal["all", "hardest", "semi-hard", "adjacent"]
 SwapPairs = SwapPairsName | PairChoice
 
-# Whether the pair of an upper rank i and a lower rank j is chosen, by the span of i, ``[B, I, J]``
-# bool each: first where the document at i is the more relevant one, then where that at j is.
+# chosen(span of i) -> (if_i_relevant, if_j_relevant), [B, I, J] bool each: whether ranks i and j are
+# a chosen pair, if the document at i is the more relevant one and if that at j is.
 ChosenInSpan = Callable[[slice], tuple[Tensor, Tensor]]
 
 
@@ -119,7 +119,7 @@ class LambdaRankLoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, mask = check_lists(scores, labels, mask)
+        scores, labels, mask = prepare_lists(scores, labels, mask)
         asked_margin = self.asked_margin(margin)
         ranked = rank_lists(scores, labels, mask, asked_margin)
         delta = swap_weights(ranked, self.metric, self.k, self.max_grade)
@@ -127,16 +127,16 @@ class LambdaRankLoss(Loss):
         chosen = _chosen_in_spans(self.pairs, ranked)
 
         def block(
-            span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]
+            span: slice, cut: Sequence[Tensor], whole: Sequence[Tensor]
         ) -> tuple[Tensor, Tensor]:
             with torch.no_grad():
                 sign_ij = _signs(ranked.labels, real_r, chosen, span)
                 weight_ij = delta(span) * sign_ij.abs()
             # The score of the more relevant document less that of the other one.
-            gap_ij = sign_ij * (docs[0].unsqueeze(2) - of_j(lists[0], span))
+            gap_ij = sign_ij * (cut[0].unsqueeze(2) - of_j(whole[0], span))
             if isinstance(asked_margin, Tensor):
-                if_upper, if_lower = block_margins(docs[1:], lists[1:], span)
-                m_ij = torch.where(sign_ij > 0, if_upper, if_lower)
+                if_i_relevant, if_j_relevant = block_margins(cut[1:], whole[1:], span)
+                m_ij = torch.where(sign_ij > 0, if_i_relevant, if_j_relevant)
                 # Anything may stand where there is no pair, NaN included.
                 gap_ij = gap_ij - m_ij.masked_fill(sign_ij == 0, 0.0)
             elif asked_margin:
@@ -144,8 +144,8 @@ class LambdaRankLoss(Loss):
             cost_ij = weight_ij * self._phi(gap_ij)
             return cost_ij.sum(dim=(1, 2)), weight_ij.sum(dim=(1, 2))
 
-        docs, lists = ranked.top_pairs(self.k)
-        sum_b, weight_b = sum_in_blocks(block, docs, lists)
+        cut, whole = ranked.block_inputs(self.k)
+        sum_b, weight_b = sum_in_blocks(block, cut, whole)
         if self.normalize:
             sum_b = sum_b / weight_b.where(weight_b > 0, 1.0)
         return self.reduce(sum_b, self._can_change(labels, mask))
@@ -232,15 +232,15 @@ class LambdaLoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, mask = check_lists(scores, labels, mask)
+        scores, labels, mask = prepare_lists(scores, labels, mask)
         ranked = rank_lists(self.sigma * scores, labels, mask)
         weights = self._weights(ranked)
         real_r = ranked.real.to(scores.dtype)
 
         def block(
-            span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]
+            span: slice, cut: Sequence[Tensor], whole: Sequence[Tensor]
         ) -> tuple[Tensor, Tensor]:
-            x_ij = docs[0].unsqueeze(2) - of_j(lists[0], span)
+            x_ij = cut[0].unsqueeze(2) - of_j(whole[0], span)
             with torch.no_grad():
                 # Each pair once, with i above j; padding comes last, so a real j is enough. As
                 # numbers, to multiply with: on a CPU an operation on bools takes several times as
@@ -254,16 +254,15 @@ class LambdaLoss(Loss):
             value_b = value_ij.sum(dim=(1, 2))
             return value_b, torch.zeros_like(value_b)
 
-        docs, lists = ranked.top_pairs(self.k)
-        sum_b, _ = sum_in_blocks(block, docs, lists)
+        cut, whole = ranked.block_inputs(self.k)
+        sum_b, _ = sum_in_blocks(block, cut, whole)
         value_b = sum_b / math.log(2)
         has_signal_b = two_labels(exp_gain(labels), mask)
         return self.reduce(value_b.masked_fill(~has_signal_b, 0.0), has_signal_b)
 
     def _weights(self, ranked: Ranked) -> Callable[[slice], tuple[Tensor, Tensor]]:
-        """The function that answers, for the pairs of ranks of a span, the whole weight w_ij + w_ji,
-        and the part of it by which j should come first. Both are new tensors, for the caller to
-        change in place.
+        """The function that answers, for the pairs of ranks of a span, w_ij + w_ji, and w_ji: the
+        part by which j should come first. Both are new tensors, for the caller to change in place.
         """
         gain_r = exp_gain(ranked.labels)
         gain_r = gain_r / best_dcg(gain_r, self.k).unsqueeze(1)
@@ -303,15 +302,15 @@ def checked_cut(k: int | None) -> int | None:
 
 
 def _signs(labels_r: Tensor, real_r: Tensor, chosen: ChosenInSpan | None, span: slice) -> Tensor:
-    """``[B, I, J]``: 1 where the document at the upper rank is the more relevant one of a chosen
-    pair, -1 where that at the lower rank is, 0 where there is no chosen pair.
+    """``[B, I, J]``: 1 where the document at rank i is the more relevant one of a chosen pair, -1
+    where that at rank j is, 0 where there is no chosen pair.
     """
     label_gap_ij = of_i(labels_r, span) - of_j(labels_r, span)
     # Each pair once, with i above j; padding comes last, so a real j is enough.
     sign_ij = label_gap_ij.sign_().triu_(1) * of_j(real_r, span)
     if chosen is not None:
-        if_upper, if_lower = chosen(span)
-        sign_ij *= torch.where(sign_ij > 0, if_upper, if_lower)
+        if_i_relevant, if_j_relevant = chosen(span)
+        sign_ij *= torch.where(sign_ij > 0, if_i_relevant, if_j_relevant)
     return sign_ij
 
 
@@ -326,11 +325,11 @@ def _chosen_in_spans(pairs: SwapPairs, ranked: Ranked) -> ChosenInSpan | None:
             return mask[:, span, span.start :], mask[:, span.start :, span].transpose(1, 2)
 
         return by_mask
-    partner_r, name_r = find_partners(ranked.scores, ranked.labels, ranked.real, pairs)
+    partner_r, key_r = find_partners(ranked.scores, ranked.labels, ranked.real, pairs)
 
     def by_partner(span: slice) -> tuple[Tensor, Tensor]:
-        if_upper = of_i(partner_r, span) == of_j(name_r, span)
-        if_lower = of_j(partner_r, span) == of_i(name_r, span)
-        return if_upper, if_lower
+        if_i_relevant = of_i(partner_r, span) == of_j(key_r, span)
+        if_j_relevant = of_j(partner_r, span) == of_i(key_r, span)
+        return if_i_relevant, if_j_relevant
 
     return by_partner

@@ -39,9 +39,9 @@ class ListMLELoss(Loss):
         margin: Tensor | None = None,
     ) -> Tensor:
         scores, order = sort_by_label(scores, labels, mask)
-        weight = order.competes.to(scores.dtype)
+        weight = order.has_lower.to(scores.dtype)
         value_b = PlackettLuce.apply(scores, order.columns, order.n_below, weight)
-        return self.reduce(value_b, order.competes.any(dim=1))
+        return self.reduce(value_b, order.has_lower.any(dim=1))
 
 
 class PositionAwareListMLELoss(Loss):
@@ -67,6 +67,8 @@ class PositionAwareListMLELoss(Loss):
         tensor(1.3297)
     """
 
+    takes_teacher_scores = True
+
     def forward(
         self,
         scores: Tensor,
@@ -81,10 +83,11 @@ class PositionAwareListMLELoss(Loss):
         n_docs = n_docs.clamp(min=2).to(scores.dtype)
         n_tied = (n_up_to - n_below).to(scores.dtype)
         # alpha(r) = (2^(1 − r) − 2^(1 − n)) / (1 − 2^(1 − n)). Tied documents have the positions r
-        # from n − n_up_to + 1 to n − n_below: the mean of 2^(1 − r) is that of a geometric series.
+        # from n − n_up_to + 1 to n − n_below. Over these the sum of 2^(1 − r), a geometric series,
+        # is 2^(1 + n_up_to − n) (1 − 2^−n_tied), and their mean is that by n_tied.
         mean_power = torch.exp2(1 + n_up_to - n_docs) * (1 - torch.exp2(-n_tied)) / n_tied
         last_power = torch.exp2(1 - n_docs)
         alpha = ((mean_power - last_power) / (1 - last_power)).clamp(min=0)
-        weight = torch.where(order.competes, alpha, 0.0)
+        weight = torch.where(order.has_lower, alpha, 0.0)
         value_b = PlackettLuce.apply(scores, order.columns, n_below, weight)
-        return self.reduce(value_b, order.competes.any(dim=1))
+        return self.reduce(value_b, order.has_lower.any(dim=1))

@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from ltr.errors import one_of, positive
 from ltr.losses.loss import Loss, Reduction
 from ltr.pairs.lists import (
-    check_lists,
-    check_margin,
-    check_shapes,
+    as_margin,
     masked_log_softmax,
+    prepare_lists,
+    prepare_types,
     relevant_and_not,
     two_labels,
 )
@@ -70,9 +70,10 @@ class SoftmaxLoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, mask = check_lists(scores, labels, mask)
+        scores, labels, mask = prepare_lists(scores, labels, mask)
         # Less the highest of the row: a log-sum-exp of large scores would lose the digits of their
-        # gaps. Padding has the score 0, which may be far above all others, and keeps it.
+        # gaps. Padding (score 0, perhaps far above all others) takes no part in the maximum, and is
+        # 0 again afterwards.
         highest = scores.detach().masked_fill(~mask, -1e30).amax(dim=1, keepdim=True)
         scores = ((scores - highest) / self.temperature).masked_fill(~mask, 0.0)
         relevant, irrelevant, has_signal_b = relevant_and_not(labels, mask)
@@ -80,12 +81,16 @@ class SoftmaxLoss(Loss):
         # [B, N, N], or [B, 1, N] where it is the same for every i: s_j + m_ij.
         competitor_ij = scores.unsqueeze(1)
         if margin is not None:
-            m_ij = check_margin(margin, scores) / self.temperature
+            # Anything may stand where there is no pair, NaN included.
+            m_ij = as_margin(margin, scores) / self.temperature
             if m_ij.ndim == 2:
                 m_ij = m_ij.unsqueeze(1)
-            competitor_ij = competitor_ij + torch.where(irrelevant.unsqueeze(1), m_ij, 0.0)
-        # What does not compete is left out of the sum; but a row that teaches nothing keeps its
-        # zeros, since the log of an empty sum would be NaN in the backward pass.
+                raised_ij = (irrelevant & learns).unsqueeze(1)
+            else:
+                raised_ij = irrelevant.unsqueeze(1) & relevant.unsqueeze(2)
+            competitor_ij = competitor_ij + torch.where(raised_ij, m_ij, 0.0)
+        # What does not compete is left out of the sum; but a row that teaches nothing leaves nothing
+        # out, since the log of an empty sum would be NaN in the backward pass.
         if self.positives == "out":
             left_out = (~irrelevant & learns).unsqueeze(1)
             log_sum_i = torch.logsumexp(competitor_ij.masked_fill(left_out, -torch.inf), dim=2)
@@ -142,7 +147,7 @@ class ListNetLoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, mask = check_shapes(scores, labels, mask)
+        scores, labels, mask = prepare_types(scores, labels, mask)
         has_signal_b = two_labels(labels, mask)
         if mask is not None:  # finite, since -inf times a probability of 0 would be NaN
             scores = scores.masked_fill(~mask, -1e30)
@@ -187,7 +192,7 @@ class MeanInequalityLoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, mask = check_lists(scores, labels, mask)
+        scores, labels, mask = prepare_lists(scores, labels, mask)
         relevant, _, has_signal_b = relevant_and_not(labels, mask)
         counted = relevant & has_signal_b.unsqueeze(1)
         log_p = masked_log_softmax(scores, mask).masked_fill(~counted, 0.0)

@@ -15,7 +15,8 @@ class Loss(nn.Module):
 
     A row is a query (or an anchor), a column a document of its list. What stands at padding changes
     neither value nor gradient. A row with nothing to learn gives 0 and a zero gradient, and does
-    not dilute the mean. Values are float32 or better. A NaN among the scores or labels gives NaN.
+    not dilute the mean. Values are float32 or better. A NaN among the scores or labels of a row with
+    something to learn gives NaN; elsewhere it may give 0.
 
     A loss of your own is a subclass that constructs without arguments. In a file of ``ltr/losses``
     it needs no other line: the package, the documentation and the tests that hold for every loss
@@ -29,8 +30,8 @@ class Loss(nn.Module):
         takes_margin: whether it uses the margin of a batch.
         takes_teacher_scores: whether labels may be the scores of a teacher, of any sign; else they
             are grades, and 0 is irrelevant.
-        distinguishes_grades: whether it tells two different grades above 0 apart; else a document is
-            relevant or not.
+        distinguishes_grades: whether two different grades above 0 make a difference; else a document
+            is relevant or not.
     """
 
     takes_margin: bool = False

@@ -267,6 +267,8 @@ def cross_entropy(x: Tensor, y_i: Tensor, y_j: Tensor, sigma: float, targets: Ta
     """
     if targets == "hard":
         return -F.logsigmoid(x)  # not softplus: this gradient takes no second exponential
+    # With P = sigmoid(x), log(1 - P) = log P - x: so the cross entropy is (1 - target) x - log P,
+    # and 1 - sigmoid(z) = sigmoid(-z).
     return torch.sigmoid(sigma * (y_j - y_i)) * x - F.logsigmoid(x)
 
 

@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ltr.pairs.blocks import refuse_second_derivative
-from ltr.pairs.lists import check_lists
+from ltr.pairs.lists import prepare_lists
+from ltr.pairs.sorted import sum_after
 
-# Units of score over which float64 keeps the digits of a sum of exponentials: e^-600 is far from
-# its smallest number.
+# The largest spread of scores whose exponentials float64 can add up: e^-600 is 1e-261, its smallest
+# number with all digits 2e-308.
 FAR = 600.0
 
 
@@ -23,22 +24,22 @@ class LabelOrder(NamedTuple):
 
     columns: Tensor  # [B, N] int64, their columns in the list
     n_below: Tensor  # [B, N] int64, how many documents have a lower label; N at the padding
-    competes: Tensor  # [B, N] bool, whether a document has one with a lower label
+    has_lower: Tensor  # [B, N] bool, whether a document has one with a lower label
 
 
 def sort_by_label(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, LabelOrder]:
-    """The scores after :func:`ltr.pairs.lists.check_lists`, and the order of the labels."""
-    scores, labels, real = check_lists(scores, labels, mask)
+    """The scores after :func:`ltr.pairs.lists.prepare_lists`, and the order of the labels."""
+    scores, labels, real = prepare_lists(scores, labels, mask)
     if mask is not None:
         labels = labels.masked_fill(~real, torch.inf)
     labels, columns = labels.sort(dim=1)
     n_below = torch.searchsorted(labels, labels)
-    competes = n_below > 0
+    has_lower = n_below > 0
     if mask is not None:
         padding = labels == torch.inf
         n_below = n_below.masked_fill(padding, labels.shape[1])
-        competes = competes & ~padding
-    return scores, LabelOrder(columns, n_below, competes)
+        has_lower = has_lower & ~padding
+    return scores, LabelOrder(columns, n_below, has_lower)
 
 
 class PlackettLuce(torch.autograd.Function):
@@ -91,9 +92,9 @@ def _by_exponentials(scores: Tensor, n_below: Tensor, weight: Tensor) -> tuple[T
     # w_i / (e^{s_i} + e^{L_i}): what each e^{s_j} below i is multiplied with in the gradient.
     pull = weight / (power + power_below)
     # i pulls on the documents at the places before n_below, so place j is pulled by the i with
-    # n_below > j: their pulls are collected by n_below, and summed up from the end.
+    # n_below > j: their pulls are collected by n_below, and those after j summed up.
     pull_at = pull.new_zeros(len(pull), pull.shape[1] + 1).scatter_add_(1, n_below, pull)
-    pull_from_above = pull_at.flip(1).cumsum(dim=1)[:, :-1].flip(1)
+    pull_from_above = sum_after(pull_at)
     value_b = torch.special.xlog1py(weight, power_below / power).sum(dim=1)
     return value_b, (power * pull_from_above).addcmul_(pull, power_below, value=-1)
 
@@ -102,6 +103,7 @@ def _by_logs(scores: Tensor, n_below: Tensor, weight: Tensor) -> tuple[Tensor, T
     """As :func:`_by_exponentials`, for any scores."""
     # x_i = L_i - s_i. Where nothing is below, it is any number: the weight is 0 there.
     x = torch.logcumsumexp(scores, dim=1).gather(1, (n_below - 1).clamp(min=0)) - scores
+    # The log of w_i / (e^{s_i} + e^{L_i}).
     log_pull = weight.log() + F.logsigmoid(x) - x - scores
     # Place k holds the sum over the last k documents.
     log_sum_of_last = F.pad(torch.logcumsumexp(log_pull.flip(1), dim=1), (1, 0), value=-torch.inf)

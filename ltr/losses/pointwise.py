@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from ltr.errors import positive
 from ltr.losses.loss import Loss, Reduction
-from ltr.pairs.lists import check_lists
+from ltr.pairs.lists import prepare_lists
 
 
 class BCELoss(Loss):
@@ -46,7 +46,7 @@ class BCELoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, mask = check_lists(scores, labels, mask)
+        scores, labels, mask = prepare_lists(scores, labels, mask)
         cost = F.binary_cross_entropy_with_logits(
             scores,
             labels.clamp(0.0, 1.0),
@@ -84,7 +84,7 @@ class MSELoss(Loss):
         mask: Tensor | None = None,
         margin: Tensor | None = None,
     ) -> Tensor:
-        scores, labels, mask = check_lists(scores, labels, mask)
+        scores, labels, mask = prepare_lists(scores, labels, mask)
         value_b, has_documents_b = mean_over_documents((scores - labels).square(), mask)
         return self.reduce(value_b, has_documents_b)
 

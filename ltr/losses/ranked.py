@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 from ltr.errors import InputError
 from ltr.gains import exp_gain
-from ltr.pairs.lists import check_margin, clean_margin
+from ltr.pairs.lists import as_margin, clean_margin
 
 SwapMetric = Literal["ndcg", "err", "mrr", "ap", "precision"]
 
-# delta(span of i) -> |ΔZ| of swapping ranks i and j, [B, I, J]; only where j is below i is it that,
-# elsewhere it may be anything.
+# delta(span of i) -> |ΔZ| of swapping ranks i and j, [B, I, J]: right where rank j is below rank i,
+# anything elsewhere.
 Delta = Callable[[slice], Tensor]
 
 
@@ -31,23 +31,23 @@ class Ranked(NamedTuple):
     real: Tensor  # [B, R] bool, False at the padding, which comes last
     margin: Tensor | None = None  # [B, R] (of the less relevant document) or [B, R, R] (per pair)
 
-    def top_pairs(self, k: int | None) -> tuple[list[Tensor], list[Tensor]]:
-        """The ``docs`` and ``lists`` of :func:`ltr.pairs.blocks.sum_in_blocks` for the pairs with a
+    def block_inputs(self, k: int | None) -> tuple[list[Tensor], list[Tensor]]:
+        """The ``cut`` and ``whole`` of :func:`ltr.pairs.blocks.sum_in_blocks` for the pairs with a
         document among the first k ranks: the scores, and behind them what :func:`block_margins`
         reads.
         """
-        docs = [self.scores[:, :k]]
-        lists = [self.scores]
+        cut = [self.scores[:, :k]]
+        whole = [self.scores]
         margin = self.margin
         if margin is None:
-            return docs, lists
+            return cut, whole
         if margin.ndim == 3:
             # Both are cut along i: the margins of i over j, and those of j over i.
-            docs += [margin[:, :k], margin.transpose(1, 2)[:, :k]]
+            cut += [margin[:, :k], margin.transpose(1, 2)[:, :k]]
         else:
-            docs.append(margin[:, :k])
-            lists.append(margin)
-        return docs, lists
+            cut.append(margin[:, :k])
+            whole.append(margin)
+        return cut, whole
 
 
 def rank_lists(
@@ -60,7 +60,7 @@ def rank_lists(
     keys = scores.detach().masked_fill(~mask, -torch.inf)
     order = keys.argsort(dim=1, descending=True, stable=True)
     if isinstance(margin, Tensor):
-        margin = _rank_margin(clean_margin(check_margin(margin, scores), labels, mask), order)
+        margin = _rank_margin(clean_margin(as_margin(margin, scores), labels, mask), order)
     else:
         margin = None
     return Ranked(scores.gather(1, order), labels.gather(1, order), mask.gather(1, order), margin)
@@ -75,14 +75,21 @@ def _rank_margin(margin: Tensor, order: Tensor) -> Tensor:
 
 
 def block_margins(
-    docs: Sequence[Tensor], lists: Sequence[Tensor], span: slice
+    cut: Sequence[Tensor], whole: Sequence[Tensor], span: slice
 ) -> tuple[Tensor, Tensor]:
-    """The margins of a block, first for pairs whose upper document is the more relevant one, then
-    for those whose lower one is; from what :meth:`Ranked.top_pairs` has behind the scores.
+    """The margins of a block: those of the pairs in which i is the more relevant document, then
+    those in which j is.
+
+    Args:
+        cut, whole: what :meth:`Ranked.block_inputs` has behind the scores.
+        span: the ranks i.
     """
-    if lists:  # one margin per document: it is that of the less relevant one
-        return of_j(lists[0], span), docs[0].unsqueeze(2)
-    return docs[0][:, :, span.start :], docs[1][:, :, span.start :]
+    if whole:  # one margin per document: it is that of the less relevant one
+        (m_i,) = cut
+        (m_j,) = whole
+        return of_j(m_j, span), m_i.unsqueeze(2)
+    m_ij, m_ji = cut
+    return m_ij[:, :, span.start :], m_ji[:, :, span.start :]
 
 
 def discount(like: Tensor, k: int | None = None) -> Tensor:
@@ -171,13 +178,13 @@ def _mrr(ranked: Ranked, k: int | None) -> Delta:
     """
     relevant_r = ranked.labels > 0
     n_ranks = relevant_r.shape[1]
-    # One rank more, where nothing stands, counts 0: there is a document that the list lacks.
+    # The index n_ranks stands for no document: its reciprocal rank is 0.
     reciprocal_r = F.pad(_reciprocal_ranks(ranked.scores, k), (0, 1))
     rank_r = torch.arange(n_ranks, device=relevant_r.device)  # from 0
     n_relevant_r = relevant_r.cumsum(dim=1)
 
     def rank_of_relevant(nth: int) -> Tensor:
-        """``[B, 1, 1]``: the rank of the nth relevant document; that one rank more if it lacks."""
+        """``[B, 1, 1]``: the index of the nth relevant rank, n_ranks if there is none."""
         is_nth_r = relevant_r & (n_relevant_r == nth)
         return rank_r.masked_fill(~is_nth_r, n_ranks).amin(dim=1).view(-1, 1, 1)
 

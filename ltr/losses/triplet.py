@@ -80,8 +80,8 @@ class BatchHardTripletLoss(MarginRankingLoss):
     .. math::
         \ell_a = \max\Bigl(0,\; m - \bigl(\min_{p} s_{ap} - \max_{n} s_{an}\bigr)\Bigr)
 
-    ``soft`` replaces the hinge by :math:`\log(1 + e^{x})` and needs no margin. Several grades: the
-    pair with the least gap.
+    ``soft`` replaces :math:`\max(0, m + x)`, where :math:`x = s_{an} - s_{ap}`, by :math:`\log(1 +
+    e^{m + x})`; its m is 0 where the batch brings none. Several grades: the pair with the least gap.
 
     Use: After a warm-up with another loss, on clean labels: one wrong label is the hardest text of
     many anchors.
@@ -90,7 +90,7 @@ class BatchHardTripletLoss(MarginRankingLoss):
     re-identification (batch hard, soft margin).
 
     Args:
-        margin: in units of score; used where the batch brings none. Not used with ``soft``.
+        margin: in units of score; used where the batch brings none, but not with ``soft``.
         soft: whether the hinge is smooth.
 
     Example:

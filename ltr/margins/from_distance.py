@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ltr.batch import ScoredLists
 from ltr.errors import InputError
-from ltr.margins.margin import Margin, require
+from ltr.margins.margin import Margin, less_relevant, require
 
 
 class FromDistance(Margin):
@@ -32,9 +32,9 @@ class FromDistance(Margin):
 
     def __init__(self, k: float = 1.0, power: float = 1.0, cap: float | None = None) -> None:
         super().__init__()
-        in_bounds = 0 < k < math.inf and 0 < power < math.inf
         rule = "FromDistance: k and power must be finite and above 0"
-        require(in_bounds, rule, k=k, power=power)
+        require(0 < k < math.inf, rule, k=k, power=power)
+        require(0 < power < math.inf, rule, at_fault="power", k=k, power=power)
         require(cap is None or cap > 0, "FromDistance: cap must be above 0, or none", cap=cap)
         self.k = k
         self.power = power
@@ -48,16 +48,14 @@ class FromDistance(Margin):
                 "a folder of mined negatives, or take another margin",
                 option="margin",
             )
-        # Lists with the queries' representations are a dual encoder's: there every document has a
-        # distance, see `ScoredLists`. Otherwise only mined negatives have.
-        if lists.queries is None:
-            negative = lists.mask & (lists.labels == 0)
-            if distances[negative].isnan().any():
-                raise InputError(
-                    "FromDistance needs a batch with distances, got negatives without one; set "
-                    "negatives of the data to a folder of mined negatives, or take another margin",
-                    option="margin",
-                )
+        # A dual encoder's documents all have a distance, see `ScoredLists`.
+        is_dual_encoder = lists.queries is not None
+        if not is_dual_encoder and distances[less_relevant(lists)].isnan().any():
+            raise InputError(
+                "FromDistance needs a batch with distances, got negatives without one; set "
+                "negatives of the data to a folder of mined negatives, or take another margin",
+                option="margin",
+            )
         return self.margin_at(distances.detach())
 
     def margin_at(self, distances: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ class Learnable(Margin):
         require(
             0 < floor < cap,
             "Learnable: floor and cap must be 0 < floor < cap",
+            at_fault="floor" if cap > 0 else "cap",
             floor=floor,
             cap=cap,
         )
@@ -69,8 +70,8 @@ class Learnable(Margin):
                 "gives them",
                 option="margin",
             )
-        # Where all rows share their documents, they share the distances too, and the padding is
-        # left as it is: H numbers a document for each row would fill the memory.
+        # Where all rows share their documents, one matrix of distances serves all, and the padding
+        # is left as it is: to mask it for each row would take a copy [R, C, H].
         if len(docs) == len(lists.mask):
             docs = docs.masked_fill(~lists.mask.unsqueeze(2), 0.0)
         distances = -euclidean(docs, docs)

@@ -1,5 +1,6 @@
 """What all margin policies share."""
 
+import torch
 from torch import Tensor, nn
 
 from ltr.batch import ScoredLists
@@ -27,19 +28,25 @@ class Margin(nn.Module):
         raise NotImplementedError
 
     def want_as(self, other: "Margin | None") -> None:
-        """Want what another policy wants, whose margins this one returns; nothing for None."""
+        """Copy the wants of the policy that this one wraps; None wants nothing."""
         self.wants_queries = other is not None and other.wants_queries
         self.wants_embeddings = other is not None and other.wants_embeddings
         self.wants_distances = other is not None and other.wants_distances
         self.encoder = None if other is None else other.encoder
 
 
-def require(holds: bool, rule: str, **values: float | None) -> None:
+def less_relevant(lists: ScoredLists) -> Tensor:
+    """``[B, N]`` bool: the documents below the best grade of their list."""
+    best_b = lists.labels.masked_fill(~lists.mask, -torch.inf).amax(dim=1, keepdim=True)
+    return lists.mask & (lists.labels < best_b)
+
+
+def require(holds: bool, rule: str, *, at_fault: str | None = None, **values: float | None) -> None:
     """Raise ``InputError`` with the rule and the values of the options unless the rule holds.
 
-    The error names the first of the options.
+    The error names the option ``at_fault``; None: the first of the options.
     """
     if not holds:
         joined_values = ", ".join(map(str, values.values()))
-        first_option = next(iter(values))
-        raise InputError(f"{rule}, got {joined_values}", option=first_option)
+        option = at_fault or next(iter(values))
+        raise InputError(f"{rule}, got {joined_values}", option=option)

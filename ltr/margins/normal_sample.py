@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ltr.batch import ScoredLists
-from ltr.margins.margin import Margin, require
+from ltr.margins.margin import Margin, less_relevant, require
 
 
 class NormalSample(Margin):
@@ -48,6 +48,7 @@ class NormalSample(Margin):
         require(
             0 <= low <= high < math.inf,
             "NormalSample: low and high must be finite, with 0 <= low <= high",
+            at_fault="low" if 0 <= high < math.inf else "high",
             low=low,
             high=high,
         )
@@ -62,15 +63,16 @@ class NormalSample(Margin):
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
 
     def forward(self, lists: ScoredLists) -> Tensor:
-        negative = _less_relevant(lists)
-        ease = _ease_of_docs(lists, negative)
+        is_lower = less_relevant(lists)
+        ease = _ease_of_docs(lists, is_lower)
         draws = self._draw(lists)
-        # The first n draws of a row are taken, and its n negatives; everything else becomes +inf
-        # and sorts last in both, so the r-th hardest negative gets the r-th smallest of n draws.
-        n_negatives = negative.sum(dim=1, keepdim=True)
-        column = torch.arange(negative.shape[1], device=negative.device)
-        sorted_draws = draws.masked_fill(column >= n_negatives, torch.inf).sort(dim=1).values
-        from_hardest = ease.masked_fill(~negative, torch.inf).argsort(dim=1)  # columns by rank
+        # The first n draws of a row are taken, and its n less relevant documents; everything else
+        # becomes +inf and sorts last in both, so the r-th hardest of these documents gets the r-th
+        # smallest of n draws.
+        n_lower = is_lower.sum(dim=1, keepdim=True)
+        column = torch.arange(is_lower.shape[1], device=is_lower.device)
+        sorted_draws = draws.masked_fill(column >= n_lower, torch.inf).sort(dim=1).values
+        from_hardest = ease.masked_fill(~is_lower, torch.inf).argsort(dim=1)  # columns by rank
         rank = from_hardest.argsort(dim=1)  # ranks by column: the inverse of a permutation
         return sorted_draws.gather(1, rank).clamp(self.low, self.high)
 
@@ -83,18 +85,12 @@ class NormalSample(Margin):
         return torch.from_numpy(draws).to(lists.labels)
 
 
-def _less_relevant(lists: ScoredLists) -> Tensor:
-    """``[B, N]`` bool: the documents below the best grade of their list."""
-    best_b = lists.labels.masked_fill(~lists.mask, -torch.inf).amax(dim=1, keepdim=True)
-    return lists.mask & (lists.labels < best_b)
-
-
-def _ease_of_docs(lists: ScoredLists, negative: Tensor) -> Tensor:
-    """``[B, N]``: the larger, the easier the document. The distances if every negative of the batch
-    has one, else minus the scores.
+def _ease_of_docs(lists: ScoredLists, is_lower: Tensor) -> Tensor:
+    """``[B, N]``: the larger, the easier the document. The distances if every less relevant document
+    of the batch has one, else minus the scores.
     """
     distances = lists.distances
-    if distances is None or distances[negative].isnan().any():
+    if distances is None or distances[is_lower].isnan().any():
         return -lists.scores.detach()
     return distances
 

@@ -19,7 +19,13 @@ from ltr.pairs.blocks import by_rows, sum_in_blocks
 from ltr.pairs.choices import PairChoice, check_pairs
 from ltr.pairs.choose import chosen_costs
 from ltr.pairs.dense import Cost, dense_sums
-from ltr.pairs.lists import check_margin, check_shapes, clean_margin, fill_padding, let_nan_out
+from ltr.pairs.lists import (
+    as_margin,
+    clean_margin,
+    fill_padding,
+    nan_of_labels_into_scores,
+    prepare_types,
+)
 from ltr.pairs.sorted import hinge, hinge_sums, squared_hinge
 from ltr.pairs.uppers import Uppers, find_uppers
 
@@ -28,16 +34,16 @@ Pairs = PairsName | PairChoice
 
 # If B·N² is at most this, all N² pairs are quicker than picking out the more relevant documents.
 SHORT = 1 << 15
-# Upper documents (the more relevant ones of a pair) per grade from which on sorting is faster than
-# the blocks [B, P, N].
-DENSE_UPPERS = 24
+# With more upper documents (the more relevant ones of a pair) per grade than this, sorting is faster
+# than the blocks [B, P, N].
+UPPERS_PER_LEVEL_TO_SORT = 24
 
 
 def sorting_pays(uppers: Uppers) -> bool:
     """Whether to sort: blocks take a pass over the list per upper document, sorting some 24 passes
     per grade.
     """
-    return uppers.columns.shape[1] > DENSE_UPPERS * uppers.levels
+    return uppers.columns.shape[1] > UPPERS_PER_LEVEL_TO_SORT * uppers.levels
 
 
 def mean_over_pairs(
@@ -75,20 +81,20 @@ def pair_sums(
         active: whether only pairs that cost something are counted.
     """
     check_pairs(pairs, get_args(PairsName))
-    scores, labels, mask = check_shapes(scores, labels, mask)
+    scores, labels, mask = prepare_types(scores, labels, mask)
     if pairs == "all" and scores.numel() * scores.shape[1] <= SHORT:
         if isinstance(margin, Tensor):
-            margin = check_margin(margin, scores)
+            margin = as_margin(margin, scores)
         scores, labels = fill_padding(scores, labels, mask)
-        scores = let_nan_out(scores, labels)
+        scores = nan_of_labels_into_scores(scores, labels)
         return dense_sums(scores, labels, mask, margin, cost, active)
     if mask is None:
         mask = torch.ones_like(labels, dtype=torch.bool)
-    sums_of_rows = partial(_long_pair_sums, cost=cost, pairs=pairs, active=active)
-    return by_rows(sums_of_rows, scores, labels, mask, check_margin(margin, scores))
+    sums_of_rows = partial(_sums_of_rows, cost=cost, pairs=pairs, active=active)
+    return by_rows(sums_of_rows, scores, labels, mask, as_margin(margin, scores))
 
 
-def _long_pair_sums(
+def _sums_of_rows(
     scores: Tensor,
     labels: Tensor,
     mask: Tensor,
@@ -97,12 +103,14 @@ def _long_pair_sums(
     pairs: Pairs,
     active: bool,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`pair_sums` where not all N² pairs are taken at once, after the checks."""
+    """:func:`pair_sums` of some rows, after the checks: for everything but all pairs of short
+    lists.
+    """
     scores, labels = fill_padding(scores, labels, mask)
     margin = clean_margin(margin, labels, mask)
     if isinstance(pairs, PairChoice):
         chosen = pairs.pairs(scores.detach(), labels, mask)
-        scores = let_nan_out(scores, labels)
+        scores = nan_of_labels_into_scores(scores, labels)
         return dense_sums(scores, labels, mask, margin, cost, active, chosen)
     uppers = find_uppers(labels, mask)
     by_sorting = sorting_pays(uppers)
@@ -122,7 +130,7 @@ def _long_pair_sums(
         n_pairs_b = real_q.sum(dim=1)
         active_b = (cost_q > 0).sum(dim=1)
     # A NaN that comes in goes out, also from a document that no chosen pair has.
-    nan_b = 0.0 * let_nan_out(scores, labels).sum(dim=1)
+    nan_b = 0.0 * nan_of_labels_into_scores(scores, labels).sum(dim=1)
     counted_b = active_b if active else n_pairs_b
     return sum_b + nan_b, counted_b
 
@@ -154,27 +162,29 @@ def _block_sums(
 
     # A margin per pair is cut into blocks as the upper documents are; any other is one of document
     # j, whole in each block.
-    docs = [uppers.take(scores)]
-    lists = [scores]
+    cut = [uppers.take(scores)]
+    whole = [scores]
     margin_per_pair = margin.ndim == 3
     if margin_per_pair:
-        docs.append(uppers.take(margin))
+        cut.append(uppers.take(margin))
     else:
-        lists.append(margin)
+        whole.append(margin)
 
-    def block(
-        span: slice, docs: Sequence[Tensor], lists: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        # Pairs as numbers, which `out` makes of the comparison, to multiply with: on a CPU an
-        # operation on bools takes several times as long as one on floats.
+    def block(span: slice, cut: Sequence[Tensor], whole: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        # `out` makes the comparison write 1.0 and 0.0, to multiply with: on a CPU an operation on
+        # bools takes several times as long as one on floats.
         pair_ij = compare(labels_j, bound_p[:, span].unsqueeze(2), out=scores.new_empty(0))
         if margin_per_pair:
+            s_p, m_pj = cut
+            (s_n,) = whole
             # It may be anything, NaN included, where there is no pair.
-            m_ij = docs[1].masked_fill(pair_ij == 0, 0.0)
+            m_ij = m_pj.masked_fill(pair_ij == 0, 0.0)
         else:
-            m_ij = lists[1].unsqueeze(1)
-        s_i = docs[0].unsqueeze(2)
-        s_j = lists[0].unsqueeze(1)
+            (s_p,) = cut
+            s_n, m_n = whole
+            m_ij = m_n.unsqueeze(1)
+        s_i = s_p.unsqueeze(2)
+        s_j = s_n.unsqueeze(1)
         y_i = labels_p[:, span].unsqueeze(2)
         y_j = labels.unsqueeze(1)
         cost_ij = cost(s_i, s_j, y_i, y_j, m_ij) * pair_ij
@@ -182,4 +192,4 @@ def _block_sums(
         active_b = (cost_ij > 0).sum(dim=(1, 2)) if active else torch.zeros_like(sum_b)
         return sum_b, active_b
 
-    return sum_in_blocks(block, docs, lists)
+    return sum_in_blocks(block, cut, whole)

@@ -17,9 +17,10 @@ from ltr.spans import spans
 # Numbers in one part. On a CPU its temporaries stay in the cache; a GPU wants few, large kernels.
 BLOCK = {"cpu": 1 << 16, "cuda": 1 << 24}
 
-# What computes a part: of some rows, and of a span of documents, see the two functions below.
-Rows = Callable[..., tuple[Tensor, Tensor]]
-Block = Callable[[slice, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Tensor]]
+# What computes a part: of some rows (see `by_rows`), and of a span of documents (see
+# `sum_in_blocks`).
+RowsFunction = Callable[..., tuple[Tensor, Tensor]]
+BlockFunction = Callable[[slice, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Tensor]]
 
 
 def block_spans(n: int, size: int, device: torch.device) -> list[slice]:
@@ -30,64 +31,64 @@ def block_spans(n: int, size: int, device: torch.device) -> list[slice]:
     return list(spans(n, step))
 
 
-def by_rows(rows: Rows, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-    """``rows(*tensors)``, computed for some rows at a time.
+def by_rows(compute: RowsFunction, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    """``compute(*tensors)``, for some rows at a time.
 
-    All tensors begin with B, and the first is ``[B, N]``. ``rows`` returns two tensors ``[B]``, of
-    which only the first has a gradient; row b of both may depend on row b of the tensors only.
+    All tensors begin with B, and the first is ``[B, N]``. ``compute`` returns two tensors ``[B]``,
+    of which only the first has a gradient; row b of both may depend on row b of the tensors only.
     """
-    cuts = block_spans(len(tensors[0]), tensors[0].shape[1], tensors[0].device)
-    if len(cuts) <= 1:
-        return rows(*tensors)
+    row_spans = block_spans(len(tensors[0]), tensors[0].shape[1], tensors[0].device)
+    if len(row_spans) <= 1:
+        return compute(*tensors)
 
-    def compute(cut: slice, *part: Tensor) -> tuple[Tensor, Tensor]:
-        return rows(*part)
+    def compute_part(span: slice, *part: Tensor) -> tuple[Tensor, Tensor]:
+        return compute(*part)
 
     # Every tensor is cut along its rows.
-    places = [[cut] * len(tensors) for cut in cuts]
-    return _in_parts(compute, cuts, places, torch.cat, tensors)
+    places = [[span] * len(tensors) for span in row_spans]
+    return _in_parts(compute_part, row_spans, places, torch.cat, tensors)
 
 
 def sum_in_blocks(
-    block: Block, docs: Sequence[Tensor], lists: Sequence[Tensor]
+    block: BlockFunction, cut: Sequence[Tensor], whole: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """The sum of what ``block`` returns for each span of the documents.
 
     Args:
-        block: ``block(span, docs[:, span], lists) -> (value_b, count_b)``; only the value has a
+        block: ``block(span, cut[:, span], whole) -> (value_b, count_b)``; only the value has a
             gradient, and row b of both may depend on row b of the inputs only.
-        docs: ``[B, P]`` or ``[B, P, N]`` each: cut along P.
-        lists: ``[B, N]`` each (or anything else that begins with B): whole in every block.
+        cut: ``[B, P]`` or ``[B, P, N]`` each: cut along P.
+        whole: ``[B, N]`` each (or anything else that begins with B): whole in every block.
     """
-    n_docs = docs[0].shape[1]
-    cuts = block_spans(n_docs, lists[0].numel(), docs[0].device)
-    if len(cuts) <= 1:
-        value_b, count_b = block(slice(0, n_docs), docs, lists)
+    n_docs = cut[0].shape[1]
+    doc_spans = block_spans(n_docs, whole[0].numel(), cut[0].device)
+    if len(doc_spans) <= 1:
+        value_b, count_b = block(slice(0, n_docs), cut, whole)
         return value_b, count_b.detach()
 
-    def compute(cut: slice, *part: Tensor) -> tuple[Tensor, Tensor]:
-        return block(cut, part[: len(docs)], part[len(docs) :])
+    def compute_part(span: slice, *part: Tensor) -> tuple[Tensor, Tensor]:
+        return block(span, part[: len(cut)], part[len(cut) :])
 
-    # A part has docs[:, cut] and the whole lists.
-    places = [[(slice(None), cut)] * len(docs) + [...] * len(lists) for cut in cuts]
-    return _in_parts(compute, cuts, places, sum, [*docs, *lists])
+    everything = slice(None)
+    places = [[(everything, span)] * len(cut) + [everything] * len(whole) for span in doc_spans]
+    return _in_parts(compute_part, doc_spans, places, sum, [*cut, *whole])
 
 
 def _in_parts(
-    compute: Callable, cuts: list, places: list, join: Callable, tensors: Sequence[Tensor]
+    compute: Callable, part_spans: list, places: list, join: Callable, tensors: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """``join`` of the values, and of the counts, that ``compute`` returns for the parts.
 
     Args:
-        compute: ``compute(cut, *part) -> (value_b, count_b)``.
-        cuts: one of each part.
+        compute: ``compute(span, *part) -> (value_b, count_b)``.
+        part_spans: the span of each part, the first argument of ``compute``.
         places: of each part, the index into each of the tensors.
         join: of the results of all parts, in their order.
         tensors: to be indexed by the places: a part has one piece of each.
     """
     if not torch.is_grad_enabled():  # then no part needs its gradient computed
         tensors = [t.detach() for t in tensors]
-    return _InParts.apply(compute, cuts, places, join, *tensors)
+    return _InParts.apply(compute, part_spans, places, join, *tensors)
 
 
 class _InParts(torch.autograd.Function):
@@ -95,7 +96,12 @@ class _InParts(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, compute: Callable, cuts: list, places: list, join: Callable, *tensors: Tensor
+        ctx: Any,
+        compute: Callable,
+        part_spans: list,
+        places: list,
+        join: Callable,
+        *tensors: Tensor,
     ) -> tuple[Tensor, Tensor]:
         needs_gradient = ctx.needs_input_grad[4:]  # of the tensors, which follow four arguments
         gradients = [
@@ -104,13 +110,13 @@ class _InParts(torch.autograd.Function):
         ]
         values = []
         counts = []
-        for cut, places_of_part in zip(cuts, places, strict=True):
+        for span, places_of_part in zip(part_spans, places, strict=True):
             part = [tensor[at].detach() for tensor, at in zip(tensors, places_of_part, strict=True)]
             for piece, needed in zip(part, needs_gradient, strict=True):
                 piece.requires_grad_(needed)
             # A forward of autograd runs without gradients: here the part's own graph is wanted.
             with torch.set_grad_enabled(any(needs_gradient)):
-                value_b, count_b = compute(cut, *part)
+                value_b, count_b = compute(span, *part)
             if any(needs_gradient):
                 leaves = [piece for piece in part if piece.requires_grad]
                 ones = torch.ones_like(value_b)

@@ -86,7 +86,8 @@ def hardest_pairs(scores: Tensor, uppers: Uppers) -> tuple[Tensor, Tensor]:
     ``[B, 1]`` each; 0 without a pair.
     """
     # The highest-scored document below an upper one either has the lowest label of the list, or is
-    # itself an upper one, packed before its level: there the running maximum of the scores has it.
+    # itself an upper one, packed before the level: the best of those is the running maximum of the
+    # scores, read at the position just before the level.
     lowest_score, lowest_column = scores.masked_fill(~uppers.lowest, -torch.inf).max(
         dim=1, keepdim=True
     )
@@ -95,11 +96,11 @@ def hardest_pairs(scores: Tensor, uppers: Uppers) -> tuple[Tensor, Tensor]:
         dim=1
     )
     before = (uppers.first - 1).clamp(min=0)
-    between_score = running_score.gather(1, before)
-    between_column = uppers.columns.gather(1, running_position.gather(1, before))
-    take_between = (uppers.first > 0) & (between_score > lowest_score)
-    score_below = torch.where(take_between, between_score, lowest_score)
-    column_below = torch.where(take_between, between_column, lowest_column)
+    upper_below_score = running_score.gather(1, before)
+    upper_below_column = uppers.columns.gather(1, running_position.gather(1, before))
+    take_upper = (uppers.first > 0) & (upper_below_score > lowest_score)
+    score_below = torch.where(take_upper, upper_below_score, lowest_score)
+    column_below = torch.where(take_upper, upper_below_column, lowest_column)
     violation = (score_below - upper_scores).masked_fill(~uppers.real, -torch.inf)
     i = violation.argmax(dim=1, keepdim=True)
     return i, column_below.gather(1, i)
@@ -125,15 +126,16 @@ def semi_hard_columns(scores: Tensor, labels: Tensor, mask: Tensor, uppers: Uppe
 
 class Partners(NamedTuple):
     """Which pairs are chosen, in two numbers for each document instead of a mask ``[B, N, N]``: i
-    and j with ``y_i > y_j`` are a chosen pair where the partner of i is the name of j.
+    and j with ``y_i > y_j`` are a chosen pair where ``partner[i] == key[j]``. The key of a document
+    is its column, or for adjacent pairs its label.
 
-    Of labels (2, 0, 1) and scores (0.5, 0.3, 0.4) the semi-hard pairs are (0, 2) and (2, 1): names
+    Of labels (2, 0, 1) and scores (0.5, 0.3, 0.4) the semi-hard pairs are (0, 2) and (2, 1): keys
     are the columns (0, 1, 2), partners are (2, NaN, 1). Adjacent pairs are those of the labels 2
-    and 1, and 1 and 0: names are the labels (2, 0, 1), partners the next lower ones (1, NaN, 0).
+    and 1, and 1 and 0: keys are the labels (2, 0, 1), partners the next lower ones (1, NaN, 0).
     """
 
-    partner: Tensor  # [B, N]; NaN, which equals no name, for a document that has none below it
-    name: Tensor  # [B, N]
+    partner: Tensor  # [B, N]; NaN, which equals no key, for a document that has none below it
+    key: Tensor  # [B, N]
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""What the losses share over lists: checks of the shapes, padding, and which rows have something to
+"""What the losses share over lists: shapes and types, padding, and which rows have something to
 learn.
 """
 
@@ -7,21 +7,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def check_lists(
+def prepare_lists(
     scores: Tensor, labels: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores and labels with 0 at the padding, and the mask, after :func:`check_shapes`. A NaN
+    """Scores and labels with 0 at the padding, and the mask, after :func:`prepare_types`. A NaN
     label makes its score NaN.
     """
-    scores, labels, mask = check_shapes(scores, labels, mask)
+    scores, labels, mask = prepare_types(scores, labels, mask)
     scores, labels = fill_padding(scores, labels, mask)
-    scores = let_nan_out(scores, labels)
+    scores = nan_of_labels_into_scores(scores, labels)
     if mask is None:
         mask = torch.ones_like(labels, dtype=torch.bool)
     return scores, labels, mask
 
 
-def check_shapes(
+def prepare_types(
     scores: Tensor, labels: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The scores in float32 or better, the labels in the same type and without gradient, and the
@@ -56,13 +56,13 @@ def fill_padding(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[T
     return scores.masked_fill(padding, 0.0), labels.masked_fill(padding, 0.0)
 
 
-def let_nan_out(scores: Tensor, labels: Tensor) -> Tensor:
-    """The scores, NaN where the label is NaN: so no loss hides it."""
+def nan_of_labels_into_scores(scores: Tensor, labels: Tensor) -> Tensor:
+    """The scores, NaN also where the label is NaN: so no loss hides it."""
     # Plus 0 times the label, in one operation.
     return torch.add(scores, labels, alpha=0)
 
 
-def check_margin(margin: float | Tensor, scores: Tensor) -> Tensor:
+def as_margin(margin: float | Tensor, scores: Tensor) -> Tensor:
     """The margin as a tensor of the scores' type: ``[B, 1]``, ``[B, N]`` (per less relevant
     document) or ``[B, N, N]`` (per pair). Its B may be 1: one margin for all rows.
     """
@@ -70,6 +70,8 @@ def check_margin(margin: float | Tensor, scores: Tensor) -> Tensor:
     margin = torch.as_tensor(margin, dtype=scores.dtype, device=scores.device)
     if margin.ndim == 0:
         return margin.expand(rows, 1)
+    if columns == 1 and not margin.shape[-1]:  # of rows without columns, see prepare_types
+        margin = F.pad(margin, (0, 1) * (margin.ndim - 1))
     shapes_of_a_row = ((1,), (columns,), (columns, columns))
     if margin.shape[0] not in (1, rows) or margin.shape[1:] not in shapes_of_a_row:
         raise ValueError(

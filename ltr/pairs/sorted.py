@@ -1,11 +1,11 @@
 """Hinges, and their exact sums over all pairs of a list by sorting: O(N log N) time and O(N) memory
 per row and grade.
 
-A pair (i, j) with y_i > y_j costs something when ``u_j > s_i``, where ``u_j = s_j + m_j``. The
-scores of one level of more relevant documents are sorted; one ``searchsorted`` tells for each less
-relevant document how many of them it violates, a histogram of the answers tells of each of them
-how many violate it, and these counts are the gradient of the hinge. Several grades go level by
-level.
+A pair (i, j) with y_i > y_j costs something when ``u_j > s_i``, where ``u_j = s_j + m_j``: j
+violates i. The scores of one level of more relevant documents are sorted. For each less relevant
+document j one ``searchsorted`` gives the number c of those that it violates, the c lowest. So the
+one at sorted place w (from 0) is violated by the j with c > w, and a histogram of the c gives their
+number. These counts are the gradient of the hinge. Several grades go level by level.
 
 Letters of shapes: b row (one query), p packed upper document
 (:class:`ltr.pairs.uppers.Uppers`), w upper document of one level.
@@ -62,7 +62,8 @@ def levels_of(
         compare = torch.lt
         bound_p = uppers.labels
     # [B, 1]: the packed position at which the level begins; behind the last one in a row that has
-    # no such level.
+    # no such level. The clamped positions are wrong in that row, but there `real` and `lower` are
+    # False.
     begin = torch.zeros(len(mask), 1, dtype=torch.int64, device=mask.device)
     for level in range(1, uppers.levels + 1):
         count = (level_p == level).sum(dim=1, keepdim=True)
@@ -164,14 +165,14 @@ def _sum_level(
     # place w is violated by every j in the bins w + 1 and above.
     zeros = torch.zeros(len(upper), upper.shape[1] + 1, dtype=torch.int64, device=upper.device)
     histogram = zeros.scatter_add(1, n_active_per_j, torch.ones_like(n_active_per_j))
-    n_active_per_i = _sum_after(histogram)
+    n_active_per_i = sum_after(histogram)
     s_i = (upper_w - centre).masked_fill(~real_w, 0.0)
     u_j = (shifted - centre).masked_fill(~level.lower, 0.0)
     if squared:
         # Of each j the sum of the c lowest s_i that it violates; of each i the sum of the u_j that
         # violate it, by a histogram that counts u_j instead of 1.
         sum_s_per_j = F.pad(s_i.cumsum(dim=1), (1, 0)).gather(1, n_active_per_j)
-        sum_u_per_i = _sum_after(zeros.to(u_j.dtype).scatter_add(1, n_active_per_j, u_j))
+        sum_u_per_i = sum_after(zeros.to(u_j.dtype).scatter_add(1, n_active_per_j, u_j))
         gradient_shifted = 2 * (n_active_per_j * u_j - sum_s_per_j)
         gradient_w = 2 * (n_active_per_i * s_i - sum_u_per_i)
         degree = 2
@@ -188,7 +189,7 @@ def _sum_level(
     return _LevelSums(value_b, n_active_per_j.sum(dim=1), gradient_shifted, gradient_upper)
 
 
-def _sum_after(histogram: Tensor) -> Tensor:
+def sum_after(histogram: Tensor) -> Tensor:
     """For each place w the sum over the bins w + 1, w + 2, …"""
     return histogram[:, 1:].flip(1).cumsum(dim=1).flip(1)
 

@@ -7,7 +7,7 @@ import torch
 
 from ltr.data.collate import without_content
 from ltr.data.sampling.plan import EvalBatches
-from ltr.metrics import RankedLists, RankingMetric
+from ltr.metrics import MeasuredLists, RankingMetric
 
 
 def ceiling(metrics: Sequence[RankingMetric], pools: EvalBatches) -> dict[str, float]:
@@ -24,7 +24,7 @@ def ceiling(metrics: Sequence[RankingMetric], pools: EvalBatches) -> dict[str, f
     Returns:
         By metric; empty where no list has anything to find.
     """
-    by_name = {metric.measure: metric for metric in metrics if metric.formula.by_rank}
+    by_name = {metric.name: metric for metric in metrics if metric.measure.by_rank}
     by_name["R"] = RankingMetric("R")
     values: dict[str, list[torch.Tensor]] = {name: [] for name in by_name}
     for lists in pools.batches:
@@ -32,7 +32,7 @@ def ceiling(metrics: Sequence[RankingMetric], pools: EvalBatches) -> dict[str, f
             continue
         batch = without_content(lists)
         # Ranked by their labels: no ranker of these documents does better.
-        best = RankedLists(batch.labels, batch.labels, batch.mask, None, batch.ideal)
+        best = MeasuredLists(batch.labels, batch.labels, batch.mask, None, batch.ideal)
         for name, metric in by_name.items():
             values[name].append(metric.per_query(best).double())
     ceilings = {}

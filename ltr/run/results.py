@@ -257,9 +257,9 @@ class RunWriter(Callback):
         split = {"val/": "dev", "test/": "test"}[prefix]
         pools = data.eval_batches(split)
         report = _logged_metrics(trainer, prefix)
-        report["conventions"] = {metric.measure: metric.convention for metric in measures}
+        report["conventions"] = {metric.name: metric.convention for metric in measures}
         report["lower_is_better"] = [
-            metric.measure for metric in measures if metric.formula.lower_is_better
+            metric.name for metric in measures if metric.measure.lower_is_better
         ]
         report |= data.conventions()
         report["evaluated"] = data.evaluation_digests(split)

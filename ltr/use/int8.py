@@ -16,7 +16,7 @@ from ltr.data.collection import Collection
 from ltr.data.formats import SingleTexts
 from ltr.data.query_lists import LabelledList
 from ltr.data.texts import TextTable
-from ltr.metrics import RankedLists, RankingMetric
+from ltr.metrics import MeasuredLists, RankingMetric
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.tower import Tower
 from ltr.use.onnx_graph import Session
@@ -130,7 +130,7 @@ def _measure(
         begin = end
         end = begin + size
         assert labelled.ideal is not None, "labelled sets it"
-        ranked = RankedLists(
+        ranked = MeasuredLists(
             _as_row(scores[begin:end]),
             _as_row(labelled.labels),
             torch.ones(1, size, dtype=torch.bool),

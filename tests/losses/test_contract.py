@@ -83,7 +83,7 @@ OVER_THE_BATCH = ("BatchAllTripletLoss", "BatchAllTripletLoss(average=all)")
 
 def take_long_forms(monkeypatch):
     monkeypatch.setitem(blocks.BLOCK, "cpu", 16)
-    monkeypatch.setattr(pairs, "DENSE_UPPERS", 0)
+    monkeypatch.setattr(pairs, "UPPERS_PER_LEVEL_TO_SORT", 0)
     monkeypatch.setattr(pairs, "SHORT", 0)
 
 
@@ -486,7 +486,7 @@ def test_a_loss_says_whether_it_distinguishes_grades(loss):
         assert told == one.distinguishes_grades, vars(one)
 
 
-def test_a_sum_distinguishes_grades_if_a_part_does():
+def test_a_sum_tells_grades_if_a_part_does():
     assert not SoftmaxLoss().distinguishes_grades
     assert WeightedSum([SoftmaxLoss(), RankNetLoss()], [1.0, 1.0]).distinguishes_grades
     assert not WeightedSum([SoftmaxLoss(), SoftmaxLoss()], [1.0, 1.0]).distinguishes_grades

@@ -82,3 +82,12 @@ def test_list_mle_far_from_zero():
     expected = ListMLELoss()(scores, labels)
     for far in (800.0, -800.0):
         torch.testing.assert_close(ListMLELoss()(scores + far, labels), expected)
+
+
+@pytest.mark.parametrize("loss", [ListMLELoss, PositionAwareListMLELoss])
+def test_labels_may_be_scores_of_a_teacher_of_any_sign(loss):
+    assert loss.takes_teacher_scores
+    scores = torch.tensor([[0.3, -0.2, 0.9]])
+    grades = torch.tensor([[1.0, 0.0, 2.0]])
+    of_teacher = torch.tensor([[-0.5, -1.2, 3.4]])
+    assert torch.equal(loss()(scores, of_teacher), loss()(scores, grades))

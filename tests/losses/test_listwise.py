@@ -190,3 +190,21 @@ def test_large_scores_lose_no_digits_of_their_gaps(positives, level):
     padded = F.pad(level + gaps, one_more), F.pad(labels, one_more), F.pad(labels >= 0, one_more)
     for lists in [(level + gaps, labels), padded]:
         torch.testing.assert_close(loss(*lists).double(), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("positives", ["out", "in"])
+def test_a_margin_where_there_is_no_pair_reaches_no_gradient(positives):
+    """The second list has nothing to learn, so none of its margins is one of a pair."""
+    labels = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    no_pair = torch.full((2, 3, 3), math.nan)
+    per_pair = no_pair.clone()
+    per_pair[0, 0, 1:] = 0.5
+    per_doc = torch.tensor([[math.nan, 0.5, 0.5], [math.nan, math.nan, math.nan]])
+    loss = SoftmaxLoss(positives=positives)
+    gradients = []
+    for margin in (per_pair, per_doc, torch.full((2, 1), 0.5)):
+        scores = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]], requires_grad=True)
+        loss(scores, labels, None, margin).backward()
+        gradients.append(scores.grad)
+    assert gradients[0].isfinite().all()
+    assert torch.equal(gradients[0], gradients[1]) and torch.equal(gradients[0], gradients[2])

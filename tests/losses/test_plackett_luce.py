@@ -14,7 +14,7 @@ def test_the_order_of_the_labels_by_hand():
     _, order = sort_by_label(torch.zeros(1, 5), labels, labels < 7)
     assert order.columns.tolist() == [[1, 4, 3, 0, 2]]
     assert order.n_below.tolist() == [[0, 0, 2, 3, 5]]
-    assert order.competes.tolist() == [[False, False, True, True, False]]
+    assert order.has_lower.tolist() == [[False, False, True, True, False]]
     _, whole = sort_by_label(torch.zeros(1, 5), labels, None)
     assert whole.n_below.tolist() == [[0, 0, 2, 3, 4]]
 
@@ -26,7 +26,7 @@ def test_value_and_gradient_equal_those_of_the_plain_sum(spread):
     labels = torch.randint(0, 4, (3, 7), generator=generator).double()
     scores.requires_grad_()
     _, order = sort_by_label(scores, labels, None)
-    weight = torch.rand(3, 7, generator=generator, dtype=torch.float64) * order.competes
+    weight = torch.rand(3, 7, generator=generator, dtype=torch.float64) * order.has_lower
     ours = PlackettLuce.apply(scores, order.columns, order.n_below, weight)
     rows = []
     for row in range(3):

@@ -42,12 +42,12 @@ def test_lists_and_margins_by_rank_by_hand():
     per_pair = torch.arange(16.0).view(1, 4, 4)  # 4 i + j of columns i and j
     ranked = rank_lists(scores, labels, mask, per_pair)
     assert ranked.margin[0, 0].tolist() == [10.0, 11.0, 8.0, 9.0]  # of column 2 over 2, 3, 0, 1
-    # The pairs of rank 2 with ranks 2 and below: where it is the more relevant one, and where not.
-    docs, lists = ranked.top_pairs(None)
+    # The pairs of rank 2 with ranks 2 and worse: where it is the more relevant one, and where not.
+    cut, whole = ranked.block_inputs(None)
     span = slice(1, 2)
-    if_upper, if_lower = block_margins([x[:, span] for x in docs[1:]], lists[1:], span)
-    assert if_upper.tolist() == [[[15.0, 12.0, 13.0]]]  # of column 3 over 3, 0, 1
-    assert if_lower.tolist() == [[[15.0, 3.0, 7.0]]]  # of columns 3, 0, 1 over 3
+    if_i_relevant, if_j_relevant = block_margins([x[:, span] for x in cut[1:]], whole[1:], span)
+    assert if_i_relevant.tolist() == [[[15.0, 12.0, 13.0]]]  # of column 3 over 3, 0, 1
+    assert if_j_relevant.tolist() == [[[15.0, 3.0, 7.0]]]  # of columns 3, 0, 1 over 3
 
 
 def test_discounts_by_hand():

@@ -26,3 +26,12 @@ def test_a_ranker_without_queries_needs_the_distance_of_every_negative():
     )  # neither the relevant document's nor the padding's is used
     with pytest.raises(InputError, match="needs a batch with distances, got negatives without one"):
         FromDistance()(given._replace(distances=torch.tensor([[0.0, math.nan, 2.0]])))
+
+
+def test_every_document_below_the_best_grade_needs_a_distance():
+    """Of grades 2, 1, 0 the document of grade 1 is the less relevant one of a pair, too."""
+    given = lists_of([[2.0, 1.0, 0.0]], distances=torch.tensor([[math.nan, math.nan, 0.5]]))
+    with pytest.raises(InputError, match="got negatives without one"):
+        FromDistance()(given)
+    given = given._replace(distances=torch.tensor([[math.nan, 1.5, 0.5]]))
+    assert FromDistance()(given)[0, 1:].tolist() == [1.5, 0.5]

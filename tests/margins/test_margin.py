@@ -76,6 +76,23 @@ def test_options_are_checked(message):
 
 
 @pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        (lambda: FromDistance(k=0.0), "k"),
+        (lambda: FromDistance(power=-1.0), "power"),
+        (lambda: NormalSample(low=0.6), "low"),
+        (lambda: NormalSample(high=math.inf), "high"),
+        (lambda: Learnable(floor=2.0), "floor"),
+        (lambda: Learnable(cap=-1.0), "cap"),
+    ],
+)
+def test_the_option_at_fault_is_named(make, option):
+    with pytest.raises(InputError) as error:
+        make()
+    assert error.value.option == option
+
+
+@pytest.mark.parametrize(
     "policy",
     [FromDistance(), FromDocuments(), FromQuery(), Learnable()],
     ids=lambda p: type(p).__name__,

@@ -30,10 +30,10 @@ def test_partners_by_hand():
     scores = torch.tensor([[0.5, 0.3, 0.4]])
     mask = torch.ones(1, 3, dtype=torch.bool)
     semi_hard = find_partners(scores, labels, mask, "semi-hard")
-    assert semi_hard.name.tolist() == [[0.0, 1.0, 2.0]]
+    assert semi_hard.key.tolist() == [[0.0, 1.0, 2.0]]
     assert semi_hard.partner[0, [0, 2]].tolist() == [2.0, 1.0] and semi_hard.partner[0, 1].isnan()
     adjacent = find_partners(scores, labels, mask, "adjacent")
-    assert adjacent.name.tolist() == labels.tolist()
+    assert adjacent.key.tolist() == labels.tolist()
     assert adjacent.partner[0, [0, 2]].tolist() == [1.0, 0.0] and adjacent.partner[0, 1].isnan()
 
 
@@ -49,6 +49,6 @@ def test_partners_are_the_pairs_of_the_class(name, choice):
         mask = torch.rand(3, 9, generator=generator) < 0.8
         mask[0] = seed % 2 == 0  # a row of padding in every other case
         found = find_partners(scores, labels, mask, name)
-        equal = found.partner.unsqueeze(2) == found.name.unsqueeze(1)
+        equal = found.partner.unsqueeze(2) == found.key.unsqueeze(1)
         pair = (labels.unsqueeze(2) > labels.unsqueeze(1)) & mask.unsqueeze(2) & mask.unsqueeze(1)
         assert torch.equal(equal & pair, choice.pairs(scores, labels, mask))

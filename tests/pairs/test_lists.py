@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from ltr.pairs.lists import (
-    check_lists,
-    check_margin,
-    check_shapes,
+    as_margin,
     clean_margin,
     masked_log_softmax,
+    prepare_lists,
+    prepare_types,
     relevant_and_not,
     two_labels,
 )
@@ -24,26 +24,28 @@ def test_padding_is_filled_and_a_nan_label_makes_its_score_nan():
     scores = torch.tensor([[1.0, NAN, 3.0]])
     labels = torch.tensor([[1.0, 5.0, NAN]])
     mask = torch.tensor([[True, False, True]])
-    filled, filled_labels, _ = check_lists(scores, labels, mask)
+    filled, filled_labels, _ = prepare_lists(scores, labels, mask)
     assert filled[0, :2].tolist() == [1.0, 0.0] and filled[0, 2].isnan()
     assert filled_labels[0, :2].tolist() == [1.0, 0.0]
-    assert check_lists(scores, labels, None)[2].tolist() == [[True, True, True]]
+    assert prepare_lists(scores, labels, None)[2].tolist() == [[True, True, True]]
 
 
 def test_rows_without_columns_are_rows_of_padding():
-    scores, labels, mask = check_shapes(torch.zeros(2, 0), torch.zeros(2, 0), None)
+    scores, labels, mask = prepare_types(torch.zeros(2, 0), torch.zeros(2, 0), None)
     assert scores.shape == labels.shape == (2, 1)
     assert mask.tolist() == [[False], [False]]
+    for shape in [(2, 1), (2, 0), (1, 0), (2, 0, 0)]:
+        assert as_margin(torch.zeros(shape), scores).shape[:2] == (2, 1)
 
 
 def test_shapes_that_differ_are_refused():
     with pytest.raises(ValueError, match=r"got \(2, 3\), \(2, 4\) and None. One row is one query"):
-        check_shapes(torch.zeros(2, 3), torch.zeros(2, 4), None)
+        prepare_types(torch.zeros(2, 3), torch.zeros(2, 4), None)
     mask = torch.ones(1, 3, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"got \(2, 3\), \(2, 3\) and \(1, 3\)"):
-        check_shapes(torch.zeros(2, 3), torch.zeros(2, 3), mask)
+        prepare_types(torch.zeros(2, 3), torch.zeros(2, 3), mask)
     with pytest.raises(ValueError, match="scores must be floating"):
-        check_shapes(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3), None)
+        prepare_types(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3), None)
 
 
 @pytest.mark.parametrize(
@@ -51,13 +53,13 @@ def test_shapes_that_differ_are_refused():
     [((), (2, 1)), ((1, 1), (2, 1)), ((2, 3), (2, 3)), ((1, 3, 3), (2, 3, 3))],
 )
 def test_margins_of_every_shape(shape, expected):
-    assert check_margin(torch.zeros(shape), torch.zeros(2, 3)).shape == expected
+    assert as_margin(torch.zeros(shape), torch.zeros(2, 3)).shape == expected
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 2), (3, 3), (2, 1, 3), (2, 3, 3, 3)])
 def test_margins_of_other_shapes_are_refused(shape):
     with pytest.raises(ValueError, match=r"a margin for scores \[B=2, N=3\] must be"):
-        check_margin(torch.zeros(shape), torch.zeros(2, 3))
+        as_margin(torch.zeros(shape), torch.zeros(2, 3))
 
 
 def test_a_margin_is_cleaned_where_it_belongs_to_no_pair():

@@ -11,7 +11,7 @@ from ltr.pairs.sorted import hinge, squared_hinge
 
 PAIRS = ("all", "hardest", "semi-hard", "adjacent", "mean")
 MARGINS = ("a number", "per row", "per document", "per pair")
-# SHORT, DENSE_UPPERS, and the elements of a block: by the definition, in blocks, sorted, and sorted
+# SHORT, UPPERS_PER_LEVEL_TO_SORT, and the elements of a block: by the definition, in blocks, sorted, and sorted
 # a few rows at a time.
 FORMS = {
     "dense": (1 << 15, 24, 1 << 16),
@@ -98,7 +98,7 @@ def test_every_form_equals_the_definition(pairs, margins, cost, monkeypatch):
         expected = torch.autograd.grad(sum_b @ weights, (scores, margin))
         for form, (short, dense, block) in FORMS.items():
             monkeypatch.setattr("ltr.pairs.SHORT", short)
-            monkeypatch.setattr("ltr.pairs.DENSE_UPPERS", dense)
+            monkeypatch.setattr("ltr.pairs.UPPERS_PER_LEVEL_TO_SORT", dense)
             monkeypatch.setitem(blocks.BLOCK, "cpu", block)
             ours, n = pair_sums(
                 torch.where(mask, scores, torch.nan), labels, mask, cost, margin, pairs

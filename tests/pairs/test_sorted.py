@@ -7,7 +7,7 @@ import torch
 
 from ltr import pairs as forms
 from ltr.losses import MarginRankingLoss
-from ltr.metrics import RankedLists
+from ltr.metrics import MeasuredLists
 from ltr.pairs.choose import semi_hard_columns
 from ltr.pairs.sorted import hinge_sums, semi_hard_by_sorting
 from ltr.pairs.uppers import find_uppers
@@ -105,7 +105,7 @@ def test_large_scores_with_small_gaps_lose_no_digits(monkeypatch):
         MarginRankingLoss()(1e6 + steps, labels).double(), expected, rtol=1e-6, atol=0
     )
     monkeypatch.setattr(forms, "SHORT", 0)
-    monkeypatch.setattr(forms, "DENSE_UPPERS", 0)
+    monkeypatch.setattr(forms, "UPPERS_PER_LEVEL_TO_SORT", 0)
     torch.testing.assert_close(
         MarginRankingLoss()(1e6 + steps, labels).double(), expected, rtol=1e-6, atol=0
     )
@@ -118,7 +118,7 @@ def test_counts_beyond_32_bits_stay_exact():
     n = 70_000
     labels = (torch.arange(2 * n) < n).float().view(1, -1)
     scores = 1 - labels
-    n_pairs, swapped, tied = RankedLists(
+    n_pairs, swapped, tied = MeasuredLists(
         scores, labels, torch.ones_like(labels, dtype=torch.bool)
     ).pairs
     assert (n_pairs.item(), swapped.item(), tied.item()) == (n * n, n * n, 0)
@@ -133,11 +133,11 @@ def test_counts_beyond_32_bits_stay_exact():
 @pytest.mark.parametrize("short, dense", [(0, 0), (0, 10**9), (1 << 15, 0)])
 def test_swapped_and_tied_pairs_equal_a_plain_count(short, dense, monkeypatch):
     monkeypatch.setattr(forms, "SHORT", short)
-    monkeypatch.setattr(forms, "DENSE_UPPERS", dense)
+    monkeypatch.setattr(forms, "UPPERS_PER_LEVEL_TO_SORT", dense)
     for seed in range(40):
         scores, labels, mask, *_ = random_case(seed)
         scores = scores.detach().float().double()  # ranked as float32
-        counts = RankedLists(scores, labels, mask).pairs
+        counts = MeasuredLists(scores, labels, mask).pairs
         for b in range(len(scores)):
             docs = [
                 (s, y)
@@ -180,7 +180,7 @@ def test_pairs_of_labels_of_another_type_are_counted_as_they_are():
     scores = torch.tensor([[3.0, 2.0, 1.0]])
     mask = torch.ones(1, 3, dtype=torch.bool)
     for labels in (torch.tensor([[0.3, 0.2, 0.1]], dtype=torch.float64), torch.tensor([[2, 1, 0]])):
-        assert [c.item() for c in RankedLists(scores, labels, mask).pairs] == [3, 0, 0]
+        assert [c.item() for c in MeasuredLists(scores, labels, mask).pairs] == [3, 0, 0]
 
 
 @pytest.mark.parametrize("short, dense", [(0, 0), (0, 10**9), (1 << 15, 0)])
@@ -189,8 +189,8 @@ def test_infinite_scores_tie_with_each_other_only(short, dense, monkeypatch):
     -inf, 1 tied.
     """
     monkeypatch.setattr(forms, "SHORT", short)
-    monkeypatch.setattr(forms, "DENSE_UPPERS", dense)
+    monkeypatch.setattr(forms, "UPPERS_PER_LEVEL_TO_SORT", dense)
     scores = torch.tensor([[1.0] * 30 + [-torch.inf] + [0.0] * 5 + [-torch.inf]])
     labels = torch.tensor([[1.0] * 31 + [0.0] * 6])
     mask = torch.ones_like(labels, dtype=torch.bool)
-    assert [c.item() for c in RankedLists(scores, labels, mask).pairs] == [31 * 6, 5, 1]
+    assert [c.item() for c in MeasuredLists(scores, labels, mask).pairs] == [31 * 6, 5, 1]
