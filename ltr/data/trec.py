@@ -45,8 +45,8 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
     """
     is_first = True  # of the lines that are not empty
     for number, line in numbered_lines(path):
-        # Two tabs are BEIR's layout. It is split at tabs only, so that an id with a space is reported
-        # as an unknown id, not as a wrong number of columns.
+        # Two tabs are BEIR's layout. It is split at tabs alone: an id with a space is then reported as
+        # an unknown id, not as a wrong number of columns.
         parts = line.split("\t") if line.count("\t") == 2 else line.split()
         is_header = is_first and tuple(parts) == BEIR_HEADER
         is_first = False

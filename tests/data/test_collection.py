@@ -320,6 +320,10 @@ def test_ir_datasets(monkeypatch, tmp_path, caplog):
     with pytest.raises(InputError, match="knows no such data set"):
         open_collection("ir_datasets:not/there")
 
+    known["flat"] = part([query("q1")], [qrel("q1", "d1", 1), qrel("q1", "d9", 1)])
+    assert set(open_collection("ir_datasets:flat").qrels) == {"test"}
+    assert "ir_datasets:flat: 1 judgements of absent" in caplog.text  # there is no flat/test
+
     docs.append(doc("d4"))  # a data set of one's own has changed, and keeps its name
     file.write_text("three")
     known["made/up/test"] = part([query("q2", "wants")], [qrel("q2", "d4", 1)])
