@@ -430,8 +430,8 @@ class RankerModule(LightningModule):
         return batch_of_found(self._search_results, batch)
 
     def validation_step(self, batch: RankingBatch, batch_idx: int) -> dict[str, Any]:
-        """Count the batch. Returns its scores, lists and per-query values for callbacks that write
-        them.
+        """Add the batch to the metrics. Returns its scores, lists and per-query values, for callbacks
+        that write them.
         """
         scores, batch = self.lists_to_measure(batch)
         lists = MeasuredLists(scores, batch.labels, batch.mask, batch.doc_rows, batch.ideal)

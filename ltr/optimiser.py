@@ -42,7 +42,7 @@ def rate_factor(total: float, warmup: float, decay: bool) -> Callable[[int], flo
         # Warm-up ends before the last step, so that a run of a single step still learns.
         n_rising = min(math.ceil(warmup * total), total - 1)
 
-    # At step 0 the rate is 0, as in transformers: the first batch changes no weight, and only
+    # With a warm-up the rate at step 0 is 0, as in transformers: the first batch changes no weight, and only
     # starts the moments of Adam. At any other rate Adam's first update would be about as large as
     # the rate, whatever the gradient.
     def factor(step: int) -> float:

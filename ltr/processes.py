@@ -85,8 +85,8 @@ def shared_folder(root: Path, name: str) -> Iterator[Path]:
     The first process removes the folder at the end without waiting for the others: let them meet at
     a :func:`barrier` before.
     """
-    # Rank 0 puts the lock and the removal of the folder on this stack, which undoes both at the
-    # end. At the other ranks it stays empty.
+    # Rank 0 puts on this stack what is to be done at the end: remove the folder, then release its
+    # lock. At the other ranks it stays empty.
     with ExitStack() as at_end:
 
         def make() -> Path:

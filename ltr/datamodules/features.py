@@ -137,7 +137,7 @@ class FeatureDataModule(RankingDataModule):
                 "%s has no dev split: training goes without validation (dev_share holds one out)",
                 self.path,
             )
-        # The key is that of the file; queries: those of it that ``dev_share`` has not held out.
+        # train.key is of the whole file; train.queries are those that dev_share left for training.
         self.digests = {"data": train.key, "queries": digest_of_arrays(train.queries)}
         normalised = self.normalisation.fit(train, self.n_features).apply(train)
         self.collator = FeatureCollator(normalised)

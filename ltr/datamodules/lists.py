@@ -96,6 +96,7 @@ class ListDataModule(PoolDataModule):
         if self.unjudged == "skip":
             return None
         evaluation = self.evaluation
+        # "candidates": the pools that the collection brings.
         takes_own_pools = evaluation.candidates in ("candidates", None)
         if evaluation.candidates == "corpus" and "train" in self.collection.candidates:
             takes_own_pools = True

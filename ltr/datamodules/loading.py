@@ -118,8 +118,8 @@ class TrainLoader(DataLoader):
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Ignore signals in a worker, which get them with the trainer: it decides when a run ends, and
-    still needs batches until then.
+    """Make a worker ignore signals. They reach the trainer too, and the trainer decides when the run
+    ends: until then it needs batches from its workers.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -181,7 +181,7 @@ class PoolDataModule(RankingDataModule):
             judged = self.collection.judgements(split)
         else:
             judged = self.collection.qrels.get(split, QueryLists.from_rows([], [], []))
-        # A search finds documents for any query.
+        # bm25 and corpus find documents for any query: all of them, where none is judged.
         query_rows = judged.query_rows
         if len(query_rows) == 0:
             query_rows = np.arange(len(self.collection.queries))

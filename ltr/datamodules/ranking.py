@@ -117,7 +117,9 @@ class RankingDataModule(LightningDataModule):
 
     def buckets(self, rows: Rows) -> Buckets:
         """Batches of ``batch_size`` rows of similar length."""
-        assert self.batch_size is not None, "only groups are counted otherwise"
+        assert self.batch_size is not None, (
+            "only batches of groups have no batch_size, and they have no buckets"
+        )
         return Buckets(
             rows,
             self.collator.row_length,
@@ -223,9 +225,8 @@ class RankingDataModule(LightningDataModule):
             raise InputError(
                 f"{self.path}: split 'train' must have a row to learn from for each of the {self.world_size} processes, got {self.train.plan.n_rows} in all"
             )
-        # The sampler asks for the next step at the start of each epoch. Without a trainer nobody
-        # knows it: the epoch is then a whole one, the one that the sampler's set_epoch was told, or
-        # else 0.
+        # The sampler asks for the next step at the start of each epoch. Without a trainer there is
+        # none to ask: the sampler then gives a whole epoch, the one set by its set_epoch, or 0.
         ask_next_step = None if self.trainer is None else self._next_step
         sampler = PlanSampler(self.train.plan, ask_next_step)
         return self.loading.train_loader(
@@ -238,8 +239,8 @@ class RankingDataModule(LightningDataModule):
         from seed and position (:meth:`ltr.data.sampling.plan.Plan.frozen_batches`).
 
         Args:
-            unfinished: how many of the last consumed batches led to no step of the optimiser yet: a
-                resume starts before them.
+            unfinished: how many of the last consumed batches are in no step of the optimiser yet, as
+                their gradients still accumulate: a resume starts before them.
         """
         if self.train is None:
             return {}
@@ -260,7 +261,7 @@ class RankingDataModule(LightningDataModule):
         if not self.is_fitting or "steps" not in state_dict:
             return
         assert self.train is not None, "setup('fit') comes first"
-        recorded = state_dict.get("content", self.digests)
+        recorded = state_dict.get("content", self.digests)  # the digests of that run
         names = sorted({*recorded, *self.digests})
         changed = [name for name in names if recorded.get(name) != self.digests.get(name)]
         if changed:

@@ -165,9 +165,9 @@ class TripletDataModule(PoolDataModule):
             )
 
     def _apply_overlays(self) -> QueryLists | None:
-        """Join the judgements of the overlays among the sources to those of the collection, so that
-        in-batch lists don't take their documents for negatives: with the new grade where an overlay
-        relabels, else with 0.
+        """Add the documents of the overlays among the sources to the judgements: with the new grade
+        where an overlay relabels, else with grade 0. In-batch lists leave out whatever is judged for
+        a query, so these are never in-batch negatives.
 
         Returns:
             The labels that training rows take instead of these grades, of the overlays that drop

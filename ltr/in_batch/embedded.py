@@ -18,9 +18,9 @@ class Embedded(NamedTuple):
     doc_rows: Tensor  # [B, N] int64
     # [B, J] int64, −1 as padding; None where only the labels are known
     judged_rows: Tensor | None = None
-    # [B, N] int64, equal for equal texts; None: documents of different rows differ in text
+    # [B, N] int64, equal for equal texts; None: different doc_rows are different texts
     doc_keys: Tensor | None = None
-    # [B, J] int64, the keys of judged_rows; None: only a judged row itself is known as judged
+    # [B, J] int64, the keys of judged_rows; None: judged documents are found by their rows alone
     judged_keys: Tensor | None = None
-    # [B, N] float, NaN where a document has none in the index; None: no margin reads them
+    # [B, N] float, of mined negatives, NaN where none is known; None: no margin reads them
     distances: Tensor | None = None

@@ -193,10 +193,10 @@ class _LongerListsPolicy(InBatch):
                     frozen_lists[name] = self._embed_longer_lists(frozen_encoder, batch)
             if self.guide is not None:
                 by_guide = frozen_lists[self.guide]
-                # Not the guide's scores: guide_margin knows nothing of its temperature.
+                # The similarity, without the guide's temperature: guide_margin is in units of it.
                 similarity = self._frozen[self.guide].similarity
-                guide_scores = similarity.score(by_guide.rows, by_guide.columns)
-                mask = mask_likely_relevant(mask, lists.labels, guide_scores, self.guide_margin)
+                similarities = similarity.score(by_guide.rows, by_guide.columns)
+                mask = mask_likely_relevant(mask, lists.labels, similarities, self.guide_margin)
             if encoder_name is not None:
                 by_encoder = frozen_lists[encoder_name]
                 # [1, C, H]: all rows share the columns.
@@ -227,6 +227,7 @@ class _LongerListsPolicy(InBatch):
                 f"texts without queries are read with one prompt, but the ranker has two, {query_prompt!r} and {doc_prompt!r}; set query_prompt and doc_prompt to the same"
             )
         assert batch.docs is not None, "embed has read them"
+        # One key for each real document, laid out as [B, N].
         doc_keys = torch.zeros_like(batch.doc_rows).masked_scatter(
             batch.mask, batch.docs.text_keys()
         )

@@ -85,7 +85,7 @@ def checkpoint_to_resume(
     if not is_of_this_run:
         raise InputError(f"--ckpt_path {file}: {done}, so nothing is left to train; {NEW_RUN}")
     if Path(file) == folder.best and not folder.last.is_file() and is_rank_0():
-        link_or_copy(folder.best, folder.last)  # the run was killed between the two files
+        link_or_copy(folder.best, folder.last)  # killed between best.ckpt and last.ckpt
     raise NothingToDo(
         f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}"
     )
