@@ -126,9 +126,9 @@ def all_against_all(lists: Embedded) -> LongerLists:
     * the anchor itself and its duplicates: documents of one ``doc_row``, or of equal text; queries
       of one ``query_row``,
     * padding,
-    * texts of other lists that a judgement links with the anchor. Texts x and y are linked if y is
-      judged, with any grade, for a query, and x is that query or is relevant to it. So lists of one
-      query don't use each other's positives as negatives,
+    * texts of other lists that a judgement links with the anchor. A document that is
+      judged for a query, with any grade, is linked with that query and with every document relevant
+      to it. So lists of one query don't use each other's positives as negatives,
     * texts of other lists that are also in the anchor's list, or repeat an earlier column.
 
     Rows are not merged: a document that is relevant in two lists is an anchor twice, once with each
