@@ -132,8 +132,8 @@ class Checkpoints(Checkpoint):
         self._best_is_due = False
         # last.every_n_steps asks for last.ckpt.
         self._last_is_due = False
-        # When time.monotonic() has reached this, another write keeps within MAX_SHARE_OF_TIME.
-        # 0: at once.
+        # From this time.monotonic() on, another write takes less than MAX_SHARE_OF_TIME of the
+        # run's time. 0: always.
         self._cheap_from = 0.0
 
         # Optimiser steps before the batch at hand.
@@ -178,7 +178,7 @@ class Checkpoints(Checkpoint):
         self._asked_to_stop = state_dict["stopped"]
 
     def state_dict(self) -> dict[str, Any]:
-        # Whether the run has ended, too, is "stopped" in the "run" of a checkpoint.
+        # Only that the run was asked to stop. That it did is "stopped" in the "run" of a checkpoint.
         return {"stopped": self._asked_to_stop}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -211,8 +211,8 @@ class Checkpoints(Checkpoint):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        # on_train_batch_end left the write to on_validation_end, which never came: there are no
-        # validation batches.
+        # A validation was due after the last batch, and on_validation_end was to write. Without
+        # validation batches it never came.
         if self._last_is_due:
             self._save(trainer, Moment.AFTER_STEP)
         self._steps_before_batch = trainer.global_step
@@ -265,8 +265,8 @@ class Checkpoints(Checkpoint):
         pending = self._signals.pending
         # Behind the last batch of an epoch on_train_epoch_end follows, and saves.
         is_within_epoch = not internals.fetched_last_batch(trainer)
-        # In the middle of accumulated gradients only new best weights are worth a checkpoint: its
-        # resume repeats the batches since the last step.
+        # In the middle of accumulated gradients only new best weights are saved: a resume from
+        # there repeats the batches since the last step.
         if is_within_epoch and (self._best_is_due or not self._batches_since_step):
             self._save_if_due_or_cheap(trainer, Moment.AFTER_STEP, pending)
         self._phase = Phase.TRAINING
@@ -298,8 +298,8 @@ class Checkpoints(Checkpoint):
         assert self._signals.pending is not None
         data = data_of(trainer)
         if data is not None and data.is_refreshing:
-            # A refresh before the first batch of an epoch needs no checkpoint: the end of the epoch
-            # before is saved.
+            # Within an epoch, what was trained since the last write is saved. Before its first batch
+            # nothing is left to save: the end of the epoch before is.
             if internals.epoch_has_begun(trainer):
                 self._save(trainer, Moment.AFTER_STEP)
             raise self._signals.pending
@@ -390,7 +390,8 @@ class Checkpoints(Checkpoint):
         if repeats_batches and data is not None:
             # Lightning has put the state after these batches there, under this name.
             checkpoint[type(data).__qualname__] = data.state_dict(self._batches_since_step)
-        # A validation in the middle of accumulated gradients is repeated with their batches.
+        # In the middle of accumulated gradients the batches are repeated, and with them the
+        # validation behind them: callbacks start from before it.
         repeats_validation = repeats_batches or moment is Moment.VALIDATION_DUE
         if repeats_validation and self._callbacks_before:
             checkpoint["callbacks"] = self._callbacks_before

@@ -63,14 +63,14 @@ def set_counters(checkpoint: dict[str, Any], moment: Moment, batches_since_step:
             _set(progress[name], begun=done, done=done)
 
     validation = fit["epoch_loop.val_loop.batch_progress"]
-    # Lightning resumes inside a validation if "total" says that a batch was begun and not
-    # completed. "current" says at which batch: at the first.
+    # Lightning resumes a validation if its "total" has one batch begun and not completed. It
+    # resumes at the batch of "current": 0, so from the beginning.
     is_due = moment is Moment.VALIDATION_DUE
     _set(validation["total"], begun=1 if is_due else 0, done=0)
     _set(validation["current"], begun=0, done=0)
     validation["is_last_batch"] = False
-    # Lightning takes "is_last_batch" for "the epoch is over". It stays as it is only where the
-    # validation of this batch still comes.
+    # Lightning takes "is_last_batch" of the training loop for "the epoch is over". It stays as it
+    # is only where the validation after this batch still comes.
     if not is_due:
         batch["is_last_batch"] = False
     fit["epoch_loop.state_dict"]["_batches_that_stepped"] = checkpoint["global_step"]

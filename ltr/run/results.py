@@ -263,6 +263,7 @@ class RunWriter(Callback):
         ]
         report |= data.conventions()
         report["evaluated"] = data.evaluation_digests(split)
+        # Where the whole corpus is searched, no candidates limit what can be reached.
         if pools is not None and data.corpus is None:
             report["ceiling"] = ceiling(measures, pools)
         report["checkpoint"] = str(trainer.ckpt_path) if trainer.ckpt_path else None

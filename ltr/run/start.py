@@ -54,7 +54,7 @@ def checkpoint_to_resume(
         NothingToDo: if the run is finished.
     """
     if requested is None:
-        # Rank 0 refuses for all: what another rank finds here may be of this very run.
+        # Only rank 0 refuses: a later rank may see what rank 0 has already written for this run.
         if folder.holds_weights() and is_rank_0():
             raise InputError(
                 f"{folder.path} already holds a run; resume it (ltr fit {quote(str(folder.path))}), choose another folder "
