@@ -102,7 +102,7 @@ def with_distances(collection_folder: Path, tmp_path: Path) -> Path:
     files = [str(tmp_path / f"{name}.npy") for name in ("ids", "distances")]
     np.save(files[0], ids)
     np.save(files[1], np.ones(ids.shape, np.float32))
-    words = ["--distances", files[1], "--data.path", str(collection_folder)]
+    words = ["--distances", files[1], "--data", str(collection_folder)]
     assert main(["negatives", "import", files[0], str(folder), *words]) == 0
     return folder
 
