@@ -209,7 +209,7 @@ def margins_of(module, batch, backbone) -> list[torch.Tensor]:
         for margin in POLICIES:
             margin.encoder = margin.encoder and backbone
             if margin.encoder:
-                policy.load(backbone, module.ranker, "margin")
+                policy.load_frozen(backbone, module.ranker, "margin")
             lists = policy(module.ranker, batch, margin)
             found.append(margin(lists).detach())
     return found
