@@ -50,7 +50,7 @@ from ltr.run.start import (
     checkpoint_to_resume,
     is_rank_0,
 )
-from ltr.run.trainer import check_callbacks, check_options
+from ltr.run.trainer_checks import check_callbacks, check_options
 from ltr.run.weights import take_weights
 
 log = logging.getLogger(__name__)

@@ -213,7 +213,7 @@ def _reached_its_end(run: RunFolder) -> bool:
     """
     # Lightning takes seconds to import.
     from ltr.checkpoint import read_checkpoint
-    from ltr.run.progress import finished_message
+    from ltr.run.counters import finished_message
 
     if not run.last.is_file():
         return True

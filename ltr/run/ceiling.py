@@ -10,7 +10,7 @@ from ltr.data.sampling.plan import EvalBatches
 from ltr.metrics import MeasuredLists, RankingMetric
 
 
-def ceiling(metrics: Sequence[RankingMetric], pools: EvalBatches) -> dict[str, float]:
+def ceiling(metrics: Sequence[RankingMetric], eval_batches: EvalBatches) -> dict[str, float]:
     """The value of each metric if every list stood in the order of its grades, and ``R``, the
     recall of the pools.
 
@@ -19,7 +19,7 @@ def ceiling(metrics: Sequence[RankingMetric], pools: EvalBatches) -> dict[str, f
 
     Args:
         metrics: what is measured; they are not changed.
-        pools: the lists of all processes.
+        eval_batches: the candidate lists of all processes.
 
     Returns:
         By metric; empty where no list has anything to find.
@@ -27,8 +27,8 @@ def ceiling(metrics: Sequence[RankingMetric], pools: EvalBatches) -> dict[str, f
     by_name = {metric.name: metric for metric in metrics if metric.measure.by_rank}
     by_name["R"] = RankingMetric("R")
     values: dict[str, list[torch.Tensor]] = {name: [] for name in by_name}
-    for lists in pools.batches:
-        if not lists:  # there are fewer lists than processes
+    for lists in eval_batches.batches:
+        if not lists:  # the share of a process that got no list
             continue
         batch = without_content(lists)
         # Ranked by their labels: no ranker of these documents does better.

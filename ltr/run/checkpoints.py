@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, NoReturn
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, Timer, WeightAveraging
@@ -21,8 +21,8 @@ from ltr.metrics import MEASURES
 from ltr.models.ranker import check_finite
 from ltr.module import data_of, is_trial
 from ltr.run import lightning_internals as internals
+from ltr.run.counters import Moment, set_counters
 from ltr.run.folder import RunFolder, link_or_copy
-from ltr.run.progress import Moment, set_counters
 from ltr.run.signals import NAMES, Signals
 
 log = logging.getLogger(__name__)
@@ -89,11 +89,13 @@ class Last:
 
 
 class Phase(Enum):
-    """Where training is, as far as a validation within it is concerned."""
+    """Whether a validation is running, and so what a signal does."""
 
     TRAINING = "no validation is under way; a signal waits for the end of the optimiser step"
     VALIDATING = "a signal ends the run within the validation; the resumed run does it anew"
-    VALIDATED = "the validation has ended, or a signal has ended it; its checkpoint is written now"
+    LEAVING_VALIDATION = (
+        "the validation has ended, or a signal has ended it; its checkpoint is written now"
+    )
 
 
 class Checkpoints(Checkpoint):
@@ -156,7 +158,7 @@ class Checkpoints(Checkpoint):
             raise InputError(
                 f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {name}: an exact resume of sharded models is not supported"
             )
-        # Not in on_fit_start, which comes after load_state_dict.
+        # Reset here and not in on_fit_start: load_state_dict comes in between, and may set it.
         self._asked_to_stop = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -178,7 +180,8 @@ class Checkpoints(Checkpoint):
         self._asked_to_stop = state_dict["stopped"]
 
     def state_dict(self) -> dict[str, Any]:
-        # Only that the run was asked to stop. That it did is "stopped" in the "run" of a checkpoint.
+        # Whether the run was asked to stop. Whether it did is the "stopped" that
+        # _resumable_checkpoint writes.
         return {"stopped": self._asked_to_stop}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -211,8 +214,8 @@ class Checkpoints(Checkpoint):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        # A validation was due after the last batch, and on_validation_end was to write. Without
-        # validation batches it never came.
+        # last.ckpt was due after the batch before, and was left to on_validation_end, which is not
+        # called where there are no validation batches.
         if self._last_is_due:
             self._save(trainer, Moment.AFTER_STEP)
         self._steps_before_batch = trainer.global_step
@@ -223,19 +226,19 @@ class Checkpoints(Checkpoint):
             self._batches_since_step += 1
         else:
             self._batches_since_step = 0
-        if self._batches_since_step:
+        if self._batches_since_step:  # in the middle of accumulated gradients
             return
         validation_is_due = internals.validation_is_due(trainer)
         self._last_is_due = trainer.global_step % self.last.every_n_steps == 0
         must_end = self._signals.pending is not None and not _is_complete(trainer)
         if validation_is_due:
             if must_end:
-                self._save_and_end(trainer, Moment.VALIDATION_DUE)
+                self._save_and_end(trainer, Moment.VALIDATION_DUE)  # raises
             return  # on_validation_end saves, or on_train_epoch_end
         if internals.epoch_ends_here(trainer):
             return  # on_train_epoch_end saves
         if must_end:
-            self._save_and_end(trainer, Moment.AFTER_STEP)
+            self._save_and_end(trainer, Moment.AFTER_STEP)  # raises
         if self._last_is_due:
             self._save(trainer, Moment.AFTER_STEP)
 
@@ -243,6 +246,7 @@ class Checkpoints(Checkpoint):
         is_whole = internals.all_batches_trained(trainer)
         # Read once: a signal that comes meanwhile waits for the next step.
         pending = self._signals.pending
+        # An epoch that is not whole was cut short by max_steps, and is the last: the run ends by itself.
         moment = Moment.EPOCH_END if is_whole else Moment.AFTER_STEP
         self._save_if_due_or_cheap(trainer, moment, pending)
         if pending is not None and is_whole and not _is_complete(trainer):
@@ -260,10 +264,10 @@ class Checkpoints(Checkpoint):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._phase is not Phase.VALIDATING:
             return
-        self._phase = Phase.VALIDATED
+        self._phase = Phase.LEAVING_VALIDATION
         self._note_score(trainer)
         pending = self._signals.pending
-        # Behind the last batch of an epoch on_train_epoch_end follows, and saves.
+        # After the last batch of an epoch on_train_epoch_end follows, and saves.
         is_within_epoch = not internals.fetched_last_batch(trainer)
         # In the middle of accumulated gradients only new best weights are saved: a resume from
         # there repeats the batches since the last step.
@@ -299,7 +303,7 @@ class Checkpoints(Checkpoint):
         data = data_of(trainer)
         if data is not None and data.is_refreshing:
             # Within an epoch, what was trained since the last write is saved. Before its first batch
-            # nothing is left to save: the end of the epoch before is.
+            # nothing needs to be saved: the end of the epoch before was saved already.
             if internals.epoch_has_begun(trainer):
                 self._save(trainer, Moment.AFTER_STEP)
             raise self._signals.pending
@@ -315,10 +319,12 @@ class Checkpoints(Checkpoint):
         is_averaged = any(isinstance(callback, WeightAveraging) for callback in callbacks)
         may_end = self._phase is Phase.VALIDATING and not self._batches_since_step
         if may_end and not is_averaged and not _is_complete(trainer):
-            self._phase = Phase.VALIDATED
+            self._phase = (
+                Phase.LEAVING_VALIDATION
+            )  # so that another signal does not come here again
             self._save_and_end(trainer, Moment.VALIDATION_DUE)
 
-    def _save_and_end(self, trainer: Trainer, moment: Moment) -> None:
+    def _save_and_end(self, trainer: Trainer, moment: Moment) -> NoReturn:
         assert self._signals.pending is not None
         self._save(trainer, moment)
         raise self._signals.pending
@@ -388,7 +394,8 @@ class Checkpoints(Checkpoint):
         data = data_of(trainer)
         repeats_batches = self._batches_since_step > 0
         if repeats_batches and data is not None:
-            # Lightning has put the state after these batches there, under this name.
+            # Lightning has stored the state of the data after the batches since the last step. A
+            # resume repeats them, so the state before them takes its place.
             checkpoint[type(data).__qualname__] = data.state_dict(self._batches_since_step)
         # In the middle of accumulated gradients the batches are repeated, and with them the
         # validation behind them: callbacks start from before it.

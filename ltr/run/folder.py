@@ -103,7 +103,7 @@ class RunFolder:
         return self.checkpoints / f"step={step}.ckpt"
 
     def kept_steps(self) -> list[int]:
-        """The steps of which there is such a file, in order."""
+        """The steps N whose weights are kept in a file step=N.ckpt, in order."""
         steps = []
         for file in self.checkpoints.glob("step=*.ckpt"):
             number = file.stem.removeprefix("step=")
@@ -126,6 +126,7 @@ class RunFolder:
             checkpoint = read_checkpoint(file, quick=True)
             step = checkpoint.get("global_step", -1)
             run = checkpoint.get("run", {})  # what ltr.run.checkpoints adds to each checkpoint
+            # A checkpoint holds the scores of all weights that were kept then; its own is taken.
             if run.get("monitor") == monitor and step in run.get("scores", {}):
                 scores[step] = run["scores"][step]
         return scores

@@ -35,12 +35,13 @@ DATA_MAY_CHANGE = {
     "loading.num_workers",
     "loading.persistent_workers",
 }
-# These decide, too. The data module compares the content of the files and the steps of an epoch
-# when it takes its state from a checkpoint: a path does not say what is in the files.
+# These decide what a run learns, but ``identity`` leaves them out. The data module compares the
+# content of the files and the steps of an epoch when it takes its state from a checkpoint: a path
+# does not say what is in the files.
 DATA_COMPARED_ELSEWHERE = {"path", "batch_size", "groups"}
 # All other options of the trainer may change, and all other callbacks.
-TRAINER_OPTIONS = ("accumulate_grad_batches", "overfit_batches")
-CALLBACKS = ("LossSchedule", "HardNegativeMining")
+DECIDING_TRAINER_OPTIONS = ("accumulate_grad_batches", "overfit_batches")
+DECIDING_CALLBACKS = ("LossSchedule", "HardNegativeMining")
 
 PATH_STARTS = ("/", "./", "../", "~")
 
@@ -59,7 +60,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     for path, value in _flat_options(config["data"]):
         if path not in DATA_MAY_CHANGE | DATA_COMPARED_ELSEWHERE:
             options[f"data.{path}"] = value
-    for name in TRAINER_OPTIONS:
+    for name in DECIDING_TRAINER_OPTIONS:
         options[f"trainer.{name}"] = trainer[name]
     callbacks = _deciding_callbacks(trainer["callbacks"] or [])
     if callbacks:
@@ -74,17 +75,17 @@ def _deciding_callbacks(callbacks: Any) -> list[Any]:
     deciding = []
     for callback in callbacks:
         text = str(callback)  # a class path, or a dict of it with its options
-        if any(name in text for name in CALLBACKS):
+        if any(name in text for name in DECIDING_CALLBACKS):
             deciding.append(callback)
     return deciding
 
 
 def _flat_options(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The path and the value of every option below one, without the ``init_args`` in between.
+    """The path and the value of every leaf of nested options. ``init_args`` adds nothing to a path.
 
     Args:
-        options: a dict of options, or the value of one.
-        path: of ``options``, with a dot at its end.
+        options: a dict, or a leaf.
+        path: of ``options``, with a dot at its end; empty at the top.
     """
     if not isinstance(options, dict) or not options:
         yield path.removesuffix("."), _without_parents(options)
@@ -140,8 +141,10 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], path: str, hint:
 
 
 def _are_same(name: str, now: Any, then: Any) -> bool:
-    """Whether two values of an option are the same. A path below ``data`` may stand there whole
-    (``runs/neg``) or by its last name (of ``/mine/runs/neg``): it is the same one.
+    """Whether two values of an option are the same.
+
+    An identity holds a path like ``runs/neg`` whole, and one like ``/mine/runs/neg`` by its last
+    name, ``neg``. Below ``data`` the two are taken for the same.
     """
     if now == then:
         return True

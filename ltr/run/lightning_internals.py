@@ -46,7 +46,9 @@ def all_batches_trained(trainer: Trainer) -> bool:
 
 
 def fetched_last_batch(trainer: Trainer) -> bool:
-    """Whether the batch that was last fetched is the last one of its epoch."""
+    """Whether the batch that was last fetched is the last one of its epoch. It is true while that
+    batch is trained on, unlike :func:`all_batches_trained`.
+    """
     return trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
 
 

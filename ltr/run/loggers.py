@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 def build_loggers(
     folder: Path, wandb_project: str | None, is_fit: bool, tags: Sequence[str] = ()
 ) -> list[Logger]:
-    """The loggers of a run. In Weights & Biases the group of a run is its experiment, the folder of
-    its seeds.
+    """The loggers of a run. In Weights & Biases, runs that differ in their seed (the folders
+    ``seed=N`` of one folder) share a group.
 
     Args:
         folder: the run folder.
@@ -85,9 +85,9 @@ def wandb_run_ended() -> Iterator[None]:
         yield
         exit_code = 0
     finally:
-        run = _wandb_run()
-        if run is not None and run is not run_before:
-            run.finish(exit_code)
+        wandb_run = _wandb_run()
+        if wandb_run is not None and wandb_run is not run_before:
+            wandb_run.finish(exit_code)
 
 
 def _wandb_run() -> Any:

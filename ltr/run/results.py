@@ -68,8 +68,8 @@ class RunWriter(Callback):
         self._ranked: list[RankedQuery] = []
         # When that evaluation began.
         self._evaluation_began = 0.0
-        # The seconds of training up to the last evaluation, and when training went on after it;
-        # None while it has not.
+        # The clock of training: its seconds when it was last stopped, and when it was started again;
+        # None while it is stopped.
         self._trained_seconds = 0.0
         self._training_since: float | None = None
         # The metrics of the weights that training starts from.
@@ -80,7 +80,7 @@ class RunWriter(Callback):
     def _begin_evaluation(self, *args: Any, **kwargs: Any) -> None:
         self._ranked.clear()
         self._evaluation_began = time.perf_counter()
-        # The clock of training stands until on_validation_end.
+        # Stop the clock of training; on_validation_end starts it again.
         self._trained_seconds = self._seconds()
         self._training_since = None
 
@@ -97,8 +97,8 @@ class RunWriter(Callback):
         mask = outputs["mask"].tolist()
         for index, query_row in enumerate(outputs["query_rows"].tolist()):
             documents = []
-            row = zip(doc_rows[index], scores[index], mask[index], strict=True)
-            for doc_row, score, is_real in row:
+            candidates = zip(doc_rows[index], scores[index], mask[index], strict=True)
+            for doc_row, score, is_real in candidates:
                 if is_real:
                     documents.append((doc_row, score))
             # Best first; of equal scores the later row first.
@@ -117,7 +117,7 @@ class RunWriter(Callback):
         start: dict[str, Any] = {}
         if not is_resume:
             self._trained_seconds = 0.0
-            if self._start_metrics:
+            if self._start_metrics:  # of the sanity check, which has run before this hook
                 start["start"] = self._start_metrics
             if self.init_from is not None:
                 start["init_from"] = self.init_from
@@ -255,7 +255,7 @@ class RunWriter(Callback):
         assert data is not None and isinstance(pl_module, RankerModule)
         measures = pl_module.ranking_metrics
         split = {"val/": "dev", "test/": "test"}[prefix]
-        pools = data.eval_batches(split)
+        eval_batches = data.eval_batches(split)
         report = _logged_metrics(trainer, prefix)
         report["conventions"] = {metric.name: metric.convention for metric in measures}
         report["lower_is_better"] = [
@@ -264,8 +264,8 @@ class RunWriter(Callback):
         report |= data.conventions()
         report["evaluated"] = data.evaluation_digests(split)
         # Where the whole corpus is searched, no candidates limit what can be reached.
-        if pools is not None and data.corpus is None:
-            report["ceiling"] = ceiling(measures, pools)
+        if eval_batches is not None and data.corpus is None:
+            report["ceiling"] = ceiling(measures, eval_batches)
         report["checkpoint"] = str(trainer.ckpt_path) if trainer.ckpt_path else None
         report["seconds"] = round(time.perf_counter() - self._evaluation_began, 3)
         report["made"] = provenance()

@@ -42,8 +42,8 @@ class Signals:
             if os.getpid() != owner:  # a data worker, which is forked with this handler
                 return
             for known in self._previous:
-                # A closed terminal sends SIGHUP twice, itself and by the shell: the second one is
-                # no wish to end at once.
+                # The next signal ends the run at once. Not so SIGHUP: closing a terminal sends it
+                # twice, once by the terminal and once by the shell.
                 is_hangup = known == signal.SIGHUP
                 signal.signal(known, signal.SIG_IGN if is_hangup else end_at_once)
             _write_to_terminal(

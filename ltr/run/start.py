@@ -11,9 +11,9 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ltr.checkpoint import read_checkpoint
 from ltr.errors import InputError
+from ltr.run.counters import finished_message
 from ltr.run.folder import RunFolder, link_or_copy
 from ltr.run.identity import check_same, ranker_options
-from ltr.run.progress import finished_message
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class NothingToDo(Exception):
 
 
 class Limits(NamedTuple):
-    """Where a training ends; see :func:`ltr.run.progress.finished_message`."""
+    """Where a training ends; see :func:`ltr.run.counters.finished_message`."""
 
     max_epochs: int | None
     max_steps: int
@@ -85,7 +85,8 @@ def checkpoint_to_resume(
     if not is_of_this_run:
         raise InputError(f"--ckpt_path {file}: {done}, so nothing is left to train; {NEW_RUN}")
     if Path(file) == folder.best and not folder.last.is_file() and is_rank_0():
-        link_or_copy(folder.best, folder.last)  # killed between best.ckpt and last.ckpt
+        # The run was killed between writing best.ckpt and last.ckpt, which hold the same weights.
+        link_or_copy(folder.best, folder.last)
     raise NothingToDo(
         f"{folder.path}: {done}; nothing to do, nothing changed; next: ltr test {quote(str(folder.path))}"
     )
@@ -127,7 +128,7 @@ def checkpoint_to_measure(
     file = requested
     if requested in ("best", "last"):
         file = str(folder.file_to_measure(requested))
-    then = read_checkpoint(file).get("run", {}).get("identity", {})
+    checkpoint_identity = read_checkpoint(file).get("run", {}).get("identity", {})
     hint = "take the configuration of its run: ltr test RUN"
-    check_same(ranker_options(identity), ranker_options(then), file, hint)
+    check_same(ranker_options(identity), ranker_options(checkpoint_identity), file, hint)
     return file

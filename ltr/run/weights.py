@@ -24,21 +24,21 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> str | P
     Raises:
         InputError: if there is no checkpoint, or its weights do not fit.
     """
-    folder = Path(path)
+    local = Path(path)
     # The files by which transformers and sentence-transformers know a model.
-    is_model = (folder / "config.json").is_file() or (folder / "modules.json").is_file()
-    if is_model and not holds_checkpoints(folder):
+    is_model = (local / "config.json").is_file() or (local / "modules.json").is_file()
+    if is_model and not holds_checkpoints(local):
         raise InputError(
             f"{option} {path}: this is a model, and weights are taken from a run folder or a "
             "checkpoint; name the model as model.ranker.backbone"
         )
     is_url = "://" in str(path)
-    if not is_url and not folder.exists():
+    if not is_url and not local.exists():
         raise InputError(
             f"{option} {path}: there is no such file or run folder; "
             "a package or a model of the hub is named as model.ranker.backbone"
         )
-    file = best_checkpoint(folder, option) if folder.is_dir() else path
+    file = best_checkpoint(local, option) if local.is_dir() else path
     checkpoint = read_checkpoint(file, option)
     where = f"{option} {file}"
     load_weights(module.ranker, checkpoint, where)

@@ -11,7 +11,8 @@ from ltr.errors import InputError
 class _StrictLoader(yaml.SafeLoader):
     """Refuses a key that is given twice, of which YAML takes the last."""
 
-    # Not in construct_mapping: before it, the options of an anchor may have been added to the node.
+    # Checked here and not in construct_mapping, which sees a node after "<<" has added the options
+    # of an anchor: by then a key may rightly stand there twice.
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen = set()

@@ -73,8 +73,8 @@ def embed(texts, folder, graph, length, prompt):
     return encoder.run(None, {one.name: inputs[one.name] for one in encoder.get_inputs()})[0]
 
 
-queries = embed(["a question"], QUERY_SIDE)
-documents = embed(["a document", "another document"], DOCUMENT_SIDE)
+queries = embed(["a question"], ARGUMENTS_OF_QUERIES)
+documents = embed(["a document", "another document"], ARGUMENTS_OF_DOCUMENTS)
 """,
 }
 
@@ -116,8 +116,8 @@ def card(
     ]
     code = SNIPPETS[to, is_cross_encoder].replace("LENGTH", str(longest))
     if isinstance(model, DualEncoder):
-        code = code.replace("QUERY_SIDE", _side_of_onnx(model, "query"))
-        code = code.replace("DOCUMENT_SIDE", _side_of_onnx(model, "document"))
+        code = code.replace("ARGUMENTS_OF_QUERIES", _side_of_onnx(model, "query"))
+        code = code.replace("ARGUMENTS_OF_DOCUMENTS", _side_of_onnx(model, "document"))
     parts = [
         "\n".join(metadata),
         f"{n_weights / 1e6:.1f} million weights; texts of up to {longest} tokens.",
@@ -223,14 +223,14 @@ def _class_with_options(part: Any) -> str | None:
 def _results(folder: Path) -> str:
     """The test metrics of this run with intervals, and those of the other seeds beside it."""
     try:
-        (own,) = experiments([str(folder)])
-        compared = compare([own], list(own.runs[0].test["conventions"]), [])
+        (alone,) = experiments([str(folder)])
+        compared = compare([alone], list(alone.runs[0].test["conventions"]), [])
     except (InputError, ValueError):  # no test results, or they no longer fit the run
         return "It was not tested."
-    experiment = own  # with the seeds beside it, where they were tested
+    with_seeds = alone  # or this run with the seeds beside it, where they were tested
     if folder.name.startswith("seed="):
         with suppress(InputError, ValueError):  # others were not tested, or have other options
-            (experiment,) = experiments([str(folder.parent)])
+            (with_seeds,) = experiments([str(folder.parent)])
     lines = [
         "## Results",
         "",
@@ -238,8 +238,8 @@ def _results(folder: Path) -> str:
         "| --- " * 5 + "|",
     ]
     for metric in compared:
-        lines.append(_metric_row(metric, experiment))
-    test = own.runs[0].test
+        lines.append(_metric_row(metric, with_seeds))
+    test = alone.runs[0].test
     candidates = f"Candidates: {test.get('candidates', 'its own')}"
     if test.get("depth") is not None:
         candidates += f", {test['depth']} deep"
@@ -257,11 +257,11 @@ def _metric_row(compared: MetricResult, experiment: Experiment) -> str:
         compared: a metric of the run alone.
         experiment: the run and those beside it that differ in their seed.
     """
-    own_mean = compared.rows[0].mean
-    low, high = own_mean.interval()
+    own_estimate = compared.rows[0].mean
+    low, high = own_estimate.interval()
     of_seeds = ""
     deviation = compare([experiment], [compared.metric], [])[0].rows[0].deviation
     if deviation is not None:  # there are several
         means = experiment.means(compared.metric)
         of_seeds = f"{sum(means) / len(means):.4f} ± {deviation:.4f} ({len(means)})"
-    return f"| {compared.metric} | {own_mean.mean:.4f} | {low:.4f} to {high:.4f} | {of_seeds} | {compared.convention} |"
+    return f"| {compared.metric} | {own_estimate.mean:.4f} | {low:.4f} to {high:.4f} | {of_seeds} | {compared.convention} |"

@@ -208,30 +208,32 @@ def _encode(
     session: Session, tower: Tower, side_reads: SingleTexts, table: TextTable, rows: np.ndarray
 ) -> _Encoded:
     distinct, place_of_row = np.unique(rows, return_inverse=True)
-    texts = [(side_reads.prompt + table.texts[row],) for row in distinct.tolist()]
-    outputs, seconds = _outputs(session, tower.tokenizer, texts, side_reads.max_length)
+    # Tuples of one text, since _outputs takes pairs as well.
+    inputs = [(side_reads.prompt + table.texts[row],) for row in distinct.tolist()]
+    outputs, seconds = _outputs(session, tower.tokenizer, inputs, side_reads.max_length)
     embeddings = torch.from_numpy(outputs[place_of_row]).unsqueeze(1)
-    return _Encoded(embeddings, len(texts), seconds)
+    return _Encoded(embeddings, len(inputs), seconds)
 
 
 def _outputs(
-    session: Session, tokenizer: Any, texts: Sequence[tuple[str, ...]], max_length: int
+    session: Session, tokenizer: Any, inputs: Sequence[tuple[str, ...]], max_length: int
 ) -> tuple[np.ndarray, float]:
     """The outputs for texts or pairs, in their order; and the seconds of the session alone."""
     options: dict[str, Any] = {"max_length": max_length, "padding": True, "return_tensors": "np"}
-    is_pairs = len(texts[0]) > 1
+    is_pairs = len(inputs[0]) > 1
     options["truncation"] = "only_second" if is_pairs else True
     # Texts of like length share a batch, so that little is padded.
-    by_length = sorted(range(len(texts)), key=lambda place: sum(map(len, texts[place])))
+    by_length = sorted(range(len(inputs)), key=lambda place: sum(map(len, inputs[place])))
     parts = []
     seconds = 0.0
     for begin in range(0, len(by_length), BATCH):
-        batch = [texts[place] for place in by_length[begin : begin + BATCH]]
-        columns = [list(column) for column in zip(*batch, strict=True)]  # queries, documents
+        batch = [inputs[place] for place in by_length[begin : begin + BATCH]]
+        columns = [list(column) for column in zip(*batch, strict=True)]
+        # columns: the queries and the documents, or the texts alone
         padded = tokenizer(*columns, **options)
         started = perf_counter()
         parts.append(session.output(padded))
         seconds += perf_counter() - started
-    outputs = np.empty((len(texts), *parts[0].shape[1:]), np.float32)
+    outputs = np.empty((len(inputs), *parts[0].shape[1:]), np.float32)
     outputs[by_length] = np.concatenate(parts)
     return outputs, seconds

@@ -170,8 +170,8 @@ class FeatureScorer:
         """Score the documents of one query.
 
         Args:
-            features: ``[N, F]``, as the training data had them; features of the model beyond F are
-                0.
+            features: ``[N, F]``, as the training data had them. F may be less than the model reads;
+                the features that are not given are 0.
 
         Returns:
             ``[N]`` float32, higher is better.

@@ -11,7 +11,7 @@ from ltr.data.trec import Ranked
 from ltr.use.rankers import RankedDocument, TextRanker
 from ltr.use.retriever import SearchableCorpus
 
-QUERIES = 1024  # searched for at once
+QUERIES_AT_ONCE = 1024
 
 
 def rank_table(ranker: TextRanker, query: str, documents: TextTable) -> list[RankedDocument]:
@@ -91,8 +91,8 @@ def search_run_lines(
         depth: see ``second``.
     """
     n_found = k if second is None else depth
-    for begin in range(0, len(queries), QUERIES):
-        rows = list(range(begin, min(begin + QUERIES, len(queries))))
+    for begin in range(0, len(queries), QUERIES_AT_ONCE):
+        rows = list(range(begin, min(begin + QUERIES_AT_ONCE, len(queries))))
         texts = [queries.texts[row] for row in rows]
         scores, docs = corpus.search_all(texts, n_found)
         is_found = docs >= 0  # not -1, which stands where fewer were found

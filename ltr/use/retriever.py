@@ -106,7 +106,8 @@ class SearchableCorpus:
             with retriever.context():
                 tokens = TokenStore.open(documents, doc_reads.tokenizer)
                 embeddings = encode(tower, tokens, doc_reads, folder / FILE)
-            checked_sum(embeddings, "embeddings")  # broken ones are not kept
+            # An error for numbers that are not finite: such a file is not kept.
+            checked_sum(embeddings, "embeddings")
 
         # All that decides what the embeddings are.
         identity = [

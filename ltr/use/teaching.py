@@ -103,10 +103,10 @@ def lists_to_score(
         collection: has the judgements, and the candidates.
         split: the queries.
         documents: ``candidates``, ``bm25``, or a folder of negatives.
-        depth: how many of these, best first; None: all, and 100 of ``bm25``.
+        depth: how many of these, best first; None: all of them, but the best 100 of ``bm25``.
 
     Raises:
-        InputError: if the collection has none, or the folder holds none.
+        InputError: if the collection has no candidates, or the folder no negatives.
     """
     relevant = collection.judgements(split)
     if documents == "candidates":

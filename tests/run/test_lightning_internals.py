@@ -10,7 +10,7 @@ from lightning.pytorch.trainer.connectors.checkpoint_connector import _Checkpoin
 from torch.utils.data import DataLoader
 
 from ltr.run import lightning_internals as internals
-from ltr.run.progress import Moment, set_counters
+from ltr.run.counters import Moment, set_counters
 from tests.run.plain import Plain
 
 

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import (
 )
 
 from ltr.errors import InputError
-from ltr.run.trainer import REFUSED, check_callbacks
+from ltr.run.trainer_checks import REFUSED, check_callbacks
 
 MADE = (
     BackboneFinetuning(),

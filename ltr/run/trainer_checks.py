@@ -44,6 +44,7 @@ def check_options(trainer: Mapping[str, Any]) -> None:
     for name, least in LEAST_VALUES.items():
         value = trainer[name]
         if isinstance(value, int | float) and value < least:
+            # A least value within 0 and 1 stands for "above 0".
             bound = "above 0" if 0 < least < 1 else f"at least {least}"
             raise InputError(f"{name} must be {bound}, got {value}", option=f"trainer.{name}")
 

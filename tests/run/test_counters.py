@@ -2,7 +2,7 @@
 
 import pytest
 
-from ltr.run.progress import Moment, finished_message, set_counters
+from ltr.run.counters import Moment, finished_message, set_counters
 
 
 def four(begun: int, done: int) -> dict[str, int]:
