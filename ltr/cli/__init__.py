@@ -7,7 +7,8 @@ from contextlib import ExitStack, suppress
 
 from ltr.errors import InputError
 
-# The function of each command, imported when it is called: Lightning takes seconds to import.
+# The functions of all commands but grid and those of CONFIGURED, imported when they are called:
+# Lightning takes seconds to import.
 FUNCTIONS = {
     "rank": "ltr.cli.use:rank",
     "search": "ltr.cli.use:search",

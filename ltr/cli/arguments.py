@@ -74,7 +74,7 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
         allow_abbrev=False,
     )
     help_of = {parameter.arg_name: parameter.description for parameter in docstring.params}
-    # Not left to add_function_arguments: given by the caller, or added in this loop.
+    # What add_function_arguments skips: what the caller has given, and what this loop adds.
     skipped = {*given}
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         if parameter.name in skipped:

@@ -28,7 +28,7 @@ def expanded(args: list[str]) -> list[str]:
     if words and not words[0].startswith("-"):
         words = _options_of_run(RunFolder(words[0]), command, words[1:]) + words[1:]
     words = list(_without_empty_files(words))
-    check_names(words)
+    refuse_old_names(words)
     return [command, *words]
 
 
@@ -41,7 +41,8 @@ def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[
     options = ["--config", str(folder.config), "--trainer.default_root_dir", str(folder.path)]
     if not any(word.partition("=")[0] == "--ckpt_path" for word in others):
         if command == "fit":
-            # "last" of a run that has none yet begins it; without the option the folder is refused.
+            # A run without a checkpoint begins under "last". Without --ckpt_path its folder would be
+            # refused, since it is there already.
             checkpoint = folder.file_to_resume() or "last"
         else:
             checkpoint = folder.file_to_measure("best")
@@ -54,10 +55,10 @@ def data_path_option(folder: RunFolder) -> list[str]:
     working directory; else nothing.
     """
     path = init_args_of_data(folder.config).get("path")
-    directory = read_metrics(folder.results).get("directory")
-    if path is None or directory is None or Path(directory) == Path.cwd():
+    started_in = read_metrics(folder.results).get("directory")
+    if path is None or started_in is None or Path(started_in) == Path.cwd():
         return []
-    path_then = Path(directory, path)
+    path_then = Path(started_in, path)
     return ["--data.path", str(path_then)] if path_then.exists() else []
 
 
@@ -111,7 +112,7 @@ MOVED = {
 MOVED_OF_TEXTS = {"eval_batch_size": "evaluation.batch_size"}  # a FeatureDataModule still has it
 
 
-def check_names(words: Sequence[str]) -> None:
+def refuse_old_names(words: Sequence[str]) -> None:
     """Raise an InputError for an option of the data by a name that it had before.
 
     Args:
@@ -142,7 +143,7 @@ def _refuse_old_name(name: str, value: Any, prefix: str, moved: Mapping[str, str
         raise InputError(f"{prefix}data.{name} is now data.{moved[name]}; rename it")
 
 
-def check_keys(words: Sequence[str], parser: jsonargparse.ArgumentParser) -> None:
+def refuse_unknown_empty_keys(words: Sequence[str], parser: jsonargparse.ArgumentParser) -> None:
     """Raise an InputError for an unknown key whose value is an empty mapping (``foo: {}``): the
     parser would ignore it without a word.
     """

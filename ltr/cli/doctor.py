@@ -27,7 +27,7 @@ def doctor(*, backbone: str | None = None) -> None:
     findings = []
     for finding in examine(backbone):
         findings.append(finding)
-        if not on_terminal:  # at once: a check that hangs shows behind which line
+        if not on_terminal:  # at once: if a check hangs, the last line is of the one before it
             print(*finding, sep="\t", flush=True)
     if on_terminal:
         table = Table("what", "uses", "result", "why")

@@ -135,10 +135,11 @@ def _compare_made(
     if not made:
         raise InputError(f"{folder.root}: {notes[0]}, so there is nothing to compare")
     compared = experiments([str(folder.root / cell.folder) for cell in made])
-    name_in = {experiment.runs[0].folder.parent: experiment.name for experiment in compared}
+    # The name of each experiment in the comparison, by its folder.
+    name_of = {experiment.runs[0].folder.parent: experiment.name for experiment in compared}
     combinations = list(dict.fromkeys(cell.names for cell in made))
-    names = [name_in[folder.root / experiment_folder(values)] for values in combinations]
-    places, lonely = folder.grid.pairs(combinations)
-    pairs = [(names[place], names[of_baseline]) for place, of_baseline in places]
+    names = [name_of[folder.root / experiment_folder(values)] for values in combinations]
+    place_pairs, lonely = folder.grid.pairs(combinations)
+    pairs = [(names[place], names[baseline_place]) for place, baseline_place in place_pairs]
     differences = compare(compared, folder.grid.metrics, pairs)
     show(compared, differences, files=files, remarks=[*notes, *lonely])

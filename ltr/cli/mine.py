@@ -128,7 +128,7 @@ class _Mining(LightningModule):
             folder = run.negatives / f"mined-{miner.key[:8]}"
         else:
             folder = Path(self.output)
-        # None where there is no folder; a folder of something else has another key, or "none".
+        # None: there is no folder. "none": a folder without a key, so not of negatives.
         key_there = by_rank_0(lambda: (key_of(folder) or "none") if folder.exists() else None)
         if key_there is not None and key_there != miner.key:
             raise InputError(

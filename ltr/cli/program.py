@@ -54,7 +54,7 @@ def main(args: list[str] | None = None) -> int:
     if os.environ.get("LOCAL_RANK", "0") != "0":
         # Not rank 0: ignore the signals. Rank 0 gets them too, saves, and then ends this process;
         # it would wait for ever for one that has left by itself.
-        for number in NAMES:  # by signal
+        for number in NAMES:  # its keys are the signals
             signal.signal(number, signal.SIG_IGN)
     try:
         if not args or args[0] in HELP or (args[0] == "negatives" and set(args[1:2]) & HELP):
@@ -71,7 +71,7 @@ def main(args: list[str] | None = None) -> int:
             run(args)
     except (KeyboardInterrupt, SystemExit) as stop:
         # Lightning catches a KeyboardInterrupt (Terminated is one) and exits with 1: the signal is
-        # then the context of the SystemExit. So is the broken pipe that rich catches.
+        # then the context of the SystemExit. rich does the same with a BrokenPipeError.
         cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
         if isinstance(cause, KeyboardInterrupt):
             return 128 + (cause.number if isinstance(cause, Terminated) else signal.SIGINT)

@@ -23,7 +23,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 
 from ltr.callbacks import HardNegativeMining
 from ltr.cli import CONFIGURED
-from ltr.cli.configuration import ModelHelp, check_keys, expanded
+from ltr.cli.configuration import ModelHelp, expanded, refuse_unknown_empty_keys
 from ltr.cli.messages import input_error, path_of
 from ltr.cli.mine import MiningTrainer, mining_of
 from ltr.data.files import write_whole
@@ -105,7 +105,9 @@ class RankerCLI(LightningCLI):
         self._log_into = log_into
         self._identity = dict[str, Any]()  # from before_instantiate_classes on
         self._recipe: jsonargparse.Namespace | None = None  # of ltr mine: options that were given
-        self.subcommand = None  # LightningCLI sets it; None below: the parser refused
+        # LightningCLI sets it when it has parsed. If it is still None in the except below, the parser
+        # has refused the arguments.
+        self.subcommand = None
         strict = {"exit_on_error": False, "allow_abbrev": False}
         try:
             super().__init__(
@@ -142,7 +144,7 @@ class RankerCLI(LightningCLI):
         if self.config.subcommand == "mine":
             # Again without defaults: before_mine changes only what the arguments have said.
             self._recipe = parser.parse_args(args, defaults=False).mine.get("recipe")
-        check_keys(args, self._parser(self.config.subcommand))
+        refuse_unknown_empty_keys(args, self._parser(self.config.subcommand))
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--model.help", action=ModelHelp)

@@ -21,7 +21,8 @@ from ltr.use.export import export as write_exported
 from ltr.use.int8 import METRIC
 from ltr.use.load import load
 from ltr.use.rankers import FeatureScorer, Precision, RankedDocument, TextRanker
-from ltr.use.reranking import rank_table, rerank, run_lines, search_and_rerank, search_run_lines
+from ltr.use.reranking import rank_table, run_lines, search_and_rerank, search_run_lines
+from ltr.use.reranking import rerank as rerank_lists
 from ltr.use.retriever import Retriever, SearchableCorpus
 from ltr.use.teaching import Teacher, lists_to_score, score_lists
 
@@ -58,8 +59,8 @@ def rank(
         device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.
     """
     _at_least_one(k=k, depth=depth)
-    has_run = run is not None or data is not None or output is not None
-    if query and documents is not None and not has_run:
+    ranks_a_run = run is not None or data is not None or output is not None
+    if query and documents is not None and not ranks_a_run:
         if depth is not None:
             raise InputError("--depth is of --run: it says how many documents of a run are read")
         table = open_texts(documents, "document", "--documents")
@@ -72,7 +73,7 @@ def rank(
     queries = open_texts(data, "query", "--data")
     corpus = open_texts(data, "document", "--data")
     lists = lists_of_run(Path(run), queries, corpus).first(depth)
-    rankings = rerank(_open_text_ranker(ranker, precision, device), queries, corpus, lists)
+    rankings = rerank_lists(_open_text_ranker(ranker, precision, device), queries, corpus, lists)
     _write(output, run_lines(rankings, queries, corpus), len(lists.query_rows))
 
 
@@ -146,7 +147,7 @@ def export(
         int8: A data folder: ``onnx`` graphs with weights in int8, too, and both kinds measured on
             its dev split.
     """
-    measured = write_exported(ranker, folder, to, int8)  # ONNX graphs; none without --int8
+    measured = write_exported(ranker, folder, to, int8)  # graphs are measured only with --int8
     for graph in measured:
         print(
             f"{graph.kind}: {METRIC} {graph.ndcg:.4f} on dev, {graph.per_second:.0f} per second, {graph.megabytes:.1f} MB"

@@ -162,8 +162,8 @@ class Grid:
         """Which combinations to compare, by their places: each with its neighbour that has the
         value of a baseline.
 
-        What was chosen does not count: it may differ. Without a baseline, each is compared with the
-        first one.
+        Neighbours may differ on the axis ``choose``. Without a baseline, each combination is compared
+        with the first one.
 
         Returns:
             The pairs; and a line for each combination that has no such neighbour.
@@ -173,14 +173,16 @@ class Grid:
         place_of = {self.fixed_names(names): place for place, names in enumerate(combinations)}
         pairs: list[tuple[int, int]] = []
         lonely: list[str] = []
-        for base in self.baseline:
-            axis_place = next(n for n, axis in enumerate(self.axes.values()) if base in axis)
+        for baseline_value in self.baseline:
+            axis_place = next(
+                n for n, axis in enumerate(self.axes.values()) if baseline_value in axis
+            )
             for place, names in enumerate(combinations):
-                neighbour = (*names[:axis_place], base, *names[axis_place + 1 :])
+                neighbour = (*names[:axis_place], baseline_value, *names[axis_place + 1 :])
                 other = place_of.get(self.fixed_names(neighbour))
                 if other is None:
                     lonely.append(
-                        f"{'/'.join(names)} is not compared with {base}, which is not there"
+                        f"{'/'.join(names)} is not compared with {baseline_value}, which is not there"
                     )
                 elif other != place and not {(place, other), (other, place)} & {*pairs}:
                     # Two baselines on one axis meet each other twice: once is enough.

@@ -25,7 +25,8 @@ FREE_OPTIONS = {
     "--trainer.log_every_n_steps",
     "--wandb",
 }
-IN_BASE = "base"  # stands for the value in the base's files, to which --option+ adds
+# In the values of an option that --option+ adds to: stands for its value in the base's files.
+IN_BASE = "base"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class GridFolder:
             InputError: if the run there is of another grid file, of other options, or of no grid.
         """
         run = self.run_folder(cell)
-        # Refused before training: its cell.json may be of other options, and is written anew.
+        # Without a configuration nothing was trained. A cell.json may be there, perhaps of other
+        # options; it will be written anew.
         if not run.config.is_file():
             return False
         if not run.cell.is_file():
@@ -84,7 +86,8 @@ class GridFolder:
             raise InputError(
                 f"{run.path} was made by other options than {self.grid.name} has now ({names}); remove it, or name another folder (--runs)"
             )
-        # An interrupted test lacks one of its files; a test between two resumes came too early.
+        # An interrupted test lacks one of its files. A run that was tested and has steps left to train
+        # has results of weights that are not its last.
         has_results = is_tested(run.path) and run.ranking.is_file()
         return has_results and _reached_its_end(run)
 
@@ -174,9 +177,10 @@ class GridFolder:
                     f"{run.path} has no best.ckpt, so nothing can be chosen on dev; it wants a dev split and best.monitor"
                 )
             monitor = (read_yaml(run.config) or {})["best"]["monitor"]
-            # Kept scores of a metric of which less is better are negated.
+            # The greatest score is the best: kept scores of a metric of which less is better are
+            # negated.
             score = max(run.kept_scores(monitor).values())
-            measured = Best(monitor).sign * score
+            measured = Best(monitor).sign * score  # the metric itself
             print(f"{cell.experiment}: {monitor} {measured:.4f} with seed {cell.seed}")
             rivals = self.grid.fixed_names(cell.names)
             if rivals not in score_of or score > score_of[rivals]:

@@ -6,10 +6,10 @@ import pytest
 
 from ltr.cli.configuration import (
     _without_empty_files,
-    check_names,
     data_path_option,
     expanded,
     init_args_of_data,
+    refuse_old_names,
 )
 from ltr.errors import InputError
 from ltr.run.folder import RunFolder
@@ -118,7 +118,7 @@ def test_a_key_that_is_no_option_and_holds_nothing(tmp_path, capsys, monkeypatch
 def test_data_of_another_form_is_left_to_the_parser(tmp_path, text):
     (tmp_path / "config.yaml").write_text(text)
     assert init_args_of_data(tmp_path / "config.yaml") == {}
-    check_names(["--config", str(tmp_path / "config.yaml")])
+    refuse_old_names(["--config", str(tmp_path / "config.yaml")])
 
 
 def test_data_of_a_run_that_was_started_elsewhere(tmp_path, monkeypatch):
