@@ -1,6 +1,7 @@
 """The folder of a run: its owner, its checkpoints by name, and what a checkpoint may be."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -255,6 +256,33 @@ def test_weights_that_no_run_resumes_from_are_not_overwritten(config, capsys):
     Path("run/checkpoints/last.ckpt").unlink()
     assert main(["fit", "run", "--trainer.max_epochs", "4"]) == 2
     assert "run holds weights that no run can resume from" in told(capsys)
+
+
+def test_a_run_that_keeps_weights_only_resumes_from_its_first_best(config, monkeypatch):
+    """Killed after writing best.ckpt and before the first last.ckpt: best.ckpt is still whole."""
+    only_weights = ("--best.save_weights_only", "true", "--last.every_n_steps", "500")
+    assert fit(config, "whole", *only_weights) == 0
+    assert "optimizer_states" not in torch.load("whole/checkpoints/best.ckpt", weights_only=True)
+
+    replace = os.replace
+
+    def killed_before_last(file, target):
+        if Path(target).name == "last.ckpt":
+            raise KeyboardInterrupt
+        replace(file, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", killed_before_last)
+        assert fit(config, "run", *only_weights) == 130
+    assert [file.name for file in Path("run/checkpoints").glob("*.ckpt")] == ["best.ckpt"]
+    assert main(["fit", "run"]) == 0
+    for name in ("best.ckpt", "last.ckpt"):
+        ours = torch.load(f"run/checkpoints/{name}", weights_only=True)
+        others = torch.load(f"whole/checkpoints/{name}", weights_only=True)
+        assert ours["global_step"] == others["global_step"]
+        assert ours.keys() == others.keys()
+        for weight, value in others["state_dict"].items():
+            assert torch.equal(ours["state_dict"][weight], value)
 
 
 def test_no_best_weights_are_kept_without_a_monitor(config, capsys):
