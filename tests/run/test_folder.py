@@ -12,11 +12,13 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.checkpoint import write_checkpoint
+from ltr.errors import InputError
 from ltr.module import RankerModule
 from ltr.run.checkpoints import Checkpoints
 from ltr.run.folder import RunFolder
 from tests.conftest import write_letor
 from tests.run.resumes import configured
+from tests.use.runs import trained_on_texts
 
 
 @pytest.fixture
@@ -104,6 +106,32 @@ def test_a_failed_start_leaves_nothing(config, capsys):
     Path("mine/note").write_text("mine")
     assert fit(config, "mine", "--data.path", "nowhere") == 2
     assert Path("mine/note").exists()
+
+
+def test_a_start_that_fails_in_the_setup_leaves_nothing(tmp_path, collection_folder, backbone):
+    """The loggers have made their folders by then."""
+    options = ("--data.negatives", str(tmp_path / "nowhere"), "--trainer.logger", "null")
+    with pytest.raises(AssertionError):
+        trained_on_texts(tmp_path / "new", "cross", collection_folder, backbone, *options)
+    assert not (tmp_path / "new/run").exists()
+
+
+def test_only_the_curves_of_a_failed_start_are_removed(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    old = run.curves / "version_0/metrics.csv"
+    old.parent.mkdir(parents=True)
+    old.write_text("step\n1\n")
+
+    def start() -> None:
+        with run.owned():
+            (run.curves / "version_1").mkdir()
+            (run.curves / "version_2").mkdir()
+            (run.curves / "version_2/metrics.csv").write_text("step\n2\n")
+            raise InputError("refused")
+
+    with pytest.raises(InputError):
+        start()
+    assert sorted(folder.name for folder in run.curves.iterdir()) == ["version_0", "version_2"]
 
 
 def test_a_checkpoint_of_another_run_does_not_enter_a_folder_that_holds_one(config, capsys):
