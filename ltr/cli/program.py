@@ -51,6 +51,11 @@ def main(args: list[str] | None = None) -> int:
     129 after a signal; 141 where nobody reads the output any more.
     """
     args = sys.argv[1:] if args is None else args
+    # None where the caller has closed it, as some schedulers do.
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for the life of the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for the life of the process
     if os.environ.get("LOCAL_RANK", "0") != "0":
         # Not rank 0: ignore the signals. Rank 0 gets them too, saves, and then ends this process;
         # it would wait for ever for one that has left by itself.

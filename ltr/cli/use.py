@@ -3,6 +3,7 @@ others, and teaches.
 """
 
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -27,6 +28,8 @@ from ltr.use.retriever import Retriever, SearchableCorpus
 from ltr.use.teaching import Teacher, lists_to_score, score_lists
 
 STDIN = "-"
+# The embeddings, overrides and isolates of Unicode that change the order in which text is shown.
+BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def rank(
@@ -225,8 +228,20 @@ def _show(hits: list[RankedDocument]) -> None:
     for name in ("rank", "score", "id", "text"):
         table.add_column(name, no_wrap=name != "text")
     for place, hit in enumerate(hits, start=1):
-        table.add_row(str(place), f"{hit.score:.4f}", escape(hit.id), escape(_short(hit.text)))
+        row = (str(place), f"{hit.score:.4f}", hit.id, _short(hit.text))
+        table.add_row(*[escape(_without_controls(cell)) for cell in row])
     Console().print(table)
+
+
+def _without_controls(text: str) -> str:
+    """A text with � for each character that would steer the terminal: escape sequences could set its
+    title or hide what follows, and bidirectional overrides show another order.
+    """
+    shown = []
+    for character in text:
+        is_control = unicodedata.category(character) == "Cc"
+        shown.append("�" if is_control or character in BIDIRECTIONAL else character)
+    return "".join(shown)
 
 
 def _short(text: str, length: int = 200) -> str:

@@ -72,6 +72,8 @@ def open_ranker(
         InputError: if nothing is found there, it can't be built, its weights do not fit or are no
             numbers, or it is not what the option needs.
     """
+    if not str(name).strip():
+        raise InputError(f"{option} must name a run, a checkpoint or a model, got an empty name")
     path = Path(name)
     if _is_url(name) or path.is_file() or _is_run_folder(path):
         if _is_url(name):

@@ -370,23 +370,34 @@ class Checkpoints(Checkpoint):
         try:
             write_checkpoint(checkpoint, folder.temporary_last)
             # best.ckpt comes first. A run that is killed between the two resumes from the last.ckpt
-            # before, and its validation finds the same weights best again.
+            # before, and its validation finds the same weights best again. Where there is no
+            # last.ckpt before, it resumes from best.ckpt, which must be whole until there is one.
+            only_weights = self.best.save_weights_only
+            is_first = not folder.last.is_file()
             if writes_best:
-                source = folder.temporary_last
-                if self.best.save_weights_only:
-                    source = folder.temporary_best
-                    weights = dict(checkpoint)
-                    for part in ("callbacks", "optimizer_states", "lr_schedulers"):
-                        del weights[part]
-                    write_checkpoint(weights, source)
-                self._keep_best(folder, source, trainer.global_step)
+                self._write_best(folder, checkpoint, only_weights=only_weights and not is_first)
             os.replace(folder.temporary_last, folder.last)
+            if writes_best and only_weights and is_first:
+                self._write_best(folder, checkpoint, only_weights=True)
         finally:
             folder.temporary_last.unlink(missing_ok=True)
             folder.temporary_best.unlink(missing_ok=True)
         seconds = time.monotonic() - start
         # A write of 10 s makes the next one cheap 200 s after this one began.
         self._cheap_from = start + seconds / MAX_SHARE_OF_TIME
+
+    def _write_best(
+        self, folder: RunFolder, checkpoint: Mapping[str, Any], *, only_weights: bool
+    ) -> None:
+        """Put a checkpoint among the best; the whole of it lies in ``temporary_last``."""
+        source = folder.temporary_last
+        if only_weights:
+            source = folder.temporary_best
+            weights = dict(checkpoint)
+            for part in ("callbacks", "optimizer_states", "lr_schedulers"):
+                del weights[part]
+            write_checkpoint(weights, source)
+        self._keep_best(folder, source, checkpoint["global_step"])
 
     def _resumable_checkpoint(self, trainer: Trainer, moment: Moment) -> dict[str, Any]:
         """A checkpoint of Lightning that resumes at a moment, and what we add to it."""

@@ -152,12 +152,19 @@ class RunFolder:
             raise InputError(
                 f"{self.path}: another command is running in this folder; wait for it, or choose another folder (--trainer.default_root_dir)"
             ) from None
+        curves_before = set(self.curves.glob("*"))
         try:
             yield
         except BaseException:
+            # A command that failed before training leaves nothing: no curves of this start, and no
+            # new folder. RunResults writes metrics.json when training begins.
+            for curves in set(self.curves.glob("*")) - curves_before:
+                if not (curves / "metrics.csv").exists():
+                    shutil.rmtree(curves)
+            with suppress(OSError):  # curves of other starts, or none
+                self.curves.rmdir()
             names = {file.name for file in self.path.iterdir()}
-            if new_folders and names <= {self.lock.name, self.log.name}:
-                # A command that failed at once leaves nothing.
+            if new_folders and names <= {self.lock.name, self.log.name, self.config.name}:
                 shutil.rmtree(self.path)
                 with suppress(OSError):  # others have put something into the folders above
                     for folder in new_folders[1:]:

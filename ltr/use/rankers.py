@@ -3,7 +3,7 @@
 Letters of shapes: P pairs, N documents of a list, F features.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, get_args
 
@@ -40,6 +40,30 @@ class RankedDocument(NamedTuple):
     score: float
     text: str
     id: str
+
+
+def text_list(texts: Iterable[str], name: str) -> list[str]:
+    """Texts as a list, in the order in which they are given. The index of a pandas Series counts
+    for nothing.
+
+    Args:
+        texts: the texts.
+        name: what to call them in errors.
+
+    Raises:
+        InputError: for one string, for something without an order (a set) or with keys (a dict),
+            and for an element that is no string.
+    """
+    kind = type(texts).__name__
+    if isinstance(texts, str | bytes):
+        raise InputError(f"{name} must be a list of strings, got one string; put it into a list")
+    if isinstance(texts, Mapping | Set) or not isinstance(texts, Iterable):
+        raise InputError(f"{name} must be a list of strings, got a {kind}; make a list of it")
+    listed = list(texts)
+    for place, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise InputError(f"{name} must be strings, got {text!r:.80} at {place}")
+    return listed
 
 
 class TextRanker:
@@ -96,23 +120,22 @@ class TextRanker:
         )
 
     def rank(
-        self, query: str, documents: Sequence[str], k: int | None = None
+        self, query: str, documents: Iterable[str], k: int | None = None
     ) -> list[RankedDocument]:
         """Order documents by their scores for a query, best first; of equal scores the first given
         comes first.
 
         Args:
             query: what is asked.
-            documents: the texts to be ranked.
+            documents: the texts to be ranked: a list, a column of a table, or anything else that
+                gives them one after the other.
             k: how many to return; None: all.
 
         Raises:
-            InputError: as :meth:`score`; and if k is below 1, or the documents are one string.
+            InputError: as :meth:`score`; and if k is below 1, or the documents are no texts in an
+                order.
         """
-        if isinstance(documents, str):
-            raise InputError(
-                "documents must be a list of strings, got one string; put it into a list"
-            )
+        documents = text_list(documents, "documents")
         check_count(k)
         scores = self.score((query, document) for document in documents)
         best_first = np.argsort(-scores, kind="stable")[:k].tolist()

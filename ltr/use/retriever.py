@@ -5,7 +5,7 @@ Letters of shapes: S texts, H the size of an embedding, Q queries, K documents f
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -21,7 +21,7 @@ from ltr.models.ranker import digest_of_weights
 from ltr.search.embeddings import checked_sum
 from ltr.search.encode import encode, encode_in_memory
 from ltr.search.index import DenseIndex
-from ltr.use.rankers import RankedDocument, Side, TextRanker, check_count
+from ltr.use.rankers import RankedDocument, Side, TextRanker, check_count, text_list
 
 FILE = "embeddings.npy"
 
@@ -31,7 +31,7 @@ class Retriever(TextRanker):
 
     model: DualEncoder
 
-    def encode(self, texts: Sequence[str], side: Side = "document") -> np.ndarray:
+    def encode(self, texts: Iterable[str], side: Side = "document") -> np.ndarray:
         """Embeddings ``[S, H]`` float32 of texts.
 
         Args:
@@ -39,12 +39,11 @@ class Retriever(TextRanker):
             side: ``query`` or ``document``: prompts, lengths and towers may differ.
 
         Raises:
-            InputError: for another side, or if the texts are one string.
+            InputError: for another side, or if the texts are no texts in an order.
         """
         if side not in get_args(Side):
             raise InputError(f"side must be query or document, got {side!r}")
-        if isinstance(texts, str):
-            raise InputError("texts must be a list of strings, got one string; put it into a list")
+        texts = text_list(texts, "texts")
         model = self.model
         if len(texts) == 0:
             return np.empty((0, model.dim), np.float32)
@@ -57,7 +56,7 @@ class Retriever(TextRanker):
             rows = np.arange(len(texts))
             return encode_in_memory(tower, self.tokens(texts, side), side_reads, rows)
 
-    def corpus(self, documents: str | Path | Sequence[str]) -> "SearchableCorpus":
+    def corpus(self, documents: str | Path | Iterable[str]) -> "SearchableCorpus":
         """Encode documents to be searched, once: see :class:`SearchableCorpus`.
 
         Args:
@@ -66,7 +65,7 @@ class Retriever(TextRanker):
         """
         if isinstance(documents, str | Path):
             return SearchableCorpus(self, open_texts(str(documents), "document", "documents"))
-        return SearchableCorpus(self, table_of_texts(documents))
+        return SearchableCorpus(self, table_of_texts(text_list(documents, "documents")))
 
     def search(
         self, query: str, documents: "SearchableCorpus | str | Path | Sequence[str]", k: int = 10
@@ -141,13 +140,14 @@ class SearchableCorpus:
                 ranking.append(RankedDocument(row, score, texts[row], ids[row]))
         return ranking
 
-    def search_all(self, queries: Sequence[str], k: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    def search_all(self, queries: Iterable[str], k: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Similarities ``[Q, K]`` float32 and documents ``[Q, K]`` int64 by row, best first.
 
         K is k, or the number of documents if that is less; −∞ and −1 stand where fewer were found.
         """
         check_count(k)
-        if not len(queries):
+        queries = text_list(queries, "queries")
+        if not queries:
             raise InputError("there must be at least one query to search for, got none")
         embeddings = self.retriever.encode(queries, "query")
         return self._index.search(embeddings, min(k, len(self.documents)))

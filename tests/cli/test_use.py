@@ -1,6 +1,8 @@
 """`ltr rank` and `ltr search` on the command line."""
 
 import io
+import os
+import pty
 import subprocess
 import sys
 
@@ -45,6 +47,30 @@ def test_a_query_on_the_command_line(tmp_path, backbone, capsys):
         [one.score for one in expected], abs=1e-6
     )
     assert [row[3] for row in rows] == [" ".join(one.text.split()) for one in expected]
+
+
+def test_a_text_does_not_steer_the_terminal(backbone, tmp_path, monkeypatch):
+    """On a real terminal: no escape sequence and no bidirectional override of a text gets there."""
+    (tmp_path / "d.txt").write_text("w1 \x1b[31mred\x1b]0;title\x07 \u202eback\u202c \x9b5m\n")
+    command = [sys.executable, "-m", "ltr", "rank", backbone, "--query", "w1"]
+    command += ["--documents", str(tmp_path / "d.txt")]
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
+    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment)
+    assert process.wait() == 0
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert "w1 �[31mred�]0;title� �back� �5m" in shown
+    assert not {"\x1b", "\x07", "\u202e", "\x9b"} & {*shown}
+
+
+def test_without_an_output_nothing_fails(backbone, tmp_path):
+    """Some schedulers close it."""
+    (tmp_path / "d.txt").write_text("w1\n")
+    command = f"{sys.executable} -m ltr rank {backbone} --query w1 --documents {tmp_path}/d.txt"
+    process = subprocess.run(f"{command} >&-", shell=True, capture_output=True, text=True)
+    assert process.returncode == 0 and "Traceback" not in process.stderr
 
 
 @pytest.mark.parametrize("query", ["null", "~", "true", "3", ""])

@@ -214,6 +214,14 @@ OVERFLOWN = {
 }
 
 
+def test_an_empty_name_is_refused(tmp_path, monkeypatch):
+    """As of a variable of the shell that is not set. As a path it would be the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("", " "):
+        with pytest.raises(InputError, match="judge must name a run, a checkpoint or a model"):
+            open_ranker(name, "judge")
+
+
 @pytest.mark.parametrize(
     ("settings", "weights", "message"),
     [

@@ -1,6 +1,7 @@
 """The folder of a run: its owner, its checkpoints by name, and what a checkpoint may be."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +12,13 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.checkpoint import write_checkpoint
+from ltr.errors import InputError
 from ltr.module import RankerModule
 from ltr.run.checkpoints import Checkpoints
 from ltr.run.folder import RunFolder
 from tests.conftest import write_letor
 from tests.run.resumes import configured
+from tests.use.runs import trained_on_texts
 
 
 @pytest.fixture
@@ -103,6 +106,32 @@ def test_a_failed_start_leaves_nothing(config, capsys):
     Path("mine/note").write_text("mine")
     assert fit(config, "mine", "--data.path", "nowhere") == 2
     assert Path("mine/note").exists()
+
+
+def test_a_start_that_fails_in_the_setup_leaves_nothing(tmp_path, collection_folder, backbone):
+    """The loggers have made their folders by then."""
+    options = ("--data.negatives", str(tmp_path / "nowhere"), "--trainer.logger", "null")
+    with pytest.raises(AssertionError):
+        trained_on_texts(tmp_path / "new", "cross", collection_folder, backbone, *options)
+    assert not (tmp_path / "new/run").exists()
+
+
+def test_only_the_curves_of_a_failed_start_are_removed(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    old = run.curves / "version_0/metrics.csv"
+    old.parent.mkdir(parents=True)
+    old.write_text("step\n1\n")
+
+    def start() -> None:
+        with run.owned():
+            (run.curves / "version_1").mkdir()
+            (run.curves / "version_2").mkdir()
+            (run.curves / "version_2/metrics.csv").write_text("step\n2\n")
+            raise InputError("refused")
+
+    with pytest.raises(InputError):
+        start()
+    assert sorted(folder.name for folder in run.curves.iterdir()) == ["version_0", "version_2"]
 
 
 def test_a_checkpoint_of_another_run_does_not_enter_a_folder_that_holds_one(config, capsys):
@@ -255,6 +284,33 @@ def test_weights_that_no_run_resumes_from_are_not_overwritten(config, capsys):
     Path("run/checkpoints/last.ckpt").unlink()
     assert main(["fit", "run", "--trainer.max_epochs", "4"]) == 2
     assert "run holds weights that no run can resume from" in told(capsys)
+
+
+def test_a_run_that_keeps_weights_only_resumes_from_its_first_best(config, monkeypatch):
+    """Killed after writing best.ckpt and before the first last.ckpt: best.ckpt is still whole."""
+    only_weights = ("--best.save_weights_only", "true", "--last.every_n_steps", "500")
+    assert fit(config, "whole", *only_weights) == 0
+    assert "optimizer_states" not in torch.load("whole/checkpoints/best.ckpt", weights_only=True)
+
+    replace = os.replace
+
+    def killed_before_last(file, target):
+        if Path(target).name == "last.ckpt":
+            raise KeyboardInterrupt
+        replace(file, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", killed_before_last)
+        assert fit(config, "run", *only_weights) == 130
+    assert [file.name for file in Path("run/checkpoints").glob("*.ckpt")] == ["best.ckpt"]
+    assert main(["fit", "run"]) == 0
+    for name in ("best.ckpt", "last.ckpt"):
+        ours = torch.load(f"run/checkpoints/{name}", weights_only=True)
+        others = torch.load(f"whole/checkpoints/{name}", weights_only=True)
+        assert ours["global_step"] == others["global_step"]
+        assert ours.keys() == others.keys()
+        for weight, value in others["state_dict"].items():
+            assert torch.equal(ours["state_dict"][weight], value)
 
 
 def test_no_best_weights_are_kept_without_a_monitor(config, capsys):

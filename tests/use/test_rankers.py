@@ -1,6 +1,7 @@
 """A loaded ranker gives the scores that it was tested with, whichever way it is asked."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -44,6 +45,24 @@ def test_a_ranking_is_best_first_and_keeps_the_order_of_equals(backbone):
     )
     assert ranker.rank("w1", documents, k=2) == found[:2]
     assert ranker.rank("w1", []) == []
+
+
+def test_texts_are_taken_by_position(backbone):
+    """The labels of a Series, which sorting and filtering leave in another order, count for
+    nothing; texts that can be read only once are read once.
+    """
+    column = pd.Series(["w1 w2", "w3", "w9 w9", "w4"]).sort_values(ascending=False)[:3]
+    texts = list(column)
+    assert column.index.tolist() == [2, 3, 1]
+    cross = TextRanker(PairWiseBertRanker(backbone, max_length=20))
+    assert cross.rank("w1", column) == cross.rank("w1", texts)
+    assert cross.rank("w1", (text for text in texts)) == cross.rank("w1", texts)
+    dual = Retriever(DualEncoder(backbone, max_length=16))
+    for given in (column, column.to_numpy(), tuple(texts), iter(texts)):
+        assert np.array_equal(dual.encode(given), dual.encode(texts))
+    assert dual.corpus(column).search("w1", k=3) == dual.corpus(texts).search("w1", k=3)
+    with pytest.raises(InputError, match="documents must be a list .*, got a dict"):
+        dual.corpus({"7": "w1"})
 
 
 def test_pairs_are_joined_as_the_tokenizer_joins_them(backbone):
@@ -123,6 +142,10 @@ def test_bad_features(tmp_path, letor_folder, features, said):
         (lambda one: one.score(["w1", "w2"]), "got 'w1' at 0"),
         (lambda one: one.score([("w1", "w2"), ("w1", None)]), r"got \('w1', None\) at 1"),
         (lambda one: one.rank("w1", "w2 w3"), "one string"),
+        (lambda one: one.rank("w1", {"w2", "w3"}), "documents must be a list .*, got a set"),
+        (lambda one: one.rank("w1", {"7": "w2"}), "documents must be a list .*, got a dict"),
+        (lambda one: one.rank("w1", None), "documents must be a list .*, got a NoneType"),
+        (lambda one: one.rank("w1", ["w2", 3]), "documents must be strings, got 3 at 1"),
         (lambda one: one.rank("w1", ["w2"], k=0), "k must be at least 1"),
         (lambda one: one.rank("w\udcff", ["w2"]), "valid Unicode, got half a surrogate pair"),
         (lambda one: one.rank("w1 " * 30, ["w2"]), "has 30 tokens, but max_length 20 leaves"),
