@@ -148,6 +148,22 @@ def test_a_query_with_too_few_gets_random_documents(collection, backbone, tmp_pa
         )
 
 
+@pytest.mark.parametrize("min_negatives", [1, 2, 3])
+def test_a_query_gets_whatever_documents_are_left(collection, backbone, tmp_path, min_negatives):
+    """All documents but two are relevant, and none is near enough: few draws would hit the two."""
+    docs = np.arange(len(collection.corpus))
+    left = {0: [3, 50], 1: [8, 9]}
+    rows = [(q, doc) for q, others in left.items() for doc in np.setdiff1d(docs, others)]
+    judged = QueryLists.from_rows(*zip(*rows, strict=True), [1.0] * len(rows))
+    recipe = Recipe(depth=3, n=1, max_score=-2.0)
+    miner = Miner(DualEncoder(backbone, max_length=24), collection, judged, recipe, min_negatives)
+    mined = miner.mine(tmp_path)
+    for q, others in left.items():
+        filled = mined.doc_rows[q][mined.doc_rows[q] >= 0].tolist()
+        assert len(filled) == min(min_negatives, 2) and set(filled) <= set(others)
+    assert mined.manifest["counts"]["random"] == 2 * min(min_negatives, 2)
+
+
 def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
     collection, backbone, tmp_path
 ):
