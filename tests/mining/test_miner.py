@@ -14,6 +14,7 @@ from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
 from ltr.mining.miner import Miner
+from ltr.mining.report import summary_lines
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.conftest import write_collection
@@ -258,6 +259,11 @@ def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
         n_moved > 6
         and mined.manifest["rescorer"] == "a cross-encoder"
         and every.manifest["rescorer"] is None
+    )
+    counts = mined.manifest["counts"]
+    assert counts["found"] == 12 * 20, "what the search has found, not what the filters leave"
+    assert next(line for line in summary_lines(mined.manifest) if "found" in line).startswith(
+        f"  of 240 found, left out: relevant {counts['relevant']}, skip_top {counts['skip_top']}; "
     )
 
 
