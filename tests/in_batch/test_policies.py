@@ -96,8 +96,8 @@ def distances_of(ranker, queries, docs):
 def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
     backbone, collection_folder, policy, similarity
 ):
-    """Of the index: those of a query to its own negatives, but for one that has none. Of now: all
-    others.
+    """Of the index: those of a query to its own negatives, one with a soft label among them, but for
+    one that has none. Of now: all others.
     """
     module = dual_encoder(
         backbone, MarginRankingLoss(), in_batch=policy(), similarity=similarity
@@ -105,7 +105,9 @@ def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
     batch = first_batch(
         data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4)
     )
-    mined = 5 + torch.rand(4, 3)
+    labels = batch.labels.clone()
+    labels[2, 1] = 0.4
+    mined = (5 + torch.rand(4, 3)).masked_fill(batch.labels > 0, 0.0)
     mined[1, 2] = torch.nan
     queries, docs = module.ranker.embed(batch)
     if policy is OwnLists:
@@ -118,7 +120,7 @@ def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
             rows = torch.cat([queries, rows])
             columns = columns + 4
         now = distances_of(module.ranker, rows if policy is AllTexts else queries, rows)
-    given = batch._replace(distances=mined)
+    given = batch._replace(labels=labels, distances=mined)
     for one, expected in ((batch, now.clone()), (given, now.clone())):
         if one is given:
             for b, n in ((0, 1), (0, 2), (1, 1), (2, 1), (2, 2), (3, 1), (3, 2)):
