@@ -245,6 +245,7 @@ class _LongerListsPolicy(InBatch):
             query_rows=batch.query_rows,
             doc_rows=batch.doc_rows,
             judged_rows=batch.judged_rows,
+            judged_grades=batch.judged_grades,
             doc_keys=doc_keys,
             judged_keys=batch.judged_keys,
             distances=distances,

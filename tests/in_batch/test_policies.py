@@ -302,6 +302,28 @@ def test_a_twin_of_a_judged_document_is_no_negative_where_the_judged_one_is_not_
     assert all(measured.judged_keys is None for measured in data.val_dataloader())
 
 
+def test_documents_that_a_third_query_judges_relevant_are_not_each_others_negatives(
+    tmp_path, backbone
+):
+    """The first query judges the documents of the second and the third relevant, beside its own."""
+    folder = write_collection(tmp_path / "data", n_queries=6)
+    with (folder / "qrels/train.tsv").open("a") as qrels:
+        qrels.write("train-q0\ttrain-q1-d0\t1\ntrain-q0\ttrain-q2-d0\t1\n")
+    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=AllTexts()).eval()
+    data = data_for(module, GroupDataModule, folder, groups=6, docs_per_group=1, seed=0)
+    data.setup("fit")
+    queries, docs = data.names("train")
+    batches = (data.train[epoch, 0] for epoch in range(100))
+    batch = next(b for b in batches if "train-q0-d0" in [docs[row] for row in b.doc_rows[:, 0]])
+    ids = [queries[row] for row in batch.query_rows]
+    linked = [ids.index(f"train-q{number}") for number in range(3)]
+    expected = ~torch.eye(6, dtype=torch.bool)
+    for row in linked:
+        expected[row, linked] = False
+    of_documents = module.in_batch(module.ranker, batch).mask[6:, 6:]
+    assert of_documents.equal(expected)
+
+
 def test_a_guide_with_another_tokenizer_is_refused(backbone):
     with pytest.raises(InputError, match="must have its tokenizer"):
         dual_encoder(
