@@ -66,7 +66,8 @@ class RankingBatch(NamedTuple):
         features: ``[B, N, F]`` float32, feature vectors of the documents, 0 at the padding (feature
             ranker).
         distances: ``[B, N]`` float, distance of each document to its query in the index that mined
-            it; NaN for a negative whose source gives none. None where no document has one.
+            it; NaN for a negative whose source gives none, 0 for relevant documents, which are not
+            mined. None where no document has one.
         judged_rows: ``[B, J]`` int64, rows of all documents that are judged for the query, in the
             list or not; −1 as padding (dual encoder with in-batch lists: a document of another
             query that is judged for this one is not irrelevant to it).

@@ -3,10 +3,10 @@
 import logging
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import WandbLogger
-from torch import Tensor
 
 from ltr.callbacks.health import active_share
 from ltr.data.collection import Collection
@@ -74,7 +74,8 @@ class RefreshLog:
         numbers["mining/active_after"] = float(active_share(module, module.last_step))
         margins = _margins(module.last_step)
         if len(margins):
-            low, median, high = margins.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
+            # By numpy: torch.quantile takes at most 2^24 numbers, fewer than large in-batch lists have.
+            low, median, high = np.quantile(margins, [0.1, 0.5, 0.9]).tolist()
             numbers["mining/margin_low"] = low
             numbers["mining/margin_median"] = median
             numbers["mining/margin_high"] = high
@@ -83,7 +84,7 @@ class RefreshLog:
             if isinstance(logger, WandbLogger) and len(margins):
                 import wandb
 
-                logger.experiment.log({"mining/margins": wandb.Histogram(margins.tolist())})
+                logger.experiment.log({"mining/margins": wandb.Histogram(margins)})
 
 
 def _rows_of_examples(
@@ -116,9 +117,9 @@ def _log_table(logger: WandbLogger, rows: list[list[Any]], negatives: MinedNegat
     logger.experiment.log_artifact(artifact)
 
 
-def _margins(last_step: LastStep) -> Tensor:
+def _margins(last_step: LastStep) -> np.ndarray:
     """The margins of the negatives of a step; none where they are not per negative."""
     if last_step.margin is None or last_step.margin.ndim != 2:
-        return torch.empty(0)
+        return np.empty(0, np.float32)
     is_negative = last_step.lists.mask & (last_step.lists.labels == 0)
-    return last_step.margin.float().expand_as(is_negative)[is_negative].cpu()
+    return last_step.margin.float().expand_as(is_negative)[is_negative].cpu().numpy()

@@ -1,7 +1,7 @@
 """Which texts of a batch are the same text, and which pairs of texts a judgement links.
 
-Letters of shapes: b list, n document of a list, k text of a list, c column, t text of the batch, j
-judgement of a list, p pair of a list and a column.
+Letters of shapes: b list, n document of a list, c column, t text of the batch, j judgement of a
+list.
 """
 
 from typing import NamedTuple
@@ -21,6 +21,7 @@ class Duplicates(NamedTuple):
     is_first_c: Tensor  # [B·N] bool, whether no earlier column holds this text
     # [B, B·N] bool, the documents judged for the query of a list, each at its first column
     judged_bc: Tensor
+    relevant_bc: Tensor  # [B, B·N] bool, those of them that are relevant
 
 
 def find_duplicates(lists: Embedded) -> Duplicates:
@@ -60,18 +61,27 @@ def find_duplicates(lists: Embedded) -> Duplicates:
     all_real = torch.ones_like(lists.query_rows, dtype=torch.bool)
     first_list_b = _first_equal(lists.query_rows, all_real)
 
-    # What is judged for a query is collected at the first of its lists: what judged_rows name, and
-    # what has a label other than 0 in any of them.
-    judged_bc = torch.zeros(n_lists, n_columns, dtype=torch.bool, device=device)
-    in_batch_bj = is_judgement_bj & (judged_columns_bj < n_columns)
-    first_list_bj = first_list_b.unsqueeze(1).expand_as(in_batch_bj)
-    judged_bc[first_list_bj[in_batch_bj], judged_columns_bj[in_batch_bj]] = True
-    graded_bn = lists.mask & (lists.labels != 0)
-    first_list_bn = first_list_b.unsqueeze(1).expand_as(graded_bn)
-    judged_bc[first_list_bn[graded_bn], first_column_bn[graded_bn]] = True
+    def of_queries(chosen_bj: Tensor, chosen_bn: Tensor) -> Tensor:
+        """``[B, C]`` bool: the chosen judgements and documents of all lists of a query."""
+        at_first_list_bc = torch.zeros(n_lists, n_columns, dtype=torch.bool, device=device)
+        first_list_bj = first_list_b.unsqueeze(1).expand_as(chosen_bj)
+        at_first_list_bc[first_list_bj[chosen_bj], judged_columns_bj[chosen_bj]] = True
+        first_list_bn = first_list_b.unsqueeze(1).expand_as(chosen_bn)
+        at_first_list_bc[first_list_bn[chosen_bn], first_column_bn[chosen_bn]] = True
+        return at_first_list_bc[first_list_b]
 
-    is_first_c = real_c & (first_column_c == torch.arange(n_columns, device=device))
-    return Duplicates(first_list_b, first_column_bn, is_first_c, judged_bc[first_list_b])
+    in_batch_bj = is_judgement_bj & (judged_columns_bj < n_columns)
+    is_relevant_bj = torch.zeros_like(in_batch_bj)
+    if lists.judged_grades is not None:
+        is_relevant_bj = in_batch_bj & (lists.judged_grades > 0)
+    return Duplicates(
+        first_list_b=first_list_b,
+        first_column_bn=first_column_bn,
+        is_first_c=real_c & (first_column_c == torch.arange(n_columns, device=device)),
+        # What judged_rows name, and what has a label other than 0 in a list of the query.
+        judged_bc=of_queries(in_batch_bj, lists.mask & (lists.labels != 0)),
+        relevant_bc=of_queries(is_relevant_bj, lists.mask & (lists.labels > 0)),
+    )
 
 
 def _first_equal(values: Tensor, real: Tensor) -> Tensor:
@@ -88,25 +98,25 @@ def _first_equal(values: Tensor, real: Tensor) -> Tensor:
     return first_equal
 
 
-def linked_texts(judged_bc: Tensor, first_bk: Tensor, group_bk: Tensor, n_texts: int) -> Tensor:
+def linked_texts(duplicates: Duplicates, *, with_queries: bool) -> Tensor:
     """``[T, T]`` bool: whether a judgement links two texts. Text y is linked with x, and x with y,
-    if y is judged for the query of some list, and x is that query or one of its relevant documents.
+    if y is judged for a query of the batch, and x is that query or one of its relevant documents.
+    Only the first of equal texts has links.
 
     Args:
-        judged_bc: ``[B, C]`` bool, the documents judged for the query of a list, each at its first
-            column.
-        first_bk: ``[B, K]`` int64, the first place of each text of a list among the T texts. The
-            result is filled at first places alone.
-        group_bk: ``[B, K]`` bool, the query and its relevant documents.
-        n_texts: T. The C documents stand after the queries.
+        duplicates: of the batch.
+        with_queries: whether the T texts are the B queries followed by the C documents, or the
+            documents alone.
     """
-    linked_tt = torch.zeros(n_texts, n_texts, dtype=torch.bool, device=judged_bc.device)
-    n_queries = n_texts - judged_bc.shape[1]
-    list_p, column_p = judged_bc.nonzero(as_tuple=True)
-    in_group_pk = group_bk[list_p]
-    judged_pk = (n_queries + column_p).unsqueeze(1).expand_as(in_group_pk)
-    anchor = first_bk[list_p][in_group_pk]
-    judged = judged_pk[in_group_pk]
-    linked_tt[anchor, judged] = True
-    linked_tt[judged, anchor] = True
-    return linked_tt
+    judged_bt = duplicates.judged_bc
+    relevant_bt = duplicates.relevant_bc
+    if with_queries:
+        n_lists = len(judged_bt)
+        is_query_bb = duplicates.first_list_b.unsqueeze(1) == torch.arange(
+            n_lists, device=judged_bt.device
+        )
+        judged_bt = torch.cat([torch.zeros_like(is_query_bb), judged_bt], dim=1)
+        relevant_bt = torch.cat([is_query_bb, relevant_bt], dim=1)
+    # The number of lists whose query links two texts; a product, as it costs no more than scores.
+    linked_tt = relevant_bt.float().T @ judged_bt.float() > 0
+    return linked_tt | linked_tt.T

@@ -18,6 +18,8 @@ class Embedded(NamedTuple):
     doc_rows: Tensor  # [B, N] int64
     # [B, J] int64, −1 as padding; None where only the labels are known
     judged_rows: Tensor | None = None
+    # [B, J] float, the grades of judged_rows; None: only labels tell what is relevant
+    judged_grades: Tensor | None = None
     # [B, N] int64, equal for equal texts; None: different doc_rows are different texts
     doc_keys: Tensor | None = None
     # [B, J] int64, the keys of judged_rows; None: judged documents are found by their rows alone

@@ -40,18 +40,18 @@ def gather_lists(lists: Embedded) -> Embedded:
 
     Args:
         lists: of this rank. All ranks must call, with embeddings of one length, and must agree on
-            whether there are queries, ``judged_rows``, the keys and distances. A rank without lists
+            whether there are queries, judged rows, their grades, the keys and distances. A rank without lists
             must still pass them through its encoder: ``DistributedDataParallel`` waits for the
             gradient of every parameter on every rank.
 
     Returns:
         The lists themselves without ``torch.distributed``, or with one rank. Otherwise B is the sum
         over ranks, N and J the largest; padding is 0, False, or −1 in ``judged_rows``. Labels,
-        distances, rows and mask carry no gradient.
+        grades, distances, rows and mask carry no gradient.
 
     Raises:
-        ValueError: on every rank, if ranks disagree on queries, ``judged_rows``, the keys,
-            distances or the length of embeddings.
+        ValueError: on every rank, if ranks disagree on queries, judged rows, their grades, the
+            keys, distances or the length of embeddings.
 
     Cost:
         Three collectives: sizes, floats, integers. Every rank then computes the whole score matrix
@@ -70,7 +70,7 @@ def gather_lists(lists: Embedded) -> Embedded:
         shape: tuple[int, ...] = (n_lists, n_docs)
         if name in ("queries", "query_rows"):
             shape = (n_lists,)
-        elif name in ("judged_rows", "judged_keys"):
+        elif name in ("judged_rows", "judged_grades", "judged_keys"):
             shape = (n_lists, n_judged)
         padded = _padded(tensor, shape, fill=-1 if name == "judged_rows" else 0)
         if padded.is_floating_point():
@@ -79,7 +79,7 @@ def gather_lists(lists: Embedded) -> Embedded:
             integers[name] = padded
     lists_per_rank = sizes[:, 0].tolist()
     fields = _gather_fields(floats, lists_per_rank) | _gather_fields(integers, lists_per_rank)
-    for name in ("labels", "distances"):
+    for name in ("labels", "judged_grades", "distances"):
         if name in fields:
             fields[name] = fields[name].detach()
     return lists._replace(**fields)
@@ -92,6 +92,7 @@ def _sizes(lists: Embedded) -> Tensor:
     n_judged = 0 if lists.judged_rows is None else lists.judged_rows.shape[1]
     optional = (
         lists.judged_rows,
+        lists.judged_grades,
         lists.queries,
         lists.doc_keys,
         lists.judged_keys,
@@ -107,7 +108,7 @@ def _sizes(lists: Embedded) -> Tensor:
         for *flags, length in forms.tolist():
             got.append((*map(bool, flags), length))
         raise ValueError(
-            f"all ranks must have queries or none, judged_rows or none, keys or none, distances or none, and embeddings of one length; got, as (judged_rows, queries, doc_keys, judged_keys, distances, length) of each rank: {got}"
+            f"all ranks must have queries or none, judged_rows or none, judged_grades or none, keys or none, distances or none, and embeddings of one length; got, as (judged_rows, judged_grades, queries, doc_keys, judged_keys, distances, length) of each rank: {got}"
         )
     return sizes
 

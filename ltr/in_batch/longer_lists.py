@@ -126,9 +126,10 @@ def all_against_all(lists: Embedded) -> LongerLists:
     * the anchor itself and its duplicates: documents of one ``doc_row``, or of equal text; queries
       of one ``query_row``,
     * padding,
-    * texts of other lists that a judgement links with the anchor. A document that is
-      judged for a query, with any grade, is linked with that query and with every document relevant
-      to it. So lists of one query don't use each other's positives as negatives,
+    * texts of other lists that a judgement links with the anchor. A document that is judged for a
+      query of the batch, with any grade, is linked with that query and with every document relevant
+      to it, in whichever lists they stand (relevant by ``judged_grades`` or a label above 0). So
+      lists of one query don't use each other's positives as negatives,
     * texts of other lists that are also in the anchor's list, or repeat an earlier column.
 
     Rows are not merged: a document that is relevant in two lists is an anchor twice, once with each
@@ -142,7 +143,7 @@ def all_against_all(lists: Embedded) -> LongerLists:
         R = C = B + B·N, or B·N without queries; rows and columns are the same embeddings.
 
     Cost:
-        As :func:`queries_against_all` over ``[C, C]``.
+        As :func:`queries_against_all` over ``[C, C]``, and a product ``[C, B] × [B, C]``.
 
     References:
         Hermans, Beyer & Leibe (2017), In defense of the triplet loss for person re-identification
@@ -166,14 +167,13 @@ def all_against_all(lists: Embedded) -> LongerLists:
     group_bk = all_texts.group_bk
     first_t = all_texts.first_t
     first_bk = first_t[place_bk]
-    n_texts = len(all_texts.texts)
     # The square of a list: each of its K texts as a row against each as a column.
     row_bk1 = place_bk.unsqueeze(2)
     column_b1k = place_bk.unsqueeze(1)
 
     # Texts of other lists: the first of equal ones, and none that judgements link to the row.
     # Links are known between first places alone, so each row looks at that of its text.
-    linked_tt = linked_texts(duplicates.judged_bc, first_bk, group_bk, n_texts)
+    linked_tt = linked_texts(duplicates, with_queries=lists.queries is not None)
     mask_tt = all_texts.is_first_t & ~linked_tt[first_t]
     # None of them is a text that is also in the row's own list.
     mask_tt[row_bk1, first_bk.unsqueeze(1)] = False

@@ -124,7 +124,7 @@ class OwnLists(InBatch):
                 if margin.wants_distances:
                     # [B, 1, H] to [B, N, H] is [B, 1, N].
                     current = ranker.distance(queries.unsqueeze(1), docs).squeeze(1)
-                    distances = _mined_or_current(batch.distances, current, batch.labels)
+                    distances = _mined_or_current(batch.distances, current)
         return ScoredLists(
             scores=scores,
             labels=batch.labels,
@@ -136,13 +136,13 @@ class OwnLists(InBatch):
         )
 
 
-def _mined_or_current(mined: Tensor | None, current: Tensor, labels: Tensor) -> Tensor:
-    """Distances ``[R, C]``: the mined one where a document has label 0 and one is known, else that
-    of the current embeddings. Only negatives are mined: at any other label ``mined`` holds a filler.
+def _mined_or_current(mined: Tensor | None, current: Tensor) -> Tensor:
+    """Distances ``[R, C]``: the mined one where one is known, whatever the label, else that of the
+    current embeddings. At what was not mined, ``mined`` holds NaN or the 0 of relevant documents.
     """
     if mined is None:
         return current
-    return torch.where(mined.isnan() | (labels != 0), current, mined)
+    return torch.where(mined > 0, mined, current)
 
 
 class _LongerListsPolicy(InBatch):
@@ -203,7 +203,7 @@ class _LongerListsPolicy(InBatch):
                 frozen = (by_encoder.rows, by_encoder.columns.unsqueeze(0))
             if wants_distances:
                 current = ranker.distance(lists.rows, lists.columns)
-                distances = _mined_or_current(lists.distances, current, lists.labels)
+                distances = _mined_or_current(lists.distances, current)
         return ScoredLists(
             scores=scores,
             labels=lists.labels,
@@ -245,6 +245,7 @@ class _LongerListsPolicy(InBatch):
             query_rows=batch.query_rows,
             doc_rows=batch.doc_rows,
             judged_rows=batch.judged_rows,
+            judged_grades=batch.judged_grades,
             doc_keys=doc_keys,
             judged_keys=batch.judged_keys,
             distances=distances,

@@ -282,24 +282,36 @@ class Miner:
         Returns:
             How many documents they got.
         """
-        n_negatives = (negatives >= 0).sum(axis=1)
-        places = np.flatnonzero(n_negatives < self.min_negatives)  # of the queries
+        n_docs = len(self.collection.corpus)
+        n_before = int((negatives >= 0).sum())
+        rng = np.random.default_rng([*self.seed, FILLING])
+
+        def fill(places: np.ndarray, drawn_rows: np.ndarray) -> None:
+            """Give the queries at these places what they may have of the drawn documents."""
+            may_be_negative = ~self._are_excluded(never_negative, drawn_rows, places)
+            for place, doc_rows, is_allowed in zip(
+                places.tolist(), drawn_rows, may_be_negative, strict=True
+            ):
+                is_new = ~np.isin(doc_rows, [*negatives[place], *suspects[place]])
+                distinct = list(dict.fromkeys(doc_rows[is_allowed & is_new].tolist()))
+                begin = (negatives[place] >= 0).sum()
+                fillers = distinct[: self.min_negatives - begin]
+                negatives[place, begin : begin + len(fillers)] = fillers
+
+        def short_places() -> np.ndarray:
+            return np.flatnonzero((negatives >= 0).sum(axis=1) < self.min_negatives)
+
         # Four times as many as are needed: some are relevant, or drawn twice.
-        drawn_rows = np.random.default_rng([*self.seed, FILLING]).integers(
-            len(self.collection.corpus), size=(len(places), 4 * self.min_negatives)
-        )
-        may_be_negative = ~self._are_excluded(never_negative, drawn_rows, places)
-        n_filled = 0
-        for place, doc_rows, is_allowed in zip(
-            places.tolist(), drawn_rows, may_be_negative, strict=True
-        ):
-            is_new = ~np.isin(doc_rows, [*negatives[place], *suspects[place]])
-            distinct = list(dict.fromkeys(doc_rows[is_allowed & is_new].tolist()))
-            begin = n_negatives[place]
-            fillers = distinct[: self.min_negatives - begin]
-            negatives[place, begin : begin + len(fillers)] = fillers
-            n_filled += len(fillers)
-        return n_filled
+        places = short_places()
+        fill(places, rng.integers(n_docs, size=(len(places), 4 * self.min_negatives)))
+        # These were not enough where most of a small corpus is relevant: all documents, shuffled.
+        for place in short_places():
+            shuffled_rows = rng.permutation(n_docs)
+            for span in spans(n_docs, TEXTS_AT_ONCE):
+                fill(np.array([place]), shuffled_rows[None, span])
+                if (negatives[place] >= 0).sum() >= self.min_negatives:
+                    break
+        return int((negatives >= 0).sum()) - n_before
 
     def _are_excluded(
         self, never_negative: NeverNegative, doc_rows: np.ndarray, places: np.ndarray | None = None

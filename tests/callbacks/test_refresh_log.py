@@ -4,16 +4,19 @@ import csv
 from unittest import mock
 
 import pytest
+import torch
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
 
+from ltr.batch import ScoredLists
 from ltr.callbacks import HardNegativeMining
+from ltr.callbacks.refresh_log import RefreshLog
 from ltr.datamodules import TripletDataModule
 from ltr.losses import SoftmaxLoss
 from ltr.margins import FromDistance
 from ltr.mining.filters import Recipe
 from ltr.models import DualEncoder
-from ltr.module import RankerModule
+from ltr.module import LastStep, RankerModule
 from ltr.run.loggers import wandb_run_ended
 from tests.conftest import QUIET
 from tests.datasets import data_module
@@ -87,3 +90,20 @@ def test_a_refresh_is_logged_with_its_margins_and_the_active_pairs(
     assert [one.type for one in artifacts] == ["negatives"] * 2 and [
         one.metadata["step"] for one in artifacts
     ] == [0, 6]
+
+
+def test_the_margins_of_lists_of_any_size_are_logged():
+    """One list of 2^24 + 1 negatives, more than torch.quantile takes, with margins from 0 to 1."""
+    n_negatives = 2**24 + 1
+    zero = torch.zeros(1, 1).expand(1, n_negatives)
+    lists = ScoredLists(scores=zero, labels=zero, mask=zero == 0)
+    margin = torch.linspace(0, 1, n_negatives).unsqueeze(0)
+    module = mock.Mock(last_step=LastStep(lists, margin, torch.zeros(())))
+    logger = mock.Mock()
+    refresh_log = RefreshLog()
+    refresh_log._awaits_step = True
+    with mock.patch("ltr.callbacks.refresh_log.active_share", return_value=0.5):
+        refresh_log.report_next_step(mock.Mock(loggers=[logger]), module)
+    numbers, _ = logger.log_metrics.call_args.args
+    quantiles = [numbers[f"mining/margin_{name}"] for name in ("low", "median", "high")]
+    assert quantiles == pytest.approx([0.1, 0.5, 0.9], abs=1e-6)

@@ -15,7 +15,13 @@ def grades(*rows: str) -> torch.Tensor:
 
 
 def embedded(
-    labels, doc_rows, query_rows, judged_rows=None, mask=None, with_queries=True
+    labels,
+    doc_rows,
+    query_rows,
+    judged_rows=None,
+    mask=None,
+    with_queries=True,
+    judged_grades=None,
 ) -> Embedded:
     """Embeddings of one dimension: −1 − query row, and the document's row."""
     doc_rows = torch.as_tensor(doc_rows)
@@ -29,4 +35,5 @@ def embedded(
         query_rows=query_rows,
         doc_rows=doc_rows,
         judged_rows=None if judged_rows is None else torch.tensor(judged_rows),
+        judged_grades=None if judged_grades is None else torch.tensor(judged_grades),
     )

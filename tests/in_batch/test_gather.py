@@ -37,6 +37,7 @@ def lists_of(rank: int) -> Embedded:
         # Beyond 2^53: a row must not travel as a float.
         doc_rows=2**60 + 10 * rank + torch.arange(n_lists * n_docs).view(n_lists, n_docs),
         judged_rows=20 * rank + torch.arange(n_lists * n_judged).view(n_lists, n_judged),
+        judged_grades=1.5 + rank + torch.zeros(n_lists, n_judged),
         doc_keys=-(2**60) - torch.arange(n_lists * n_docs).view(n_lists, n_docs),
         judged_keys=2**60 + 20 * rank + torch.arange(n_lists * n_judged).view(n_lists, n_judged),
         distances=torch.full((n_lists, n_docs), 0.5 + rank).requires_grad_(),
@@ -52,7 +53,14 @@ def _gather(rank: int, folder: str) -> None:
     refused = []
     absent = [
         lists._replace(**{name: None})
-        for name in ("queries", "judged_rows", "doc_keys", "judged_keys", "distances")
+        for name in (
+            "queries",
+            "judged_rows",
+            "judged_grades",
+            "doc_keys",
+            "judged_keys",
+            "distances",
+        )
     ]
     for other in (*absent, lists._replace(docs=lists.docs[..., :1])):
         with pytest.raises(ValueError, match="all ranks must have") as error:
@@ -60,7 +68,12 @@ def _gather(rank: int, folder: str) -> None:
         refused.append(str(error.value))
     groups = gather_lists(
         lists._replace(
-            queries=None, judged_rows=None, doc_keys=None, judged_keys=None, distances=None
+            queries=None,
+            judged_rows=None,
+            judged_grades=None,
+            doc_keys=None,
+            judged_keys=None,
+            distances=None,
         )
     )
     none = gather_lists(Embedded(*(t[:0] for t in lists)))
@@ -110,6 +123,8 @@ def test_every_rank_has_the_lists_of_all_in_the_order_of_ranks(three_ranks):
         assert whole.query_rows.tolist() == [0, 1, 20]
         assert (whole.doc_rows - 2**60).tolist() == [[0, 1, 2], [3, 4, 5], [20, -(2**60), -(2**60)]]
         assert whole.judged_rows.tolist() == [[0, -1], [1, -1], [40, 41]]
+        assert whole.judged_grades.tolist() == [[1.5, 0], [1.5, 0], [3.5, 3.5]]
+        assert not whole.judged_grades.requires_grad
         assert (whole.judged_keys - 2**60).tolist() == [[0, -(2**60)], [1, -(2**60)], [40, 41]]
         assert (-(2**60) - whole.doc_keys).tolist() == [
             [0, 1, 2],
@@ -119,6 +134,7 @@ def test_every_rank_has_the_lists_of_all_in_the_order_of_ranks(three_ranks):
 
 
 def test_what_no_rank_has_is_not_there_and_what_some_have_is_refused_by_all(three_ranks):
+    whole_form = "(True, True, True, True, True, True, 2)"
     for whole, groups, n_none, refused, _ in three_ranks:
         assert (
             groups.queries is None
@@ -128,14 +144,15 @@ def test_what_no_rank_has_is_not_there_and_what_some_have_is_refused_by_all(thre
         )
         assert n_none == 0
         assert [message.split(": ")[-1] for message in refused] == [
-            f"[(True, True, True, True, True, 2), (True, True, True, True, True, 2), {other}]"
+            f"[{whole_form}, {whole_form}, {other}]"
             for other in (
-                "(True, False, True, True, True, 2)",
-                "(False, True, True, True, True, 2)",
-                "(True, True, False, True, True, 2)",
-                "(True, True, True, False, True, 2)",
-                "(True, True, True, True, False, 2)",
-                "(True, True, True, True, True, 1)",
+                "(True, True, False, True, True, True, 2)",
+                "(False, True, True, True, True, True, 2)",
+                "(True, False, True, True, True, True, 2)",
+                "(True, True, True, False, True, True, 2)",
+                "(True, True, True, True, False, True, 2)",
+                "(True, True, True, True, True, False, 2)",
+                "(True, True, True, True, True, True, 1)",
             )
         ]
 

@@ -116,6 +116,25 @@ def test_two_lists_of_one_query_do_not_take_each_others_relevant_documents_for_i
     assert (square.labels * square.mask).nonzero().tolist() == [[0, 2], [1, 4], [2, 0], [4, 1]]
 
 
+def test_documents_relevant_to_one_query_are_no_negatives_of_each_other_in_the_lists_of_others():
+    """Lists 0: [1], 1: [2], 2: [4], 3: [6]. Query 0 judges 1, 2 and 4 relevant, and 6 irrelevant.
+
+    So no row of 1, 2 or 4 has one of them, or the 6, as a negative. Without the grades, only the 1
+    is known to be relevant to query 0, by its label.
+    """
+    lists = embedded(
+        labels=[[1], [1], [1], [1]],
+        doc_rows=[[1], [2], [4], [6]],
+        query_rows=[0, 1, 2, 3],
+        judged_rows=[[1, 2, 4, 6], [2, -1, -1, -1], [4, -1, -1, -1], [6, -1, -1, -1]],
+        judged_grades=[[1.0, 2.0, 1.0, 0.0], [1.0, 0, 0, 0], [1.0, 0, 0, 0], [1.0, 0, 0, 0]],
+    )
+    square = all_against_all(lists)
+    assert square.mask[4:].equal(bools("1111 0000", "0111 0000", "0111 0000", "0111 0000"))
+    rows = all_against_all(lists._replace(judged_grades=None)).mask[4:]
+    assert rows.equal(bools("1111 0000", "0111 0011", "0111 0101", "0111 0110"))
+
+
 def random_lists(seed: int, with_queries: bool = True) -> Embedded:
     """Up to 5 lists of up to 5 documents out of 9, some twice in a list, grades −1 to 2, queries
     that come twice.
@@ -133,6 +152,7 @@ def random_lists(seed: int, with_queries: bool = True) -> Embedded:
         judged_rows=None if seed % 3 == 0 else draw(-1, 9, b, j).tolist(),
         mask=draw(0, 4, b, n) > 0,
         with_queries=with_queries,
+        judged_grades=draw(-1, 3, b, j).float().tolist() if seed % 3 == 1 else None,
     )
 
 
@@ -167,6 +187,11 @@ def slow_square(lists: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
         strict=lists.judged_rows is not None,
     ):
         judged[row] |= set(some) - {-1}
+    if lists.judged_grades is not None:
+        both = zip(rows, lists.judged_rows.tolist(), lists.judged_grades.tolist(), strict=True)
+        for row, docs, grades_of_docs in both:
+            for doc, grade in zip(docs, grades_of_docs, strict=True):
+                relevant[row] |= {doc} if doc >= 0 and grade > 0 else set()
 
     def name(text):
         return text[1:3]

@@ -96,8 +96,8 @@ def distances_of(ranker, queries, docs):
 def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
     backbone, collection_folder, policy, similarity
 ):
-    """Of the index: those of a query to its own negatives, but for one that has none. Of now: all
-    others.
+    """Of the index: those of a query to its own negatives, one with a soft label among them, but for
+    one that has none. Of now: all others.
     """
     module = dual_encoder(
         backbone, MarginRankingLoss(), in_batch=policy(), similarity=similarity
@@ -105,7 +105,9 @@ def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
     batch = first_batch(
         data_for(module, TripletDataModule, collection_folder, negatives_per_query=2, batch_size=4)
     )
-    mined = 5 + torch.rand(4, 3)
+    labels = batch.labels.clone()
+    labels[2, 1] = 0.4
+    mined = (5 + torch.rand(4, 3)).masked_fill(batch.labels > 0, 0.0)
     mined[1, 2] = torch.nan
     queries, docs = module.ranker.embed(batch)
     if policy is OwnLists:
@@ -118,7 +120,7 @@ def test_a_margin_of_distances_gets_those_of_the_index_and_of_now(
             rows = torch.cat([queries, rows])
             columns = columns + 4
         now = distances_of(module.ranker, rows if policy is AllTexts else queries, rows)
-    given = batch._replace(distances=mined)
+    given = batch._replace(labels=labels, distances=mined)
     for one, expected in ((batch, now.clone()), (given, now.clone())):
         if one is given:
             for b, n in ((0, 1), (0, 2), (1, 1), (2, 1), (2, 2), (3, 1), (3, 2)):
@@ -298,6 +300,28 @@ def test_a_twin_of_a_judged_document_is_no_negative_where_the_judged_one_is_not_
     expected[ids.index("train-q0"), ids.index("train-q1")] = False
     assert module.in_batch(module.ranker, batch).mask.equal(expected)
     assert all(measured.judged_keys is None for measured in data.val_dataloader())
+
+
+def test_documents_that_a_third_query_judges_relevant_are_not_each_others_negatives(
+    tmp_path, backbone
+):
+    """The first query judges the documents of the second and the third relevant, beside its own."""
+    folder = write_collection(tmp_path / "data", n_queries=6)
+    with (folder / "qrels/train.tsv").open("a") as qrels:
+        qrels.write("train-q0\ttrain-q1-d0\t1\ntrain-q0\ttrain-q2-d0\t1\n")
+    module = dual_encoder(backbone, SoftmaxLoss(), in_batch=AllTexts()).eval()
+    data = data_for(module, GroupDataModule, folder, groups=6, docs_per_group=1, seed=0)
+    data.setup("fit")
+    queries, docs = data.names("train")
+    batches = (data.train[epoch, 0] for epoch in range(100))
+    batch = next(b for b in batches if "train-q0-d0" in [docs[row] for row in b.doc_rows[:, 0]])
+    ids = [queries[row] for row in batch.query_rows]
+    linked = [ids.index(f"train-q{number}") for number in range(3)]
+    expected = ~torch.eye(6, dtype=torch.bool)
+    for row in linked:
+        expected[row, linked] = False
+    of_documents = module.in_batch(module.ranker, batch).mask[6:, 6:]
+    assert of_documents.equal(expected)
 
 
 def test_a_guide_with_another_tokenizer_is_refused(backbone):

@@ -14,6 +14,7 @@ from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
 from ltr.mining.miner import Miner
+from ltr.mining.report import summary_lines
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.conftest import write_collection
@@ -148,6 +149,22 @@ def test_a_query_with_too_few_gets_random_documents(collection, backbone, tmp_pa
         )
 
 
+@pytest.mark.parametrize("min_negatives", [1, 2, 3])
+def test_a_query_gets_whatever_documents_are_left(collection, backbone, tmp_path, min_negatives):
+    """All documents but two are relevant, and none is near enough: few draws would hit the two."""
+    docs = np.arange(len(collection.corpus))
+    left = {0: [3, 50], 1: [8, 9]}
+    rows = [(q, doc) for q, others in left.items() for doc in np.setdiff1d(docs, others)]
+    judged = QueryLists.from_rows(*zip(*rows, strict=True), [1.0] * len(rows))
+    recipe = Recipe(depth=3, n=1, max_score=-2.0)
+    miner = Miner(DualEncoder(backbone, max_length=24), collection, judged, recipe, min_negatives)
+    mined = miner.mine(tmp_path)
+    for q, others in left.items():
+        filled = mined.doc_rows[q][mined.doc_rows[q] >= 0].tolist()
+        assert len(filled) == min(min_negatives, 2) and set(filled) <= set(others)
+    assert mined.manifest["counts"]["random"] == 2 * min(min_negatives, 2)
+
+
 def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
     collection, backbone, tmp_path
 ):
@@ -242,6 +259,11 @@ def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
         n_moved > 6
         and mined.manifest["rescorer"] == "a cross-encoder"
         and every.manifest["rescorer"] is None
+    )
+    counts = mined.manifest["counts"]
+    assert counts["found"] == 12 * 20, "what the search has found, not what the filters leave"
+    assert next(line for line in summary_lines(mined.manifest) if "found" in line).startswith(
+        f"  of 240 found, left out: relevant {counts['relevant']}, skip_top {counts['skip_top']}; "
     )
 
 

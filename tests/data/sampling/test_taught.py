@@ -12,7 +12,7 @@ from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.taught import Labels, TaughtRows, Unscored
 from ltr.data.scores import TeacherScores
 from ltr.errors import InputError
-from ltr.losses import MSELoss
+from ltr.losses import MarginMSELoss, MSELoss, WeightedSum
 
 SCORES = QueryLists.from_rows([0, 0], [9, 7], [2.5, -1.0])
 
@@ -61,13 +61,15 @@ def test_queries_without_any_score_are_left_out(caplog):
         taught_rows([7], "leave_out", queries=(5, 6))
 
 
+@pytest.mark.parametrize(
+    "loss", [MSELoss(), WeightedSum([MarginMSELoss(), MSELoss()])], ids=["alone", "in a sum"]
+)
 @pytest.mark.parametrize("docs", [[3, 4], [7, 3], [9, 7]])
-def test_training_moves_no_document_without_a_score(docs):
+def test_training_moves_no_document_without_a_score(docs, loss):
     """MSELoss learns from a single document: a label that nobody gave would be learnt."""
     rows = taught_rows(docs, "leave_out", queries=(0, 5))
     scores = torch.full((6, 10), 4.0, requires_grad=True)  # of each query and document
     optimizer = torch.optim.SGD([scores], lr=0.1)
-    loss = MSELoss()
     for epoch in range(100):
         batch = without_content([rows.draw(epoch, row) for row in range(len(rows))])
         predicted = scores[batch.query_rows[:, None], batch.doc_rows]
