@@ -28,8 +28,8 @@ class Texts(NamedTuple):
     def text_keys(self) -> Tensor:
         r"""``[S]`` int64, one key per text: a hash of its ids, to tell equal texts by. Texts of equal
         ids have equal keys. Two other texts have equal keys with a probability of about
-        :math:`2^{-63}`, or :math:`2^{k - 63}` where all ids that differ do so by multiples of
-        :math:`2^k`.
+        :math:`2^{-63}`. It is higher, :math:`2^{k - 63}`, where their ids differ by multiples of
+        :math:`2^k` only.
 
         A key is :math:`\sum_t (x_{st} + 1)\, w_t \bmod 2^{64}`, with odd numbers :math:`w_t` that
         are the same in every process.
@@ -72,7 +72,7 @@ class RankingBatch(NamedTuple):
             list or not; −1 as padding (dual encoder with in-batch lists: a document of another
             query that is judged for this one is not irrelevant to it).
         judged_grades: ``[B, J]`` float, their grades.
-        judged_keys: ``[B, J]`` int64, the hashes of their texts by :meth:`Texts.keys`.
+        judged_keys: ``[B, J]`` int64, the hashes of their texts by :meth:`Texts.text_keys`.
             Lists to be measured have none.
         ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or
             not, largest first and filled up with 0. Only lists to be measured carry it.
@@ -106,8 +106,9 @@ class ScoredLists(NamedTuple):
         distances: ``[R, C]`` float, distance of each document to its row. If the margin policy
             wants distances and the ranker is a dual encoder, every document has one: a mined
             negative of the row's own list its distance in the index, any other the distance of the
-            two embeddings, without gradient. Otherwise :attr:`RankingBatch.distances` as it came,
-            NaN or None included; None with in-batch lists.
+            two embeddings, without gradient. If the policy wants none, or the ranker is no dual
+            encoder: :attr:`RankingBatch.distances` unchanged with own lists, None with in-batch
+            lists.
         embeddings: ``[R, C, H]`` float, the documents' representations, finite at the padding;
             ``[1, C, H]`` where all rows share their documents; None where the ranker gives none.
         queries: ``[R, H]`` float, the rows' representations; None where the ranker gives none.

@@ -143,8 +143,8 @@ class RankerModule(LightningModule):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*is an instance of `nn.Module`.*")
             self.save_hyperparameters(logger=False)
-            # The first call finds out which arguments are modules; the second saves the others
-            # alone. Lightning would hold a copy of each module.
+            # Called twice: the first call says which arguments are modules, and the second leaves
+            # these out, since Lightning would hold a copy of each.
             modules = [name for name, value in self.hparams.items() if isinstance(value, nn.Module)]
             self.save_hyperparameters(logger=False, ignore=modules)
 
@@ -256,7 +256,7 @@ class RankerModule(LightningModule):
                 )
 
     def check_labels(self, loss: Loss, data: RankingDataModule) -> None:
-        """Raise an InputError where the loss, or the policy, can't learn from the labels of the
+        """Raise an InputError where the loss, or ``in_batch``, can't learn from the labels of the
         data.
         """
         if data.has_teacher_scores:
@@ -331,7 +331,7 @@ class RankerModule(LightningModule):
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
         sequence = np.random.SeedSequence([seed, self.current_epoch, batch_idx, self.global_rank])
         bits = sequence.generate_state(1, np.uint64)[0]
-        torch.manual_seed(int(bits >> 1))  # which takes 63 bits
+        torch.manual_seed(int(bits >> 1))  # manual_seed takes 63 bits
 
     def training_step(self, batch: RankingBatch, batch_idx: int) -> Tensor:
         lists = self.in_batch(self.ranker, batch, self.margin)
@@ -406,7 +406,8 @@ class RankerModule(LightningModule):
         data = data_of(self.trainer)
         if data is None or data.corpus is None:
             return
-        # A sanity check of a few batches tries the loop, and needs no search.
+        # A sanity check of a few batches tries the loop, and needs no search. One of all batches is a
+        # validation.
         if self.trainer.sanity_checking and not validates_before_training(self.trainer):
             return
         assert isinstance(self.ranker, DualEncoder), (

@@ -82,11 +82,11 @@ def shared_folder(root: Path, name: str) -> Iterator[Path]:
     """A new folder ``NAME-*`` for all processes. Folders of this name that a killed run has left
     are removed first.
 
-    The first process removes the folder at the end without waiting for the others: let them meet at
+    Rank 0 removes the folder at the end without waiting for the others: let them meet at
     a :func:`barrier` before.
     """
-    # Rank 0 puts on this stack what is to be done at the end: remove the folder, then release its
-    # lock. At the other ranks it stays empty.
+    # Rank 0 puts on this stack what is to be done at the end. The stack runs backwards: the folder is
+    # removed, then its lock released. At the other ranks it stays empty.
     with ExitStack() as at_end:
 
         def make() -> Path:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 MOST_NAMED = 8  # queries that a warning names, at most
 
 
-class _UncheckedStep(NamedTuple):
+class _UncheckedBatch(NamedTuple):
     """A training batch that has not been checked yet; its tensors stay on the device."""
 
     step: int
@@ -93,11 +93,11 @@ class Health(Callback):
 
     def _reset(self) -> None:
         """The state of a run that begins."""
-        self._unchecked: list[_UncheckedStep] = []
+        self._unchecked: list[_UncheckedBatch] = []
         self._warned: set[str] = set()  # kinds of trouble
         # Optimiser steps with a loss or gradient of 0 in a row, up to the last one that was checked.
         self._dead_steps = 0
-        # Whether a batch since then, whose gradients are still added up, had a loss other than 0.
+        # Whether any batch of the optimiser step in progress had a loss other than 0.
         self._has_loss = False
         # The current batch: the optimiser step it belongs to; and the norm of the gradient, None
         # while gradients are still added up.
@@ -136,7 +136,7 @@ class Health(Callback):
     ) -> None:
         assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
         last_step = pl_module.last_step
-        step = _UncheckedStep(self._step, batch.query_rows, last_step.loss, self._gradient_norm)
+        step = _UncheckedBatch(self._step, batch.query_rows, last_step.loss, self._gradient_norm)
         self._unchecked.append(step)
         is_done = self._gradient_norm is not None  # else gradients are only added up
         is_due = is_done and trainer.global_step % self.every_n_steps == 0
@@ -145,7 +145,8 @@ class Health(Callback):
         if is_due:
             self._check_batch(pl_module, last_step)
         if self.stop and (is_due or trainer.world_size == 1):
-            # All ranks reach this line at the same steps, so the reduction does not block.
+            # A single rank may stop at once. Several agree at the due steps only, which all reach
+            # together, so that the reduction does not block.
             has_warned = trainer.strategy.reduce_boolean_decision(bool(self._warned), all=False)
             trainer.should_stop |= has_warned
 

@@ -236,8 +236,8 @@ def _with_options(loss: Loss, options: dict[str, Any], number: int) -> Loss:
                 f"options.{name} is unknown: the options of {kind.__name__} are {_listed(known_options) or 'none'}",
             )
         setattr(changed, name, new_value)
-    # setattr checks nothing. So we build one loss of these arguments, only so that its constructor
-    # refuses bad values.
+    # setattr checks nothing. So there are two trials, both thrown away: a loss built of these
+    # arguments, whose constructor refuses bad values, and a value of a copy of `changed`.
     arguments = _options(changed)
     # Arguments that are modules themselves are no options, but the constructor may ask for them.
     parts = dict(changed.named_children())

@@ -117,8 +117,8 @@ class HardNegativeMining(Callback):
 
     def _reset(self) -> None:
         """The state of a run that begins."""
-        # The negatives that are drawn from, as a checkpoint names them and as they are; None before
-        # the first refresh. A refresh sets both together.
+        # The negatives that are drawn from: what a checkpoint says of them, and they themselves; None
+        # before the first refresh. A refresh sets both together.
         self._in_force: NegativesInForce | None = None
         self._negatives: MinedNegatives | None = None
         # The step of the refresh that the last checkpoint names: its folder is needed to resume.
@@ -219,6 +219,7 @@ class HardNegativeMining(Callback):
         try:
             miner = self._make_miner(trainer, module, data)
             if self._in_force is not None and self._is_fresh(miner, trainer):
+                # They stay, and count as refreshed now. mined_step still says when they were mined.
                 self._in_force = replace(self._in_force, epoch=now.epoch, step=now.step)
                 return
             # A trial run leaves no folder, so it mines here.

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 # By stage; the first is the one that the stage can't do without. ``fit`` looks at ``test`` to refuse
 # too many features before training, not after it.
-NEEDED_SPLITS = {
+SPLITS_TO_READ = {
     "fit": ("train", "dev", "test"),
     "validate": ("dev",),
     "test": ("test",),
@@ -43,7 +43,7 @@ class FeatureDataModule(RankingDataModule):
             ``synthetic``: three splits of a single query each, with 1,000, 500 and 500 documents of
             100 features, drawn from ``seed``, see :func:`ltr.data.synthetic.synthetic_splits`.
         fold: which one, where the folder has folds.
-        dev_share: share of the training queries that measure during training, where the folder has
+        dev_share: share of the training queries that are held out as dev split, where the folder has
             no dev split; the same queries under every seed.
         normalise: steps one after the other, fitted on the training split: ``z-score``, ``log1p``,
             ``quantile``, ``min-max`` (per query), see :class:`ltr.data.normalise.Normalisation`.
@@ -95,11 +95,11 @@ class FeatureDataModule(RankingDataModule):
 
     def prepare_data(self) -> None:
         """Read the files once, in one process: the others find them on disk."""
-        for name in NEEDED_SPLITS[self.stage]:
+        for name in SPLITS_TO_READ[self.stage]:
             self.split(name)
 
     def open(self, stage: str) -> None:
-        names = NEEDED_SPLITS[stage]
+        names = SPLITS_TO_READ[stage]
         if self.split(names[0]) is None:
             # Lightning passes an enum; ``lower`` makes it the plain word, as 'fit'.
             raise InputError(

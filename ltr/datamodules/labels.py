@@ -96,7 +96,7 @@ class LabelDataModule(PoolDataModule):
     def _choose_split(self, stage: str) -> None:
         """Each split is a collection of its own: have the one opened that the stage evaluates."""
         self._opened_stage = stage
-        self._opened_for = None  # the layout that was opened: _open_texts then opens again
+        self._opened_for = None  # so that _open_texts opens again, though the layout is the same
 
     def plan(self) -> GroupPlan:
         where = f"{self.path}: split 'train'"

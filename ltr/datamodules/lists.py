@@ -34,8 +34,8 @@ class ListDataModule(PoolDataModule):
             (``skip``): lists then hold judged documents alone, and no pool is read.
         list_size: documents of a training list at most; None: no limit.
         keep: what stays of a longer list, drawn anew in each epoch. ``relevant``: the relevant
-            documents, best grades first, and others as far as there is room, at least one document
-            of another grade; ``any``: each document equally likely; ``all``: every document, in
+            documents, best grades first, and others as far as there is room; where all of these had
+            one grade, the last makes room for a document of another grade; ``any``: each document equally likely; ``all``: every document, in
             several lists of about one size.
         batch_size: lists per step and process.
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.

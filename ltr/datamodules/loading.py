@@ -105,7 +105,7 @@ class TrainLoader(DataLoader):
             if self._version != self.plan.version:
                 self._version = self.plan.version
                 fetched = None
-                # DataLoader keeps persistent workers here, and they have copies of the old plan.
+                # DataLoader keeps its persistent workers in _iterator. They have copies of the old plan.
                 self._iterator = None
             if fetched is None:
                 # Its sampler goes on from the trainer's position, in the middle of an epoch too.

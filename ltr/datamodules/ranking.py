@@ -189,8 +189,8 @@ class RankingDataModule(LightningDataModule):
         query_rows: list[int] = []
         candidates: list[np.ndarray] = []
         judgements: list[np.ndarray] = []
-        # Where every list brings all judgements of its query, these alone are digested: the digest
-        # is then the same for any candidates. Otherwise the labels of the candidates count too.
+        # Where every list brings all judgements of its query, the digest of judgements is of these
+        # alone, and so the same for any candidates. Otherwise it is of the candidates' labels too.
         all_bring_judgements = all(labelled.judged_rows is not None for labelled in lists)
         for labelled in lists:
             query_rows.append(labelled.query_row)
@@ -235,8 +235,8 @@ class RankingDataModule(LightningDataModule):
 
     def state_dict(self, unfinished: int = 0) -> dict:
         """What a checkpoint keeps: the batches that the trainer has consumed, the size of epochs
-        and steps, digests of what the run learns from, and the frozen batches, which don't follow
-        from seed and position (:meth:`ltr.data.sampling.plan.Plan.frozen_batches`).
+        and steps, digests of what the run learns from, and the batches that were planned before
+        new negatives came, which don't follow from seed and position (:meth:`ltr.data.sampling.plan.Plan.frozen_batches`).
 
         Args:
             unfinished: how many of the last consumed batches are in no step of the optimiser yet, as

@@ -93,7 +93,8 @@ class TripletDataModule(PoolDataModule):
         self.digests["judgements"] = judged.digest()
         sources = tuple(self._open_source(name, count) for name, count in self.sources.items())
         self.has_distances = all(source.have_distances for source in sources)
-        # Set again: negatives may have come for an earlier setup, and sources are empty again.
+        # As in the constructor: take_negatives may have changed it after an earlier setup, and now
+        # the source is empty again.
         self.awaits_negatives = "mined" in self.sources
         # A row for every query while mined lists are empty: the number of rows must not change when
         # they come. None: TripletRows leaves out queries without a negative.
@@ -170,7 +171,7 @@ class TripletDataModule(PoolDataModule):
         a query, so these are never in-batch negatives.
 
         Returns:
-            The labels that training rows take instead of these grades, of the overlays that drop
+            The labels by which training rows overrule these grades: those of the overlays that drop
             documents or label them softly; None without such an overlay.
         """
         overlays: list[Overlay] = []

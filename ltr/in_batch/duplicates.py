@@ -37,8 +37,8 @@ def find_duplicates(lists: Embedded) -> Duplicates:
     is_judgement_bj = judged_rows_bj >= 0
     real_c = lists.mask.flatten()
 
-    # Judgements stand after the columns. So a judgement whose document is in the batch is mapped to
-    # the first column of that document, and any other to a number from n_columns on.
+    # One vector: the C columns, then the B·J judgements. A judgement whose document is in the batch
+    # is equal to a column, so its first equal entry is below n_columns; of any other it is not.
     real = torch.cat([real_c, is_judgement_bj.flatten()])
     if lists.doc_keys is not None and lists.judged_keys is not None:
         keys = torch.cat([lists.doc_keys.flatten(), lists.judged_keys.flatten()])
@@ -51,8 +51,8 @@ def find_duplicates(lists: Embedded) -> Duplicates:
         first_column_c = first[:n_columns]
         judged_columns = first[n_columns:]
         if lists.doc_keys is not None:
-            # A judged row leads to a column of that row, and this one to the first column of the
-            # same text.
+            # Judgements without keys: by their row to a column, and from there to the first column of
+            # the same text.
             first_column_c = _first_equal(lists.doc_keys.flatten(), real_c)
             in_batch = judged_columns < n_columns
             judged_columns[in_batch] = first_column_c[judged_columns[in_batch]]

@@ -134,8 +134,8 @@ def _gather_fields(fields: dict[str, Tensor], lists_per_rank: list[int]) -> dict
     for tensor in fields.values():
         n_columns = math.prod(tensor.shape[1:])
         columns.append(tensor.reshape(len(tensor), n_columns))
-    ranks = _Gather.apply(torch.cat(columns, dim=1))  # [W, B, F]
-    real = [matrix[:n] for matrix, n in zip(ranks, lists_per_rank, strict=True)]
+    matrix_of_rank = _Gather.apply(torch.cat(columns, dim=1))  # [W, B, F]
+    real = [matrix[:n] for matrix, n in zip(matrix_of_rank, lists_per_rank, strict=True)]
     widths = [column.shape[1] for column in columns]
     gathered = torch.cat(real).split(widths, dim=1)
     of_all: dict[str, Tensor] = {}

@@ -172,7 +172,8 @@ def all_against_all(lists: Embedded) -> LongerLists:
     column_b1k = place_bk.unsqueeze(1)
 
     # Texts of other lists: the first of equal ones, and none that judgements link to the row.
-    # Links are known between first places alone, so each row looks at that of its text.
+    # Links stand at first places alone: a row takes those of the first place of its text. A column
+    # that is no first place is masked anyhow.
     linked_tt = linked_texts(duplicates, with_queries=lists.queries is not None)
     mask_tt = all_texts.is_first_t & ~linked_tt[first_t]
     # None of them is a text that is also in the row's own list.

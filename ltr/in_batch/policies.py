@@ -186,7 +186,8 @@ class _LongerListsPolicy(InBatch):
         distances = None
         frozen = None
         with torch.no_grad():
-            # By name: the guide may also be the encoder of the margin, and then embeds once.
+            # Of the frozen encoders those in use now, by name: one that is both guide and encoder of
+            # the margin embeds once.
             frozen_lists: dict[str, LongerLists] = {}
             for name, frozen_encoder in self._frozen.items():
                 if name in (self.guide, encoder_name):

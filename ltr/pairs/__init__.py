@@ -3,8 +3,8 @@ definition.
 
 Here the form is chosen, by the size of the lists: short lists take all N² pairs, hinges over many
 relevant documents are sorted (``sorted.py``), and everything else takes the pairs of the more
-relevant documents in blocks (``blocks.py``). ``choose.py`` has the losses that take some of the
-pairs only, ``choices.py`` says which these are. Letters of shapes: b row, p packed upper document
+relevant documents in blocks (``blocks.py``). ``choose.py`` has the costs of losses that take some
+of the pairs only, ``choices.py`` says by their definition which these are. Letters of shapes: b row, p packed upper document
 (``uppers.py``), q chosen pair, i and j the documents of a pair.
 """
 
@@ -149,8 +149,9 @@ def _block_sums(
     (if ``adjacent``, with those of the next lower label), and how many cost something: 0 unless
     ``active``.
     """
-    # (i, j) is a pair where y_j compares with the bound of i. Padding compares with no bound, and
-    # nothing with the bound of padding.
+    # (i, j) is a pair where y_j compares with the bound of i. A padded j has the label +inf, which
+    # is neither below nor equal to any bound. A padded i has a bound that no label meets: -inf for
+    # lt, NaN for eq.
     labels_j = labels.masked_fill(~mask, torch.inf).unsqueeze(1)
     if adjacent:
         compare = torch.eq

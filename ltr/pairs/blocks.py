@@ -60,10 +60,11 @@ def sum_in_blocks(
         cut: ``[B, P]`` or ``[B, P, N]`` each: cut along P.
         whole: ``[B, N]`` each (or anything else that begins with B): whole in every block.
     """
-    n_docs = cut[0].shape[1]
-    doc_spans = block_spans(n_docs, whole[0].numel(), cut[0].device)
+    n_cut = cut[0].shape[1]
+    # Each document along the cut costs temporaries [B, N].
+    doc_spans = block_spans(n_cut, whole[0].numel(), cut[0].device)
     if len(doc_spans) <= 1:
-        value_b, count_b = block(slice(0, n_docs), cut, whole)
+        value_b, count_b = block(slice(0, n_cut), cut, whole)
         return value_b, count_b.detach()
 
     def compute_part(span: slice, *part: Tensor) -> tuple[Tensor, Tensor]:

@@ -70,6 +70,7 @@ class Adjacent(PairChoice):
     def choose(self, scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
         lower_j = labels.unsqueeze(1).expand(-1, labels.shape[1], -1)
         lower_j = lower_j.masked_fill(~all_pairs(labels, mask), -torch.inf)
+        # An i without a pair has -inf throughout, and so True: ``pairs`` leaves it out.
         return lower_j == lower_j.amax(dim=2, keepdim=True)
 
 

@@ -41,12 +41,12 @@ def chosen_costs(
     s_i = uppers.take(scores)
     y_i = uppers.take(labels)
     if pairs == "hardest":
-        i, j = hardest_pairs(scores, uppers)
-        s_i = s_i.gather(1, i)
-        y_i = y_i.gather(1, i)
+        position, j = hardest_pairs(scores, uppers)
+        s_i = s_i.gather(1, position)
+        y_i = y_i.gather(1, position)
         real = real.any(dim=1, keepdim=True)
         if margin_per_pair:
-            margin = margin.gather(1, i.unsqueeze(2).expand(-1, -1, margin.shape[2]))
+            margin = margin.gather(1, position.unsqueeze(2).expand(-1, -1, margin.shape[2]))
     elif by_sorting:
         j = semi_hard_by_sorting(scores, labels, mask, uppers)
     else:
@@ -85,9 +85,9 @@ def hardest_pairs(scores: Tensor, uppers: Uppers) -> tuple[Tensor, Tensor]:
     """The pair of each row with the least ``s_i - s_j``: packed position of i, column of j,
     ``[B, 1]`` each; 0 without a pair.
     """
-    # The highest-scored document below an upper one either has the lowest label of the list, or is
-    # itself an upper one, packed before the level: the best of those is the running maximum of the
-    # scores, read at the position just before the level.
+    # A document below an upper one has the lowest label of the list, or is an upper one of a lower
+    # level. Upper documents are packed in the order of their labels, so the highest score of the
+    # lower levels is the running maximum just before the level.
     lowest_score, lowest_column = scores.masked_fill(~uppers.lowest, -torch.inf).max(
         dim=1, keepdim=True
     )

@@ -62,13 +62,13 @@ def levels_of(
         compare = torch.lt
         bound_p = uppers.labels
     # [B, 1]: the packed position at which the level begins; behind the last one in a row that has
-    # no such level. The clamped positions are wrong in that row, but there `real` and `lower` are
-    # False.
+    # no such level.
     begin = torch.zeros(len(mask), 1, dtype=torch.int64, device=mask.device)
     for level in range(1, uppers.levels + 1):
         count = (level_p == level).sum(dim=1, keepdim=True)
         position_w = torch.arange(int(count.max()), device=mask.device)
         real = position_w < count
+        # Wrong where clamped, in a row that has no such level: there `real` and `lower` are False.
         packed = (begin + position_w).clamp(max=n_packed - 1)
         bound = bound_p.gather(1, begin.clamp(max=n_packed - 1))
         lower = compare(labels, bound) & mask & (count > 0)
@@ -161,8 +161,8 @@ def _sum_level(
     real_w = level.real.gather(1, order)
     # How many have s_i < u_j, strictly; none where j is not below the level.
     n_active_per_j = torch.searchsorted(upper_w, shifted.masked_fill(~level.lower, -torch.inf))
-    # histogram[c] counts the j that violate exactly the c lowest-scored uppers, so the upper at
-    # place w is violated by every j in the bins w + 1 and above.
+    # histogram[c] counts the j that violate exactly the c lowest-scored uppers. The upper at sorted
+    # place w is violated by every j that violates more than w, so by those of the bins above w.
     zeros = torch.zeros(len(upper), upper.shape[1] + 1, dtype=torch.int64, device=upper.device)
     histogram = zeros.scatter_add(1, n_active_per_j, torch.ones_like(n_active_per_j))
     n_active_per_i = sum_after(histogram)
@@ -180,8 +180,8 @@ def _sum_level(
         gradient_shifted = n_active_per_j.to(u_j.dtype)
         gradient_w = -n_active_per_i.to(s_i.dtype)
         degree = 1
-    # Euler: a homogeneous function of degree 1 is the product of its arguments and its gradient,
-    # one of degree 2 is half of that.
+    # Euler, with the arguments s_i and u_j: a homogeneous function of degree 1 is the product of its
+    # arguments and its gradient, one of degree 2 is half of that.
     value_b = ((gradient_shifted * u_j).sum(dim=1) + (gradient_w * s_i).sum(dim=1)) / degree
     # Back from the order of the sort.
     gradient_w = gradient_w.masked_fill(~real_w, 0.0)

@@ -50,8 +50,9 @@ class Uppers(NamedTuple):
         """
         n_below_p = self.n_below()
         if adjacent:
-            # Only the documents of the next lower label count: they are packed from its first
-            # position up to that of this label. Where that is the lowest label, n_below is right.
+            # Only the documents of the next lower label count. They fill the positions from their own
+            # `first` up to the `first` of this label. If theirs is the lowest label, they are not
+            # packed, and n_below counts them.
             first_of_lower_p = self.first.gather(1, (self.first - 1).clamp(min=0))
             n_lower_p = (self.first - first_of_lower_p).masked_fill(~self.real, 0)
             n_below_p = torch.where(self.first > 0, n_lower_p, n_below_p)
