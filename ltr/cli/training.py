@@ -31,13 +31,13 @@ from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.in_batch import OwnLists
 from ltr.module import METRICS, RankerModule, is_trial
-from ltr.run.checkpoints import Best, Checkpoints, Last
+from ltr.run.checkpoints import BestOptions, Checkpoints, LastOptions
 from ltr.run.folder import RunFolder
 from ltr.run.identity import identity
 from ltr.run.log import Progress, route_messages
 from ltr.run.loggers import build_loggers, wandb_run_ended
 from ltr.run.results import (
-    RunWriter,
+    ResultsWriter,
     ceiling_line,
     read_metrics,
     summary_line,
@@ -148,8 +148,8 @@ class RankerCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--model.help", action=ModelHelp)
-        parser.add_class_arguments(Best, "best")
-        parser.add_class_arguments(Last, "last")
+        parser.add_class_arguments(BestOptions, "best")
+        parser.add_class_arguments(LastOptions, "last")
         parser.add_argument(
             "--init_from",
             type=str | None,
@@ -216,7 +216,7 @@ class RankerCLI(LightningCLI):
         if has_progress_bar is None:
             has_progress_bar = sys.stdout.isatty()
             kwargs["enable_progress_bar"] = has_progress_bar
-        callbacks.append(RunWriter(config.init_from))
+        callbacks.append(ResultsWriter(config.init_from))
         if fits and not has_progress_bar:
             callbacks.append(Progress())
         if fits and kwargs.get("logger"):

@@ -162,7 +162,7 @@ class GridFolder:
         Raises:
             InputError: if one is not made, or kept no best weights.
         """
-        from ltr.run.checkpoints import Best  # Lightning takes seconds to import
+        from ltr.run.checkpoints import BestOptions  # Lightning takes seconds to import
 
         best_of: dict[tuple[str, ...], Cell] = {}  # by the names that its rivals share
         score_of: dict[tuple[str, ...], float] = {}
@@ -180,7 +180,7 @@ class GridFolder:
             # The greatest score is the best: kept scores of a metric of which less is better are
             # negated.
             score = max(run.kept_scores(monitor).values())
-            measured = Best(monitor).sign * score  # the metric itself
+            measured = BestOptions(monitor).sign * score  # the metric itself
             print(f"{cell.experiment}: {monitor} {measured:.4f} with seed {cell.seed}")
             rivals = self.grid.fixed_names(cell.names)
             if rivals not in score_of or score > score_of[rivals]:

@@ -28,7 +28,7 @@ def ceiling(metrics: Sequence[RankingMetric], eval_batches: EvalBatches) -> dict
     by_name["R"] = RankingMetric("R")
     values: dict[str, list[torch.Tensor]] = {name: [] for name in by_name}
     for lists in eval_batches.batches:
-        if not lists:  # the share of a process that got no list
+        if not lists:  # stands for a process that got no list
             continue
         batch = without_content(lists)
         # Ranked by their labels: no ranker of these documents does better.

@@ -34,7 +34,7 @@ MAX_SHARE_OF_TIME = 0.05
 
 
 @dataclass
-class Best:
+class BestOptions:
     """Which weights are kept as the best ones.
 
     Args:
@@ -68,7 +68,7 @@ class Best:
 
 
 @dataclass
-class Last:
+class LastOptions:
     """How often ``last.ckpt`` is written.
 
     Args:
@@ -118,13 +118,13 @@ class Checkpoints(Checkpoint):
 
     def __init__(
         self,
-        best: Best | None = None,
-        last: Last | None = None,
+        best: BestOptions | None = None,
+        last: LastOptions | None = None,
         identity: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.best = best or Best()
-        self.last = last or Last()
+        self.best = best or BestOptions()
+        self.last = last or LastOptions()
         self.identity = identity or {}
         self._signals = Signals()
         # The scores of the best weights that are kept, by step; higher is better.
@@ -134,8 +134,8 @@ class Checkpoints(Checkpoint):
         self._best_is_due = False
         # last.every_n_steps asks for last.ckpt.
         self._last_is_due = False
-        # From this time.monotonic() on, another write takes less than MAX_SHARE_OF_TIME of the
-        # run's time. 0: always.
+        # From this time.monotonic() on, last.ckpt is written even where nothing asks for it: so late
+        # that writing takes less than MAX_SHARE_OF_TIME of the time. 0: from now on.
         self._cheap_from = 0.0
 
         # Optimiser steps before the batch at hand.
@@ -214,8 +214,8 @@ class Checkpoints(Checkpoint):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        # last.ckpt was due after the batch before, and was left to on_validation_end, which is not
-        # called where there are no validation batches.
+        # last.ckpt was due after the batch before, and on_train_batch_end left it to
+        # on_validation_end. Where there are no validation batches, Lightning has not called that.
         if self._last_is_due:
             self._save(trainer, Moment.AFTER_STEP)
         self._steps_before_batch = trainer.global_step
@@ -259,7 +259,7 @@ class Checkpoints(Checkpoint):
             self._callbacks_before = internals.callback_states(trainer)
             self._phase = Phase.VALIDATING
             if self._signals.pending is not None:
-                self._end_within_validation(trainer)
+                self._end_if_validating(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._phase is not Phase.VALIDATING:
@@ -269,8 +269,8 @@ class Checkpoints(Checkpoint):
         pending = self._signals.pending
         # After the last batch of an epoch on_train_epoch_end follows, and saves.
         is_within_epoch = not internals.fetched_last_batch(trainer)
-        # In the middle of accumulated gradients only new best weights are saved: a resume from
-        # there repeats the batches since the last step.
+        # In the middle of accumulated gradients last.ckpt waits for the step, since a resume would
+        # repeat batches. New best weights can't wait.
         if is_within_epoch and (self._best_is_due or not self._batches_since_step):
             self._save_if_due_or_cheap(trainer, Moment.AFTER_STEP, pending)
         self._phase = Phase.TRAINING
@@ -302,14 +302,14 @@ class Checkpoints(Checkpoint):
         assert self._signals.pending is not None
         data = data_of(trainer)
         if data is not None and data.is_refreshing:
-            # Within an epoch, what was trained since the last write is saved. Before its first batch
-            # nothing needs to be saved: the end of the epoch before was saved already.
+            # Save what this epoch has trained. If it has trained nothing yet, the end of the epoch
+            # before was saved already.
             if internals.epoch_has_begun(trainer):
                 self._save(trainer, Moment.AFTER_STEP)
             raise self._signals.pending
-        self._end_within_validation(trainer)
+        self._end_if_validating(trainer)
 
-    def _end_within_validation(self, trainer: Trainer) -> None:
+    def _end_if_validating(self, trainer: Trainer) -> None:
         """End the run within a validation, which the resumed run does anew.
 
         A validation of averaged weights is finished instead: while it runs, the model does not have
@@ -335,8 +335,8 @@ class Checkpoints(Checkpoint):
         self, trainer: Trainer, moment: Moment, pending: KeyboardInterrupt | None
     ) -> None:
         """Write ``last.ckpt`` if something asks for it, or if a write takes little of the run's
-        time. Else a later moment writes it: a run that is killed before does a little work twice,
-        which costs less than a write each time.
+        time. Else a later moment writes it. If the run is killed before that moment, its resume
+        repeats a little work, which costs less than a write each time.
 
         A run with refreshes of negatives always writes it: a refresh may follow, takes longer than
         a write, and is ended by a signal without a further save.
@@ -351,15 +351,15 @@ class Checkpoints(Checkpoint):
     def _save(self, trainer: Trainer, moment: Moment) -> None:
         """Write ``last.ckpt``, and ``best.ckpt`` where the weights are the best so far.
 
-        Only rank 0 does, and no rank waits for it. Weights that are no numbers are refused: those
-        before them stay. In the middle of accumulated gradients a resume continues after the step
+        Only rank 0 does, and no rank waits for it. NaN or infinite weights are an error, and the
+        files before them stay. In the middle of accumulated gradients a resume continues after the step
         before, and repeats the batches since.
         """
         check_finite(trainer.lightning_module)
         writes_best = self._best_is_due
         self._best_is_due = False
         self._last_is_due = False
-        # Before the checkpoint is made, which holds it.
+        # Set before _resumable_checkpoint, which stores it.
         self._asked_to_stop = trainer.should_stop and not _time_is_up(trainer)
         if not trainer.is_global_zero or is_trial(trainer):
             return
@@ -408,15 +408,16 @@ class Checkpoints(Checkpoint):
             # Lightning has stored the state of the data after the batches since the last step. A
             # resume repeats them, so the state before them takes its place.
             checkpoint[type(data).__qualname__] = data.state_dict(self._batches_since_step)
-        # In the middle of accumulated gradients the batches are repeated, and with them the
-        # validation behind them: callbacks start from before it.
+        # A resume from the middle of accumulated gradients repeats these batches and the validation
+        # after them, so it needs the states of the callbacks from before that validation.
         repeats_validation = repeats_batches or moment is Moment.VALIDATION_DUE
         if repeats_validation and self._callbacks_before:
             checkpoint["callbacks"] = self._callbacks_before
         set_counters(checkpoint, moment, self._batches_since_step)
         checkpoint["run"] = {
             "identity": self.identity,
-            # The run has ended early. Asked to stop before min_epochs or min_steps, it has not.
+            # True if the run has ended early. To be asked to stop before min_epochs or min_steps ends
+            # nothing.
             "stopped": self._asked_to_stop and internals.may_stop(trainer),
             "monitor": self.best.monitor,
             "scores": dict(self._scores),

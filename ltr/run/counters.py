@@ -64,14 +64,14 @@ def set_counters(checkpoint: dict[str, Any], moment: Moment, batches_since_step:
             _set(progress[name], begun=done, done=done)
 
     validation = fit["epoch_loop.val_loop.batch_progress"]
-    # "total" says whether Lightning resumes a validation: it does if one batch has begun and none is
-    # done. "current" says at which batch: at 0, the first.
+    # Lightning resumes a validation if "total" has 1 batch begun and 0 done. It resumes at the batch
+    # of "current": 0, the first.
     is_due = moment is Moment.VALIDATION_DUE
     _set(validation["total"], begun=1 if is_due else 0, done=0)
     _set(validation["current"], begun=0, done=0)
     validation["is_last_batch"] = False
-    # Lightning takes a true "is_last_batch" of the training loop for "the epoch is over", and would
-    # skip what is left of it. Where a validation is due after this batch, Lightning itself needs it.
+    # Where no validation is due, is_last_batch must be False: Lightning would read True as "the epoch
+    # is over". Where one is due, Lightning needs it as it is.
     if not is_due:
         batch["is_last_batch"] = False
     fit["epoch_loop.state_dict"]["_batches_that_stepped"] = checkpoint["global_step"]

@@ -126,7 +126,8 @@ class RunFolder:
             checkpoint = read_checkpoint(file, quick=True)
             step = checkpoint.get("global_step", -1)
             run = checkpoint.get("run", {})  # what ltr.run.checkpoints adds to each checkpoint
-            # A checkpoint holds the scores of all weights that were kept then; its own is taken.
+            # Its "scores" has one for each checkpoint that was kept when it was written. We take that
+            # of the checkpoint itself.
             if run.get("monitor") == monitor and step in run.get("scores", {}):
                 scores[step] = run["scores"][step]
         return scores
@@ -184,8 +185,8 @@ class RunFolder:
         return None
 
     def file_to_measure(self, which: str, option: str = "--ckpt_path") -> Path:
-        """The checkpoint that ``--ckpt_path best`` means to every command, and ``last`` to all but
-        ``fit``; an InputError if there is none.
+        """The file of ``--ckpt_path best`` or ``last``; an InputError if there is none. What ``last``
+        means to ``fit`` is :meth:`file_to_resume`.
         """
         if which == "best":
             return best_checkpoint(self.path, option)

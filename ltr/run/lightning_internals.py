@@ -46,8 +46,8 @@ def all_batches_trained(trainer: Trainer) -> bool:
 
 
 def fetched_last_batch(trainer: Trainer) -> bool:
-    """Whether the batch that was last fetched is the last one of its epoch. It is true while that
-    batch is trained on, unlike :func:`all_batches_trained`.
+    """Whether the batch that was last fetched is the last one of its epoch. It is true already
+    while that batch trains; :func:`all_batches_trained` is true only after it.
     """
     return trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
 

@@ -33,7 +33,7 @@ def build_loggers(
         tags: of the run there.
     """
     run = RunFolder(folder)
-    # It makes a new subfolder for every start, so a resumed run erases nothing.
+    # CSVLogger makes a new subfolder for every start, so a resumed run erases nothing.
     loggers: list[Logger] = [CSVLogger(folder, name=run.curves.name)]
     if not wandb_project:
         return loggers
@@ -41,7 +41,7 @@ def build_loggers(
     if offline:
         log.info("Weights & Biases: no key found, logging offline into %s", run.wandb)
     if is_fit and not run.wandb_id.is_file():
-        # The agent of a sweep has made a run there, and says its id.
+        # In a sweep, the agent of wandb has already made the run, and gives its id.
         new_id = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         write_whole(run.wandb_id, [new_id])
     known_id = run.wandb_id.read_text().strip() if run.wandb_id.is_file() else None

@@ -18,7 +18,7 @@ from ltr.errors import InputError
 from ltr.module import RankerModule, data_of, is_trial, validates_before_training
 from ltr.processes import gather_objects
 from ltr.run.ceiling import ceiling
-from ltr.run.checkpoints import Best, best_first
+from ltr.run.checkpoints import BestOptions, best_first
 from ltr.run.folder import RunFolder
 from ltr.run.log import duration
 from ltr.run.loggers import log_results
@@ -39,7 +39,7 @@ class RankedQuery(NamedTuple):
     metrics: list[float]
 
 
-class RunWriter(Callback):
+class ResultsWriter(Callback):
     """Writes results into the run folder (the trainer's ``default_root_dir``), each file whole or
     not at all.
 
@@ -68,9 +68,9 @@ class RunWriter(Callback):
         self._ranked: list[RankedQuery] = []
         # When that evaluation began.
         self._evaluation_began = 0.0
-        # The clock of training: its seconds when it was last stopped, and when it was started again;
-        # None while it is stopped.
+        # The clock of training. Its seconds up to the last stop:
         self._trained_seconds = 0.0
+        # When it was started since; None while it is stopped:
         self._training_since: float | None = None
         # The metrics of the weights that training starts from.
         self._start_metrics: dict[str, Any] = {}
@@ -114,13 +114,13 @@ class RunWriter(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._training_since = time.perf_counter()
         is_resume = bool(trainer.ckpt_path)
-        start: dict[str, Any] = {}
+        new_entries: dict[str, Any] = {}
         if not is_resume:
             self._trained_seconds = 0.0
             if self._start_metrics:  # of the sanity check, which has run before this hook
-                start["start"] = self._start_metrics
+                new_entries["start"] = self._start_metrics
             if self.init_from is not None:
-                start["init_from"] = self.init_from
+                new_entries["init_from"] = self.init_from
         # Relative paths in config.yaml are relative to this folder.
         directory = os.getcwd()
 
@@ -129,7 +129,7 @@ class RunWriter(Callback):
             if not is_resume:  # what another run left in this folder
                 for name in ("validations", "start", "init_from"):
                     kept.pop(name, None)
-            return kept | {"directory": directory} | start
+            return kept | {"directory": directory} | new_entries
 
         _rewrite_results(trainer, with_start)
 
@@ -150,7 +150,7 @@ class RunWriter(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """New weights are about to be saved: the results of others must not stand beside them."""
+        """New weights are about to be saved: remove the results of the old ones."""
         if trainer.is_global_zero and not is_trial(trainer):
             run = RunFolder(trainer.default_root_dir)
             for file in (run.ranking, run.metadata, run.per_query, run.prediction):
@@ -302,7 +302,7 @@ def read_metrics(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def summary_line(folder: RunFolder, best: Best) -> str:
+def summary_line(folder: RunFolder, best: BestOptions) -> str:
     """What a training has reached."""
     results = read_metrics(folder.results)
     if "fit" not in results or not folder.last.is_file():
@@ -340,7 +340,7 @@ def ceiling_line(report: dict[str, Any]) -> str | None:
     return f"{text}; no ranker of them can reach more than {', '.join(limits)}"
 
 
-def worse_than_start_warning(folder: RunFolder, best: Best) -> str | None:
+def worse_than_start_warning(folder: RunFolder, best: BestOptions) -> str | None:
     """A warning where the best weights of a training rank worse than those it started from; else
     None.
     """
@@ -358,7 +358,7 @@ def worse_than_start_warning(folder: RunFolder, best: Best) -> str | None:
     )
 
 
-def _monitored_at_start(results: dict[str, Any], best: Best) -> float | None:
+def _monitored_at_start(results: dict[str, Any], best: BestOptions) -> float | None:
     """The value of ``best.monitor`` before training; None where it was not measured."""
     name = (best.monitor or "").removeprefix("val/")
     return results.get("start", {}).get(name)

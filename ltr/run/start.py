@@ -1,4 +1,4 @@
-"""The weights that a command starts from: those of a run that goes on, or those that are measured."""
+"""Which checkpoint a command starts from: the one that it resumes, or the one that it measures."""
 
 import logging
 from collections.abc import Mapping

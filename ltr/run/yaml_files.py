@@ -11,15 +11,17 @@ from ltr.errors import InputError
 class _StrictLoader(yaml.SafeLoader):
     """Refuses a key that is given twice, of which YAML takes the last."""
 
-    # Checked here and not in construct_mapping, which sees a node after "<<" has added the options
-    # of an anchor: by then a key may rightly stand there twice.
+    # Checks the keys as they stand in the text. construct_mapping sees them after "<<" was expanded,
+    # where a key that overrides another rightly stands twice.
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen = set()
         for key, _ in node.value:
             # "<<" takes in the options of an anchor, and may stand there several times.
             is_merge = key.tag == "tag:yaml.org,2002:merge"
-            if is_merge or not isinstance(key, yaml.ScalarNode):  # a list is refused later
+            if is_merge or not isinstance(
+                key, yaml.ScalarNode
+            ):  # a key that is a list is refused later
                 continue
             typed_key = (key.tag, key.value)  # 1 and "1" are two keys
             if typed_key in seen:

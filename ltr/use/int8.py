@@ -129,7 +129,7 @@ def _measure(
     for labelled, size in zip(lists, sizes, strict=True):
         begin = end
         end = begin + size
-        assert labelled.ideal is not None, "labelled sets it"
+        assert labelled.ideal is not None, "judged.labelled() sets it"
         ranked = MeasuredLists(
             _as_row(scores[begin:end]),
             _as_row(labelled.labels),

@@ -41,7 +41,7 @@ def load(
     chosen_device = _device(device)
     named = open_ranker(source, "source")
     ranker = named.ranker.to(chosen_device)
-    if named.checkpoint is None or named.file is None:  # of no run
+    if named.checkpoint is None or named.file is None:  # of the hub or exported, so of no run
         return _text_ranker(ranker, precision or _usual_precision(chosen_device))
     if isinstance(ranker.reads, FeatureVectors):
         return FeatureScorer(ranker, _normalisation(named.checkpoint))

@@ -93,7 +93,7 @@ class TextRanker:
 
         Returns:
             ``[P]`` float32, higher is better. A cross-encoder gives logits; a dual encoder the
-            similarity over its temperature.
+            similarity divided by its temperature.
 
         Raises:
             InputError: for what is no pair of strings, or a query that leaves a cross-encoder no

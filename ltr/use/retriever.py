@@ -80,9 +80,9 @@ class Retriever(TextRanker):
 class SearchableCorpus:
     """Documents and their embeddings, ready to be searched.
 
-    The embeddings are kept in the cache (``$LTR_CACHE``) under the weights, how these read a
-    document, and the content of the documents: a second start does not encode again; changed
-    weights or documents are always encoded.
+    The embeddings are kept in the cache (``$LTR_CACHE``). Their key is made of the weights, the way
+    these read a document, and the content of the documents: a second start does not encode again;
+    changed weights or documents are always encoded.
 
     Args:
         retriever: the dual encoder.

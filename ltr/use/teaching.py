@@ -103,7 +103,8 @@ def lists_to_score(
         collection: has the judgements, and the candidates.
         split: the queries.
         documents: ``candidates``, ``bm25``, or a folder of negatives.
-        depth: how many of these, best first; None: all of them, but the best 100 of ``bm25``.
+        depth: how many documents of a query to take from there, best first; None: all of them, but
+            100 of ``bm25``.
 
     Raises:
         InputError: if the collection has no candidates, or the folder no negatives.
@@ -125,7 +126,7 @@ def lists_to_score(
 
 
 def _part_of(lists: QueryLists, begin: int) -> QueryLists:
-    """The queries of the part that begins at one of them, with their documents."""
+    """The next ``PART`` queries from the place ``begin``, with their documents."""
     query_rows = lists.query_rows[begin : begin + PART]
     offsets = lists.offsets[begin : begin + PART + 1]
     documents = slice(offsets[0], offsets[-1])
@@ -149,7 +150,7 @@ def _score_part(
         collection: holds the texts.
         part: the lists.
         file: gets the scores; nothing is done where it is there.
-        wait: for another process that scores this part; else nothing is done.
+        wait: if another process scores this part, wait for it; else leave the part to it.
         folder: the folder of all scores; nothing is done where it is there.
     """
     if file.exists() or folder.exists():

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from ltr.__main__ import main
 from ltr.losses import RankNetLoss
-from ltr.run.checkpoints import Best, Checkpoints, best_first
+from ltr.run.checkpoints import BestOptions, Checkpoints, best_first
 from tests.run.interrupted import (
     _finished,
     _slow,
@@ -73,7 +73,7 @@ def test_the_comparison_sees_one_other_bit(world, tmp_path):
 
 def test_the_best_are_the_highest_scores_and_of_equal_ones_the_earliest():
     assert best_first({6: 0.5, 4: 0.7, 2: 0.5}) == [4, 2, 6]
-    assert Best("val/nDCG@10").sign == 1 and Best("val/swapped_pairs").sign == -1
+    assert BestOptions("val/nDCG@10").sign == 1 and BestOptions("val/swapped_pairs").sign == -1
 
 
 def test_a_second_fit_does_not_go_on_with_the_validation_that_ended_the_first(tmp_path):
@@ -89,7 +89,7 @@ def test_a_second_fit_does_not_go_on_with_the_validation_that_ended_the_first(tm
             if self.global_step:
                 raise RuntimeError("a validation of my own")
 
-    checkpoints = Watched(Best(monitor=None))
+    checkpoints = Watched(BestOptions(monitor=None))
 
     def fit(model, n_sanity):
         trainer = Trainer(

@@ -79,17 +79,17 @@ def test_a_folder_has_one_command_at_a_time(config, capsys):
 
 
 def test_new_weights_are_not_saved_while_others_are_measured(config, capsys, monkeypatch):
-    from ltr.run.results import RunWriter
+    from ltr.run.results import ResultsWriter
 
     assert fit(config, "run") == 0
     codes = []
-    measured = RunWriter.on_test_end
+    measured = ResultsWriter.on_test_end
 
     def on_test_end(writer, *args) -> None:
         codes.append(main(["fit", "run", "--trainer.max_epochs", "3"]))
         measured(writer, *args)
 
-    monkeypatch.setattr(RunWriter, "on_test_end", on_test_end)
+    monkeypatch.setattr(ResultsWriter, "on_test_end", on_test_end)
     assert main(["test", "run"]) == 0 and codes == [2]
     assert Path("run/test.run").is_file() and metrics("run")["fit"]["steps"] == 12
     assert main(["fit", "run", "--trainer.max_epochs", "3"]) == 0

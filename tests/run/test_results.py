@@ -9,7 +9,7 @@ import torch
 from ltr.__main__ import main
 from ltr.datamodules import FeatureDataModule, TripletDataModule
 from ltr.models import DualEncoder
-from ltr.run.checkpoints import Best
+from ltr.run.checkpoints import BestOptions
 from ltr.run.folder import RunFolder
 from ltr.run.results import worse_than_start_warning
 from tests.conftest import write_collection, write_letor
@@ -104,7 +104,7 @@ def test_a_training_that_made_it_worse_says_so(config, tmp_path, monitor, start,
     )
     found = results(tmp_path)
     (tmp_path / "run/metrics.json").write_text(json.dumps(found | {"start": {monitor: start}}))
-    told = worse_than_start_warning(RunFolder(tmp_path / "run"), Best(f"val/{monitor}"))
+    told = worse_than_start_warning(RunFolder(tmp_path / "run"), BestOptions(f"val/{monitor}"))
     assert (told is not None) == warns
     if told:
         value = found["validations"][0][monitor]
