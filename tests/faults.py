@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from lightning.pytorch import Callback
 
+from ltr.callbacks import HardNegativeMining
 from ltr.data import artefact
 from ltr.errors import InputError
 from ltr.mining import miner, refresh
@@ -127,6 +128,21 @@ class SlowRefresh(Callback):
         refresh.RefreshFolders.mine_or_open = marked
         miner.encode_everywhere = slow_encode
         artefact.folder_once = slow_folder
+
+
+class WaitingMiner(HardNegativeMining):
+    """``ltr mine`` says by a file that it has begun, and waits a minute, until a signal ends it. If
+    the file is there already, it does not wait.
+    """
+
+    def __init__(self, file: str, **options) -> None:
+        super().__init__(**options)
+        self.file = Path(file)
+
+    def on_predict_start(self, trainer, pl_module) -> None:
+        if not self.file.exists():
+            self.file.write_text("")
+            time.sleep(60)
 
 
 class Watched(Callback):

@@ -1,10 +1,12 @@
-"""Commands of ltr in processes of their own, which have everything imported."""
+"""Commands of ltr in processes of their own, which end with the one that started them."""
 
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from multiprocessing.connection import wait
 
 from ltr.cli.program import main
@@ -14,7 +16,7 @@ PRELOADED = ["ltr.cli.training", "ltr.datamodules", "ltr.models", "ltr.losses"]
 
 
 def run_in_process(args: list[str]) -> None:
-    """Run a command and wait for it.
+    """Run a command in a process that has everything imported, and wait for it.
 
     Raises:
         InputError: if it fails; it has said why.
@@ -43,17 +45,41 @@ def run_in_process(args: list[str]) -> None:
 
 def _main(args: list[str], path: list[str]) -> None:
     sys.path[:] = path
-    sys.argv[1:] = args  # by which Lightning starts the other processes of a run
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    code = main(args)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    code = _main_until(lambda: wait([parent.sentinel]), args)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _leave_with_parent() -> None:
-    """End this process as SIGTERM does, which saves first, when the one that waits for it is gone."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os.kill(os.getpid(), signal.SIGTERM)
+def main_of_child(args: list[str]) -> int:
+    """Run a command for another program, which may be killed: ``python -m ltr.cli.process PID
+    COMMAND …``. Returns the exit code.
+
+    Args:
+        args: the number of the process that started this one, and the command with its arguments.
+    """
+    parent = int(args[0])
+
+    def wait_for_parent() -> None:
+        while os.getppid() == parent:  # an orphan gets another one
+            time.sleep(0.5)
+
+    return _main_until(wait_for_parent, args[1:])
+
+
+def _main_until(wait_for_parent: Callable[[], object], args: list[str]) -> int:
+    """Run a command. If the parent is gone before, it ends as by SIGTERM, which saves first."""
+
+    def leave_with_parent() -> None:
+        wait_for_parent()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+    sys.argv[1:] = args  # by which Lightning starts the other processes of a run
+    return main(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main_of_child(sys.argv[1:]))

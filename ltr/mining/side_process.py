@@ -74,7 +74,9 @@ class SideProcess:
             "trainer.strategy": "auto",
             "trainer.logger": "false",
         }
-        command = [sys.executable, "-m", "ltr", "mine"]
+        # It ends with this process, also where this one is killed: else it would hold its run folder
+        # for the rest of its work, and a resume could not mine.
+        command = [sys.executable, "-m", "ltr.cli.process", str(os.getpid()), "mine"]
         for name, value in options.items():
             command += [f"--{name}", str(value)]
         # It mines alone, however many processes train.

@@ -5,12 +5,16 @@ import itertools
 import json
 import logging
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from filelock import FileLock, Timeout
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.loggers import CSVLogger
 
@@ -675,6 +679,38 @@ def test_a_refresh_beside_the_training_is_taken_when_it_is_there(
     assert (state["step"], state["mined"], state["key"]) == (2, 2, manifest["key"])
     first = json.loads((run / "negatives/step=0/manifest.json").read_text())
     assert manifest["weights"] != first["weights"]
+
+
+@pytest.mark.long
+def test_a_process_beside_a_run_that_was_killed_ends_and_the_run_resumes(
+    tmp_path, collection_folder, backbone
+):
+    """Killed after step 4, while the refresh of step 2 waits: its folder is soon free again."""
+    run = tmp_path / "run"
+    mines = tmp_path / "mines"
+    args = configuration(tmp_path, collection_folder, backbone, every_n_steps=2, asynchronous=True)
+    config = yaml.safe_load((tmp_path / "mined.yaml").read_text())
+    (mining,) = config["trainer"]["callbacks"]
+    mining["class_path"] = "tests.faults.WaitingMiner"
+    mining["init_args"]["file"] = str(mines)
+    waits = {"file": str(tmp_path / "goes on"), "step": 4, "seconds": 60}
+    config["trainer"]["callbacks"] += [{"class_path": "tests.faults.WaitFor", "init_args": waits}]
+    (tmp_path / "mined.yaml").write_text(yaml.safe_dump(config))
+    fit = subprocess.Popen([sys.executable, "-m", "ltr", *args])
+    try:
+        until = time.monotonic() + 60
+        while not mines.exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        held = FileLock(run / "negatives/beside/.lock")
+        with pytest.raises(Timeout):
+            held.acquire(timeout=0)
+    finally:
+        fit.kill()
+        fit.wait()
+    with held.acquire(timeout=10):
+        pass
+    (tmp_path / "goes on").touch()
+    assert main(["fit", str(run)]) == 0
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """A refresh in a process of its own, with a stand-in for the process."""
 
+import os
 import subprocess
 
 import pytest
@@ -48,8 +49,8 @@ def test_it_mines_alone_with_a_copy_of_the_weights_into_a_new_folder(side, tmp_p
     side, process = side
     folder = tmp_path / "negatives/step=4"
     weights = tmp_path / "negatives/beside/weights.ckpt"
-    assert process.command[1:4] == ["-m", "ltr", "mine"]
-    options = dict(zip(process.command[4::2], process.command[5::2], strict=True))
+    assert process.command[1:5] == ["-m", "ltr.cli.process", str(os.getpid()), "mine"]
+    options = dict(zip(process.command[5::2], process.command[6::2], strict=True))
     assert options["--output"] == str(folder) and options["--ckpt_path"] == str(weights)
     assert options["--trainer.devices"] == "1"
     assert "WORLD_SIZE" not in process.env and "LOCAL_RANK" not in process.env
