@@ -35,8 +35,8 @@ class ListDataModule(PoolDataModule):
         list_size: documents of a training list at most; None: no limit.
         keep: what stays of a longer list, drawn anew in each epoch. ``relevant``: the relevant
             documents, best grades first, and others as far as there is room; where all of these had
-            one grade, the last makes room for a document of another grade; ``any``: each document equally likely; ``all``: every document, in
-            several lists of about one size.
+            one grade, the last makes room for a document of another grade. ``any``: each document
+            equally likely. ``all``: every document, in several lists of about one size.
         batch_size: lists per step and process.
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
