@@ -103,8 +103,8 @@ class _Euclidean(torch.autograd.Function):
     def backward(ctx: Any, gradient_ad: Tensor) -> tuple[Tensor, Tensor]:
         queries, docs, scores_ad = ctx.saved_tensors
         # The score is minus the distance, so d score / d query = −(query − doc) / distance
-        # = (query − doc) / score, and d score / d doc is minus that. Where the distance is 0, the gradient is set to 0. Plain
-        # operations, so that autograd can differentiate them again.
+        # = (query − doc) / score, and d score / d doc is minus that. Where the distance is 0, the
+        # gradient is set to 0. Plain operations, so that autograd can differentiate them again.
         zero_ad = scores_ad == 0
         weight_ad = (gradient_ad / scores_ad.masked_fill(zero_ad, 1.0)).masked_fill(zero_ad, 0.0)
         weight_a = weight_ad.sum(dim=-1, keepdim=True)

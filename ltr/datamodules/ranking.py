@@ -236,7 +236,8 @@ class RankingDataModule(LightningDataModule):
     def state_dict(self, unfinished: int = 0) -> dict:
         """What a checkpoint keeps: the batches that the trainer has consumed, the size of epochs
         and steps, digests of what the run learns from, and the batches that were planned before
-        new negatives came, which don't follow from seed and position (:meth:`ltr.data.sampling.plan.Plan.frozen_batches`).
+        new negatives came, which don't follow from seed and position
+        (:meth:`ltr.data.sampling.plan.Plan.frozen_batches`).
 
         Args:
             unfinished: how many of the last consumed batches are in no step of the optimiser yet, as

@@ -4,8 +4,8 @@ definition.
 Here the form is chosen, by the size of the lists: short lists take all N² pairs, hinges over many
 relevant documents are sorted (``sorted.py``), and everything else takes the pairs of the more
 relevant documents in blocks (``blocks.py``). ``choose.py`` has the costs of losses that take some
-of the pairs only, ``choices.py`` says by their definition which these are. Letters of shapes: b row, p packed upper document
-(``uppers.py``), q chosen pair, i and j the documents of a pair.
+of the pairs only, ``choices.py`` says by their definition which these are. Letters of shapes: b row,
+p packed upper document (``uppers.py``), q chosen pair, i and j the documents of a pair.
 """
 
 from collections.abc import Sequence
