@@ -23,7 +23,7 @@ from ltr.models.encoder.kernels.first_tokens import (
     leave_out_later_tokens,
 )
 from ltr.models.encoder.loading.pooling import Pooling, pool
-from ltr.models.encoder.loading.positions import first_position
+from ltr.models.encoder.loading.positions import padding_index
 
 log = logging.getLogger(__name__)
 
@@ -336,7 +336,7 @@ def _outputs_of_chunk(model: PreTrainedModel, chunk: Chunk) -> list[Tensor]:
 
 def _packed_chunk(model: PreTrainedModel) -> Chunk:
     texts = _trial_texts(model)
-    (chunk,) = packed_chunks(texts, _enough_for(texts), first_position(model.base_model))
+    (chunk,) = packed_chunks(texts, _enough_for(texts), padding_index(model.base_model))
     return chunk
 
 

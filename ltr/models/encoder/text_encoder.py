@@ -23,7 +23,7 @@ from ltr.models.encoder.kernels.gelu import gelu_keeps_output
 from ltr.models.encoder.loading.dropout import EncoderDropout
 from ltr.models.encoder.loading.layers import keep_layers, layers_of
 from ltr.models.encoder.loading.pooling import Pooling
-from ltr.models.encoder.loading.positions import first_position
+from ltr.models.encoder.loading.positions import padding_index
 from ltr.models.encoder.packed import enable_packing, read_logits, read_pooled
 from ltr.models.encoder.self_check import PathCheck, compare_packed
 
@@ -155,7 +155,7 @@ class TextEncoder(nn.Module):
         # Grows with use, see _check_once.
         self._checked: set[_Situation] = set()
         self.reads_packed = enable_packing(model, options.kernels)
-        self.first_position = first_position(model)
+        self.padding_index = padding_index(model)
         if options.compile:
             # Layers are alike, so torch.compile reuses the code of the first for all. A copy by
             # copy.deepcopy runs eagerly.
@@ -264,7 +264,7 @@ class TextEncoder(nn.Module):
     def _chunks(self, texts: Texts) -> list[Chunk]:
         max_tokens = self._chunk_tokens(texts)
         if self.reads_packed:
-            return list(packed_chunks(texts, max_tokens, self.first_position))
+            return list(packed_chunks(texts, max_tokens, self.padding_index))
         return list(padded_chunks(texts, max_tokens, self.pad_id))
 
     def _chunk_tokens(self, texts: Texts) -> int:

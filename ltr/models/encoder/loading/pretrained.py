@@ -30,7 +30,7 @@ from ltr.models.encoder.loading.dropout import (
     leave_out_dropout,
     turn_off_fixed_dropout,
 )
-from ltr.models.encoder.loading.positions import first_position, position_embeddings
+from ltr.models.encoder.loading.positions import padding_index, position_embeddings
 
 PACKAGE = "package:"
 NO_LIMIT = 10**9  # a tokenizer that knows no longest text says 10^30
@@ -291,7 +291,8 @@ def max_positions(encoder: PreTrainedModel) -> int | None:
     """The longest sequence that the encoder has positions for. None if it has no limit."""
     positions = position_embeddings(encoder)
     if positions is not None:
-        return positions.num_embeddings - first_position(encoder)
+        index = padding_index(encoder)
+        return positions.num_embeddings - (0 if index is None else index + 1)
     limit = getattr(encoder.config, "max_position_embeddings", None)
     # XLNet says -1 for no limit.
     if limit is None or limit <= 0:
