@@ -220,15 +220,22 @@ def write_folder(path: Path, build: Callable[[Path], None]) -> None:
     """Let ``build`` fill a temporary folder beside ``path``, and rename it when it is complete. A
     failure leaves no folder.
 
+    All files get the mode of a new file: safetensors writes some that no other user may read.
+
     Raises:
         InputError: if the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.tmp-"))
     try:
+        new_file = temporary / "new"
+        new_file.touch()
+        mode = new_file.stat().st_mode
+        new_file.unlink()
         build(temporary)
         for file in temporary.rglob("*"):
             if file.is_file():
+                file.chmod(mode)
                 with open(file, "rb") as handle:
                     os.fsync(handle.fileno())
         temporary.chmod(0o755)

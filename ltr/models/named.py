@@ -117,7 +117,8 @@ def _check_path(name: str | Path, option: str) -> None:
     seeds = sorted(path.glob("seed=*")) if path.is_dir() else []
     if seeds:
         raise InputError(f"{option} {path} holds several runs; name one: {seeds[0]}")
-    if (path / "config.json").is_file() or (path / "modules.json").is_file():
+    names = ("config.json", "modules.json", "adapter_config.json")
+    if any((path / file).is_file() for file in names):
         return
     can_be_hub_id = not (
         path.is_absolute()

@@ -20,7 +20,7 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.kernels import use_plain
 from ltr.models.encoder.loading.pooling import Pooling
-from ltr.models.encoder.loading.pretrained import quiet
+from ltr.models.encoder.loading.pretrained import max_positions, quiet
 from ltr.models.encoder.tower import Tower
 
 # onnx, onnxscript and onnxruntime are optional: they are imported inside functions.
@@ -126,7 +126,9 @@ def write_graph(file: Path, graph: Graph, tokenizer: Any) -> None:
     some texts than torch does.
     """
     _check_packages()
-    example = _padded(tokenizer, [("a first text", "and a longer second one"), ("a", "b")])
+    positions = max_positions(graph.encoder)
+    pairs = [("a first text", "and a longer second one"), ("a", "b")]
+    example = _padded(tokenizer, pairs, positions)
     names = [name for name in INPUTS if name in example]
     rows = torch.export.Dim("rows")
     columns = torch.export.Dim("columns", max=512)
@@ -143,10 +145,8 @@ def write_graph(file: Path, graph: Graph, tokenizer: Any) -> None:
             verbose=False,
         )
         # Other numbers of rows and columns than those of the example.
-        texts = _padded(
-            tokenizer,
-            [("one", "two three four"), ("five six seven", "eight"), ("nine", "ten " * 20)],
-        )
+        pairs = [("one", "two three four"), ("five six seven", "eight"), ("nine", "ten " * 20)]
+        texts = _padded(tokenizer, pairs, positions)
         expected = graph(**{name: torch.from_numpy(texts[name]) for name in names}).numpy()
     difference = float(np.abs(Session(file).output(texts) - expected).max())
     is_close = difference <= TOLERANCE  # NaN is not
@@ -203,8 +203,11 @@ class Session:
         return output
 
 
-def _padded(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
-    """The inputs of a graph for pairs of texts."""
+def _padded(
+    tokenizer: Any, pairs: Sequence[tuple[str, str]], max_length: int | None
+) -> dict[str, np.ndarray]:
+    """The inputs of a graph for pairs of texts, cut at so many tokens; None: at none."""
     firsts = [first for first, _ in pairs]
     seconds = [second for _, second in pairs]
-    return dict(tokenizer(firsts, seconds, padding=True, return_tensors="np"))
+    cut = {"truncation": max_length is not None, "max_length": max_length}
+    return dict(tokenizer(firsts, seconds, padding=True, return_tensors="np", **cut))

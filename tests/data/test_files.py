@@ -5,6 +5,7 @@ half-written.
 import errno
 import gzip
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -245,3 +246,23 @@ def test_a_full_disk_leaves_no_table_of_features(tmp_path, monkeypatch):
     assert [
         p for p in (tmp_path / "cache").rglob("*") if p.is_file() and not p.name.endswith(".lock")
     ] == []
+
+
+@pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o027, 0o640)])
+def test_all_files_of_a_folder_have_the_mode_of_a_new_file(tmp_path, umask, mode):
+    """safetensors writes files of mode 0600: another user could not load a saved model."""
+
+    def build(folder):
+        (folder / "inner").mkdir()
+        for file in (folder / "plain", folder / "inner/private"):
+            file.touch()
+        (folder / "inner/private").chmod(0o600)
+
+    before = os.umask(umask)
+    try:
+        files.write_folder(tmp_path / "made", build)
+    finally:
+        os.umask(before)
+    written = [file for file in (tmp_path / "made").rglob("*") if file.is_file()]
+    assert {file.name for file in written} == {"plain", "private"}
+    assert {file.stat().st_mode & 0o777 for file in written} == {mode}

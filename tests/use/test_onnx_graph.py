@@ -5,12 +5,14 @@ import json
 import numpy as np
 import onnxruntime
 import pytest
-from transformers import (
-    AutoTokenizer,
-)
+from transformers import AutoTokenizer, BertConfig, BertModel
 
 from ltr.__main__ import main
 from ltr.models import DualEncoder
+from ltr.use.export import export
+from ltr.use.load import load
+from ltr.use.onnx_graph import Session
+from tests.data.tokenizers import byte_level_bpe
 from tests.use.exported import PAIRS
 
 
@@ -60,3 +62,28 @@ def test_two_towers_make_two_graphs(tmp_path, backbone):
             .shape[-1]
             == 8
         )
+
+
+def test_a_model_with_few_positions(tmp_path):
+    """The texts of the self-check are longer: each word has a token for every letter or two."""
+    positions = 8
+    tokenizer = byte_level_bpe()
+    tokenizer.model_max_length = positions
+    tokenizer.save_pretrained(tmp_path / "plain")
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=positions,
+    )
+    BertModel(config).save_pretrained(tmp_path / "plain")
+    DualEncoder(str(tmp_path / "plain")).save(tmp_path / "dual")
+    export(tmp_path / "dual", tmp_path / "out", "onnx")
+    texts = ["w1", "w2 w3 " * 20]
+    padded = tokenizer(texts, truncation=True, max_length=positions, padding=True)
+    inputs = {name: np.array(padded[name]) for name in ("input_ids", "attention_mask")}
+    found = Session(tmp_path / "out/model.onnx").output(inputs)
+    expected = load(tmp_path / "dual", "32-true", "cpu").encode(texts)
+    assert found == pytest.approx(expected, abs=1e-5)

@@ -40,11 +40,12 @@ class Chunk(NamedTuple):
     inputs: dict[str, Any]
 
 
-def packed_chunks(texts: Texts, max_tokens: int, first_position: int) -> Iterator[Chunk]:
+def packed_chunks(texts: Texts, max_tokens: int, padding_index: int | None) -> Iterator[Chunk]:
     """Chunks of at most ``max_tokens`` tokens, or of a single longer text, end to end.
 
-    The positions of each text count from ``first_position``. On a CPU padding may follow the last
-    text, to make a size that recurs. The padding repeats the first token of ``texts``.
+    Positions count as :func:`ltr.models.encoder.loading.positions.padding_index` says. On a CPU
+    padding may follow the last text, to make a size that recurs. The padding repeats the first
+    token of ``texts``.
     """
     order = texts.lengths.argsort(stable=True)
     begins = texts.lengths.cumsum(0) - texts.lengths  # where each text begins in texts.ids
@@ -59,6 +60,8 @@ def packed_chunks(texts: Texts, max_tokens: int, first_position: int) -> Iterato
         position = torch.arange(n_tokens, device=rows.device)
         position = position - offsets[:-1].repeat_interleave(lengths, output_size=n_tokens)
         place = position + begins[rows].repeat_interleave(lengths, output_size=n_tokens)
+        if padding_index is not None:
+            position = _roberta_positions(texts.ids[place], lengths, offsets, padding_index)
         groups = tuple((len(list(same)), length) for length, same in groupby(chunk_lengths))
         padding = 0
         if rows.device.type == "cpu":
@@ -67,12 +70,23 @@ def packed_chunks(texts: Texts, max_tokens: int, first_position: int) -> Iterato
             place = F.pad(place, (0, padding))  # by zeros: the first token
         inputs = {
             "input_ids": texts.ids[place].unsqueeze(0),
-            "position_ids": (position + first_position).unsqueeze(0),
+            "position_ids": position.unsqueeze(0),
             "packed_layout": Layout(groups, offsets.int(), padding),
         }
         if texts.type_ids is not None:
             inputs["token_type_ids"] = texts.type_ids[place].unsqueeze(0)
         yield Chunk(rows, lengths, inputs)
+
+
+def _roberta_positions(ids: Tensor, lengths: Tensor, offsets: Tensor, padding_index: int) -> Tensor:
+    """Positions ``[T]`` of tokens as RoBERTa counts them, which leaves out those with the padding's
+    id: a text may hold it, written out as ``<pad>``.
+    """
+    is_counted = (ids != padding_index).long()
+    count = is_counted.cumsum(0)
+    n_before = F.pad(count, (1, 0))[offsets[:-1]]  # counted in front of each text
+    count = count - n_before.repeat_interleave(lengths, output_size=len(ids))
+    return count * is_counted + padding_index
 
 
 def padded_size(n_tokens: int, max_tokens: int) -> int:

@@ -23,7 +23,7 @@ from ltr.models.encoder.kernels.first_tokens import (
     leave_out_later_tokens,
 )
 from ltr.models.encoder.loading.pooling import Pooling, pool
-from ltr.models.encoder.loading.positions import first_position
+from ltr.models.encoder.loading.positions import padding_index
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,9 @@ SHORT = 3
 LONGEST_WINDOW = 1024
 # Relative error of outputs that should agree: rounding makes 1e-5, a wrong attention 5e-3.
 TOLERANCE = 1e-3
+# And of outputs that are equal but for rounding. Attention to another token makes 3e-3 and more, with
+# initial weights too.
+CAUSAL_TOLERANCE = 1e-6
 
 
 def hidden_states(encoder: PreTrainedModel, chunk: Chunk) -> Tensor:
@@ -188,6 +191,21 @@ def _padded_trial(model: PreTrainedModel) -> list[Tensor]:
     return outputs
 
 
+@torch.no_grad()
+def is_causal(encoder: PreTrainedModel) -> bool:
+    """Whether the first token of a text has the same output whatever stands behind it, as in a
+    decoder.
+    """
+    texts = _trial_texts(encoder)
+    row = texts.ids[:SHORT].unsqueeze(0)
+    other = row.clone()
+    other[0, -1] = row[0, 0]  # another token than before: those of a trial differ
+    with in_eval_mode(encoder):
+        first = encoder(row).last_hidden_state[0, 0]
+        same = encoder(other).last_hidden_state[0, 0]
+    return _difference([first], [same]) < CAUSAL_TOLERANCE
+
+
 def _switch_to_packed(model: PreTrainedModel, padded_outputs: list[Tensor], attention: str) -> str:
     """Switch to packed texts, and try them. The model stays switched.
 
@@ -336,7 +354,7 @@ def _outputs_of_chunk(model: PreTrainedModel, chunk: Chunk) -> list[Tensor]:
 
 def _packed_chunk(model: PreTrainedModel) -> Chunk:
     texts = _trial_texts(model)
-    (chunk,) = packed_chunks(texts, _enough_for(texts), first_position(model.base_model))
+    (chunk,) = packed_chunks(texts, _enough_for(texts), padding_index(model.base_model))
     return chunk
 
 

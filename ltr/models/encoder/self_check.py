@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from ltr.batch import Texts
 from ltr.models.encoder.attention import PACKED_ATTENTION
 from ltr.models.encoder.chunks import packed_chunks, padded_chunks
-from ltr.models.encoder.loading.positions import first_position
+from ltr.models.encoder.loading.positions import padding_index
 from ltr.models.encoder.loading.pretrained import max_positions
 from ltr.models.encoder.packed import hidden_states, in_eval_mode, one_line
 
@@ -121,7 +121,7 @@ def _read(
     texts = Texts(ids.to(device), lengths.to(device))
     more_than_all = 10 * len(ids)  # tokens of a chunk: all texts fit in one, padding included
     if how == "packed":
-        (chunk,) = packed_chunks(texts, more_than_all, first_position(base))
+        (chunk,) = packed_chunks(texts, more_than_all, padding_index(base))
     else:
         (chunk,) = padded_chunks(texts, more_than_all, pad_id)
     with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from ltr.batch import Texts
-from ltr.errors import at_least, one_of
+from ltr.errors import InputError, at_least, one_of
 from ltr.models.encoder.attention import PACKED_ATTENTION, Kernels
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, share_of_padding
 from ltr.models.encoder.kernels import use_fast, use_plain
@@ -23,8 +23,8 @@ from ltr.models.encoder.kernels.gelu import gelu_keeps_output
 from ltr.models.encoder.loading.dropout import EncoderDropout
 from ltr.models.encoder.loading.layers import keep_layers, layers_of
 from ltr.models.encoder.loading.pooling import Pooling
-from ltr.models.encoder.loading.positions import first_position
-from ltr.models.encoder.packed import enable_packing, read_logits, read_pooled
+from ltr.models.encoder.loading.positions import padding_index
+from ltr.models.encoder.packed import enable_packing, is_causal, read_logits, read_pooled
 from ltr.models.encoder.self_check import PathCheck, compare_packed
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,8 @@ class TextEncoder(nn.Module):
         reads_packed: whether the encoder reads texts without padding.
 
     Raises:
-        InputError: for a model that cannot read texts in batches.
+        InputError: for a model that cannot read texts in batches, or a decoder without a head of
+            its own: no pooling of its tokens is what it was trained for.
     """
 
     @dataclass(frozen=True)
@@ -155,7 +156,13 @@ class TextEncoder(nn.Module):
         # Grows with use, see _check_once.
         self._checked: set[_Situation] = set()
         self.reads_packed = enable_packing(model, options.kernels)
-        self.first_position = first_position(model)
+        has_own_head = model.base_model is not model
+        if not has_own_head and is_causal(model):
+            raise InputError(
+                f"{type(model).__name__} is a decoder, whose tokens do not see those behind them, so their {self.pooling} says little of a text; take an encoder",
+                option="backbone",
+            )
+        self.padding_index = padding_index(model)
         if options.compile:
             # Layers are alike, so torch.compile reuses the code of the first for all. A copy by
             # copy.deepcopy runs eagerly.
@@ -264,7 +271,7 @@ class TextEncoder(nn.Module):
     def _chunks(self, texts: Texts) -> list[Chunk]:
         max_tokens = self._chunk_tokens(texts)
         if self.reads_packed:
-            return list(packed_chunks(texts, max_tokens, self.first_position))
+            return list(packed_chunks(texts, max_tokens, self.padding_index))
         return list(padded_chunks(texts, max_tokens, self.pad_id))
 
     def _chunk_tokens(self, texts: Texts) -> int:

@@ -23,6 +23,7 @@ from ltr.models.encoder.loading.pooling import Pooling
 from ltr.models.encoder.loading.pretrained import (
     LOAD_ERRORS,
     cannot_load,
+    check_is_no_adapter,
     check_tokenizer,
     check_vocabulary,
     quiet,
@@ -74,6 +75,7 @@ def load_modules(
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Router
 
+    check_is_no_adapter(backbone, option)
     try:
         source = resolve(backbone)
         is_folder = Path(source).is_dir()

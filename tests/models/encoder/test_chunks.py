@@ -44,8 +44,9 @@ def test_the_share_of_padding():
 def test_packed_chunks_hold_every_token_once_in_place():
     torch.manual_seed(0)
     lengths = torch.randint(1, 60, (200,))
-    of = Texts(torch.arange(int(lengths.sum())), lengths, torch.arange(int(lengths.sum())) % 2)
-    chunks = list(packed_chunks(of, max_tokens=128, first_position=2))
+    number = torch.arange(2, 2 + int(lengths.sum()))  # 1 is the padding's
+    of = Texts(number, lengths, number % 2)
+    chunks = list(packed_chunks(of, max_tokens=128, padding_index=1))
     assert sorted(torch.cat([chunk.rows for chunk in chunks]).tolist()) == list(range(200))
     rows = of.ids.split(lengths.tolist())
     for chunk in chunks:
@@ -59,9 +60,8 @@ def test_packed_chunks_hold_every_token_once_in_place():
             and ids.shape[1] == padded_size(n_tokens, 128) == n_tokens + layout.padding
         )
         assert torch.equal(ids[0, :n_tokens], torch.cat([rows[row] for row in chunk.rows]))
-        assert (ids[0, n_tokens:] == of.ids[0]).all() and (
-            positions[0, n_tokens:] == 2
-        ).all()  # the first token once more
+        assert (ids[0, n_tokens:] == of.ids[0]).all()  # the first token once more
+        assert (positions[0, n_tokens:] == 0).all()  # which every encoder has
         assert torch.equal(types, ids % 2)
         assert torch.equal(
             positions[0, :n_tokens], torch.cat([torch.arange(2, 2 + n) for n in chunk.lengths])

@@ -23,7 +23,7 @@ from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder import packed
 from ltr.models.encoder.chunks import packed_chunks, padded_chunks
-from ltr.models.encoder.loading.positions import first_position
+from ltr.models.encoder.loading.positions import padding_index
 from ltr.models.encoder.packed import enable_packing, hidden_states, read_logits, read_pooled
 
 SIZES = {
@@ -86,8 +86,8 @@ def texts(lengths=LENGTHS, seed=0, types=False):
     )
 
 
-def read_packed(read, of, max_tokens, first):
-    chunks = list(packed_chunks(of, max_tokens, first))
+def read_packed(read, of, max_tokens, padding):
+    chunks = list(packed_chunks(of, max_tokens, padding))
     return torch.cat([read(chunk) for chunk in chunks])[
         torch.cat([chunk.rows for chunk in chunks]).argsort()
     ]
@@ -98,7 +98,7 @@ def read(encoder, how, of, max_tokens=40):
         lambda chunk: read_pooled(encoder, chunk, how),
         of,
         max_tokens,
-        first_position(encoder.base_model),
+        padding_index(encoder.base_model),
     )
 
 
@@ -144,6 +144,19 @@ def test_outputs_and_gradients_are_the_padded_ones(encoder, how, max_tokens):
         )
 
 
+@pytest.mark.parametrize("how", ["mean", "cls"])
+def test_a_text_may_hold_the_token_of_the_padding(encoder, how):
+    """RoBERTa and its kin do not count it. It stands at the begin, in the middle and at the end, and
+    twice.
+    """
+    of = texts()
+    ends = of.lengths.cumsum(0)
+    of.ids[[0, int(ends[2]) - 1, *range(int(ends[4]) + 2, int(ends[4]) + 4)]] = 1
+    expected = read_padded(encoder, how, of)
+    assert enable_packing(encoder)
+    torch.testing.assert_close(read(encoder, how, of), expected, atol=1e-5, rtol=1e-5)
+
+
 def test_an_enabled_encoder_reads_padded_texts_as_before(encoder):
     of = texts()
     expected = read_padded(encoder, "mean", of)
@@ -162,7 +175,7 @@ def test_a_ready_cross_encoder_keeps_its_head(name, max_tokens):
     expected_gradients = gradients(model, expected.square().sum())
     assert enable_packing(model)
     found = read_packed(
-        lambda chunk: read_logits(model, chunk), of, max_tokens, first_position(model.base_model)
+        lambda chunk: read_logits(model, chunk), of, max_tokens, padding_index(model.base_model)
     )
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     for name, gradient in gradients(model, found.square().sum()).items():
@@ -292,7 +305,7 @@ def test_a_compiled_encoder_is_compiled_once_for_all_layouts():
     compiled = torch.compile(encoder, dynamic=True, backend=counter)
     for number, lengths in enumerate([[3, 4, 5], [9, 2, 2, 30], [7]]):
         of = texts(lengths)
-        (chunk,) = packed_chunks(of, 100, first_position=0)
+        (chunk,) = packed_chunks(of, 100, padding_index=None)
         torch.testing.assert_close(hidden_states(compiled, chunk), hidden_states(encoder, chunk))
         if number == 0:
             frames = counter.frame_count
@@ -304,7 +317,7 @@ def test_the_fill_of_a_chunk_changes_nothing(encoder, monkeypatch):
     texts = Texts(torch.randint(3, 60, (300,)), torch.tensor([20] * 15))
 
     def read():
-        (chunk,) = packed_chunks(texts, 2048, first_position(encoder))
+        (chunk,) = packed_chunks(texts, 2048, padding_index(encoder))
         encoder.zero_grad()
         hidden = hidden_states(encoder, chunk)
         (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()

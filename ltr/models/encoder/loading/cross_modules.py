@@ -40,6 +40,9 @@ class SavedHead(NamedTuple):
 def is_cross_encoder(backbone: str) -> bool:
     """Whether a backbone scores pairs: a sequence classifier of transformers with one score, or a
     CrossEncoder of sentence-transformers.
+
+    Raises:
+        InputError: for a CrossEncoder whose list of modules is lost.
     """
     return is_pair_classifier(backbone) or _has_cross_modules(backbone)
 
@@ -49,8 +52,8 @@ def saved_head(backbone: str) -> SavedHead | None:
     encoder; None for all others.
 
     Raises:
-        InputError: if it can't be loaded, or its modules are not an encoder, a pooling, and a
-            linear layer to one score.
+        InputError: if it can't be loaded, its list of modules is lost, or its modules are not an
+            encoder, a pooling, and a linear layer to one score.
     """
     if not _has_cross_modules(backbone):
         return None
@@ -168,10 +171,17 @@ def save_for_transformers(
 def _has_cross_modules(backbone: str) -> bool:
     """Whether a backbone is a CrossEncoder of sentence-transformers with a list of modules."""
     source = resolve(backbone)
-    if _json_of(source, "modules.json") is None:
-        return False
     config = _json_of(source, "config_sentence_transformers.json")
-    return isinstance(config, dict) and config.get("model_type") == "CrossEncoder"
+    if not isinstance(config, dict) or config.get("model_type") != "CrossEncoder":
+        return False
+    if _json_of(source, "modules.json") is not None:
+        return True
+    if is_pair_classifier(backbone):  # its head lies with the encoder
+        return False
+    raise InputError(
+        f"backbone {backbone!r} is a CrossEncoder of sentence-transformers without modules.json, so its head can't be found; copy the whole folder",
+        option="backbone",
+    )
 
 
 def _json_of(source: str, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The number of the first position of a text: 0 in most encoders, but not in all."""
+"""How an encoder numbers the tokens of a text: from 0 in most, but not in all."""
 
 from torch import nn
 
@@ -11,12 +11,10 @@ def position_embeddings(encoder: nn.Module) -> nn.Embedding | None:
     return None
 
 
-def first_position(encoder: nn.Module) -> int:
-    """The position of a text's first token.
-
-    It is 0, except in RoBERTa and its kin, which count from the padding index + 1.
+def padding_index(encoder: nn.Module) -> int | None:
+    """The padding's token id in RoBERTa and its kin, which is the position of such tokens too; the
+    positions of all others count up from it, at the first with it + 1. None for other encoders,
+    whose positions count all tokens from 0.
     """
     positions = position_embeddings(encoder)
-    if positions is None or positions.padding_idx is None:
-        return 0
-    return positions.padding_idx + 1
+    return None if positions is None else positions.padding_idx

@@ -23,6 +23,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from ltr.errors import InputError
 from ltr.models.encoder.loading.dropout import (
@@ -30,7 +31,7 @@ from ltr.models.encoder.loading.dropout import (
     leave_out_dropout,
     turn_off_fixed_dropout,
 )
-from ltr.models.encoder.loading.positions import first_position, position_embeddings
+from ltr.models.encoder.loading.positions import padding_index, position_embeddings
 
 PACKAGE = "package:"
 NO_LIMIT = 10**9  # a tokenizer that knows no longest text says 10^30
@@ -78,7 +79,10 @@ def resolve(backbone: str) -> str:
 
 
 def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a backbone; an InputError if it cannot be loaded, or knows no words."""
+    """The tokenizer of a backbone; an InputError if it cannot be loaded, or knows no words, or if
+    the backbone is an adapter.
+    """
+    check_is_no_adapter(backbone)
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve(backbone))
     except LOAD_ERRORS as error:
@@ -117,6 +121,25 @@ def check_vocabulary(
             "save the tokenizer that the encoder was trained with into the same folder",
             option=option,
         )
+
+
+def check_is_no_adapter(backbone: str, option: str = "backbone") -> None:
+    """Refuse an adapter, such as LoRA's. It would be loaded frozen, or left out.
+
+    A folder of sentence-transformers may hold its encoder in a folder of its own.
+    """
+    source = resolve(backbone)
+    folders = [source, *(str(file.parent) for file in Path(source).glob("*/adapter_config.json"))]
+    for folder in folders:
+        try:
+            file = find_adapter_config_file(folder)
+        except LOAD_ERRORS:  # not to be fetched: then the model can't be either
+            file = None
+        if file is not None:
+            raise InputError(
+                f"backbone {backbone!r} holds an adapter (adapter_config.json), which can't be trained or read here; merge it into its model (merge_and_unload of peft) and save that",
+                option=option,
+            )
 
 
 class Pretrained(NamedTuple):
@@ -291,7 +314,8 @@ def max_positions(encoder: PreTrainedModel) -> int | None:
     """The longest sequence that the encoder has positions for. None if it has no limit."""
     positions = position_embeddings(encoder)
     if positions is not None:
-        return positions.num_embeddings - first_position(encoder)
+        index = padding_index(encoder)
+        return positions.num_embeddings - (0 if index is None else index + 1)
     limit = getattr(encoder.config, "max_position_embeddings", None)
     # XLNet says -1 for no limit.
     if limit is None or limit <= 0:

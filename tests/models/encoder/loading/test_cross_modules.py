@@ -1,5 +1,7 @@
 """Cross-encoders as folders of sentence-transformers: what is found in them, and what is refused."""
 
+from functools import partial
+
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
@@ -13,6 +15,7 @@ from ltr.models import PairWiseBertRanker
 from ltr.models.encoder.loading.cross_modules import is_cross_encoder, saved_head
 from ltr.models.named import ranker_named
 from tests.conftest import wordpiece_tokenizer
+from tests.use.exported import classifier
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +103,31 @@ def test_a_tokenizer_with_several_chat_templates_is_saved(backbone, tmp_path):
     ranker.save(tmp_path / "saved")
     assert not (tmp_path / "saved/plain").exists()
     assert PairWiseBertRanker(str(tmp_path / "saved"), max_length=20).reads.max_length == 20
+
+
+def test_a_cross_encoder_without_its_list_of_modules_is_not_read_as_a_dual_encoder(
+    ranker, tmp_path
+):
+    ranker.save(tmp_path / "saved")
+    (tmp_path / "saved/modules.json").unlink()
+    loaders = (
+        saved_head,
+        partial(PairWiseBertRanker, max_length=20),
+        partial(ranker_named, option="judge"),
+    )
+    for read in loaders:
+        with pytest.raises(InputError, match="without modules.json, so its head can't be found"):
+            read(str(tmp_path / "saved"))
+
+
+def test_a_classifier_needs_no_list_of_modules(tmp_path):
+    """Its head lies with the encoder, and the scores are the same."""
+    classifier(tmp_path / "plain")
+    expected = PairWiseBertRanker(str(tmp_path / "plain"), max_length=20)
+    expected.save(tmp_path / "saved")
+    (tmp_path / "saved/modules.json").unlink()
+    found = ranker_named(str(tmp_path / "saved"), "judge")
+    assert found.has_own_head
+    weights = found.state_dict()
+    for name, weight in expected.state_dict().items():
+        assert torch.equal(weights[name], weight)

@@ -1,13 +1,13 @@
-"""The first position of a text, by architecture."""
+"""How texts are numbered, by architecture."""
 
 import pytest
 
-from ltr.models.encoder.loading.positions import first_position
+from ltr.models.encoder.loading.positions import padding_index
 from tests.models.encoder.test_packed import CONFIGS, built
 
-FIRST_POSITION = {"roberta": 2, "xlm-roberta": 2}
+PADDING_INDEX = {"roberta": 1, "xlm-roberta": 1}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_first_position(name):
-    assert first_position(built(name)) == FIRST_POSITION.get(name, 0)
+def test_padding_index(name):
+    assert padding_index(built(name)) == PADDING_INDEX.get(name)

@@ -2,17 +2,22 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
     BartConfig,
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
+    GPT2Config,
+    LlamaConfig,
     XLNetConfig,
     XLNetModel,
 )
@@ -21,6 +26,8 @@ from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.loading.pretrained import load_encoder, max_positions, resolve
 from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.models.named import ranker_named
+from tests.conftest import wordpiece_tokenizer
 
 
 def test_a_backbone_with_a_decoder_is_refused(tmp_path):
@@ -151,3 +158,62 @@ def test_xlnet_has_no_limit_of_positions():
         )
         is None
     )
+
+
+@pytest.mark.parametrize("place", [".", "0_Transformer"])
+@pytest.mark.parametrize("has_config", [True, False])
+def test_an_adapter_is_refused(backbone, tmp_path, place, has_config):
+    """It would be loaded frozen, or left out."""
+    folder = tmp_path / "adapter"
+    shutil.copytree(backbone, folder)
+    (folder / place).mkdir(exist_ok=True)
+    (folder / place / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    if not has_config and place == ".":
+        (folder / "config.json").unlink()
+    loaders = (
+        DualEncoder,
+        partial(PairWiseBertRanker, max_length=20),
+        partial(ranker_named, option="judge"),
+    )
+    for load in loaders:
+        with pytest.raises(InputError, match="holds an adapter .* merge it into its model"):
+            load(str(folder))
+    with pytest.raises(InputError, match="option doc_backbone"):
+        DualEncoder(backbone, doc_backbone=str(folder))
+
+
+DECODER = {"vocab_size": 67, "num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 32}
+DECODER |= {"num_attention_heads": 2, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        LlamaConfig(**DECODER),
+        BertConfig(**DECODER, is_decoder=True),
+        GPT2Config(vocab_size=67, n_embd=16, n_layer=2, n_head=2, bos_token_id=2, eos_token_id=3),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_a_decoder_is_refused(tmp_path, config, pooling):
+    """Its tokens do not see those behind them. With a head of its own, which reads the last token,
+    it is taken.
+    """
+    tokenizer = wordpiece_tokenizer()
+    tokenizer.model_max_length = 40
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    tokenizer.save_pretrained(tmp_path)
+    AutoModel.from_config(config).save_pretrained(tmp_path)
+    options = TextEncoder.Options(pooling=pooling)
+    for load in (DualEncoder, PairWiseBertRanker):
+        with pytest.raises(InputError, match="is a decoder, whose tokens do not see"):
+            load(str(tmp_path), max_length=20, encoder=options)
+
+
+def test_a_decoder_with_a_head_of_its_own_is_no_pooling(tmp_path):
+    tokenizer = wordpiece_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    config = LlamaConfig(**DECODER, num_labels=1)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    assert PairWiseBertRanker(str(tmp_path), max_length=20).has_own_head
