@@ -106,7 +106,7 @@ class Checkpoints(Checkpoint):
     as a whole file or not at all. A run that was killed at any moment resumes from ``last.ckpt`` to
     the very weights and validations of a run that was not. The first Ctrl-C, SIGTERM or SIGHUP
     finishes the step and saves; a validation that is due or running is done by the resumed run. The
-    second ends the run at once.
+    second ends the run at once, but for a SIGTERM that follows within seconds.
 
     What is best is told by the files that are there, so a run folder may be moved and copied.
 

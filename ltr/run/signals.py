@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -11,9 +12,14 @@ from ltr.errors import Terminated
 
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 
+# A SIGTERM within so many seconds of the first one repeats it: SLURM sends two within 30 ms when it
+# preempts a job or its time is up, and a launcher passes on what its processes got already.
+REPEAT_SECONDS = 5.0
+
 
 class Signals:
-    """Keeps the first of these signals until the run can save; a second one ends it at once.
+    """Keeps the first of these signals until the run can save; a second one ends it at once, unless
+    it only repeats the first.
 
     Attributes:
         pending: the exception to end the run with; None as long as no signal has come.
@@ -41,13 +47,20 @@ class Signals:
         def handle(number: int, frame: FrameType | None) -> None:
             if os.getpid() != owner:  # a data worker, which is forked with this handler
                 return
+            first = time.monotonic()
+
+            def end_unless_repeated(number: int, frame: FrameType | None) -> None:
+                if number == signal.SIGTERM and time.monotonic() < first + REPEAT_SECONDS:
+                    return
+                end_at_once(number, frame)
+
             for known in self._previous:
                 # The next signal ends the run at once. Not so SIGHUP: closing a terminal sends it
                 # twice, once by the terminal and once by the shell.
                 is_hangup = known == signal.SIGHUP
-                signal.signal(known, signal.SIG_IGN if is_hangup else end_at_once)
+                signal.signal(known, signal.SIG_IGN if is_hangup else end_unless_repeated)
             _write_to_terminal(
-                f"\n{NAMES[signal.Signals(number)]}: finishing this step, then saving last.ckpt; once more to stop at once\n"
+                f"\n{NAMES[signal.Signals(number)]}: finishing this step, then saving last.ckpt; Ctrl-C, or SIGTERM after {REPEAT_SECONDS:g} s, to stop at once\n"
             )
             if number == signal.SIGINT:
                 self.pending = KeyboardInterrupt()
@@ -61,15 +74,22 @@ class Signals:
             self._previous[known] = signal.signal(known, handle if is_rank_0 else signal.SIG_IGN)
 
     def release(self) -> None:
-        """Give the signals back to the handlers from before."""
+        """Give the signals back to the handlers from before. Where one has come and the run ends, SIGTERM
+        is ignored from now on, as it may only repeat the first: Lightning gives it back at the end.
+        """
         if threading.current_thread() is threading.main_thread():
             for known, handler in self._previous.items():
-                signal.signal(known, handler)
+                is_ignored = known == signal.SIGTERM and self.pending is not None
+                signal.signal(known, signal.SIG_IGN if is_ignored else handler)
         self._previous = {}
 
 
 def end_at_once(number: int, frame: FrameType | None) -> None:
-    """A handler: raise what ends the program with the right exit code."""
+    """A handler: raise what ends the program with the right exit code. Another SIGTERM is ignored, so
+    that it does not end what the program still closes.
+    """
+    if number == signal.SIGTERM:
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
 

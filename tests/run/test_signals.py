@@ -12,7 +12,7 @@ import yaml
 
 from ltr.__main__ import main
 from ltr.run import checkpoints
-from ltr.run.signals import NAMES, _write_to_terminal
+from ltr.run.signals import NAMES, Signals, _write_to_terminal
 from tests.run.interrupted import (
     _finished,
     _slow,
@@ -64,23 +64,78 @@ def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, 
     assert list(differences(outcome(whole), outcome(run))) == []
 
 
-def test_a_second_signal_ends_at_once(world, tmp_path):
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_at_once(world, tmp_path, first):
     file = _slow(
         world, tmp_path / "stopped", "step", **{"last.every_n_steps": 2, "trainer.max_epochs": 1000}
     )
     output = file.with_name("output")
     child = Child(start(file.parent / "run", file), output)
     child.until(file.with_name("waits"))
-    child.send(signal.SIGTERM)
+    child.send(first)
     until = time.monotonic() + 1
-    while "once more to stop at once" not in output.read_text() and time.monotonic() < until:
+    while "to stop at once" not in output.read_text() and time.monotonic() < until:
         time.sleep(0.01)
-    child.send(signal.SIGTERM)
-    assert child.end_after(60) == 143
+    child.send(signal.SIGINT)
+    assert child.end_after(60) == 130
     # That of the validation, not of the step that was under way.
     assert (
         torch.load(file.parent / "run/checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
     )
+
+
+@pytest.mark.parametrize(("seconds", "step"), [(5.0, 5), (0.0, 4)])
+def test_a_sigterm_that_is_repeated_soon_is_one_signal(
+    world, tmp_path, ctrl_c, monkeypatch, seconds, step
+):
+    """As SLURM sends it. It comes in the fifth step, which is saved; the second ends the run with
+    what the fourth step has saved where it comes later than a repeat does.
+    """
+    monkeypatch.setattr("ltr.run.signals.REPEAT_SECONDS", seconds)
+    run = tmp_path / "stopped/run"
+    assert main(start(run, _written(world, run.parent, **_signalled(step=4, times=2)))) == 143
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == step
+    assert main(start(run, _written(world, tmp_path / "again"))) == 0
+    whole = _finished(world, tmp_path / "whole")
+    assert list(differences(outcome(whole), outcome(run))) == []
+
+
+def test_a_sigterm_that_is_repeated_behind_the_save_is_ignored():
+    """Behind a step that is done and saved within milliseconds."""
+    before = {known: signal.getsignal(known) for known in NAMES}
+    came = []
+    try:
+        signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+        signals = Signals()
+        signals.listen(is_rank_0=True, on_signal=lambda: None)
+        signal.raise_signal(signal.SIGTERM)
+        signals.release()
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.pending is not None and came == []
+        assert signal.getsignal(signal.SIGINT) == before[signal.SIGINT]
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)
+
+
+def test_a_sigterm_that_is_repeated_while_the_program_ends_is_ignored(monkeypatch):
+    """The first finds the program before training, the second what it still closes."""
+    closed = []
+
+    def ends(args):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            closed.append("all")
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        monkeypatch.setattr("ltr.cli.run", ends)
+        assert main(["fit"]) == 143
+        assert closed == ["all"] and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("step", [3, 6])
