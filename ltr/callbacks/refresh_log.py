@@ -74,7 +74,8 @@ class RefreshLog:
         numbers["mining/active_after"] = float(active_share(module, module.last_step))
         margins = _margins(module.last_step)
         if len(margins):
-            # By numpy: torch.quantile takes at most 2^24 numbers, fewer than large in-batch lists have.
+            # By numpy, since torch.quantile takes at most 2^24 numbers, and large in-batch lists have
+            # more.
             low, median, high = np.quantile(margins, [0.1, 0.5, 0.9]).tolist()
             numbers["mining/margin_low"] = low
             numbers["mining/margin_median"] = median

@@ -40,9 +40,9 @@ def gather_lists(lists: Embedded) -> Embedded:
 
     Args:
         lists: of this rank. All ranks must call, with embeddings of one length, and must agree on
-            whether there are queries, judged rows, their grades, the keys and distances. A rank without lists
-            must still pass them through its encoder: ``DistributedDataParallel`` waits for the
-            gradient of every parameter on every rank.
+            whether there are queries, judged rows, their grades, the keys and distances. A rank
+            without lists must still pass them through its encoder: ``DistributedDataParallel``
+            waits for the gradient of every parameter on every rank.
 
     Returns:
         The lists themselves without ``torch.distributed``, or with one rank. Otherwise B is the sum

@@ -158,7 +158,7 @@ class RunFolder:
             yield
         except BaseException:
             # A command that failed before training leaves nothing: no curves of this start, and no
-            # new folder. RunResults writes metrics.json when training begins.
+            # new folder. Once training has begun, ResultsWriter has written metrics.json.
             for curves in set(self.curves.glob("*")) - curves_before:
                 if not (curves / "metrics.csv").exists():
                     shutil.rmtree(curves)

@@ -74,8 +74,10 @@ class Signals:
             self._previous[known] = signal.signal(known, handle if is_rank_0 else signal.SIG_IGN)
 
     def release(self) -> None:
-        """Give the signals back to the handlers from before. Where one has come and the run ends, SIGTERM
-        is ignored from now on, as it may only repeat the first: Lightning gives it back at the end.
+        """Give the signals back to the handlers from before.
+
+        If a signal has come, SIGTERM is ignored instead, since another one may only repeat the
+        first. Lightning restores its handler when the trainer ends.
         """
         if threading.current_thread() is threading.main_thread():
             for known, handler in self._previous.items():
@@ -85,8 +87,9 @@ class Signals:
 
 
 def end_at_once(number: int, frame: FrameType | None) -> None:
-    """A handler: raise what ends the program with the right exit code. Another SIGTERM is ignored, so
-    that it does not end what the program still closes.
+    """A handler: raise what ends the program with the right exit code.
+
+    Another SIGTERM is ignored from then on: it would break off what the program still closes.
     """
     if number == signal.SIGTERM:
         signal.signal(number, signal.SIG_IGN)

@@ -49,7 +49,7 @@ def test_a_query_on_the_command_line(tmp_path, backbone, capsys):
     assert [row[3] for row in rows] == [" ".join(one.text.split()) for one in expected]
 
 
-def test_a_text_does_not_steer_the_terminal(backbone, tmp_path, monkeypatch):
+def test_a_text_does_not_steer_the_terminal(backbone, tmp_path):
     """On a real terminal: no escape sequence and no bidirectional override of a text gets there."""
     (tmp_path / "d.txt").write_text("w1 \x1b[31mred\x1b]0;title\x07 \u202eback\u202c \x9b5m\n")
     command = [sys.executable, "-m", "ltr", "rank", backbone, "--query", "w1"]
