@@ -246,7 +246,8 @@ class Checkpoints(Checkpoint):
         is_whole = internals.all_batches_trained(trainer)
         # Read once: a signal that comes meanwhile waits for the next step.
         pending = self._signals.pending
-        # An epoch that is not whole was cut short by max_steps, and is the last: the run ends by itself.
+        # An epoch that is not whole was cut short by max_steps, and is the last: the run ends by
+        # itself.
         moment = Moment.EPOCH_END if is_whole else Moment.AFTER_STEP
         self._save_if_due_or_cheap(trainer, moment, pending)
         if pending is not None and is_whole and not _is_complete(trainer):
@@ -319,9 +320,8 @@ class Checkpoints(Checkpoint):
         is_averaged = any(isinstance(callback, WeightAveraging) for callback in callbacks)
         may_end = self._phase is Phase.VALIDATING and not self._batches_since_step
         if may_end and not is_averaged and not _is_complete(trainer):
-            self._phase = (
-                Phase.LEAVING_VALIDATION
-            )  # so that another signal does not come here again
+            # Set before saving, so that another signal does not come here again.
+            self._phase = Phase.LEAVING_VALIDATION
             self._save_and_end(trainer, Moment.VALIDATION_DUE)
 
     def _save_and_end(self, trainer: Trainer, moment: Moment) -> NoReturn:
@@ -352,8 +352,8 @@ class Checkpoints(Checkpoint):
         """Write ``last.ckpt``, and ``best.ckpt`` where the weights are the best so far.
 
         Only rank 0 does, and no rank waits for it. NaN or infinite weights are an error, and the
-        files before them stay. In the middle of accumulated gradients a resume continues after the step
-        before, and repeats the batches since.
+        files of before stay. In the middle of accumulated gradients a resume continues after the
+        step before, and repeats the batches since.
         """
         check_finite(trainer.lightning_module)
         writes_best = self._best_is_due
@@ -378,6 +378,7 @@ class Checkpoints(Checkpoint):
                 self._write_best(folder, checkpoint, only_weights=only_weights and not is_first)
             os.replace(folder.temporary_last, folder.last)
             if writes_best and only_weights and is_first:
+                # No run resumes from best.ckpt any more: replace it by its weights.
                 self._write_best(folder, checkpoint, only_weights=True)
         finally:
             folder.temporary_last.unlink(missing_ok=True)
@@ -416,8 +417,8 @@ class Checkpoints(Checkpoint):
         set_counters(checkpoint, moment, self._batches_since_step)
         checkpoint["run"] = {
             "identity": self.identity,
-            # True if the run has ended early. To be asked to stop before min_epochs or min_steps ends
-            # nothing.
+            # True if the run has ended early. A request to stop counts only from min_epochs and
+            # min_steps on.
             "stopped": self._asked_to_stop and internals.may_stop(trainer),
             "monitor": self.best.monitor,
             "scores": dict(self._scores),

@@ -68,9 +68,9 @@ class ResultsWriter(Callback):
         self._ranked: list[RankedQuery] = []
         # When that evaluation began.
         self._evaluation_began = 0.0
-        # The clock of training. Its seconds up to the last stop:
+        # Seconds of training up to the last stop of its clock.
         self._trained_seconds = 0.0
-        # When it was started since; None while it is stopped:
+        # When the clock was started again; None while it is stopped.
         self._training_since: float | None = None
         # The metrics of the weights that training starts from.
         self._start_metrics: dict[str, Any] = {}
