@@ -1,0 +1,190 @@
+"""What is installed: under which name, with which files, and what it needs."""
+
+import ast
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("benchmarks", "docs", "examples", "experiments", "ltr", "notebooks", "tests")
+SUFFIXES = (".py", ".md", ".cfg", ".toml", ".yaml", ".yml", ".txt", ".ipynb", ".html", ".cff")
+DEMO = ("examples", "experiments", "ltr")  # the folders that `make demo` reads
+
+# "ltr" as something to install: behind pip's word, or with extras or a version behind it.
+INSTALLED_AS_LTR = re.compile(
+    r"""pip3?\ install\ [^`\n&;|]*?(?<![\w./-])ltr(?![\w/.-])  # pip install -U ltr
+    |   (?<![\w.])ltr\[[a-z]+(,[a-z]+)*\](?!\()            # ltr[onnx]
+    |   (?<![\w.-])ltr\ ?[=~]=\ ?\d                         # ltr==0.1
+    """,
+    re.VERBOSE,
+)
+
+
+def setup() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+def requirements(lines: str) -> dict[str, str]:
+    """The bounds of each package, by its name as it is imported."""
+    found = {}
+    for line in lines.strip().splitlines():
+        if not line.startswith("#"):
+            name, bounds = re.fullmatch(r"([\w-]+)(?:\[\w+\])?(.*)", line).groups()
+            found[name.lower().replace("-", "_")] = bounds.strip()
+    return found
+
+
+def texts() -> dict[str, str]:
+    """The text files of the project, but for this one."""
+    files = [file for file in ROOT.iterdir() if file.is_file()]
+    for folder in FOLDERS:
+        files += (ROOT / folder).rglob("*")
+    found = {}
+    for file in files:
+        is_text = file.suffix in SUFFIXES or file.name in ("Makefile", "Dockerfile")
+        if is_text and file != Path(__file__):
+            found[str(file.relative_to(ROOT))] = file.read_text(encoding="utf-8")
+    return found
+
+
+def test_the_distribution_is_not_the_stranger_of_the_same_name():
+    """``ltr`` on the public index is another project's code."""
+    parser = setup()
+    assert parser["metadata"]["name"] == "ltr-lab"
+    assert parser["options.entry_points"]["console_scripts"].strip() == "ltr = ltr.__main__:main"
+    assert "`ltr-lab`" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_nothing_says_to_install_ltr():
+    found = []
+    for name, text in texts().items():
+        for match in INSTALLED_AS_LTR.finditer(text):
+            line = text[: match.start()].count("\n") + 1
+            found.append(f"{name}:{line}: {match.group()}")
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("pip install ltr", True),
+        ("pip install -U torch ltr", True),
+        ("needs `pip install ltr[onnx]`", True),
+        ('pip install "ltr[cpu,onnx]"', True),
+        ("ltr==0.1.0", True),
+        ("pip install 'ltr-lab[onnx]'", False),
+        ("pip install -e . && ltr fit", False),
+        ("pip install ir_datasets", False),
+        ("from ltr import load", False),
+    ],
+)
+def test_ways_to_say_it_are_known(text, is_found):
+    assert (INSTALLED_AS_LTR.search(text) is not None) == is_found
+
+
+def test_every_package_that_is_imported_is_a_requirement():
+    """Or an extra, or comes with a requirement."""
+    parser = setup()
+    required = requirements(parser["options"]["install_requires"])
+    extras = parser["options.extras_require"]
+    optional = {"ir_datasets": ""}
+    for extra in ("cpu", "onnx", "parquet"):
+        optional |= requirements(extras[extra])
+    other_names = {"yaml": "pyyaml", "faiss": "faiss_cpu"}
+    other_names["markupsafe"] = "jinja2"  # comes with it
+    missing = set()
+    for file in (ROOT / "ltr").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            for name in names:
+                top = name.partition(".")[0]
+                is_ours = top in sys.stdlib_module_names or top == "ltr"
+                if not is_ours and other_names.get(top, top) not in required | optional:
+                    missing.add(top)
+    assert missing == set()
+
+
+def test_a_release_that_reads_yaml_wrongly_is_refused():
+    """tests/run/test_yaml_files.py shows with it what goes wrong."""
+    required = requirements(setup()["options"]["install_requires"])
+    assert required["pyyaml"] == ">= 6, != 6.0.4"
+    # Its 2.6.2 and 2.6.3 were malicious.
+    assert required["lightning"] == ">= 2.6.5"
+
+
+def test_every_file_of_the_package_is_shipped():
+    """setuptools takes the .py files by itself, and of the others those that setup.cfg names."""
+    declared = set()
+    for package, files in setup()["options.package_data"].items():
+        declared |= {ROOT.joinpath(*package.split("."), file) for file in files.split(", ")}
+    others = set()
+    for file in (ROOT / "ltr").rglob("*"):
+        if file.is_file() and file.suffix not in (".py", ".pyc"):
+            others.add(file)
+    assert others == declared
+    assert ROOT / "ltr/py.typed" in declared
+    for file in (ROOT / "ltr").rglob("*.py"):
+        assert (file.parent / "__init__.py").is_file(), f"{file.parent} is in no wheel"
+
+
+def test_the_container_gets_the_project_and_nothing_that_was_made_here():
+    """No .venv of the host, and none of its runs."""
+    left_out = set()
+    for name in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines():
+        left_out.add(name.removeprefix("**/"))
+    for name in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines():
+        assert name.strip("/") in left_out, f"{name} is in .gitignore, and not in .dockerignore"
+    for name in ("Makefile", "README.md", "constraints.txt", "pyproject.toml", "setup.cfg", *DEMO):
+        assert (ROOT / name).exists() and name not in left_out
+
+
+@pytest.mark.long
+def test_the_sdist_holds_the_project_and_the_wheel_the_package(tmp_path):
+    """The wheel is built from the sdist. Both builds fetch setuptools."""
+    pytest.importorskip("build")
+    if not (ROOT / ".git").exists():
+        pytest.skip("only git knows which files are the project's")
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    output = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    of_project = {name for name in output.splitlines() if (ROOT / name).is_file()}
+    source = tmp_path / "source"
+    for name in of_project:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, source / name)
+    command = [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if "No matching distribution found for setuptools" in done.stdout + done.stderr:
+        pytest.skip("setuptools can't be fetched")
+    assert done.returncode == 0, done.stderr
+
+    (sdist,) = tmp_path.glob("ltr_lab-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        files = [Path(one.name) for one in archive.getmembers() if one.isfile()]
+    packed = {str(file.relative_to(file.parts[0])) for file in files}
+    of_build = {"PKG-INFO"} | {name for name in packed if name.startswith("ltr_lab.egg-info/")}
+    of_ci = {name for name in of_project if name.startswith(".ci/")}
+    assert packed - of_build == of_project - of_ci
+
+    (wheel,) = tmp_path.glob("ltr_lab-*-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
+        told = archive.read(metadata).decode()
+    assert {name for name in names if ".dist-info/" not in name} == {
+        name for name in of_project if name.startswith("ltr/")
+    }
+    assert "\nName: ltr-lab\n" in told and "\nLicense-Expression: Apache-2.0\n" in told
+    assert "Requires-Dist: pyyaml!=6.0.4,>=6\n" in told
