@@ -144,7 +144,6 @@ def work(setting: Setting, n_queries: int | None) -> tuple[Collection, QueryList
 
 def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, side: Side) -> None:
     """From texts to a folder of negatives."""
-    from ltr.data.tokens import TokenStore
     from ltr.mining.miner import Miner
     from ltr.models import DualEncoder
     from ltr.search.encode import encode
@@ -152,11 +151,10 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
     collection, judged = work(setting, n_queries)
     model = DualEncoder(setting.backbone, max_length=setting.max_length)
     meter.watch(model.query_tower.encoder.model)
-    tables = list(zip((collection.queries, collection.corpus), model.reads.tokenizers, strict=True))
     # The warm-up.
     encode(
         model.doc_tower,
-        TokenStore.open(*tables[1]),
+        model.reads.docs.store(collection.corpus),
         model.reads.docs,
         setting.folder / f"{side.name}.npy",
         middle_rows([len(text) for text in collection.corpus.texts]),
@@ -173,8 +171,12 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
         negatives.save(folder / "negatives", collection)
         seconds = dict(negatives.manifest["seconds"])
         seconds["tokenise"] = 0.0
-        for table in tables:
-            manifest = (TokenStore.open(*table).folder / "manifest.json").read_text()
+        stores = [
+            model.reads.queries.store(collection.queries),
+            model.reads.docs.store(collection.corpus),
+        ]
+        for store in stores:
+            manifest = (store.folder / "manifest.json").read_text()
             seconds["tokenise"] += json.loads(manifest)["seconds"]
         note(setting, side, start, seconds)
     doc_rows = negatives.doc_rows[judged.query_rows]

@@ -26,6 +26,7 @@ def main() -> None:
     arguments = parser(__doc__)
     add_data(arguments, MEDQUAD, LIVEQA, WIKIQA, several=True)
     add_backbone(arguments)
+    arguments.add_argument("--prompt", default="", help="text in front of every document")
     options = arguments.parse_args()
     runs = 1 if options.tiny else RUNS
     tokenizer = load_tokenizer(options.backbone)
@@ -41,7 +42,7 @@ def main() -> None:
                 start = time.perf_counter()
                 corpus = open_collection(folder).corpus
                 reading.append(time.perf_counter() - start)
-                store = TokenStore.open(corpus, tokenizer)
+                store = TokenStore.open(corpus, tokenizer, options.prompt)
                 counts = json.loads((store.folder / "manifest.json").read_text())
                 building.append(counts["seconds"])
         read = statistics.median(reading)

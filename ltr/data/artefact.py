@@ -1,8 +1,8 @@
 """An artefact: a folder of arrays with a manifest, made of a collection and kept.
 
-It is whole or absent, and bound to its collection by the digests of queries and documents. Its
-manifest says of which kind it is: hard negatives, scores of a teacher, or what an audit of
-negatives has found (an overlay).
+It is whole or absent, and bound to its collection by the digests of queries and documents, and to
+its arrays by one of these. Its manifest says of which kind it is: hard negatives, scores of a
+teacher, or what an audit of negatives has found (an overlay).
 """
 
 import json
@@ -14,8 +14,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ltr.data.collection import Collection
-from ltr.data.files import folder_once, read_array, write_folder
-from ltr.errors import InputError
+from ltr.data.files import digest_of_arrays, folder_once, read_array, seen_from, write_folder
+from ltr.entries import check_entries, read_json
+from ltr.errors import InputError, local_path
 
 MANIFEST = "manifest.json"
 Kind = Literal["negatives", "scores", "overlay"]
@@ -35,12 +36,14 @@ class ArtefactKind:
     Args:
         kind: its name in the manifest.
         arrays: the names of its arrays.
+        entries: a ``TypedDict`` of those entries of its manifest that are read.
         must_be: what a folder must be to be opened as one, for errors.
         again: how to make a new one, for errors.
     """
 
     kind: Kind
     arrays: tuple[str, ...]
+    entries: type
     must_be: str
     again: str
 
@@ -66,7 +69,8 @@ class ArtefactKind:
             InputError: with ``once``, if something else than such an artefact is there.
         """
         assert set(arrays) == set(self.arrays)
-        own_entries = {"kind": self.kind, **_binding_to(collection)}
+        digest = self._digest(arrays)
+        own_entries = {"kind": self.kind, **_binding_to(collection), "digest": digest}
         # Last, too: the manifest may be one that was opened, and name another collection.
         full_manifest = {**own_entries, **manifest, **own_entries}
 
@@ -95,7 +99,8 @@ class ArtefactKind:
 
         Raises:
             InputError: if the folder holds no artefact, or one of another kind, damaged, or made of
-                another collection.
+                another collection; also if its arrays have changed since. A folder that another
+                program has made need not have a digest of them.
         """
         manifest = self.manifest(folder, option)
         for name, key in _binding_to(collection).items():
@@ -107,25 +112,36 @@ class ArtefactKind:
         arrays: dict[str, np.ndarray] = {}
         for name in self.arrays:
             arrays[name] = read_array(folder / f"{name}.npy")
+        if "digest" in manifest and manifest["digest"] != self._digest(arrays):
+            raise InputError(
+                f"{folder}: the arrays must be those that {MANIFEST} was written with, and have changed since; remove the folder, and {self.again}",
+                option=option,
+            )
         return Artefact(arrays, manifest)
 
     def manifest(self, folder: Path, option: str | None = None) -> dict[str, Any]:
-        """The manifest of a folder; an InputError if it holds no such artefact."""
-        try:
-            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            if not isinstance(manifest, dict):
-                raise ValueError(f"{MANIFEST} must be one JSON object")
-        except (OSError, ValueError, RecursionError) as error:
+        """The manifest of a folder; an InputError if it holds no such artefact, or is damaged."""
+        local_path(option or self.kind, folder)
+        file = folder / MANIFEST
+        if not file.is_file():
             raise InputError(
-                f"{folder}: {self.kind} must be {self.must_be} ({error})", option=option
-            ) from None
-        kind = manifest.get("kind")
-        if kind != self.kind:
-            raise InputError(
-                f"{folder}: {self.kind} must be {self.must_be}, got a folder of {kind}",
+                f"{folder}: {self.kind} must be {self.must_be}, and there is no {MANIFEST}{seen_from(folder)}",
                 option=option,
             )
+        manifest = read_json(file, self.again, option)
+        kind = manifest.get("kind")
+        if kind != self.kind:
+            holds = f"a folder of {kind}" if isinstance(kind, str) else f"a {MANIFEST} of no kind"
+            raise InputError(
+                f"{folder}: {self.kind} must be {self.must_be}, got {holds}",
+                option=option,
+            )
+        check_entries(manifest, self.entries, file, self.again, option=option)
         return manifest
+
+    def _digest(self, arrays: Mapping[str, np.ndarray]) -> str:
+        """A digest of the values of the arrays."""
+        return digest_of_arrays(*(arrays[name] for name in self.arrays))
 
 
 def kind_of(folder: Path) -> Kind | None:
@@ -145,10 +161,9 @@ def key_of(folder: Path) -> str | None:
 def _manifest_or_empty(folder: Path) -> dict[str, Any]:
     """The manifest in a folder, of whatever kind; empty where there is none that can be read."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_json(folder / MANIFEST, mend="")
+    except InputError:
         return {}
-    return manifest if isinstance(manifest, dict) else {}
 
 
 def _binding_to(collection: Collection) -> dict[str, str]:

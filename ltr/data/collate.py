@@ -10,7 +10,7 @@ from ltr.batch import RankingBatch
 from ltr.data.formats import ApartTexts, JoinedPairs, PairsAndTexts, TextReads
 from ltr.data.query_lists import LabelledList
 from ltr.data.texts import TextTable
-from ltr.data.tokens import Tokens, TokenStore
+from ltr.data.tokens import Tokens
 
 
 class Collator(ABC):
@@ -128,10 +128,8 @@ def collator_of(queries: TextTable, docs: TextTable, reads: TextReads) -> Collat
         pairs = collator_of(queries, docs, reads.pairs)
         apart = collator_of(queries, docs, reads.apart)
         return BothCollator(pairs, apart)
-    query_tokenizer, doc_tokenizer = reads.tokenizers
-    query_tokens = TokenStore.open(queries, query_tokenizer)
-    doc_tokens = TokenStore.open(docs, doc_tokenizer)
-    reads.check_queries(queries.ids, queries.texts, query_tokens)
+    query_tokens = reads.store(queries, "query")
+    doc_tokens = reads.store(docs, "document")
     if isinstance(reads, JoinedPairs):
         return PairCollator(query_tokens, doc_tokens, reads)
     return TextCollator(query_tokens, doc_tokens, reads)

@@ -5,8 +5,7 @@ once.
 import hashlib
 import json
 import logging
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,14 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ltr.data import trec
-from ltr.data.files import cached, digest_of, numbered_lines, plain_or_gz
+from ltr.data.cache import cached, made_of
+from ltr.data.files import digest_of, numbered_lines, seen_from
+from ltr.data.lines import Line, lists_of_lines, look_up
 from ltr.data.query_lists import QueryLists
+from ltr.data.record_files import find_texts, open_table
+from ltr.data.splits import SPLITS, file_of_split
+from ltr.data.tab_separated import refuse_header, warn_of_quotes
 from ltr.data.texts import Record, TextTable, first_of_each, id_of
-from ltr.errors import InputError
+from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
-
-SPLITS = ("train", "dev", "test")
 
 
 class Collection(NamedTuple):
@@ -83,28 +85,32 @@ class Collection(NamedTuple):
         )
 
 
-def open_collection(path: str) -> Collection:
+def open_collection(path: str | Path) -> Collection:
     """Open a collection, and check all of it at the first opening.
 
     Args:
         path: a data folder in the BEIR layout (``corpus.jsonl[.gz]``, ``queries.jsonl[.gz]``,
             ``qrels/{train,dev,test}.tsv``, ``candidates/{train,dev,test}.trec[.gz]`` where there
-            are fixed pools); a file of text triples or pairs, one
+            are fixed pools; corpus and queries may also be ``.parquet``, or folders of files); a
+            file of text triples or pairs, one
             ``query<TAB>positive[<TAB>negative…]`` a line, or a folder of such files
             ``{train,dev,test}.tsv[.gz]``; or ``ir_datasets:NAME``, where the splits are NAME/train,
-            NAME/dev and NAME/test, or NAME itself as test.
+            NAME/dev and NAME/test, or NAME itself as test. In a folder ``dev`` may be called
+            ``val``, ``vali``, ``valid`` or ``validation``.
 
     Raises:
         InputError: with ``file:line`` for unknown or repeated ids, bad grades, empty texts, broken
             gzip or UTF-8, missing columns; for missing files.
     """
+    path = str(path)
+    local_path("path", path)
     if path.startswith("ir_datasets:"):
         return _from_ir_datasets(path.removeprefix("ir_datasets:"))
-    if plain_or_gz(Path(path), "corpus.jsonl"):
+    if find_texts(Path(path), "corpus"):
         return _from_beir_folder(Path(path))
     files = files_by_split(
         path,
-        "a data folder must hold corpus.jsonl[.gz], queries.jsonl[.gz] and qrels/, or text triples {train,dev,test}.tsv[.gz]",
+        "a data folder must hold corpus.jsonl[.gz] (or .parquet, or a folder), queries.jsonl[.gz] and qrels/, or text triples {train,dev,test}.tsv[.gz]",
     )
     return _from_triples(path, files)
 
@@ -120,10 +126,12 @@ def files_by_split(path: str, must_hold: str) -> dict[str, Path]:
     if Path(path).is_file():
         return {"train": Path(path)}
     if not Path(path).is_dir():
-        raise InputError(f"{path}: there is no such data folder or file", option="path")
+        raise InputError(
+            f"{path}: there is no such data folder or file{seen_from(path)}", option="path"
+        )
     files = {}
     for split in SPLITS:
-        file = plain_or_gz(Path(path), f"{split}.tsv")
+        file = file_of_split(Path(path), split, ".tsv")
         if file is not None:
             files[split] = file
     if not files:
@@ -133,14 +141,14 @@ def files_by_split(path: str, must_hold: str) -> dict[str, Path]:
 
 
 def _from_beir_folder(folder: Path) -> Collection:
-    corpus = _json_table(folder, "corpus.jsonl", "document")
-    queries = _json_table(folder, "queries.jsonl", "query")
+    corpus = _table(folder, "corpus", "document")
+    queries = _table(folder, "queries", "query")
     qrels = {}
     candidates = {}
     for split in SPLITS:
-        if file := plain_or_gz(folder / "qrels", f"{split}.tsv"):
+        if file := file_of_split(folder / "qrels", split, ".tsv"):
             qrels[split] = _lists_of_file(file, queries, corpus, _lists_of_qrels)
-        if file := plain_or_gz(folder / "candidates", f"{split}.trec"):
+        if file := file_of_split(folder / "candidates", split, ".trec"):
             candidates[split] = _lists_of_file(file, queries, corpus, lists_of_run)
     if not qrels:
         raise InputError(
@@ -151,48 +159,13 @@ def _from_beir_folder(folder: Path) -> Collection:
     )
 
 
-def _json_table(folder: Path, name: str, kind: str) -> TextTable:
-    file = plain_or_gz(folder, name)
-    if file is None:
-        raise InputError(f"{folder / name}[.gz]: there is no such file; a data folder needs it")
-    return open_table(file, digest_of(file), json_records(file), kind)
-
-
-def open_table(source: str | Path, content: str, records: Iterator[Record], kind: str) -> TextTable:
-    """As :meth:`TextTable.open`, with ``source`` (the file or the folder) named in every error."""
-    try:
-        return TextTable.open(content, records, kind)
-    except InputError as error:
-        if str(source) in error.message:
-            raise
-        # The error of a file without any text ("there is no document at all") does not name it.
-        raise InputError(f"{source}: {error.message}") from None
-
-
-def json_records(file: Path) -> Iterator[Record]:
-    """The texts of a file with one JSON object a line: ``_id``, ``text``, perhaps ``title``."""
-    for number, line in numbered_lines(file):
-        where = f"{file}:{number}"
-        try:
-            record = json.loads(line)
-            id_ = record["_id"]
-            title = record.get("title") or ""
-            text = record["text"]
-        except (ValueError, RecursionError) as error:
-            # error.msg, not str(error): that would add "line 1 column 7", counted within this line.
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else error
-            raise InputError(
-                f"{where}: a line must be one JSON object, got {line[:60]!r} ({reason})"
-            ) from None
-        except (KeyError, TypeError, AttributeError):
-            raise InputError(
-                f"{where}: a line must be an object with '_id' and 'text', got {line[:60]!r}"
-            ) from None
-        if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
-            raise InputError(
-                f"{where}: '_id', 'title' and 'text' must be strings, got {line[:60]!r}"
-            )
-        yield Record(id_, f"{title} {text}".strip(), where)
+def _table(folder: Path, name: str, kind: str) -> TextTable:
+    path = find_texts(folder, name)
+    if path is None:
+        raise InputError(
+            f"{folder / name}.jsonl[.gz]: there is no such file, nor {name}.parquet or a folder {name}; a data folder needs it"
+        )
+    return open_table(path, kind)
 
 
 def _lists_of_qrels(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
@@ -214,83 +187,19 @@ def _lists_of_file(
     both tables, and mapped by every process.
     """
     content = f"lists-1 {digest_of(file)} {queries.key} {corpus.key}"
-    folder = cached("lists", content, lambda folder: read(file, queries, corpus).save(folder))
-    return QueryLists.load(folder)
-
-
-def lists_of_lines(
-    source: str | Path,
-    kind: str,
-    queries: TextTable,
-    corpus: TextTable,
-    lines: Iterable[tuple[int, tuple[str, str, float]]],
-) -> QueryLists:
-    """Numbered lines (query, doc, value) as lists by query, every id and pair checked.
-
-    Args:
-        source: where the lines come from, for errors.
-        kind: what a line is, for errors.
-        queries, corpus: the tables that know the ids.
-        lines: a line number with a query id, a document id and a value.
-    """
-    numbers = array("q")
-    query_rows = array("q")
-    doc_rows = array("q")
-    values = array("f")
-    # The lines of a query mostly stand together: it is looked up once for all of them.
-    last_query: str | None = None
-    query_row = None
-    for number, (query, doc, value) in lines:
-        if query != last_query:
-            last_query = query
-            query_row = queries.row(query)
-        doc_row = corpus.row(doc)
-        if query_row is None:
-            raise InputError(f"{source}:{number}: query {query!r} is not in queries.jsonl")
-        if doc_row is None:
-            raise InputError(f"{source}:{number}: document {doc!r} is not in corpus.jsonl")
-        numbers.append(number)
-        query_rows.append(query_row)
-        doc_rows.append(doc_row)
-        values.append(value)
-    if not numbers:
-        raise InputError(f"{source}: the split is empty; at least one {kind} is needed")
-    _check_pairs_once(source, kind, queries, corpus, numbers, query_rows, doc_rows)
-    return QueryLists.from_rows(query_rows, doc_rows, values)
-
-
-def _check_pairs_once(
-    source: str | Path,
-    kind: str,
-    queries: TextTable,
-    corpus: TextTable,
-    numbers: Sequence[int],
-    query_rows: Sequence[int],
-    doc_rows: Sequence[int],
-) -> None:
-    """Raise an InputError if two lines are of one query and document; all three sequences have an
-    entry a line.
-    """
-    # Sorted so, lines of one pair are neighbours, in the order of the file.
-    order = np.lexsort((numbers, doc_rows, query_rows))
-    same_query = np.diff(np.asarray(query_rows)[order]) == 0
-    same_doc = np.diff(np.asarray(doc_rows)[order]) == 0
-    repeats = np.flatnonzero(same_query & same_doc)
-    if len(repeats) == 0:
-        return
-    first = order[repeats[0]]
-    second = order[repeats[0] + 1]
-    query_id = queries.ids[query_rows[second]]
-    doc_id = corpus.ids[doc_rows[second]]
-    raise InputError(
-        f"{source}:{numbers[second]}: a second {kind} for query {query_id!r} and document {doc_id!r}, first in line {numbers[first]}"
+    return cached(
+        "lists",
+        content,
+        lambda folder: read(file, queries, corpus).save(folder),
+        QueryLists.load,
+        made_of(file, queries.folder, corpus.folder),
     )
 
 
 class Triple(NamedTuple):
     """One line of a file of triples or pairs: texts without ids."""
 
-    where: str  # file:line
+    line: int  # of the file
     query: str
     positive: str
     negatives: list[str]  # any number
@@ -309,9 +218,9 @@ def _from_triples(source: str, files: dict[str, Path]) -> Collection:
         digests += f"{split} {digest_of(file)} "
     content = hashlib.sha256(digests.encode()).hexdigest()
     docs = first_of_each(_doc_records(files.values()))
-    corpus = open_table(source, content, docs, "document")
+    corpus = TextTable.open(content, docs, "document", source)
     query_records = first_of_each(_query_records(files.values()))
-    queries = open_table(source, content, query_records, "query")
+    queries = TextTable.open(content, query_records, "query", source)
     qrels = {}
     candidates = {}
     for split, file in files.items():
@@ -329,40 +238,47 @@ def _from_triples(source: str, files: dict[str, Path]) -> Collection:
 
 def _doc_records(files: Iterable[Path]) -> Iterator[Record]:
     for file in files:
+        source = str(file)
         for triple in _triples(file):
             for text, _ in triple.graded_docs():
-                yield Record(id_of("d", text), text, triple.where)
+                yield Record(id_of("d", text), text, source, triple.line)
 
 
 def _query_records(files: Iterable[Path]) -> Iterator[Record]:
     for file in files:
+        source = str(file)
         for triple in _triples(file):
-            yield Record(id_of("q", triple.query), triple.query, triple.where)
+            yield Record(id_of("q", triple.query), triple.query, source, triple.line)
 
 
 def _lists_of_triples(file: Path, queries: TextTable, corpus: TextTable) -> QueryLists:
     """The grades of all lines; a query and a document may stand together in several."""
-    grades: dict[tuple[int, int], float] = {}  # by rows of query and document
-    for triple in _triples(file):
-        query_row = queries.row(id_of("q", triple.query))
-        for text, grade in triple.graded_docs():
-            doc_row = corpus.row(id_of("d", text))
-            assert query_row is not None, "the table of queries was made of this file"
-            assert doc_row is not None, "the table of documents was made of this file"
-            if grades.setdefault((query_row, doc_row), grade) != grade:
-                raise InputError(
-                    f"{triple.where}: a text is positive and negative for the same query: {text[:60]!r}"
-                )
-    if not grades:
+    warn_of_quotes(file)
+    rows = look_up(_lines_of_triples(file), queries, corpus)
+    if rows is None:
         raise InputError(
             f"{file}: the split is empty; at least one line query<TAB>positive is needed"
         )
-    query_rows = [query_row for query_row, _ in grades]
-    doc_rows = [doc_row for _, doc_row in grades]
-    return QueryLists.from_rows(query_rows, doc_rows, grades.values())
+    firsts = rows.first_of_pairs()
+    conflicts = np.flatnonzero(rows.values != rows.values[firsts])
+    if len(conflicts):
+        line = rows.numbers[conflicts[0]]
+        text = corpus.texts[rows.doc_rows[conflicts[0]]]
+        raise InputError(
+            f"{file}:{line}: a text is positive and negative for the same query: {text[:60]!r}"
+        )
+    return rows.select(np.unique(firsts)).lists()
+
+
+def _lines_of_triples(file: Path) -> Iterator[Line]:
+    for triple in _triples(file):
+        query_id = id_of("q", triple.query)
+        for text, grade in triple.graded_docs():
+            yield triple.line, (query_id, id_of("d", text), grade)
 
 
 def _triples(file: Path) -> Iterator[Triple]:
+    refuse_header(file)
     for number, line in numbered_lines(file):
         where = f"{file}:{number}"
         columns = line.split("\t")
@@ -374,7 +290,7 @@ def _triples(file: Path) -> Iterator[Triple]:
             if not column.strip():
                 raise InputError(f"{where}: column {column_number} is empty")
         query, positive, *negatives = columns
-        yield Triple(where, query, positive, negatives)
+        yield Triple(number, query, positive, negatives)
 
 
 def _from_ir_datasets(name: str) -> Collection:
@@ -405,7 +321,7 @@ def _from_ir_datasets(name: str) -> Collection:
 
     docs = ((doc.doc_id, doc.default_text()) for doc in whole.docs_iter())
     doc_records = _records_with_text(source, "documents", docs)
-    corpus = TextTable.open(f"{content} {_docs_version(whole)}", doc_records, "document")
+    corpus = TextTable.open(f"{content} {_docs_version(whole)}", doc_records, "document", source)
 
     id_and_text = []
     for part in parts.values():
@@ -413,7 +329,7 @@ def _from_ir_datasets(name: str) -> Collection:
             id_and_text.append((query.query_id, query.default_text()))
     digest = hashlib.sha256(json.dumps(id_and_text).encode()).hexdigest()
     query_records = first_of_each(_records_with_text(source, "queries", id_and_text))
-    queries = TextTable.open(f"{content} {digest}", query_records, "query")
+    queries = TextTable.open(f"{content} {digest}", query_records, "query", source)
 
     qrels = {}
     for split, part in parts.items():
@@ -425,15 +341,21 @@ def _from_ir_datasets(name: str) -> Collection:
 def _records_with_text(
     source: str, kind: str, texts: Iterable[tuple[str, str]]
 ) -> Iterator[Record]:
-    """Records of texts with their ids. Empty texts, which the user can't mend, are left out, and
-    counted in a warning.
+    """Records of texts with their ids. The user can't mend the texts: empty ones are left out, NULs
+    are read as spaces, and warnings count both.
     """
     n_empty = 0
-    for id_, text in texts:
+    n_with_nul = 0
+    for number, (id_, text) in enumerate(texts, start=1):
+        if "\0" in text:
+            n_with_nul += 1
+            text = text.replace("\0", " ")
         if text.strip():
-            yield Record(id_, text, f"{source} {id_}")
+            yield Record(id_, text, f"{source} {kind}", number)
         else:
             n_empty += 1
+    if n_with_nul:
+        log.warning("%s: %d %s hold NUL, which is read as a space", source, n_with_nul, kind)
     if n_empty:
         log.warning("%s: %d %s have no text and are left out", source, n_empty, kind)
 
@@ -442,24 +364,26 @@ def _ir_datasets_qrels(source: str, part: Any, queries: TextTable, corpus: TextT
     """The judgements of a split. Left out, and counted in a warning: judgements of absent queries
     or documents, and every judgement of a pair after its first.
     """
-    lines: dict[tuple[str, str], tuple[str, str, float]] = {}
-    n_judgements = 0
-    for judgement in part.qrels_iter():
-        n_judgements += 1
-        query_id = judgement.query_id
-        doc_id = judgement.doc_id
-        if queries.row(query_id) is None or corpus.row(doc_id) is None:
-            continue
-        grade = max(0.0, float(judgement.relevance))
-        lines.setdefault((query_id, doc_id), (query_id, doc_id, grade))
-    if left_out := n_judgements - len(lines):
+    rows = look_up(_numbered_judgements(part), queries, corpus)
+    if rows is None:
+        raise InputError(f"{source} qrels: the split is empty; at least one judgement is needed")
+    known = rows.select((rows.query_rows >= 0) & (rows.doc_rows >= 0))
+    if len(known.numbers) == 0:
+        raise InputError(f"{source} qrels: the split is empty; at least one judgement is needed")
+    firsts = known.select(np.unique(known.first_of_pairs()))
+    if left_out := len(rows.numbers) - len(firsts.numbers):
         log.warning(
             "%s: %d judgements of absent queries or documents, or of a pair again, are left out",
             source,
             left_out,
         )
-    numbered = enumerate(lines.values(), start=1)
-    return lists_of_lines(f"{source} qrels", "judgement", queries, corpus, numbered)
+    return firsts.lists()
+
+
+def _numbered_judgements(part: Any) -> Iterator[Line]:
+    for number, judgement in enumerate(part.qrels_iter(), start=1):
+        grade = max(0.0, float(judgement.relevance))
+        yield number, (judgement.query_id, judgement.doc_id, grade)
 
 
 def _docs_version(whole: Any) -> str:

@@ -1,29 +1,28 @@
-"""Files: lines to read, files and folders written whole or not at all, and the cache of derived
-data.
-"""
+"""Files: lines to read, arrays to map, files and folders written whole or not at all."""
 
 import errno
+import fcntl
 import gzip
 import hashlib
 import logging
 import os
+import re
 import shutil
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Literal
 
 import numpy as np
-from filelock import FileLock
 
-from ltr.errors import InputError
+from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # the errno of an OSError that means a full disk
 DISK_FULL_TEXT = os.strerror(errno.ENOSPC)
-SEAL = "seal"  # the file of a cached folder that describes its other files
-SEALED_BYTES = 4096  # at the beginning and at the end of each file: what the seal covers
+SHORT_WRITE = re.compile("[0-9]+ requested and [0-9]+ written")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -42,6 +41,13 @@ def is_file(path: Path) -> bool:
             f"{path}: expected a file, got {other}; remove it, or put the file in its place"
         )
     return False
+
+
+def seen_from(path: str | Path) -> str:
+    """For errors about a path where nothing is: the folder from which it counts; empty where it is
+    absolute.
+    """
+    return "" if Path(path).is_absolute() else f" (seen from {Path.cwd()})"
 
 
 def plain_or_gz(folder: Path, name: str) -> Path | None:
@@ -67,6 +73,7 @@ def blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
         InputError: for a missing file, a folder, or a broken gzip stream (``file:line`` of the
             block that cannot be read).
     """
+    local_path("the file", path)
     number = 1
     opener = gzip.open if path.suffix == ".gz" else open
     try:
@@ -123,8 +130,13 @@ def encoded(text: str, where: str) -> bytes:
     r"""The text as UTF-8.
 
     Raises:
-        InputError: for half a surrogate pair, which JSON can spell (``"\ud800"``) and UTF-8 cannot.
+        InputError: for a NUL, which JSON can spell (``"\u0000"``), and for half a surrogate pair
+            (``"\ud800"``), for which UTF-8 has no bytes.
     """
+    if "\0" in text:
+        raise InputError(
+            f"{where}: text must not hold NUL, got one after {text.index(chr(0))} characters; remove it"
+        )
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -141,11 +153,25 @@ def read_array(file: Path) -> np.memmap:
         InputError: if the file is missing, empty, cut short, or no array.
     """
     try:
-        return np.lib.format.open_memmap(file, mode="r")
+        return map_array(file)
     except Exception as error:  # whatever a broken header makes the reader stumble over
         raise InputError(
             f"{file}: expected a whole .npy file, got an error ({error}); make it again"
         ) from None
+
+
+def map_array(file: Path) -> np.memmap:
+    """Map a ``.npy`` file into memory. As long as the map lives it holds a shared lock of the file,
+    so that ``ltr cache`` knows it is in use.
+    """
+    described = np.lib.format.open_memmap(file, mode="r")
+    order: Literal["C", "F"] = "F" if described.flags.fnc else "C"
+    with open(file, "rb") as opened:
+        lock_shared(opened)
+        # The map keeps a duplicate of the descriptor, and with it the lock.
+        return np.memmap(
+            opened, described.dtype, "r", described.offset, described.shape, order=order
+        )
 
 
 def digest_of(path: Path) -> str:
@@ -162,30 +188,125 @@ def digest_of_arrays(*arrays: np.ndarray) -> str:
     return digest.hexdigest()[:16]
 
 
-def write_whole(path: str | Path, lines: Iterable[str]) -> None:
-    """Write text to a temporary file beside ``path`` and rename it when it is complete."""
-    path = Path(path)
+@contextmanager
+def being_written(path: Path, wait: bool = True) -> Iterator[Path]:
+    """Where to write ``path`` until it is complete and renamed: a name beside it, at which nothing
+    is. One process or thread has it at a time; others wait.
+
+    What is left there in the end is removed. What a killed process has left, its lock and what it
+    had written, the next one that writes ``path`` removes.
+
+    Raises:
+        BlockingIOError: without ``wait``, if another one writes it.
+    """
+    local_path("the output", path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.parent / f".{path.name}.tmp"
+    with locked(_lock_of(path), wait):
+        remove(temporary)
+        try:
+            yield temporary
+        finally:
+            remove(temporary)
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a process or thread is between begin and end of :func:`being_written`."""
+    with suppress(FileNotFoundError), open(_lock_of(path), "rb") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def parts_of(path: Path) -> Path:
+    """A folder beside ``path`` in which a long build keeps its finished parts, each written whole.
+    A killed build leaves it, and the next one takes it over. It goes once ``path`` is there, see
+    :func:`folder_once`.
+
+    Args:
+        path: what is built, or where :func:`being_written` writes it.
+    """
+    name = path.name.removeprefix(".").removesuffix(".tmp")
+    return path.parent / f".{name}.parts"
+
+
+def _lock_of(path: Path) -> Path:
+    return path.parent / f".{path.name}.lock"
+
+
+@contextmanager
+def locked(file: Path, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of this name; wait where another process or thread holds it. The file is there
+    only meanwhile, and after a kill, which lets go of the lock.
+
+    Raises:
+        BlockingIOError: without ``wait``, if another one holds it.
+    """
+    while True:
+        with open(file, "ab") as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                raise InputError(
+                    f"{file.parent}: files can't be locked on this disk ({error.strerror}); choose a folder on another one"
+                ) from None
+            # Its holder has removed the file, perhaps since it was opened here. Then this is the lock
+            # of no name, and another process may hold the one of a new file.
+            if not has_name(opened, file):
+                continue
+            try:
+                yield
+            finally:
+                file.unlink(missing_ok=True)
+                # Not only by closing the file: a process that was forked meanwhile has it open, too.
+                fcntl.flock(opened, fcntl.LOCK_UN)
+            return
+
+
+def has_name(opened: IO[bytes], file: Path) -> bool:
+    """Whether an open file is still the one of this name."""
     try:
-        with open(handle, "w", encoding="utf-8") as file:
+        return os.path.samestat(os.fstat(opened.fileno()), os.stat(file))
+    except FileNotFoundError:
+        return False
+
+
+def lock_shared(opened: IO[bytes]) -> None:
+    """Hold a lock of an open file that others may hold, too, until it is closed; without one where
+    the disk has none.
+    """
+    with suppress(OSError):
+        fcntl.flock(opened, fcntl.LOCK_SH)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_whole(path: str | Path, lines: Iterable[str]) -> None:
+    """Write text beside ``path`` and rename it when it is complete, see :func:`being_written`."""
+    path = Path(path)
+    with being_written(path) as temporary:
+        with open(temporary, "w", encoding="utf-8") as file:
             file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def folder_once(
     path: Path, build: Callable[[Path], None], is_whole: Callable[[Path], bool] = Path.is_dir
 ) -> Path:
-    """Return the folder ``path``; if it is missing or damaged, :func:`write_folder` makes it first.
-
-    A killed build leaves only its temporary folder, which the next build removes. Of two processes
-    the second waits, then finds the folder of the first.
+    """Return the folder ``path``; if it is missing or damaged, it is made first, as
+    :func:`write_folder` does. Of two processes the second waits, then finds the folder of the first.
 
     Args:
         path: the folder.
@@ -194,55 +315,59 @@ def folder_once(
     """
     if is_whole(path):
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.parent / f".{path.name}.lock"):
+    with being_written(path) as temporary:
         if not is_whole(path):
             if path.is_dir():
                 log.warning("%s is damaged, or of an older version: it is made again", path)
                 shutil.rmtree(path)
-            # The lock is ours, so whoever made these temporary folders is gone.
-            for leftover in path.parent.glob(f".{path.name}.tmp-*"):
-                shutil.rmtree(leftover, ignore_errors=True)
-            write_folder(path, build)
+            _build_and_rename(temporary, path, build)
+            remove(parts_of(path))
     return path
 
 
 def write_new_model_folder(path: Path, build: Callable[[Path], None]) -> None:
     """As :func:`write_folder`, for a saved model; an InputError if the folder exists already."""
+    _check_is_new(path)
+    with being_written(path) as temporary:
+        _check_is_new(path)  # after another process that wrote the same
+        _build_and_rename(temporary, path, build)
+
+
+def _check_is_new(path: Path) -> None:
     if path.exists():
         raise InputError(
             f"the folder of a saved model must not exist yet, got {str(path)!r}; remove it, or take another"
         )
-    write_folder(path, build)
 
 
 def write_folder(path: Path, build: Callable[[Path], None]) -> None:
-    """Let ``build`` fill a temporary folder beside ``path``, and rename it when it is complete. A
-    failure leaves no folder.
-
-    All files get the mode of a new file: safetensors writes some that no other user may read.
+    """Let ``build`` fill a folder beside ``path``, and rename it when it is complete, see
+    :func:`being_written`. A failure leaves no folder.
 
     Raises:
         InputError: if the disk is full.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.tmp-"))
+    with being_written(path) as temporary:
+        _build_and_rename(temporary, path, build)
+
+
+def _build_and_rename(temporary: Path, path: Path, build: Callable[[Path], None]) -> None:
+    """Make a folder of the name ``temporary``, let ``build`` fill it, and rename it to ``path``.
+
+    All files get the mode of a new file: safetensors writes some that no other user may read.
+    """
     try:
-        new_file = temporary / "new"
-        new_file.touch()
-        mode = new_file.stat().st_mode
-        new_file.unlink()
+        temporary.mkdir()
+        mode_of_new_files = temporary.stat().st_mode & 0o666
         build(temporary)
         for file in temporary.rglob("*"):
             if file.is_file():
-                file.chmod(mode)
+                file.chmod(mode_of_new_files)
                 with open(file, "rb") as handle:
                     os.fsync(handle.fileno())
-        temporary.chmod(0o755)
         os.rename(temporary, path)
     except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if not _means_full_disk(error):
+        if not means_full_disk(error):
             raise
         hint = ""
         if path.is_relative_to(cache_root()):
@@ -250,9 +375,12 @@ def write_folder(path: Path, build: Callable[[Path], None]) -> None:
         raise InputError(f"{path}: the disk is full ({DISK_FULL_TEXT}); make room{hint}") from None
 
 
-def _means_full_disk(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno in DISK_FULL:
-        return True
+def means_full_disk(error: BaseException) -> bool:
+    """Whether an error says that the disk is full, in whatever way."""
+    if isinstance(error, OSError):
+        # numpy raises this one where only a part of an array could be written.
+        is_short_write = SHORT_WRITE.fullmatch(str(error)) is not None
+        return is_short_write or error.errno in DISK_FULL
     # safetensors raises an error of its own that has the text alone.
     return DISK_FULL_TEXT in str(error)
 
@@ -284,6 +412,7 @@ def cache_root() -> Path:
     deleted at any time.
     """
     if ltr_cache := os.environ.get("LTR_CACHE"):
+        local_path("LTR_CACHE", ltr_cache)
         return Path(ltr_cache)
     if user_cache := os.environ.get("XDG_CACHE_HOME"):
         return Path(user_cache) / "ltr"
@@ -293,49 +422,3 @@ def cache_root() -> Path:
         raise InputError(
             "this user has no home folder for derived data; set the environment variable LTR_CACHE"
         ) from None
-
-
-def cached(kind: str, content: str | bytes, build: Callable[[Path], None]) -> Path:
-    """The folder of the cache that belongs to this content, filled by ``build`` if it is missing or
-    damaged.
-
-    Args:
-        kind: sub-folder of the cache.
-        content: everything that the result depends on, with the version of its format; its hash
-            names the folder.
-        build: see :func:`write_folder`.
-    """
-    if isinstance(content, str):
-        content = content.encode()
-    key = hashlib.sha256(content).hexdigest()[:32]
-
-    def build_and_seal(folder: Path) -> None:
-        build(folder)
-        (folder / SEAL).write_text(_seal_of(folder))
-
-    return folder_once(cache_root() / kind / key, build_and_seal, _is_sealed)
-
-
-def _is_sealed(folder: Path) -> bool:
-    """Whether the files of a folder are still those that its seal describes."""
-    try:
-        return (folder / SEAL).read_bytes() == _seal_of(folder).encode()
-    except FileNotFoundError:
-        return False
-
-
-def _seal_of(folder: Path) -> str:
-    """The name, the size, and a digest of both ends of every file. The seal differs once a file is
-    empty, cut short or full of zeros. Of a large file only the ends are read.
-    """
-    lines = []
-    for file in sorted(folder.iterdir()):
-        if file.name == SEAL:
-            continue
-        with open(file, "rb") as opened:
-            ends = opened.read(SEALED_BYTES)
-            size = opened.seek(0, os.SEEK_END)
-            opened.seek(max(0, size - SEALED_BYTES))
-            ends += opened.read()
-        lines.append(f"{file.name} {size} {hashlib.sha256(ends).hexdigest()}\n")
-    return "".join(lines)

@@ -3,15 +3,18 @@ text alone ("apart").
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from ltr.batch import Texts
-from ltr.data.tokens import Tokens
+from ltr.data.texts import TextTable
+from ltr.data.tokens import Tokens, TokenStore
 from ltr.errors import InputError
+
+Side = Literal["query", "document"]
 
 EXAMPLE = "a"  # the text that shows where a tokenizer puts its special tokens
 
@@ -40,10 +43,23 @@ class JoinedPairs:
                 option="max_length",
             )
 
-    @property
-    def tokenizers(self) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-        """Of queries and of documents."""
-        return self.tokenizer, self.tokenizer
+    def tokens(self, texts: Sequence[str], side: Side) -> Tokens:
+        """The tokens of a few texts, in memory.
+
+        Raises:
+            InputError: if a query leaves no room for a document.
+        """
+        tokens = Tokens.of(texts, self.tokenizer)
+        if side == "query" and len(texts):
+            self._check_queries([str(place) for place in range(len(texts))], texts, tokens)
+        return tokens
+
+    def store(self, table: TextTable, side: Side) -> TokenStore:
+        """The tokens of a table of texts, on disk; an InputError as :meth:`tokens`."""
+        store = TokenStore.open(table, self.tokenizer)
+        if side == "query":
+            self._check_queries(table.ids, table.texts, store)
+        return store
 
     def lengths(self, query_lengths: np.ndarray, doc_lengths: np.ndarray) -> np.ndarray:
         """Tokens of each joined pair."""
@@ -55,30 +71,26 @@ class JoinedPairs:
         """Join the query of each row with the document of the same place.
 
         Args:
-            queries, docs: the stored tokens.
-            query_rows, doc_rows: ``[S]`` int64; each query must fit, see :meth:`check_queries`.
+            queries, docs: the tokens, as :meth:`tokens` and :meth:`store` make them.
+            query_rows, doc_rows: ``[S]`` int64.
         """
         n_query = queries.lengths(query_rows)
         n_pair = self.lengths(n_query, docs.lengths(doc_rows))
         n_doc = n_pair - self.n_special - n_query  # what is left for the document
-        assert (n_doc >= 0).all(), "the longest query is checked when the data is set up"
+        assert (n_doc >= 0).all(), "the longest query is checked when it is tokenised"
         assert queries.dtype == docs.dtype, "one tokenizer made both stores"
         query_column = _Column(queries.views(query_rows, n_query), n_query)
         doc_column = _Column(docs.views(doc_rows, n_doc, last=self._cuts_left), n_doc)
-        return self._template.fill([query_column], [doc_column], dtype=docs.dtype)
+        return self._template.fill(query_column, doc_column, dtype=docs.dtype)
 
-    def check_queries(self, ids: Sequence[str], texts: Sequence[str], tokens: Tokens) -> None:
-        """Check that every query fits beside at least one token of a document.
-
-        Raises:
-            InputError: if not; it names the longest query.
-        """
-        lengths = tokens.lengths(np.arange(len(tokens)))
+    def _check_queries(self, ids: Sequence[str], texts: Sequence[str], tokens: Tokens) -> None:
+        """Raise an InputError if the longest query leaves no room for a token of a document."""
         room = self.max_length - self.n_special - 1
-        longest = int(lengths.argmax())
-        if lengths[longest] > room:
+        longest = tokens.longest()
+        length = len(tokens[longest])
+        if length > room:
             raise InputError(
-                f"query {ids[longest]!r} has {lengths[longest]} tokens, but max_length {self.max_length} leaves {room} beside {self.n_special} special tokens and a document; raise max_length, or shorten the query, {texts[longest][:60]!r}",
+                f"query {ids[longest]!r} has {length} tokens, but max_length {self.max_length} leaves {room} beside {self.n_special} special tokens and a document; raise max_length, or shorten the query, {texts[longest][:60]!r}",
                 option="max_length",
             )
 
@@ -87,12 +99,7 @@ class SingleTexts:
     """Gives a text its special tokens as
     ``tokenizer(prompt + text, truncation=True, max_length=…)`` does.
 
-    Prompt and text are tokenised apart and cut as one. Tokenised together they give the same ids
-    where no token reaches over the seam. With WordPiece that holds if the prompt ends with a space
-    or a punctuation mark (``"query: "``). SentencePiece puts a space of its own in front of every
-    text: give the prompt without the one it ends with (``"query:"``). A byte-level BPE keeps the
-    space that ends a prompt as a token, where together it would open the first word of the text: no
-    prompt gives those ids.
+    Prompt and text are tokenised together and cut as one, as by sentence-transformers.
 
     Args:
         tokenizer: a fast tokenizer.
@@ -111,38 +118,48 @@ class SingleTexts:
         self.prompt = prompt
         self._template = _Template(tokenizer, EXAMPLE)
         self._cuts_left = tokenizer.truncation_side == "left"
-        prompt_encoding = tokenizer(prompt, add_special_tokens=False, truncation=False)
-        self._prompt_ids = prompt_encoding["input_ids"]
         self.n_special = self._template.n_special
-        n_prompt = len(self._prompt_ids)
+        prompt_encoding = tokenizer(prompt, add_special_tokens=False, truncation=False)
+        n_prompt = len(prompt_encoding["input_ids"])
         if max_length < self.n_special + n_prompt + 1:
             raise InputError(
                 f"max_length must leave room for a token of the text beside {n_prompt} of the prompt {prompt!r} and {self.n_special} special tokens, got {max_length}",
                 option="max_length",
             )
 
-    def lengths(self, text_lengths: np.ndarray) -> np.ndarray:
-        """Tokens of each text with its prompt and special tokens."""
-        return np.minimum(text_lengths + len(self._prompt_ids) + self.n_special, self.max_length)
+    @property
+    def key(self) -> list[object]:
+        """All that decides which tokens of a text are read, beside its tokenizer; for keys of what
+        is made of texts.
+        """
+        key: list[object] = [self.max_length, self.prompt]
+        if self.prompt:
+            key.append("together")  # no word stands here in older keys, of prompts tokenised apart
+        return key
 
-    def lay_out(self, store: Tokens, rows: np.ndarray) -> Texts:
-        """Lay out the texts of these rows, ``[S]`` int64."""
-        n_whole_text = store.lengths(rows)
-        n_both = self.lengths(n_whole_text) - self.n_special  # what stays of prompt and text
-        if self._cuts_left:
-            # The prompt is cut first, as it stands on the left.
-            n_text = np.minimum(n_whole_text, n_both)
-        else:
-            n_text = n_both - len(self._prompt_ids)
-        text_column = _Column(store.views(rows, n_text, last=self._cuts_left), n_text)
-        if not self._prompt_ids:
-            return self._template.fill([text_column], dtype=store.dtype)
-        n_prompt = n_both - n_text
-        prompt = np.asarray(self._prompt_ids, dtype=store.dtype).data
-        # The last tokens of the prompt: all of them, unless it was cut.
-        prompt_views = [prompt[len(prompt) - n :] for n in n_prompt.tolist()]
-        prompt_column = _Column(prompt_views, n_prompt)
-        return self._template.fill([prompt_column, text_column], dtype=store.dtype)
+    def tokens(self, texts: Sequence[str]) -> Tokens:
+        """The tokens of a few texts with their prompts, in memory."""
+        return Tokens.of(texts, self.tokenizer, self.prompt)
+
+    def store(self, table: TextTable) -> TokenStore:
+        """The tokens of a table of texts with their prompts, on disk."""
+        return TokenStore.open(table, self.tokenizer, self.prompt)
+
+    def lengths(self, text_lengths: np.ndarray) -> np.ndarray:
+        """Tokens of each text with its special tokens, of the tokens of text and prompt."""
+        return np.minimum(text_lengths + self.n_special, self.max_length)
+
+    def lay_out(self, tokens: Tokens, rows: np.ndarray) -> Texts:
+        """Lay out the texts of these rows, ``[S]`` int64.
+
+        Args:
+            tokens: as :meth:`tokens` and :meth:`store` make them.
+            rows: which texts.
+        """
+        assert tokens.prompt == self.prompt, "these are tokens of another prompt"
+        counts = self.lengths(tokens.lengths(rows)) - self.n_special  # what stays of each
+        column = _Column(tokens.views(rows, counts, last=self._cuts_left), counts)
+        return self._template.fill(column, dtype=tokens.dtype)
 
 
 class ApartTexts(NamedTuple):
@@ -151,13 +168,17 @@ class ApartTexts(NamedTuple):
     queries: SingleTexts
     docs: SingleTexts
 
-    @property
-    def tokenizers(self) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-        """Of queries and of documents."""
-        return self.queries.tokenizer, self.docs.tokenizer
+    def of(self, side: Side) -> SingleTexts:
+        """The form of one side."""
+        return self.queries if side == "query" else self.docs
 
-    def check_queries(self, ids: Sequence[str], texts: Sequence[str], tokens: Tokens) -> None:
-        """Nothing to check: a query that is too long is cut, as a document is."""
+    def tokens(self, texts: Sequence[str], side: Side) -> Tokens:
+        """The tokens of a few texts, in memory."""
+        return self.of(side).tokens(texts)
+
+    def store(self, table: TextTable, side: Side) -> TokenStore:
+        """The tokens of a table of texts, on disk."""
+        return self.of(side).store(table)
 
 
 class PairsAndTexts(NamedTuple):
@@ -221,24 +242,22 @@ class _Template:
             else:
                 self._parts.append(_Part(slot, type_, [token_id]))
 
-    def fill(self, *slots: Sequence[_Column], dtype: np.dtype) -> Texts:
+    def fill(self, *slots: _Column, dtype: np.dtype) -> Texts:
         """Put token ids in the place of the example's texts, and lay all S texts end to end.
 
         Args:
-            slots: for each text of the example the columns that take its place, in their order.
+            slots: for each text of the example the column that takes its place.
             dtype: of the token ids.
         """
-        n_texts = len(slots[0][0].lengths)
+        n_texts = len(slots[0].lengths)
         columns: list[_Column] = []  # from the left to the right of each text
-        types: list[int] = []
         for part in self._parts:
             if part.slot is None:
                 special = np.asarray(part.ids, dtype=dtype).tobytes()
                 columns.append(_Column([special] * n_texts, np.full(n_texts, len(part.ids))))
-                types.append(part.type)
             else:
-                columns += slots[part.slot]
-                types += [part.type] * len(slots[part.slot])
+                columns.append(slots[part.slot])
+        types = [part.type for part in self._parts]
         # All spans of the first text, then all of the second: buffers[t * n_columns + n] is the
         # span that column n has for text t.
         n_columns = len(columns)

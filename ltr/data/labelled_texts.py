@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ltr.data.cache import cached, made_of
 from ltr.data.collection import Collection, files_by_split
-from ltr.data.files import cached, digest_of, numbered_lines
+from ltr.data.files import digest_of, map_array, numbered_lines
 from ltr.data.query_lists import QueryLists
-from ltr.data.texts import Record, Strings, TextTable, first_of_each, id_of
+from ltr.data.strings import Strings
+from ltr.data.tab_separated import refuse_header, warn_of_quotes
+from ltr.data.texts import Record, TextTable, first_of_each, id_of
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -47,10 +50,13 @@ class LabelledTexts(NamedTuple):
             labels = self.labels[split]
             # The key of the table stands for the whole file, so for the labels, too.
             content = f"same-label-1 {table.key}"
-            folder = cached(
-                "lists", content, lambda folder: _same_label_lists(labels, where).save(folder)
+            qrels[split] = cached(
+                "lists",
+                content,
+                lambda folder: _same_label_lists(labels, where).save(folder),
+                QueryLists.load,
+                made_of(table.folder),
             )
-            qrels[split] = QueryLists.load(folder)
         return Collection(self.source, corpus=table, queries=table, qrels=qrels, candidates={})
 
 
@@ -76,20 +82,29 @@ def open_labelled_texts(path: str) -> LabelledTexts:
     for split, file in files.items():
         digests[split] = digest_of(file)
         content += f" {split} {digests[split]}"
-    folder = cached("labels", content, lambda folder: _write_labels(folder, files))
+
+    def open_labels(folder: Path) -> tuple[dict[str, np.ndarray], Strings]:
+        labels = {split: np.asarray(map_array(folder / f"{split}.npy")) for split in files}
+        return labels, Strings(folder, "names")
+
+    labels, names = cached(
+        "labels",
+        content,
+        lambda folder: _write_labels(folder, files),
+        open_labels,
+        made_of(*files.values()),
+    )
     tables = {}
-    labels = {}
     for split, file in files.items():
         table_content = f"labelled-1 {digests[split]}"
-        tables[split] = TextTable.open(table_content, first_of_each(_records(file)), "text")
-        labels[split] = np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r"))
-    return LabelledTexts(path, tables, labels, Strings(folder, "names"))
+        tables[split] = TextTable.open(table_content, first_of_each(_records(file)), "text", file)
+    return LabelledTexts(path, tables, labels, names)
 
 
 class _Line(NamedTuple):
     """One line of a file."""
 
-    where: str  # file:line
+    number: int
     id: str  # of the text
     text: str
     label: str
@@ -103,11 +118,13 @@ class _FirstLabel(NamedTuple):
 
 
 def _records(file: Path) -> Iterator[Record]:
+    source = str(file)
     for line in _lines(file):
-        yield Record(line.id, line.text, line.where)
+        yield Record(line.id, line.text, source, line.number)
 
 
 def _lines(file: Path) -> Iterator[_Line]:
+    refuse_header(file)
     for number, line in numbered_lines(file):
         where = f"{file}:{number}"
         parts = line.split("\t")
@@ -120,7 +137,7 @@ def _lines(file: Path) -> Iterator[_Line]:
         if not text or not label:
             empty = "label" if text else "text"
             raise InputError(f"{where}: the {empty} is empty: {line[:60]!r}")
-        yield _Line(where, id_of("t", text), text, label)
+        yield _Line(number, id_of("t", text), text, label)
 
 
 def _write_labels(folder: Path, files: dict[str, Path]) -> None:
@@ -148,6 +165,7 @@ def _read_labels(file: Path, first_labels: dict[str, _FirstLabel]) -> dict[str, 
         first_labels: the labels of the texts of the splits before, by id; those of this split are
             added.
     """
+    warn_of_quotes(file)
     labels: dict[str, str] = {}
     n_repeated = 0
     n_in_other_splits = 0
@@ -156,10 +174,11 @@ def _read_labels(file: Path, first_labels: dict[str, _FirstLabel]) -> dict[str, 
             n_repeated += 1
         elif line.id in first_labels:
             n_in_other_splits += 1
-        first = first_labels.setdefault(line.id, _FirstLabel(line.label, line.where))
+        where = f"{file}:{line.number}"
+        first = first_labels.setdefault(line.id, _FirstLabel(line.label, where))
         if first.label != line.label:
             raise InputError(
-                f"{line.where}: a text must have one label, got {line.label!r}, but {first.label!r} at {first.where}: {line.text[:60]!r}"
+                f"{where}: a text must have one label, got {line.label!r}, but {first.label!r} at {first.where}: {line.text[:60]!r}"
             )
         labels[line.id] = line.label
     if not labels:

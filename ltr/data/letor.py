@@ -14,20 +14,16 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ltr.data.files import cached, digest_of, is_file, new_array
+from ltr.data.cache import cached, made_of
+from ltr.data.files import digest_of, is_file, map_array, new_array, seen_from
 from ltr.data.query_lists import LabelledList
+from ltr.data.splits import NAMES_OF_SPLIT
+from ltr.data.strings import Strings
 from ltr.data.svmlight import place_of, read_rows
-from ltr.data.texts import Strings
 from ltr.errors import InputError
 
 log = logging.getLogger(__name__)
 
-# What a split may be called in a data folder.
-NAMES_OF_SPLIT = {
-    "train": ("train",),
-    "dev": ("dev", "vali", "valid", "validation"),
-    "test": ("test",),
-}
 ALL_NAMES = tuple(chain.from_iterable(NAMES_OF_SPLIT.values()))
 # How a file of rows may end, plain or packed.
 PLAIN_SUFFIXES = (".txt", ".svm", ".svmlight", ".libsvm", ".letor")
@@ -71,6 +67,8 @@ class FeatureSplit:
     query_ids: Sequence[str]  # [Q]
     # [R]; within a query they ascend as bytes, so a row number orders documents as their ids do.
     doc_ids: Sequence[str]
+    # Where the stored rows come from, for ltr cache: their folder in the cache, if they have one.
+    source: str | Path = "features in memory"
 
     def __post_init__(self) -> None:
         self.queries = np.arange(len(self.offsets) - 1)
@@ -81,6 +79,7 @@ class FeatureSplit:
             self.offsets,
             self.query_ids,
             self.doc_ids,
+            self.source,
         )
         # How pickle makes the split again: a function and its arguments. `open` and `only` put
         # shorter ones here, so that a worker maps the files and is sent no rows.
@@ -89,17 +88,18 @@ class FeatureSplit:
     @classmethod
     def open(cls, folder: Path) -> "FeatureSplit":
         """Map a folder that :func:`read_letor` wrote; it is pickled as this path alone."""
-        labels = np.load(folder / "labels.npy", mmap_mode="r")
+        labels = map_array(folder / "labels.npy")
         doc_ids: Sequence[str] = RowNames(len(labels))
         if (folder / "doc_ids.npy").exists():
             doc_ids = Strings(folder, "doc_ids")
         split = cls(
             key=folder.name,
-            features=np.load(folder / "features.npy", mmap_mode="r"),
+            features=map_array(folder / "features.npy"),
             labels=labels,
-            offsets=np.load(folder / "offsets.npy", mmap_mode="r"),
+            offsets=map_array(folder / "offsets.npy"),
             query_ids=Strings(folder, "query_ids"),
             doc_ids=doc_ids,
+            source=folder,
         )
         split._pickled_as = (cls.open, (folder,))
         return split
@@ -162,8 +162,8 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
     Three layouts are known; a file ends in ``.txt``, ``.svm``, ``.svmlight``, ``.libsvm`` or
     ``.letor``, perhaps with ``.gz``:
 
-    * files ``train.*``, ``dev.*`` (also ``vali.*``, ``valid.*``, ``validation.*``) and ``test.*``,
-      or sub-folders of these names, whose files are joined in the order of their names;
+    * files ``train.*``, ``dev.*`` (also ``val.*``, ``vali.*``, ``valid.*``, ``validation.*``) and
+      ``test.*``, or sub-folders of these names, whose files are joined in the order of their names;
     * folders ``Fold1``, ``Fold2`` … of the first kind, of which ``fold`` chooses one;
     * ``folds.json``, of which ``fold`` chooses an entry, with the files named in it without their
       ends: ``{"Fold1": {"train": ["S1", "S2", "S3"], "vali": ["S4"], "test": ["S5"]}, …}``.
@@ -173,7 +173,7 @@ def find_splits(path: Path, fold: int | None = None) -> dict[str, list[Path]]:
             missing, unknown or needless.
     """
     if not path.is_dir():
-        raise InputError(f"{path}: there is no such data folder", option="path")
+        raise InputError(f"{path}: there is no such data folder{seen_from(path)}", option="path")
     folds_file = path / "folds.json"
     if is_file(folds_file):
         folds = _read_folds(folds_file)
@@ -327,9 +327,14 @@ def read_letor(files: Sequence[Path], first_feature: int = 1) -> FeatureSplit:
     for file in files:
         packed = ".gz" if file.suffix == ".gz" else ""  # the bytes of a packed file mean other rows
         digests.append(digest_of(file) + packed)
-    content = f"letor-1 {first_feature} {' '.join(digests)}"
-    folder = cached("letor", content, lambda folder: _write_split(folder, files, first_feature))
-    return FeatureSplit.open(folder)
+    content = f"letor-2 {first_feature} {' '.join(digests)}"
+    return cached(
+        "letor",
+        content,
+        lambda folder: _write_split(folder, files, first_feature),
+        FeatureSplit.open,
+        made_of(*files),
+    )
 
 
 class _ReadRows(NamedTuple):
@@ -355,7 +360,7 @@ def _write_split(folder: Path, files: Sequence[Path], first_feature: int) -> Non
         _check_all_have_ids(read.id_lengths, files)
         sorted_ids = _sort_by_id(order, offsets, ids, read.id_lengths, files)
         # The ids are written while the rows are sorted: `order` is final only after this call.
-        Strings.write(folder, "doc_ids", sorted_ids, int(read.id_lengths.sum()))
+        Strings.write(folder, "doc_ids", sorted_ids)
     Strings.write(folder, "query_ids", query_ids)
     np.save(folder / "labels.npy", read.labels[order])
     np.save(folder / "offsets.npy", offsets)

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
 
-from ltr.data.files import cached, new_array
+from ltr.data.cache import cached, made_of
+from ltr.data.files import map_array, new_array
 from ltr.data.letor import FeatureSplit
+from ltr.entries import check_entries
 from ltr.errors import InputError
 
 Step = Literal["z-score", "log1p", "quantile", "min-max"]
@@ -16,6 +18,14 @@ Step = Literal["z-score", "log1p", "quantile", "min-max"]
 STATISTICS = {"z-score": ("mean", "deviation"), "log1p": (), "quantile": ("knots",), "min-max": ()}
 CHUNK_VALUES = 1 << 22  # values of the rows in memory at a time, but for the rows of one query
 MOST_KNOTS = 1001
+MEND = "take another checkpoint"  # where what it keeps is damaged
+
+
+class State(TypedDict):
+    """What a checkpoint keeps of :class:`Normalisation`, beside its statistics."""
+
+    steps: list[str]
+    n_features: int | None
 
 
 class Normalisation:
@@ -94,8 +104,13 @@ class Normalisation:
         for statistics in self._fitted:
             for statistic in statistics.values():
                 content += statistic.tobytes()
-        folder = cached("normalised", content, lambda folder: self._write(folder, split))
-        return np.load(folder / "features.npy", mmap_mode="r")
+        return cached(
+            "normalised",
+            content,
+            lambda folder: self._write(folder, split),
+            lambda folder: map_array(folder / "features.npy"),
+            made_of(split.source),
+        )
 
     def of_list(self, features: np.ndarray) -> np.ndarray:
         """The feature vectors of one query's documents, ``[N, n_features]`` float32, after all
@@ -120,23 +135,38 @@ class Normalisation:
                 state[f"{number}.{name}"] = torch.from_numpy(statistic)
         return state
 
-    def load_state_dict(self, state: dict[str, torch.Tensor | list[str] | int | None]) -> None:
-        """Take the statistics from a checkpoint; an InputError if its steps are others."""
+    @classmethod
+    def of_state_dict(cls, state: dict[str, Any]) -> "Normalisation":
+        """As a checkpoint keeps it; an InputError if that is damaged."""
+        _check_state(state)
+        normalisation = cls(state["steps"])
+        normalisation.load_state_dict(state)
+        return normalisation
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the statistics from a checkpoint; an InputError if its steps are others, or it is
+        damaged.
+        """
+        _check_state(state)
         if state["steps"] != self.steps:
             raise InputError(
                 f"the checkpoint was trained with the normalisation {state['steps']}, got {self.steps}; set normalise as it was",
                 option="normalise",
             )
-        assert isinstance(state["n_features"], int | None), "state_dict wrote it"
-        self.n_features = state["n_features"]
-        self._fitted = []
+        n_features = state["n_features"]
+        fitted = []
         for number, step in enumerate(self.steps):
             statistics = {}
             for name in STATISTICS[step]:
-                tensor = state[f"{number}.{name}"]
-                assert isinstance(tensor, torch.Tensor), "state_dict wrote it"
+                tensor = state.get(f"{number}.{name}")
+                if not isinstance(tensor, torch.Tensor) or tensor.shape[:1] != (n_features,):
+                    raise InputError(
+                        f"the normalisation in the checkpoint must have {number}.{name} of {n_features} features, and has not; {MEND}"
+                    )
                 statistics[name] = tensor.numpy()
-            self._fitted.append(statistics)
+            fitted.append(statistics)
+        self.n_features = n_features
+        self._fitted = fitted
 
     def _chunks(
         self, split: FeatureSplit, queries: np.ndarray
@@ -208,6 +238,10 @@ class Normalisation:
         for rows, x in self._chunks(split, stored_queries):
             table[rows] = x
         table.flush()
+
+
+def _check_state(state: Any) -> None:
+    check_entries(state, State, "the normalisation in the checkpoint", MEND)
 
 
 def _apply_step(

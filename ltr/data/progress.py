@@ -1,20 +1,115 @@
-"""A progress bar for what takes a while before training."""
+"""What takes a while says how far it is: by a bar on a terminal, elsewhere by a line now and then."""
 
-from collections.abc import Iterator, Sequence
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Timer
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ltr.processes import rank
 
-def track(sequence: Sequence, verb: str, noun: str) -> Iterator:
-    """Iterate under a progress bar that vanishes at the end; a sequence of one gets no bar.
+log = logging.getLogger(__name__)
 
-    With the verb ``encoding`` and the noun ``batches`` it reads ``encoding ━━━━ 12/40 batches
-    0:00:03``.
+Item = TypeVar("Item")
+
+EVERY = 30.0  # seconds between two lines
+BEFORE_BAR = 0.5  # seconds: what takes less gets no bar
+
+# Whether something is tracked now. What it consists of then says nothing itself.
+_is_tracking = False
+
+
+def track(sequence: Sequence[Item], verb: str, noun: str) -> Iterator[Item]:
+    """Iterate, and say how far it is. Other processes than the first say nothing, nor does a
+    sequence of one, or one that is iterated inside another.
+
+    With the verb ``encoding`` and the noun ``batches of 512 texts`` a bar, which vanishes at the
+    end, reads ``encoding ━━━━ 12/40 batches of 512 texts 0:00:03``, and a line of the log
+    ``encoding: 12 of 40 batches of 512 texts, 9.5 batches/s, 3 s left``.
     """
-    if len(sequence) < 2:
+    global _is_tracking
+    if len(sequence) < 2 or _is_tracking or rank() > 0:
         yield from sequence
         return
+    console = Console(stderr=True)
+    shown: AbstractContextManager[Callable[[int], None]]
+    if sys.stderr.isatty() or console.is_jupyter:
+        shown = _bar(console, verb, noun, len(sequence))
+    else:
+        shown = nullcontext(Countdown(verb, noun, len(sequence)).count)
+    _is_tracking = True
+    try:
+        with shown as count:
+            for done, item in enumerate(sequence, start=1):
+                yield item
+                count(done)
+    finally:
+        _is_tracking = False
+
+
+class Pace:
+    """How fast something goes, told every half minute.
+
+    Args:
+        done: how much was done before.
+    """
+
+    def __init__(self, done: int = 0) -> None:
+        # When it was last told, or began, and how much was done then.
+        self._since = time.monotonic()
+        self._done = done
+
+    def leave_out(self, seconds: float) -> None:
+        """Leave out time that went to something else."""
+        self._since += seconds
+
+    def rate(self, done: int) -> float | None:
+        """How much was done in a second since this was last told; None where it was told just
+        now, or nothing was done.
+        """
+        seconds = time.monotonic() - self._since
+        if seconds < EVERY or done == self._done:
+            return None
+        rate = (done - self._done) / max(seconds, 1e-9)
+        self._since = time.monotonic()
+        self._done = done
+        return rate
+
+
+class Countdown:
+    """A line of the log now and then: ``scoring: 12 of 40 batches, 0.5 batches/s, 56 s left``.
+
+    Args:
+        verb: what is done.
+        noun: what is counted, in the plural; a rate is told in its first word.
+        total: how many there are.
+    """
+
+    def __init__(self, verb: str, noun: str, total: int) -> None:
+        self._verb = verb
+        self._noun = noun
+        self._total = total
+        self._pace = Pace()
+
+    def count(self, done: int) -> None:
+        """Say how far it is, if it is time to, and not all is done."""
+        rate = None if done >= self._total else self._pace.rate(done)
+        if rate is None:
+            return
+        unit = self._noun.split()[0]
+        time_left = duration((self._total - done) / rate)
+        place = f"{done:,} of {self._total:,} {self._noun}"
+        log.info("%s: %s, %.3g %s/s, %s left", self._verb, place, rate, unit, time_left)
+
+
+@contextmanager
+def _bar(console: Console, verb: str, noun: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar, for as long as the block takes. Yields a function that is told how much is done."""
     columns = (
         TextColumn(verb),
         BarColumn(),
@@ -22,5 +117,29 @@ def track(sequence: Sequence, verb: str, noun: str) -> Iterator:
         TextColumn(noun),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield from progress.track(sequence)
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task(verb, total=total)
+
+    def count(done: int) -> None:
+        bar.update(task, completed=done)
+
+    start = Timer(BEFORE_BAR, bar.start)
+    start.daemon = True
+    start.start()
+    try:
+        yield count
+    finally:
+        start.cancel()
+        start.join()  # it may be about to start the bar
+        bar.stop()
+
+
+def duration(seconds: float) -> str:
+    """``41 s``, ``3 min 20 s`` or ``2 h 05 min``."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    if minutes:
+        return f"{minutes} min {seconds:02d} s"
+    return f"{seconds} s"

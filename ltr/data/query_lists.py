@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.files import digest_of_arrays
+from ltr.data.files import digest_of_arrays, map_array
+from ltr.errors import InputError
 
 
 class LabelledList(NamedTuple):
@@ -67,6 +68,35 @@ class QueryLists(NamedTuple):
             doc_rows[present].astype(np.int64),
             values[present].astype(np.float32),
         )
+
+    def check(self, n_queries: int, n_docs: int, folder: Path, mend: str, option: str) -> None:
+        """Check that arrays of a folder can be lists of a collection.
+
+        Args:
+            n_queries, n_docs: rows of the tables of queries and of documents.
+            folder: where the arrays are, for errors.
+            mend: what to do otherwise, for errors.
+            option: the one that names the folder, for errors.
+
+        Raises:
+            InputError: about the first file that can't be.
+        """
+        check_rows(self.query_rows, n_queries, folder / "query_rows.npy", mend, option)
+        check_rows(self.doc_rows, n_docs, folder / "doc_rows.npy", mend, option)
+        n_rows = len(self.doc_rows)
+        check_rows(self.offsets, n_rows + 1, folder / "offsets.npy", mend, option)
+        ends = (self.offsets[:1].tolist(), self.offsets[-1:].tolist())
+        is_cut = len(self.offsets) == len(self.query_rows) + 1 and ends == ([0], [n_rows])
+        if not is_cut or (np.diff(self.offsets) < 0).any():
+            raise InputError(
+                f"{folder / 'offsets.npy'}: the file is damaged, it must have {len(self.query_rows) + 1} numbers from 0 to {n_rows} that never fall; {mend}",
+                option=option,
+            )
+        if self.values.shape != self.doc_rows.shape or self.values.dtype != np.float32:
+            raise InputError(
+                f"{folder / 'values.npy'}: the file is damaged, it must have {n_rows} numbers (float32), got {self.values.dtype} of shape {self.values.shape}; {mend}",
+                option=option,
+            )
 
     def of(self, query_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents and values of one query; empty where it has none."""
@@ -145,10 +175,24 @@ class QueryLists(NamedTuple):
         """Map what :meth:`save` wrote."""
         arrays = {}
         for name in cls._fields:
-            mapped = np.load(folder / f"{name}.npy", mmap_mode="r")
+            mapped = map_array(folder / f"{name}.npy")
             # A plain array over the map: a slice of a memmap is a memmap, which costs microseconds.
             arrays[name] = np.asarray(mapped)
         return cls(**arrays)
+
+
+def check_rows(rows: np.ndarray, n: int, file: Path, mend: str, option: str | None = None) -> None:
+    """Check that the array of a file holds rows of a table of n rows; an InputError otherwise."""
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise InputError(
+            f"{file}: the file is damaged, it must hold whole numbers [N], got {rows.dtype} of shape {rows.shape}; {mend}",
+            option=option,
+        )
+    if rows.size and not (rows.min() >= 0 and rows.max() < n):
+        raise InputError(
+            f"{file}: the file is damaged, its numbers must be from 0 to {n - 1}, got {rows.min()} to {rows.max()}; {mend}",
+            option=option,
+        )
 
 
 def values_of(doc_rows: np.ndarray, known_rows: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@ scored.
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
@@ -13,11 +13,33 @@ from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 
 VERSION = "scores-1"
+
+
+class Counts(TypedDict):
+    """How many queries have scores, and how many documents of all these."""
+
+    queries: int
+    documents: int
+
+
+class ScoresManifest(TypedDict):
+    """Of a folder of scores; the numbers are those of :func:`scale_of`."""
+
+    version: str
+    digest: str
+    mean: float
+    deviation: float
+    deviation_in_lists: float
+    counts: Counts
+    key: NotRequired[str]
+
+
 SCORES = ArtefactKind(
-    "scores",
-    QueryLists._fields,
-    "a folder that ltr score has written",
-    "score again",
+    kind="scores",
+    arrays=QueryLists._fields,
+    entries=ScoresManifest,
+    must_be="a folder that ltr score has written",
+    again="score again",
 )
 
 
@@ -40,13 +62,16 @@ class TeacherScores(NamedTuple):
     def save(self, folder: Path, collection: Collection) -> None:
         """Write the arrays and ``manifest.json``, whole or not at all; an existing folder is kept,
         and nothing is written.
+
+        Raises:
+            InputError: for a score that is NaN or infinite.
         """
+        _check_finite(self.lists, collection, str(folder))
         counts = {"queries": len(self.lists.query_rows), "documents": len(self.lists.doc_rows)}
         manifest = {
             "version": VERSION,
             "counts": counts,
             **self.manifest,
-            "digest": self.lists.digest(),
             **scale_of(self.lists),
         }
         SCORES.write(folder, collection, self.lists._asdict(), manifest)
@@ -58,19 +83,50 @@ class TeacherScores(NamedTuple):
         """Map a folder of scores.
 
         Raises:
-            InputError: if the folder holds no scores, is damaged or of another version, or belongs
-                to another collection.
+            InputError: if the folder holds no scores, is damaged or of another version, has a
+                score that is NaN or infinite, or belongs to another collection.
         """
         opened = SCORES.open(folder, collection, option)
         # Plain arrays over the map: every slice of a memmap makes another memmap, for microseconds.
         lists = QueryLists(**{name: np.asarray(array) for name, array in opened.arrays.items()})
+        n_queries = len(collection.queries)
+        n_docs = len(collection.corpus)
+        lists.check(n_queries, n_docs, folder, SCORES.again, option)
         manifest = opened.manifest
-        if manifest.get("version") != VERSION or manifest.get("digest") != lists.digest():
+        if manifest["version"] != VERSION:
             raise InputError(
-                f"{folder}: the scores are damaged, or of another version; score again",
+                f"{folder}: scores must be of version {VERSION}, got {manifest['version']}; {SCORES.again}",
                 option=option,
             )
+        _check_finite(lists, collection, str(folder), option)
         return cls(lists, manifest)
+
+
+def _check_finite(
+    lists: QueryLists, collection: Collection, where: str, option: str | None = None
+) -> None:
+    """Check that all scores are finite numbers: one that is not would make all weights NaN.
+
+    Args:
+        lists: the values are scores.
+        collection: has the names of queries and documents, for errors.
+        where: the scores are or will be, for errors.
+        option: the one that names them, for errors.
+
+    Raises:
+        InputError: about the first that is not.
+    """
+    wrong = np.flatnonzero(~np.isfinite(lists.values))
+    if not len(wrong):
+        return
+    place = int(wrong[0])
+    list_of_place = np.searchsorted(lists.offsets, place, side="right") - 1
+    query = collection.queries.ids[int(lists.query_rows[list_of_place])]
+    doc = collection.corpus.ids[int(lists.doc_rows[place])]
+    raise InputError(
+        f"{where}: scores must be finite, got {lists.values[place]} for the query {query!r} and the document {doc!r}; {SCORES.again}",
+        option=option,
+    )
 
 
 def scale_of(lists: QueryLists) -> dict[str, float]:

@@ -15,6 +15,7 @@ from ltr.errors import InputError
 
 BLOCK_BYTES = 1 << 22
 LARGEST_FEATURE = 100_000
+LARGEST_LABEL = 10**7 - 1  # as in qrels: whole numbers of 7 digits are exact as float32
 LARGEST_QID = 2**53 - 1  # the whole numbers up to here are exact as float64
 LARGEST_VALUE = float(np.finfo(np.float32).max)
 
@@ -30,7 +31,7 @@ _EACH_ON_A_LINE = bytes.maketrans(b" \t\r:", b"\n\n\n\n")  # what separates two 
 class Rows(NamedTuple):
     """Some rows of a file, in its order."""
 
-    labels: np.ndarray  # [R] float32; what is below 0 counts as 0, as in qrels
+    labels: np.ndarray  # [R] float32, whole; what is below 0 counts as 0, as in qrels
     qids: np.ndarray  # [R] int64
     counts: np.ndarray  # [R] int64; how many features a row names
     columns: np.ndarray  # [sum of counts] int32; feature number minus the first one
@@ -169,7 +170,7 @@ def _read_at_once(block: bytes, first_feature: int) -> Rows | None:
     begins_row = np.zeros(len(features) + 1, dtype=bool)
     begins_row[qid_pairs - np.arange(n_rows)] = True
     ascends = begins_row[1:-1] | (np.diff(features) > 0)
-    labels_fit = np.abs(labels) <= LARGEST_VALUE
+    labels_fit = (np.abs(labels) <= LARGEST_LABEL) & (labels == np.floor(labels))
     qids_fit = (qids >= 0) & (qids <= LARGEST_QID) & (qids == np.floor(qids))
     features_are_whole = features == np.floor(features)
     features_fit = (features >= first_feature) & (features <= LARGEST_FEATURE) & features_are_whole
@@ -244,6 +245,8 @@ def _read_line(line: bytes, first_feature: int) -> tuple[float, int, dict[int, f
     if not tokens or not tokens[0].startswith(b"qid:"):
         raise InputError(f"a line must be 'label qid:N feature:value …', got {_shown(line)}")
     grade = _number(label, "a label")
+    if not (abs(grade) <= LARGEST_LABEL and grade.is_integer()):
+        raise InputError(f"a label must be a whole number below 10^7, got {_shown(label)}")
     qid = _number(tokens[0][4:], "the number of a query")
     if not (0 <= qid <= LARGEST_QID and qid.is_integer()):
         raise InputError(

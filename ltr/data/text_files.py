@@ -4,69 +4,85 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from ltr.data.collection import json_records, open_collection, open_table
-from ltr.data.files import digest_of, numbered_lines, plain_or_gz
+from ltr.data.collection import open_collection
+from ltr.data.files import digest_of, numbered_lines
+from ltr.data.record_files import find_texts, open_table
+from ltr.data.tab_separated import refuse_header, warn_of_quotes
 from ltr.data.texts import Record, TextTable
-from ltr.errors import InputError
+from ltr.errors import InputError, local_path
 
 
 def open_texts(path: str, kind: Literal["document", "query"], option: str) -> TextTable:
     """Open the documents or the queries of a file or of a data folder.
 
     Args:
-        path: ``.jsonl[.gz]`` with ``_id`` and ``text`` (and ``title``), ``.tsv[.gz]`` with
-            ``id<TAB>text``, or any other file with one text a line, whose ids are the numbers of
-            the lines; a folder with ``corpus.jsonl[.gz]`` or ``queries.jsonl[.gz]``; or
-            ``ir_datasets:NAME``.
+        path: ``.jsonl[.gz]`` or ``.parquet`` with ``_id`` and ``text`` (and ``title``),
+            ``.tsv[.gz]`` with ``id<TAB>text``, or ``.txt[.gz]`` (or a name without an end) with one
+            text a line, whose ids are the numbers of the lines; a folder with a corpus or queries,
+            see :func:`ltr.data.record_files.find_texts`; or ``ir_datasets:NAME``.
         kind: whether the documents or the queries are wanted.
         option: the option that names the path, for errors.
 
     Raises:
-        InputError: if there is no such file; with ``file:line`` for a line that can't be read, an
-            empty text, or an id that stands twice.
+        InputError: if there is no such file, or one of another kind, such as ``.csv``; with
+            ``file:line`` for a line that can't be read, an empty text, or an id that stands twice.
     """
+    local_path(option, path)
     if path.startswith("ir_datasets:"):
         collection = open_collection(path)
         return collection.corpus if kind == "document" else collection.queries
     file = _file_of_texts(Path(path), kind, option)
-    suffix = Path(file.name.removesuffix(".gz")).suffix
-    if suffix == ".jsonl":
-        return open_table(file, digest_of(file), json_records(file), kind)
+    suffix = Path(file.name.lower().removesuffix(".gz")).suffix
+    if file.is_dir() or suffix in (".jsonl", ".parquet"):
+        return open_table(file, kind)
     # The same bytes are other texts under another suffix, so the content must name the layout. The
     # words "True" and "False" once answered whether it is a .tsv; with other words, every table on
     # disk would be made again.
     if suffix == ".tsv":
-        return open_table(file, f"True {digest_of(file)}", _tab_separated_records(file), kind)
-    return open_table(file, f"False {digest_of(file)}", _line_records(file), kind)
+        return TextTable.open(f"True {digest_of(file)}", _tab_separated_records(file), kind, file)
+    if suffix not in (".txt", ""):
+        raise InputError(
+            f"{option} {path}: a file of texts must be .jsonl or .parquet with _id and text, .tsv with id<TAB>text, or .txt with one text a line (+ .gz), got {suffix}; write it as one of these"
+        )
+    return TextTable.open(f"False {digest_of(file)}", _line_records(file), kind, file)
 
 
 def _file_of_texts(path: Path, kind: str, option: str) -> Path:
-    """The file itself, or the one of this kind in a data folder."""
-    name = "corpus.jsonl" if kind == "document" else "queries.jsonl"
+    """The file itself, or what a data folder has of this kind."""
+    name = "corpus" if kind == "document" else "queries"
     if path.is_file():
         return path
     if not path.is_dir():
         raise InputError(
-            f"{option} {path}: expected a file of texts, or a folder with {name}, found no such file"
+            f"{option} {path}: expected a file of texts, or a folder with {name}.jsonl, found no such file"
         )
-    file = plain_or_gz(path, name)
-    if file is None:
+    texts = find_texts(path, name)
+    if texts is None:
         raise InputError(
-            f"{option} {path}: expected a file of texts, or a folder with {name}, found no {name}[.gz] there"
+            f"{option} {path}: expected a file of texts, or a folder with {name}.jsonl, found no {name}.jsonl[.gz], {name}.parquet or folder {name} there"
         )
-    return file
+    return texts
 
 
 def _tab_separated_records(file: Path) -> Iterator[Record]:
     """One text a line, after its id and a tab."""
+    refuse_header(file)
+    warn_of_quotes(file)
+    source = str(file)
     for number, line in numbered_lines(file):
         id_, tab, text = line.partition("\t")
         if not tab:
             raise InputError(f"{file}:{number}: expected id<TAB>text, got no tab: {line[:60]!r}")
-        yield Record(id_.strip(), text, f"{file}:{number}")
+        id_ = id_.strip()
+        if any(map(str.isspace, id_)):
+            raise InputError(
+                f"{file}:{number}: a .tsv must hold id<TAB>text here, and no pairs or triples of texts, got the id {id_[:60]!r}; write a .txt with one text a line, or put an id before each text"
+            )
+        yield Record(id_, text, source, number)
 
 
 def _line_records(file: Path) -> Iterator[Record]:
     """One text a line; the number of the line is its id."""
+    source = str(file)
     for number, line in numbered_lines(file):
-        yield Record(str(number), line, f"{file}:{number}")
+        yield Record(str(number), line, source, number)

@@ -1,17 +1,24 @@
 """Texts with ids, on disk: a million documents cost no memory but what is read of them."""
 
 import hashlib
-from array import array
-from bisect import bisect_left
+import shutil
+import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ltr.data.files import cached, encoded
+from ltr.data.cache import cached, made_of
+from ltr.data.files import encoded, map_array
+from ltr.data.growing import GrowingNumbers
+from ltr.data.string_order import order_of, rows_among
+from ltr.data.strings import Strings, StringsFile
 from ltr.errors import InputError
+
+# The embeddings, overrides and isolates of Unicode that change the order in which text is shown.
+BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 class Record(NamedTuple):
@@ -19,37 +26,13 @@ class Record(NamedTuple):
 
     id: str
     text: str
-    where: str  # its place in the source, for errors: file:line
+    source: str  # a file, for errors
+    line: int  # of the file, or another number that leads to the text
 
-
-class Strings(Sequence[str]):
-    """Strings end to end in a memory-mapped file, with their offsets."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._offsets = np.load(folder / f"{name}.offsets.npy", mmap_mode="r")
-        self._bytes = np.load(folder / f"{name}.npy", mmap_mode="r")
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    def __getitem__(self, row: int) -> str:  # type: ignore[override]
-        return self._bytes[self._offsets[row] : self._offsets[row + 1]].tobytes().decode("utf-8")
-
-    @staticmethod
-    def write(folder: Path, name: str, blobs: Iterable[bytes], n_bytes: int | None = None) -> None:
-        """Write strings that have ``n_bytes`` bytes in all; for a list the number may be left
-        out.
-        """
-        if n_bytes is None:
-            n_bytes = sum(map(len, blobs))
-        offsets = array("q", [0])
-        header = {"descr": "|u1", "fortran_order": False, "shape": (n_bytes,)}
-        # Written to the file one by one, not to a map: a large corpus must not fill the memory.
-        with open(folder / f"{name}.npy", "wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            for blob in blobs:
-                offsets.append(offsets[-1] + file.write(blob))
-        np.save(folder / f"{name}.offsets.npy", np.frombuffer(offsets, dtype=np.int64))
+    @property
+    def where(self) -> str:
+        """Its place, for errors: file:line."""
+        return f"{self.source}:{self.line}"
 
 
 class TextTable:
@@ -68,75 +51,108 @@ class TextTable:
 
     def row(self, id_: str) -> int | None:
         """The row of an id, or None."""
-        row = bisect_left(self.ids, id_)
-        if row < len(self.ids) and self.ids[row] == id_:
-            return row
-        return None
+        row = int(self.rows([id_])[0])
+        return None if row < 0 else row
+
+    def rows(self, ids: Sequence[str]) -> np.ndarray:
+        """``[N]`` int64: the row of each id, -1 where there is none. Many together take a fraction
+        of the time of one by one.
+        """
+        distinct = list(dict.fromkeys(ids))
+        blobs = [id_.encode("utf-8", errors="surrogatepass") for id_ in distinct]
+        row_of_id = dict(zip(distinct, rows_among(self.ids, blobs).tolist(), strict=True))
+        return np.fromiter(map(row_of_id.__getitem__, ids), dtype=np.int64, count=len(ids))
 
     @classmethod
-    def open(cls, content: str, records: Iterator[Record], kind: str) -> "TextTable":
+    def open(
+        cls,
+        content: str,
+        records: Iterator[Record],
+        kind: str,
+        source: str | Path = "texts in memory",
+    ) -> "TextTable":
         """Open the table of this content; read, check and write it first where it is not there.
 
         Args:
             content: names the content; another content must have another name.
             records: the texts in any order; only read if the table must be written.
             kind: ``document``, ``query`` or ``text``, for errors.
+            source: where the records come from, for errors and for ``ltr cache``.
 
         Raises:
-            InputError: for an empty or repeated id, an empty text, or no text at all.
+            InputError: for an empty or repeated id, an empty text, one with NUL or of no valid Unicode, or
+                no text at all.
         """
-        folder = cached(
+        return cached(
             "texts",
             f"texts-1 {kind} {content}",
-            lambda folder: _write_table(folder, records, kind),
+            lambda folder: _write_table(folder, records, kind, source),
+            cls,
+            made_of(source),
         )
-        return cls(folder)
 
 
-def _write_table(folder: Path, records: Iterator[Record], kind: str) -> None:
+def _write_table(folder: Path, records: Iterator[Record], kind: str, source: str | Path) -> None:
     """Write the texts as they come, then once more in the order of their ids."""
-    ids = []
-    places = []  # of the records, for errors
-    offsets = array("q", [0])
     unsorted = folder / "unsorted"
-    with open(unsorted, "wb") as file:
-        for id_, text, where in records:
+    unsorted.mkdir()
+    places = _write_unsorted(unsorted, records, kind)
+    ids = Strings(unsorted, "ids")
+    if not len(ids):
+        raise InputError(f"{source}: there is no {kind} at all; at least one is needed")
+    order, repeat = order_of(ids)
+    if repeat:
+        raise InputError(
+            f"{places.where(repeat.second)}: {kind} id {ids[repeat.second]!r} stands twice, first at {places.where(repeat.first)}"
+        )
+    Strings.write(folder, "ids", ids.in_order(order))
+    Strings.write(folder, "texts", Strings(unsorted, "texts").in_order(order))
+    shutil.rmtree(unsorted)
+
+
+def _write_unsorted(folder: Path, records: Iterator[Record], kind: str) -> "_Places":
+    """Check the records, and write their ids, texts and places as they come."""
+    places = _Places(folder / "lines.npy")
+    with StringsFile(folder, "ids") as ids, StringsFile(folder, "texts") as texts, places.lines:
+        for number, record in enumerate(records):
+            id_, text, source, line = record
+            where = record.where
             if not id_:
                 raise InputError(f"{where}: a {kind} must have an id, got an empty one")
-            if "\0" in id_ or any(map(str.isspace, id_)):
+            if "\0" in id_ or id_.split() != [id_]:
                 raise InputError(
                     f"{where}: an id must not hold white space or NUL, got {id_!r}; run files could not name it"
                 )
-            encoded(id_, where)  # only to refuse what is not valid Unicode
-            if not text.strip():
+            if not text or text.isspace():
                 raise InputError(
                     f"{where}: {kind} {id_!r} has an empty text; remove it, or give it a text"
                 )
-            ids.append(id_)
-            places.append(where)
-            offsets.append(offsets[-1] + file.write(encoded(text, where)))
-    if not ids:
-        raise InputError(f"there is no {kind} at all; at least one is needed")
-    # Code points sort as their UTF-8 bytes do. Equal ids keep their order, so the error names the
-    # first one as the first.
-    order = sorted(range(len(ids)), key=ids.__getitem__)
-    for first, second in pairwise(order):
-        if ids[first] == ids[second]:
-            raise InputError(
-                f"{places[second]}: {kind} id {ids[second]!r} stands twice, first at {places[first]}"
-            )
-    with open(unsorted, "rb") as file_of_texts:
-        texts = _pieces(file_of_texts, offsets, order)
-        Strings.write(folder, "texts", texts, n_bytes=offsets[-1])
-    Strings.write(folder, "ids", [ids[number].encode("utf-8") for number in order])
-    unsorted.unlink()
+            ids.append(encoded(id_, where))
+            texts.append(encoded(text, where))
+            places.append(number, source, line)
+    return places
 
 
-def _pieces(file: BinaryIO, offsets: Sequence[int], order: Iterable[int]) -> Iterator[bytes]:
-    """Pieces of a file in this order; piece n stands from offsets[n] to offsets[n + 1]."""
-    for number in order:
-        file.seek(offsets[number])
-        yield file.read(offsets[number + 1] - offsets[number])
+class _Places:
+    """The place of each record, for errors: sources come one after the other, lines are on disk."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.lines = GrowingNumbers(file)  # closed before a place is asked for
+        self._sources: list[str] = []
+        self._first_of_source: list[int] = []  # the number of its first record
+
+    def append(self, number: int, source: str, line: int) -> None:
+        """Append the place of the record of this number."""
+        if not self._sources or source != self._sources[-1]:
+            self._sources.append(source)
+            self._first_of_source.append(number)
+        self.lines.append(line)
+
+    def where(self, number: int) -> str:
+        """The place of a record."""
+        source = self._sources[bisect_right(self._first_of_source, number) - 1]
+        return f"{source}:{map_array(self._file)[number]}"
 
 
 def first_of_each(records: Iterable[Record]) -> Iterator[Record]:
@@ -152,6 +168,18 @@ def beginning(text: str, letters: int) -> str:
     """The first letters of a text, in one line; a longer text ends in ``…``."""
     text = " ".join(text.split())
     return text if len(text) <= letters else f"{text[:letters]}…"
+
+
+def without_controls(text: str) -> str:
+    """A text with � for each character that would steer a terminal: escape sequences could set its
+    title or hide what follows, and bidirectional overrides show another order. Line ends and tabs
+    stay.
+    """
+    shown = []
+    for character in text:
+        is_control = unicodedata.category(character) == "Cc" and character not in "\n\t"
+        shown.append("�" if is_control or character in BIDIRECTIONAL else character)
+    return "".join(shown)
 
 
 def id_of(letter: str, text: str) -> str:

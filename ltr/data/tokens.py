@@ -1,5 +1,11 @@
-"""Texts as token ids: tokenised once, on disk, or a few in memory."""
+"""Texts as token ids: tokenised once, on disk, or a few in memory.
 
+A prompt stands in front of every text, and is tokenised together with it, as sentence-transformers
+does. Apart they would give other tokens: to a byte-level BPE ``"query: "`` and ``"tree"`` are
+``query : Ġ tree``, together ``query : Ġtree``.
+"""
+
+import hashlib
 import json
 import logging
 import time
@@ -11,10 +17,14 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ltr.data.files import cached, encoded, new_array
+from ltr.data.cache import cached, made_of
+from ltr.data.files import encoded, map_array, parts_of
+from ltr.data.growing import GrowingArray
 from ltr.data.progress import track
 from ltr.data.texts import TextTable
+from ltr.data.token_parts import TEXTS_OF_PART, Part, TokenParts
 from ltr.errors import InputError
+from ltr.spans import spans
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +37,13 @@ class Tokens:
     Args:
         ids: the tokens of all texts.
         offsets: ``[texts + 1]``; those of text i stand from offsets[i] to offsets[i + 1].
+        prompt: what stands in front of every text, as part of its tokens.
     """
 
-    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray, prompt: str = "") -> None:
         self._ids = ids
         self._offsets = offsets
+        self.prompt = prompt
         self._buffer = ids.data  # a slice of it costs less than a slice of the array
         self.dtype = ids.dtype
 
@@ -48,6 +60,17 @@ class Tokens:
         if len(rows) and rows.min() < 0:
             raise IndexError(f"rows must be between 0 and {len(self) - 1}, got {rows.min()}")
         return self._offsets[rows + 1] - self._offsets[rows]
+
+    def longest(self) -> int:
+        """The first text that has the most tokens."""
+        best = 0
+        most = -1
+        for span in spans(len(self), BATCH):
+            counts = np.diff(self._offsets[span.start : span.stop + 1])
+            if counts.max() > most:
+                best = span.start + int(counts.argmax())
+                most = int(counts.max())
+        return best
 
     def views(
         self, rows: np.ndarray, counts: np.ndarray, *, last: bool = False
@@ -68,15 +91,17 @@ class Tokens:
         return [self._buffer[start:stop] for start, stop in spans]
 
     @classmethod
-    def of(cls, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> "Tokens":
-        """Tokenise a few texts, in memory.
+    def of(
+        cls, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, prompt: str = ""
+    ) -> "Tokens":
+        """Tokenise a few texts, in memory, with a prompt in front of each.
 
         Raises:
-            InputError: if a text is not valid Unicode, or the tokenizer not a fast one.
+            InputError: if a text holds NUL or is not valid Unicode, or the tokenizer is not a fast one.
         """
         dtype = _smallest_dtype(_fast_backend(tokenizer))
         for text in texts:
-            encoded(text, ascii(text)[:80])  # only to refuse what is not valid Unicode
+            encoded(text, ascii(text)[:80])  # only to refuse NUL and what is not valid Unicode
         options = {
             "add_special_tokens": False,
             "truncation": False,
@@ -85,39 +110,62 @@ class Tokens:
         }
         # The tokenizer itself encodes them. A store is made by a copy of its backend, but to copy
         # that takes longer than to encode a query. The tokenizer refuses an empty list.
-        ids_of_texts = tokenizer(list(texts), **options)["input_ids"] if len(texts) else []
+        prompted = [prompt + text for text in texts]
+        ids_of_texts = tokenizer(prompted, **options)["input_ids"] if prompted else []
         offsets = np.cumsum([0, *map(len, ids_of_texts)])
         ids = np.fromiter(chain.from_iterable(ids_of_texts), dtype, count=int(offsets[-1]))
-        return cls(ids, offsets)
+        return cls(ids, offsets, prompt)
 
 
 class TokenStore(Tokens):
     """The tokens of every text of a table, in a memory-mapped array."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, prompt: str = "") -> None:
         self.folder = folder
         # As plain arrays over the maps: every slice of an np.memmap costs microseconds.
-        ids = np.asarray(np.load(folder / "ids.npy", mmap_mode="r"))
-        offsets = np.asarray(np.load(folder / "offsets.npy", mmap_mode="r"))
-        super().__init__(ids, offsets)
+        ids = np.asarray(map_array(folder / "ids.npy"))
+        offsets = np.asarray(map_array(folder / "offsets.npy"))
+        super().__init__(ids, offsets, prompt)
 
     def __reduce__(self) -> tuple:
         # A worker started by spawn maps the files again: it gets no copy of the arrays.
-        return TokenStore, (self.folder,)
+        return TokenStore, (self.folder, self.prompt)
 
     @classmethod
-    def open(cls, table: TextTable, tokenizer: PreTrainedTokenizerBase) -> "TokenStore":
-        """Open the store of these texts under this tokenizer; tokenise them first where it is not
-        there.
+    def open(
+        cls, table: TextTable, tokenizer: PreTrainedTokenizerBase, prompt: str = ""
+    ) -> "TokenStore":
+        """Open the store of these texts, with a prompt in front of each, under this tokenizer;
+        tokenise them first where it is not there.
 
-        The store is keyed by the content of the texts and all settings of the tokenizer, which must
-        have a fast (Rust) backend. It is written whole or not at all, and by one process where
-        several want it.
+        The store is keyed by the content of the texts, the prompt, and all settings of the
+        tokenizer, which must have a fast (Rust) backend. It is written whole or not at all, and by
+        one process where several want it.
         """
         backend = _backend_without_cutting(tokenizer)
-        content = f"tokens-1 {table.key} {backend.to_str()}"
-        folder = cached("tokens", content, lambda folder: _tokenise(folder, table, backend))
-        return cls(folder)
+        # The prompt in quotes: whatever stands in it, the parts can't be mistaken for each other.
+        return cached(
+            "tokens",
+            f"tokens-2 {table.key} {prompt!a} {_settings(backend)}",
+            lambda folder: _tokenise(folder, table, backend, prompt),
+            lambda folder: cls(folder, prompt),
+            made_of(table.folder, model=tokenizer.name_or_path or None),
+        )
+
+
+def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A digest of all that decides what a tokenizer makes of a text: its settings, the side on which
+    it cuts, and whether tokens have types. It must have a fast backend.
+    """
+    settings = _settings(_backend_without_cutting(tokenizer))
+    has_types = "token_type_ids" in tokenizer.model_input_names
+    text = f"{tokenizer.truncation_side} {has_types} {settings}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _settings(backend: Tokenizer) -> str:
+    """All that decides which tokens a backend makes of a text."""
+    return f"{backend.encode_special_tokens} {backend.to_str()}"
 
 
 def _fast_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
@@ -137,6 +185,8 @@ def _backend_without_cutting(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     backend = Tokenizer.from_str(_fast_backend(tokenizer).to_str())
     backend.no_truncation()
     backend.no_padding()
+    # Whether special tokens in a text are split like words. It is no part of the backend's file.
+    backend.encode_special_tokens = tokenizer.split_special_tokens
     return backend
 
 
@@ -146,35 +196,56 @@ def _smallest_dtype(backend: Tokenizer) -> type[np.uint16 | np.int32]:
     return np.uint16 if largest_id < 2**16 else np.int32
 
 
-def _tokenise(folder: Path, table: TextTable, backend: Tokenizer) -> None:
-    """Write the token ids of all texts, their offsets, and what it took."""
-    start_time = time.perf_counter()
+def _tokenise(folder: Path, table: TextTable, backend: Tokenizer, prompt: str) -> None:
+    """Write the token ids of all texts, the prompt in front of each, their offsets, and what it
+    took. Finished parts are kept beside the folder, until the store is whole.
+    """
     dtype = _smallest_dtype(backend)
-    lengths = np.empty(len(table), dtype=np.int64)
-    # The header of ids.npy holds the number of all tokens, which is known at the end only: until
-    # then they are written to a file without one.
-    raw = folder / "raw"
-    with open(raw, "wb") as file:
-        for first in track(range(0, len(table), BATCH), "tokenising", f"batches of {BATCH} texts"):
-            texts = [table.texts[row] for row in range(first, min(first + BATCH, len(table)))]
-            encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
-            for row, encoding in enumerate(encodings, start=first):
-                ids = np.asarray(encoding.ids, dtype=dtype)
-                lengths[row] = len(ids)
-                file.write(ids.tobytes())
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    n_tokens = int(offsets[-1])
-    # One number at least: an array of 0 bytes cannot be mapped.
-    flat = new_array(folder / "ids.npy", dtype, (max(1, n_tokens),))
-    if n_tokens:
-        flat[:] = np.memmap(raw, dtype=dtype, mode="r")
-    flat.flush()
-    raw.unlink()
-    np.save(folder / "offsets.npy", offsets)
-    seconds = time.perf_counter() - start_time
+    parts = TokenParts(parts_of(folder))
+    if parts.n_texts:
+        log.info("tokenising goes on after %d of %d texts", parts.n_texts, len(table))
+    ids = []
+    lengths = []
+    start_time = time.perf_counter()
+    batches = range(parts.n_texts, len(table), BATCH)
+    for first in track(batches, "tokenising", f"batches of {BATCH} texts"):
+        stop = min(first + BATCH, len(table))
+        texts = [prompt + text for text in table.texts.between(first, stop)]
+        ids_of_texts = [
+            encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)
+        ]
+        ids.append(np.fromiter(chain.from_iterable(ids_of_texts), dtype))
+        lengths.append(np.fromiter(map(len, ids_of_texts), np.int64))
+        if stop - parts.n_texts >= TEXTS_OF_PART or stop == len(table):
+            part_seconds = time.perf_counter() - start_time
+            parts.append(Part(np.concatenate(ids), np.concatenate(lengths), part_seconds))
+            ids.clear()
+            lengths.clear()
+            start_time = time.perf_counter()
+    n_tokens, seconds = _join(folder, parts, dtype)
     counts = {"texts": len(table), "tokens": n_tokens, "seconds": round(seconds, 3)}
     (folder / "manifest.json").write_text(json.dumps(counts))
     tokens_per_second = n_tokens / max(seconds, 1e-9)
     log.info(
         "tokenised %d texts, %d tokens, %.0f tokens/s", len(table), n_tokens, tokens_per_second
     )
+
+
+def _join(folder: Path, parts: TokenParts, dtype: np.typing.DTypeLike) -> tuple[int, float]:
+    """Write the parts end to end. Returns the number of tokens, and the seconds they took."""
+    n_tokens = 0
+    start_time = time.perf_counter()
+    seconds = 0.0
+    with (
+        GrowingArray(folder / "ids.npy", dtype) as ids,
+        GrowingArray(folder / "offsets.npy", np.int64) as offsets,
+    ):
+        offsets.write(np.int64(0).tobytes())
+        for part in parts:
+            ids.write(part.ids.tobytes())
+            offsets.write((n_tokens + np.cumsum(part.lengths)).tobytes())
+            n_tokens += len(part.ids)
+            seconds += part.seconds
+        if n_tokens == 0:  # one number at least: an array of 0 bytes cannot be mapped
+            ids.write(bytes(ids.dtype.itemsize))
+    return n_tokens, seconds + time.perf_counter() - start_time

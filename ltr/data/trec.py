@@ -13,6 +13,7 @@ BEIR_HEADER = ("query-id", "corpus-id", "score")
 LARGEST_SCORE = 3.4e38  # about the largest float32
 
 _GRADE = re.compile(r"[+-]?[0-9]{1,7}")  # whole numbers of 7 digits are exact as float32
+_RANK = re.compile(r"[+-]?[0-9]+")
 _SCORE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -68,11 +69,11 @@ def read_qrels(path: str | Path) -> Iterator[tuple[int, Judgement]]:
 
 def read_run(path: str | Path) -> Iterator[tuple[int, Ranked]]:
     """Lines ``query Q0 doc rank score tag`` with their numbers, in the order of the file; the rank
-    is not used, as in trec_eval.
+    must be a whole number and is not used, as in trec_eval.
 
     Raises:
-        InputError: ``file:line`` of a line with another number of columns, or a score that is no
-            finite number (float32).
+        InputError: ``file:line`` of a line with another number of columns, a rank that is no whole
+            number, or a score that is no finite number (float32).
     """
     for number, line in numbered_lines(path):
         parts = line.split()
@@ -80,7 +81,9 @@ def read_run(path: str | Path) -> Iterator[tuple[int, Ranked]]:
             raise InputError(
                 f"{path}:{number}: expected 6 columns (query, Q0, doc, rank, score, tag), got {len(parts)}: {line[:80]!r}"
             )
-        query, _, doc, _, score, _ = parts
+        query, _, doc, rank, score, _ = parts
+        if not _RANK.fullmatch(rank):
+            raise InputError(f"{path}:{number}: a rank must be a whole number, got {rank[:60]!r}")
         if not _SCORE.fullmatch(score) or abs(float(score)) > LARGEST_SCORE:
             raise InputError(
                 f"{path}:{number}: a score must be a finite number (float32), got {score[:60]!r}"

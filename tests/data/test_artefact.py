@@ -1,6 +1,7 @@
 """Folders that belong to a collection: whole or absent, of one kind, and of that collection."""
 
 import json
+from typing import TypedDict
 
 import numpy as np
 import pytest
@@ -10,8 +11,17 @@ from ltr.data.collection import open_collection
 from ltr.errors import InputError
 from tests.conftest import write_collection
 
-SCORES = ArtefactKind("scores", ("values",), "a folder that ltr score has written", "score again")
-OVERLAY = ArtefactKind("overlay", ("values",), "the folder of an audit", "audit again")
+
+class Entries(TypedDict, total=False):
+    """What a manifest of these tests has."""
+
+    n: int
+
+
+SCORES = ArtefactKind(
+    "scores", ("values",), Entries, "a folder that ltr score has written", "score again"
+)
+OVERLAY = ArtefactKind("overlay", ("values",), Entries, "the folder of an audit", "audit again")
 
 
 @pytest.fixture
@@ -62,6 +72,19 @@ def test_an_opened_manifest_does_not_bind_to_its_old_collection(tmp_path, collec
         SCORES.open(tmp_path / "b", collection)
 
 
+def test_arrays_that_have_changed_are_refused(tmp_path, collection):
+    """By their values: another program need not say a digest of them."""
+    folder = tmp_path / "a"
+    SCORES.write(folder, collection, {"values": np.arange(3.0)}, {})
+    np.save(folder / "values.npy", np.array([0.0, 1.0, 3.0]))
+    with pytest.raises(InputError, match="have changed since; remove the folder, and score again"):
+        SCORES.open(folder, collection, "labels.scores")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["digest"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert SCORES.open(folder, collection).arrays["values"].tolist() == [0.0, 1.0, 3.0]
+
+
 def test_another_kind_another_collection_and_damage_are_one_line(tmp_path, collection):
     folder = tmp_path / "a"
     SCORES.write(folder, collection, {"values": np.zeros(2)}, {})
@@ -79,7 +102,20 @@ def test_another_kind_another_collection_and_damage_are_one_line(tmp_path, colle
     (folder / "values.npy").write_bytes(b"")
     with pytest.raises(InputError, match="expected a whole .npy file"):
         SCORES.open(folder, collection)
-    for text in ("{", "[]", json.dumps({"kind": "scores"})[:-1]):
+    whole = (folder / "manifest.json").read_text()
+    deep = "[" * 100_000 + "]" * 100_000
+    of_another_type = whole.replace("{", '{"n": "three",', 1)
+    for text in ("{", "[]", whole[:-3], "", deep, "null", of_another_type):
         (folder / "manifest.json").write_text(text)
-        with pytest.raises(InputError, match="scores must be a folder that ltr score has written"):
+        with pytest.raises(InputError, match="a/manifest.json: the file is damaged.*; score again"):
             SCORES.open(folder, collection)
+    for text in ("{}", '{"kind": null}', '{"kind": ["scores"]}'):
+        (folder / "manifest.json").write_text(text)
+        with pytest.raises(InputError, match="a folder that .*, got a manifest.json of no kind"):
+            SCORES.open(folder, collection)
+    (folder / "manifest.json").write_bytes(b'{"kind": "\xe9"}')
+    with pytest.raises(InputError, match="a/manifest.json: the file is damaged .*utf-8"):
+        SCORES.open(folder, collection)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(InputError, match="that ltr score has written, and there is no manifest"):
+        SCORES.open(folder, collection)

@@ -1,18 +1,36 @@
 """BM25: terms, scores by the formula, and the best documents of a corpus."""
 
 import math
+import os
+import random
+import re
+import signal
+from itertools import pairwise
+from pathlib import Path
 
+import bm25s
 import numpy as np
 import pytest
 
+from ltr.data import bm25
 from ltr.data.bm25 import K1, B, bm25_lists, terms
-from ltr.data.collection import open_collection
+from ltr.data.cache import Cache
+from ltr.data.collection import Collection, open_collection
+from ltr.data.postings import Postings
+from tests.child_processes import fork
 from tests.conftest import write_jsonl
 
 
 def test_terms_of_words_and_of_chinese():
     assert terms("The Cat's 2 mats") == ["the", "cat", "s", "2", "mats"]
     assert terms("头痛 ok 药") == ["头", "痛", "ok", "药", "头痛"]
+    assert terms("X线b超") == ["x", "线", "b", "超"]
+
+
+@pytest.mark.parametrize("between", ["，", "。", "・", "゠", "(", " ", "\n", "1", "　"])
+def test_characters_with_something_between_them_are_no_pair(between):
+    single = ["头", "痛", *re.findall(r"\w", between), "药", "片"]
+    assert terms(f"头痛{between}药片") == [*single, "头痛", "药片"]
 
 
 @pytest.fixture
@@ -49,3 +67,146 @@ def test_scores_by_the_formula(collection):
 
 def test_depth_cuts(collection):
     assert len(bm25_lists(collection, np.array([0]), depth=2).of(0)[0]) == 2
+
+
+def test_terms_of_ascii_are_those_of_any_text():
+    """Of ASCII text the terms are found in another way; a term of no ASCII letter, added in front,
+    makes it take the general one.
+    """
+    drawn = random.Random(0)
+    alphabet = [chr(place) for place in range(128)] + [*"ABCabcÄéßİK١"]
+    for _ in range(500):
+        text = "".join(drawn.choices(alphabet, k=30))
+        assert ["ж", *terms(text)] == terms(f"ж {text}")
+
+
+def random_collection(folder: Path, seed: int, n_docs: int = 60) -> Collection:
+    """Short documents of few words, so that scores are tied; one has no term at all."""
+    drawn = random.Random(seed)
+    words = [*"abcdefgh", "头痛", "药", "long-word", "longer_words", "longer_wordy"]
+    shares = [1 / rank for rank in range(1, len(words) + 1)]
+    docs = [" ".join(drawn.choices(words, shares, k=drawn.randint(1, 9))) for _ in range(n_docs)]
+    queries = [" ".join(drawn.choices(words, k=drawn.randint(1, 5))) for _ in range(20)]
+    folder.mkdir(exist_ok=True)
+    (folder / "qrels").mkdir()
+    for name, texts in (("corpus", [*docs, "!?"]), ("queries", [*queries, "zebra", "?"])):
+        records = [{"_id": f"{i:03d}", "text": text} for i, text in enumerate(texts)]
+        write_jsonl(folder / f"{name}.jsonl", records)
+    (folder / "qrels/test.tsv").write_text("000\t000\t1\n")
+    return open_collection(str(folder))
+
+
+def lists_of_bm25s(collection: Collection, query_row: int, depth: int):
+    """Documents and scores of a query by one index of bm25s over the whole corpus."""
+    index = bm25s.BM25(k1=K1, b=B, method="lucene")
+    index.index([terms(text) for text in collection.corpus.texts], show_progress=False)
+    words = terms(collection.queries.texts[query_row])
+    known = [word for word in words if word in index.vocab_dict]
+    if not known:
+        return [], []
+    scores = index.get_scores(known)
+    best = [row for row in range(len(scores)) if scores[row] > 0]
+    best.sort(key=lambda row: (-scores[row], -row))
+    return best[:depth], scores[best[:depth]].tolist()
+
+
+@pytest.mark.parametrize("seed, n_bytes", [(0, 60), (1, 300), (2, 1 << 26)])
+def test_blocks_of_any_size_find_what_one_index_of_bm25s_finds(
+    seed, n_bytes, tmp_path, monkeypatch
+):
+    """The same documents in the same order, and the same scores, bit by bit: idf and mean length are
+    those of the whole corpus in each block.
+    """
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(bm25, "BYTES_AT_ONCE", n_bytes)
+    monkeypatch.setattr(bm25, "TEXTS_AT_ONCE", 7)
+    collection = random_collection(tmp_path / "data", seed)
+    rows = np.arange(len(collection.queries))
+    for depth in (1, 7, 1000):
+        lists = bm25_lists(collection, rows, depth)
+        for row in rows.tolist():
+            docs, scores = lists.of(row)
+            expected = lists_of_bm25s(collection, row, depth)
+            assert (docs.tolist(), scores.tolist()) == expected
+
+
+@pytest.mark.parametrize("n_bytes", [1, 50, 1 << 26])
+def test_spans_of_texts_have_every_row_once(n_bytes, tmp_path):
+    texts = random_collection(tmp_path / "data", seed=0).corpus.texts
+    blocks = texts.spans(n_bytes)
+    assert blocks[0].start == 0 and blocks[-1].stop == len(texts)
+    assert all(first.stop == second.start for first, second in pairwise(blocks))
+    for block in blocks:
+        sizes = [len(texts[row].encode()) for row in range(block.start, block.stop)]
+        assert sizes and sum(sizes[:-1]) <= n_bytes
+
+
+def test_a_corpus_without_any_term_is_searched(tmp_path):
+    collection = random_collection(tmp_path / "data", seed=0, n_docs=0)
+    lists = bm25_lists(collection, np.arange(5), depth=3)
+    assert len(lists.query_rows) == len(lists.doc_rows) == 0 and lists.offsets.tolist() == [0]
+    assert len(bm25_lists(collection, np.arange(0), depth=3).query_rows) == 0
+
+
+def test_the_index_is_made_once_for_all_queries_and_named_by_its_corpus(tmp_path, monkeypatch):
+    collection = random_collection(tmp_path / "data", seed=3)
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
+    collection = open_collection(collection.source)
+    bm25_lists(collection, np.array([0, 1]), depth=3)
+    monkeypatch.setattr(Postings, "write", None)
+    assert len(bm25_lists(collection, np.array([2]), depth=5).of(2)[0]) == 5
+    lying = Cache()
+    (entry,) = [entry for entry in lying.entries if entry.kind == "bm25-index"]
+    assert lying.sources(entry)[0].data == (str(tmp_path / "data/corpus.jsonl"),)
+
+
+def test_a_kill_loses_the_block_that_was_begun(tmp_path, monkeypatch):
+    collection = random_collection(tmp_path / "data", seed=4)
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(bm25, "BYTES_AT_ONCE", 200)
+    write = Postings.write
+    written = []
+
+    def counted(folder, docs):
+        write(folder, docs)
+        written.append(folder)
+
+    def killed(folder, docs):
+        counted(folder, docs)
+        if len(written) == 3:  # before the third has its name
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def until_it_is_killed():
+        Postings.write = staticmethod(killed)
+        bm25_lists(collection, np.arange(22), depth=5)
+
+    assert os.waitpid(fork(until_it_is_killed), 0)[1] == signal.SIGKILL
+    monkeypatch.setattr(Postings, "write", staticmethod(counted))
+    lists = bm25_lists(collection, np.arange(22), depth=5)
+    n_blocks = len(collection.corpus.texts.spans(200))
+    assert n_blocks > 3 and len(written) == n_blocks - 2
+    for row in range(22):
+        assert lists.of(row)[0].tolist() == lists_of_bm25s(collection, row, 5)[0]
+
+
+def test_postings_are_mapped_for_reading_and_only_those_of_the_terms_are_read(tmp_path):
+    """By hand: x stands in documents 0 (twice) and 2, y in 0, z in 1. Damage to the postings of y
+    does not change the scores of x.
+    """
+    Postings.write(tmp_path, [["x", "y", "x"], ["z"], ["x"]])
+    postings = Postings(tmp_path)
+    assert postings.numbers_of(["x", "none", "z", "y"]).tolist() == [0, -1, 2, 1]
+    assert postings.n_docs_with(np.array([0, -1, 2])).tolist() == [2, 0, 1]
+    assert postings.docs.tolist() == [0, 2, 0, 1] and postings.counts.tolist() == [2, 1, 1, 1]
+    assert postings.lengths.tolist() == [3, 1, 1] and postings.starts.tolist() == [0, 2, 3, 4]
+    assert postings.docs.dtype == np.int32 and postings.counts.dtype == np.uint8
+    with pytest.raises(ValueError, match="read-only"):
+        postings.docs[0] = 1
+
+    idf = np.array([0.5], dtype=np.float32)
+    scores = bm25._engine(postings, np.array([0]), idf, 5 / 3).get_scores_from_ids([0])
+    damaged = np.load(tmp_path / "docs.npy")
+    damaged[2] = 10**9
+    np.save(tmp_path / "docs.npy", damaged)
+    again = bm25._engine(Postings(tmp_path), np.array([0]), idf, 5 / 3).get_scores_from_ids([0])
+    assert again.tolist() == scores.tolist() and scores[0] > scores[2] > scores[1] == 0

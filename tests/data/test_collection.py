@@ -80,12 +80,12 @@ BROKEN = {
     "unknown document": (
         "qrels/train.tsv",
         "q1\tb\t1\nq1\tnone\t1\n",
-        r"train.tsv:2: document 'none' is not in corpus",
+        r"train.tsv:2: document 'none' is not in the corpus",
     ),
     "unknown query": (
         "qrels/train.tsv",
         "q9\tb\t1\n",
-        r"train.tsv:1: query 'q9' is not in queries",
+        r"train.tsv:1: query 'q9' is not in the queries",
     ),
     "judged twice": (
         "qrels/train.tsv",
@@ -177,6 +177,21 @@ def test_a_broken_file_is_one_line_that_leads_to_the_place(folder, case):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("block", [1, 2, 3, 100])
+def test_the_first_of_several_mistakes_in_judgements_is_named(folder, monkeypatch, block):
+    """However many lines are looked up together, and also before a line that can't be read."""
+    monkeypatch.setattr("ltr.data.lines.BLOCK", block)
+    lines = "q1\tb\t1\nq1\ta\t1\nq9\tnone\t1\nq1\tnone\t1\nq1\tb\n"
+    (folder / "qrels/train.tsv").write_text(lines)
+    with pytest.raises(InputError, match=r"train\.tsv:3: query 'q9' is not in the queries"):
+        open_collection(str(folder))
+    (folder / "qrels/train.tsv").write_text("q1\tb\t1\nq1\ta\t1\nq2\ta\t1\nq1\tb\t2\nq2\ta\t1\n")
+    with pytest.raises(
+        InputError, match=r"tsv:4: a second judgement .*'q1' .*'b', first in line 1"
+    ):
+        open_collection(str(folder))
+
+
 def test_broken_gzip_and_broken_utf8(folder):
     whole = gzip.compress((folder / "corpus.jsonl").read_bytes() * 1)
     (folder / "corpus.jsonl").unlink()
@@ -249,6 +264,29 @@ def test_triples_and_pairs_of_plain_texts(tmp_path):
     assert set(alone.qrels) == {"train"}
 
 
+@pytest.mark.parametrize("name", ["dev", "val", "vali", "valid", "validation"])
+def test_dev_has_the_names_that_it_has_in_folders_of_features(folder, tmp_path, name):
+    pairs = tmp_path / "pairs"
+    pairs.mkdir()
+    (pairs / "train.tsv").write_text("how many\tmany\n")
+    (pairs / f"{name}.tsv.gz").write_bytes(gzip.compress(b"where\there\n"))
+    assert set(open_collection(str(pairs)).qrels) == {"train", "dev"}
+
+    for file in (*folder.glob("*/train.*"),):
+        file.rename(file.with_stem(name))
+    collection = open_collection(str(folder))
+    assert set(collection.qrels) == {"dev"} and set(collection.candidates) == {"dev"}
+
+
+def test_two_files_of_one_split_are_refused(tmp_path):
+    (tmp_path / "dev.tsv").write_text("how many\tmany\n")
+    (tmp_path / "valid.tsv").write_text("where\there\n")
+    with pytest.raises(
+        InputError, match=r"must be one file of dev, got dev\.tsv, valid\.tsv; keep one"
+    ):
+        open_collection(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -267,14 +305,14 @@ def test_ir_datasets(monkeypatch, tmp_path, caplog):
     """The adapter reads what ir_datasets offers: documents of the whole, queries and qrels of the
     splits.
     """
-    doc = lambda i: SimpleNamespace(doc_id=i, default_text=lambda: f"text of {i}")  # noqa: E731
+    doc = lambda i, of="of": SimpleNamespace(doc_id=i, default_text=lambda: f"text {of} {i}")  # noqa: E731
     blank = SimpleNamespace(doc_id="d3", default_text=lambda: " ")
 
     def query(i, text="asks"):
         return SimpleNamespace(query_id=i, default_text=lambda: f"{text} {i}" if text else "")
 
     qrel = lambda q, d, r: SimpleNamespace(query_id=q, doc_id=d, relevance=r)  # noqa: E731
-    docs = [doc("d2"), blank, doc("d1")]
+    docs = [doc("d2", "of\0"), blank, doc("d1")]
     file = tmp_path / "docs"
     file.write_text("two")
     part = lambda queries, qrels: SimpleNamespace(  # noqa: E731
@@ -295,7 +333,7 @@ def test_ir_datasets(monkeypatch, tmp_path, caplog):
         sys.modules, "ir_datasets", SimpleNamespace(load=known.__getitem__, __version__="0")
     )
     c = open_collection("ir_datasets:made/up")
-    assert list(c.corpus.texts) == ["text of d1", "text of d2"] and set(c.qrels) == {
+    assert list(c.corpus.texts) == ["text of d1", "text of  d2"] and set(c.qrels) == {
         "train",
         "test",
     }
@@ -307,6 +345,7 @@ def test_ir_datasets(monkeypatch, tmp_path, caplog):
         [1],
         [1.0],
     ]  # the first of two judgements
+    assert "1 documents hold NUL, which is read as a space" in caplog.text
     assert "1 documents have no text" in caplog.text and "1 queries have no text" in caplog.text
     assert (
         "test: 4 judgements of absent queries or documents, or of a pair again, are left out"

@@ -6,6 +6,11 @@ import errno
 import gzip
 import json
 import os
+import random
+import resource
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +21,17 @@ from ltr.data.collection import open_collection
 from ltr.data.files import (
     blocks,
     cache_root,
-    cached,
+    locked,
     new_array,
     numbered_lines,
     plain_or_gz,
+    read_array,
     write_whole,
 )
 from ltr.data.letor import read_letor
 from ltr.data.normalise import Normalisation
 from ltr.errors import InputError
+from tests.child_processes import SECONDS, fork
 from tests.conftest import write_collection, write_letor
 
 TEXT = "\ufeffone\r\n\n  \nfour é\nlast"
@@ -108,6 +115,18 @@ def test_half_a_surrogate_pair_is_one_line_that_leads_to_the_place(tmp_path, fie
         open_collection(str(folder))
 
 
+@pytest.mark.parametrize("file", ["corpus.jsonl", "queries.jsonl"])
+def test_a_nul_that_json_spells_is_refused_as_a_raw_one_is(tmp_path, file):
+    folder = write_collection(tmp_path / "c", n_queries=2)
+    lines = (folder / file).read_text().splitlines()
+    lines[4] = json.dumps(json.loads(lines[4]) | {"text": "w1 \0 w2"})
+    (folder / file).write_text("\n".join(lines))
+    with pytest.raises(
+        InputError, match=rf"{file}:5: text must not hold NUL, got one after 3 characters; remove"
+    ):
+        open_collection(str(folder))
+
+
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     file = tmp_path / "metrics.json"
     write_whole(file, ["old\n"])
@@ -142,72 +161,31 @@ def test_the_cache_lies_where_the_environment_says(monkeypatch, tmp_path):
     assert cache_root() == tmp_path / ".cache/ltr"
 
 
-def test_a_folder_of_the_cache_is_built_once_for_each_content():
-    built = []
-
-    def build(folder: Path) -> None:
-        built.append(folder)
-        (folder / "file").write_text("whole")
-
-    folders = [cached("tests", content, build) for content in ("a", "b", b"a")]
-    assert folders[0] == folders[2] != folders[1] and len(built) == 2
-    assert (
-        folders[0].parent == cache_root() / "tests" and (folders[0] / "file").read_text() == "whole"
-    )
-
-
-@pytest.mark.parametrize(
-    "damage", ["empty", "cut", "zeros", "zeros at the end", "gone", "another file", "no seal"]
-)
-def test_a_damaged_folder_of_the_cache_is_made_again(damage, caplog):
-    """What a crash or a full disk leaves: it is told by sizes and the ends of files, and costs one
-    more build.
-    """
-    built = []
-
-    def build(folder: Path) -> None:
-        built.append(np.arange(5000))
-        np.save(folder / "a.npy", built[-1])
-
-    folder = cached("tests", f"damaged {damage}", build)
-    file = folder / "a.npy"
-    whole = (folder / "a.npy").read_bytes()
-    cut = {"empty": 0, "cut": 30_000, "zeros": 0, "zeros at the end": 30_000}.get(
-        damage, len(whole)
-    )
-    file.write_bytes(whole[:cut] + b"\0" * (len(whole) - cut) * damage.startswith("zeros"))
-    if damage in ("gone", "no seal"):
-        (file if damage == "gone" else folder / "seal").unlink()
-    if damage == "another file":
-        (folder / "b").write_text("b")
-    assert cached("tests", f"damaged {damage}", build) == folder and len(built) == 2
-    assert f"{folder} is damaged, or of an older version: it is made again" in caplog.text
-    assert file.read_bytes() == whole and sorted(p.name for p in folder.iterdir()) == [
-        "a.npy",
-        "seal",
-    ]
-    assert cached("tests", f"damaged {damage}", build) == folder and len(built) == 2
-
-
-def test_a_damaged_table_of_texts_is_read_again(tmp_path):
-    folder = write_collection(tmp_path / "c", n_queries=2)
-    table = open_collection(str(folder)).corpus
-    texts = list(table.texts)
-    for name in ("texts.npy", "ids.offsets.npy"):
-        (table.folder / name).write_bytes(b"")
-        assert list(open_collection(str(folder)).corpus.texts) == texts
-
-
 def test_a_new_array_is_zeros_with_its_blocks_on_disk(tmp_path):
     array = new_array(tmp_path / "a.npy", np.float32, (1000, 100))
     assert array.shape == (1000, 100) and not array.any()
     assert (tmp_path / "a.npy").stat().st_blocks * 512 >= array.nbytes
 
 
+class Evil:
+    def __reduce__(self):
+        return Path.touch, (Path("EVIL_RAN"),)
+
+
+def test_an_array_of_objects_is_refused(tmp_path, monkeypatch):
+    """numpy keeps objects as pickles, which run code when they are read."""
+    monkeypatch.chdir(tmp_path)
+    np.save("a.npy", np.array([Evil()], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError, match="a.npy: expected a whole .npy file, got an error"):
+        read_array(Path("a.npy"))
+    assert not Path("EVIL_RAN").exists()
+
+
 @pytest.mark.parametrize(
     "error",
     [
         OSError(errno.ENOSPC, "No space left on device"),
+        OSError("630 requested and 496 written"),
         RuntimeError("No space left on device (28)"),
     ],
 )
@@ -223,6 +201,25 @@ def test_a_full_disk_leaves_no_folder(tmp_path, error):
     ):
         files.write_folder(tmp_path / "made", full)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def small_disk():
+    """No file grows beyond 4,096 bytes: what numpy does then it also does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_an_array_that_was_written_in_part_means_a_full_disk(tmp_path, small_disk):
+    """By numpy itself, whose words are these in all versions that we take."""
+    with pytest.raises(OSError, match="requested and .* written") as raised:
+        np.save(tmp_path / "a.npy", np.ones(1000))
+    assert files.means_full_disk(raised.value)
+    with pytest.raises(InputError, match=r"made: the disk is full"):
+        files.write_folder(tmp_path / "made", lambda to: np.save(to / "a.npy", np.ones(1000)))
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_full_disk_leaves_no_table_of_features(tmp_path, monkeypatch):
@@ -243,13 +240,11 @@ def test_a_full_disk_leaves_no_table_of_features(tmp_path, monkeypatch):
         read_letor([tmp_path / "read/train.txt"])
     with pytest.raises(InputError, match=r"cache/normalised/\w+: the disk is full"):
         Normalisation(["log1p"]).fit(split, split.n_features).apply(split)
-    assert [
-        p for p in (tmp_path / "cache").rglob("*") if p.is_file() and not p.name.endswith(".lock")
-    ] == []
+    assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == []
 
 
 @pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o027, 0o640)])
-def test_all_files_of_a_folder_have_the_mode_of_a_new_file(tmp_path, umask, mode):
+def test_what_is_written_has_the_modes_of_new_files_and_folders(tmp_path, umask, mode):
     """safetensors writes files of mode 0600: another user could not load a saved model."""
 
     def build(folder):
@@ -261,8 +256,122 @@ def test_all_files_of_a_folder_have_the_mode_of_a_new_file(tmp_path, umask, mode
     before = os.umask(umask)
     try:
         files.write_folder(tmp_path / "made", build)
+        write_whole(tmp_path / "file", ["text"])
     finally:
         os.umask(before)
-    written = [file for file in (tmp_path / "made").rglob("*") if file.is_file()]
-    assert {file.name for file in written} == {"plain", "private"}
-    assert {file.stat().st_mode & 0o777 for file in written} == {mode}
+    modes = {}
+    for path in tmp_path.rglob("*"):
+        modes[path.name] = path.stat().st_mode & 0o777
+    of_folder = 0o777 & ~umask
+    assert modes == {
+        "made": of_folder,
+        "inner": of_folder,
+        "plain": mode,
+        "private": mode,
+        "file": mode,
+    }
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from ltr.data.files import write_folder, write_whole
+
+def build(folder):
+    for number in range(3):
+        (folder / f"{number}").write_text(name)
+
+name, out, rounds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+print("begun", flush=True)
+for number in range(rounds):
+    write_folder(out / f"folder-{name}-{number}", build)
+    write_whole(out / "file", [f"{name}\\n"] * 1000)
+"""
+
+
+def start_writer(name, out, rounds):
+    env = os.environ | {"PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-c", WRITER, name, str(out), str(rounds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+
+
+@pytest.mark.parametrize(
+    "kills", [4, pytest.param(60, marks=pytest.mark.long)], ids=["some", "many"]
+)
+def test_what_a_killed_writer_has_left_the_next_one_removes(tmp_path, kills):
+    """Killed at a random moment, it leaves what is whole, and at most two names that are not. The
+    next writer of the same output removes these.
+    """
+    n_left = 0
+    for kill in range(kills):
+        out = tmp_path / str(kill)
+        killed = start_writer("a", out, 100_000)
+        assert killed.stdout.readline() == "begun\n"
+        time.sleep(random.uniform(0, 0.05))
+        killed.kill()
+        killed.wait()
+        for folder in out.glob("folder-*"):
+            assert [file.read_text() for file in folder.iterdir()] == ["a"] * 3
+        left = sorted(path.name for path in out.glob(".*"))
+        assert len(left) <= 2 and len({name.rpartition(".")[0] for name in left}) <= 1
+        for name in left:  # .NAME.lock, .NAME.tmp
+            n_left += 1
+            unfinished = out / name[1:].rpartition(".")[0]
+            if unfinished.name == "file":
+                write_whole(unfinished, ["whole"])
+                assert unfinished.read_text() == "whole"
+            elif not unfinished.exists():
+                files.write_folder(unfinished, lambda folder: (folder / "0").touch())
+                assert [file.name for file in unfinished.iterdir()] == ["0"]
+            else:  # killed after the last step
+                files.folder_once(unfinished, lambda folder: None, lambda folder: False)
+        assert not list(out.glob(".*"))
+    print("names left by the killed:", n_left)
+
+
+def test_a_file_that_two_processes_write_at_once_is_that_of_one(tmp_path):
+    writers = [start_writer(name, tmp_path, 15) for name in "ab"]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        if (tmp_path / "file").exists():
+            seen.add((tmp_path / "file").read_text())
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert seen <= {"a\n" * 1000, "b\n" * 1000} and not list(tmp_path.glob(".*"))
+    assert len(list(tmp_path.iterdir())) == 31
+
+
+HOLDER = """
+import os, sys
+from pathlib import Path
+from ltr.data.files import locked
+
+folder = Path(sys.argv[1])
+for _ in range(300):
+    with locked(folder / "lock"):
+        os.close(os.open(folder / "holder", os.O_CREAT | os.O_EXCL))  # an error if there is one
+        os.unlink(folder / "holder")
+"""
+
+
+def test_a_lock_has_one_holder_though_its_file_is_removed_each_time(tmp_path):
+    env = os.environ | {"PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    holders = [subprocess.Popen(command, env=env) for _ in range(3)]
+    assert [holder.wait() for holder in holders] == [0, 0, 0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_is_let_go_though_a_forked_process_has_its_file_open(tmp_path):
+    with locked(tmp_path / "lock"):
+        child = fork(lambda: time.sleep(SECONDS))
+        waiter = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(tmp_path)],
+            env=os.environ | {"PYTHONPATH": os.getcwd()},
+        )
+        time.sleep(0.5)
+        assert waiter.poll() is None
+    try:
+        assert waiter.wait(SECONDS / 2) == 0
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)

@@ -27,6 +27,11 @@ def test_a_folder_is_read_split_by_split(tmp_path):
     )
 
 
+def test_dev_may_be_called_validation(tmp_path):
+    (tmp_path / "validation.tsv").write_text("so bad\tneg\n")
+    assert of_split(open_labelled_texts(str(tmp_path)), "dev") == {"so bad": "neg"}
+
+
 def test_a_text_of_one_label_is_kept_once(tmp_path, caplog):
     (tmp_path / "train.tsv").write_text("twice\ta\nonce\tb\ntwice\ta\ntwice\ta\n")
     (tmp_path / "dev.tsv").write_text("once\tb\nnew\tb\n")

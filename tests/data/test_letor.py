@@ -48,7 +48,7 @@ def test_rows_are_joined_by_query_and_sorted_by_document_id(file, caplog):
         f"{file}:3: query 9 comes again after other queries, as 1 of 2 do; their rows are joined"
     ]
     assert sorted(p.name for p in (cache_root() / "letor" / split.key).iterdir()) == sorted(
-        ["seal"]
+        ["seal", "made-of"]
         + [
             f"{name}.npy"
             for name in (
@@ -244,7 +244,7 @@ def test_a_fold_is_a_folder_or_an_entry_of_the_plan(tmp_path):
 
 PLAN = '{"Fold1": {"train": ["S1"]}, "Fold2": {"train": ["S2"]}}'
 LOST = {
-    "no split": (["a.csv"], None, None, r"there must be files or folders named train, dev, vali, .* found \['a.csv'\]"),
+    "no split": (["a.csv"], None, None, r"there must be files or folders named train, dev, val, vali, .* found \['a.csv'\]"),
     "fold not chosen": (["Fold1/x", "Fold3/x"], None, None, r"choose one of the folds 1, 3 \(option fold\)"),
     "no folds": (["train.txt"], None, 1, r"there are no folds, got fold 1; leave fold out \(option fold\)"),
     "fold unknown": (["Fold1/x"], None, 6, r"there is no fold 6, only 1 \(option fold\)"),

@@ -169,6 +169,16 @@ def test_a_checkpoint_brings_the_statistics_back():
         match=r"trained with the normalisation \['z-score', .* got \[\]; set normalise as it was \(option normalise\)",
     ):
         Normalisation([]).load_state_dict(n.state_dict())
+    for change, said in (
+        ({"steps": None}, "steps must be a list, got null"),
+        ({"n_features": "5"}, "n_features must be a whole number or null"),
+        ({"0.mean": torch.zeros(4)}, "must have 0.mean of 5 features, and has not"),
+        ({"0.mean": [1.0]}, "must have 0.mean of 5 features, and has not"),
+    ):
+        with pytest.raises(InputError, match=said):
+            Normalisation.of_state_dict(n.state_dict() | change)
+    with pytest.raises(InputError, match="the content must be an object, got null"):
+        Normalisation.of_state_dict(None)
 
 
 def test_errors_name_the_option():

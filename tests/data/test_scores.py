@@ -54,11 +54,50 @@ def test_changed_values_and_another_version_are_refused(tmp_path, collection_fol
     folder = tmp_path / "scores"
     TeacherScores(LISTS, {}).save(folder, collection)
     np.save(folder / "values.npy", LISTS.values + 1)
-    with pytest.raises(InputError, match="the scores are damaged, or of another version"):
+    with pytest.raises(InputError, match="have changed since; remove the folder, and score again"):
         TeacherScores.open(folder, collection)
     np.save(folder / "values.npy", LISTS.values)
     TeacherScores.open(folder, collection)
     manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"counts": {"queries": 2}}))
+    with pytest.raises(InputError, match="damaged, counts.documents must be there, and is not; sc"):
+        TeacherScores.open(folder, collection)
     (folder / "manifest.json").write_text(json.dumps(manifest | {"version": "scores-0"}))
-    with pytest.raises(InputError, match="the scores are damaged, or of another version"):
+    with pytest.raises(InputError, match="scores must be of version scores-1, got scores-0; score"):
+        TeacherScores.open(folder, collection)
+
+
+@pytest.mark.parametrize("name", ["values", "offsets"])
+def test_an_array_in_a_list_is_refused(tmp_path, collection_folder, name):
+    """Of shape [1, P]: the digest is that of the same numbers."""
+    collection = open_collection(str(collection_folder))
+    folder = tmp_path / "scores"
+    TeacherScores(LISTS, {}).save(folder, collection)
+    array = np.load(folder / f"{name}.npy")
+    np.save(folder / f"{name}.npy", array[None])
+    with pytest.raises(InputError, match=rf"{name}\.npy: .* of shape \(1, {len(array)}\); score"):
+        TeacherScores.open(folder, collection)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_scores_that_are_no_numbers_are_neither_written_nor_read(
+    tmp_path, collection_folder, value
+):
+    """The lists are (1, 3) and (5, value), of documents 0 and 1 each."""
+    collection = open_collection(str(collection_folder))
+    values = np.array([1, 3, 5, value], np.float32)
+    message = (
+        f"scores must be finite, got {value} for the query {collection.queries.ids[1]!r} "
+        f"and the document {collection.corpus.ids[1]!r}; score again"
+    )
+    with pytest.raises(InputError, match=f"new: {message}"):
+        TeacherScores(LISTS._replace(values=values), {}).save(tmp_path / "new", collection)
+    assert not (tmp_path / "new").exists()
+    folder = tmp_path / "scores"
+    TeacherScores(LISTS, {}).save(folder, collection)
+    np.save(folder / "values.npy", values)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    digest = LISTS._replace(values=values).digest()
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"digest": digest}))
+    with pytest.raises(InputError, match=f"scores: {message}"):
         TeacherScores.open(folder, collection)

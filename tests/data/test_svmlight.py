@@ -74,11 +74,11 @@ def test_values_in_sight(tmp_path):
     """A label below 0 counts as 0; features may stand in any order; the last line has no end."""
     file = tmp_path / "train.txt"
     file.write_text(
-        "\ufeff-1 qid:7 3:0.5 1:2 # docid = d-1 x\n\n#docid = no row\n2 qid:3\n1.5 qid:7 2:-4"
+        "\ufeff-1 qid:7 3:0.5 1:2 # docid = d-1 x\n\n#docid = no row\n2 qid:3\n1.0 qid:7 2:-4"
     )
     (rows,) = read_rows(file, 1)
     assert (
-        rows.labels.tolist() == [0, 2, 1.5]
+        rows.labels.tolist() == [0, 2, 1]
         and rows.qids.tolist() == [7, 3, 7]
         and rows.counts.tolist() == [2, 0, 1]
     )
@@ -117,6 +117,10 @@ BAD_LINES = {
     "1 1:0.5": "a line must be 'label qid:N feature:value …', got '1 1:0.5'",
     "x qid:1 1:0.5": "a label must be a finite number .*, got 'x'",
     "nan qid:1 1:0.5": "a label must be a finite number .*, got 'nan'",
+    "0.5 qid:1 1:1": r"a label must be a whole number below 10\^7, got '0.5'",
+    "-1.5 qid:1 1:1": r"a label must be a whole number below 10\^7, got '-1.5'",
+    "1e30 qid:1 1:1": r"a label must be a whole number below 10\^7, got '1e30'",
+    "10000000 qid:1 1:1": r"a label must be a whole number below 10\^7, got '10000000'",
     "1 qid:a 1:0.5": "the number of a query must be a finite number .*, got 'a'",
     "1 qid:-1 1:0.5": "the number of a query must be whole, .* got 'qid:-1'",
     "1 qid:1.5 1:0.5": "the number of a query must be whole, .* got 'qid:1.5'",
@@ -142,6 +146,14 @@ def test_a_bad_line_is_named_with_its_number(tmp_path, line):
     with pytest.raises(InputError, match=r"train.txt:4: " + BAD_LINES[line]) as caught:
         list(read_rows(tmp_path / "train.txt", 1))
     assert "\n" not in str(caught.value)
+
+
+def test_labels_of_every_notation_and_up_to_seven_digits():
+    """The fast reader reads them, too."""
+    block = b"1.0 qid:1\n2e0 qid:1\n+3 qid:1\n9999999 qid:1\n-9999999 qid:1\n"
+    fast = _read_at_once(block, 1)
+    assert fast is not None and fast.labels.tolist() == [1, 2, 3, 9999999, 0]
+    assert same(fast, careful(block))
 
 
 def test_a_colon_too_many_in_one_line_does_not_make_up_for_one_missing_in_another(tmp_path):

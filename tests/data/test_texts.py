@@ -2,13 +2,13 @@
 
 import pytest
 
-from ltr.data.texts import Record, Strings, TextTable, beginning, first_of_each, id_of
+from ltr.data.texts import Record, TextTable, beginning, first_of_each, id_of
 from ltr.errors import InputError
 
 
 def table(*pairs: tuple[str, str]) -> TextTable:
     """Of pairs of an id and a text, which come from the lines of a file f."""
-    records = [Record(id_, text, f"f:{n}") for n, (id_, text) in enumerate(pairs, start=1)]
+    records = [Record(id_, text, "f", n) for n, (id_, text) in enumerate(pairs, start=1)]
     return TextTable.open(repr(pairs), iter(records), "document")
 
 
@@ -21,6 +21,7 @@ def test_texts_are_sorted_by_their_ids_as_bytes():
     assert [texts.row(id_) for id_ in ids] == [3, 4, 1, 2, 0]
     assert texts.row("b") is None
     assert texts.row("\U00010001") is None
+    assert texts.rows(["a", "b", "a", "\ud800", "", "中"]).tolist() == [1, -1, 1, -1, -1, 3]
 
 
 @pytest.mark.parametrize(
@@ -48,19 +49,12 @@ def test_records_are_read_only_where_the_table_must_be_written():
 
     again = TextTable.open(repr((("a", "x"),)), unread(), "document")
     assert again.folder == written.folder
-    other_kind = TextTable.open(repr((("a", "x"),)), iter([Record("a", "x", "f:1")]), "query")
+    other_kind = TextTable.open(repr((("a", "x"),)), iter([Record("a", "x", "f", 1)]), "query")
     assert other_kind.folder != written.folder
 
 
-def test_strings_of_any_length_are_read_back(tmp_path):
-    Strings.write(tmp_path, "names", [b"", "é".encode(), b"", b"abc"])
-    strings = Strings(tmp_path, "names")
-    assert list(strings) == ["", "é", "", "abc"]
-    assert len(strings) == 4
-
-
 def test_the_first_record_of_an_id_counts():
-    records = [Record("a", "1", "f:1"), Record("b", "2", "f:2"), Record("a", "3", "f:3")]
+    records = [Record("a", "1", "f", 1), Record("b", "2", "f", 2), Record("a", "3", "f", 3)]
     assert list(first_of_each(records)) == records[:2]
 
 

@@ -48,6 +48,14 @@ def test_a_number_is_of_ascii_digits_and_finite(tmp_path, number):
         list(read_run(tmp_path / "a.trec"))
 
 
+@pytest.mark.parametrize("rank", ["x", "1.5", "nan", "1_0", "0.5", "1e3"])
+def test_a_rank_is_a_whole_number(tmp_path, rank):
+    """Not used, but a line of another order, score before rank, has none there."""
+    (tmp_path / "a.trec").write_text(f"q1 Q0 d1 1 2.5 t\nq1 Q0 d2 {rank} 2 t\n")
+    with pytest.raises(InputError, match=f"a.trec:2: a rank must be a whole number, got '{rank}'"):
+        list(read_run(tmp_path / "a.trec"))
+
+
 def test_numbers_of_every_kind_are_read(tmp_path):
     scores = ["1", "-2.5", "+.5", "3.", "1e-3", "1E38", "-0"]
     (tmp_path / "a.trec").write_text("".join(f"q1 Q0 d1 1 {score} t\n" for score in scores))

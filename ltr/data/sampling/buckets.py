@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -122,7 +123,15 @@ class Buckets(Plan):
         return self._frozen.batches
 
     def restore_frozen(self, epoch: int, step: int, batches: list[list[int]]) -> None:
-        self._frozen = _Window((epoch, step // self.window), batches, drawn={})
+        number = step // self.window
+        rows = self._rows_of_window(epoch, number).tolist()
+        kept_rows = sorted(chain.from_iterable(batches))
+        n_batches = math.ceil(len(rows) / self.per_step)
+        if len(batches) != n_batches or kept_rows != sorted(rows):
+            raise InputError(
+                f"the checkpoint must keep {n_batches} batches that hold {len(rows)} rows around step {step} of epoch {epoch} once each, and does not; take another checkpoint"
+            )
+        self._frozen = _Window((epoch, number), batches, drawn={})
 
     def __getstate__(self) -> dict:
         # A spawned worker needs neither: it only collates.

@@ -13,7 +13,7 @@ from ltr.data.collection import Collection
 from ltr.data.query_lists import LabelledList, QueryLists, values_of
 from ltr.data.sampling.rows import Rows
 from ltr.data.scores import TeacherScores
-from ltr.errors import InputError, one_of
+from ltr.errors import InputError, local_path, one_of
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,8 @@ class Labels:
                 "scores must be a folder that 'ltr score' has written, got ''",
                 option="labels.scores",
             )
+        if self.scores is not None:
+            local_path("labels.scores", self.scores)
         one_of(get_args(Unscored), **{"labels.unscored": self.unscored})
         if self.deviation is not None and not 0 < self.deviation < math.inf:
             raise InputError(

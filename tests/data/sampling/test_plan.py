@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from torch import distributed
-from torch.multiprocessing import spawn
 from torch.utils.data import DataLoader
 
 from ltr.batch import RankingBatch
 from ltr.data.sampling.buckets import Buckets
 from ltr.data.sampling.plan import EvalBatches, PlanSampler, ShareOfRank, TrainBatches
+from tests.child_processes import run_ranks
 from tests.data.sampling.plans import Bare, Numbered, plan_of
 
 
@@ -50,7 +50,7 @@ def test_a_row_is_drawn_once_by_all_ranks_and_workers(tmp_path):
     """63 rows in steps of 2 x 3: 11 steps, the last of 2 rows and 1. In windows of 4 steps, step 8
     begins a window.
     """
-    spawn(_an_epoch_and_a_half, args=(str(tmp_path),), nprocs=2)
+    run_ranks(_an_epoch_and_a_half, str(tmp_path))
     drawn = Counter((tmp_path / "drawn").read_text().splitlines())
     assert set(drawn.values()) == {1}
     assert len([line for line in drawn if line.startswith("0 ")]) == 63 and len(drawn) == 63 + 15

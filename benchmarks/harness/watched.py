@@ -1,0 +1,64 @@
+"""Time and memory of a function, in a process of its own."""
+
+import multiprocessing
+import re
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+EVERY = 0.01  # seconds between two looks at the memory
+
+
+class Watched(NamedTuple):
+    """What a function took.
+
+    Attributes:
+        seconds: of the function alone, without the start of its process.
+        peak: bytes of memory at most, pages of mapped files among them.
+        peak_own: bytes at most without those pages, which the system takes back when it needs them.
+    """
+
+    seconds: float
+    peak: int
+    peak_own: int
+
+
+def watched(function: Callable, *args: Any) -> Watched:
+    """Run a function in a process that is forked from this one, and watch its memory. What this
+    one has imported is there at once, and counts.
+    """
+    context = multiprocessing.get_context("fork")
+    pipe, end = context.Pipe()
+    process = context.Process(target=_timed, args=(end, function, args), daemon=True)
+    process.start()
+    end.close()
+    status = Path(f"/proc/{process.pid}/status")
+    peak = 0
+    peak_own = 0
+    while not pipe.poll(EVERY):
+        text = status.read_text()
+        peak = max(peak, _bytes(text, "VmHWM"))
+        peak_own = max(peak_own, _bytes(text, "RssAnon"))
+    try:
+        seconds = pipe.recv()
+    except EOFError:
+        sys.exit(f"{function.__name__} failed")
+    process.join()
+    return Watched(seconds, peak, peak_own)
+
+
+def _timed(pipe: Connection, function: Callable, args: tuple) -> None:
+    start = time.perf_counter()
+    function(*args)
+    seconds = time.perf_counter() - start
+    time.sleep(2 * EVERY)  # for a last look at the peak
+    pipe.send(seconds)
+
+
+def _bytes(status: str, field: str) -> int:
+    """A field of /proc/PID/status; 0 where a process that ends has it no more."""
+    line = re.search(rf"{field}:\s+(\d+) kB", status)
+    return 1024 * int(line[1]) if line else 0

@@ -1,0 +1,67 @@
+"""Whether results can be written where they shall lie: found out before the work that makes them."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from ltr.data.files import means_full_disk
+from ltr.errors import InputError, local_path
+
+
+def check_file(path: str | Path | None, name: str) -> None:
+    """Raise an InputError if a file of this name can't be written. One that is there is replaced.
+
+    Args:
+        path: of the file; None for none.
+        name: what names it, such as ``--output``.
+    """
+    if path is None:
+        return
+    if os.path.exists(path) and not os.path.isfile(path):
+        other = "a folder" if os.path.isdir(path) else "a device"
+        raise InputError(f"{name} must be a file, got {other}, {path}; name another one")
+    check_inside(Path(path).parent, name, Path(path))
+
+
+def check_folder(path: str | Path | None, name: str) -> None:
+    """Raise an InputError if a new folder of this name can't be made. Of one that is there nothing
+    is said.
+
+    Args:
+        path: of the folder; None for none.
+        name: what names it, such as ``--output``.
+    """
+    if path is None or os.path.isdir(path):
+        return
+    if os.path.lexists(path):
+        raise InputError(f"{name} must be a folder, got a file, {path}; name another one")
+    check_inside(Path(path).parent, name, Path(path))
+
+
+def check_inside(folder: Path, name: str, path: Path | None = None) -> None:
+    """Raise an InputError if nothing can be written into a folder, which need not be there yet.
+
+    Args:
+        folder: the folder.
+        name: what names it, or the path.
+        path: what shall lie in the folder, for the error; None: the folder is what was named.
+    """
+    path = folder if path is None else path
+    local_path(name, path)
+    nearest = folder.absolute()
+    while not os.path.lexists(nearest):
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        raise InputError(
+            f"{name} must lie in a folder, got {path}, and {nearest} is a file; choose another place"
+        )
+    try:
+        # Rights don't tell it: root may write everywhere, and yet not in /proc.
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        if means_full_disk(error):
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise InputError(
+            f"{name} must lie where something can be written, got {path}, and nothing can be in {nearest} ({error.strerror}); choose another place"
+        ) from None

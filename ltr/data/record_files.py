@@ -1,0 +1,187 @@
+"""Files of texts with ids: JSON lines, Parquet, and folders of such files."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ltr.data.files import digest_of, is_file, numbered_lines
+from ltr.data.texts import Record, TextTable
+from ltr.errors import InputError
+
+if TYPE_CHECKING:
+    from pyarrow import ChunkedArray, RecordBatch
+
+ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+ROWS = 4096  # of a Parquet file that are read at once
+PARQUET_BUFFER = 2**20  # bytes of a column
+
+
+def find_texts(folder: Path, name: str) -> Path | None:
+    """The texts of this name in a data folder: ``name.jsonl[.gz]``, ``name.parquet``, or the folder
+    ``name`` of such files; None if there are none.
+
+    Raises:
+        InputError: if a file's name is that of something else, or there are texts of two kinds.
+    """
+    present = [path for ending in ENDINGS if is_file(path := folder / f"{name}{ending}")]
+    if (folder / name).is_dir():
+        present.append(folder / name)
+    if not present:
+        return None
+    # A plain file comes before its gzipped self.
+    others = [path for path in present[1:] if path.suffix != ".gz"]
+    if others:
+        raise InputError(
+            f"{folder}: the {name} must be one file or one folder, got {present[0].name} and {others[0].name}; keep one"
+        )
+    return present[0]
+
+
+def open_table(path: Path, kind: str) -> TextTable:
+    """Open the texts of a file, or of all files of a folder in the order of their names.
+
+    Args:
+        path: ``.jsonl[.gz]`` or ``.parquet``, or a folder of these. In a folder, names that begin
+            with ``.`` or ``_`` are left out, as in Spark.
+        kind: ``document`` or ``query``, for errors.
+
+    Raises:
+        InputError: as :meth:`TextTable.open`, with ``file:line``, in Parquet ``file:row`` counted
+            from 1; for other files in the folder, or none.
+    """
+    if not path.is_dir():
+        return TextTable.open(digest_of(path), _records(path), kind, path)
+    files = _files_of_folder(path)
+    # What a file is read as is part of the content: its bytes alone do not say it.
+    digests = [f"{_ending(file)} {digest_of(file)}" for file in files]
+    content = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    records = (record for file in files for record in _records(file))
+    return TextTable.open(f"folder-1 {content}", records, kind, path)
+
+
+def _files_of_folder(folder: Path) -> list[Path]:
+    files = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith((".", "_")):
+            continue
+        if _ending(path) is None or not is_file(path):
+            raise InputError(
+                f"{path}: a folder of texts must hold files {', '.join(ENDINGS)} alone; move it elsewhere"
+            )
+        files.append(path)
+    if not files:
+        raise InputError(f"{folder}: there is no file {', '.join(ENDINGS)} in this folder")
+    return files
+
+
+def _ending(path: Path) -> str | None:
+    """The ending of a file of texts; None for another name."""
+    for ending in ENDINGS:
+        if path.name.lower().endswith(ending):
+            return ending
+    return None
+
+
+def _records(file: Path) -> Iterator[Record]:
+    if _ending(file) == ".parquet":
+        return parquet_records(file)
+    return json_records(file)
+
+
+def json_records(file: Path) -> Iterator[Record]:
+    """The texts of a file with one JSON object a line: ``_id``, ``text``, perhaps ``title``."""
+    source = str(file)
+    for number, line in numbered_lines(file):
+        try:
+            record = json.loads(line)
+            id_ = record["_id"]
+            title = record.get("title") or ""
+            text = record["text"]
+        except (ValueError, RecursionError) as error:
+            # error.msg, not str(error): that would add "line 1 column 7", counted within this line.
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else error
+            raise InputError(
+                f"{source}:{number}: a line must be one JSON object, got {line[:60]!r} ({reason})"
+            ) from None
+        except (KeyError, TypeError, AttributeError):
+            raise InputError(
+                f"{source}:{number}: a line must be an object with '_id' and 'text', got {line[:60]!r}"
+            ) from None
+        if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
+            raise InputError(
+                f"{source}:{number}: '_id', 'title' and 'text' must be strings, got {line[:60]!r}"
+            )
+        yield Record(id_, _with_title(title, text), source, number)
+
+
+def parquet_records(file: Path) -> Iterator[Record]:
+    """The texts of a Parquet file: the columns ``_id`` (or ``id``), ``text``, perhaps ``title``. Of
+    the file a few thousand rows are in memory at a time.
+    """
+    try:
+        import pyarrow
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise InputError(f"{file}: Parquet needs another package: pip install pyarrow") from None
+    source = str(file)
+    first = 1  # row of the batch
+    try:
+        with ParquetFile(file, buffer_size=PARQUET_BUFFER, pre_buffer=False) as opened:
+            present = opened.schema_arrow.names
+            names = ["_id" if "_id" in present else "id", "text"]
+            if not set(names) <= set(present):
+                raise InputError(
+                    f"{source}: a Parquet file of texts must have the columns _id (or id) and text, got {', '.join(present)[:80]}"
+                )
+            if "title" in present:
+                names.append("title")
+            for name in names:
+                if present.count(name) > 1:
+                    raise InputError(
+                        f"{source}: a Parquet file of texts must have one column {name!r}, got {present.count(name)} of them; keep one"
+                    )
+            for batch in opened.iter_batches(ROWS, columns=names):
+                columns = batch.select(names)  # in this order
+                yield from _records_of_batch(columns, source, first)
+                first += len(batch)
+    except (pyarrow.ArrowException, OSError) as error:
+        text = " ".join(str(error).split())[:100]
+        raise InputError(
+            f"{source}:{first}: the Parquet file is broken here or further on ({text}); fetch or write it again"
+        ) from None
+
+
+def _records_of_batch(batch: "RecordBatch", source: str, first: int) -> Iterator[Record]:
+    ids, texts, *titles = [_values(column, source, first) for column in batch.columns]
+    title_of_row = titles[0] if titles else [None] * len(ids)
+    rows = zip(ids, title_of_row, texts, strict=True)
+    for row, (id_, title_or_none, text) in enumerate(rows, start=first):
+        title = title_or_none or ""
+        if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
+            raise InputError(
+                f"{source}:{row}: '{batch.schema.names[0]}', 'title' and 'text' must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
+            )
+        yield Record(id_, _with_title(title, text), source, row)
+
+
+def _values(column: "ChunkedArray", source: str, first: int) -> list[Any]:
+    """The values of a column; an InputError for the first that is not UTF-8."""
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        pass
+    for row, value in enumerate(column, start=first):
+        try:
+            value.as_py()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{source}:{row}: text must be UTF-8, got byte 0x{error.object[error.start]:02x}; write the file again"
+            ) from None
+    raise AssertionError("all values together failed, so one of them does")
+
+
+def _with_title(title: str, text: str) -> str:
+    """A title is part of its text."""
+    return f"{title} {text}".strip()

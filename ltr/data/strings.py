@@ -1,0 +1,116 @@
+"""Strings on disk, end to end: written one by one, read by their number."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from ltr.data.files import map_array
+from ltr.data.growing import GrowingArray, GrowingNumbers
+from ltr.spans import spans
+
+BLOCK = 65_536  # strings whose places are looked at together
+
+
+class Strings(Sequence[str]):
+    """Strings end to end in a memory-mapped file, with their offsets."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        # As plain arrays over the maps: every slice of an np.memmap costs microseconds.
+        mapped = map_array(folder / f"{name}.npy")
+        self._start_in_file = mapped.offset
+        self._bytes = np.asarray(mapped)
+        self._buffer = self._bytes.data
+        self._offsets = np.asarray(map_array(folder / f"{name}.offsets.npy"))
+
+    def __reduce__(self) -> tuple:
+        # A worker started by spawn maps the files again: it gets no copy of the arrays.
+        return Strings, (self._folder, self._name)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]
+        return str(self._buffer[self._offsets[row] : self._offsets[row + 1]], "utf-8")
+
+    def between(self, first: int, stop: int) -> list[str]:
+        """The strings from ``first`` to ``stop``, read at once. The map is not touched, so they
+        take no memory once they are let go.
+        """
+        offsets = self._offsets[first : stop + 1]
+        begin = int(offsets[0])
+        with open(self._folder / f"{self._name}.npy", "rb") as file:
+            file.seek(self._start_in_file + begin)
+            blob = file.read(int(offsets[-1]) - begin)
+        ends = pairwise((offsets - begin).tolist())
+        return [blob[start:end].decode("utf-8") for start, end in ends]
+
+    def in_order(self, order: np.ndarray) -> Iterator[bytes]:
+        """The bytes of the strings of these numbers ``[N]``; the map is not touched either."""
+        with open(self._folder / f"{self._name}.npy", "rb") as file:
+            for span in spans(len(order), BLOCK):
+                rows = order[span]
+                starts = self._offsets[rows]
+                lengths = self._offsets[rows + 1] - starts
+                places = (starts + self._start_in_file).tolist()
+                for place, length in zip(places, lengths.tolist(), strict=True):
+                    yield os.pread(file.fileno(), length, place)
+
+    def windows(self, rows: np.ndarray, start: int, width: int) -> np.ndarray:
+        """``[N, width]`` bytes of the strings of these numbers ``[N]``, from byte ``start`` of each;
+        zeros where a string has ended.
+        """
+        begins = self._offsets[rows] + start
+        places = begins[:, None] + np.arange(width)
+        window = self._bytes.take(places, mode="clip")
+        window[places >= self._offsets[rows + 1][:, None]] = 0
+        return window
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """Bytes of the strings of these numbers."""
+        return self._offsets[rows + 1] - self._offsets[rows]
+
+    def spans(self, n_bytes: int) -> list[slice]:
+        """The spans of rows that all are cut into: of ``n_bytes`` bytes, and what is left of the
+        last string.
+        """
+        ends = np.arange(n_bytes, int(self._offsets[-1]) + n_bytes, n_bytes)
+        bounds = np.unique(np.append(0, np.searchsorted(self._offsets, ends).clip(max=len(self))))
+        return [slice(begin, end) for begin, end in pairwise(bounds.tolist())]
+
+    @staticmethod
+    def write(folder: Path, name: str, blobs: Iterable[bytes]) -> None:
+        """Write strings one by one: a large corpus must not fill the memory."""
+        with StringsFile(folder, name) as file:
+            for blob in blobs:
+                file.append(blob)
+
+
+class StringsFile:
+    """Strings while they are written, within a block of ``with``."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._files = ExitStack()
+        self._bytes = self._files.enter_context(GrowingArray(folder / f"{name}.npy", np.uint8))
+        offsets = GrowingNumbers(folder / f"{name}.offsets.npy")
+        self._offsets = self._files.enter_context(offsets)
+        self._offsets.append(0)
+        self._end = 0
+
+    def append(self, blob: bytes) -> None:
+        """Append one string."""
+        self._bytes.write(blob)
+        self._end += len(blob)
+        self._offsets.append(self._end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._files.__exit__(*error)  # type: ignore[arg-type]

@@ -1,0 +1,275 @@
+"""The cache: built once, made again where it is damaged; what lies there, for whom, and what of it
+is removed.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ltr.__main__ import main
+from ltr.data.cache import Cache, cached, made_of
+from ltr.data.collection import open_collection
+from ltr.data.files import cache_root, map_array
+from tests.child_processes import SECONDS, fork
+from tests.conftest import write_collection
+
+ORIGIN = made_of("nothing")
+
+
+def test_a_folder_of_the_cache_is_built_once_for_each_content():
+    built = []
+
+    def build(folder: Path) -> None:
+        built.append(folder)
+        (folder / "file").write_text("whole")
+
+    folders = [cached("tests", content, build, Path, ORIGIN) for content in ("a", "b", b"a")]
+    assert folders[0] == folders[2] != folders[1] and len(built) == 2
+    assert (
+        folders[0].parent == cache_root() / "tests" and (folders[0] / "file").read_text() == "whole"
+    )
+
+
+@pytest.mark.parametrize(
+    "damage", ["empty", "cut", "zeros", "zeros at the end", "gone", "another file", "no seal"]
+)
+def test_a_damaged_folder_of_the_cache_is_made_again(damage, caplog):
+    """What a crash or a full disk leaves: it is told by sizes and the ends of files, and costs one
+    more build.
+    """
+    built = []
+
+    def build(folder: Path) -> None:
+        built.append(np.arange(5000))
+        np.save(folder / "a.npy", built[-1])
+
+    folder = cached("tests", f"damaged {damage}", build, Path, ORIGIN)
+    file = folder / "a.npy"
+    whole = (folder / "a.npy").read_bytes()
+    cut = {"empty": 0, "cut": 30_000, "zeros": 0, "zeros at the end": 30_000}.get(
+        damage, len(whole)
+    )
+    file.write_bytes(whole[:cut] + b"\0" * (len(whole) - cut) * damage.startswith("zeros"))
+    if damage in ("gone", "no seal"):
+        (file if damage == "gone" else folder / "seal").unlink()
+    if damage == "another file":
+        (folder / "b").write_text("b")
+    assert cached("tests", f"damaged {damage}", build, Path, ORIGIN) == folder and len(built) == 2
+    assert f"{folder} is damaged, or of an older version: it is made again" in caplog.text
+    assert file.read_bytes() == whole and sorted(p.name for p in folder.iterdir()) == [
+        "a.npy",
+        "made-of",
+        "seal",
+    ]
+    assert cached("tests", f"damaged {damage}", build, Path, ORIGIN) == folder and len(built) == 2
+
+
+def test_a_damaged_table_of_texts_is_read_again(tmp_path):
+    folder = write_collection(tmp_path / "c", n_queries=2)
+    table = open_collection(str(folder)).corpus
+    texts = list(table.texts)
+    for name in ("texts.npy", "ids.offsets.npy"):
+        (table.folder / name).write_bytes(b"")
+        assert list(open_collection(str(folder)).corpus.texts) == texts
+
+
+def write_three(folder):
+    np.save(folder / "a.npy", np.arange(3))
+
+
+def map_a(folder):
+    return map_array(folder / "a.npy")
+
+
+def entry_of(content):
+    """The entry of a content, opened and let go."""
+    return Path(cached("tests", content, write_three, map_a, ORIGIN).filename).parent
+
+
+def listed(folder):
+    return next(entry for entry in Cache().entries if entry.folder == folder)
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_an_entry_is_unused_once_all_that_it_was_made_of_is_gone(empty_cache, tmp_path):
+    """Two sets of data with the same content share an entry: it goes with the second."""
+    for name in ("data-1", "data-2", "model"):
+        (tmp_path / name).mkdir()
+    origins = [made_of(tmp_path / data, model=tmp_path / "model") for data in ("data-1", "data-2")]
+    for origin in [*origins, *origins]:
+        cached("tests", "shared", write_three, map_a, origin)
+    (entry,) = Cache().entries
+    assert Cache().sources(entry) == origins and Cache().why_unused(entry, None) is None
+    (tmp_path / "data-1").rmdir()
+    assert Cache().why_unused(entry, None) is None
+    (tmp_path / "data-2").rmdir()
+    assert Cache().why_unused(entry, None) == f"gone: {tmp_path / 'data-1'}"
+    (tmp_path / "data-2").mkdir()
+    (tmp_path / "model").rmdir()
+    assert Cache().why_unused(entry, None) == f"gone: {tmp_path / 'data-1'}"
+    (tmp_path / "model").mkdir()
+    assert Cache().why_unused(entry, None) is None
+
+
+def test_what_was_made_of_an_entry_goes_with_it_and_names_are_never_gone(empty_cache, tmp_path):
+    (tmp_path / "data").mkdir()
+    first = cached("tests", "first", write_three, Path, made_of(tmp_path / "data"))
+    second = cached("tests", "second", write_three, Path, made_of(first, model="owner/name"))
+    assert Cache().sources(listed(second)) == [made_of(tmp_path / "data", model="owner/name")]
+    assert Cache().why_unused(listed(second), None) is None
+    (tmp_path / "data").rmdir()
+    assert Cache().why_unused(listed(second), None) == f"gone: {tmp_path / 'data'}"
+    assert listed(first).remove()
+    assert Cache().why_unused(listed(second), None) == f"gone: {first}"
+
+
+def test_an_entry_of_unknown_origin_is_unused_by_its_age_alone(empty_cache):
+    """One that an earlier version made; opened again, its origin is known."""
+    folder = entry_of("old")
+    (folder / "made-of").unlink()
+    entry = listed(folder)
+    assert [origin.data for origin in Cache().sources(entry)] == [("unknown",)]
+    assert Cache().why_unused(entry, None) is None
+    ten_days_ago = time.time() - 10 * 24 * 60 * 60
+    os.utime(folder / "seal", (ten_days_ago, ten_days_ago))
+    entry = listed(folder)
+    assert Cache().why_unused(entry, None) is None and Cache().why_unused(entry, 11) is None
+    assert Cache().why_unused(entry, 9) == "not used for 10 days"
+    assert entry_of("old") == folder
+    assert Cache().why_unused(listed(folder), 9) is None
+    assert Cache().sources(listed(folder)) == [ORIGIN]
+    assert not entry.remove(), "it was opened since it was listed"
+    (folder / "made-of").write_text('{"data": 3}\n[\nnull\n')
+    assert [origin.data for origin in Cache().sources(listed(folder))] == [("unknown",)]
+
+
+def test_an_entry_that_is_mapped_is_kept_also_for_a_forked_process(empty_cache):
+    array = cached("tests", "mapped", write_three, map_a, ORIGIN)
+    folder = Path(array.filename).parent
+    assert not listed(folder).remove() and folder.is_dir()
+    view = np.asarray(array)[1:]
+    del array
+    assert not listed(folder).remove()
+    child = fork(lambda: time.sleep(SECONDS))
+    del view
+    assert not listed(folder).remove()
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    assert listed(folder).remove() and not any(folder.parent.iterdir())
+
+
+def test_on_a_disk_without_locks_entries_are_read_and_none_is_removed(
+    empty_cache, monkeypatch, capsys
+):
+    """As some network disks are."""
+    folder = entry_of("without locks")
+
+    def no_locks(*args):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert cached("tests", "without locks", write_three, map_a, ORIGIN).tolist() == [0, 1, 2]
+    assert main(["cache", "--older_than", "0", "--remove"]) == 2
+    told = capsys.readouterr()
+    assert told.out.startswith("tests\tnothing\t"), "listed all the same"
+    assert f"{folder.parent}: files can't be locked on this disk" in told.err
+    assert entry_of("without locks") == folder
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from ltr.data.files import map_array
+array = map_array(Path(sys.argv[1]) / "a.npy")
+print("mapped", flush=True)
+sys.stdin.readline()
+print(array.sum(), flush=True)
+"""
+
+
+def test_an_entry_that_another_process_maps_is_kept_until_it_ends(empty_cache):
+    folder = entry_of("held")
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    env = os.environ | {"PYTHONPATH": os.getcwd()}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=env, **pipes)
+    assert process.stdout.readline() == "mapped\n"
+    assert not listed(folder).remove()
+    # Removed by hand, it stays readable where it is mapped.
+    shutil.rmtree(folder)
+    assert process.communicate("\n")[0] == "3\n"
+    assert entry_of("held") == folder
+    assert listed(folder).remove() and not folder.exists()
+
+
+OPENER = """
+import numpy as np
+from ltr.data.cache import cached, made_of
+from ltr.data.files import map_array
+
+def write_three(folder):
+    np.save(folder / "a.npy", np.arange(3))
+
+def map_a(folder):
+    return map_array(folder / "a.npy")
+
+for _ in range(60):
+    array = cached("tests", "raced", write_three, map_a, made_of("nothing"))
+    assert array.tolist() == [0, 1, 2]
+    del array
+"""
+
+
+def test_entries_are_opened_whole_while_another_process_removes_them(empty_cache):
+    env = os.environ | {"PYTHONPATH": os.getcwd()}
+    openers = [subprocess.Popen([sys.executable, "-c", OPENER], env=env) for _ in range(2)]
+    n_removed = 0
+    while any(opener.poll() is None for opener in openers):
+        n_removed += sum(entry.remove() for entry in Cache().entries)
+    assert [opener.wait() for opener in openers] == [0, 0] and n_removed > 0
+
+
+def test_what_a_killed_build_has_left_is_told_and_removed(empty_cache):
+    def killed(folder):
+        np.save(folder / "a.npy", np.arange(1000))
+        os.kill(os.getpid(), 9)
+
+    child = fork(lambda: cached("tests", "killed", killed, map_a, ORIGIN))
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    (entry,) = Cache().entries
+    assert Cache().why_unused(entry, None) == "left by a killed command" and entry.size > 8000
+
+    def seen_from_within(folder):
+        assert not Cache().entries, "what is being made was not left"
+        assert not entry.remove()
+        write_three(folder)
+
+    # The next build removes it; so does ltr cache.
+    cached("tests", "killed", seen_from_within, map_a, ORIGIN)
+    assert [entry.size < 1000 for entry in Cache().entries] == [True]
+    child = fork(lambda: cached("tests", "killed again", killed, map_a, ORIGIN))
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert all(entry.remove() for entry in Cache().entries)
+    assert not list((empty_cache / "tests").iterdir())
+
+
+def test_folders_that_are_no_entries_are_not_looked_at(empty_cache):
+    """LTR_CACHE may name a folder with other things in it."""
+    for name in ("other/file", "other/seal", f"other/{'0' * 32}/file", f"{'0' * 32}/seal", "seal"):
+        (empty_cache / name).parent.mkdir(parents=True, exist_ok=True)
+        (empty_cache / name).touch()
+    assert Cache().entries == []

@@ -1,0 +1,152 @@
+"""What takes a while says how far it is, and never more than it should."""
+
+import logging
+import os
+import pty
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ltr.__main__ import main
+from ltr.data import progress
+from ltr.data.progress import Countdown, Pace, duration, track
+
+# A search with batches so small that there are several, and a line after each.
+SEARCH = """
+import sys
+import ltr.search.encode
+from ltr.data import progress
+progress.EVERY = 0.0
+ltr.search.encode.BATCH_TOKENS = 256
+from ltr.cli.program import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands until it is moved: ``clock[0] += seconds``."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def lines(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_line_each_half_minute(clock, caplog):
+    """Four batches of 20 s: after 40 s two of five are done, at 1/20 of a batch in a second, so
+    three are left for 60 s. After 80 s four are, and after 100 s there is nothing left to say."""
+    caplog.set_level(logging.INFO)
+    for _ in track(range(5), "encoding", "batches of 8 texts"):
+        clock[0] += 20
+    assert lines(caplog) == [
+        "encoding: 2 of 5 batches of 8 texts, 0.05 batches/s, 1 min 00 s left",
+        "encoding: 4 of 5 batches of 8 texts, 0.05 batches/s, 20 s left",
+    ]
+
+
+def test_what_is_inside_another_says_nothing(clock, caplog):
+    """Also after one that was left early, and what comes after says its own."""
+    caplog.set_level(logging.INFO)
+    for _ in track(range(2), "outer", "parts"):
+        for _ in track(range(2), "inner", "batches"):
+            clock[0] += 31
+    for _ in track(range(9), "left", "batches"):
+        break
+    for _ in track(range(2), "next", "batches"):
+        clock[0] += 31
+    assert [line.split(":")[0] for line in lines(caplog)] == ["outer", "next"]
+
+
+def test_other_processes_say_nothing(clock, caplog, monkeypatch):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(progress, "rank", lambda: 1)
+    for _ in track(range(3), "encoding", "batches"):
+        clock[0] += 31
+    assert lines(caplog) == []
+
+
+def test_a_pace_leaves_out_what_it_is_told_to(clock):
+    """Ten steps in 40 s, of which 20 s went to something else, are 0.5 a second, told when 30 s of
+    its own are over."""
+    pace = Pace(done=5)
+    clock[0] += 40
+    pace.leave_out(20)
+    assert pace.rate(15) is None
+    clock[0] += 12
+    assert pace.rate(21) == 0.5
+    clock[0] += 100
+    assert pace.rate(21) is None, "nothing was done since"
+
+
+def test_nothing_is_said_at_the_end(clock, caplog):
+    caplog.set_level(logging.INFO)
+    countdown = Countdown("testing", "batches", 1)
+    clock[0] += 31
+    countdown.count(1)
+    assert lines(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "0 s"),
+        (41, "41 s"),
+        (59.6, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (3600 * 2 + 60 * 5 + 7, "2 h 05 min"),
+    ],
+)
+def test_a_duration_in_words(seconds, words):
+    assert duration(seconds) == words
+
+
+def said_of_encoding(err: str) -> list[str]:
+    return [line for line in err.splitlines() if line.startswith("encoding: 1 of ")]
+
+
+def test_lines_of_a_search(backbone, collection_folder, tmp_path, capsys, monkeypatch):
+    """Without a terminal; stdout is for results alone."""
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path))
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr("ltr.search.encode.BATCH_TOKENS", 256)
+    words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1", "--k", "2"]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert [line.split("\t")[0] for line in said.out.splitlines()] == ["1", "2"]
+    (line,) = said_of_encoding(said.err)
+    assert " batches of 256 tokens, " in line and line.endswith(" left")
+
+
+@pytest.mark.long
+def test_lines_of_a_real_search(backbone, collection_folder, tmp_path):
+    words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1", "--k", "2"]
+    environment = {**os.environ, "LTR_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", SEARCH, *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["1", "2"]
+    assert len(said_of_encoding(done.stderr)) == 1
+
+
+def test_a_bar_on_a_real_terminal(monkeypatch):
+    """It vanishes at the end. What is done at once gets none."""
+    ours, theirs = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(progress, "BEFORE_BAR", 0.1)
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        for _ in track(range(2), "at once", "parts"):
+            pass
+        for _ in track(range(2), "encoding", "parts"):
+            time.sleep(0.3)
+        terminal.flush()
+        shown = ""
+        while not shown.endswith("\x1b[2K"):  # the line is cleared; a read gives a part of it
+            shown += os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert "encoding" in shown and "1/2" in shown and "at once" not in shown

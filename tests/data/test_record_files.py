@@ -1,0 +1,160 @@
+"""Texts in JSON lines, Parquet, and folders of many files: all read the same."""
+
+import gzip
+import json
+import random
+
+import pytest
+
+from ltr.data.collection import open_collection
+from ltr.data.record_files import open_table
+from ltr.data.text_files import open_texts
+from ltr.errors import InputError
+
+# More than the rows of a Parquet file that are read at once.
+RECORDS = [{"_id": f"d{n:05d}", "text": f"text {n} é", "title": "t" * (n % 3)} for n in range(5000)]
+
+
+def write_lines(file, records):
+    content = "".join(json.dumps(record) + "\n" for record in records).encode()
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(gzip.compress(content) if file.suffix == ".gz" else content)
+
+
+def write_parquet(file, records, **options):
+    pytest.importorskip("pyarrow")
+    import pyarrow
+    from pyarrow import parquet
+
+    file.parent.mkdir(exist_ok=True)
+    parquet.write_table(pyarrow.Table.from_pylist(records), file, **options)
+
+
+def bytes_of(table):
+    files = [file for file in table.folder.iterdir() if file.suffix == ".npy"]
+    return {file.name: file.read_bytes() for file in files}
+
+
+@pytest.fixture
+def in_one_file(tmp_path):
+    write_lines(tmp_path / "one/corpus.jsonl", RECORDS)
+    return bytes_of(open_table(tmp_path / "one/corpus.jsonl", "document"))
+
+
+def test_the_order_of_the_records_changes_nothing(tmp_path, in_one_file):
+    shuffled = random.Random(0).sample(RECORDS, len(RECORDS))
+    write_lines(tmp_path / "corpus.jsonl.gz", shuffled)
+    table = open_table(tmp_path / "corpus.jsonl.gz", "document")
+    assert bytes_of(table) == in_one_file and len(in_one_file) == 4
+
+
+def test_a_folder_of_files_reads_as_one_file(tmp_path, in_one_file):
+    write_lines(tmp_path / "corpus/b.jsonl.gz", RECORDS[:2000])
+    write_lines(tmp_path / "corpus/a.jsonl", RECORDS[2000:])
+    (tmp_path / "corpus/_SUCCESS").touch()
+    table = open_table(tmp_path / "corpus", "document")
+    assert bytes_of(table) == in_one_file
+    # The digest is that of the content: not of the time, the place or the names.
+    (tmp_path / "corpus").rename(tmp_path / "moved")
+    assert open_table(tmp_path / "moved", "document").folder == table.folder
+    write_lines(tmp_path / "moved/a.jsonl", RECORDS[2001:])
+    assert len(open_table(tmp_path / "moved", "document")) == len(RECORDS) - 1
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+@pytest.mark.parametrize("name", ["_id", "id"])
+def test_parquet_reads_as_json_lines(tmp_path, in_one_file, name, dictionary):
+    records = [{"text": r["text"], name: r["_id"], "title": r["title"] or None} for r in RECORDS]
+    options = {"row_group_size": 1700, "use_dictionary": dictionary}
+    write_parquet(tmp_path / "corpus.parquet", records, **options)
+    assert bytes_of(open_table(tmp_path / "corpus.parquet", "document")) == in_one_file
+    write_parquet(tmp_path / "corpus/1.parquet", records[:3000])
+    write_parquet(tmp_path / "corpus/2.parquet", records[3000:])
+    assert bytes_of(open_table(tmp_path / "corpus", "document")) == in_one_file
+
+
+def test_a_collection_of_parquet_files(tmp_path):
+    write_parquet(tmp_path / "queries.parquet", [{"id": "q", "text": "which"}])
+    write_parquet(tmp_path / "corpus/part-0.snappy.parquet", RECORDS[:2])
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/test.tsv").write_text("q\td00001\t1\n")
+    collection = open_collection(tmp_path)
+    assert collection.judgements("test").doc_rows.tolist() == [1]
+    assert len(open_texts(str(tmp_path), "document", "--documents")) == 2
+    file = str(tmp_path / "queries.parquet")
+    assert list(open_texts(file, "query", "--queries").texts) == ["which"]
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        (
+            [{"_id": "a", "text": "x"}, {"_id": None, "text": "y"}],
+            "parquet:2: .* got None, '', 'y'",
+        ),
+        (
+            [{"_id": "a", "text": "x"}, {"_id": "b", "text": " "}],
+            "parquet:2: document 'b' has an empty",
+        ),
+        ([{"_id": "a", "text": "x"}] * 2, "parquet:2: .* 'a' stands twice, first at .*parquet:1"),
+        ([{"_id": 1, "text": "x"}], "parquet:1: '_id', 'title' and 'text' must be strings, got 1"),
+        (
+            [{"doc": "a", "text": "x"}],
+            r"must have the columns _id \(or id\) and text, got doc, text",
+        ),
+    ],
+)
+def test_a_parquet_file_that_does_not_fit_is_one_line(tmp_path, records, message):
+    write_parquet(tmp_path / "corpus.parquet", records)
+    with pytest.raises(InputError, match=message):
+        open_table(tmp_path / "corpus.parquet", "document")
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = [pyarrow.array(["a"])] * 3
+    table = pyarrow.Table.from_arrays(columns, names=["_id", "text", "text"])
+    parquet.write_table(table, tmp_path / "corpus.parquet")
+    with pytest.raises(InputError, match=r"must have one column 'text', got 2 of them"):
+        open_table(tmp_path / "corpus.parquet", "document")
+
+
+def test_a_broken_parquet_file_is_one_line(tmp_path):
+    write_parquet(tmp_path / "corpus.parquet", RECORDS, row_group_size=1000)
+    content = bytearray((tmp_path / "corpus.parquet").read_bytes())
+    content[20_000:21_000] = bytes(1000)
+    for broken in (content, content[:-100], b"", b"no Parquet"):
+        (tmp_path / "corpus.parquet").write_bytes(broken)
+        with pytest.raises(InputError, match=r"parquet:\d+: the Parquet file is broken") as caught:
+            open_table(tmp_path / "corpus.parquet", "document")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_repeated_id_names_both_files(tmp_path):
+    write_lines(tmp_path / "corpus/1.jsonl", [{"_id": "a", "text": "x"}, {"_id": "b", "text": "x"}])
+    write_lines(tmp_path / "corpus/2.jsonl", [{"_id": "c", "text": "x"}, {"_id": "b", "text": "x"}])
+    with pytest.raises(InputError, match=r"2\.jsonl:2: .* 'b' stands twice, first at .*1\.jsonl:2"):
+        open_table(tmp_path / "corpus", "document")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "a.jsonl.zst", "inner/"])
+def test_a_folder_with_other_files_is_refused(tmp_path, name):
+    write_lines(tmp_path / "corpus/1.jsonl", RECORDS[:2])
+    (tmp_path / "corpus" / name).mkdir() if name[-1] == "/" else (
+        tmp_path / "corpus" / name
+    ).touch()
+    with pytest.raises(InputError, match=rf"{name.strip('/')}: a folder of texts must hold files"):
+        open_table(tmp_path / "corpus", "document")
+
+
+def test_an_empty_folder_and_two_kinds_of_corpora_are_refused(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    with pytest.raises(InputError, match=r"there is no file .*\.jsonl, .* in this folder"):
+        open_collection(tmp_path)
+    write_lines(tmp_path / "corpus.jsonl", RECORDS[:2])
+    with pytest.raises(
+        InputError, match=r"must be one file or one folder, got corpus\.jsonl and corpus;"
+    ):
+        open_collection(tmp_path)

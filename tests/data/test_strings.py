@@ -1,0 +1,104 @@
+"""Strings on disk: their order and their places, beside Python's own; bytes of growing arrays
+beside numpy's.
+"""
+
+import pickle
+import random
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from ltr.data import string_order, strings
+from ltr.data.growing import GrowingArray, GrowingNumbers
+from ltr.data.string_order import Repeat, order_of, rows_among
+from ltr.data.strings import Strings
+
+BEGINNINGS = ["", "p", "msmarco_passage_", "msmarco_passage_01_", "é", "中中中"]
+LETTERS = "ab1_\x01\x7fé\uffff\U00010000"
+
+
+def random_ids(rng: random.Random, n: int) -> list[str]:
+    """Ids with shared beginnings, of lengths around 8 and 16 bytes; some come again."""
+    ids = []
+    for _ in range(n):
+        ids.append(rng.choice(BEGINNINGS) + "".join(rng.choices(LETTERS, k=rng.randint(1, 12))))
+    return ids
+
+
+def written(folder, ids: list[str], name: str = "ids") -> Strings:
+    Strings.write(folder, name, [id_.encode() for id_ in ids])
+    return Strings(folder, name)
+
+
+def test_strings_of_any_length_are_read_back(tmp_path):
+    Strings.write(tmp_path, "names", [b"", "é".encode(), b"", b"abc"])
+    names = Strings(tmp_path, "names")
+    assert list(names) == names.between(0, 4) == ["", "é", "", "abc"]
+    assert names.between(1, 3) == ["é", ""] and len(names) == 4
+    assert list(names.in_order(np.array([3, 1, 3]))) == [b"abc", "é".encode(), b"abc"]
+    assert list(pickle.loads(pickle.dumps(names))) == list(names)  # as a worker gets them
+
+
+@pytest.mark.parametrize("block", [7, 65_536])
+def test_the_order_is_pythons_order_of_their_bytes(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(strings, "BLOCK", block)
+    monkeypatch.setattr(string_order, "BLOCK", block)
+    rng = random.Random(0)
+    for n in [1, 2, 3, 40, 300]:
+        ids = random_ids(rng, n)
+        if n == 40:  # one beginning for all, so long that it fills whole keys
+            ids = ["x" * 24 + id_ for id_ in ids]
+        order, _ = order_of(written(tmp_path, ids))
+        assert order.tolist() == sorted(range(n), key=lambda number: ids[number].encode())
+
+
+def test_the_first_repeat_is_that_of_the_lowest_second_number(tmp_path):
+    """ "a" at 3 repeats 0; "b" at 2 repeats 1 before that; "b" at 4 comes later."""
+    assert order_of(written(tmp_path, ["a", "b", "b", "a", "b"]))[1] == Repeat(1, 2)
+    assert order_of(written(tmp_path, ["a", "ab", "abcdefgh", "abcdefghi"]))[1] is None
+    long = ["x" * 40, "y", "x" * 41, "x" * 40]
+    assert order_of(written(tmp_path, long))[1] == Repeat(0, 3)
+
+
+def test_sorting_takes_the_memory_that_it_says(tmp_path, monkeypatch):
+    """Of 36 bytes a string numpy tells of 33; the others it takes while it sorts."""
+    monkeypatch.setattr(string_order, "BLOCK", 100)
+    n = 50_000
+    ids = written(tmp_path, [f"msmarco_passage_{k % 64:02d}_{k}" for k in range(n)])
+    tracemalloc.start()
+    order_of(ids)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 34 * n, peak / n
+
+
+def test_rows_are_those_of_a_dictionary(tmp_path):
+    rng = random.Random(1)
+    for n in [1, 2, 17, 256]:
+        ids = sorted(set(random_ids(rng, n)) | {"z" * 300}, key=str.encode)
+        sorted_strings = written(tmp_path, ids)
+        wanted = [*ids, *random_ids(rng, 100), "", "z" * 299, "z" * 301, f"{ids[0]}\0"]
+        row_of_id = {id_: row for row, id_ in enumerate(ids)}
+        rows = rows_among(sorted_strings, [id_.encode() for id_ in wanted])
+        assert rows.tolist() == [row_of_id.get(id_, -1) for id_ in wanted]
+    assert rows_among(sorted_strings, []).tolist() == []
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int64])
+@pytest.mark.parametrize("n", [0, 1, 1000])
+def test_a_growing_array_has_the_bytes_that_numpy_saves(tmp_path, dtype, n):
+    array = np.arange(n).astype(dtype)
+    with GrowingArray(tmp_path / "grown.npy", dtype) as file:
+        file.write(array[:7].tobytes())
+        file.write(array[7:].tobytes())
+    np.save(tmp_path / "saved.npy", array)
+    assert (tmp_path / "grown.npy").read_bytes() == (tmp_path / "saved.npy").read_bytes()
+
+
+def test_numbers_that_come_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("ltr.data.growing.BUFFERED", 3)
+    with GrowingNumbers(tmp_path / "numbers.npy") as numbers:
+        for number in range(-2, 5):
+            numbers.append(number)
+    assert np.load(tmp_path / "numbers.npy").tolist() == [-2, -1, 0, 1, 2, 3, 4]

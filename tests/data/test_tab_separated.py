@@ -1,0 +1,76 @@
+"""Headers and quotes in files of texts with tabs between."""
+
+import pytest
+
+from ltr.data.collection import open_collection
+from ltr.data.labelled_texts import open_labelled_texts
+from ltr.data.text_files import open_texts
+from ltr.errors import InputError
+
+HEADERS = [
+    (open_collection, "query\tpositive\tnegative"),
+    (open_collection, "Question\tPositive\tnegative_1\tnegative_2"),
+    (open_labelled_texts, "text\tlabel"),
+    (lambda path: open_texts(path, "document", "--documents"), "id\ttext"),
+    (open_labelled_texts, '"text"\t"label"'),
+]
+
+
+@pytest.mark.parametrize(("read", "header"), HEADERS)
+def test_a_header_is_no_text(tmp_path, read, header):
+    """Nobody wants to train on it, and no text file of ours has one."""
+    file = tmp_path / "train.tsv"
+    row = "\t".join(f"w{n}" for n, _ in enumerate(header.split("\t")))
+    file.write_text(f"{header}\n{row}\n")
+    with pytest.raises(
+        InputError, match=r"train\.tsv:1: every line must hold texts, got the names of columns"
+    ):
+        read(str(file))
+
+
+def test_a_header_below_empty_lines_is_one(tmp_path):
+    (tmp_path / "train.tsv").write_text("\n\nquery\tpositive\nw1\tw2\n")
+    with pytest.raises(InputError, match=r"train\.tsv:3: every line must hold texts"):
+        open_collection(str(tmp_path))
+
+
+def test_numbered_texts_are_no_header(tmp_path):
+    """As one writes to try something: every line looks like a header."""
+    file = tmp_path / "docs.tsv"
+    file.write_text("doc1\tdocument 1\ndoc2\tdocument 2\n")
+    table = open_texts(str(file), "document", "--documents")
+    assert list(table.texts) == ["document 1", "document 2"]
+
+
+@pytest.mark.parametrize(("read", "header"), HEADERS)
+def test_words_that_name_columns_are_texts_elsewhere(tmp_path, read, header):
+    """Beside other texts, and below the first line."""
+    file = tmp_path / "train.tsv"
+    row = "\t".join(f"w{n}" for n, _ in enumerate(header.split("\t")))
+    first = "\t".join(["w9", *header.split("\t")[1:]]).replace('"', "")
+    file.write_text(f"{first}\n{row}\n{header}\n")
+    read(str(file))
+
+
+@pytest.mark.parametrize(
+    ("read", "column"), [(open_collection, "negative"), (open_labelled_texts, "label")]
+)
+def test_quotes_of_a_spreadsheet_get_one_warning(tmp_path, caplog, read, column):
+    """Three of six lines: what only holds quotes, or stands between them, may be meant so. Where all
+    columns stand between quotes, a program has written them.
+    """
+    texts = ["w1", '"w2 ""w3"" w4"', '"w5" and "w6"', '"w7"', '"""w8"""']
+    file = tmp_path / "train.tsv"
+    lines = [f"{text}\t{column}\n" for text in texts]
+    file.write_text("".join([*lines, f'"w9"\t"{column}"\n']))
+    read(str(file))
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert f"{file}:2: " in warning
+    assert "3 lines hold quotes as spreadsheets write them, which are read as text" in warning
+
+
+def test_quotes_in_a_file_of_texts_get_a_warning(tmp_path, caplog):
+    file = tmp_path / "docs.tsv"
+    file.write_text('1\t"w1 ""w2"""\n2\tw3\n')
+    open_texts(str(file), "document", "--documents")
+    assert f"{file}:1: " in caplog.text
