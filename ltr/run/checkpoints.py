@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from shlex import quote
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypedDict
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, Timer, WeightAveraging
 
 from ltr.checkpoint import read_checkpoint, write_checkpoint
+from ltr.entries import check_entries
 from ltr.errors import InputError, Terminated
 from ltr.metrics import MEASURES
 from ltr.models.ranker import check_finite
@@ -73,9 +74,9 @@ class LastOptions:
 
     Args:
         every_n_steps: Optimiser steps between two writes. It is also written at the end of the run,
-            with new best weights, and at Ctrl-C, SIGTERM and SIGHUP. At the end of an epoch or a
-            validation it is written, too, unless the last write was so recent that writing would
-            take more than a twentieth of the time.
+            with new best weights, and at Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP. At the end of an
+            epoch or a validation it is written, too, unless the last write was so recent that
+            writing would take more than a twentieth of the time.
     """
 
     every_n_steps: int = 500
@@ -98,15 +99,21 @@ class Phase(Enum):
     )
 
 
+class State(TypedDict):
+    """What the callback keeps of itself in a checkpoint."""
+
+    stopped: bool
+
+
 class Checkpoints(Checkpoint):
     """Writes ``last.ckpt`` and ``best.ckpt`` into the run folder (``checkpoints`` in the trainer's
     ``default_root_dir``).
 
     A checkpoint is written between two optimiser steps, when weights, optimiser and progress agree,
     as a whole file or not at all. A run that was killed at any moment resumes from ``last.ckpt`` to
-    the very weights and validations of a run that was not. The first Ctrl-C, SIGTERM or SIGHUP
-    finishes the step and saves; a validation that is due or running is done by the resumed run. The
-    second ends the run at once, but for a SIGTERM that follows within seconds.
+    the very weights and validations of a run that was not. The first Ctrl-C, SIGTERM, SIGUSR1 or
+    SIGHUP finishes the step and saves; a validation that is due or running is done by the resumed
+    run. The second ends the run at once, but for SIGTERM and SIGUSR1 that follow within seconds.
 
     What is best is told by the files that are there, so a run folder may be moved and copied.
 
@@ -152,12 +159,18 @@ class Checkpoints(Checkpoint):
         # a resume stops too.
         self._asked_to_stop = False
 
+    @property
+    def heard(self) -> KeyboardInterrupt | None:
+        """The signal that came to this process, which is not the first one; None without."""
+        return self._signals.heard
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.strategy.restore_checkpoint_after_setup:
             name = type(trainer.strategy).__name__
             raise InputError(
                 f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {name}: an exact resume of sharded models is not supported"
             )
+        internals.keep_from_requeues(trainer)
         # Reset here and not in on_fit_start: load_state_dict comes in between, and may set it.
         self._asked_to_stop = False
 
@@ -177,6 +190,7 @@ class Checkpoints(Checkpoint):
         self._callbacks_before = {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        check_entries(state_dict, State, type(self).__qualname__, "take another checkpoint")
         self._asked_to_stop = state_dict["stopped"]
 
     def state_dict(self) -> dict[str, Any]:
@@ -442,9 +456,12 @@ class Checkpoints(Checkpoint):
             link_or_copy(file, folder.best)
         if self.best.save_top_k != 1:
             link_or_copy(file, folder.step_file(step))
-        for kept_step in folder.kept_steps():
+        if self.best.save_top_k == -1:  # all of them are
+            return
+        # Those of another metric stay: they were the best by what the run was told before.
+        for kept_step in folder.kept_scores(self.best.monitor):
             if kept_step not in self._scores:
-                folder.step_file(kept_step).unlink()
+                folder.step_file(kept_step).unlink(missing_ok=True)
 
 
 def best_first(scores: Mapping[int, float]) -> list[int]:

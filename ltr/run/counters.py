@@ -6,11 +6,15 @@ place. So a checkpoint of ours is written at one of three moments, with the coun
 moment has, wherever the code was.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import Enum
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
 from lightning.pytorch.callbacks import Timer
+
+from ltr.entries import check_entries
 
 
 class Moment(Enum):
@@ -19,6 +23,45 @@ class Moment(Enum):
     AFTER_STEP = "with the next batch of this epoch"  # no validation is due any more
     VALIDATION_DUE = "with the validation that is due after this batch, from its beginning"
     EPOCH_END = "with the first batch of the next epoch"
+
+
+class Counter(TypedDict):
+    """How many have been done."""
+
+    processed: int
+
+
+class EpochProgress(TypedDict):
+    """The epochs."""
+
+    current: Counter
+
+
+class FitLoop(TypedDict):
+    """Where training stands."""
+
+    epoch_progress: EpochProgress
+
+
+class Loops(TypedDict):
+    """Where Lightning's loops stand."""
+
+    fit_loop: FitLoop
+
+
+class Resumable(TypedDict):
+    """What a checkpoint must have to be resumed, beside its weights."""
+
+    global_step: int
+    loops: Loops
+    callbacks: dict[str, Any]
+    optimizer_states: list[dict[str, Any]]
+    lr_schedulers: list[dict[str, Any]]
+
+
+def check_resumable(checkpoint: Mapping[str, Any], file: str | Path) -> None:
+    """Raise an InputError for a checkpoint that says in no known way where its run stands."""
+    check_entries(checkpoint, Resumable, file, "take another one")
 
 
 def set_counters(checkpoint: dict[str, Any], moment: Moment, batches_since_step: int = 0) -> None:

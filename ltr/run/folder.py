@@ -2,8 +2,10 @@
 
 import logging
 import os
+import secrets
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,10 +22,15 @@ from ltr.checkpoint import (
     read_checkpoint,
     wait_until_on_disk,
 )
-from ltr.errors import InputError
+from ltr.data.files import remove
+from ltr.data.outputs import check_inside
+from ltr.errors import InputError, local_path
+from ltr.processes import by_every_rank, by_rank_0, gather_objects, rank, world_size
 
 log = logging.getLogger(__name__)
 
+# A process waits so long for the files of the others to appear in a common folder.
+COMMON_SECONDS = 5.0
 RESULTS = "metrics.json"  # by this file the folder of a run is known
 
 
@@ -52,6 +59,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | Path) -> None:
+        local_path("the run folder", path)
         self.path = Path(path)
         self.checkpoints = self.path / CHECKPOINTS
         self.last = self.checkpoints / LAST
@@ -84,13 +92,56 @@ class RunFolder:
 
     def check_writable(self) -> None:
         """Raise an InputError if nothing can be written here."""
-        nearest = self.path.absolute()
-        while not nearest.exists():
-            nearest = nearest.parent
-        if not os.access(nearest, os.W_OK | os.X_OK):
+        check_inside(self.path, "--trainer.default_root_dir")
+
+    def check_foreign(self) -> None:
+        """Raise an InputError if Lightning has left a checkpoint here at a signal of SLURM: in a job
+        it would load it unasked and without our checks.
+        """
+        for file in sorted(self.path.glob("hpc_ckpt*")):
             raise InputError(
-                f"{self.path} must be a folder that can be written to, and {nearest} can't; choose another one (--trainer.default_root_dir)"
+                f"{file} is a checkpoint of Lightning and not of this run, and a job of SLURM would load it unasked; remove it, or choose another folder (--trainer.default_root_dir)"
             )
+
+    def check_common(self) -> None:
+        """Raise an InputError on every rank unless all processes see one folder here. Else the one
+        that resumes would go on from the last checkpoint, and another begin anew.
+        """
+        if world_size() == 1:
+            return
+        token = by_rank_0(lambda: secrets.token_hex(4))
+        # Each process writes a file and looks for those of all. Writing makes a network disk forget
+        # what it held to be in the folder.
+        names = [f".process-{token}-{number}" for number in range(world_size())]
+        file = self.path / names[rank()]
+        new_folders = self._new_folders()
+
+        def write() -> None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file.touch()
+
+        by_every_rank(write)
+        until = time.monotonic() + COMMON_SECONDS
+        while not (sees_all := {*names} <= {*os.listdir(self.path)}) and time.monotonic() < until:
+            time.sleep(0.1)
+        all_see = all(gather_objects(sees_all))
+        file.unlink()
+        if all_see:
+            return
+        if rank() != 0:  # rank 0 owns its folder, and leaves it as it was
+            _remove_empty(new_folders)
+        raise InputError(
+            f"{self.path.absolute()} must be one folder that all processes of a run see, and process {rank()} of {world_size()} does not see the files of all others there; name a folder on a common disk (--trainer.default_root_dir)"
+        )
+
+    def _new_folders(self) -> list[Path]:
+        """The run folder and those above it that are not there yet, the innermost first."""
+        new_folders = []
+        for folder in (self.path, *self.path.parents):
+            if folder.is_dir():
+                break
+            new_folders.append(folder)
+        return new_folders
 
     def holds_weights(self) -> bool:
         """Whether something was trained here."""
@@ -140,11 +191,7 @@ class RunFolder:
         Raises:
             InputError: if another process holds it.
         """
-        new_folders = []  # the innermost first
-        for folder in (self.path, *self.path.parents):
-            if folder.is_dir():
-                break
-            new_folders.append(folder)
+        new_folders = self._new_folders()
         lock = FileLock(self.lock)
         self.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -153,26 +200,38 @@ class RunFolder:
             raise InputError(
                 f"{self.path}: another command is running in this folder; wait for it, or choose another folder (--trainer.default_root_dir)"
             ) from None
-        curves_before = set(self.curves.glob("*"))
+        logs_before = self._logs()
+        results_before = _written_at(self.results)
         try:
             yield
         except BaseException:
-            # A command that failed before training leaves nothing: no curves of this start, and no
-            # new folder. Once training has begun, ResultsWriter has written metrics.json.
-            for curves in set(self.curves.glob("*")) - curves_before:
-                if not (curves / "metrics.csv").exists():
-                    shutil.rmtree(curves)
-            with suppress(OSError):  # curves of other starts, or none
-                self.curves.rmdir()
+            # A command that failed before training leaves nothing: no logs of this start and no new
+            # folder. Once training has begun, ResultsWriter has written metrics.json.
+            has_begun = _written_at(self.results) != results_before
+            for logs in self._logs() - logs_before:
+                in_wandb = logs.parent == self.wandb
+                is_kept = has_begun if in_wandb else (logs / "metrics.csv").exists()
+                if not is_kept:
+                    remove(logs)
+            for file in self.wandb.glob("*"):
+                if not file.exists():  # a link to what has been removed
+                    file.unlink()
+            for folder in (self.curves, self.wandb):
+                with suppress(OSError):  # logs of other starts, or none
+                    folder.rmdir()
             names = {file.name for file in self.path.iterdir()}
             if new_folders and names <= {self.lock.name, self.log.name, self.config.name}:
                 shutil.rmtree(self.path)
-                with suppress(OSError):  # others have put something into the folders above
-                    for folder in new_folders[1:]:
-                        folder.rmdir()
+                _remove_empty(new_folders[1:])
             raise
         finally:
             lock.release()
+
+    def _logs(self) -> set[Path]:
+        """What the loggers have made: folders, one for each start, and files and links of Weights &
+        Biases.
+        """
+        return {*self.curves.glob("*"), *self.wandb.glob("*")}
 
     def file_to_resume(self) -> Path | None:
         """The checkpoint that ``--ckpt_path last`` means to ``fit``; None where a run has none yet."""
@@ -195,6 +254,18 @@ class RunFolder:
         raise InputError(
             f"{option} {which}: there is no {self.last.absolute()}; train first, or name a checkpoint file"
         )
+
+
+def _written_at(file: Path) -> int | None:
+    """When a file was written last, in nanoseconds; None where it is not there."""
+    return file.stat().st_mtime_ns if file.is_file() else None
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders, the innermost first, up to one that others have put something into."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def link_or_copy(file: Path, target: Path) -> None:

@@ -9,11 +9,9 @@ from ltr.errors import InputError
 
 # Options that a resumed run may change: where it runs, how fast, how it is measured, and how large
 # its steps are. They are named by their paths below ``model`` and ``data``, without ``init_args``.
-MODEL_MAY_CHANGE = {
-    "lr",
-    "weight_decay",
-    "warmup",
-    "decay",
+MODEL_STEPS = {"lr", "weight_decay", "warmup", "decay"}
+# These change nothing of what is learnt, so they may also differ between the seeds of an experiment.
+MODEL_MEASURES_AND_SPEED = {
     "metrics",
     "empty",
     "max_grade",
@@ -26,14 +24,17 @@ MODEL_MAY_CHANGE = {
     "miner.encoder.kernels",
     "miner.encoder.compile",
 }
-DATA_MAY_CHANGE = {
+MODEL_MAY_CHANGE = MODEL_STEPS | MODEL_MEASURES_AND_SPEED
+DATA_SPEED = {
     "eval_batch_size",
-    "evaluation.candidates",
-    "evaluation.depth",
-    "evaluation.index",
     "evaluation.batch_size",
     "loading.num_workers",
     "loading.persistent_workers",
+}
+DATA_MAY_CHANGE = DATA_SPEED | {
+    "evaluation.candidates",
+    "evaluation.depth",
+    "evaluation.index",
 }
 # These decide what a run learns, but ``identity`` leaves them out. The data module compares the
 # content of the files and the steps of an epoch when it takes its state from a checkpoint: a path
@@ -54,12 +55,12 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     trainer = config["trainer"]
     options = {"seed_everything": config["seed_everything"]}
-    for path, value in _flat_options(config["model"]):
+    for path, value in flat_options(config["model"]):
         if path not in MODEL_MAY_CHANGE:
-            options[f"model.{path}"] = value
-    for path, value in _flat_options(config["data"]):
+            options[f"model.{path}"] = without_parents(value)
+    for path, value in flat_options(config["data"]):
         if path not in DATA_MAY_CHANGE | DATA_COMPARED_ELSEWHERE:
-            options[f"data.{path}"] = value
+            options[f"data.{path}"] = without_parents(value)
     for name in DECIDING_TRAINER_OPTIONS:
         options[f"trainer.{name}"] = trainer[name]
     callbacks = _deciding_callbacks(trainer["callbacks"] or [])
@@ -80,7 +81,7 @@ def _deciding_callbacks(callbacks: Any) -> list[Any]:
     return deciding
 
 
-def _flat_options(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def flat_options(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """The path and the value of every leaf of nested options. ``init_args`` adds nothing to a path.
 
     Args:
@@ -88,16 +89,16 @@ def _flat_options(options: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         path: of ``options``, with a dot at its end; empty at the top.
     """
     if not isinstance(options, dict) or not options:
-        yield path.removesuffix("."), _without_parents(options)
+        yield path.removesuffix("."), options
         return
     for name, value in options.items():
         if name == "init_args":
-            yield from _flat_options(value, path)
+            yield from flat_options(value, path)
         else:
-            yield from _flat_options(value, f"{path}{name}.")
+            yield from flat_options(value, f"{path}{name}.")
 
 
-def _without_parents(value: Any) -> Any:
+def without_parents(value: Any) -> Any:
     """The last name of a path, since a folder may be mounted elsewhere; any other value as it is."""
     if isinstance(value, str) and value.startswith(PATH_STARTS):
         return _last_name(value)
@@ -131,7 +132,7 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], path: str, hint:
         return
     changes = []
     for name in sorted({*now, *then}):
-        if not _are_same(name, now.get(name), then.get(name)):
+        if not are_same(name, now.get(name), then.get(name)):
             changes.append(f"{name} was {then.get(name)!r} and is {now.get(name)!r}")
     if changes:
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
@@ -140,7 +141,7 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], path: str, hint:
         )
 
 
-def _are_same(name: str, now: Any, then: Any) -> bool:
+def are_same(name: str, now: Any, then: Any) -> bool:
     """Whether two values of an option are the same.
 
     An identity holds a path like ``runs/neg`` whole, and one like ``/mine/runs/neg`` by its last

@@ -3,10 +3,27 @@
 ``tests/run/test_lightning_internals.py`` checks that each is there and takes what it is given.
 """
 
+import traceback
 from typing import Any
 
+from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.call import _call_callbacks_state_dict
+from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+
+
+def cluster_environment(trainer: Trainer) -> ClusterEnvironment:
+    """What a trainer knows of the launcher of its processes."""
+    return trainer._accelerator_connector.cluster_environment
+
+
+def keep_from_requeues(trainer: Trainer) -> None:
+    """In a job of SLURM Lightning would answer SIGUSR1 by a checkpoint of its own, and put the job
+    into the queue again. Before a trainer runs, keep it from that.
+    """
+    environment = cluster_environment(trainer)
+    if isinstance(environment, SLURMEnvironment):
+        environment.auto_requeue = False
 
 
 def callback_states(trainer: Trainer) -> dict[str, Any]:
@@ -17,6 +34,15 @@ def callback_states(trainer: Trainer) -> dict[str, Any]:
 def dump_checkpoint(trainer: Trainer) -> dict[str, Any]:
     """A whole checkpoint, which is not written to a file."""
     return trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+
+
+def comes_of_restoring(error: BaseException) -> bool:
+    """Whether an error came up while a trainer took its state from a checkpoint."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        restores = "restore" in frame.f_code.co_name
+        if restores and isinstance(frame.f_locals.get("self"), _CheckpointConnector):
+            return True
+    return False
 
 
 def set_logged_step(trainer: Trainer) -> None:

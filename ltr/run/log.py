@@ -12,7 +12,10 @@ from typing import Any, TextIO
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ltr.module import RankerModule
+from ltr.data import progress
+from ltr.data.progress import Countdown, Pace, duration
+from ltr.data.texts import without_controls
+from ltr.module import RankerModule, data_of
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +27,6 @@ OTHERS = (
     "pytorch_lightning",
     "lightning_utilities",
 )
-EVERY = 30.0  # seconds between two lines of progress
 
 
 @contextmanager
@@ -65,6 +67,7 @@ def route_messages(is_rank_0: bool) -> Iterator[Callable[[Path], None]]:
             to_file.setTarget(target)
             to_file.capacity = 0  # from here on every message is written at once
             to_file.flush()
+            to_stdout.kept_in = file
 
     logging.captureWarnings(True)
     try:
@@ -77,14 +80,52 @@ def route_messages(is_rank_0: bool) -> Iterator[Callable[[Path], None]]:
             to_file.target.close()
 
 
+@contextmanager
+def progress_on_stderr() -> Iterator[None]:
+    """Inside the block, lines of progress go to stderr, for a command whose results go to stdout."""
+    of_progress = logging.getLogger(progress.__name__)
+    level_before = of_progress.level
+    handler = _TerminalHandler(sys.stderr)
+    of_progress.setLevel(logging.INFO)
+    of_progress.addHandler(handler)
+    try:
+        yield
+    finally:
+        of_progress.removeHandler(handler)
+        of_progress.setLevel(level_before)
+
+
 class _TerminalHandler(logging.StreamHandler):
-    """Is silent once nobody reads any more, as in ``ltr … | head``; the command goes on."""
+    """Is silent once nobody reads any more, as in ``ltr … | head``; the command goes on. Texts in a
+    message do not steer the terminal.
+
+    Where stdout goes into a file on a full disk, messages that are in the log of a run, too, are
+    left out, and a line says so once. Others are what the command is for, and their error ends it.
+    """
+
+    kept_in: Path | None = None  # the log of the run
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_controls(super().format(record))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        if isinstance(sys.exc_info()[1], BrokenPipeError):
+        error = sys.exc_info()[1]
+        if isinstance(error, BrokenPipeError):
             silence(self.stream)
-        else:
+            return
+        if not isinstance(error, OSError):
             super().handleError(record)
+            return
+        drop_unwritten(self.stream)
+        if self.stream is sys.stderr:  # nothing is left to say it by
+            return
+        if self.kept_in is None:
+            raise error
+        self.addFilter(lambda _: False)
+        print(
+            f"ltr: the output is not written any more: {error.strerror}; what is said is in {self.kept_in}",
+            file=sys.stderr,
+        )
 
 
 class _FileHandler(logging.FileHandler):
@@ -115,48 +156,83 @@ def silence(stream: TextIO) -> None:
     """Send what is still to be written to a stream, and what the interpreter flushes at its end, to
     nowhere.
     """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def drop_unwritten(stream: TextIO) -> None:
+    """Forget what a stream could not write and still holds, which it would try again at each write
+    and at the end of the interpreter.
+    """
+    kept = os.dup(stream.fileno())
+    silence(stream)
+    stream.flush()
+    os.dup2(kept, stream.fileno())
+    os.close(kept)
 
 
 class Progress(Callback):
-    """A line every half minute, for places without a terminal: the step, the rate, the loss and the
-    time left.
+    """Lines now and then, for places without a terminal: in training the step, the rate, the loss
+    and the time left; in an evaluation how many batches are done.
     """
 
     def __init__(self) -> None:
-        # When the last line was written, or training began, and the step of that moment.
-        self._since = 0.0
-        self._step = 0
+        self._pace = Pace()
+        # Of the data module's refresh_seconds: what the pace leaves out already.
+        self._refresh_seconds = 0.0
+        self._validation_began = 0.0
+        self._countdown = Countdown("validating", "batches", 0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._since = time.monotonic()
-        self._step = trainer.global_step
+        self._pace = Pace(trainer.global_step)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        seconds = time.monotonic() - self._since
-        if seconds < EVERY or trainer.global_step == self._step or not trainer.is_global_zero:
+        data = data_of(trainer)
+        if data is not None:
+            self._pace.leave_out(data.refresh_seconds - self._refresh_seconds)
+            self._refresh_seconds = data.refresh_seconds
+        rate = self._pace.rate(trainer.global_step)
+        if rate is None:
             return
-        rate = (trainer.global_step - self._step) / seconds
         total = trainer.estimated_stepping_batches
         assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
         of_total = ""
         time_left = ""
         if total != float("inf"):
             of_total = f" of {int(total):,}"
-            time_left = f", {duration((total - trainer.global_step) / rate)} left"
+            time_left = f", {duration((total - trainer.global_step) / rate)} of training left"
         loss = pl_module.last_step.loss.item()
         place = f"step {trainer.global_step:,}{of_total}, epoch {trainer.current_epoch + 1}"
         log.info("%s: %.3g steps/s, loss %.4g%s", place, rate, loss, time_left)
-        self._since = time.monotonic()
-        self._step = trainer.global_step
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validation_began = time.monotonic()
 
-def duration(seconds: float) -> str:
-    """``41 s``, ``3 min 20 s`` or ``2 h 05 min``."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    if minutes:
-        return f"{minutes} min {seconds:02d} s"
-    return f"{seconds} s"
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._pace.leave_out(time.monotonic() - self._validation_began)
+
+    # An epoch of an evaluation begins when the corpus is searched.
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._countdown = Countdown("validating", "batches", int(sum(trainer.num_val_batches)))
+
+    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._countdown = Countdown("testing", "batches", int(sum(trainer.num_test_batches)))
+
+    def on_predict_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._countdown = Countdown("ranking", "batches", int(sum(trainer.num_predict_batches)))
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self._countdown.count(batch_idx + 1)
+
+    on_test_batch_end = on_validation_batch_end
+    on_predict_batch_end = on_validation_batch_end

@@ -4,25 +4,27 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
-import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.data.files import write_whole
+from ltr.data.progress import duration
 from ltr.data.trec import Ranked, write_run
-from ltr.errors import InputError
+from ltr.entries import check_entries
 from ltr.module import RankerModule, data_of, is_trial, validates_before_training
 from ltr.processes import gather_objects
 from ltr.run.ceiling import ceiling
 from ltr.run.checkpoints import BestOptions, best_first
+from ltr.run.config_file import read_config
 from ltr.run.folder import RunFolder
-from ltr.run.log import duration
 from ltr.run.loggers import log_results
+from ltr.run.metrics_file import read_metrics
 from ltr.run.provenance import provenance, write_ir_metadata
+from ltr.run.trained_with import StartWeights, trained_with
 
 
 class RankedQuery(NamedTuple):
@@ -39,6 +41,12 @@ class RankedQuery(NamedTuple):
     metrics: list[float]
 
 
+class State(TypedDict):
+    """What the callback keeps in a checkpoint."""
+
+    seconds: float
+
+
 class ResultsWriter(Callback):
     """Writes results into the run folder (the trainer's ``default_root_dir``), each file whole or
     not at all.
@@ -47,6 +55,7 @@ class ResultsWriter(Callback):
         * ``directory``: the working directory of the last ``fit``, from which relative paths count;
         * ``start``: the metrics of the weights that training starts from;
         * ``init_from``: the checkpoint of these weights;
+        * ``trained_with``: digests of what it is trained with, see :mod:`ltr.run.trained_with`;
         * ``validations``: a row for each validation of ``fit``;
         * ``fit``: its steps, and the seconds of training over all resumes, without validations;
         * ``validate``, ``test``: the last report of each command: its metrics with their
@@ -59,11 +68,15 @@ class ResultsWriter(Callback):
     nothing: its results mean nothing, and must not replace real ones.
 
     Args:
-        init_from: the checkpoint that the run starts from.
+        config: the configuration of the run, as plain dicts, lists and values.
+
+    Attributes:
+        start: the weights of another run that a new run starts from; None for none.
     """
 
-    def __init__(self, init_from: str | None = None) -> None:
-        self.init_from = init_from
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self.start: StartWeights | None = None
         # What this process has ranked in the evaluation that runs, or that ran last.
         self._ranked: list[RankedQuery] = []
         # When that evaluation began.
@@ -119,17 +132,22 @@ class ResultsWriter(Callback):
             self._trained_seconds = 0.0
             if self._start_metrics:  # of the sanity check, which has run before this hook
                 new_entries["start"] = self._start_metrics
-            if self.init_from is not None:
-                new_entries["init_from"] = self.init_from
+            if self.start is not None:
+                new_entries["init_from"] = self.config["init_from"]
         # Relative paths in config.yaml are relative to this folder.
         directory = os.getcwd()
 
         def with_start(results: dict[str, Any]) -> dict[str, Any]:
             kept = dict(results)
             if not is_resume:  # what another run left in this folder
-                for name in ("validations", "start", "init_from"):
+                for name in ("validations", "start", "init_from", "trained_with"):
                     kept.pop(name, None)
-            return kept | {"directory": directory} | new_entries
+            digests = trained_with(self.config, trainer, self.start)
+            # A resume takes no weights of another run; the start of the run has told their digest.
+            then = kept.get("trained_with", {})
+            if "init_from" in then:
+                digests["init_from"] = then["init_from"]
+            return kept | {"directory": directory, "trained_with": digests} | new_entries
 
         _rewrite_results(trainer, with_start)
 
@@ -144,6 +162,7 @@ class ResultsWriter(Callback):
         return {"seconds": self._seconds()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        check_entries(state_dict, State, type(self).__qualname__, "take another checkpoint")
         self._trained_seconds = state_dict["seconds"]
         self._training_since = None
 
@@ -218,7 +237,7 @@ class ResultsWriter(Callback):
         _rewrite_results(trainer, lambda results: results | {"test": report})
         config: dict[str, Any] = {}
         if run.config.is_file():
-            config = yaml.safe_load(run.config.read_text())
+            config = read_config(run.config)
         write_ir_metadata(run, report, config)
         log_results(trainer.loggers, run)
 
@@ -290,16 +309,6 @@ def _logged_metrics(trainer: Trainer, prefix: str) -> dict[str, Any]:
             value = float(logged)
             metrics[name.removeprefix(prefix)] = None if math.isnan(value) else value
     return metrics
-
-
-def read_metrics(path: Path) -> dict[str, Any]:
-    """``metrics.json``, or nothing where there is none; an InputError for a damaged one."""
-    try:
-        return json.loads(path.read_text()) if path.is_file() else {}
-    except ValueError as error:
-        raise InputError(
-            f"{path}: the file is damaged ({error}); remove it, which loses its numbers"
-        ) from None
 
 
 def summary_line(folder: RunFolder, best: BestOptions) -> str:

@@ -1,5 +1,6 @@
-"""Ctrl-C, SIGTERM and a closed terminal while a run trains."""
+"""Ctrl-C, a closed terminal and the signals of a cluster while a run trains."""
 
+import logging
 import os
 import signal
 import threading
@@ -10,10 +11,19 @@ from typing import Any
 
 from ltr.errors import Terminated
 
-NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
+log = logging.getLogger(__name__)
 
-# A SIGTERM within so many seconds of the first one repeats it: SLURM sends two within 30 ms when it
-# preempts a job or its time is up, and a launcher passes on what its processes got already.
+NAMES = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGUSR1: "SIGUSR1",
+    signal.SIGHUP: "SIGHUP",
+}
+
+# The signals of a cluster. Within so many seconds of the first signal they repeat it: SLURM sends
+# SIGTERM twice within 30 ms when it preempts a job or its time is up, and a launcher passes on what
+# its processes got already.
+OF_CLUSTER = (signal.SIGTERM, signal.SIGUSR1)
 REPEAT_SECONDS = 5.0
 
 
@@ -22,11 +32,14 @@ class Signals:
     it only repeats the first.
 
     Attributes:
-        pending: the exception to end the run with; None as long as no signal has come.
+        pending: the exception to end the run with; None as long as no signal has come, and on all
+            ranks but the first.
+        heard: the same on the other ranks, which don't end by it. When rank 0 is gone, it says why.
     """
 
     def __init__(self) -> None:
         self.pending: KeyboardInterrupt | None = None
+        self.heard: KeyboardInterrupt | None = None
         # The handlers from before ``listen``, functions or numbers; empty while it does not listen.
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -34,15 +47,24 @@ class Signals:
         """Take over these signals, but for SIGHUP under ``nohup``.
 
         Args:
-            is_rank_0: whether this process saves. The other processes ignore the signals: rank 0
-                can't finish its step without them. When it has saved, it ends them.
+            is_rank_0: whether this process saves. The other processes only hear the signals: rank 0
+                can't finish its step without them. When it has saved, they end with it.
             on_signal: called when the first one has come. It runs in the handler, between any two
                 lines of the program.
         """
         if threading.current_thread() is not threading.main_thread():
-            return  # Python lets no other thread set handlers
+            if is_rank_0:
+                log.warning(
+                    "this run trains in a thread, where Python lets no signal be handled: what ends the program ends the run without saving, as kill -9 does"
+                )
+            return
         self.pending = None  # of a run before this one
+        self.heard = None
         owner = os.getpid()
+
+        def hear(number: int, frame: FrameType | None) -> None:
+            if os.getpid() == owner and self.heard is None:
+                self.heard = _exception_of(number)
 
         def handle(number: int, frame: FrameType | None) -> None:
             if os.getpid() != owner:  # a data worker, which is forked with this handler
@@ -50,7 +72,7 @@ class Signals:
             first = time.monotonic()
 
             def end_unless_repeated(number: int, frame: FrameType | None) -> None:
-                if number == signal.SIGTERM and time.monotonic() < first + REPEAT_SECONDS:
+                if number in OF_CLUSTER and time.monotonic() < first + REPEAT_SECONDS:
                     return
                 end_at_once(number, frame)
 
@@ -62,38 +84,41 @@ class Signals:
             _write_to_terminal(
                 f"\n{NAMES[signal.Signals(number)]}: finishing this step, then saving last.ckpt; Ctrl-C, or SIGTERM after {REPEAT_SECONDS:g} s, to stop at once\n"
             )
-            if number == signal.SIGINT:
-                self.pending = KeyboardInterrupt()
-            else:
-                self.pending = Terminated(number)
+            self.pending = _exception_of(number)
             on_signal()
 
         for known in NAMES:
             if known == signal.SIGHUP and signal.getsignal(known) == signal.SIG_IGN:
                 continue  # nohup
-            self._previous[known] = signal.signal(known, handle if is_rank_0 else signal.SIG_IGN)
+            self._previous[known] = signal.signal(known, handle if is_rank_0 else hear)
 
     def release(self) -> None:
         """Give the signals back to the handlers from before.
 
-        If a signal has come, SIGTERM is ignored instead, since another one may only repeat the
-        first. Lightning restores its handler when the trainer ends.
+        If a signal has come, those of a cluster are ignored instead, since another one may only
+        repeat the first. Lightning restores their handlers when the trainer ends.
         """
-        if threading.current_thread() is threading.main_thread():
-            for known, handler in self._previous.items():
-                is_ignored = known == signal.SIGTERM and self.pending is not None
-                signal.signal(known, signal.SIG_IGN if is_ignored else handler)
+        has_come = self.pending is not None or self.heard is not None
+        for known, handler in self._previous.items():
+            is_ignored = known in OF_CLUSTER and has_come
+            signal.signal(known, signal.SIG_IGN if is_ignored else handler)
         self._previous = {}
 
 
 def end_at_once(number: int, frame: FrameType | None) -> None:
     """A handler: raise what ends the program with the right exit code.
 
-    Another SIGTERM is ignored from then on: it would break off what the program still closes.
+    After a signal of a cluster, others of it are ignored: they would break off what the program
+    still closes.
     """
-    if number == signal.SIGTERM:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+    if number in OF_CLUSTER:
+        for known in OF_CLUSTER:
+            signal.signal(known, signal.SIG_IGN)
+    raise _exception_of(number)
+
+
+def _exception_of(number: int) -> KeyboardInterrupt:
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
 
 
 def _write_to_terminal(text: str) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
-from lightning.pytorch.utilities import rank_zero_only
-
 from ltr.checkpoint import read_checkpoint
 from ltr.errors import InputError
-from ltr.run.counters import finished_message
+from ltr.run.counters import check_resumable, finished_message
 from ltr.run.folder import RunFolder, link_or_copy
 from ltr.run.identity import check_same, ranker_options
+from ltr.run.launchers import is_rank_0
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +29,6 @@ class Limits(NamedTuple):
     max_epochs: int | None
     max_steps: int
     max_time: str | timedelta | dict[str, int] | None
-
-
-def is_rank_0() -> bool:
-    """Whether this is the first process of the run."""
-    return rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it without declaring it
 
 
 def checkpoint_to_resume(
@@ -70,13 +64,14 @@ def checkpoint_to_resume(
         log.info("%s holds no checkpoint yet; the run begins", folder.path)
         return None
     checkpoint = read_checkpoint(file)
-    is_of_this_run = Path(file).resolve().parent == folder.checkpoints.resolve()
+    is_of_this_run = file.resolve().parent == folder.checkpoints.resolve()
     if folder.holds_weights() and not is_of_this_run:
         raise InputError(f"--ckpt_path {file} is not of the run in {folder.path}; {NEW_RUN}")
     if "optimizer_states" not in checkpoint:
         raise InputError(
             f"--ckpt_path {file} holds weights only, and no run can resume from it; {NEW_RUN}"
         )
+    check_resumable(checkpoint, f"--ckpt_path {file}")
     check_same(identity, checkpoint.get("run", {}).get("identity", {}), str(file), NEW_RUN)
     done = finished_message(checkpoint, *limits)
     if done is None:
@@ -84,7 +79,7 @@ def checkpoint_to_resume(
         return str(file)
     if not is_of_this_run:
         raise InputError(f"--ckpt_path {file}: {done}, so nothing is left to train; {NEW_RUN}")
-    if Path(file) == folder.best and not folder.last.is_file() and is_rank_0():
+    if file == folder.best and not folder.last.is_file() and is_rank_0():
         # The run was killed between writing best.ckpt and last.ckpt, which hold the same weights.
         link_or_copy(folder.best, folder.last)
     raise NothingToDo(
@@ -92,13 +87,12 @@ def checkpoint_to_resume(
     )
 
 
-def _named_checkpoint(folder: RunFolder, requested: str) -> Path | str | None:
-    """The file, or the URL as it stands."""
+def _named_checkpoint(folder: RunFolder, requested: str) -> Path | None:
     if requested == "last":
         return folder.file_to_resume()
     if requested == "best":
         return folder.file_to_measure("best")
-    return requested
+    return Path(requested)
 
 
 def checkpoint_to_measure(

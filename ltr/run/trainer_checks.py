@@ -5,6 +5,7 @@ mean nothing, is refused. The trainer itself is Lightning's.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
@@ -13,6 +14,7 @@ from lightning.pytorch.callbacks import (
     LearningRateFinder,
     ModelPruning,
     StochasticWeightAveraging,
+    Timer,
 )
 
 from ltr.errors import InputError
@@ -39,7 +41,7 @@ LEAST_VALUES = {
 
 def check_options(trainer: Mapping[str, Any]) -> None:
     """Raise an InputError for an option of the trainer below its least value, where Lightning does
-    not check it.
+    not check it, and for a ``max_time`` that is none.
     """
     for name, least in LEAST_VALUES.items():
         value = trainer[name]
@@ -47,6 +49,13 @@ def check_options(trainer: Mapping[str, Any]) -> None:
             # A least value within 0 and 1 stands for "above 0".
             bound = "above 0" if 0 < least < 1 else f"at least {least}"
             raise InputError(f"{name} must be {bound}, got {value}", option=f"trainer.{name}")
+    try:
+        Timer(trainer["max_time"])
+    except (MisconfigurationException, TypeError, OverflowError):
+        raise InputError(
+            f"max_time must be days, hours, minutes and seconds as 00:12:00:00, or as {{hours: 12}}, got {trainer['max_time']!r}",
+            option="trainer.max_time",
+        ) from None
 
 
 def check_callbacks(callbacks: Sequence[Any], known: Sequence[str]) -> None:

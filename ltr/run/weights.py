@@ -1,14 +1,21 @@
 """A new run starts from the weights of another one."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from ltr.checkpoint import best_checkpoint, holds_checkpoints, read_checkpoint
-from ltr.errors import InputError
+from ltr.data.files import seen_from
+from ltr.errors import InputError, local_path
 from ltr.models.named import load_weights
 from ltr.module import RankerModule
+from ltr.run.config_file import read_config
+from ltr.run.folder import RunFolder
+from ltr.run.metrics_file import StartDigests, read_metrics
+from ltr.run.trained_with import StartWeights, digest_of_weights
+from ltr.run.training_recipe import TrainingRecipe
 
 
-def take_weights(module: RankerModule, path: str | Path, option: str) -> str | Path:
+def take_weights(module: RankerModule, path: str | Path, option: str) -> StartWeights:
     """Load the weights of another run's ranker into this one.
 
     A miner that is trained beside the ranker takes its weights too, if the other run has one.
@@ -19,11 +26,12 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> str | P
         option: the one that names it, for errors.
 
     Returns:
-        The checkpoint; a URL as it stands.
+        The checkpoint, and what tells its weights from others.
 
     Raises:
         InputError: if there is no checkpoint, or its weights do not fit.
     """
+    local_path(option, path)
     local = Path(path)
     # The files by which transformers and sentence-transformers know a model.
     is_model = (local / "config.json").is_file() or (local / "modules.json").is_file()
@@ -32,17 +40,40 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> str | P
             f"{option} {path}: this is a model, and weights are taken from a run folder or a "
             "checkpoint; name the model as model.ranker.backbone"
         )
-    is_url = "://" in str(path)
-    if not is_url and not local.exists():
+    if not local.exists():
         raise InputError(
-            f"{option} {path}: there is no such file or run folder; "
+            f"{option} {path}: there is no such file or run folder{seen_from(path)}; "
             "a package or a model of the hub is named as model.ranker.backbone"
         )
-    file = best_checkpoint(local, option) if local.is_dir() else path
+    file = best_checkpoint(local, option) if local.is_dir() else local
     checkpoint = read_checkpoint(file, option)
     where = f"{option} {file}"
     load_weights(module.ranker, checkpoint, where)
     has_miner = any(name.startswith("miner.") for name in checkpoint["state_dict"])
     if module.miner is not None and has_miner:
         load_weights(module.miner, checkpoint, where, "miner.")
-    return file
+    weights = {}
+    for name, weight in checkpoint["state_dict"].items():
+        if name.startswith(("ranker.", "miner.")):
+            weights[name] = weight
+    digests: StartDigests = {
+        "weights": digest_of_weights(weights),
+        "recipe": _recipe_of_run(file),
+    }
+    return StartWeights(file, digests)
+
+
+def _recipe_of_run(file: Path) -> str | None:
+    """A digest of the recipe of the run that a checkpoint lies in, and of the checkpoint's name: the
+    best weights of one seed are not the last ones of another. None where nobody knows it.
+    """
+    folder = RunFolder.of_checkpoint(file)
+    if folder is None or not folder.config.is_file():
+        return None
+    with suppress(InputError):  # damaged files of a run whose weights are whole
+        config = read_config(folder.config)
+        metrics = read_metrics(folder.results)
+        digest = TrainingRecipe.of(config, metrics.get("trained_with")).digest()
+        if digest is not None:
+            return f"{digest} {file.name}"
+    return None

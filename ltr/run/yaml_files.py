@@ -1,5 +1,6 @@
 """Configurations and grids: YAML files, read strictly."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def read_yaml(file: Path, what: str = "a configuration") -> dict[str, Any] | Non
     try:
         with open(file, encoding="utf-8") as stream:
             options = yaml.load(stream, _StrictLoader)  # noqa: S506  # a SafeLoader
+    except InputError:  # it is a ValueError, and needs no other words
+        raise
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise InputError(
@@ -55,11 +58,28 @@ def read_yaml(file: Path, what: str = "a configuration") -> dict[str, Any] | Non
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
         raise InputError(f"{file}{line}: {what} must be YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError: a date as 2001-99-99
         problem = " ".join(str(error).split())[:100]
         raise InputError(f"{file}: {what} must be YAML: {problem}") from None
+    except RecursionError:
+        raise InputError(
+            f"{file}: {what} must be YAML, got lists that are nested too deep"
+        ) from None
     if options is not None and not isinstance(options, dict):
         raise InputError(
             f"{file}: {what} must be options with their values, got {str(options)[:40]!r}"
         )
+    _check_ends(options, file, what)
     return options
+
+
+def _check_ends(options: dict[str, Any] | None, file: Path, what: str) -> None:
+    """Raise an InputError for options within themselves, as ``a: &here {b: *here}`` makes them:
+    whoever walks through them would never end.
+    """
+    try:
+        json.dumps(options, default=str, skipkeys=True)
+    except (ValueError, RecursionError):
+        raise InputError(
+            f"{file}: {what} must be options with an end, got an anchor (&) that holds itself"
+        ) from None

@@ -27,6 +27,7 @@ import torch
 import yaml
 
 from ltr.__main__ import main as ltr
+from tests.child_processes import forkserver
 from tests.run.resumes import VARIANTS, configured, differences, outcome, write_world
 
 CHOSEN = (
@@ -77,11 +78,8 @@ class Child:
                     command, stdout=told, stderr=subprocess.STDOUT, start_new_session=True
                 )
         else:
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(
-                ["tests.run.kills", "ltr.cli.training", "ltr.datamodules", "ltr.module"]
-            )
-            self.process = context.Process(target=_run, args=(args, output, dict(os.environ)))
+            environment = dict(os.environ)
+            self.process = forkserver().Process(target=_run, args=(args, output, environment))
             self.process.start()
         self.pid = self.process.pid
 

@@ -9,13 +9,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from torch import distributed
 
 from ltr.__main__ import main
 from ltr.checkpoint import write_checkpoint
 from ltr.errors import InputError
 from ltr.module import RankerModule
+from ltr.run import folder
 from ltr.run.checkpoints import Checkpoints
 from ltr.run.folder import RunFolder
+from tests.child_processes import run_ranks
 from tests.conftest import write_letor
 from tests.run.resumes import configured
 from tests.use.runs import trained_on_texts
@@ -108,12 +111,40 @@ def test_a_failed_start_leaves_nothing(config, capsys):
     assert Path("mine/note").exists()
 
 
-def test_a_start_that_fails_in_the_setup_leaves_nothing(tmp_path, collection_folder, backbone):
+@pytest.mark.parametrize("logging", [(), ("--wandb", "tests")], ids=["csv", "wandb"])
+def test_a_start_that_fails_in_the_setup_leaves_nothing(
+    tmp_path, collection_folder, backbone, logging
+):
     """The loggers have made their folders by then."""
-    options = ("--data.negatives", str(tmp_path / "nowhere"), "--trainer.logger", "null")
+    options = ("--data.negatives", str(tmp_path / "nowhere"), "--trainer.logger", "null", *logging)
     with pytest.raises(AssertionError):
         trained_on_texts(tmp_path / "new", "cross", collection_folder, backbone, *options)
     assert not (tmp_path / "new/run").exists()
+
+
+def test_only_the_run_of_wandb_that_failed_before_training_is_removed(tmp_path):
+    """A command of an old run, in which another one of wandb lies."""
+    run = RunFolder(tmp_path / "run")
+    (run.wandb / "offline-run-1").mkdir(parents=True)
+    latest = run.wandb / "latest-run"
+    latest.symlink_to("offline-run-1")
+
+    def start(begins: bool) -> None:
+        with run.owned():
+            (run.wandb / "offline-run-2").mkdir()
+            (run.wandb / "run-id").write_text("2")
+            latest.unlink(missing_ok=True)
+            latest.symlink_to("offline-run-2")
+            if begins:
+                run.results.write_text("{}")
+            raise InputError("refused")
+
+    with pytest.raises(InputError):
+        start(begins=False)
+    assert [file.name for file in run.wandb.iterdir()] == ["offline-run-1"], "no dangling link"
+    with pytest.raises(InputError):
+        start(begins=True)
+    assert len(list(run.wandb.iterdir())) == 4 and latest.is_dir()
 
 
 def test_only_the_curves_of_a_failed_start_are_removed(tmp_path):
@@ -155,7 +186,7 @@ def test_a_checkpoint_of_another_run_does_not_enter_a_folder_that_holds_one(conf
 
 
 def test_a_folder_that_can_t_be_written_to(config, capsys):
-    """As root everything can be written to, but nothing lies below a file."""
+    """As root everything may be written to, but nothing lies below a file, nor in /proc."""
     assert fit(config, "run") == 0
     Path("file").touch()
     place = Path("file/out").absolute()
@@ -168,7 +199,7 @@ def test_a_folder_that_can_t_be_written_to(config, capsys):
     for command in commands:
         assert main([*command, "--trainer.default_root_dir", str(place)]) == 2
         assert told(capsys).startswith(
-            f"ltr: {place} must be a folder that can be written to, and {place.parent} can't; choose"
+            f"ltr: --trainer.default_root_dir must lie in a folder, got {place}, and {place.parent} is a file;"
         )
         assert (
             main([*command, "--trainer.default_root_dir", f"other-{command[0]}"]) == 0
@@ -623,6 +654,22 @@ def test_best_is_the_best_with_any_number_kept(config, k, kept):
         assert metrics("run")["validate"]["nDCG_exp@10"] == pytest.approx(scores[ranked[0]])
 
 
+@pytest.mark.parametrize("k", [2, -1])
+def test_what_was_best_by_another_metric_stays(config, k):
+    """Four validations by the one metric, then four by the other: of these the k best stay, too."""
+    top = ["--best.save_top_k", str(k)]
+    assert fit(config, "run", *top, "--trainer.max_epochs", "4") == 0
+    before = RunFolder("run").kept_steps()
+    assert len(before) == (4 if k == -1 else 2)
+    other = ["--best.monitor", "val/swapped_pairs", "--trainer.max_epochs", "8"]
+    assert main(["fit", "run", *other]) == 0
+    pairs = {one["step"]: one["swapped_pairs"] for one in metrics("run")["validations"][4:]}
+    ranked = sorted(pairs, key=lambda step: (pairs[step], step))
+    kept = ranked if k == -1 else ranked[:2]
+    assert RunFolder("run").kept_steps() == sorted([*before, *kept])
+    assert loaded("run", "best")["global_step"] == ranked[0]
+
+
 def test_the_lowest_is_best_where_less_is_better(config):
     assert (
         fit(config, "run", "--trainer.max_epochs", "4", "--best.monitor", "val/swapped_pairs") == 0
@@ -781,23 +828,10 @@ class Evil:
 
 def test_a_checkpoint_is_never_code(config, tmp_path, capsys):
     torch.save({"state_dict": {}, "pytorch-lightning_version": "2.6.0", "x": Evil()}, "evil.ckpt")
-    for path in ("evil.ckpt", Path("evil.ckpt").absolute().as_uri()):
-        assert (
-            main(
-                [
-                    "test",
-                    "--config",
-                    str(config),
-                    "--trainer.default_root_dir",
-                    "run",
-                    "--ckpt_path",
-                    str(path),
-                ]
-            )
-            == 2
-        )
-        assert "can't be read (UnpicklingError)" in told(capsys)
-        assert fit(config, "run", "--init_from", str(path)) == 2
+    test = ["test", "--config", str(config), "--trainer.default_root_dir", "run"]
+    assert main([*test, "--ckpt_path", "evil.ckpt"]) == 2
+    assert "can't be read (UnpicklingError)" in told(capsys)
+    assert fit(config, "run", "--init_from", "evil.ckpt") == 2
     assert not Path("PWNED").exists()
 
 
@@ -816,3 +850,32 @@ def test_a_damaged_tensor_is_not_taken_for_weights(config, capsys):
         assert main(args) == 2
         assert "ckpt: the checkpoint can't be read (BadZipFile)" in told(capsys)
     assert fit(config, "other", "--init_from", "run") == 2
+
+
+def _look_together(number: int, store: Path, folders: list[Path]) -> None:
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=number, world_size=len(folders)
+    )
+    folder.COMMON_SECONDS = 0.2
+    try:
+        RunFolder(folders[number]).check_common()
+    except InputError as error:
+        store.with_name(f"told{number}").write_text(str(error))
+
+
+@pytest.mark.parametrize("names", [("a/run", "a/run"), ("a/run", "b/run")])
+def test_all_processes_must_see_one_folder(tmp_path, names):
+    """Each writes a file and looks for those of all; nothing of it is left."""
+    (tmp_path / "a").mkdir()
+    folders = [tmp_path / name for name in names]
+    folders[0].mkdir()
+    run_ranks(_look_together, tmp_path / "store", folders)
+    assert list(folders[0].iterdir()) == [] and not (tmp_path / "b").exists()
+    lines = [file.read_text() for file in sorted(tmp_path.glob("told*"))]
+    if len({*names}) == 1:
+        assert lines == []
+    else:
+        assert len(lines) == 2
+        for number, line in enumerate(lines):
+            assert line.startswith(f"{folders[number]} must be one folder that all processes of")
+            assert f"process {number} of 2 does not see the files" in line

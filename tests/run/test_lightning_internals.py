@@ -1,6 +1,7 @@
 """The private names of Lightning that a resume needs: there, and meaning what they mean to us."""
 
 import inspect
+import signal
 
 import torch
 from lightning.pytorch import Callback, Trainer
@@ -10,7 +11,9 @@ from lightning.pytorch.trainer.connectors.checkpoint_connector import _Checkpoin
 from torch.utils.data import DataLoader
 
 from ltr.run import lightning_internals as internals
+from ltr.run.checkpoints import Checkpoints
 from ltr.run.counters import Moment, set_counters
+from ltr.run.signals import OF_CLUSTER
 from tests.run.plain import Plain
 
 
@@ -95,3 +98,23 @@ def test_each_takes_what_it_is_given():
     assert names(_CheckpointConnector.dump_checkpoint) == ["self", "weights_only"]
     assert isinstance(_TrainingEpochLoop._is_training_done, property)
     assert isinstance(_FitLoop._can_stop_early, property)
+
+
+def test_lightning_answers_no_signal_of_slurm(monkeypatch, tmp_path):
+    """It would leave a checkpoint of its own, put the job into the queue again and train on."""
+    job = {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_JOB_ID": "7"}
+    job |= {"SLURM_JOB_NAME": "train", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
+    before = {known: signal.signal(known, signal.SIG_DFL) for known in OF_CLUSTER}
+    try:
+        trainer = Trainer(
+            default_root_dir=tmp_path, accelerator="cpu", logger=False, enable_checkpointing=False
+        )
+        assert internals.cluster_environment(trainer).auto_requeue
+        Checkpoints().setup(trainer, Plain(), "fit")
+        trainer._signal_connector.register_signal_handlers()
+        assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)

@@ -1,10 +1,10 @@
-"""Messages go to the terminal or to the file of the run alone, and times are said in words."""
+"""Messages go to the terminal or to the file of the run alone."""
 
 import logging
 
 import pytest
 
-from ltr.run.log import duration, route_messages
+from ltr.run.log import route_messages
 from tests.cli.test_program import FULL
 
 
@@ -24,6 +24,14 @@ def test_what_is_ours_is_on_the_terminal_and_everything_is_in_the_file(tmp_path,
     assert words == ["early", "careful", "theirs"]
 
 
+def test_a_text_in_a_message_does_not_steer_the_terminal(capsys):
+    """``ltr negatives diff`` and ``audit`` say texts. Line ends and tabs are no control."""
+    with route_messages(is_rank_0=True):
+        logging.getLogger("ltr.x").info("q1:\n\tred \x1b]0;title\x07 \u202eback \x9b5m\r")
+        logging.getLogger("ltr.x").warning("d1: \x1b[31mred")
+    assert capsys.readouterr() == ("q1:\n\tred �]0;title� �back �5m�\n", "d1: �[31mred\n")
+
+
 def test_other_processes_say_and_write_nothing(tmp_path, capsys):
     with route_messages(is_rank_0=False) as log_into:
         log_into(tmp_path / "run/train.log")
@@ -39,20 +47,6 @@ def test_the_handlers_from_before_are_there_again(tmp_path):
     assert [logger.handlers for logger in loggers] == before
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.4, "0 s"),
-        (41, "41 s"),
-        (59.6, "1 min 00 s"),
-        (200, "3 min 20 s"),
-        (3600 * 2 + 60 * 5 + 7, "2 h 05 min"),
-    ],
-)
-def test_a_duration_in_words(seconds, words):
-    assert duration(seconds) == words
-
-
 @pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
 def test_a_log_that_finds_no_room_is_said_once(capsys):
     with route_messages(is_rank_0=True) as into:
@@ -64,3 +58,42 @@ def test_a_log_that_finds_no_room_is_said_once(capsys):
         said.out == "one\ntwo\n"
         and said.err == "ltr: /dev/full is not written any more: No space left on device\n"
     )
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
+def test_an_output_that_finds_no_room_is_said_once_where_a_run_has_its_log(
+    tmp_path, capsys, monkeypatch
+):
+    """As in ``ltr fit … > FILE`` on a full disk: hours of training do not end by it."""
+    file = tmp_path / "train.log"
+    with FULL.open("w") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        with route_messages(is_rank_0=True) as log_into:
+            log_into(file)
+            for text in ("one", "two"):
+                logging.getLogger("ltr.x").info(text)
+        stdout.flush()  # holds nothing that it could not write
+    assert capsys.readouterr().err == (
+        "ltr: the output is not written any more: No space left on device; "
+        f"what is said is in {file}\n"
+    )
+    assert [line.split(": ")[1] for line in file.read_text().splitlines()] == ["one", "two"]
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
+def test_an_output_that_finds_no_room_ends_a_command_that_says_its_results(capsys, monkeypatch):
+    """As ``ltr negatives diff``, which writes them nowhere else."""
+    with FULL.open("w") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        with route_messages(is_rank_0=True), pytest.raises(OSError, match="No space left"):
+            logging.getLogger("ltr.x").info("one")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
+def test_warnings_that_find_no_room_end_nothing(monkeypatch):
+    with FULL.open("w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        with route_messages(is_rank_0=True):
+            logging.getLogger("ltr.x").warning("one")
+        stderr.flush()

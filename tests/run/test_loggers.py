@@ -4,7 +4,6 @@ prove it.
 
 import json
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import yaml
 from wandb.proto import wandb_internal_pb2 as records
 
 from ltr.__main__ import main
+from tests.child_processes import run_command
 from tests.conftest import write_letor
 from tests.run.resumes import BASE
 
@@ -218,18 +218,7 @@ def test_two_processes_are_one_run(config, tmp_path):
         "--trainer.strategy",
         "ddp",
     ]
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "ltr",
-            "fit",
-            "--config",
-            str(config),
-            *words,
-            "--trainer.max_epochs",
-            "1",
-        ],
-        check=True,
-    )
+    command = [sys.executable, "-m", "ltr", "fit", "--config", str(config)]
+    done = run_command([*command, *words, "--trainer.max_epochs", "1"])
+    assert done.returncode == 0, done.stderr
     assert len(offline(run)) == 1

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from ltr.__main__ import main
 from ltr.run import checkpoints
 from ltr.run.signals import NAMES, Signals, _write_to_terminal
+from tests.child_processes import SECONDS
 from tests.run.interrupted import (
     _finished,
     _slow,
@@ -26,10 +28,16 @@ from tests.run.resumes import (
 )
 
 CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
+CASES = [
+    (by, code, workers, within)
+    for by, code in CODES.items()
+    for workers, within in ((2, "step"), (0, "validation"))
+]
 
 
-@pytest.mark.parametrize(("within", "workers"), [("step", 2), ("validation", 0)])
-@pytest.mark.parametrize(("by", "code"), CODES.items())
+@pytest.mark.parametrize(
+    ("by", "code", "workers", "within"), [*CASES, (signal.SIGUSR1, 138, 2, "step")]
+)
 def test_a_signal_in_a_step_or_a_validation(world, tmp_path, by, code, workers, within):
     """To the whole group, as terminals and clusters send it: data workers get it too."""
     changes = {"data.init_args.loading.num_workers": workers, "last.every_n_steps": 2}
@@ -73,8 +81,10 @@ def test_a_second_signal_ends_at_once(world, tmp_path, first):
     child = Child(start(file.parent / "run", file), output)
     child.until(file.with_name("waits"))
     child.send(first)
-    until = time.monotonic() + 1
-    while "to stop at once" not in output.read_text() and time.monotonic() < until:
+    # Python handles signals that wait together by their numbers, so the first is heard first.
+    until = time.monotonic() + SECONDS
+    while "to stop at once" not in output.read_text():
+        assert time.monotonic() < until
         time.sleep(0.01)
     child.send(signal.SIGINT)
     assert child.end_after(60) == 130
@@ -100,6 +110,50 @@ def test_a_sigterm_that_is_repeated_soon_is_one_signal(
     assert list(differences(outcome(whole), outcome(run))) == []
 
 
+SLURM = {
+    "SLURM_NTASKS": "1",
+    "SLURM_NTASKS_PER_NODE": "1",
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NAME": "train",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+}
+
+
+def test_a_job_of_slurm_that_is_warned_by_sigusr1_saves_as_by_sigterm(
+    world, tmp_path, ctrl_c, monkeypatch
+):
+    """Lightning would write a checkpoint of its own, requeue the job and train on. Such a file is
+    loaded unasked when the job starts again, so a folder with one is refused.
+    """
+    for name, value in SLURM.items():
+        monkeypatch.setenv(name, value)
+    run = tmp_path / "stopped/run"
+    warned = _signalled(step=4, by="SIGUSR1", times=2)
+    assert main(start(run, _written(world, run.parent, **warned))) == 138
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 5
+    assert list(run.glob("hpc_ckpt*")) == []
+    assert main(start(run, _written(world, tmp_path / "again"))) == 0
+    whole = _finished(world, tmp_path / "whole")
+    assert list(differences(outcome(whole), outcome(run))) == []
+
+
+@pytest.mark.parametrize("command", ["fit", "test"])
+def test_a_folder_with_a_checkpoint_of_lightning_is_refused(world, tmp_path, capsys, command):
+    run = tmp_path / "a/run"
+    run.mkdir(parents=True)
+    (run / "hpc_ckpt_3.ckpt").touch()
+    (tmp_path / "b").mkdir()
+    file = _written(world, tmp_path / "b/c")
+    options = ["--config", str(file), "--trainer.default_root_dir", str(run)]
+    assert main([command, *options]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"ltr: {run}/hpc_ckpt_3.ckpt is a checkpoint of Lightning and not of")
+    assert told.count("\n") == 1
+    assert [file.name for file in run.iterdir()] == ["hpc_ckpt_3.ckpt"]
+
+
 def test_a_sigterm_that_is_repeated_behind_the_save_is_ignored():
     """Behind a step that is done and saved within milliseconds."""
     before = {known: signal.getsignal(known) for known in NAMES}
@@ -113,6 +167,37 @@ def test_a_sigterm_that_is_repeated_behind_the_save_is_ignored():
         signal.raise_signal(signal.SIGTERM)
         assert signals.pending is not None and came == []
         assert signal.getsignal(signal.SIGINT) == before[signal.SIGINT]
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)
+
+
+def test_a_run_in_a_thread_trains_and_says_that_it_handles_no_signal(world, tmp_path, capsys):
+    expected = outcome(_finished(world, tmp_path / "whole"))
+    assert "trains in a thread" not in capsys.readouterr().err
+    codes = []
+    args = start(tmp_path / "in-thread/run", _written(world, tmp_path / "in-thread"))
+    thread = threading.Thread(target=lambda: codes.append(main(args)))
+    thread.start()
+    thread.join()
+    assert codes == [0]
+    told = capsys.readouterr().err
+    assert told.count("this run trains in a thread, where Python lets no signal be handled") == 1
+    assert list(differences(expected, outcome(tmp_path / "in-thread/run"))) == []
+
+
+def test_another_process_than_the_first_hears_a_signal_and_goes_on():
+    """Rank 0 needs it until it has saved. The first signal is the reason where it ends."""
+    before = {known: signal.getsignal(known) for known in NAMES}
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signals = Signals()
+        signals.listen(is_rank_0=False, on_signal=lambda: pytest.fail("it is not its business"))
+        for known in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.raise_signal(known)
+        assert signals.pending is None and signals.heard.number == signal.SIGUSR1
+        signals.release()
+        signal.raise_signal(signal.SIGTERM)  # the launcher ends what is left, which ends by itself
     finally:
         for known, handler in before.items():
             signal.signal(known, handler)
@@ -180,7 +265,7 @@ def test_a_signal_in_the_middle_of_a_print(world, tmp_path, monkeypatch, capfd, 
     """Python refuses to print within a print; and whoever reads the output may be gone, as
     ``| tee`` is after Ctrl-C.
     """
-    monkeypatch.setattr("ltr.run.log.EVERY", 0.0)
+    monkeypatch.setattr("ltr.data.progress.EVERY", 0.0)
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(_Asking())))
     run = tmp_path / "a/run"
     before = os.dup(1)
@@ -293,7 +378,7 @@ def test_a_signal_is_told_only_where_somebody_reads(monkeypatch):
 
 
 def test_a_signal_before_training_leaves_nothing(world, tmp_path, ctrl_c):
-    for by, code in (("SIGTERM", 143), ("SIGHUP", 129)):
+    for by, code in (("SIGTERM", 143), ("SIGUSR1", 138), ("SIGHUP", 129)):
         run = tmp_path / by / "run"
         assert (
             main(start(run, _written(world, run.parent, **_signalled(within="setup", by=by))))

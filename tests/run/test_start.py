@@ -24,7 +24,60 @@ def test_a_checkpoint_of_another_model_is_one_line(config, tmp_path, capsys, mon
         tmp_path / "other.ckpt",
     )
     assert main(["test", "--config", str(config), "--ckpt_path", str(tmp_path / "other.ckpt")]) == 2
-    assert "does not fit" in capsys.readouterr().err.strip().splitlines()[-1]
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"{tmp_path / 'other.ckpt'}: the checkpoint is damaged, or does not fit" in said
+
+
+def test_a_checkpoint_that_does_not_say_where_its_run_stands_is_not_resumed(
+    config, tmp_path, capsys, monkeypatch
+):
+    """In one line, where Lightning would fail on the way."""
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
+    last = tmp_path / "run/checkpoints/last.ckpt"
+    whole = torch.load(last)
+    epochs = {"epoch_progress": {"current": {"processed": None}}}
+    for change, text in (
+        ({"loops": {}}, "loops.fit_loop must be there, and is not"),
+        ({"loops": {"fit_loop": epochs}}, "epoch_progress.current.processed must be a whole"),
+        ({"optimizer_states": {"a": 1}}, "optimizer_states must be a list"),
+        ({"global_step": None}, "global_step must be a whole number, got null"),
+    ):
+        torch.save(whole | change, last)
+        capsys.readouterr()
+        assert main(["fit", str(tmp_path / "run")]) == 2
+        line = capsys.readouterr().err.strip().splitlines()[-1]
+        assert f"{last}: the file is damaged, " in line
+        assert text in line
+
+
+def test_a_state_that_can_t_be_restored_is_one_line(config, tmp_path, capsys, monkeypatch):
+    """Of parts whose entries only the part itself knows: of callbacks, of the data module, and of
+    Lightning.
+    """
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0
+    last = tmp_path / "run/checkpoints/last.ckpt"
+    whole = torch.load(last)
+    callbacks = whole["callbacks"]
+    (name,) = [name for name in whole if name.endswith("DataModule")]
+    data = whole[name]
+    for change, text in (
+        ({"pytorch-lightning_version": "x"}, "(InvalidVersion: Invalid version: 'x')"),
+        ({"callbacks": callbacks | {"Checkpoints": {1: 2}}}, "Checkpoints: the file is damaged, "),
+        ({name: data | {"per_step": [1]}}, f"{name}: the file is damaged, per_step must be a"),
+        (
+            {name: data | {"kept": []}},
+            "the checkpoint must keep 8 batches that hold 30 rows around",
+        ),
+        ({name: data | {"steps": 99}}, "the checkpoint comes from epochs of 99 steps"),
+    ):
+        torch.save(whole | change, last)
+        capsys.readouterr()
+        assert main(["fit", str(tmp_path / "run"), "--trainer.max_steps", "4"]) == 2
+        line = capsys.readouterr().err.strip().splitlines()[-1]
+        assert line.startswith(f"ltr: --ckpt_path {last}: ")
+        assert text in line
 
 
 def test_a_run_is_not_overwritten(config, tmp_path, capsys, monkeypatch):

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from ltr.errors import InputError
-from ltr.run import weights
 from ltr.run.weights import take_weights
 
 MODULE = SimpleNamespace()  # nothing of it is touched before the path is known to be right
@@ -36,11 +35,3 @@ def test_what_is_not_there_is_said(tmp_path):
     message = f"--init_from {tmp_path}/none: there is no such file or run folder"
     with pytest.raises(InputError, match=re.escape(message)):
         take_weights(MODULE, tmp_path / "none", "--init_from")
-
-
-def test_the_address_of_a_checkpoint_keeps_its_slashes(monkeypatch):
-    address = "https://example.org/best.ckpt"
-    monkeypatch.setattr(weights, "read_checkpoint", lambda *_: {"state_dict": {}})
-    monkeypatch.setattr(weights, "load_weights", lambda *_: None)
-    module = SimpleNamespace(ranker=None, miner=None)
-    assert str(take_weights(module, address, "--init_from")) == address

@@ -33,10 +33,26 @@ def test_an_option_may_stand_beside_the_anchor_that_has_it_too(tmp_path):
     assert read_yaml(file) == {"base": {"x": 1}, "p": {"q": {"x": 2}}, "r": {"x": 2}}
 
 
+def test_of_several_anchors_the_first_that_has_an_option_gives_it(tmp_path):
+    """As YAML has it; PyYAML 6.0.4 takes the last."""
+    file = tmp_path / "a.yaml"
+    file.write_text("a: &a {lr: 1}\nb: &b {lr: 2}\nc: {<<: [*a, *b]}\n")
+    assert read_yaml(file)["c"] == {"lr": 1}
+
+
 def test_a_number_and_its_text_are_two_keys(tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text("1: x\n'1': y\n")
     assert read_yaml(file) == {1: "x", "1": "y"}
+
+
+def test_the_tags_of_yaml_make_no_objects(tmp_path):
+    file = tmp_path / "a.yaml"
+    ran = tmp_path / "ran"
+    file.write_text(f"a: !!python/object/apply:os.mkdir [{ran}]\n")
+    with pytest.raises(InputError, match=r":1: .* could not determine a constructor for the tag"):
+        read_yaml(file)
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""``config.yaml`` of a run: what its entries are that are read again. It is read here, but for the
+parser of the command line.
+"""
+
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from ltr.entries import check_entries
+from ltr.errors import InputError
+from ltr.run.yaml_files import read_yaml
+
+
+class Part(TypedDict):
+    """A class with its options."""
+
+    class_path: str
+    init_args: NotRequired[dict[str, Any] | None]
+
+
+class DataOptions(TypedDict):
+    """The options of a data module that are read again."""
+
+    path: NotRequired[str | None]
+    evaluation: NotRequired[dict[str, Any] | None]
+
+
+class Data(TypedDict):
+    """A data module with its options."""
+
+    class_path: str
+    init_args: NotRequired[DataOptions]
+
+
+class Model(TypedDict):
+    """The options of :class:`ltr.module.RankerModule` that are read again."""
+
+    ranker: Part | str
+    loss: NotRequired[Part | str]
+    margin: NotRequired[Part | str | None]
+    in_batch: NotRequired[Part | str | None]
+
+
+class Best(TypedDict):
+    """See :class:`ltr.run.checkpoints.BestOptions`."""
+
+    monitor: str | None
+    save_top_k: NotRequired[int]
+
+
+class Trainer(TypedDict):
+    """The options of Lightning's trainer that are read again."""
+
+    precision: NotRequired[str | int | None]
+    devices: NotRequired[list[int] | int | str]
+    num_nodes: NotRequired[int]
+    callbacks: list[Part | str] | Part | str | None
+    accumulate_grad_batches: int
+    overfit_batches: float
+    max_epochs: NotRequired[int | None]
+    max_steps: NotRequired[int]
+    max_time: NotRequired[dict[str, int] | str | None]
+
+
+class Configuration(TypedDict):
+    """The whole file: the options of ``ltr fit``."""
+
+    seed_everything: int | bool
+    model: Model
+    data: Data
+    trainer: Trainer
+    best: NotRequired[Best]
+    init_from: NotRequired[str | None]
+
+
+MEND = "restore it"
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """The options in ``config.yaml`` of a run.
+
+    Raises:
+        InputError: if the file is damaged, or an entry is not what it must be.
+    """
+    options = read_yaml(file)
+    if options is None:
+        raise InputError(
+            f"{file}: the file must hold the options of a run, and holds nothing; restore it"
+        )
+    check_entries(options, Configuration, file, MEND)
+    return options

@@ -1,0 +1,109 @@
+"""``metrics.json`` of a run: what each of its entries is. It is read here, and nowhere else."""
+
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from ltr.entries import check_entries, read_json
+from ltr.errors import InputError
+
+
+class Made(TypedDict):
+    """With what a report was made, see :func:`ltr.run.provenance.provenance`."""
+
+    ltr: str
+    packages: dict[str, str]
+    date: NotRequired[str]
+    machine: NotRequired[str]
+    commit: NotRequired[str]
+
+
+class Report(TypedDict):
+    """Of an evaluation. Beside these it has the value of each metric, by its name."""
+
+    conventions: dict[str, str]  # how each metric is counted
+    lower_is_better: NotRequired[list[str]]
+    evaluated: NotRequired[dict[str, str | None]]  # digests of the data
+    candidates: NotRequired[str]
+    depth: NotRequired[int | None]
+    ceiling: NotRequired[dict[str, float | None]]  # by metric
+    checkpoint: NotRequired[str | None]
+    made: NotRequired[Made]
+
+
+class Fit(TypedDict):
+    """What training took."""
+
+    seconds: float
+    steps: NotRequired[int]
+
+
+class StartDigests(TypedDict):
+    """What tells the weights that a run starts from: a digest of them, and one of the recipe of the
+    run that they come from, null where nobody knows it.
+    """
+
+    weights: str
+    recipe: str | None
+
+
+class TrainedWith(TypedDict):
+    """What a configuration can't say of a training, since paths don't tell what is in the files. See
+    :mod:`ltr.run.trained_with`.
+    """
+
+    data: dict[str, str]  # digests of the training data, and of the dev data that choose the best
+    models: dict[str, str]  # digests of the local models that options name, by option
+    processes: int  # that trained together
+    init_from: NotRequired[StartDigests]
+
+
+class Validation(TypedDict):
+    """A validation while training. Beside the step it has the value of each metric."""
+
+    step: int
+
+
+class Metrics(TypedDict):
+    """The whole file; see :class:`ltr.run.results.ResultsWriter`."""
+
+    directory: NotRequired[str]
+    start: NotRequired[dict[str, float | None]]
+    init_from: NotRequired[str]
+    trained_with: NotRequired[TrainedWith]
+    validations: NotRequired[list[Validation]]
+    fit: NotRequired[Fit]
+    validate: NotRequired[Report]
+    test: NotRequired[Report | None]
+
+
+MEND = "remove it, which loses its numbers, and test the run again"
+
+
+def read_metrics(file: Path) -> dict[str, Any]:
+    """What ``metrics.json`` of a run holds; nothing where there is no file.
+
+    Raises:
+        InputError: if the file is damaged, or an entry is not what it must be.
+    """
+    if not file.is_file():
+        return {}
+    metrics = read_json(file, MEND)
+    check_entries(metrics, Metrics, file, MEND)
+    for name in ("validate", "test"):
+        report = metrics.get(name)
+        if report is not None:
+            _check_values(report, file, name)
+    for number, validation in enumerate(metrics.get("validations", [])):
+        values = dict[str, float | None]
+        check_entries(validation, values, file, MEND, path=f"validations.{number}")
+    return metrics
+
+
+def _check_values(report: dict[str, Any], file: Path, name: str) -> None:
+    """Check that each metric that says how it is counted has a value; null where no query had one."""
+    for metric in report["conventions"]:
+        if metric not in report:
+            raise InputError(
+                f"{file}: the file is damaged, {name}.{metric} must be there, and is not; {MEND}"
+            )
+        check_entries(report[metric], float | None, file, MEND, path=f"{name}.{metric}")

@@ -1,0 +1,95 @@
+"""What a run is trained with, by digests: ``trained_with`` of its metrics.json."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from ltr.checkpoint import best_checkpoint, holds_checkpoints
+from ltr.data.files import digest_of
+from ltr.models.encoder.loading.pretrained import resolve
+from ltr.module import data_of
+from ltr.run.metrics_file import StartDigests, TrainedWith
+from ltr.run.training_recipe import TrainingRecipe
+
+# The options that name a model, by the last part of their paths.
+MODEL_OPTIONS = {"backbone", "doc_backbone", "encoder", "guide", "judge", "miner"}
+# The files of a model: its configuration, tokenizer and weights, and not its card.
+MODEL_SUFFIXES = {".json", ".txt", ".model", ".safetensors", ".bin"}
+
+
+class StartWeights(NamedTuple):
+    """The weights that a run starts from.
+
+    Attributes:
+        file: the checkpoint that they come from.
+        digests: what tells them from others.
+    """
+
+    file: Path
+    digests: StartDigests
+
+
+def trained_with(
+    config: Mapping[str, Any], trainer: Trainer, start: StartWeights | None
+) -> TrainedWith:
+    """The digests of a run whose data is set up.
+
+    Args:
+        config: its configuration, as plain dicts, lists and values.
+        trainer: of the run.
+        start: the weights of another run that it starts from.
+    """
+    data = data_of(trainer)
+    data_digests: dict[str, str] = {}
+    if data is not None:
+        data_digests |= data.digests
+        if data.eval_batches("dev") is not None:
+            for name, digest in data.evaluation_digests("dev").items():
+                data_digests[f"dev {name}"] = digest
+    models = {}
+    for path, value in TrainingRecipe.of(config, None).options.items():
+        if path.rpartition(".")[2] in MODEL_OPTIONS and isinstance(value, str):
+            model_digest = _digest_of_model(value)
+            if model_digest is not None:
+                models[path] = model_digest
+    digests: TrainedWith = {
+        "data": data_digests,
+        "models": models,
+        "processes": trainer.world_size,
+    }
+    if start is not None:
+        digests["init_from"] = start.digests
+    return digests
+
+
+def _digest_of_model(name: str) -> str | None:
+    """A digest of the files of a model, or of the checkpoint of a run; None for one of the hub, which
+    its name tells.
+    """
+    path = Path(resolve(name))
+    if path.is_file():
+        return digest_of(path)[:16]
+    if not path.is_dir():
+        return None
+    if holds_checkpoints(path):
+        return digest_of(best_checkpoint(path, name))[:16]
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")):
+        if file.suffix in MODEL_SUFFIXES and file.is_file():
+            digest.update(f"{file.relative_to(path).as_posix()} {digest_of(file)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def digest_of_weights(weights: Mapping[str, Tensor]) -> str:
+    """A digest of the names, types, shapes and values of weights."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        weight = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
+        digest.update(weight.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]

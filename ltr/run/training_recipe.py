@@ -1,0 +1,222 @@
+"""How a run was trained, but for its seed: what all seeds of an experiment share.
+
+A configuration says most of it. It can't say what is in the files that it names, and folders may
+move between machines. So ``metrics.json`` has digests of these as ``trained_with``, and they are
+compared instead of the paths.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ltr.run.identity import (
+    DATA_SPEED,
+    MODEL_MEASURES_AND_SPEED,
+    are_same,
+    flat_options,
+    without_parents,
+)
+from ltr.run.metrics_file import StartDigests, TrainedWith
+
+# Options that may differ between seeds: where a run is trained, how fast, what is measured, and what
+# is shown. Any other option must be the same, also one that a later Lightning may add.
+DATA_MAY_DIFFER = DATA_SPEED | {"path"}  # the content of the path is compared
+TRAINER_MAY_DIFFER = {
+    "accelerator",
+    "strategy",
+    "devices",  # the number of processes is compared
+    "num_nodes",
+    "callbacks",  # those that do more than watch are compared
+    "limit_test_batches",  # the tested queries are compared
+    "limit_predict_batches",
+    "num_sanity_val_steps",
+    "logger",
+    "log_every_n_steps",
+    "enable_checkpointing",
+    "enable_progress_bar",
+    "enable_model_summary",
+    "enable_autolog_hparams",
+    "deterministic",
+    "benchmark",
+    "inference_mode",
+    "use_distributed_sampler",  # has no effect: the data modules share batches out themselves
+    "profiler",
+    "detect_anomaly",
+    "default_root_dir",
+    "model_registry",
+}
+# Callbacks of Lightning and of ltr that change nothing of what is learnt.
+WATCHING_CALLBACKS = {
+    "DeviceStatsMonitor",
+    "Health",
+    "LearningRateMonitor",
+    "ModelCheckpoint",
+    "ModelSummary",
+    "OnExceptionCheckpoint",
+    "RichModelSummary",
+    "RichProgressBar",
+    "ThroughputMonitor",
+    "TQDMProgressBar",
+}
+# Of a run of an ltr that did not write it.
+UNKNOWN: TrainedWith = {"data": {}, "models": {}, "processes": 0}
+
+
+@dataclass(frozen=True)
+class TrainingRecipe:
+    """How a run was trained, but for its seed.
+
+    Attributes:
+        options: of the configuration, by path.
+        data_path: where the training data lies.
+        init_from: the run or checkpoint that it starts from; None for none.
+        processes: how many train together; None where nobody knows it.
+        trained_with: the digests of content; None for a run of an ltr that did not write them.
+    """
+
+    options: dict[str, Any]
+    data_path: Any
+    init_from: Any
+    processes: int | None
+    trained_with: TrainedWith | None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], trained_with: TrainedWith | None) -> "TrainingRecipe":
+        """The recipe of a run.
+
+        Args:
+            config: its whole configuration, see :func:`ltr.run.config_file.read_config`.
+            trained_with: of its metrics.
+        """
+        return cls(
+            options=_options(config),
+            data_path=config["data"].get("init_args", {}).get("path"),
+            init_from=config.get("init_from"),
+            processes=_processes(config["trainer"], trained_with),
+            trained_with=trained_with,
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all is known of it: a run of an older ltr does not say what it was trained with."""
+        if self.trained_with is None:
+            return False
+        return self.init_from is None or self._start is not None
+
+    def digest(self) -> str | None:
+        """A digest that runs of one recipe share; None where not all is known of it."""
+        if self.trained_with is None or not self.is_whole:
+            return None
+        options = {name: without_parents(value) for name, value in self.options.items()}
+        options |= self.trained_with["models"]
+        start = None
+        if self._start is not None:
+            start = self._start["recipe"] or self._start["weights"]
+        parts = [options, self.trained_with["data"], self.processes, start]
+        text = json.dumps(parts, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def differences(self, other: "TrainingRecipe") -> list[str]:
+        """Each option that differs, with both values. What one of the two does not know is left out."""
+        differences = []
+        digests = self.trained_with
+        other_digests = other.trained_with
+        if digests is None or other_digests is None:  # paths are compared by their last names
+            digests = UNKNOWN
+            other_digests = UNKNOWN
+        models = digests["models"]
+        other_models = other_digests["models"]
+        for name in sorted(self.options.keys() | other.options.keys()):
+            value = self.options.get(name)
+            other_value = other.options.get(name)
+            if name in models or name in other_models:
+                if models.get(name) != other_models.get(name):
+                    differences.append(f"{name} ({value!r}, {other_value!r}: other content)")
+            elif not are_same(name, without_parents(value), without_parents(other_value)):
+                differences.append(f"{name} ({value!r}, {other_value!r})")
+        data = digests["data"]
+        other_data = other_digests["data"]
+        names = sorted(data.keys() | other_data.keys())
+        changed = [name for name in names if data.get(name) != other_data.get(name)]
+        if changed:
+            differences.append(
+                f"data.path ({self.data_path!r}, {other.data_path!r}: other {', '.join(changed)})"
+            )
+        if not self._starts_as(other):
+            differences.append(
+                f"init_from ({self.init_from!r}, {other.init_from!r}: other weights)"
+            )
+        if None not in (self.processes, other.processes) and self.processes != other.processes:
+            differences.append(f"trainer.devices × num_nodes ({self.processes}, {other.processes})")
+        return differences
+
+    def _starts_as(self, other: "TrainingRecipe") -> bool:
+        """Whether two runs start alike: both from their backbones, or from the same weights, or
+        from the weights of runs of one recipe.
+        """
+        if self.init_from is None or other.init_from is None:
+            return self.init_from == other.init_from
+        start = self._start
+        other_start = other._start
+        if start is None or other_start is None:
+            return True  # nobody knows it
+        if start["weights"] == other_start["weights"]:
+            return True
+        return start["recipe"] is not None and start["recipe"] == other_start["recipe"]
+
+    @property
+    def _start(self) -> StartDigests | None:
+        """What tells the weights that it starts from; None where nobody knows."""
+        return None if self.trained_with is None else self.trained_with.get("init_from")
+
+
+def _options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a configuration that decide what is learnt, but for the seed."""
+    options = {}
+    for path, value in flat_options(config["model"]):
+        if path not in MODEL_MEASURES_AND_SPEED:
+            options[f"model.{path}"] = value
+    for path, value in flat_options(config["data"]):
+        if path not in DATA_MAY_DIFFER:
+            options[f"data.{path}"] = value
+    trainer = config["trainer"]
+    for path, value in flat_options(trainer):
+        if path.partition(".")[0] not in TRAINER_MAY_DIFFER:
+            options[f"trainer.{path}"] = value
+    for number, callback in enumerate(_deciding_callbacks(trainer["callbacks"])):
+        for path, value in flat_options(callback):
+            options[f"trainer.callbacks[{number}].{path}"] = value
+    best = config.get("best", {})
+    # What is best is tested. Without kept weights it is the last ones, whatever is monitored.
+    options["best.monitor"] = None if best.get("save_top_k") == 0 else best.get("monitor")
+    return options
+
+
+def _deciding_callbacks(callbacks: Any) -> list[Any]:
+    """The callbacks that may change what is learnt, of a list of callbacks, a single one, or None."""
+    if not isinstance(callbacks, list):
+        callbacks = [] if callbacks is None else [callbacks]
+    deciding = []
+    for callback in callbacks:
+        class_path = callback["class_path"] if isinstance(callback, dict) else callback
+        package = class_path.partition(".")[0]
+        name = class_path.rpartition(".")[2]
+        if package not in ("lightning", "ltr") or name not in WATCHING_CALLBACKS:
+            deciding.append(callback)
+    return deciding
+
+
+def _processes(trainer: Mapping[str, Any], trained_with: TrainedWith | None) -> int | None:
+    """The number of processes that the trainer's options say. Where they leave it to the machine
+    (``auto``), the number that the run has counted.
+    """
+    devices = trainer.get("devices")
+    if isinstance(devices, str) and devices.isdecimal():
+        devices = int(devices)
+    if isinstance(devices, list):
+        devices = len(devices)
+    if isinstance(devices, int) and devices > 0:
+        return devices * trainer.get("num_nodes", 1)
+    return None if trained_with is None else trained_with["processes"]

@@ -1,0 +1,150 @@
+"""A run on two nodes: real processes that a launcher has started, by the variables of SLURM."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from ltr.__main__ import main
+from tests.run.interrupted import _slow, _written
+from tests.run.kills import start, torn
+
+# Two processes of 2 lists take the steps of one with 4.
+TWO = {
+    "trainer.devices": 1,
+    "trainer.num_nodes": 2,
+    "trainer.strategy": "ddp",
+    "data.init_args.batch_size": 2,
+}
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+class Node:
+    """``ltr fit`` on one of two nodes."""
+
+    def __init__(self, number: int, port: int, args: list[str], output: Path) -> None:
+        self.output = output
+        job = {
+            "SLURM_NTASKS": "2",
+            "SLURM_NTASKS_PER_NODE": "1",
+            "SLURM_NNODES": "2",
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_NAME": "train",
+            "SLURM_PROCID": str(number),
+            "SLURM_LOCALID": "0",
+            "SLURM_NODEID": str(number),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        with open(output, "w") as told:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ltr", *args],
+                env=os.environ | job,
+                stdout=told,
+                stderr=subprocess.STDOUT,
+            )
+
+    def end(self) -> tuple[int, list[str]]:
+        """The exit code and what it said on its last lines."""
+        code = self.process.wait(timeout=120)
+        return code, self.output.read_text().splitlines()
+
+
+@pytest.fixture
+def nodes() -> Iterator[Callable[..., list[Node]]]:
+    """Starts a node for each run folder. What of them still runs at the end is killed."""
+    started = []
+
+    def start_each(file: Path, *runs: Path) -> list[Node]:
+        port = free_port()
+        for number, run in enumerate(runs):
+            output = file.with_name(f"output{number}")
+            started.append(Node(number, port, start(run, file), output))
+        return started
+
+    yield start_each
+    for node in started:
+        node.process.kill()
+        node.process.wait()
+
+
+@pytest.mark.long
+def test_a_resume_on_nodes_without_a_common_folder_is_refused_on_all(world, tmp_path, nodes):
+    """The first would go on at step 6, the second begin: both with wrong weights."""
+    one = tmp_path / "one/run"
+    other = tmp_path / "other/run"
+    assert main(start(one, _written(world, one.parent, **{"trainer.max_epochs": 1}))) == 0
+    before = (one / "checkpoints/last.ckpt").read_bytes()
+    ended = [node.end() for node in nodes(_written(world, tmp_path / "job", **TWO), one, other)]
+    for number, (code, told) in enumerate(ended):
+        assert code == 2, told
+        assert "must be one folder that all processes of a run see" in told[-1]
+        assert f"process {number} of 2 does not see" in told[-1]
+    assert len(ended[1][1]) == 1 and ended[1][1][0].startswith("ltr [rank 1]: ")
+    assert not other.parent.exists()
+    assert (one / "checkpoints/last.ckpt").read_bytes() == before
+
+
+@pytest.mark.long
+def test_a_finished_run_on_nodes_without_a_common_folder_ends_on_all(world, tmp_path, nodes):
+    """And so does a start that is refused: the second would wait for the first."""
+    one = tmp_path / "one/run"
+    assert main(start(one, _written(world, one.parent))) == 0
+    file = _written(world, tmp_path / "job", **TWO)
+    ended = [node.end() for node in nodes(file, one, tmp_path / "other/run")]
+    assert [code for code, _ in ended] == [0, 0], ended
+    assert "nothing to do, nothing changed" in ended[0][1][-1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_process_whose_peer_was_killed_ends_with_one_line(world, tmp_path, nodes, killed):
+    file = _slow(world, tmp_path / "job", "step", **TWO, **{"last.every_n_steps": 2})
+    run = file.parent / "run"
+    both = nodes(file, run, run)
+    _until(file.with_name("waits"), both)
+    both[killed].process.kill()
+    code, told = both[1 - killed].end()
+    assert code == 2, told
+    assert f"process {1 - killed} of 2 lost the connection to another one (" in told[-1]
+    assert f"'ltr fit {run}' resumes the run" in told[-1]
+    assert len([line for line in told if "lost" in line or "Traceback" in line]) == 1
+    assert torn(run) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("by", "code"), [("SIGTERM", 143), ("SIGUSR1", 138)])
+def test_a_signal_to_all_nodes_ends_all_with_its_code(world, tmp_path, nodes, by, code):
+    file = _slow(world, tmp_path / "job", "step", **TWO, **{"last.every_n_steps": 500})
+    run = file.parent / "run"
+    both = nodes(file, run, run)
+    _until(file.with_name("waits"), both)
+    for node in both:
+        node.process.send_signal(signal.Signals[by])
+    ended = [node.end() for node in both]
+    assert [came for came, _ in ended] == [code, code], ended
+    assert f"'ltr fit {run}' resumes" in ended[0][1][-1] and ended[1][1] == []
+    # One process waits behind the fourth backward pass, maybe not the first: then that one is in
+    # the fifth step already.
+    last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    assert last["global_step"] in (4, 5)
+
+
+def _until(file: Path, both: list[Node]) -> None:
+    latest = time.monotonic() + 120
+    while not file.exists():
+        assert time.monotonic() < latest, [node.output.read_text() for node in both]
+        assert all(node.process.poll() is None for node in both)
+        time.sleep(0.05)
