@@ -5,6 +5,7 @@ import os
 import sys
 from contextlib import ExitStack, suppress
 
+from ltr.cli.near_names import near_command, question
 from ltr.errors import InputError
 
 # The functions of all commands but grid and those of CONFIGURED, imported when they are called:
@@ -20,7 +21,10 @@ FUNCTIONS = {
     "negatives diff": "ltr.cli.negatives:diff",
     "negatives audit": "ltr.cli.negatives:audit",
     "doctor": "ltr.cli.doctor:doctor",
+    "cache": "ltr.cli.cache:cache",
 }
+# Those whose stdout is for results: what they say beside goes to stderr.
+RESULTS_ON_STDOUT = ("rank", "search", "export", "score")
 # The commands that LightningCLI runs. They take a configuration.
 CONFIGURED = ("fit", "validate", "test", "predict", "mine")
 
@@ -48,9 +52,7 @@ def run(args: list[str]) -> None:
     n_words = 2 if " ".join(args[:2]) in FUNCTIONS else 1
     command = " ".join(args[:n_words])
     if command not in FUNCTIONS:
-        commands = ", ".join([*CONFIGURED, "grid", *FUNCTIONS])
-        given = " ".join(args[:2]) if args[0] == "negatives" else args[0]
-        raise InputError(f"the command must be one of {commands}, got {given!r}; see ltr --help")
+        raise InputError(_no_command(args))
     from ltr.cli.arguments import call_with
 
     module, _, name = FUNCTIONS[command].partition(":")
@@ -62,7 +64,30 @@ def run(args: list[str]) -> None:
             from ltr.run.log import route_messages
 
             stack.enter_context(route_messages(is_rank_0=True))
+        elif args[0] in RESULTS_ON_STDOUT:
+            from ltr.run.log import progress_on_stderr
+
+            stack.enter_context(progress_on_stderr())
         call_with(function, args[n_words:], f"ltr {command}")
+
+
+def _no_command(args: list[str]) -> str:
+    given = args[0]
+    what = "the command"
+    group = ""  # the word before the one that is no command
+    known = [*CONFIGURED, "grid", *FUNCTIONS]
+    if given == "negatives":
+        what = "the word after ltr negatives"
+        group = "negatives "
+        given = args[1] if len(args) > 1 else ""
+        known = [each.removeprefix(group) for each in known if each.startswith(group)]
+    choices = f"{what} must be one of {', '.join(known)}"
+    if given == "" or given.startswith("-"):
+        return f"{choices}; see ltr --help"
+    near = near_command(given, known)
+    if near:
+        return f"there is no command '{group}{given}'{question(f'ltr {group}{each}' for each in near)} (all commands: ltr --help)"
+    return f"{choices}, got {given!r}; see ltr --help"
 
 
 def one_line(error: BaseException) -> str | None:

@@ -2,13 +2,15 @@
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import docstring_parser
 import jsonargparse
 
-from ltr.errors import InputError
+from ltr.cli.near_names import near_option, question
+from ltr.errors import InputError, local_path
 
 # The type of one word of a parameter that is a list, by the parameter's annotation.
 WORD_TYPES: dict[Any, type] = {
@@ -16,6 +18,19 @@ WORD_TYPES: dict[Any, type] = {
     list[str] | None: str,
     list[int] | None: int,
 }
+
+# The options whose values may be an address: what is asked, and what names a service.
+MAY_BE_ADDRESS = (
+    "query",
+    "trainer.logger",
+    "trainer.plugins",
+    "trainer.profiler",
+    "trainer.strategy",
+)
+
+# Below these stand options of classes, which may be the user's own: one that tells a service, say,
+# gets a web address. Where a class of ours needs a path, it refuses such an address itself.
+OF_CLASSES = ("model.", "data.", "trainer.callbacks.")
 
 LONGEST = 400  # letters of what the parser says
 # A pattern in what the parser says, and what is said instead; applied in this order.
@@ -29,6 +44,7 @@ REWORDED = [
     (r"\. Got value: (.*)", r", got \1"),
     (r", got NestedArg\(.*", ""),
     (r"- Expected a path but \S+ either not accessible or invalid - ", ""),
+    (r", got \{'class_path': .*", ""),
     (r'^Parser key "([^"]+)": ', r"\1: "),
     (r'^Parser key "([^"]+)" element \d+: ', r"\1: "),
     (
@@ -37,10 +53,13 @@ REWORDED = [
     ),
     (r"Expected a dot import path string: (\w+)", r"there is no \1"),
     (r"Problem with given class_path '([^']+)': ", r"\1: "),
+    (r'^(\S+): \S+: Parser key "([^"]+)": ', r"\1.\2: "),
     (r"Expected a typing\.Literal\[([^\]]*)\]", r"must be one of \1"),
+    (r"(?:\w+\.)+(\w+): module '[^']*' has no attribute '\w+'", r"there is no \1"),
     (r"typing\.Literal\[([^\]]*)\]", r"\1"),
     (r"<class '([^']*)'>", r"\1"),
     (r"Expected a (int|float|bool|str)\b", r"must be \1"),
+    (r"Expected a list, got ([\w@/]+)$", r"must be a list, got \1; write [\1]"),
 ]
 
 
@@ -60,12 +79,6 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
     Raises:
         InputError: for arguments that do not fit.
     """
-    for word in args:
-        option = word.partition("=")[0]
-        if option.startswith("--") and "." in option:
-            raise InputError(
-                f"{name} has no configuration, and so no option {option}; see {name} --help"
-            )
     docstring = docstring_parser.parse(function.__doc__ or "")
     parser = jsonargparse.ArgumentParser(
         prog=name,
@@ -97,9 +110,66 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
     try:
         arguments = parser.parse_args(args)
     except jsonargparse.ArgumentError as error:
-        reason = parser_reason(" ".join(str(error).split()))
+        text = " ".join(str(error).split())
+        reason = parser_reason(text)
+        known = [action.dest for action in parser._actions if action.option_strings]
+        unknown = unknown_words(text)
+        # The parser takes --data.path for a part of --data.
+        if not unknown:
+            unknown = [word for word in args if re.match(r"--\w+\.", word)]
+        if unknown:
+            reason = "; ".join(_no_option(word, known) for word in unknown)
+            raise InputError(f"{reason} (all options: {name} --help)") from error
         raise InputError(f"{reason}; see {name} --help") from error
+    refuse_addresses(vars(arguments))
     function(**vars(arguments), **given)
+
+
+def refuse_addresses(value: Any, option: str = "") -> None:
+    """Raise an InputError for an address where a local path must be, see
+    :func:`ltr.errors.local_path`.
+
+    Args:
+        value: of an option: a text, a list, or the options that it holds, by their names.
+        option: its path in the configuration; empty for all options of a command.
+    """
+    if option in MAY_BE_ADDRESS:
+        return
+    if isinstance(value, str | Path):
+        is_of_web = str(value).startswith(("http:", "https:"))
+        if not (is_of_web and option.startswith(OF_CLASSES)):
+            local_path(option, value)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            refuse_addresses(part, option)
+    elif isinstance(value, dict | jsonargparse.Namespace):
+        parts = value if isinstance(value, dict) else vars(value)
+        for name, part in parts.items():
+            local_path(option, name)  # negatives, with how many of each: the folders are the names
+            is_level = name == "init_args"  # which the command line leaves out
+            refuse_addresses(part, option if is_level else f"{option}.{name}".removeprefix("."))
+
+
+def _no_option(word: str, known: Collection[str]) -> str:
+    """What is said of an option that a command without a configuration does not have."""
+    name = word.lstrip("-").partition("=")[0]
+    # --data.path is --data here.
+    near = near_option(name, known) or near_option(name.partition(".")[0], known)
+    return (
+        f"there is no option {word.partition('=')[0]}{question(f'--{option}' for option in near)}"
+    )
+
+
+def unknown_words(text: str) -> list[str]:
+    """The options, without their values, that the parser did not know; else the first word that it
+    did not. None for another complaint.
+    """
+    match = re.search(r"unrecognized arguments: (.*)", text, re.IGNORECASE)
+    if match is None:
+        return []
+    words = match[1].split()
+    options = [word.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word)]
+    return options or words[:1]
 
 
 def parser_reason(text: str) -> str:

@@ -11,6 +11,7 @@ from ltr.compare import comparison, tables
 from ltr.compare.comparison import MetricResult
 from ltr.compare.runs import Experiment, experiments
 from ltr.data.files import write_whole
+from ltr.data.outputs import check_file
 from ltr.errors import InputError
 
 WIDTH = 200  # letters of a line where no terminal says it
@@ -44,13 +45,20 @@ def compare(
     """
     if plan is not None and not plan > 0:
         raise InputError(f"--plan must be a difference above 0, got {plan:g}")
+    files = {"markdown": markdown, "latex": latex, "csv": csv, "html": html}
+    check_files(files)
     compared = experiments(runs)
     pairs = comparison.pairs_with_baselines(
         [experiment.name for experiment in compared], baseline or []
     )
     differences = comparison.compare(compared, metric or [], pairs, alpha)
-    files = {"markdown": markdown, "latex": latex, "csv": csv, "html": html}
     show(compared, differences, alpha, plan, files)
+
+
+def check_files(files: Mapping[str, str | None]) -> None:
+    """Raise an InputError for a file of :func:`show` that can't be written."""
+    for form, file in files.items():
+        check_file(file, f"--{form}")
 
 
 def show(

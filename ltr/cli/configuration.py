@@ -2,19 +2,22 @@
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import jsonargparse
 
 import ltr.models
-from ltr.errors import InputError
+from ltr.errors import InputError, local_path
 from ltr.module import RankerModule
 from ltr.run.folder import RunFolder
-from ltr.run.results import read_metrics
+from ltr.run.metrics_file import read_metrics
 from ltr.run.yaml_files import read_yaml
 
 CONFIG = ("--config", "-c")
+SOURCES = ("candidates", "bm25", "random", "mined")  # of negatives, which are no folders
 
 
 def expanded(args: list[str]) -> list[str]:
@@ -34,9 +37,17 @@ def expanded(args: list[str]) -> list[str]:
 
 def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[str]:
     """The options that a run folder stands for, beside others that are given."""
+    if folder.path.is_file():
+        raise InputError(
+            f"ltr {command} takes a run folder as its first word, got a file; name a configuration by --config {folder.path}"
+        )
     if not folder.config.is_file():
         raise InputError(
             f"{folder.path} must be a run folder, but there is no {folder.config}; or name a file by --config"
+        )
+    if not read_yaml(folder.config):
+        raise InputError(
+            f"{folder.config}: the file must hold the configuration of a run, and holds nothing; restore it"
         )
     options = ["--config", str(folder.config), "--trainer.default_root_dir", str(folder.path)]
     if not any(word.partition("=")[0] == "--ckpt_path" for word in others):
@@ -47,6 +58,7 @@ def _options_of_run(folder: RunFolder, command: str, others: list[str]) -> list[
         else:
             checkpoint = folder.file_to_measure("best")
         options += ["--ckpt_path", str(checkpoint)]
+    refuse_paths_from_elsewhere(folder, command, others)
     return options + data_path_option(folder)
 
 
@@ -55,11 +67,71 @@ def data_path_option(folder: RunFolder) -> list[str]:
     working directory; else nothing.
     """
     path = init_args_of_data(folder.config).get("path")
-    started_in = read_metrics(folder.results).get("directory")
-    if path is None or started_in is None or Path(started_in) == Path.cwd():
+    started_in = _started_elsewhere(folder)
+    if not isinstance(path, str):  # the parser says what is wrong with any other
         return []
-    path_then = Path(started_in, path)
+    if started_in is None:
+        return []
+    path_then = started_in / path
     return ["--data.path", str(path_then)] if path_then.exists() else []
+
+
+def refuse_paths_from_elsewhere(folder: RunFolder, command: str, words: Sequence[str]) -> None:
+    """Refuse a configuration whose run was started in another working directory, where the command
+    would read a path of it that counts from there. (``data.path`` is found from there.)
+
+    Args:
+        folder: of the run.
+        command: what is done.
+        words: the options that are given beside the configuration.
+    """
+    started_in = _started_elsewhere(folder)
+    if started_in is None:
+        return
+    given = [word.partition("=")[0].replace("init_args.", "") for word in words]
+    for option, value in _paths_read(folder, command):
+        is_given = any(f"--{option}.".startswith(f"{name}.") for name in given)
+        path_then = started_in / value
+        is_same = path_then.exists() and Path(value).exists() and path_then.samefile(value)
+        if path_then.exists() and not is_given and not is_same:
+            raise InputError(
+                f"{folder.path}: {option} is {value!r}, a path from where the run was started; run the command there: cd {quote(str(started_in))}"
+            )
+
+
+def _started_elsewhere(folder: RunFolder) -> Path | None:
+    """The working directory in which a run was started, if it is another one than this."""
+    started_in = read_metrics(folder.results).get("directory")
+    if started_in is None or Path(started_in) == Path.cwd():
+        return None
+    return Path(started_in)
+
+
+def _paths_read(folder: RunFolder, command: str) -> Iterator[tuple[str, str]]:
+    """The options beside ``data.path`` that name a file or a folder in the configuration of a run,
+    with their values, as far as the command reads them. Other texts may be among them, such as the
+    name of a model or of a source of negatives.
+    """
+    names = ["model.ranker.backbone", "model.ranker.doc_backbone"]
+    if command == "fit":
+        names += ["data.negatives", "data.labels.scores"]
+        if folder.file_to_resume() is None:
+            names.append("init_from")
+    config = read_yaml(folder.config)
+    for name in names:
+        value = _entry(config, name)
+        for text in value if isinstance(value, dict) else [value]:
+            if isinstance(text, str) and text and text not in SOURCES:
+                yield name, text
+
+
+def _entry(config: Any, path: str) -> Any:
+    """The value of an option by its path; None where there is none."""
+    for name in path.split("."):
+        if isinstance(config, dict) and name not in config:
+            config = config.get("init_args")
+        config = config.get(name) if isinstance(config, dict) else None
+    return config
 
 
 def init_args_of_data(file: Path) -> dict[str, Any]:
@@ -71,13 +143,15 @@ def init_args_of_data(file: Path) -> dict[str, Any]:
     return init_args if isinstance(init_args, dict) else {}
 
 
-def _configuration_files(words: Sequence[str]) -> Iterator[str]:
+def configuration_files(words: Sequence[str]) -> Iterator[str]:
     """The files that the words name by ``--config``, as far as they are there: the parser says what
     is wrong with the others.
     """
-    for word, next_word in zip(words, [*words[1:], ""], strict=True):
+    for word, next_word in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         file = value if equals else next_word
+        if name in CONFIG and file == "":
+            raise InputError(f"{name} must be followed by a file, and nothing is there")
         if name in CONFIG and Path(file).is_file():
             yield file
 
@@ -91,6 +165,7 @@ def _without_empty_files(args: Iterable[str]) -> Iterator[str]:
             yield word
             continue
         file = value if equals else next(words, "")
+        local_path(name, file)
         is_empty = Path(file).is_file() and read_yaml(Path(file)) is None
         if not is_empty:
             yield name
@@ -118,16 +193,16 @@ def refuse_old_names(words: Sequence[str]) -> None:
     Args:
         words: the arguments of a command, with its configuration files.
     """
-    for file in _configuration_files(words):
+    for file in configuration_files(words):
         data = (read_yaml(Path(file)) or {}).get("data")
         if not isinstance(data, dict):
             continue
-        kind = data.get("class_path", "")
+        kind = str(data.get("class_path") or "")
         has_texts = bool(kind) and not kind.endswith("FeatureDataModule")
         moved = MOVED | MOVED_OF_TEXTS if has_texts else MOVED
         for name, value in init_args_of_data(Path(file)).items():
             _refuse_old_name(name, value, f"{file}: ", moved)
-    for word, next_word in zip(words, [*words[1:], ""], strict=True):
+    for word, next_word in pairwise([*words, ""]):
         option, equals, value = word.partition("=")
         if option.startswith("--data."):
             name = option.removeprefix("--data.").removeprefix("init_args.")
@@ -151,7 +226,7 @@ def refuse_unknown_empty_keys(words: Sequence[str], parser: jsonargparse.Argumen
     for action in parser._actions:
         parts = action.dest.split(".")
         known |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
-    for file in _configuration_files(words):
+    for file in configuration_files(words):
         for key in _empty_keys(read_yaml(Path(file)) or {}):
             is_of_a_class = "class_path" in key or "init_args" in key
             if key not in known and not is_of_a_class:

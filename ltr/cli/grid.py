@@ -1,39 +1,56 @@
 """``ltr grid``: train and test a family of experiments, and compare them."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ltr.cli import arguments, one_line
-from ltr.cli.compare import show
+from ltr.cli.compare import check_files, show
+from ltr.cli.near_names import near_option
 from ltr.cli.process import run_in_process
 from ltr.compare.comparison import compare
 from ltr.compare.runs import experiments
+from ltr.data.outputs import check_inside
 from ltr.errors import InputError
 from ltr.grid.definition import Cell, Grid, experiment_folder
 from ltr.grid.folder import GridFolder
 
 FIT_OPTIONS = ("--wandb", "--init_from")  # and all with a dot
+GIVEN_BY_GRID = ("--config", "--ckpt_path", "--seed_everything")
 
 
 def run_grid(args: list[str]) -> None:
-    """Call :func:`grid` with the arguments of a command line.
+    """Call :func:`grid` with the arguments of a command line. What is like no option of ``ltr grid``
+    is taken for one of ``ltr fit``, which says what is wrong with it.
 
     Raises:
-        InputError: for an option of ``ltr fit`` without a value.
+        InputError: for an option of ``ltr fit`` without a value, or one that the grid itself gives.
     """
+    own_options = ["help", *inspect.signature(grid).parameters]
     own = list[str]()
     fit_options = list[str]()
     words = iter(args)
     for word in words:
         name, equals, value = word.partition("=")
-        if name in FIT_OPTIONS or (name.startswith("--") and "." in name):
-            if not equals:
-                value = next(words, "")
-            if value == "" or value.startswith("--"):
-                raise InputError(f"ltr grid: the option {name} must have a value, and has none")
-            fit_options += [name, value]
-        else:
+        if name in GIVEN_BY_GRID:
+            raise InputError(
+                f"ltr grid gives {name} to each run itself, by base and seeds of the grid file; leave it out"
+            )
+        is_option = name.startswith("--")
+        is_of_fit = name in FIT_OPTIONS or (is_option and "." in name)
+        is_unknown = is_option and not near_option(name.removeprefix("--"), own_options)
+        if not (is_of_fit or is_unknown):
             own.append(word)
+            continue
+        if not equals:
+            value = next(words, "")
+        if value == "" or value.startswith("--"):
+            if is_unknown and not is_of_fit:
+                raise InputError(
+                    f"ltr grid: the option {name} is none of ltr grid, and one of ltr fit must have a value; see ltr grid --help"
+                )
+            raise InputError(f"ltr grid: the option {name} must have a value, and has none")
+        fit_options += [name, value]
     arguments.call_with(grid, own, "ltr grid", fit_options=fit_options)
 
 
@@ -73,7 +90,14 @@ def grid(
     """
     definition = Grid.read(Path(file))
     root = Path("runs", definition.name) if runs is None else Path(runs)
+    files = {"markdown": markdown, "latex": latex, "csv": csv, "html": html}
+    check_files(files)
+    if not table:
+        check_inside(root, "--runs")
     folder = GridFolder(definition, root, fit_options)
+    unknown = [name for name in fit_options[::2] if "." not in name and name not in FIT_OPTIONS]
+    if unknown:
+        _check_options(folder, list(definition.cells())[:1])
     seeds = list(dict.fromkeys(seeds or definition.seeds))
     if min(seeds) < 0:
         raise InputError(f"--seeds must be whole numbers of at least 0, got {min(seeds)}")
@@ -86,7 +110,6 @@ def grid(
         cells = [cell for cell in cells if cell.names in chosen]
     if not table:
         _make_missing(folder, cells)
-    files = {"markdown": markdown, "latex": latex, "csv": csv, "html": html}
     _compare_made(folder, cells, files)
 
 
@@ -131,9 +154,10 @@ def _compare_made(
     made = [cell for cell in cells if cell not in missing]
     notes = []
     if missing:
-        notes.append(f"{len(missing)} of {len(cells)} runs are not there yet")
+        first = folder.root / missing[0].folder
+        notes.append(f"{len(missing)} of {len(cells)} runs are not there yet, first {first}")
     if not made:
-        raise InputError(f"{folder.root}: {notes[0]}, so there is nothing to compare")
+        raise InputError(f"{notes[0]}, so there is nothing to compare")
     compared = experiments([str(folder.root / cell.folder) for cell in made])
     # The name of each experiment in the comparison, by its folder.
     name_of = {experiment.runs[0].folder.parent: experiment.name for experiment in compared}

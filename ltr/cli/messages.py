@@ -1,5 +1,6 @@
 """What the user is told of an error: one line, with the path of the option at fault."""
 
+import os
 import tempfile
 import traceback
 
@@ -7,7 +8,7 @@ import jsonargparse
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from ltr.cli.arguments import parser_reason
-from ltr.data.files import DISK_FULL, cache_root
+from ltr.data.files import DISK_FULL_TEXT, cache_root, means_full_disk
 from ltr.errors import InputError
 from ltr.module import RankerModule
 
@@ -16,9 +17,8 @@ def one_line(error: BaseException) -> str | None:
     """What to tell the user of an error that is theirs to mend; None for a mistake of ours, which
     deserves its traceback.
     """
-    if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
-        first = " ".join(str(error).split())[:200]
-        return f"--ckpt_path: the checkpoint does not fit the model of this configuration: {first}…"
+    if isinstance(error, OverflowError):
+        return f"a number is too large: {error} (LTR_DEBUG=1 shows where)"
     if not isinstance(
         error,
         (ValueError, OSError, ImportError, MisconfigurationException, jsonargparse.ArgumentError),
@@ -27,20 +27,29 @@ def one_line(error: BaseException) -> str | None:
     bad_input = input_error(error)
     if bad_input is not None:
         return str(bad_input)
-    if isinstance(error, OSError) and error.errno in DISK_FULL:
+    if isinstance(error, OSError) and means_full_disk(error):
         file = error.filename2 or error.filename
         where = f"of {file}"
         if not file:
             where = f"of the output, of {cache_root()} (LTR_CACHE) or of {tempfile.gettempdir()} (TMPDIR)"
-        return f"the disk {where} is full ({error.strerror}); make room and run the command again"
+        return f"the disk {where} is full ({error.strerror or DISK_FULL_TEXT}); make room and run the command again"
+    # os.getcwd names no file.
+    if isinstance(error, FileNotFoundError) and not error.filename and _has_no_working_directory():
+        return "the working directory has been removed; change to another one, and run the command again"
     text = " ".join(str(error).split()) or type(error).__name__
     # The default of Timer's argument "interval", which the parser can't write.
     if "Interval.step" in text:
         return "trainer.callbacks: Lightning's Timer can't be named in a configuration; set trainer.max_time"
-    hint = "LTR_DEBUG=1 shows where"
-    if isinstance(error, jsonargparse.ArgumentError):
-        hint = "all options: ltr COMMAND --help, and with --config FILE --print_config"
-    return f"{parser_reason(text)} ({hint})"
+    return f"{parser_reason(text)} (LTR_DEBUG=1 shows where)"
+
+
+def _has_no_working_directory() -> bool:
+    """Whether another program has removed the folder where this one runs."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def input_error(error: BaseException | None) -> InputError | None:

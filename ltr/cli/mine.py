@@ -11,6 +11,7 @@ from torch import nn
 
 from ltr.callbacks import HardNegativeMining
 from ltr.data.artefact import key_of
+from ltr.data.outputs import check_file, check_folder
 from ltr.datamodules import RankingDataModule, TripletDataModule
 from ltr.datamodules.pools import PoolDataModule
 from ltr.errors import InputError
@@ -61,6 +62,8 @@ class MiningTrainer(Trainer):
             InputError: if the data is no collection, no dual encoder searches, or the folder is
                 there already.
         """
+        check_folder(output, "--output")
+        check_file(trec, "--trec")
         if not isinstance(datamodule, PoolDataModule):
             raise InputError(
                 f"mining needs a collection of texts, got {type(datamodule).__name__}",

@@ -11,6 +11,7 @@ import transformers
 from ltr.cli.configuration import data_path_option, init_args_of_data
 from ltr.data.collection import open_collection
 from ltr.data.files import write_whole
+from ltr.data.outputs import check_file, check_folder, check_inside
 from ltr.errors import InputError
 from ltr.mining.audit import find_suspects
 from ltr.mining.audit_report import audit_lines, audit_tsv
@@ -43,6 +44,7 @@ def import_negatives(source: str, output: str, *, data: str, distances: str | No
     folder = Path(output)
     if folder.exists():
         raise InputError(f"{output} must be a new folder, and is there already; name another one")
+    check_folder(folder, "the output")
     collection = open_collection(data)
     distances_file = None if distances is None else Path(distances)
     negatives = negatives_of_file(Path(source), collection, distances_file)
@@ -80,6 +82,7 @@ def diff(first: str, second: str, *, data: str, tsv: str | None = None) -> None:
         data: The collection.
         tsv: Also write all pairs of queries and documents to this file.
     """
+    check_file(tsv, "--tsv")
     collection = open_collection(data)
     both = []
     for path in (first, second):
@@ -127,12 +130,19 @@ def audit(
         raise InputError(
             f"--grade must be above 0, got {grade}; to leave the documents out take --policy drop"
         )
-    transformers.utils.logging.disable_progress_bar()  # even for loading weights, a tenth of a second
+    check_file(tsv, "--tsv")
     base = Path(folder)
+    if policy is not None:  # the overlay will lie beside the folder
+        check_inside(base.parent, "the folder of negatives")
+    transformers.utils.logging.disable_progress_bar()  # even for loading weights, a tenth of a second
     collection = open_collection(_data_of_run(base) if data is None else data)
     negatives = MinedNegatives.open(base, collection)
+    if policy is not None and negatives.split != "train":
+        raise InputError(
+            f"{base}: an overlay is for training, and these negatives are of the queries of {negatives.split}; leave --policy out"
+        )
     ranker = open_judge(judge, max_length)
-    relevant = collection.learnable("train")
+    relevant = collection.learnable(negatives.split)
     suspects, counts = find_suspects(negatives, relevant, Judge(judge, ranker, collection), margin)
     for line in audit_lines(suspects, counts, collection):
         log.info("%s", line)
@@ -166,14 +176,14 @@ def audit(
 def _data_of_run(negatives: Path) -> str:
     """The collection of the run that mined a folder: RUN/negatives/NAME."""
     run = RunFolder(negatives.resolve().parent.parent)
-    path = None
-    if run.config.is_file():
-        path = init_args_of_data(run.config).get("path")
-        option = data_path_option(run)  # where the run was started elsewhere
-        if option:
-            path = option[1]
-    if path is None:
+    if not run.config.is_file():
         raise InputError(
             f"{negatives} lies in no run that tells its collection; name it: --data FOLDER"
+        )
+    option = data_path_option(run)  # where the run was started elsewhere
+    path = option[1] if option else init_args_of_data(run.config).get("path")
+    if not isinstance(path, str):
+        raise InputError(
+            f"{run.config} must tell the collection as data.init_args.path, got {path!r}; name it: --data FOLDER"
         )
     return path

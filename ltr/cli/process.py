@@ -10,7 +10,8 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 
 from ltr.cli.program import main
-from ltr.errors import InputError, Terminated
+from ltr.errors import ENDED_BY_RUN, InputError, Terminated
+from ltr.run.signals import end_at_once
 
 PRELOADED = ["ltr.cli.training", "ltr.datamodules", "ltr.models", "ltr.losses"]
 
@@ -19,8 +20,8 @@ def run_in_process(args: list[str]) -> None:
     """Run a command in a process that has everything imported, and wait for it.
 
     Raises:
-        InputError: if it fails; it has said why.
-        KeyboardInterrupt: if a signal has ended it.
+        InputError: if it fails; it has said why. Also if a signal to it alone has ended it.
+        KeyboardInterrupt: if a signal came to this process.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -29,25 +30,34 @@ def run_in_process(args: list[str]) -> None:
     try:
         process.join()
     except KeyboardInterrupt as stop:
-        # Ctrl-C reaches the child from the terminal. SIGTERM and SIGHUP came to this process alone,
-        # so they are passed on. Either way the child saves first.
+        # Ctrl-C reaches the child from the terminal. Other signals came to this process alone, so
+        # they are passed on; where they came to the child too, it takes them for one. Either way
+        # the child saves first.
         if isinstance(stop, Terminated) and process.pid is not None and process.is_alive():
             os.kill(process.pid, stop.number)
         process.join()
         raise
-    if process.exitcode and process.exitcode > 128:
-        raise KeyboardInterrupt
     if process.exitcode:
         raise InputError(
-            f"ltr {args[0]} ended with code {process.exitcode}, see above; called again, this goes on where it is"
+            f"ltr {args[0]} {_how_ended(process.exitcode)}, see above; called again, this goes on where it is"
         )
+
+
+def _how_ended(code: int) -> str:
+    """What an exit code says: -9 was killed by signal 9, 143 has ended itself by signal 15."""
+    number = -code if code < 0 else code - 128
+    try:
+        return f"was ended by {signal.Signals(number).name}"
+    except ValueError:
+        return f"ended with code {code}"
 
 
 def _main(args: list[str], path: list[str]) -> None:
     sys.path[:] = path
     parent = multiprocessing.parent_process()
     assert parent is not None
-    code = _main_until(lambda: wait([parent.sentinel]), args)
+    # A training saves first.
+    code = _main_until(lambda: wait([parent.sentinel]), signal.SIGTERM, args)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -61,20 +71,22 @@ def main_of_child(args: list[str]) -> int:
         args: the number of the process that started this one, and the command with its arguments.
     """
     parent = int(args[0])
+    # It ends as by SIGTERM, which it does not hear itself: its parent has blocked it.
+    signal.signal(ENDED_BY_RUN, lambda _, frame: end_at_once(signal.SIGTERM, frame))
 
     def wait_for_parent() -> None:
         while os.getppid() == parent:  # an orphan gets another one
             time.sleep(0.5)
 
-    return _main_until(wait_for_parent, args[1:])
+    return _main_until(wait_for_parent, ENDED_BY_RUN, args[1:])
 
 
-def _main_until(wait_for_parent: Callable[[], object], args: list[str]) -> int:
-    """Run a command. If the parent is gone before, it ends as by SIGTERM, which saves first."""
+def _main_until(wait_for_parent: Callable[[], object], end: signal.Signals, args: list[str]) -> int:
+    """Run a command. If the parent is gone before, a signal ends it."""
 
     def leave_with_parent() -> None:
         wait_for_parent()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), end)
 
     threading.Thread(target=leave_with_parent, daemon=True).start()
     sys.argv[1:] = args  # by which Lightning starts the other processes of a run

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ltr.errors import Terminated
-from ltr.run.signals import NAMES, end_at_once
+from ltr.run.signals import NAMES, OF_CLUSTER, end_at_once
 
 USAGE = """\
 ltr: train, compare and understand text rankers.
@@ -34,29 +34,34 @@ commands
              diff FOLDER FOLDER           compare two folders of negatives
              audit FOLDER --judge MODEL   list likely false negatives, and drop or relabel them
   doctor     check what this machine computes: kernels, search, processes   ltr doctor
+  cache      what lies in the folder of derived data; --remove what no run uses   ltr cache
 
 Options of a command: ltr COMMAND --help; its whole configuration: ltr COMMAND --config FILE --print_config.
 A run lies in runs/EXPERIMENT/seed=N/: its configuration, its best and its last weights, its results.
-Exit codes: 0 done, 2 for what you can mend (one line says what), 130 Ctrl-C, 143 SIGTERM and 129 SIGHUP (all save first),
+Exit codes: 0 done, 2 for what you can mend (one line says what), 130 Ctrl-C, 143 SIGTERM, 138 SIGUSR1 and 129 SIGHUP (all save first),
 141 where nobody reads the output any more, 1 a mistake of ours, or wrong numbers found by ltr doctor.
 LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derived data (else $XDG_CACHE_HOME/ltr or ~/.cache/ltr).
 """
 
 
-HELP = {"-h", "--help"}
+HELP = {"-h", "--help", "help"}
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run a command and return the exit code: 0; 2 for bad input (one line on stderr); 130, 143 or
-    129 after a signal; 141 where nobody reads the output any more.
+    """Run a command and return the exit code: 0; 2 for bad input (one line on stderr); 130, 143,
+    138 or 129 after a signal; 141 where nobody reads the output any more.
     """
     args = sys.argv[1:] if args is None else args
     # None where the caller has closed it, as some schedulers do.
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115  # for the life of the process
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for the life of the process
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for the life of the process
-    if os.environ.get("LOCAL_RANK", "0") != "0":
+    is_in_main_thread = threading.current_thread() is threading.main_thread()
+    # Python lets no other thread set handlers.
+    if os.environ.get("LOCAL_RANK", "0") != "0" and is_in_main_thread:
         # Not rank 0: ignore the signals. Rank 0 gets them too, saves, and then ends this process;
         # it would wait for ever for one that has left by itself.
         for number in NAMES:  # its keys are the signals
@@ -68,12 +73,13 @@ def main(args: list[str] | None = None) -> int:
         if args[0] == "--version":
             from ltr import __version__
 
-            print(__version__)
+            print(__version__, flush=True)
             return 0
         from ltr.cli import run  # Lightning takes seconds to import: only where it is needed
 
         with _ended_by_signals():
             run(args)
+        sys.stdout.flush()  # here an error gets its line
     except (KeyboardInterrupt, SystemExit) as stop:
         # Lightning catches a KeyboardInterrupt (Terminated is one) and exits with 1: the signal is
         # then the context of the SystemExit. rich does the same with a BrokenPipeError.
@@ -94,23 +100,42 @@ def main(args: list[str] | None = None) -> int:
         message = one_line(error)
         if message is None or os.environ.get("LTR_DEBUG") == "1":
             raise
-        rank = os.environ.get("LOCAL_RANK", "0")
+        rank = _rank()
         print("ltr:" if rank == "0" else f"ltr [rank {rank}]:", message, file=sys.stderr)
+        _flush_or_drop_output()
         return 2
     return 0
 
 
+def _flush_or_drop_output() -> None:
+    """On a full disk the interpreter would complain at its end, and exit with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        from ltr.run.log import drop_unwritten
+
+        drop_unwritten(sys.stdout)
+
+
+def _rank() -> str:
+    """The number of this process, as torchrun, Lightning or srun tells it."""
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            return os.environ[name]
+    return "0"
+
+
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the program as Ctrl-C does, so that what it has opened is closed; a
-    run that trains does more.
+    """SIGTERM, SIGUSR1 and SIGHUP end the program as Ctrl-C does, so that what it has opened is
+    closed; a run that trains does more.
     """
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     handlers: dict[signal.Signals, Any] = {}  # those of before: functions or numbers
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (*OF_CLUSTER, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:  # under nohup, or not rank 0
             continue
         handlers[number] = signal.signal(number, end_at_once)

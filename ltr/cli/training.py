@@ -23,23 +23,29 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 
 from ltr.callbacks import HardNegativeMining
 from ltr.cli import CONFIGURED
+from ltr.cli.arguments import refuse_addresses
 from ltr.cli.configuration import ModelHelp, expanded, refuse_unknown_empty_keys
 from ltr.cli.messages import input_error, path_of
 from ltr.cli.mine import MiningTrainer, mining_of
+from ltr.cli.refused import refusal
+from ltr.cli.strict_parser import StrictParser
 from ltr.data.files import write_whole
 from ltr.datamodules import RankingDataModule
 from ltr.errors import InputError
 from ltr.in_batch import OwnLists
 from ltr.module import METRICS, RankerModule, is_trial
+from ltr.processes import by_rank_0, lost_connection, rank, world_size
+from ltr.run import lightning_internals as internals
 from ltr.run.checkpoints import BestOptions, Checkpoints, LastOptions
 from ltr.run.folder import RunFolder
 from ltr.run.identity import identity
+from ltr.run.launchers import check_nodes, has_launcher, is_rank_0, join_processes
 from ltr.run.log import Progress, route_messages
 from ltr.run.loggers import build_loggers, wandb_run_ended
+from ltr.run.metrics_file import read_metrics
 from ltr.run.results import (
     ResultsWriter,
     ceiling_line,
-    read_metrics,
     summary_line,
     worse_than_start_warning,
 )
@@ -48,7 +54,6 @@ from ltr.run.start import (
     NothingToDo,
     checkpoint_to_measure,
     checkpoint_to_resume,
-    is_rank_0,
 )
 from ltr.run.trainer_checks import check_callbacks, check_options
 from ltr.run.weights import take_weights
@@ -61,7 +66,6 @@ def run_configured(args: list[str]) -> None:
     transformers.utils.logging.disable_progress_bar()  # even for loading weights, a tenth of a second
     with ExitStack() as stack:
         log_into = stack.enter_context(route_messages(is_rank_0=is_rank_0()))
-        stack.enter_context(wandb_run_ended())
         try:
             RankerCLI(stack, log_into, expanded(args))
         except NothingToDo as done:
@@ -104,6 +108,9 @@ class RankerCLI(LightningCLI):
         self._stack = stack
         self._log_into = log_into
         self._identity = dict[str, Any]()  # from before_instantiate_classes on
+        self._checkpoint: str | None = None  # that the command starts from; from _begin on
+        self._results: ResultsWriter  # from before_instantiate_classes on
+        self._checkpoints: Checkpoints | None = None  # the callback, once the trainer is there
         self._recipe: jsonargparse.Namespace | None = None  # of ltr mine: options that were given
         # LightningCLI sets it when it has parsed. If it is still None in the except below, the parser
         # has refused the arguments.
@@ -113,6 +120,7 @@ class RankerCLI(LightningCLI):
             super().__init__(
                 RankerModule,
                 RankingDataModule,
+                parser_class=StrictParser,
                 trainer_class=MiningTrainer,
                 subclass_mode_data=True,
                 auto_configure_optimizers=False,
@@ -128,6 +136,9 @@ class RankerCLI(LightningCLI):
                 args=args,
             )
         except Exception as error:
+            lost = lost_connection(error)
+            if lost is not None:
+                raise self._end_without_others(lost) from error
             # An option is told by its path in the configuration: data.batch_size for batch_size.
             bad_input = input_error(error)
             was_parsed = self.subcommand is not None
@@ -135,12 +146,36 @@ class RankerCLI(LightningCLI):
                 bad_input.option = path_of(bad_input, self.config[self.subcommand])
             raise
 
+    def _end_without_others(self, lost: str) -> BaseException:
+        """What ends this process where another one is gone: the signal that both have got, or else
+        one line.
+        """
+        if self._checkpoints is not None and self._checkpoints.heard is not None:
+            return self._checkpoints.heard
+        if world_size() == 1:
+            return InputError(
+                f"the processes of this command could not meet ({lost}); all of them must be started, and MASTER_ADDR and MASTER_PORT must name a free port that they can reach"
+            )
+        again = "start it again"
+        folder = self.config[self.subcommand].trainer.default_root_dir
+        if self.subcommand == "fit" and RunFolder(folder).holds_weights():
+            again = f"'ltr fit {quote(folder)}' resumes the run"
+        return InputError(
+            f"process {rank()} of {world_size()} lost the connection to another one ({lost}), which has ended or can't be reached; its own output says why; {again}"
+        )
+
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         return LightningCLI.subcommands() | {"mine": {"model", "datamodule"}}
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        self.config = parser.parse_args(args)
+        try:
+            self.config = parser.parse_args(args)
+        except jsonargparse.ArgumentError as error:
+            if input_error(error) is not None:
+                raise
+            raise InputError(refusal(error, args, self._parser(args[0]))) from error
+        refuse_addresses(self.config[self.config.subcommand])
         if self.config.subcommand == "mine":
             # Again without defaults: before_mine changes only what the arguments have said.
             self._recipe = parser.parse_args(args, defaults=False).mine.get("recipe")
@@ -168,33 +203,77 @@ class RankerCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
         check_options(config.trainer)
+        check_nodes(config.trainer.num_nodes)
         plain = yaml.safe_load(self._parser(self.subcommand).dump(config, skip_unset=False))
         self._identity = identity(plain)
+        self._results = ResultsWriter(plain)
         folder = RunFolder(config.trainer.default_root_dir or _run_folder(config, plain))
         config.trainer.default_root_dir = str(folder.path)
-        folder.check_writable()
-        if is_rank_0():
-            self._stack.enter_context(folder.owned())
-        if self.subcommand == "fit":
-            trainer = config.trainer
-            limits = Limits(trainer.max_epochs, trainer.max_steps, trainer.max_time)
-            file = checkpoint_to_resume(folder, config.ckpt_path, self._identity, limits)
-        else:
-            file = checkpoint_to_measure(folder, config.ckpt_path, self._identity)
-        config.ckpt_path = file
         config.weights_only = True  # a checkpoint is never code
-        self._log_into(folder.log)
+        if not has_launcher():
+            self._begin()
 
     def after_instantiate_classes(self) -> None:
         """Tell the data what the ranker reads. Take the weights of another run where the configuration
         asks for them and the run is new.
         """
+        if has_launcher():
+            join_processes(self.trainer)
+            self._begin()
+        config = self.config_init[self.subcommand]
+        config.ckpt_path = self._checkpoint
         self.datamodule.reads = self.model.reads
-        config = self.config[self.subcommand]
-        if config.init_from is None or config.ckpt_path is not None:
+        if config.init_from is None or self._checkpoint is not None:
             return
-        file = take_weights(self.model, config.init_from, "--init_from")
-        log.info("the ranker starts from the weights of %s", file)
+        start = take_weights(self.model, config.init_from, "--init_from")
+        self._results.start = start
+        log.info("the ranker starts from the weights of %s", start.file)
+
+    def _begin(self) -> None:
+        """Take the run folder, and find the checkpoint that the command starts from. Where the
+        processes have met, rank 0 does it for all: they begin alike, or none does.
+        """
+        folder = RunFolder(self.config[self.subcommand].trainer.default_root_dir)
+        found = by_rank_0(lambda: self._take(folder))
+        if isinstance(found, NothingToDo):
+            raise found
+        folder.check_common()
+        self._checkpoint = found
+        self._log_into(folder.log)
+
+    def _take(self, folder: RunFolder) -> str | NothingToDo | None:
+        config = self.config[self.subcommand]
+        folder.check_writable()
+        folder.check_foreign()
+        if is_rank_0():
+            self._stack.enter_context(folder.owned())
+            # Before the folder is let go: of a start that failed, it removes what lies there.
+            self._stack.enter_context(wandb_run_ended())
+        read_metrics(folder.results)  # a damaged file would be found when the results are written
+        if self.subcommand != "fit":
+            return checkpoint_to_measure(folder, config.ckpt_path, self._identity)
+        trainer = config.trainer
+        limits = Limits(trainer.max_epochs, trainer.max_steps, trainer.max_time)
+        try:
+            return checkpoint_to_resume(folder, config.ckpt_path, self._identity, limits)
+        except NothingToDo as done:
+            return done  # to all processes
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except Exception as error:
+            if not internals.comes_of_restoring(error):
+                raise
+            file = self.config_init[subcommand].ckpt_path
+            bad_input = input_error(error)
+            if bad_input is not None:  # of a part that has looked at its own state
+                bad_input.message = f"--ckpt_path {file}: {bad_input.message}"
+                raise
+            text = " ".join(str(error).split())[:200]
+            raise InputError(
+                f"--ckpt_path {file}: the checkpoint is damaged, or does not fit this configuration ({type(error).__name__}: {text}); take another one"
+            ) from error
 
     # The trainer
 
@@ -216,12 +295,13 @@ class RankerCLI(LightningCLI):
         if has_progress_bar is None:
             has_progress_bar = sys.stdout.isatty()
             kwargs["enable_progress_bar"] = has_progress_bar
-        callbacks.append(ResultsWriter(config.init_from))
-        if fits and not has_progress_bar:
+        callbacks.append(self._results)
+        if not has_progress_bar:
             callbacks.append(Progress())
         if fits and kwargs.get("logger"):
             callbacks.append(LearningRateMonitor())
-        callbacks.append(Checkpoints(config.best, config.last, self._identity))
+        self._checkpoints = Checkpoints(config.best, config.last, self._identity)
+        callbacks.append(self._checkpoints)
         try:
             return super().instantiate_trainer(callbacks=callbacks, **kwargs)
         except TypeError as error:

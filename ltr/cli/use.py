@@ -3,7 +3,6 @@ others, and teaches.
 """
 
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -14,22 +13,22 @@ from rich.markup import escape
 from rich.table import Table
 
 from ltr.data.collection import lists_of_run, open_collection
+from ltr.data.outputs import check_file, check_folder
 from ltr.data.text_files import open_texts
+from ltr.data.texts import without_controls
 from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
 from ltr.use.export import Form
 from ltr.use.export import export as write_exported
 from ltr.use.int8 import METRIC
 from ltr.use.load import load
-from ltr.use.rankers import FeatureScorer, Precision, RankedDocument, TextRanker
+from ltr.use.rankers import FeatureScorer, Precision, RankedDocument, TextRanker, check_query
 from ltr.use.reranking import rank_table, run_lines, search_and_rerank, search_run_lines
 from ltr.use.reranking import rerank as rerank_lists
 from ltr.use.retriever import Retriever, SearchableCorpus
 from ltr.use.teaching import Teacher, lists_to_score, score_lists
 
 STDIN = "-"
-# The embeddings, overrides and isolates of Unicode that change the order in which text is shown.
-BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def rank(
@@ -37,7 +36,7 @@ def rank(
     *,
     query: str = "",
     documents: str | None = None,
-    k: int = 10,
+    k: int | None = None,
     run: str | None = None,
     data: str | None = None,
     output: str | None = None,
@@ -50,9 +49,9 @@ def rank(
     Args:
         ranker: A run folder, a checkpoint, an exported folder, or a model of the hub.
         query: What is asked.
-        documents: A file of texts: .jsonl with _id and text, .tsv with id<TAB>text, or one text a
-            line; or a data folder.
-        k: How many documents are printed.
+        documents: A file of texts: .jsonl with _id and text, .tsv with id<TAB>text, or .txt with
+            one text a line; or a data folder.
+        k: How many documents are printed; None: 10.
         run: A run file in TREC format, to be ordered again.
         data: Its queries and documents: a data folder.
         output: The new run file.
@@ -62,16 +61,22 @@ def rank(
         device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.
     """
     _at_least_one(k=k, depth=depth)
+    check_file(output, "--output")
     ranks_a_run = run is not None or data is not None or output is not None
-    if query and documents is not None and not ranks_a_run:
+    if documents is not None and not ranks_a_run:
+        check_query(query, "--query")
         if depth is not None:
             raise InputError("--depth is of --run: it says how many documents of a run are read")
         table = open_texts(documents, "document", "--documents")
-        _show(rank_table(_open_text_ranker(ranker, precision, device), query, table)[:k])
+        _show(rank_table(_open_text_ranker(ranker, precision, device), query, table)[: k or 10])
         return
     if run is None or data is None or output is None or query or documents is not None:
         raise InputError(
             "ltr rank needs either --query and --documents, or --run, --data and --output; see ltr rank --help"
+        )
+    if k is not None:
+        raise InputError(
+            "--k is of --query: it says how many documents are printed; --depth says how many of a run are read"
         )
     queries = open_texts(data, "query", "--data")
     corpus = open_texts(data, "document", "--data")
@@ -89,7 +94,7 @@ def search(
     output: str | None = None,
     k: int | None = None,
     rerank: str | None = None,
-    depth: int = 100,
+    depth: int | None = None,
     precision: Precision | None = None,
     device: str | None = None,
 ) -> None:
@@ -101,13 +106,13 @@ def search(
         ranker: A dual encoder: a run folder, a checkpoint, an exported folder, or a model of the
             hub.
         corpus: A data folder, or a file of texts: .jsonl with _id and text, .tsv with id<TAB>text,
-            or one text a line.
+            or .txt with one text a line.
         query: What is searched for; - reads queries line by line, until an empty one.
         queries: A file of queries, as corpus; or a data folder.
         output: The new run file, in TREC format, for --queries.
         k: How many documents; None: 10, and 100 for --queries.
         rerank: A second ranker that orders again what was found.
-        depth: How many documents it reads for each query.
+        depth: How many documents it reads for each query; None: 100.
         precision: Of the encoders; None: that of each run.
         device: Where they run, such as cpu or cuda:1; None: the GPU if there is one.
     """
@@ -116,6 +121,12 @@ def search(
     if has_file != (output is not None) or (has_file and query != STDIN):
         raise InputError(
             "ltr search takes --query, or --queries and --output, or neither; see ltr search --help"
+        )
+    check_file(output, "--output")
+    check_query(query, "--query")
+    if depth is not None and rerank is None:
+        raise InputError(
+            "--depth is of --rerank: it says how many documents the second ranker reads; --k says how many are found"
         )
     retriever = _open(ranker, precision, device)
     if not isinstance(retriever, Retriever):
@@ -126,13 +137,14 @@ def search(
     searched = SearchableCorpus(retriever, open_texts(corpus, "document", "--corpus"))
     if queries is not None and output is not None:
         table = open_texts(queries, "query", "--queries")
-        _write(output, search_run_lines(searched, table, k or 100, second, depth), len(table))
+        lines = search_run_lines(searched, table, k or 100, second, depth or 100)
+        _write(output, lines, len(table))
         return
     for text in _typed(len(searched.documents)) if query == STDIN else [query]:
         if second is None:
             hits = searched.search(text, k or 10)
         else:
-            hits = search_and_rerank(searched, second, text, depth)[: k or 10]
+            hits = search_and_rerank(searched, second, text, depth or 100)[: k or 10]
         _show(hits)
 
 
@@ -150,6 +162,7 @@ def export(
         int8: A data folder: ``onnx`` graphs with weights in int8, too, and both kinds measured on
             its dev split.
     """
+    check_folder(folder, "the folder")
     measured = write_exported(ranker, folder, to, int8)  # graphs are measured only with --int8
     for graph in measured:
         print(
@@ -187,6 +200,7 @@ def score(
         device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.
     """
     _at_least_one(depth=depth)
+    check_folder(output, "--output")
     collection = open_collection(data)
     lists = lists_to_score(collection, split, documents, depth)
     teachers = [Teacher(name, _open_text_ranker(name, precision, device)) for name in rankers]
@@ -229,19 +243,8 @@ def _show(hits: list[RankedDocument]) -> None:
         table.add_column(name, no_wrap=name != "text")
     for place, hit in enumerate(hits, start=1):
         row = (str(place), f"{hit.score:.4f}", hit.id, _short(hit.text))
-        table.add_row(*[escape(_without_controls(cell)) for cell in row])
+        table.add_row(*[escape(without_controls(cell)) for cell in row])
     Console().print(table)
-
-
-def _without_controls(text: str) -> str:
-    """A text with � for each character that would steer the terminal: escape sequences could set its
-    title or hide what follows, and bidirectional overrides show another order.
-    """
-    shown = []
-    for character in text:
-        is_control = unicodedata.category(character) == "Cc"
-        shown.append("�" if is_control or character in BIDIRECTIONAL else character)
-    return "".join(shown)
 
 
 def _short(text: str, length: int = 200) -> str:

@@ -49,7 +49,7 @@ def test_lists_take_several_words_and_a_switch_none():
 def test_what_is_given_is_no_option():
     assert calls_of("a --data d", note="hidden")[0][-1] == "hidden"
     with pytest.raises(
-        InputError, match="unrecognized arguments: --note x; see ltr command --help"
+        InputError, match=r"there is no option --note \(all options: ltr command --help\)"
     ):
         calls_of("a --data d --note x", note="hidden")
 
@@ -60,10 +60,13 @@ def test_what_is_given_is_no_option():
         ("a", "the following arguments are required: data; see ltr command --help"),
         ("--data d", "the following arguments are required: runs; see ltr command --help"),
         ("a --data d --k two", "k: must be int, got two; see ltr command --help"),
-        ("a --data d --dat e", "unrecognized arguments: --dat e; see ltr command --help"),
+        (
+            "a --data d --dat e",
+            "there is no option --dat; did you mean --data? (all options: ltr command --help)",
+        ),
         (
             "a --data.path d",
-            "ltr command has no configuration, and so no option --data.path; see ltr command --help",
+            "there is no option --data.path; did you mean --data? (all options: ltr command --help)",
         ),
     ],
 )

@@ -5,6 +5,7 @@ on.
 import csv
 import json
 import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -94,6 +95,26 @@ def test_the_collection_is_that_of_the_run(mined, backbone, tmp_path, told):
         audit(str(tmp_path), judge=backbone)
 
 
+def test_negatives_of_dev_are_judged_beside_the_relevant_documents_of_dev(
+    mined, collection_folder, backbone, tmp_path, told
+):
+    """The tiny world has 30 queries in each split; ltr mine writes the split into the manifest."""
+    collection = open_collection(str(collection_folder))
+    miner = Miner(DualEncoder(backbone, max_length=24), collection, collection.judgements("dev"))
+    negatives = miner.mine(tmp_path)
+    negatives.manifest["split"] = "dev"
+    negatives.save(tmp_path / "dev", collection)
+    options = {"judge": backbone, "data": str(collection_folder), "margin": 0.01, "max_length": 24}
+    audit(str(tmp_path / "dev"), tsv=str(tmp_path / "all.tsv"), **options)
+    count = len(negatives.lists().doc_rows)
+    assert f"{count:,} negatives of 30 queries are judged" in told()
+    queries = [line.split("\t")[0] for line in open(tmp_path / "all.tsv")][1:]
+    assert queries and {query[:4] for query in queries} == {"dev-"}
+    with pytest.raises(InputError, match="for training, and these .* queries of dev; leave --po"):
+        audit(str(tmp_path / "dev"), policy="drop", **options)
+    assert not list(tmp_path.glob("dev.drop*"))
+
+
 def test_a_judge_is_a_ready_cross_encoder_or_else_a_dual_encoder(backbone, tmp_path):
     tokenizer = wordpiece_tokenizer()
     tokenizer.save_pretrained(tmp_path)
@@ -123,6 +144,26 @@ def test_what_does_not_fit_is_one_line(mined, backbone, tmp_path):
     ):
         with pytest.raises(InputError, match=text):
             audit(str(mined), **options)
+
+
+NOT_OF_A_RUN = {
+    "data: [": "config.yaml:1: a configuration must be YAML",
+    "[1]": "config.yaml: a configuration must be options with their values",
+    "hello": "config.yaml: a configuration must be options with their values",
+    "data:": "config.yaml must tell the collection as data.init_args.path, got None; name it: --data",
+    "data: {init_args: }": "config.yaml must tell the collection as data.init_args.path, got None",
+    "data: {init_args: {path: 3}}": "config.yaml must tell the collection as data.init_args.path, got 3",
+}
+
+
+@pytest.mark.parametrize("text", NOT_OF_A_RUN)
+def test_a_configuration_without_a_collection_is_one_line(text, mined, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(mined, run / "negatives/step=0")
+    (run / "config.yaml").write_text(text)
+    assert main(["negatives", "audit", str(run / "negatives/step=0"), "--judge", "none"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ltr: {run}/") and NOT_OF_A_RUN[text] in line
 
 
 def test_as_it_is_typed_with_the_judge_of_a_run(

@@ -47,6 +47,13 @@ def test_the_command_prints_and_writes_its_tables(runs, capsys):
     assert tex.count(r"\toprule") == 3 and r"95 \% interval" in tex and r"$\pm$" in tex
 
 
+def test_where_the_output_is_closed_the_files_are_written(runs, monkeypatch):
+    """Some schedulers close it."""
+    monkeypatch.setattr("sys.stdout", None)
+    assert main(["compare", "runs/base", "runs/good", "--csv", "out.csv"]) == 0
+    assert Path("out.csv").read_text().startswith("metric,experiment,")
+
+
 def test_nobody_reads_the_table(runs):
     """As ``ltr compare … | true`` under pipefail: what a program does that SIGPIPE ends. The files
     are written.

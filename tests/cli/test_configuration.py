@@ -1,6 +1,7 @@
 """Configuration files and arguments, before the parser sees them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,10 @@ from ltr.cli.configuration import (
     init_args_of_data,
     refuse_old_names,
 )
+from ltr.data.collection import open_collection
+from ltr.data.files import seen_from
 from ltr.errors import InputError
+from ltr.mining.negatives import NEGATIVES
 from ltr.run.folder import RunFolder
 
 
@@ -133,3 +137,77 @@ def test_data_of_a_run_that_was_started_elsewhere(tmp_path, monkeypatch):
     assert data_path_option(RunFolder(run)) == ["--data.path", str(there / "mine")]
     monkeypatch.chdir(there)
     assert data_path_option(RunFolder(run)) == []
+
+
+def run_started_in(folder, **options):
+    """A run in ``folder/run`` whose configuration has these options; its training has begun."""
+    (folder / "run").mkdir(parents=True)
+    for name in ("neg", "scores", "base", "bb", "candidates"):
+        (folder / name).mkdir()
+    model = {"ranker": {"class_path": "DualEncoder", "init_args": {"backbone": "org/model"}}}
+    data = {"class_path": "TripletDataModule", "init_args": {"path": "c"}}
+    model["ranker"]["init_args"] |= options.pop("ranker", {})
+    data["init_args"] |= options.pop("data", {})
+    config = {"model": model, "data": data} | options
+    (folder / "run/config.yaml").write_text(json.dumps(config))
+    (folder / "run/metrics.json").write_text(json.dumps({"directory": str(folder)}))
+    return str(folder / "run")
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value", "options"),
+    [
+        ("fit", "data.negatives", "neg", {"data": {"negatives": "neg"}}),
+        ("fit", "data.negatives", "neg", {"data": {"negatives": {"bm25": 1, "neg": 2}}}),
+        ("fit", "data.labels.scores", "scores", {"data": {"labels": {"scores": "scores"}}}),
+        ("fit", "init_from", "base", {"init_from": "base"}),
+        ("fit", "model.ranker.backbone", "bb", {"ranker": {"backbone": "bb"}}),
+        ("test", "model.ranker.doc_backbone", "bb", {"ranker": {"doc_backbone": "bb"}}),
+    ],
+)
+def test_a_path_from_where_the_run_was_started_is_not_looked_for_here(
+    tmp_path, monkeypatch, command, option, value, options
+):
+    """Also not where something of the same name lies here."""
+    run = run_started_in(tmp_path / "start", **options)
+    words = [command, run, "--ckpt_path", "x.ckpt"]
+    monkeypatch.chdir(tmp_path / "start")
+    assert expanded(words)
+    (tmp_path / "here" / value).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(InputError) as error:
+        expanded(words)
+    assert str(error.value) == (
+        f"{run}: {option} is {value!r}, a path from where the run was started; run the command there: cd {tmp_path / 'start'}"
+    )
+    assert expanded([*words, f"--{option}", "x"]), "said anew"
+    (tmp_path / "here" / value).rmdir()
+    (tmp_path / "here" / value).symlink_to(tmp_path / "start" / value)
+    assert expanded(words), "it is the same folder"
+    (tmp_path / "here" / value).unlink()
+    (tmp_path / "start" / value).rmdir()
+    assert expanded(words), "it is gone: what reads it says so"
+
+
+def test_what_a_command_does_not_read_may_be_a_path_from_elsewhere(tmp_path, monkeypatch):
+    """``candidates`` is a source of negatives, whatever lies there; only a run that begins reads
+    init_from.
+    """
+    options = {"data": {"negatives": "neg", "labels": {"scores": "scores"}}, "init_from": "base"}
+    run = run_started_in(tmp_path / "a", **options)
+    other = run_started_in(tmp_path / "b", data={"negatives": "candidates"}, init_from="base")
+    (tmp_path / "b/run/checkpoints").mkdir()
+    (tmp_path / "b/run/checkpoints/last.ckpt").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    assert expanded(["test", run, "--ckpt_path", "x.ckpt"])
+    assert expanded(["fit", other])
+
+
+def test_an_error_about_a_relative_path_says_from_where_it_counts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert seen_from("runs/neg") == f" (seen from {tmp_path})"
+    assert seen_from(tmp_path / "runs/neg") == ""
+    with pytest.raises(InputError, match=rf"there is no manifest.json \(seen from {tmp_path}\)$"):
+        NEGATIVES.manifest(Path("runs/neg"))
+    with pytest.raises(InputError, match=rf"data folder or file \(seen from {tmp_path}\)"):
+        open_collection("nowhere")

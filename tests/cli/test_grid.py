@@ -1,10 +1,13 @@
 """A family of experiments from one file: made once, resumed, chosen on dev, compared."""
 
+import multiprocessing
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -78,6 +81,27 @@ def test_a_cell_leaves_with_its_grid(how, folder):
     assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == done > 0
 
 
+def test_a_cell_that_is_ended_alone_has_failed_and_the_others_are_made(folder, capfd):
+    """Somebody ends the process of a run, or the machine has no memory for it."""
+    epochs = {"many": {"trainer.max_epochs": 1000}, "one": {"trainer.max_epochs": 1}}
+    write_grid(folder, axes={"epochs": epochs}, seeds=[1])
+    run = Path("runs/losses/many/seed=1")
+
+    def end_it() -> None:
+        until(lambda: (run / "checkpoints/last.ckpt").is_file(), seconds=240)
+        (process,) = multiprocessing.active_children()
+        os.kill(process.pid, signal.SIGTERM)
+
+    with ThreadPoolExecutor() as beside:
+        ended = beside.submit(end_it)
+        assert main(["grid", "grids/losses.yaml"]) == 2
+        ended.result()
+    told = capfd.readouterr().err
+    assert f"{run}: ltr fit was ended by SIGTERM, see above; called again" in told
+    assert "1 of 2 runs failed, see above: many/seed=1" in told
+    assert Path("runs/losses/one/seed=1/test.run").is_file()
+
+
 def until(true, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not true():
@@ -118,7 +142,23 @@ def test_options_of_all_cells_and_of_the_command_line_come_after_the_base(folder
             ["grids/losses.yaml", "--seeds=-1"],
             "--seeds must be whole numbers of at least 0, got -1",
         ),
-        (["grids/losses.yaml", "--seed", "3"], "unrecognized arguments: --seed 3"),
+        (["grids/losses.yaml", "--seed", "3"], "there is no option --seed; did you mean --seeds?"),
+        (
+            ["grids/losses.yaml", "--lr", "0.1"],
+            "nothing was trained: there is no option --lr; did you mean --model.lr? (all options: ltr fit",
+        ),
+        (
+            ["grids/losses.yaml", "--lr", "--table"],
+            "the option --lr is none of ltr grid, and one of ltr fit must have a value",
+        ),
+        (
+            ["grids/losses.yaml", "--table", "--epochs=3"],
+            "there is no option --epochs; did you mean --trainer.max_epochs?",
+        ),
+        (
+            ["grids/losses.yaml", "--ckpt_path", "last"],
+            "ltr grid gives --ckpt_path to each run itself, by base and seeds of the grid file; leave",
+        ),
     ],
 )
 def test_bad_arguments_are_one_line(args, text, folder, capsys):

@@ -7,10 +7,10 @@ from tests.cli.configured import config, losses, metrics, write_config  # noqa: 
 
 BAD = {
     "unknown command": (
-        ["fti"],
+        ["xyzzy"],
         {},
         "the command must be one of fit, validate, test, predict, mine, grid, rank, search, export, score, "
-        "compare, reproduce, negatives import, negatives diff, negatives audit, doctor, got 'fti'; see ltr --help",
+        "compare, reproduce, negatives import, negatives diff, negatives audit, doctor, cache, got 'xyzzy'; see ltr --help",
     ),
     "unknown class path": (
         [],
@@ -31,11 +31,26 @@ BAD = {
     "misspelt option": ([], {"model.learning_rate": 0.1}, "learning_rate"),
     "misspelt option on the line": (["--trainer.max_epoch", "3"], {}, "max_epoch"),
     "wrong type": ([], {"data.init_args.batch_size": "many"}, "batch_size"),
+    "too large a number": (
+        ["--data.positives", "9223372036854775808"],
+        {},
+        "positives must be below 2^63, got 9223372036854775808 (option data.positives)",
+    ),
+    "too large a number for Lightning": (
+        ["--trainer.accumulate_grad_batches", "1000000000000000000000"],
+        {},
+        "a number is too large",
+    ),
     "missing config": (["--config", "nowhere.yaml"], {}, "nowhere.yaml"),
     "missing data": (
         [],
         {"data.init_args.path": "nowhere"},
         "nowhere: there is no such data folder or file",
+    ),
+    "missing negatives": (
+        ["--data.negatives", "/nowhere"],
+        {},
+        "and there is no manifest.json (option data.negatives)",
     ),
     "missing backbone": ([], {"model.ranker.init_args.backbone": "./nowhere"}, "can't be loaded"),
     "missing package": (
@@ -145,6 +160,102 @@ def test_bad_files_are_one_line_and_exit_code_2(
     assert message in capsys.readouterr().err.strip().splitlines()[-1]
 
 
+ALL_OPTIONS = " (all options: ltr fit --help, and with --config FILE --print_config)"
+MEANT = {
+    "--seed 1": "there is no option --seed; did you mean --seed_everything?",
+    "--batch_size 8": "there is no option --batch_size; did you mean --data.batch_size?",
+    "--lr 0.1 --epochs=3": "there is no option --lr; did you mean --model.lr?; there is no option --epochs; did you mean --trainer.max_epochs?",
+    "--data.batchsize 3": "ltr.datamodules.TripletDataModule has no option data.batchsize; did you mean data.batch_size?",
+    "--data.max_lenght 3": "ltr.datamodules.TripletDataModule has no option data.max_lenght; did you mean model.ranker.max_length?",
+    "--model.loss SoftMaxLoss": "model.loss: there is no SoftMaxLoss; did you mean SoftmaxLoss?",
+    "--model.loss ltr.losses.SoftMaxLoss": "model.loss: there is no SoftMaxLoss; did you mean SoftmaxLoss?",
+    "--trainer.callbacks+=HardNegativeMinin": "trainer.callbacks: there is no HardNegativeMinin; did you mean HardNegativeMining?",
+    "--data folder": "data: there is no data module folder; the folder or file of the data is an option of its own, --data.path",
+    "--model.metrics nDCG@10": "model.metrics: must be a list, got nDCG@10; write [nDCG@10]",
+    "--model bert": "model is a group of options, such as model.NAME, or a YAML file of them, got 'bert'",
+}
+
+
+@pytest.mark.parametrize("words", MEANT)
+def test_what_was_probably_meant_is_said(words, config, tmp_path, capsys):
+    assert main(["fit", "--config", str(config), *words.split()]) == 2
+    assert capsys.readouterr().err == f"ltr: {MEANT[words]}{ALL_OPTIONS}\n"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("model.learning_rate", "there is no option model.learning_rate; did you mean model.lr?"),
+        ("seed", "there is no option seed; did you mean seed_everything?"),
+        (
+            "data.init_args.batchsize",
+            "ltr.datamodules.TripletDataModule has no option data.batchsize; did you mean data.batch_size?",
+        ),
+    ],
+)
+def test_what_was_probably_meant_in_a_file(
+    key, message, tmp_path, backbone, collection_folder, capsys
+):
+    file = write_config(tmp_path, backbone, collection_folder, **{key: 3})
+    assert main(["fit", "--config", str(file)]) == 2
+    assert capsys.readouterr().err == f"ltr: {message}{ALL_OPTIONS}\n"
+
+
+# An option in a file, and a value that it can't have.
+NOT_IN_A_FILE = {
+    "trainer.max_steps": (None, "trainer.max_steps: must be int, got None"),
+    "model.warmup": (None, "model.warmup: must be float, got None"),
+    "data.init_args.loading.num_workers": (
+        None,
+        "data.loading.num_workers: must be int, got None",
+    ),
+    "data.init_args.loading": (True, "data.loading: must be a group of options, got True"),
+    "last": ([1], "last: must be a group of options, got [1]"),
+    "trainer": (True, "trainer: must be a group of options, got True"),
+}
+
+
+@pytest.mark.parametrize("key", NOT_IN_A_FILE)
+def test_a_value_in_a_file_has_the_type_of_its_option(
+    key, tmp_path, backbone, collection_folder, capsys
+):
+    value, message = NOT_IN_A_FILE[key]
+    file = write_config(tmp_path, backbone, collection_folder, **{key: value})
+    assert main(["fit", "--config", str(file)]) == 2
+    assert capsys.readouterr().err == f"ltr: {message}{ALL_OPTIONS}\n"
+    assert not (tmp_path / "run").exists()
+
+
+COMMANDS = {
+    "tets RUN": "there is no command 'tets'; did you mean ltr test? (all commands: ltr --help)",
+    "train": "there is no command 'train'; did you mean ltr fit? (all commands: ltr --help)",
+    "negatives imprt": "there is no command 'negatives imprt'; did you mean ltr negatives import? (all commands: ltr --help)",
+    "negatives": "the word after ltr negatives must be one of import, diff, audit; see ltr --help",
+    "rank RUN --qury x": "there is no option --qury; did you mean --query? (all options: ltr rank --help)",
+    "score RUN --data.path x": "there is no option --data.path; did you mean --data? (all options: ltr score --help)",
+    "rank RUN --data.path=x": "there is no option --data.path; did you mean --data? (all options: ltr rank --help)",
+    "negatives audit N --data.path x": "there is no option --data.path; did you mean --data? (all options: ltr negatives audit --help)",
+    "doctor --trainer.precision x": "there is no option --trainer.precision (all options: ltr doctor --help)",
+    "grid": "the following arguments are required: file; see ltr grid --help",
+    "fit": "ltr fit needs model.ranker, model.loss, data, and finds them in a configuration: ltr fit --config FILE, such as experiments/cross_encoder/own.yaml, or in a run: ltr fit RUN",
+    "test": "ltr test needs model.ranker, model.loss, data, and finds them in a configuration: ltr test --config FILE, such as experiments/cross_encoder/own.yaml, or in a run: ltr test RUN",
+    "fit README.md": "ltr fit takes a run folder as its first word, got a file; name a configuration by --config README.md",
+    "fit --config": "--config must be followed by a file, and nothing is there",
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_mistake_in_a_command_is_one_line_that_says_what_helps(words, capsys):
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == f"ltr: {COMMANDS[words]}\n"
+
+
+def test_help_is_a_command_too(capsys):
+    assert main(["help"]) == 0
+    assert "usage: ltr COMMAND" in capsys.readouterr().out
+
+
 REFUSED = {
     "a loss that is none": (
         ["--model.loss", "torch.nn.MSELoss"],
@@ -210,6 +321,14 @@ REFUSED = {
     "validations without end": (
         ["--trainer.val_check_interval", "0"],
         "ltr: val_check_interval must be above 0, got 0",
+    ),
+    "a time in other words": (
+        ["--trainer.max_time", "1h"],
+        "ltr: max_time must be days, hours, minutes and seconds as 00:12:00:00, or as {hours: 12}, got '1h' (option trainer.max_time)",
+    ),
+    "a time in no unit": (
+        ["--trainer.max_time", "{hour: 1}"],
+        "ltr: max_time must be days, hours, minutes and seconds as 00:12:00:00, or as {hours: 12}, got {'hour': 1} (option trainer.max_time)",
     ),
     "devices by a word": (
         ["--trainer.devices", "x"],

@@ -1,7 +1,6 @@
 """``ltr mine``: the negatives of a run, outside training."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -13,6 +12,7 @@ from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
 from ltr.mining.negatives import MinedNegatives
 from tests.callbacks.test_mining import configuration
+from tests.child_processes import run_command
 from tests.test_ranks import ROOT, TWO
 
 
@@ -93,6 +93,18 @@ def test_a_run_is_mined_with_its_recipe_and_what_the_options_change(
     assert "not mined again" in caplog.text
 
 
+def test_damaged_negatives_of_the_same_key_are_not_taken_for_mined(run, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["mine", str(run), "--output", str(out)]) == 0
+    ids = np.load(out / "ids.npy")
+    np.save(out / "ids.npy", np.full_like(ids, -1))
+    assert main(["mine", str(run), "--output", str(out)]) == 2
+    assert (
+        f"ltr: {out}: the arrays must be those that manifest.json was written with, and have changed since; remove the folder, and mine again"
+        in capsys.readouterr().err
+    )
+
+
 def test_mining_leaves_the_run_as_it_was(run, tmp_path):
     before = {
         file: file.read_bytes()
@@ -123,7 +135,7 @@ def test_mining_leaves_the_run_as_it_was(run, tmp_path):
 def test_two_processes_mine_the_same(run, tmp_path):
     assert main(["mine", str(run), "--output", str(tmp_path / "one")]) == 0
     args = [sys.executable, "-m", "ltr", "mine", str(run), "--output", str(tmp_path / "two"), *TWO]
-    done = subprocess.run(args, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    done = run_command(args, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     one, two = (tmp_path / name for name in ("one", "two"))
     assert (

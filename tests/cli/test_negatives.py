@@ -182,12 +182,19 @@ def test_diff_shows_likely_false_negatives_with_their_texts(tmp_path, collection
         ),
         (
             ["merge"],
-            "negatives import, negatives diff, negatives audit, doctor, got 'negatives merge'",
+            "ltr: the word after ltr negatives must be one of import, diff, audit, got 'merge'; see ltr --help",
         ),
-        ([], "negatives import, negatives diff, negatives audit, doctor, got 'negatives'"),
+        (
+            [],
+            "ltr: the word after ltr negatives must be one of import, diff, audit; see ltr --help",
+        ),
+        (
+            ["--data", "DATA"],
+            "ltr: the word after ltr negatives must be one of import, diff, audit; see ltr --help",
+        ),
         (
             ["import", "a.trec", "out", "--data.path", "DATA"],
-            "ltr negatives import has no configuration, and so no option --data.path",
+            "there is no option --data.path; did you mean --data? (all options: ltr negatives import --help)",
         ),
     ],
 )

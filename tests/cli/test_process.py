@@ -1,5 +1,6 @@
 """Commands of ltr in processes of their own."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -22,6 +23,28 @@ PARENT = """
 import os, subprocess, sys
 subprocess.run([sys.executable, "-c", sys.argv[1], str(os.getpid()), "mine", "--option"])
 """
+# A run that starts it beside itself. It hears SIGTERM as a group does, and ends it a second later.
+RUN = """
+import signal, subprocess, sys, time
+from pathlib import Path
+from ltr.mining import side_process
+popen = subprocess.Popen
+side_process.subprocess.Popen = lambda command, **options: popen(
+    [sys.executable, "-c", sys.argv[2], *command[3:5], "--option"], **options | {"stdout": None, "stderr": subprocess.DEVNULL}
+)
+asked = []
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda number, frame: asked.append(number))
+side = side_process.SideProcess()
+side.start(Path(sys.argv[1], "config.yaml"), {}, "2", Path(sys.argv[1], "negatives/step=2"))
+while len(asked) < 2:
+    time.sleep(0.01)
+time.sleep(1)
+print("alive" if side._process.poll() is None else "gone", flush=True)
+process = side._process
+side.end()
+print(process.returncode, flush=True)
+"""
 
 
 def test_a_command_for_another_program_ends_with_it():
@@ -32,6 +55,22 @@ def test_a_command_for_another_program_ends_with_it():
     parent.send_signal(signal.SIGKILL)
     output, _ = parent.communicate(timeout=20)
     assert output == "" and parent.returncode == -signal.SIGKILL
+
+
+def test_a_process_beside_a_run_outlives_the_signals_of_a_cluster_until_the_run_ends_it(tmp_path):
+    """They come to the whole group; the run needs it until it has saved."""
+    (tmp_path / "config.yaml").touch()
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(tmp_path), SLEEPING],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert run.stdout.readline() == "mine --option True\n"
+    os.killpg(run.pid, signal.SIGTERM)
+    os.killpg(run.pid, signal.SIGUSR1)
+    output, _ = run.communicate(timeout=20)
+    assert output == "alive\n1\n" and run.returncode == 0
 
 
 @pytest.mark.parametrize(("args", "code"), [(["--version"], 0), (["nothing"], 2)])

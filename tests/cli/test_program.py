@@ -1,6 +1,7 @@
 """The program: its exit codes, and when a traceback is shown."""
 
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,13 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
     hint = "(No space left on device); make room and run the command again"
     assert capsys.readouterr().err == f"ltr: the disk {where} is full {hint}\n"
 
+    def written_in_part(args):
+        raise OSError("630 requested and 496 written")
+
+    monkeypatch.setattr("ltr.cli.run", written_in_part)
+    assert main(["score"]) == 2
+    assert capsys.readouterr().err == f"ltr: the disk {where} is full {hint}\n"
+
     def no_room(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -41,7 +49,52 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == f"ltr: the disk of {tmp_path}/a.npy is full {hint}\n"
 
 
+def test_a_working_directory_that_was_removed_is_one_line(
+    backbone, collection_folder, tmp_path, monkeypatch, capsys
+):
+    """By another program, while this one runs there. Whole paths need none."""
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    of_corpus = ["--corpus", str(collection_folder), "--query", "w1"]
+    assert main(["search", "run", *of_corpus]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "ltr: the working directory has been removed; "
+        "change to another one, and run the command again"
+    )
+    assert main(["search", backbone, *of_corpus]) == 0
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
+def test_an_output_on_a_full_disk_is_one_line(monkeypatch, capsys):
+    """What was printed may still be held, and find no room at the end. Of what is held then, the
+    interpreter would complain once more, and change the exit code.
+    """
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    monkeypatch.setattr("ltr.cli.run", lambda args: print("a result"))
+    for command in (["cache"], ["--version"], ["--help"]):
+        with FULL.open("w") as stdout:
+            monkeypatch.setattr("sys.stdout", stdout)
+            assert main(command) == 2
+            stdout.flush()
+        line = capsys.readouterr().err
+        assert line.startswith("ltr: the disk of the output, ") and line.count("\n") == 1
+
+
 def test_debug_shows_the_traceback(config, monkeypatch):
     monkeypatch.setenv("LTR_DEBUG", "1")
     with pytest.raises(ValueError, match="no such file"):
         main(["test", "--config", str(config), "--ckpt_path", "nowhere.ckpt"])
+
+
+@pytest.mark.parametrize("local_rank", ["0", "1"])
+def test_a_command_runs_in_a_thread(monkeypatch, local_rank):
+    """As some launchers call it. Python lets a thread set no handlers of signals."""
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(main(["cache"])))
+    thread.start()
+    thread.join()
+    assert codes == [0]

@@ -49,14 +49,73 @@ def test_a_run_is_trained_again_and_its_numbers_are_the_same(config, capsys):
     )  # trains nothing: what is compared says when it was made, and by what
     told = f"{run}/reproduced was tested on {made['date']}, by ltr {__version__} 0123; remove it to train again"
     assert capsys.readouterr().out.startswith(told)
-    found = json.loads((run / "metrics.json").read_text())
-    found["test"]["nDCG_exp@10"] += 0.01
-    (run / "metrics.json").write_text(json.dumps(found))
+    if Path("/proc/self").exists():
+        assert main(["reproduce", str(run), "--output", "/proc/nope"]) == 2
+        assert "--output must lie where something can be written" in capsys.readouterr().err
+    add(run, "nDCG_exp@10", 0.01)
     assert main(["reproduce", str(run)]) == 0
     assert (
         f"{value + 0.01:.4f} then, {value:.4f} now: not the same; there are no three seeds"
         in capsys.readouterr().out
     )
+    found = json.loads((run / "metrics.json").read_text())
+    digests = found["trained_with"]
+    found["trained_with"] = digests | {"data": digests["data"] | {"queries": "others"}}
+    (run / "metrics.json").write_text(json.dumps(found))
+    assert main(["reproduce", str(run)]) == 2
+    told = capsys.readouterr().err
+    assert "they differ in data.path ('letor', " in told and ": other queries)" in told
+    del found["trained_with"]  # as a run of an older ltr
+    (run / "metrics.json").write_text(json.dumps(found))
+    assert main(["reproduce", str(run)]) == 0
+    assert f"{run} does not say what it was trained with" in capsys.readouterr().out
+
+
+def add(run, metric, gain):
+    """Let a run have measured more: each query, and the mean."""
+    header, *lines = (run / "per_query.tsv").read_text().splitlines()
+    column = header.split("\t").index(metric)
+    rows = [line.split("\t") for line in lines]
+    for row in rows:
+        row[column] = str(float(row[column]) + gain)
+    text = "\n".join([header, *("\t".join(row) for row in rows)])
+    (run / "per_query.tsv").write_text(f"{text}\n")
+    found = json.loads((run / "metrics.json").read_text())
+    found["test"][metric] += gain
+    (run / "metrics.json").write_text(json.dumps(found))
+
+
+def test_a_run_that_was_tested_by_the_weights_of_a_step_is_so_again(config, monkeypatch, capsys):
+    """Of two validations the second is the best; the first is tested."""
+    monkeypatch.setattr("ltr.cli.reproduce.run_in_process", main)
+    run = Path("runs/c/seed=3")
+    options = ["--best.save_top_k", "-1", "--trainer.max_epochs", "2"]
+    assert main(["fit", "--config", config, *options]) == 0
+    first = run / "checkpoints/step=6.ckpt"
+    assert json.loads((run / "metrics.json").read_text())["validations"][0]["step"] == 6
+    assert main(["test", str(run), "--ckpt_path", str(first)]) == 0
+    assert main(["reproduce", str(run)]) == 0
+    found = json.loads((run / "reproduced/metrics.json").read_text())
+    assert found["test"]["checkpoint"].endswith("reproduced/checkpoints/step=6.ckpt")
+    assert capsys.readouterr().out.count("now: same") == 2
+
+    say_tested_by(run / "reproduced", "reproduced/checkpoints/best.ckpt")
+    assert main(["reproduce", str(run)]) == 2
+    assert "was not tested by step=6.ckpt, as runs/c/seed=3 was" in capsys.readouterr().err
+    (run / "reproduced/checkpoints/step=6.ckpt").unlink()
+    (run / "reproduced/per_query.tsv").unlink()
+    assert main(["reproduce", str(run)]) == 2
+    assert "reproduced has kept no such weights, so it was not" in capsys.readouterr().err
+    say_tested_by(run, "mine.ckpt")
+    assert main(["reproduce", str(run), "--output", "new"]) == 2
+    assert "tested by mine.ckpt, which its training has not written" in capsys.readouterr().err
+    assert not Path("new").exists()
+
+
+def say_tested_by(run, checkpoint):
+    found = json.loads((run / "metrics.json").read_text())
+    found["test"]["checkpoint"] = checkpoint
+    (run / "metrics.json").write_text(json.dumps(found))
 
 
 def test_another_run_is_not_taken_for_the_reproduction(config, tmp_path, monkeypatch, capsys):
@@ -81,7 +140,8 @@ def test_another_run_is_not_taken_for_the_reproduction(config, tmp_path, monkeyp
     assert main(["reproduce", str(run), "--output", str(run)]) == 2
     assert "--output must be a folder of its own" in capsys.readouterr().err
     assert main(["reproduce", str(run), "--output", str(other)]) == 2
-    assert "holds a run of other options" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "holds a run of other options" in told and "model.lr (0.1, 0.2)" in told
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert main(["reproduce", str(tmp_path / run)]) == 0

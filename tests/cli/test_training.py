@@ -360,12 +360,13 @@ def test_a_quiet_run_says_what_it_is_and_where_it_lies(config, tmp_path):
 
 
 def test_progress_without_a_terminal(config, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("ltr.run.log.EVERY", 0.0)
+    monkeypatch.setattr("ltr.data.progress.EVERY", 0.0)
     assert main(["fit", "--config", str(config)]) == 0
-    told = [
-        line
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("step 4 of 16, epoch 1: ")
-    ]
-    assert len(told) == 1 and " steps/s, loss " in told[0] and told[0].endswith(" left")
-    assert told[0] in (tmp_path / "run/train.log").read_text()
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith("step 4 of 16, epoch 1: ")]
+    assert " steps/s, loss " in line and line.endswith(" of training left")
+    assert line in (tmp_path / "run/train.log").read_text()
+    assert main(["test", str(tmp_path / "run")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith("testing: 1 of ")]
+    assert " batches/s, " in line and line.endswith(" left")

@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -12,6 +13,7 @@ from ltr.__main__ import main
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.rankers import TextRanker
 from ltr.use.retriever import Retriever
+from tests.child_processes import SECONDS
 
 
 def test_a_query_on_the_command_line(tmp_path, backbone, capsys):
@@ -57,10 +59,15 @@ def test_a_text_does_not_steer_the_terminal(backbone, tmp_path):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
     process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment)
-    assert process.wait() == 0
     os.close(theirs)
-    shown = os.read(ours, 10_000).decode()
+    shown = b""
+    # Read while it runs: a full terminal lets it wait. With the last writer gone, EIO is its end.
+    with suppress(OSError):
+        while part := os.read(ours, 10_000):
+            shown += part
     os.close(ours)
+    assert process.wait(SECONDS) == 0
+    shown = shown.decode()
     assert "w1 �[31mred�]0;title� �back� �5m" in shown
     assert not {"\x1b", "\x07", "\u202e", "\x9b"} & {*shown}
 
@@ -73,13 +80,17 @@ def test_without_an_output_nothing_fails(backbone, tmp_path):
     assert process.returncode == 0 and "Traceback" not in process.stderr
 
 
-@pytest.mark.parametrize("query", ["null", "~", "true", "3", ""])
-def test_a_query_is_taken_as_it_stands(
-    query, backbone, collection_folder, tmp_path, capsys, monkeypatch
-):
-    """YAML reads None in some, and nobody types any more."""
-    monkeypatch.delenv("LTR_DEBUG", raising=False)
-    monkeypatch.setattr("sys.stdin", io.StringIO("w3 w4\n"))
+def test_without_an_input_there_are_no_queries(backbone, tmp_path, capsys, monkeypatch):
+    """The caller has closed it, as some schedulers do."""
+    (tmp_path / "d.txt").write_text("w1\n")
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["search", backbone, "--corpus", str(tmp_path / "d.txt")]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("query", ["null", "~", "true", "3"])
+def test_a_query_is_taken_as_it_stands(query, backbone, collection_folder, tmp_path, capsys):
+    """YAML reads None in some."""
     assert (
         main(["search", backbone, "--corpus", str(collection_folder), "--query", query, "--k", "1"])
         == 0
@@ -88,9 +99,8 @@ def test_a_query_is_taken_as_it_stands(
     (best,) = Retriever(DualEncoder(backbone)).search(query, collection_folder, k=1)
     assert line.split("\t")[2] == best.id
     (tmp_path / "d.txt").write_text("w1\n")
-    assert main(["rank", backbone, "--query", query, "--documents", str(tmp_path / "d.txt")]) == (
-        0 if query else 2
-    )
+    words = ["rank", backbone, "--query", query, "--documents", str(tmp_path / "d.txt")]
+    assert main(words) == 0
 
 
 @pytest.mark.long
@@ -112,9 +122,60 @@ def test_queries_are_typed(backbone, collection_folder, capsys, monkeypatch):
     assert [row[2] for row in rows[3:]] == [one.id for one in own]
 
 
+def test_a_nul_is_no_query(backbone, collection_folder, capsys, monkeypatch):
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    monkeypatch.setattr("sys.stdin", io.StringIO("w3 \0 w4\n"))
+    assert main(["search", backbone, "--corpus", str(collection_folder), "--k", "3"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert (
+        err == "ltr: 'w3 \\x00 w4': text must not hold NUL, got one after 3 characters; remove it\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
+        (
+            ["rank", "M", "--query", "", "--documents", "F"],
+            "--query must be a text that is not blank",
+        ),
+        (
+            ["rank", "M", "--query", " ", "--documents", "F"],
+            "--query must be a text that is not blank",
+        ),
+        (
+            ["search", "M", "--corpus", "F", "--query", ""],
+            "--query must be a text that is not blank",
+        ),
+        (
+            ["search", "M", "--corpus", "F", "--query", " "],
+            "--query must be a text that is not blank",
+        ),
+        (
+            ["search", "M", "--corpus", "F", "--query", "w1", "--depth", "7"],
+            "--depth is of --rerank",
+        ),
+        (
+            ["search", "M", "--corpus", "F", "--queries", "F", "--output", "o", "--depth", "7"],
+            "--depth is of --rerank",
+        ),
+        (
+            ["rank", "M", "--run", "r", "--data", "d", "--output", "o", "--k", "7"],
+            "--k is of --query",
+        ),
+        (
+            ["rank", "M", "--query", "w1", "--documents", "F", "--device", ""],
+            "device '' can't be used here",
+        ),
+        (
+            ["rank", "M", "--query", "w1", "--documents", "F.csv"],
+            "--documents F.csv: a file of texts must be .jsonl or .parquet with _id and text, .tsv with id<TAB>text, or .txt",
+        ),
+        (
+            ["search", "M", "--query", "w1", "--corpus", "F.json"],
+            "--corpus F.json: a file of texts must be .jsonl or .parquet with _id and text, .tsv with id<TAB>text, or .txt",
+        ),
         (
             ["rank", "M", "--query", "w1"],
             "needs either --query and --documents, or --run, --data and --output",
@@ -145,7 +206,8 @@ def test_queries_are_typed(backbone, collection_folder, capsys, monkeypatch):
 )
 def test_bad_arguments_get_one_line(tmp_path, backbone, capsys, monkeypatch, args, said):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "F").write_text("w1\nw2\n")
+    for name in ("F", "F.csv", "F.json"):
+        (tmp_path / name).write_text("w1\nw2\n")
     if "C" in args:
         PairWiseBertRanker(backbone, max_length=20).save("C")
     assert (

@@ -1,0 +1,137 @@
+"""What the parser has against the arguments of a command that takes a configuration, with the name
+that was probably meant.
+"""
+
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jsonargparse
+
+import ltr.callbacks
+import ltr.datamodules
+import ltr.in_batch
+import ltr.losses
+import ltr.margins
+import ltr.models
+from ltr.cli.arguments import parser_reason, unknown_words
+from ltr.cli.configuration import configuration_files
+from ltr.cli.near_names import near_class, near_option, question
+from ltr.run.yaml_files import read_yaml
+
+# Where the classes of a part are, by its path. A part of a part is one of the same package.
+PACKAGES = {
+    "model.ranker": ltr.models,
+    "model.miner": ltr.models,
+    "model.loss": ltr.losses,
+    "model.margin": ltr.margins,
+    "model.in_batch": ltr.in_batch,
+    "data": ltr.datamodules,
+    "trainer.callbacks": ltr.callbacks,
+}
+EXAMPLE = "experiments/cross_encoder/own.yaml"
+
+
+def refusal(error: Exception, args: Sequence[str], parser: jsonargparse.ArgumentParser) -> str:
+    """One line on what the parser has refused.
+
+    Args:
+        error: of the parser.
+        args: the command with its options.
+        parser: of the command.
+    """
+    command = args[0]
+    text = " ".join(str(error).split())
+    reason = parser_reason(text)
+    words = unknown_words(text)
+    if words:
+        known = list(_options(parser, args))
+        reason = "; ".join(_no_option(word, known, "--") for word in words)
+    elif match := re.search(r"does not accept option '([^']+)'", reason):
+        reason = _no_option(match[1], list(_options(parser, args)), "")
+    elif match := re.match(r"(\S+): (\S+): Option '([^']+)' is not accepted", reason):
+        path, class_path, name = match.groups()
+        known = [*_options_of_class(path, class_path), *_options(parser, args)]
+        near = question(near_option(f"{path}.{name}", known))
+        reason = f"{class_path} has no option {path}.{name}{near}"
+    elif match := re.match(r"(\S+): there is no (\w+)", reason):
+        reason = _no_class(*match.groups())
+    elif match := re.match(r"(\S+): Unable to load config '([^']*)'", reason):
+        reason = f"{match[1]} is a group of options, such as {match[1]}.NAME, or a YAML file of them, got {match[2]!r}"
+    elif match := re.match(r"the following arguments are required: (.*)", reason):
+        missing = match[1].replace(f"{command}.", "")
+        return f"ltr {command} needs {missing}, and finds them in a configuration: ltr {command} --config FILE, such as {EXAMPLE}, or in a run: ltr {command} RUN"
+    return f"{reason} (all options: ltr {command} --help, and with --config FILE --print_config)"
+
+
+def _no_option(word: str, known: Sequence[str], dashes: str) -> str:
+    """The dashes stand before an option on the command line, and not before one in a file."""
+    name = word.lstrip("-").partition("=")[0]
+    near = [f"{dashes}{option}" for option in near_option(name, known)]
+    return f"there is no option {word}{question(near)}"
+
+
+def _no_class(path: str, name: str) -> str:
+    package = _package_of(path)
+    near = [] if package is None else near_class(name, _classes(package))
+    if path == "data" and not near:
+        return f"data: there is no data module {name}; the folder or file of the data is an option of its own, --data.path"
+    return f"{path}: there is no {name}{question(near)}"
+
+
+def _package_of(path: str) -> ModuleType | None:
+    for part, package in PACKAGES.items():
+        if path == part or path.startswith(f"{part}."):
+            return package
+    return None
+
+
+def _classes(package: ModuleType) -> list[str]:
+    return [name for name in package.__all__ if isinstance(vars(package)[name], type)]
+
+
+def _options(parser: jsonargparse.ArgumentParser, args: Sequence[str]) -> Iterator[str]:
+    """The options that there are: those of the parser, and those of the classes that the arguments
+    name.
+    """
+    for action in parser._actions:
+        if action.dest not in ("help", "print_config"):
+            yield action.dest
+    for path in PACKAGES:
+        for class_path in _chosen(args, path):
+            yield from _options_of_class(path, class_path)
+
+
+def _chosen(args: Sequence[str], path: str) -> Iterator[str]:
+    """The classes of a part, as configuration files and options name them."""
+    for file in configuration_files(args):
+        value: Any = read_yaml(Path(file))
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, dict):
+            value = value.get("class_path")
+        if isinstance(value, str):
+            yield value
+    for word, next_word in pairwise([*args, ""]):
+        option, equals, value = word.partition("=")
+        if option == f"--{path}":
+            yield value if equals else next_word
+
+
+def _options_of_class(path: str, class_path: str) -> list[str]:
+    """The options of a part of this class; none where there is no such class."""
+    module, _, name = class_path.rpartition(".")
+    try:
+        package = importlib.import_module(module) if module else _package_of(path)
+        found = vars(package).get(name)
+    except (ImportError, TypeError):
+        return []
+    if not isinstance(found, type):
+        return []
+    parser = jsonargparse.ArgumentParser(add_help=False)
+    parser.add_class_arguments(found, path)
+    return [action.dest for action in parser._actions]

@@ -1,0 +1,126 @@
+"""An output that can't be written is refused before any work: the rankers, runs and data of these
+commands are not there, and would be complained of otherwise.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from ltr.__main__ import main
+from tests.conftest import write_cheap_grid
+
+PROC = Path("/proc/nope/x")
+pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder of Linux")
+
+# Each writes a file at the end.
+OF_FILES = {
+    "--output": [
+        ["rank", "model", "--run", "a.run", "--data", "data", "--output", "OUT"],
+        ["search", "model", "--corpus", "data", "--queries", "q.tsv", "--output", "OUT"],
+    ],
+    "--html": [["compare", "a", "b", "--html", "OUT"]],
+    "--latex": [["grid", "grid.yaml", "--latex", "OUT"]],
+    "--tsv": [
+        ["negatives", "diff", "a", "b", "--data", "data", "--tsv", "OUT"],
+        ["negatives", "audit", "a", "--judge", "model", "--tsv", "OUT"],
+    ],
+    "--trec": [["mine", "--config", "a.yaml", "--trec", "OUT"]],
+}
+# And these a folder.
+OF_FOLDERS = {
+    "--output": [
+        ["score", "model", "--data", "data", "--output", "OUT"],
+        ["mine", "--config", "a.yaml", "--output", "OUT"],
+    ],
+    "the folder": [["export", "model", "OUT"]],
+    "the output": [["negatives", "import", "a.run", "OUT", "--data", "data"]],
+    "--trainer.default_root_dir": [
+        ["fit", "--config", "a.yaml", "--trainer.default_root_dir", "OUT"]
+    ],
+    "--runs": [["grid", "grid.yaml", "--runs", "OUT"]],
+    "the folder of negatives": [
+        ["negatives", "audit", "OUT", "--judge", "model", "--policy", "drop"]
+    ],
+}
+
+
+def commands(*kinds: dict[str, list[list[str]]]) -> list:
+    """Each command with the words that name its output."""
+    rows = []
+    for kind in kinds:
+        for name, listed in kind.items():
+            rows += [pytest.param(name, command, id=" ".join(command)) for command in listed]
+    return rows
+
+
+@pytest.fixture
+def refusal(tmp_path, backbone, monkeypatch, capsys):
+    """Runs a command with its output at a place, and returns the last line that it says."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    write_cheap_grid(tmp_path, backbone)
+
+    def refused(command: list[str], output: Path) -> str:
+        words = [str(output) if word == "OUT" else word for word in command]
+        assert main(words) == 2
+        *_, line = capsys.readouterr().err.splitlines()
+        return line
+
+    return refused
+
+
+@pytest.mark.parametrize(("name", "command"), commands(OF_FILES, OF_FOLDERS))
+def test_where_nothing_can_be_written(name, command, refusal):
+    """Also as root, who has the right to write into /proc."""
+    line = refusal(command, PROC)
+    assert line.startswith(f"ltr: {name} must lie where something can be written, got /proc/nope")
+    assert line.endswith(
+        "nothing can be in /proc (No such file or directory); choose another place"
+    )
+
+
+@pytest.mark.parametrize(("name", "command"), commands(OF_FILES, OF_FOLDERS))
+def test_below_a_file(name, command, refusal, tmp_path):
+    Path("file").touch()
+    line = refusal(command, Path("file/sub/x"))
+    assert line.startswith(f"ltr: {name} must lie in a folder, got file/sub")
+    assert line.endswith(f"{tmp_path}/file is a file; choose another place")
+
+
+@pytest.mark.parametrize(("name", "command"), commands(OF_FILES))
+def test_a_folder_where_a_file_must_be(name, command, refusal):
+    Path("there").mkdir()
+    line = refusal(command, Path("there"))
+    assert line == f"ltr: {name} must be a file, got a folder, there; name another one"
+
+
+def test_a_device_where_a_file_must_be(refusal):
+    """It would be replaced, by a user who may."""
+    (command, *_) = OF_FILES["--output"]
+    line = refusal(command, Path("/dev/null"))
+    assert line == "ltr: --output must be a file, got a device, /dev/null; name another one"
+
+
+@pytest.mark.parametrize("command", OF_FOLDERS["--output"] + OF_FOLDERS["the folder"])
+def test_a_file_where_a_folder_must_be(command, refusal):
+    Path("there").touch()
+    line = refusal(command, Path("there"))
+    assert line.endswith(" must be a folder, got a file, there; name another one")
+
+
+def test_the_folder_of_derived_data(backbone, collection_folder, refusal, monkeypatch):
+    monkeypatch.setenv("LTR_CACHE", str(PROC))
+    line = refusal(["search", backbone, "--corpus", "OUT", "--query", "w1"], collection_folder)
+    assert line.startswith("ltr: LTR_CACHE, the folder of derived data, must lie where")
+    Path("file").touch()
+    monkeypatch.setenv("LTR_CACHE", "file")
+    line = refusal(["search", backbone, "--corpus", "OUT", "--query", "w1"], collection_folder)
+    assert line.startswith("ltr: LTR_CACHE, the folder of derived data, must lie in a folder")
+
+
+def test_nothing_is_left_where_a_place_was_tried(refusal):
+    """The work itself is refused later here, as there is no model."""
+    (command, *_) = OF_FILES["--output"]
+    before = sorted(Path().rglob("*"))
+    assert "--output" not in refusal(command, Path("new/sub/x"))
+    assert sorted(Path().rglob("*")) == before
