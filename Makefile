@@ -17,34 +17,35 @@ env: .venv/ready  ## Create .venv with everything installed
 .venv/ready: setup.cfg constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q $$(grep '^torch==' constraints.txt)
-	$(BIN)/pip install -q -c constraints.txt -e '.[cpu,demo,dev,onnx]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[cpu,demo,dev,onnx,parquet]'
 	touch $@
 
 demo: env  ## Train on the data that ships, and compare with BM25 and a bi-encoder (some minutes)
 	HF_HUB_OFFLINE=1 $(BIN)/python examples/medquad/demo.py
 
 # One thread per process, and one process more than cores, as some tests wait for others. Timings of the tests say nothing anyway.
+# A process that was ended, as one whose test hangs is, is not replaced: the next one would begin with that test again.
 WORKERS = $(shell $(PYTHON) -c 'import os; print(1 + os.cpu_count())')
 test: env  ## Run the tests (J=1: one after the other)
-	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile --max-worker-restart 0
 
 test-long: env  ## Run the tests that make test leaves out
-	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n $(or $(J),auto)
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n $(or $(J),auto) --max-worker-restart 0
 
 # What others install: the newest versions that the packages allow, and the oldest that setup.cfg names. torch alone is
 # that of constraints.txt. T: tests, where not all are run.
 test-newest:  ## Run the tests with the newest versions of all packages
 	$(PYTHON) -m venv .venv-newest
 	.venv-newest/bin/pip install -q $$(grep '^torch==' constraints.txt)
-	.venv-newest/bin/pip install -q -e '.[cpu,demo,dev,onnx]'
-	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile $(T)
+	.venv-newest/bin/pip install -q -e '.[cpu,demo,dev,onnx,parquet]'
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile --max-worker-restart 0 $(T)
 
 test-oldest:  ## Run the tests with the oldest versions that setup.cfg allows
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/pip install -q $$(grep '^torch==' constraints.txt)
-	sed -nE 's/^ +([A-Za-z0-9_-]+)(\[.*\])? >= ([0-9.]+)$$/\1==\3/p' setup.cfg | grep -v '^torch==' > .venv-oldest/oldest.txt
-	.venv-oldest/bin/pip install -q -c .venv-oldest/oldest.txt -e '.[cpu,demo,dev,onnx]'
-	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile $(T)
+	sed -nE 's/^ +([A-Za-z0-9_-]+)(\[.*\])? >= ([0-9.]+)(,.*)?$$/\1==\3/p' setup.cfg | grep -v '^torch==' > .venv-oldest/oldest.txt
+	.venv-oldest/bin/pip install -q -c .venv-oldest/oldest.txt -e '.[cpu,demo,dev,onnx,parquet]'
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n $(or $(J),$(WORKERS)) --dist loadfile --max-worker-restart 0 $(T)
 
 mutations: env  ## Plant faults in a copy of the losses: would the tests notice? (J=2: two at a time)
 	$(BIN)/python tests/mutations.py -j $(or $(J),1)
@@ -116,5 +117,5 @@ ifndef QUICK
 endif
 
 clean:  ## Remove what was built, not what was trained
-	rm -rf .venv .venv-newest .venv-oldest .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf build dist .venv .venv-newest .venv-oldest .mypy_cache .pytest_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

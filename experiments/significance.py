@@ -54,7 +54,18 @@ def main() -> None:
             print(f"| {n_seeds} | {seeds} | {queries} | {both} | {shares} |", flush=True)
     print("\n| seeds | ltr.compare |\n| --- | --- |")
     rng = np.random.default_rng(0)
-    for first, second in ((2, 2), (2, 5), (2, 20), (3, 3), (3, 20)):
+    for first, second in (
+        (2, 2),
+        (2, 4),
+        (2, 5),
+        (2, 20),
+        (3, 3),
+        (3, 6),
+        (3, 20),
+        (4, 20),
+        (5, 20),
+        (10, 20),
+    ):
         n_differ = 0
         for _ in range(MORE_SIMULATIONS):
             queries = rng.normal(0, 0.02, QUERIES)

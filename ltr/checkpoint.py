@@ -2,15 +2,14 @@
 
 import logging
 import os
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 from zipfile import BadZipFile, ZipFile
 
-import fsspec
 import torch
 
-from ltr.errors import InputError
+from ltr.entries import check_entries
+from ltr.errors import InputError, local_path
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +20,26 @@ NEGATIVES = "negatives"
 # Files in the folder of checkpoints.
 BEST = "best.ckpt"
 LAST = "last.ckpt"
+
+
+class OfRun(TypedDict, total=False):
+    """What a run of ltr adds to its checkpoints, see :mod:`ltr.run.checkpoints`."""
+
+    identity: dict[str, Any]
+    monitor: str | None
+    scores: dict[int, float]
+    stopped: bool
+
+
+class Checkpoint(TypedDict):
+    """Those entries of Lightning's checkpoint that are read here."""
+
+    state_dict: dict[str, Any]
+    hyper_parameters: NotRequired[dict[str, Any]]
+    global_step: NotRequired[int]
+    callbacks: NotRequired[dict[str, Any]]
+    run: NotRequired[OfRun]
+
 
 REQUIRED_KEYS = {"state_dict", "pytorch-lightning_version"}  # in every checkpoint of Lightning
 
@@ -55,21 +74,25 @@ def best_checkpoint(folder: Path, option: str) -> Path:
 def read_checkpoint(
     path: str | Path, option: str = "--ckpt_path", *, quick: bool = False
 ) -> dict[str, Any]:
-    """A checkpoint of Lightning, from a file or a URL.
+    """A checkpoint of Lightning.
 
     Args:
-        path: the file. What a web address gave once is kept in the cache of torch.
+        path: the file.
         option: the one that names it, for errors.
         quick: don't compare checksums, for a caller that reads no tensors of it.
 
     Raises:
         InputError: if it is not there, can't be read, is damaged, or is something else.
     """
-    is_remote = "://" in str(path)
-    if not is_remote and not Path(path).is_file():
+    local_path(option, path)
+    if not Path(path).is_file():
         raise InputError(f"{option} {path}: there is no such file")
+    if Path(path).name == CONFIG:
+        raise InputError(
+            f"{option} {path}: the file is no checkpoint; a run is named by its folder, {Path(path).parent}"
+        )
     try:
-        checkpoint = _from_url(str(path)) if is_remote else _from_file(Path(path), quick)
+        checkpoint = _from_file(Path(path), quick)
     except Exception as error:  # a broken file may raise anything in the reader
         raise InputError(
             f"{option} {path}: the checkpoint can't be read ({type(error).__name__}); take another one"
@@ -81,6 +104,7 @@ def read_checkpoint(
         raise InputError(
             f"{option} {path}: this is no Lightning checkpoint, it has no {missing}; weights alone can be loaded in Python"
         )
+    check_entries(checkpoint, Checkpoint, f"{option} {path}", "take another one")
     return checkpoint
 
 
@@ -93,18 +117,6 @@ def _from_file(path: Path, quick: bool) -> Any:
                 raise BadZipFile(damaged)
     # The file is mapped: its tensors are read when they are used.
     return torch.load(path, "cpu", weights_only=True, mmap=True)
-
-
-def _from_url(url: str) -> Any:
-    if url.startswith("http"):
-        # torch keeps the file in its cache, by the last part of the URL alone if it is given no
-        # name: the best.ckpt of one run would be taken for that of another.
-        file_name = f"{sha256(url.encode()).hexdigest()[:32]}.ckpt"
-        return torch.hub.load_state_dict_from_url(
-            url, map_location="cpu", file_name=file_name, weights_only=True
-        )
-    with fsspec.open(url, "rb") as file:
-        return torch.load(file, "cpu", weights_only=True)
 
 
 def write_checkpoint(checkpoint: dict[str, Any], file: Path) -> None:

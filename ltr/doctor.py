@@ -238,7 +238,8 @@ def check_gather(backend: Literal["gloo", "nccl"]) -> Finding:
     try:
         with tempfile.TemporaryDirectory() as folder:
             spawn(_save_gradient, args=(backend, folder), nprocs=2)
-            gradients = [torch.load(Path(folder, str(rank))) for rank in range(2)]
+            files = [Path(folder, str(rank)) for rank in range(2)]
+            gradients = [torch.load(file, weights_only=True) for file in files]
     except Exception as error:  # a process may raise anything, or be killed
         # The text is the traceback of the process, which ends with what was wrong.
         return Finding(what, "", "wrong", str(error).strip().splitlines()[-1])

@@ -4,7 +4,18 @@ Beside it the checks of options, named after what must hold: ``positive``, ``at_
 raises that exception otherwise.
 """
 
+import re
+import signal
 from collections.abc import Collection
+from pathlib import Path
+
+# The signals by which a user or a cluster asks a run to end. They may come to all of its processes,
+# and the run decides when these end: what serves it must outlive them.
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+# The signal by which a run ends a process beside it.
+ENDED_BY_RUN = signal.SIGUSR2
+# The beginning of an address; a Path has one slash of it left.
+SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class InputError(ValueError):
@@ -31,7 +42,7 @@ class InputError(ValueError):
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal, SIGTERM or SIGHUP, ended the program. Lightning cleans up as after Ctrl-C.
+    """A signal, SIGTERM, SIGUSR1 or SIGHUP, ended the program. Lightning cleans up as after Ctrl-C.
 
     Args:
         number: of the signal.
@@ -43,10 +54,14 @@ class Terminated(KeyboardInterrupt):
 
 
 def at_least(minimum: int, **options: int | None) -> None:
-    """Raise an InputError for an option below the minimum; None is allowed."""
+    """Raise an InputError for an option below the minimum, or too large for the integers of arrays;
+    None is allowed.
+    """
     for name, value in options.items():
         if value is not None and value < minimum:
             raise InputError(f"{name} must be at least {minimum}, got {value}", option=name)
+        if value is not None and value >= 2**63:
+            raise InputError(f"{name} must be below 2^63, got {value}", option=name)
 
 
 def one_of(known: Collection[object], **options: object) -> None:
@@ -55,6 +70,21 @@ def one_of(known: Collection[object], **options: object) -> None:
         if value not in known:
             choices = ", ".join(map(str, known))
             raise InputError(f"{name} must be one of {choices}, got {value!r}", option=name)
+
+
+def local_path(option: str, path: str | Path) -> None:
+    """Raise an InputError for an address, such as ``s3://bucket/run``. Taken for a path it would be
+    that of a local folder ``s3:``.
+    """
+    address = str(path)
+    scheme = SCHEME.match(address)
+    if scheme is None:
+        return
+    if "://" not in address:
+        address = f"{scheme[0]}/{address[scheme.end() :]}"
+    raise InputError(
+        f"{option}: must be a local path, got {address!r}; copy it to a local folder, or mount it"
+    )
 
 
 def positive(option: str, value: float) -> float:

@@ -17,7 +17,7 @@ from torchmetrics import Metric
 from ltr.errors import InputError, one_of, positive
 from ltr.gains import exp_gain
 from ltr.pairs import find_uppers, hinge, pair_sums
-from ltr.pairs.lists import prepare_types
+from ltr.pairs.lists import check_tensors, prepare_types
 
 Empty = Literal["skip", "zero", "one"]
 
@@ -48,6 +48,7 @@ class MeasuredLists:
             where the list holds them all.
 
     Raises:
+        TypeError: for arrays or lists instead of tensors, or a mask that is not bool.
         ValueError: for shapes that differ, a score that is NaN (the model has diverged), or a
             label that is NaN.
     """
@@ -60,6 +61,7 @@ class MeasuredLists:
         tie_breaker: Tensor | None = None,
         ideal: Tensor | None = None,
     ) -> None:
+        check_tensors(scores, labels, mask)
         self.scores, self.labels, mask = prepare_types(scores.float(), labels, mask)
         if mask is None:
             mask = torch.ones_like(self.labels, dtype=torch.bool)

@@ -112,6 +112,14 @@ class RankerModule(LightningModule):
         max_grade: float = 4.0,
     ) -> None:
         super().__init__()
+        _check_part("ranker", ranker, Ranker, "ltr.models.DualEncoder(…)")
+        _check_part("loss", loss, Loss, "ltr.losses.SoftmaxLoss()")
+        if margin is not None:
+            _check_part("margin", margin, Margin, "ltr.margins.Constant(1.0)")
+        if in_batch is not None:
+            _check_part("in_batch", in_batch, InBatch, "ltr.in_batch.OtherQueries()")
+        if miner is not None:
+            _check_part("miner", miner, DualEncoder, "ltr.models.DualEncoder(…)")
         self.ranker = ranker
         self.loss = loss
         self.margin = margin
@@ -134,6 +142,17 @@ class RankerModule(LightningModule):
         self.warmup = warmup
         self.decay = decay
         metric_names = METRICS if metrics is None else metrics
+        if isinstance(metric_names, str):
+            raise InputError(
+                f"metrics must be a list of names, got {metric_names!r}; write [{metric_names!r}]",
+                option="metrics",
+            )
+        for name in metric_names:
+            if metric_names.count(name) > 1:
+                raise InputError(
+                    f"metrics must each be named once, got {name} {metric_names.count(name)} times",
+                    option="metrics",
+                )
         self.metrics = nn.ModuleList(RankingMetric(name, empty, max_grade) for name in metric_names)
         self.last_step: LastStep | None = None
         # Of each group of parameters, as this configuration has them.
@@ -461,6 +480,14 @@ class RankerModule(LightningModule):
             value = metric.compute().float()
             self.log(f"{stage}/{metric.name}", value, prog_bar=number == 0, rank_zero_only=False)
             metric.reset()
+
+
+def _check_part(option: str, part: object, kind: type, example: str) -> None:
+    """Raise an InputError for a part of the module that is no object of its kind."""
+    if isinstance(part, kind):
+        return
+    given = f"the class {part.__name__}" if isinstance(part, type) else f"{part!r:.80}"
+    raise InputError(f"{option} must be an object, such as {example}, got {given}", option=option)
 
 
 def data_of(trainer: Trainer) -> RankingDataModule | None:

@@ -54,6 +54,19 @@ def barrier() -> None:
         distributed.barrier()
 
 
+def lost_connection(error: BaseException) -> str | None:
+    """What an error says of a process that is gone or can't be reached; None for another error."""
+    # What torch raises says more, at length: a path of its source before it, and advice after it.
+    text = " ".join(str(error).split())
+    if isinstance(error, distributed.DistNetworkError | distributed.DistStoreError):
+        return text[:150]
+    if isinstance(error, distributed.DistBackendError) and "ncclRemoteError" in text:
+        return "NCCL: ncclRemoteError"
+    if isinstance(error, RuntimeError) and "gloo/transport" in text:
+        return text.partition("] ")[2].partition(". ")[0]
+    return None
+
+
 def by_rank_0(make: Callable[[], T]) -> T:
     """Let rank 0 alone call a function, and return its result on every rank. Every rank waits for
     rank 0.

@@ -22,9 +22,15 @@ def execute(path: Path) -> nbformat.NotebookNode:
         cell.id = f"cell-{number}"  # else a random one
         cell.metadata = {}
         if cell.cell_type == "code":
-            # On stderr are progress and notices.
-            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+            cell.outputs = [output for output in cell.outputs if not _is_progress(output)]
     return notebook
+
+
+def _is_progress(output: nbformat.NotebookNode) -> bool:
+    """Progress and notices are on stderr. A bar, which a slow machine shows, vanishes and leaves an
+    empty text.
+    """
+    return output.get("name") == "stderr" or output.get("data", {}).get("text/plain") == ""
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -171,3 +172,20 @@ def write_letor(
 @pytest.fixture(scope="session")
 def letor_folder(tmp_path_factory) -> Path:
     return write_letor(tmp_path_factory.mktemp("letor") / "tiny")
+
+
+def write_cheap_grid(folder: Path, backbone: str) -> None:
+    """A configuration ``a.yaml`` and a grid ``grid.yaml`` of it. The data is nowhere, so nothing is
+    trained.
+    """
+    config = {
+        "model": {
+            "ranker": {"class_path": "DualEncoder", "init_args": {"backbone": backbone}},
+            "loss": "SoftmaxLoss",
+        },
+        "data": {"class_path": "TripletDataModule", "init_args": {"path": "data"}},
+        "trainer": QUIET,
+    }
+    (folder / "a.yaml").write_text(yaml.safe_dump(config))
+    grid = {"base": "a.yaml", "axes": {"lr": {"low": {"model.lr": 0.1}}}}
+    (folder / "grid.yaml").write_text(yaml.safe_dump(grid))

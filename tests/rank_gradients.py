@@ -4,13 +4,14 @@
 tests/in_batch/test_gather.py asserts it.
 """
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import ltr.losses
@@ -18,6 +19,7 @@ from ltr.in_batch.embedded import Embedded
 from ltr.in_batch.gather import gather_lists
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 from ltr.similarity import cosine
+from tests.child_processes import run_ranks
 
 LOSSES = [ltr.losses.LOSSES[name] for name in sorted(ltr.losses.LOSSES)]
 FORMS = {"OtherQueries": queries_against_all, "AllTexts": all_against_all}
@@ -125,7 +127,6 @@ def value_and_gradients(
 
 
 def _run_rank(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
     )
@@ -146,7 +147,7 @@ def _run_rank(rank: int, folder: str) -> None:
 def differences() -> list[Difference]:
     """Of every loss, form and split."""
     with tempfile.TemporaryDirectory() as folder:
-        spawn(_run_rank, args=(folder,), nprocs=2)
+        run_ranks(_run_rank, folder)
         ranks = [torch.load(Path(folder) / str(rank)) for rank in range(2)]
     trained = Trained()
     lists = six_lists()

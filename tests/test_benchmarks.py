@@ -6,10 +6,11 @@ import os
 import re
 import runpy
 import sys
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+
+from tests.child_processes import SECONDS, forkserver
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(file.stem for file in (ROOT / "benchmarks").glob("*.py"))
@@ -19,6 +20,7 @@ OPTIONS = {
     "attention": {},
     "big_batch": TEXTS,
     "collate": TEXTS,
+    "corpus": {"--backbone": "backbone"},
     "encode": TEXTS,
     "letor": {"": "grid", "--runs": "runs"},
     "letor_reader": {"--data": "letor"},
@@ -64,18 +66,6 @@ def made(tmp_path, backbone, collection_folder, letor_folder):
     }
 
 
-@pytest.fixture(scope="module")
-def server():
-    """Processes are forked from one that has imported what is slow to import, and has done nothing
-    with it.
-    """
-    context = get_context("forkserver")
-    context.set_forkserver_preload(
-        ["ltr.cli", "ltr.datamodules", "ltr.module", "sentence_transformers"]
-    )
-    return context
-
-
 def run(script: str, arguments: list[str], output: Path) -> None:
     """In a process of its own: run a script as the command line does."""
     os.chdir(ROOT)
@@ -88,7 +78,7 @@ def run(script: str, arguments: list[str], output: Path) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_runs_one_tiny_step(script, made, server, tmp_path):
+def test_a_script_runs_one_tiny_step(script, made, tmp_path):
     arguments = [
         str(word)
         for option, name in OPTIONS[script].items()
@@ -96,9 +86,10 @@ def test_a_script_runs_one_tiny_step(script, made, server, tmp_path):
         if word
     ]
     output = tmp_path / "output.txt"
-    process = server.Process(target=run, args=(script, ["--tiny", *arguments], output))
+    process = forkserver().Process(target=run, args=(script, ["--tiny", *arguments], output))
     process.start()
-    process.join()
+    process.join(SECONDS)
+    process.kill()  # where it is not done
     said = output.read_text()
     assert process.exitcode == 0, said
     assert not re.search(r"\| (ltr|ours).*cannot run", said), said  # others may be absent

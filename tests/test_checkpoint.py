@@ -1,9 +1,5 @@
 """Checkpoints: which one is meant, what is refused, and that writing one changes no other."""
 
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-
 import pytest
 import torch
 
@@ -40,24 +36,8 @@ def test_the_best_weights_or_else_the_last(tmp_path, caplog):
 def test_what_was_written_is_read(tmp_path):
     file = tmp_path / "last.ckpt"
     write_checkpoint(checkpoint(3.0), file)
-    for path in (file, str(file), file.as_uri()):
+    for path in (file, str(file)):
         assert torch.equal(read_checkpoint(path)["state_dict"]["weight"], torch.full((1000,), 3.0))
-
-
-def test_two_web_addresses_of_one_file_name_are_two_checkpoints(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    for number in (1, 2):
-        folder = tmp_path / f"run{number}"
-        folder.mkdir()
-        write_checkpoint(checkpoint(float(number)), folder / "best.ckpt")
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        for number in (1, 2, 1):
-            url = f"http://127.0.0.1:{server.server_port}/run{number}/best.ckpt"
-            weight = read_checkpoint(url)["state_dict"]["weight"]
-            assert torch.equal(weight, torch.full((1000,), float(number)))
-        server.shutdown()
 
 
 def test_one_wrong_bit_is_refused_unless_no_tensor_is_read(tmp_path):
@@ -81,6 +61,30 @@ def test_weights_without_a_checkpoint_are_refused(tmp_path):
     missing = r"it has no pytorch-lightning_version and no state_dict; weights alone"
     with pytest.raises(InputError, match=missing):
         read_checkpoint(tmp_path / "own.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        ({"state_dict": "text"}, 'state_dict must be an object, got "text"'),
+        ({"state_dict": {1: 2}}, "state_dict must have keys that are a text, got 1"),
+        ({"hyper_parameters": [1]}, r"hyper_parameters must be an object, got \[1\]"),
+        ({"global_step": "6"}, 'global_step must be a whole number, got "6"'),
+        ({"run": {"scores": {"6": 0.5}}}, "run.scores must have keys that are a whole number"),
+        ({"run": {"identity": None}}, "run.identity must be an object, got null"),
+    ],
+)
+def test_an_entry_of_another_type_is_named_with_the_file(tmp_path, entries, text):
+    torch.save(checkpoint(3.0) | entries, tmp_path / "own.ckpt")
+    with pytest.raises(InputError, match=rf"--ckpt_path .*own\.ckpt: the file is damaged, {text}"):
+        read_checkpoint(tmp_path / "own.ckpt")
+
+
+def test_the_configuration_of_a_run_is_no_checkpoint(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed_everything: 0\n")
+    text = rf"source .*config\.yaml: the file is no checkpoint; a run is named by its folder, {tmp_path}"
+    with pytest.raises(InputError, match=text):
+        read_checkpoint(tmp_path / "config.yaml", "source")
 
 
 def test_a_file_that_is_not_there_is_named_with_its_option(tmp_path):

@@ -14,6 +14,7 @@ def test_the_option_stands_behind_the_line():
 
 @pytest.mark.parametrize(("check", "fine", "bad", "rule"), [
     (lambda value: at_least(2, k=value), 2, 1, "k must be at least 2, got 1"),
+    (lambda value: at_least(1, k=value), 2**63 - 1, 2**63, r"k must be below 2\^63, got 92233"),
     (lambda value: one_of(("a", "b"), k=value), "b", "c", "k must be one of a, b, got 'c'"),
     (lambda value: positive("k", value), 1e-9, 0.0, "k must be finite and above 0, got 0.0"),
     (lambda value: positive("k", value), 1.0, math.inf, "k must be finite and above 0, got inf"),

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import pytrec_eval
 import torch
@@ -196,6 +197,13 @@ def test_a_scale_without_a_grade_is_refused(max_grade):
         InputError, match=r"max_grade must be finite and above 0, got .* \(option max_grade\)"
     ):
         RankingMetric("ERR", max_grade=max_grade)
+
+
+def test_what_is_no_tensor_is_refused():
+    with pytest.raises(TypeError, match="scores must be a tensor, got list"):
+        swapped_pairs([[1.0]], torch.ones(1, 1))
+    with pytest.raises(TypeError, match="labels must be a tensor, got ndarray"):
+        swapped_pairs(torch.ones(1, 1), np.ones((1, 1)))
 
 
 def test_a_nan_score_is_refused():

@@ -11,7 +11,7 @@ from ltr.errors import InputError
 from ltr.losses import AdaptiveMarginRankingLoss, MarginRankingLoss, RankNetLoss, SoftmaxLoss
 from ltr.margins import Annealed, FromDistance, Learnable, NormalSample
 from ltr.mining.negatives import MinedNegatives
-from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.module import RankerModule
 from tests.conftest import wordpiece_tokenizer
@@ -321,6 +321,37 @@ def test_a_single_step_learns(tmp_path, backbone, collection_folder):
 def test_a_warm_up_is_a_share(backbone, warmup):
     with pytest.raises(InputError, match=f"from 0 to 1, got {warmup} .option warmup"):
         cross_encoder(backbone, SoftmaxLoss(), warmup=warmup)
+
+
+@pytest.mark.parametrize(
+    ("part", "given", "told"),
+    [
+        ("loss", "SoftmaxLoss", "'SoftmaxLoss'"),
+        ("loss", SoftmaxLoss, "the class SoftmaxLoss"),
+        ("ranker", FeatureRanker, "the class FeatureRanker"),
+        ("margin", 1.0, "1.0"),
+        ("in_batch", "AllTexts", "'AllTexts'"),
+        ("miner", "intfloat/e5-small", "'intfloat/e5-small'"),
+    ],
+)
+def test_a_part_is_an_object(part, given, told):
+    """Not its name, as in a configuration, nor its class."""
+    parts = {"ranker": FeatureRanker(2), "loss": SoftmaxLoss(), part: given}
+    with pytest.raises(InputError, match=f"^{part} must be an object, .*, got {told} .option"):
+        RankerModule(**parts)
+
+
+def test_metrics_are_a_list():
+    with pytest.raises(
+        InputError, match=r"metrics must be a list of names, got 'AP'; write \['AP'"
+    ):
+        feature_ranker(2, SoftmaxLoss(), metrics="AP")
+
+
+def test_a_metric_is_named_once():
+    """Two of one name would be logged as one."""
+    with pytest.raises(InputError, match="named once, got AP 2 times .option metrics"):
+        feature_ranker(2, SoftmaxLoss(), metrics=["AP", "RR@10", "AP"])
 
 
 @pytest.mark.parametrize("option", ["lr", "weight_decay"])

@@ -1,6 +1,8 @@
 """The feature ranker under the trainer and on the command line."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import pytrec_eval
@@ -266,6 +268,19 @@ def test_a_run_that_stopped_within_an_epoch_goes_on_to_the_same_weights(config, 
     assert resumed["global_step"] == expected["global_step"] == 24
     for name, weights in expected["state_dict"].items():
         assert torch.equal(resumed["state_dict"][name], weights)
+
+
+def test_a_folder_of_ones_own_with_a_configuration_that_holds_out_a_dev_split(
+    tmp_path, letor_folder, capsys
+):
+    """What the line says is done as it stands, and helps."""
+    config = Path(__file__).parent.parent / "experiments/features/lambdarank.yaml"
+    words = ["fit", "--config", str(config), "--data.path", str(letor_folder)]
+    words += ["--trainer.default_root_dir", str(tmp_path / "run"), "--trainer.max_epochs", "1"]
+    assert main(words) == 2
+    (line,) = re.findall("^ltr: .*$", capsys.readouterr().err, re.M)
+    helps = re.search(r"(--data\.dev_share null) \(option data\.dev_share\)$", line)
+    assert main([*words, *helps[1].split()]) == 0
 
 
 def test_only_what_a_stage_needs_is_read(config, tmp_path, letor_folder, capsys):

@@ -2,6 +2,8 @@
 CPU).
 """
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 import torch
 from filelock import FileLock
 from torch import distributed
-from torch.multiprocessing import spawn
+from torch.multiprocessing import ProcessExitedException
 
 from ltr import processes
 from ltr.errors import InputError
@@ -20,11 +22,13 @@ from ltr.processes import (
     by_rank_0,
     device,
     gather_objects,
+    lost_connection,
     rank,
     shared_folder,
     sum_over_ranks,
     world_size,
 )
+from tests.child_processes import SECONDS, run_ranks
 
 
 def _refused() -> None:
@@ -70,8 +74,51 @@ def _work_together(number: int, root: str) -> None:
 
 
 def test_two_processes_work_together(tmp_path):
-    spawn(_work_together, args=(str(tmp_path),), nprocs=2)
+    run_ranks(_work_together, str(tmp_path))
     assert [file.name for file in tmp_path.iterdir() if file.is_dir()] == []
+
+
+def _meet(number: int, root: str) -> None:
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{root}/store", rank=number, world_size=2
+    )
+    all_gather(torch.ones(1))
+
+
+def _wait_for_a_killed_one(number: int, root: str) -> None:
+    _meet(number, root)
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        all_gather(torch.ones(1))
+    except RuntimeError as error:
+        Path(root, "told").write_text(str(lost_connection(error)))
+
+
+def test_an_error_tells_of_a_process_that_was_killed(tmp_path):
+    with pytest.raises(ProcessExitedException, match="process 1 terminated with signal SIGKILL"):
+        run_ranks(_wait_for_a_killed_one, str(tmp_path), grace=SECONDS)
+    told = (tmp_path / "told").read_text()  # "closed by peer" or "reset by peer"
+    assert "[127.0.0.1]:" in told and "by peer" in told
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (distributed.DistNetworkError("the client has\ntimed out"), "the client has timed out"),
+        (distributed.DistStoreError("1/2 clients joined"), "1/2 clients joined"),
+        (distributed.DistBackendError("NCCL error: ncclRemoteError: A"), "NCCL: ncclRemoteError"),
+        (distributed.DistBackendError("NCCL error: ncclInvalidUsage: Duplicate GPU"), None),
+        (
+            RuntimeError("[/gloo/transport/tcp/pair.cc:5] Broken pipe [::1]:5. This is"),
+            "Broken pipe [::1]:5",
+        ),
+        (RuntimeError("shapes differ"), None),
+        (ValueError("gloo/transport"), None),
+    ],
+)
+def test_only_an_error_of_the_connection_tells_of_another_process(error, told):
+    assert lost_connection(error) == told
 
 
 def test_one_process_needs_no_other():

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from torch.multiprocessing import spawn
 
 from ltr.__main__ import main
 from ltr.data.trec import read_run
 from ltr.metrics import RankingMetric
+from tests.child_processes import run_command, run_ranks
 from tests.cli.configured import metrics, write_config
 from tests.conftest import QUIET, write_collection
 from tests.test_metrics import random_lists
@@ -23,7 +23,7 @@ TWO = ["--trainer.strategy", "ddp", "--trainer.devices", "2", "--trainer.acceler
 
 def two_processes(command: str, config: Path, *options: str) -> None:
     arguments = [sys.executable, "-m", "ltr", command, "--config", str(config), *TWO, *options]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    done = run_command(arguments, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
@@ -36,6 +36,12 @@ def test_two_ranks_train_and_measure_each_query_once(tmp_path, backbone, collect
     assert (
         metrics(run)["fit"]["steps"] == 8
     )  # 30 rows, 2 ranks x 4 rows: 3 whole steps and one smaller one, 2 epochs
+    assert (
+        main(["fit", "--config", str(config), "--trainer.default_root_dir", str(run / "one")]) == 0
+    )
+    digests = metrics(run / "one")["trained_with"]
+    assert digests["processes"] == 1 and digests["models"].keys() == {"model.ranker.backbone"}
+    assert metrics(run)["trained_with"] == digests | {"processes": 2}
     two_processes("test", run / "config.yaml", "--ckpt_path", "best")
     both = metrics(run)["test"]
     both_run = list(read_run(run / "test.run"))
@@ -116,7 +122,7 @@ def mined(
     command = [sys.executable, "-m", "ltr", "fit", "--config", str(folder / "mined.yaml")]
     ddp = [*TWO[:-3], str(processes), *TWO[-2:]] if processes > 1 else []
     arguments = [*command, *ddp, "--trainer.default_root_dir", str(folder / "run")]
-    return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    return run_command(arguments, cwd=ROOT)
 
 
 @pytest.mark.long
@@ -183,7 +189,7 @@ def test_a_metric_over_two_ranks_is_the_metric_over_all_queries(tmp_path, cut):
     """Uneven parts; at 40 the second rank has no query at all."""
     lists = random_lists(0)
     parts = [[tuple(t[:cut] for t in lists)], [tuple(t[cut:] for t in lists)] if cut < 40 else []]
-    spawn(_measure_part, args=(str(tmp_path / "store"), parts, str(tmp_path)), nprocs=2)
+    run_ranks(_measure_part, str(tmp_path / "store"), parts, str(tmp_path))
     for measure in ("nDCG@10", "AP", "swapped_pairs"):
         alone = RankingMetric(measure)
         alone.update(*lists)

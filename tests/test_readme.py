@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from ltr.grid import Grid
+from tests.child_processes import run_command
 from tests.cli.configured import metrics
 from tests.conftest import write_letor
 from tests.run.resumes import BASE
@@ -93,14 +94,8 @@ def example(name: str, language: str) -> str:
 
 
 def run(script: str, folder: Path) -> str:
-    done = subprocess.run(
-        ["bash", "-e", "-c", script],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = run_command(["bash", "-e", "-c", script], cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -145,6 +140,8 @@ def test_the_five_lines_of_your_own_data_and_the_loss_of_your_own(tmp_path):
     ranked = run(use.replace(".venv/bin/ltr", "bin/ltr"), tmp_path).splitlines()
     assert ranked[0].startswith("1\t") and "Madrid" in ranked[0] and "Seville" in ranked[1]
     assert (tmp_path / "exported/modules.json").is_file()
+    card = (tmp_path / "exported/README.md").read_text()
+    assert "It was tested on fewer than two queries" in card
     for name, code in (("load", load), ("train", train)):
         assert len([line for line in code.splitlines() if line]) <= 15
         (tmp_path / f"{name}.py").write_text(code)

@@ -1,7 +1,7 @@
 """Experiments against a baseline: differences, tests, and what they say in words."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
@@ -55,7 +55,8 @@ class Comparison:
         wins, ties, losses: queries on which the experiment is better, equal, worse, by the means
             over the seeds.
         detectable: the difference that this data shows with a probability of 0.8, at alpha divided
-            by the number of comparisons, the strictest level of Holm's.
+            by the number of comparisons, the strictest level of Holm's; infinite where so few
+            queries can show none.
         has_seeds: whether both have several seeds.
         corrected: ``p`` after Holm's correction over the whole family.
         verdict: in words.
@@ -180,18 +181,7 @@ def _compare_by(
     """
     notes = check_alike(experiments, metric)
     n_seeds = {experiment.name: len(experiment.runs) for experiment in experiments}
-    # With 2 seeds against more than 3 the test finds false differences too often, see
-    # experiments/significance.py. Where one has a single seed, the test over queries is taken.
-    against_two = [0]
-    for pair in pairs:
-        fewer, more = sorted(n_seeds[name] for name in pair)
-        if fewer == 2:
-            against_two.append(more)
-    most = max(against_two)
-    if most > 3:
-        notes.append(
-            f"2 and {most} seeds are compared: false differences are then likelier than the level says; train as many of each"
-        )
+    notes += _uneven_seeds_note([(n_seeds[name], n_seeds[base]) for name, base in pairs])
     queries = _queries_with_values(experiments, metric)
     if len(queries) < 2:
         raise InputError(f"two queries or more must have a {metric}, got {len(queries)}")
@@ -211,6 +201,26 @@ def _compare_by(
         lower_is_better=lower_is_better,
         notes=notes,
     )
+
+
+def _uneven_seeds_note(numbers: Iterable[tuple[int, int]]) -> list[str]:
+    """A note where a side of a comparison has fewer than five seeds and the other more than twice
+    as many: the test then finds false differences too often, see experiments/significance.py. With
+    a single seed the test over queries is taken, which needs no others.
+
+    Args:
+        numbers: of the seeds on both sides of each comparison.
+    """
+    uneven = set()
+    for pair in numbers:
+        fewer, more = sorted(pair)
+        if 1 < fewer < 5 and more > 2 * fewer:
+            uneven.add(f"{fewer} and {more}")
+    if not uneven:
+        return []
+    return [
+        f"{', '.join(sorted(uneven))} seeds are compared: false differences are then likelier than the level says; train as many of each"
+    ]
 
 
 def _queries_with_values(experiments: Sequence[Experiment], metric: str) -> list[str]:
@@ -253,6 +263,8 @@ def _verdict(comparison: Comparison, is_shown: bool, lower_is_better: bool) -> s
         gain = -gain
     if comparison.wins == comparison.losses == 0:
         verdict = "equal"
+    elif not is_shown and math.isinf(comparison.detectable):
+        verdict = f"not shown ({comparison.difference.n_queries} queries can't show any)"
     elif not is_shown:
         verdict = f"not shown (this data could show a difference of {comparison.detectable:.3f})"
     elif gain > 0:

@@ -50,10 +50,17 @@ class Ranking:
 
     @cached_property
     def documents(self) -> dict[str, list[tuple[str, float]]]:
-        """Ids and scores by query, best first; of equal scores the larger id, as in trec_eval."""
+        """Ids and scores by query, best first; of equal scores the larger id, as in trec_eval.
+
+        Raises:
+            InputError: if the file ranks nothing, or a line of it is none of a run.
+        """
+        file = RunFolder(self.run.folder).ranking
         documents: dict[str, list[tuple[str, float]]] = {}
-        for _, line in trec.read_run(RunFolder(self.run.folder).ranking):
+        for _, line in trec.read_run(file):
             documents.setdefault(line.query, []).append((line.doc, line.score))
+        if not documents:
+            raise InputError(f"{file}: a run must rank documents, and ranks none; test it again")
         for of_query in documents.values():
             of_query.sort(key=lambda document: (document[1], document[0]), reverse=True)
         return documents

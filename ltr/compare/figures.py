@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from ltr.compare.runs import Experiment
 
@@ -100,18 +101,22 @@ def _lines(by_name: Mapping[str, Sequence[Points]], **of_axes: Any) -> str:
     """Lines through points, those of one name in one style."""
 
     def draw(axes: Axes) -> None:
+        first_of_name: dict[str, Line2D] = {}
         for number, (name, lines) in enumerate(by_name.items()):
             style: dict[str, Any] = {
                 "color": COLOURS[number % len(COLOURS)],
                 "ls": DASHES[number // len(COLOURS) % len(DASHES)],
             }
-            label: str | None = name
             for points in lines:
                 x, y = zip(*points, strict=True)
-                axes.plot(x, y, marker="o", ms=3, lw=1.2, label=label, **style)
-                label = None  # the legend has each name once
+                (line,) = axes.plot(x, y, marker="o", ms=3, lw=1.2, **style)
+                first_of_name.setdefault(name, line)  # the legend has each name once
         axes.set(**of_axes)
-        axes.legend(frameon=False, fontsize=9)
+        numbers = [str(number) for number in range(len(first_of_name))]
+        legend = axes.legend(list(first_of_name.values()), numbers, frameon=False, fontsize=9)
+        # Afterwards: before 3.10 matplotlib leaves out a label that begins with an underscore.
+        for text, name in zip(legend.get_texts(), first_of_name, strict=True):
+            text.set_text(name)
 
     return _svg(draw)
 

@@ -3,7 +3,6 @@ were tested on the same queries.
 """
 
 import csv
-import json
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -15,18 +14,12 @@ from typing import Any
 import numpy as np
 
 from ltr.compare.wandb_runs import PREFIX, fetch_runs
-from ltr.errors import InputError
+from ltr.errors import InputError, local_path
+from ltr.run.config_file import read_config
 from ltr.run.folder import RESULTS, RunFolder
-from ltr.run.identity import identity
-from ltr.run.yaml_files import read_yaml
+from ltr.run.metrics_file import read_metrics
+from ltr.run.training_recipe import TrainingRecipe
 
-# Options by their part of the configuration. They may change when a run is resumed, so
-# ltr.run.identity leaves them out; but they must be equal for all seeds of an experiment.
-SEEDS_SHARE = {
-    "model": ("lr", "weight_decay", "warmup", "decay"),
-    "data": ("batch_size", "groups", "evaluation.candidates", "evaluation.depth"),
-    "trainer": ("max_epochs", "max_steps", "precision"),
-}
 # Runs can be compared only if these digests are equal. The key is the name in metrics.json (in
 # test.evaluated), the value is what an error calls it.
 SAME_DATA = {
@@ -56,26 +49,11 @@ class Run:
     by_query: dict[str, dict[str, float]] = field(repr=False)
 
     @property
-    def options_without_seed(self) -> dict[str, Any]:
-        """The options that all seeds of an experiment share; empty without a configuration."""
+    def recipe(self) -> TrainingRecipe | None:
+        """How it was trained, but for its seed; None without a configuration."""
         if not self.config:
-            return {}
-        try:
-            options = identity(self.config)
-            parts = {
-                "model": self.config["model"],
-                "data": self.config["data"].get("init_args", {}),
-                "trainer": self.config["trainer"],
-            }
-            for part, names in SEEDS_SHARE.items():
-                for name in names:
-                    options[f"{part}.{name}"] = _option(parts[part], name)
-        except (KeyError, AttributeError, TypeError):
-            raise InputError(
-                f"{self.folder}/config.yaml must be the configuration of a run, and is not; restore it"
-            ) from None
-        del options["seed_everything"]
-        return options
+            return None
+        return TrainingRecipe.of(self.config, self.metrics.get("trained_with"))
 
     @property
     def test(self) -> dict[str, Any]:
@@ -169,7 +147,7 @@ def read_run(folder: Path) -> Run:
         InputError: if it was not tested, or its files are damaged or don't fit each other.
     """
     files = RunFolder(folder)
-    metrics = _json(files.results)
+    metrics = read_metrics(files.results)
     if not isinstance(metrics.get("test"), dict) or not files.per_query.is_file():
         raise InputError(f"{folder}: a run must have been tested to be compared; ltr test {folder}")
     if "evaluated" not in metrics["test"]:
@@ -178,13 +156,22 @@ def read_run(folder: Path) -> Run:
         )
     config: dict[str, Any] = {}
     if files.config.is_file():
-        config = read_yaml(files.config) or {}
+        config = read_config(files.config)
     seed = config.get("seed_everything", _seed_in_name(folder.resolve()) or 0)
     return Run(folder, seed, config, metrics, _values(folder, metrics))
 
 
 def is_tested(folder: Path) -> bool:
-    """Whether there is a run whose results can be read."""
+    """Whether there is a run that was tested, and whose results are whole.
+
+    Raises:
+        InputError: if its configuration or its metrics.json is damaged: testing it again mends
+            neither.
+    """
+    files = RunFolder(folder)
+    read_metrics(files.results)
+    if files.config.is_file():
+        read_config(files.config)
     try:
         read_run(folder)
     except InputError:
@@ -196,7 +183,8 @@ def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
     """Check that the numbers of all runs may be compared.
 
     Returns:
-        Notes to print: one if the runs ranked different candidates, else none.
+        Notes to print: one if the runs ranked different candidates, and one if nobody can say
+        whether all seeds of an experiment were trained with the same.
 
     Raises:
         InputError: for other data, another way to count the metric, or a run without it.
@@ -206,6 +194,12 @@ def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
         for run in experiment.runs:
             _check_pair(first, run, metric)
 
+    notes = [_candidates_note(experiments), _unknown_recipes_note(experiments)]
+    return [note for note in notes if note is not None]
+
+
+def _candidates_note(experiments: Sequence[Experiment]) -> str | None:
+    """A note if the runs ranked different candidates."""
     # The first experiment that ranked some candidates is named with them.
     experiment_of_candidates: dict[tuple[str | None, str], str] = {}
     for experiment in experiments:
@@ -214,13 +208,25 @@ def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
             candidates = (digest, _candidates_in_words(run))
             experiment_of_candidates.setdefault(candidates, experiment.name)
     if len(experiment_of_candidates) == 1:
-        return []
+        return None
     said = set()
     ranked = []
     for (_, words), name in experiment_of_candidates.items():
         ranked.append(f"{name}: {words}{', of other content' if words in said else ''}")
         said.add(words)
-    return [f"the runs rank other candidates, so whole systems are compared ({'; '.join(ranked)})"]
+    return f"the runs rank other candidates, so whole systems are compared ({'; '.join(ranked)})"
+
+
+def _unknown_recipes_note(experiments: Sequence[Experiment]) -> str | None:
+    """A note if runs of an older ltr do not say what they were trained with."""
+    unknown = []
+    for experiment in experiments:
+        recipes = [run.recipe for run in experiment.runs]
+        if len(recipes) > 1 and not all(recipe and recipe.is_whole for recipe in recipes):
+            unknown.append(experiment.name)
+    if not unknown:
+        return None
+    return f"runs of {', '.join(unknown)} do not say what they were trained with, as those of an older ltr: whether their seeds had the same training data, models and start weights can't be compared"
 
 
 def _check_pair(first: Run, run: Run, metric: str) -> None:
@@ -247,27 +253,21 @@ def _check_pair(first: Run, run: Run, metric: str) -> None:
         )
 
 
-def _option(options: dict[str, Any], path: str) -> Any:
-    """An option by its path, such as ``evaluation.depth``; None where it is not said."""
-    value: Any = options
-    for name in path.split("."):
-        if value is None:
-            return None
-        value = value.get(name)
-    return value
-
-
 def _candidates_in_words(run: Run) -> str:
-    """What a run ranked, as its option says: ``bm25, 50 deep``."""
-    candidates = run.test.get("candidates", "its own")
-    depth = run.test.get("depth")
-    return candidates if depth is None else f"{candidates}, {depth} deep"
+    """What a run ranked, as its options say: ``bm25, 50 deep``, ``corpus, 100 deep, index Flat``."""
+    words = run.test.get("candidates", "its own")
+    if run.test.get("depth") is not None:
+        words += f", {run.test['depth']} deep"
+    if "index" in run.test:
+        words += f", index {run.test['index']}"
+    return words
 
 
 def _folders(path: str) -> list[Path]:
     """The run folders that a path on the command line names, or a pattern or an address there."""
     if path.startswith(PREFIX):
         return fetch_runs(path)
+    local_path("run", path)
     folder = _run_folder_of(Path(path))
     if folder.is_dir():
         return _runs_in(folder)
@@ -348,29 +348,40 @@ def _check_seeds(experiment: Experiment) -> None:
             raise InputError(
                 f"{first.folder} and {second.folder} have the same seed {second.seed}; compare one of them"
             )
-        options = first.options_without_seed
-        others = second.options_without_seed
-        differences = []
-        for name in sorted(options.keys() | others.keys()):
-            if options.get(name) != others.get(name):
-                differences.append(f"{name} ({options.get(name)!r}, {others.get(name)!r})")
+        differences = recipe_differences(first, second)
+        weights = _tested_weights(first)
+        other_weights = _tested_weights(second)
+        if weights != other_weights:
+            differences.append(f"the tested weights ({weights}, {other_weights})")
         if differences:
+            more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
             raise InputError(
-                f"{first.folder} and {second.folder} are no seeds of one experiment, they differ in {', '.join(differences[:3])}; keep them in folders of their own"
+                f"{first.folder} and {second.folder} are no seeds of one experiment, they differ in {', '.join(differences[:3])}{more}; keep them in folders of their own"
             )
 
 
-def _json(file: Path) -> dict[str, Any]:
-    """What a file holds; nothing where there is no file."""
-    if not file.is_file():
-        return {}
-    try:
-        content = json.loads(file.read_text())
-    except ValueError as error:
-        raise InputError(f"{file}: the file is damaged ({error}); test the run again") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{file}: the file is damaged, it is no object; test the run again")
-    return content
+def _tested_weights(run: Run) -> str:
+    """Which weights of a run were tested: ``best.ckpt``, ``last.ckpt``, ``step=N.ckpt`` for those of
+    any one step, or ``untrained``.
+    """
+    checkpoint = run.test.get("checkpoint")
+    if checkpoint is None:
+        return "untrained"
+    name = Path(checkpoint).name
+    return "step=N.ckpt" if name.startswith("step=") else name
+
+
+def recipe_differences(first: Run, second: Run) -> list[str]:
+    """Each option that two runs do not share, but for the seed, with both values."""
+    recipe = first.recipe
+    other = second.recipe
+    if recipe is None and other is None:
+        return []
+    if recipe is None:
+        return ["config.yaml (missing, there)"]
+    if other is None:
+        return ["config.yaml (there, missing)"]
+    return recipe.differences(other)
 
 
 def _values(folder: Path, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -384,18 +395,46 @@ def _values(folder: Path, metrics: dict[str, Any]) -> dict[str, dict[str, float]
         raise InputError(
             f"{file}: the file is damaged, it is no UTF-8; test the run again"
         ) from None
+    except csv.Error as error:  # a line without an end
+        raise InputError(f"{file}: the file is damaged ({error}); test the run again") from None
     if not lines or lines[0] != ["query", *names]:
         raise InputError(
             f"{file}:1: the columns must be those of metrics.json, query, {', '.join(names)}; test the run again"
         )
     values: dict[str, dict[str, float]] = {name: {} for name in names}
+    queries = set()
     for number, line in enumerate(lines[1:], start=2):
+        query, *cells = line or [""]
         try:
-            query, *cells = line
-            for name, cell in zip(names, cells, strict=True):
-                values[name][query] = float(cell)
+            of_query = [float(cell) for cell in cells]
         except ValueError:
+            of_query = []
+        if len(of_query) != len(names) or any(math.isinf(value) for value in of_query):
             raise InputError(
                 f"{file}:{number}: a line must be a query and {len(names)} numbers; test the run again"
-            ) from None
+            )
+        if query in queries:
+            raise InputError(
+                f"{file}:{number}: the query {query!r} must stand there once, and has a line above; test the run again"
+            )
+        queries.add(query)
+        for name, value in zip(names, of_query, strict=True):
+            values[name][query] = value
+    for name in names:
+        _check_mean(file, name, metrics["test"][name], values[name].values())
     return values
+
+
+def _check_mean(file: Path, name: str, mean: float | None, values: Iterable[float]) -> None:
+    """Check that the values of the queries have the mean that metrics.json says; None where no
+    query has a value. The values are rounded to 6 digits, the mean is a float32.
+    """
+    counted = [value for value in values if not math.isnan(value)]
+    if not counted and mean is None:
+        return
+    expected = math.nan if mean is None else mean
+    mean_of_values = math.fsum(counted) / len(counted) if counted else math.nan
+    if not math.isclose(mean_of_values, expected, rel_tol=1e-5, abs_tol=1e-5):
+        raise InputError(
+            f"{file}: the mean of {name} must be that of metrics.json, {expected:.6f}, got {mean_of_values:.6f}; test the run again"
+        )

@@ -74,18 +74,33 @@ class Estimate:
         return self.mean - half, self.mean + half
 
     @property
+    def least_p(self) -> float:
+        """The smallest p that Q queries can give, :math:`2^{1 - Q}`: that of the randomisation test,
+        where all of them differ in one direction.
+        """
+        return 2.0 ** (1 - self.n_queries)
+
+    @property
     def p(self) -> float:
         """The probability of a mean at least this far from 0, on either side, if the true mean is
         0.
+
+        It is never below ``least_p``. Few values may vary little or not at all by chance, and
+        Student's distribution would make a proof of that.
         """
+        if abs(self.mean) < ROUNDING and self.error < ROUNDING:
+            return 1.0
         if self.error < ROUNDING:
-            return 1.0 if abs(self.mean) < ROUNDING else 0.0
-        return float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
+            return self.least_p
+        of_student = float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
+        return max(of_student, self.least_p)
 
     def detectable(self, alpha: float = 0.05, power: float = 0.8) -> float:
         """The smallest true difference that a test at level ``alpha`` would find with probability
-        ``power``.
+        ``power``; infinite where so few queries find none.
         """
+        if self.least_p > alpha:
+            return math.inf
         quantiles = stats.t.ppf([1 - alpha / 2, power], self.freedom)
         return self.error * float(quantiles.sum())
 

@@ -66,7 +66,7 @@ class FeatureDataModule(RankingDataModule):
 
     def __init__(
         self,
-        path: str,
+        path: str | Path,
         fold: int | None = None,
         dev_share: float | None = None,
         normalise: list[Step] | None = None,
@@ -170,14 +170,15 @@ class FeatureDataModule(RankingDataModule):
         if self.path == "synthetic":
             if self.fold is not None or self.dev_share is not None:
                 raise InputError(
-                    "path 'synthetic' has no folds and brings its dev split; leave out fold and dev_share"
+                    "path 'synthetic' has no folds and brings its dev split; leave out fold and dev_share, or where a configuration has them: --data.fold null --data.dev_share null"
                 )
             return synthetic_splits(self.seed)
         files = find_splits(Path(self.path), self.fold)
         if self.dev_share is not None and "train" in files and name in ("train", "dev"):
             if "dev" in files:
                 raise InputError(
-                    f"{self.path} has a dev split; leave out dev_share", option="dev_share"
+                    f"{self.path} has a dev split, so no queries are held out for one, and dev_share must be left out; where a configuration has it: --data.dev_share null",
+                    option="dev_share",
                 )
             train, dev = hold_out(read_letor(files["train"], self.first_feature), self.dev_share)
             return {"train": train, "dev": dev}

@@ -1,5 +1,6 @@
 """P×K batches of a collection: groups of a query with some of its relevant documents."""
 
+from pathlib import Path
 from typing import get_args
 
 from ltr.data.sampling.group_plan import GroupPlan
@@ -36,7 +37,7 @@ class GroupDataModule(PoolDataModule):
 
     def __init__(
         self,
-        path: str,
+        path: str | Path,
         groups: int = 32,
         docs_per_group: int = 4,
         epoch: EpochOver = "queries",

@@ -1,6 +1,7 @@
 """P×K batches of labelled texts, which have no queries: groups of texts of one label."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ltr.data.collate import TextCollator
 from ltr.data.collection import Collection
@@ -9,7 +10,6 @@ from ltr.data.formats import ApartTexts
 from ltr.data.labelled_texts import LabelledTexts, open_labelled_texts
 from ltr.data.sampling.group_plan import GroupPlan
 from ltr.data.sampling.groups import LabelGroups
-from ltr.data.tokens import TokenStore
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import EVALUATED_SPLIT, PoolDataModule
@@ -48,7 +48,7 @@ class LabelDataModule(PoolDataModule):
 
     def __init__(
         self,
-        path: str,
+        path: str | Path,
         groups: int = 32,
         docs_per_group: int = 4,
         evaluation: Evaluation = Evaluation(candidates=None),
@@ -78,8 +78,8 @@ class LabelDataModule(PoolDataModule):
         reads = self._checked_reads()
         assert isinstance(reads, ApartTexts), "a cross-encoder is refused"
         for table in self.texts.tables.values():
-            for tokenizer in reads.tokenizers:
-                TokenStore.open(table, tokenizer)
+            for form in reads:
+                form.store(table)
 
     def open(self, stage: str) -> None:
         self._choose_split(stage)
@@ -89,7 +89,7 @@ class LabelDataModule(PoolDataModule):
                 raise InputError(f"{self.path}: there is no train.tsv[.gz]; 'ltr fit' needs it")
             reads = self.reads
             assert isinstance(reads, ApartTexts), "a cross-encoder is refused"
-            docs = TokenStore.open(self.texts.tables["train"], reads.docs.tokenizer)
+            docs = reads.docs.store(self.texts.tables["train"])
             # For training batches. The lists of dev have the collator of their collection already.
             self.collator = TextCollator(None, docs, reads)
 

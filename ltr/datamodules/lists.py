@@ -1,6 +1,7 @@
 """Graded lists of varying length: a query with its candidates and all that is judged for it."""
 
 import logging
+from pathlib import Path
 from typing import Literal, get_args
 
 from ltr.data.bm25 import bm25_lists
@@ -48,7 +49,7 @@ class ListDataModule(PoolDataModule):
 
     def __init__(
         self,
-        path: str,
+        path: str | Path,
         unjudged: Unjudged = "irrelevant",
         list_size: int | None = None,
         keep: Keep = "relevant",

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ltr.batch import RankingBatch
 from ltr.data.sampling.plan import TrainBatches
-from ltr.errors import at_least
+from ltr.errors import ENDING_SIGNALS, at_least
 
 
 @dataclass(frozen=True)
@@ -121,5 +121,5 @@ def _leave_signals_to_the_trainer(worker: int) -> None:
     """Make a worker ignore signals. They reach the trainer too, and the trainer decides when the run
     ends: until then it needs batches from its workers.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

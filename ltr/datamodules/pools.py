@@ -4,6 +4,7 @@ every query exactly once.
 
 import logging
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.plan import EvalBatches
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import TaughtRows
-from ltr.data.tokens import TokenStore
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.ranking import RankingDataModule
@@ -44,7 +44,7 @@ class PoolDataModule(RankingDataModule):
     """
 
     def __init__(
-        self, path: str, evaluation: Evaluation = Evaluation(), loading: Loading = Loading()
+        self, path: str | Path, evaluation: Evaluation = Evaluation(), loading: Loading = Loading()
     ) -> None:
         super().__init__(path, loading)
         self.evaluation = evaluation
@@ -114,8 +114,8 @@ class PoolDataModule(RankingDataModule):
         if self.evaluation.candidates == "corpus":
             assert isinstance(reads, ApartTexts), "_checked_reads refuses others"
             self.corpus = SearchedCorpus(
-                TokenStore.open(collection.queries, reads.queries.tokenizer),
-                TokenStore.open(collection.corpus, reads.docs.tokenizer),
+                reads.queries.store(collection.queries),
+                reads.docs.store(collection.corpus),
                 reads,
                 self.evaluation.needed_depth,
                 self.evaluation.index,

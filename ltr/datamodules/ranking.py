@@ -1,7 +1,10 @@
 """What all data modules share: processes, lists to evaluate, batches to train on, and resuming."""
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NotRequired, TypedDict
 
 import numpy as np
 from lightning.pytorch import LightningDataModule
@@ -16,8 +19,19 @@ from ltr.data.sampling.plan import EvalBatches, Plan, PlanSampler, ShareOfRank, 
 from ltr.data.sampling.rows import Rows
 from ltr.data.sampling.taught import Labels
 from ltr.datamodules.loading import Loading
-from ltr.errors import InputError
+from ltr.entries import check_entries
+from ltr.errors import InputError, local_path
 from ltr.search.evaluation import SearchedCorpus
+
+
+class Position(TypedDict):
+    """Where a training stands, as a checkpoint keeps it; see :meth:`RankingDataModule.state_dict`."""
+
+    consumed: int
+    steps: int
+    per_step: NotRequired[int]
+    content: NotRequired[dict[str, str]]
+    kept: NotRequired[list[list[int]] | None]
 
 
 class RankingDataModule(LightningDataModule):
@@ -53,6 +67,7 @@ class RankingDataModule(LightningDataModule):
         has_refreshes: whether a callback renews what training draws from, before some batches.
         is_refreshing: whether the callback does so now. An interruption may throw this work away,
             as a resume does it again.
+        refresh_seconds: how long all refreshes have taken.
         corpus: the corpus to search for the documents of evaluated lists, after ``setup``; None
             where lists bring them.
         digests: of each thing that the run learns from, by name, after ``setup("fit")``. They go
@@ -68,11 +83,13 @@ class RankingDataModule(LightningDataModule):
     before_batch: Callable[[], None] | None = None
     has_refreshes: bool = False
     is_refreshing: bool = False
+    refresh_seconds: float = 0.0
     collator: Collator  # from setup on
 
-    def __init__(self, path: str, loading: Loading = Loading()) -> None:
+    def __init__(self, path: str | Path, loading: Loading = Loading()) -> None:
         super().__init__()
-        self.path = path
+        local_path("path", path)
+        self.path = str(path)
         self.loading = loading
         self.seed = loading.sampling_seed
         self.train: TrainBatches | None = None
@@ -261,6 +278,7 @@ class RankingDataModule(LightningDataModule):
         """
         if not self.is_fitting or "steps" not in state_dict:
             return
+        check_entries(state_dict, Position, type(self).__qualname__, "take another checkpoint")
         assert self.train is not None, "setup('fit') comes first"
         recorded = state_dict.get("content", self.digests)  # the digests of that run
         names = sorted({*recorded, *self.digests})
@@ -332,7 +350,9 @@ class RankingDataModule(LightningDataModule):
 
     def _call_before_batch(self) -> None:
         if self.before_batch is not None:
+            start = time.monotonic()
             self.before_batch()
+            self.refresh_seconds += time.monotonic() - start
 
 
 def _digest(queries: np.ndarray, arrays: list[np.ndarray]) -> str:

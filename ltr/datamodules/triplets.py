@@ -16,7 +16,7 @@ from ltr.data.sampling.triplets import Source, TripletRows
 from ltr.datamodules.evaluation import Evaluation
 from ltr.datamodules.loading import Loading
 from ltr.datamodules.pools import PoolDataModule
-from ltr.errors import InputError, at_least, one_of
+from ltr.errors import InputError, at_least, local_path, one_of
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import Overlay, negatives_in
 
@@ -53,8 +53,8 @@ class TripletDataModule(PoolDataModule):
 
     def __init__(
         self,
-        path: str,
-        negatives: str | dict[str, int] = "candidates",
+        path: str | Path,
+        negatives: str | Path | dict[str, int] = "candidates",
         positives: int = 1,
         negatives_per_query: int = 7,
         negatives_depth: int | None = None,
@@ -77,12 +77,14 @@ class TripletDataModule(PoolDataModule):
         if isinstance(negatives, dict):
             self.sources = dict(negatives)
         else:
-            self.sources = {negatives: negatives_per_query}
+            self.sources = {str(negatives): negatives_per_query}
         if not self.sources or min(self.sources.values()) < 1:
             raise InputError(
                 f"negatives must be at least one source, each with a number above 0, got {self.sources}",
                 option="negatives",
             )
+        for name in self.sources:
+            local_path("negatives", name)
         # Whether mined negatives are still to come. No batch may be drawn until then.
         self.awaits_negatives = "mined" in self.sources
 
@@ -177,7 +179,7 @@ class TripletDataModule(PoolDataModule):
         overlays: list[Overlay] = []
         for name in self.sources:
             if Overlay.is_at(Path(name)):
-                overlays.append(Overlay.open(Path(name), self.collection))
+                overlays.append(Overlay.open(Path(name), self.collection, "negatives"))
         self.has_soft_labels = any(overlay.policy == "soft" for overlay in overlays)
         if not overlays:
             return None
@@ -207,7 +209,7 @@ class TripletDataModule(PoolDataModule):
             lists = bm25_lists(self.collection, queries, self.negatives_depth or 100)
             have_distances = False
         else:
-            mined = MinedNegatives.open(negatives_in(Path(name)), self.collection)
+            mined = MinedNegatives.open(negatives_in(Path(name)), self.collection, "negatives")
             lists = mined.lists()
             have_distances = mined.has_distances
         digest_name = "negatives" if len(self.sources) == 1 else f"negatives {name}"

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ltr.errors import InputError
+from ltr.errors import InputError, local_path
 from ltr.run.yaml_files import read_yaml
 
 KEYS = {"base", "options", "axes", "seeds", "choose", "metrics", "baseline"}
@@ -84,6 +84,7 @@ class Grid:
         Raises:
             InputError: if it is no YAML, or something in it is unknown or has another form.
         """
+        local_path("file", file)
         if not file.is_file():
             raise InputError(f"{file}: there is no such grid file")
         content = read_yaml(file, "a grid") or {}
@@ -209,7 +210,10 @@ def _mapping(file: Path, key: str, content: Any) -> dict[str, Any]:
 
 
 def _base(file: Path, content: Any) -> tuple[Path, ...]:
-    paths = tuple(file.parent / str(name) for name in _as_list(content))
+    names = [str(name) for name in _as_list(content)]
+    for name in names:
+        local_path(f"{file}: base", name)
+    paths = tuple(file.parent / name for name in names)
     if not paths:
         raise InputError(f"{file}: base must name a configuration, got {content!r}")
     for path in paths:

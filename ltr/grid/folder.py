@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import yaml
 from filelock import FileLock, Timeout
 
 from ltr.compare.runs import is_tested
 from ltr.data.files import write_whole
+from ltr.entries import check_entries, read_json
 from ltr.errors import InputError
 from ltr.grid.definition import Cell, Grid
+from ltr.run.config_file import read_config
 from ltr.run.folder import RunFolder
-from ltr.run.yaml_files import read_yaml
 
 # Options that change no result.
 FREE_OPTIONS = {
@@ -27,6 +28,17 @@ FREE_OPTIONS = {
 }
 # In the values of an option that --option+ adds to: stands for its value in the base's files.
 IN_BASE = "base"
+
+
+MEND = "remove the folder, or name another one (--runs)"
+
+
+class CellContent(TypedDict):
+    """What makes a cell what it is."""
+
+    base: list[str]  # the text of each file
+    options: list[str]  # names and values in turn
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -76,10 +88,13 @@ class GridFolder:
                 f"{run.path} holds a run that no grid has made; name another folder (--runs)"
             )
         now = decisive_options(self.content(cell))
-        try:
-            then = decisive_options(json.loads(run.cell.read_text()))
-        except (ValueError, KeyError, TypeError, AttributeError):  # damaged: all of it differs
-            then = {}
+        made_of = read_json(run.cell, MEND)
+        check_entries(made_of, CellContent, run.cell, MEND)
+        if len(made_of["options"]) % 2:
+            raise InputError(
+                f"{run.cell}: the file is damaged, each of the options must have a value; {MEND}"
+            )
+        then = decisive_options(made_of)
         differing = [name for name in now.keys() | then.keys() if now.get(name) != then.get(name)]
         if differing:
             names = ", ".join(sorted(differing))
@@ -92,7 +107,7 @@ class GridFolder:
         return has_results and _reached_its_end(run)
 
     def content(self, cell: Cell) -> dict[str, Any]:
-        """What makes a cell what it is. It lies in the cell's run folder."""
+        """What lies in the cell's run folder, in ``cell.json``."""
         return {
             "base": [file.read_text() for file in self.grid.base],
             "options": [*cell.words(), *self.fit_options],
@@ -176,10 +191,15 @@ class GridFolder:
                 raise InputError(
                     f"{run.path} has no best.ckpt, so nothing can be chosen on dev; it wants a dev split and best.monitor"
                 )
-            monitor = (read_yaml(run.config) or {})["best"]["monitor"]
+            monitor = read_config(run.config).get("best", {}).get("monitor")
+            scores = run.kept_scores(monitor)
+            if not scores:
+                raise InputError(
+                    f"{run.best} has no score by {monitor}, so nothing can be chosen on dev; remove {run.path} to train it again"
+                )
             # The greatest score is the best: kept scores of a metric of which less is better are
             # negated.
-            score = max(run.kept_scores(monitor).values())
+            score = max(scores.values())
             measured = BestOptions(monitor).sign * score  # the metric itself
             print(f"{cell.experiment}: {monitor} {measured:.4f} with seed {cell.seed}")
             rivals = self.grid.fixed_names(cell.names)
@@ -217,16 +237,18 @@ def _reached_its_end(run: RunFolder) -> bool:
     """
     # Lightning takes seconds to import.
     from ltr.checkpoint import read_checkpoint
-    from ltr.run.counters import finished_message
+    from ltr.run.counters import check_resumable, finished_message
 
     if not run.last.is_file():
         return True
-    trainer = (read_yaml(run.config) or {})["trainer"]
-    max_time = trainer["max_time"]
+    trainer = read_config(run.config)["trainer"]
+    max_time = trainer.get("max_time")
     if isinstance(max_time, str) and max_time.startswith("{"):
         max_time = yaml.safe_load(max_time)  # the parser dumps a mapping as text
     with suppress(InputError):
         checkpoint = read_checkpoint(run.last, quick=True)
-        done = finished_message(checkpoint, trainer["max_epochs"], trainer["max_steps"], max_time)
-        return done is not None
+        check_resumable(checkpoint, run.last)
+        max_epochs = trainer.get("max_epochs")
+        max_steps = trainer.get("max_steps", -1)
+        return finished_message(checkpoint, max_epochs, max_steps, max_time) is not None
     return False

@@ -71,9 +71,8 @@ class InBatch(nn.Module):
         except InputError as error:
             raise InputError(error.message, option=option) from None
         assert isinstance(frozen, DualEncoder), "ranker_named gives one of the form asked for"
-        tokenizers = zip(frozen.reads.tokenizers, ranker.reads.tokenizers, strict=True)
-        for frozen_tokenizer, ranker_tokenizer in tokenizers:
-            if frozen_tokenizer.get_vocab() != ranker_tokenizer.get_vocab():
+        for frozen_form, ranker_form in zip(frozen.reads, ranker.reads, strict=True):
+            if frozen_form.tokenizer.get_vocab() != ranker_form.tokenizer.get_vocab():
                 raise InputError(
                     f"an encoder beside the ranker reads its token ids and must have its tokenizer, but {encoder!r} has another",
                     option=option,

@@ -110,7 +110,7 @@ class ADRMSELoss(Loss):
     Use: A teacher that ranks but whose scores mean nothing, such as a large language model that
     sorts lists.
     Cost: O(N²) time, O(N · block) memory.
-    References: Schlatt et al. (2024), Rank-DistiLLM: closing the effectiveness gap between
+    References: Schlatt et al. (2025), Rank-DistiLLM: closing the effectiveness gap between
     cross-encoders and LLMs for passage re-ranking (ADR-MSE).
 
     Args:

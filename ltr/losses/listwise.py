@@ -148,7 +148,7 @@ class ListNetLoss(Loss):
         margin: Tensor | None = None,
     ) -> Tensor:
         scores, labels, mask = prepare_types(scores, labels, mask)
-        has_signal_b = two_labels(labels, mask)
+        teaches_b = two_labels(labels, mask)
         if mask is not None:  # finite, since -inf times a probability of 0 would be NaN
             scores = scores.masked_fill(~mask, -1e30)
             labels = labels.masked_fill(~mask, -1e30)
@@ -157,6 +157,7 @@ class ListNetLoss(Loss):
         cost_b = F.cross_entropy(logits, target, reduction="none")
         if self.kind == "kl":
             cost_b = cost_b - torch.special.entr(target).sum(dim=1)
+        has_signal_b = teaches_b | cost_b.isnan()  # a NaN that comes in goes out
         return self.reduce(cost_b.masked_fill(~has_signal_b, 0.0), has_signal_b)
 
 

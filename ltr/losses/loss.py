@@ -15,8 +15,8 @@ class Loss(nn.Module):
 
     A row is a query (or an anchor), a column a document of its list. What stands at padding changes
     neither value nor gradient. A row with nothing to learn gives 0 and a zero gradient, and does
-    not dilute the mean. Values are float32 or better. A NaN among the scores or labels of a row with
-    something to learn gives NaN; elsewhere it may give 0.
+    not dilute the mean. Values are float32 or better. A NaN among the scores or labels of documents
+    gives NaN, also in a row with nothing to learn.
 
     A loss of your own is a subclass that constructs without arguments. In a file of ``ltr/losses``
     it needs no other line: the package, the documentation and the tests that hold for every loss
@@ -61,6 +61,7 @@ class Loss(nn.Module):
                 document first). Ignored if ``takes_margin`` is False.
 
         Raises:
+            TypeError: for arrays or lists instead of tensors, or a mask that is not bool.
             ValueError: if the shapes of scores, labels and mask differ, or the margin has none of
                 the three shapes.
         """

@@ -91,7 +91,7 @@ def find_suspects(
     lists, columns = _lists_to_judge(negatives, judgements)
     all_scores: list[np.ndarray] = []
     blocks = range(0, len(lists), QUERIES_AT_ONCE)
-    for start in track(blocks, "audit", f"times {QUERIES_AT_ONCE} queries"):
+    for start in track(blocks, "audit", f"blocks of {QUERIES_AT_ONCE} queries"):
         all_scores += judge.score_lists(lists[start : start + QUERIES_AT_ONCE])
 
     records = []

@@ -8,7 +8,6 @@ import torch
 from ltr.data.collection import Collection
 from ltr.data.formats import FeatureVectors, JoinedPairs, PairsAndTexts
 from ltr.data.query_lists import LabelledList, QueryLists
-from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.cross_encoder import PairWiseBertRanker
 from ltr.models.named import open_ranker
@@ -73,11 +72,8 @@ class Judge:
             raise InputError(
                 f"a judge must read texts, got {type(self.ranker).__name__}", option="judge"
             )
-        query_texts = self.collection.queries
-        query_tokenizer, doc_tokenizer = reads.tokenizers
-        queries = TokenStore.open(query_texts, query_tokenizer)
-        docs = TokenStore.open(self.collection.corpus, doc_tokenizer)
-        reads.check_queries(query_texts.ids, query_texts.texts, queries)
+        queries = reads.store(self.collection.queries, "query")
+        docs = reads.store(self.collection.corpus, "document")
 
         query_rows = [np.empty(0, np.int64)]  # so that no list is no pair, too
         doc_rows = [np.empty(0, np.int64)]

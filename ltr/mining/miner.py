@@ -20,6 +20,7 @@ import numpy as np
 
 from ltr.data.collection import Collection
 from ltr.data.formats import SingleTexts
+from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
@@ -89,7 +90,7 @@ class Miner:
             digest_of_weights(searcher),
             searcher.similarity.name,
             towers,
-            [(form.max_length, form.prompt) for form in (reads.queries, reads.docs)],
+            [reads.queries.key, reads.docs.key],
             digests_of_scorers,
             asdict(self.recipe),
             self.min_negatives,
@@ -139,9 +140,7 @@ class Miner:
                 recall = shards.recall(embedded_queries[shuffled[:RECALL_QUERIES]], depth)
             with self._timed("filter"):
                 lowest_scores, relevant_distances = self._compare_relevant(shards, embedded_queries)
-                never_negative = NeverNegative(
-                    self.collection, [self.judged], keys_as_read(docs, reads.docs)
-                )
+                never_negative = self._never_negative(docs)
                 is_excluded = self._are_excluded(never_negative, doc_rows)
                 candidates = Candidates(doc_rows, scores, is_excluded, lowest_scores)
                 with precision():
@@ -171,9 +170,10 @@ class Miner:
         """The share of the negatives that would still be found, by a sample: far cheaper than a
         refresh.
 
-        Some queries rank anew the documents that are negatives of any of them, without their own
-        relevant ones. Where a query has m negatives, the share of them that is among its m best
-        documents counts; the result is the mean over the queries.
+        Some queries rank anew the documents that are negatives of any of them, without those that
+        may never be their own: relevant ones, and a text itself where queries are documents. Where
+        a query has m negatives, the share of them that is among its m best documents counts; the
+        result is the mean over the queries.
         """
         has_negatives = (negatives.doc_rows[self.judged.query_rows] >= 0).any(axis=1)
         query_rows = self.judged.query_rows[has_negatives]
@@ -190,14 +190,14 @@ class Miner:
         index = DenseIndex.build(embedded_pool, self.searcher.similarity)
         _, places_in_pool = index.search(embedded_queries, len(pool))
         rankings = pool[places_in_pool]
+        places = np.searchsorted(self.judged.query_rows, query_rows)
+        are_excluded = self._are_excluded(self._never_negative(docs), rankings, places)
         shares = []
-        for query_row, negatives_of_query, ranking in zip(
-            query_rows, doc_rows, rankings, strict=True
+        for negatives_of_query, ranking, is_excluded in zip(
+            doc_rows, rankings, are_excluded, strict=True
         ):
-            judged_rows, grades = self.judged.of(int(query_row))
-            is_relevant = np.isin(ranking, judged_rows[grades > 0])
             known_negatives = negatives_of_query[negatives_of_query >= 0]
-            best = ranking[~is_relevant][: len(known_negatives)]
+            best = ranking[~is_excluded][: len(known_negatives)]
             shares.append(np.isin(known_negatives, best).mean())
         return float(np.mean(shares))
 
@@ -313,6 +313,11 @@ class Miner:
                     break
         return int((negatives >= 0).sum()) - n_before
 
+    def _never_negative(self, docs: TokenStore) -> NeverNegative:
+        """What may never be a negative of which query."""
+        text_keys = keys_as_read(docs, self.searcher.reads.docs)
+        return NeverNegative(self.collection, [self.judged], text_keys)
+
     def _are_excluded(
         self, never_negative: NeverNegative, doc_rows: np.ndarray, places: np.ndarray | None = None
     ) -> np.ndarray:
@@ -332,9 +337,9 @@ class Miner:
 
     def _stores(self) -> tuple[TokenStore, TokenStore]:
         """The tokens of all queries and of all documents, as the searcher reads them."""
-        query_tokenizer, doc_tokenizer = self.searcher.reads.tokenizers
-        queries = TokenStore.open(self.collection.queries, query_tokenizer)
-        docs = TokenStore.open(self.collection.corpus, doc_tokenizer)
+        reads = self.searcher.reads
+        queries = reads.queries.store(self.collection.queries)
+        docs = reads.docs.store(self.collection.corpus)
         return queries, docs
 
     def _manifest(
@@ -372,7 +377,8 @@ def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
 
     def text_keys(doc_rows: np.ndarray) -> np.ndarray:
         keys = np.empty(len(doc_rows), dtype=np.int64)
-        for span in spans(len(doc_rows), TEXTS_AT_ONCE):
+        doc_spans = list(spans(len(doc_rows), TEXTS_AT_ONCE))
+        for span in track(doc_spans, "comparing", f"spans of {TEXTS_AT_ONCE} texts"):
             texts = form.lay_out(store, doc_rows[span])
             keys[span] = texts.text_keys().numpy()  # a hash of each text
         return keys

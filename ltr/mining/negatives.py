@@ -3,7 +3,7 @@ was mined from.
 """
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -12,9 +12,29 @@ from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 
+
+class NegativesManifest(TypedDict, total=False):
+    """Of a folder of negatives; those from elsewhere have few of its entries."""
+
+    key: str | None
+    split: str  # of the queries that ltr mine has mined for; those of train where none is said
+    distance: str | None
+    mined_queries: int
+    counts: dict[str, int]
+    recipe: dict[str, Any]
+    seconds: dict[str, float]
+    mean_distance: dict[str, float | None]
+    epoch: int
+    step: int
+    staleness: int
+    overlap: float
+    recall: float
+
+
 NEGATIVES = ArtefactKind(
     kind="negatives",
     arrays=("ids", "distances"),
+    entries=NegativesManifest,
     # In errors about the option negatives, which also takes the names of other sources.
     must_be="'candidates', 'bm25', 'random' or a folder with ids.npy, distances.npy and manifest.json",
     again="mine again",
@@ -67,6 +87,11 @@ class MinedNegatives(NamedTuple):
         return cls.of_queries(lists.query_rows, n_queries, doc_rows, distances, manifest)
 
     @property
+    def split(self) -> str:
+        """The split whose queries they are of."""
+        return self.manifest.get("split", "train")
+
+    @property
     def has_distances(self) -> bool:
         """Whether the distances are known; those of negatives from elsewhere may not be."""
         # Only null says that they are not: a manifest without the entry has them.
@@ -96,11 +121,13 @@ class MinedNegatives(NamedTuple):
         NEGATIVES.write(folder, collection, arrays, self.manifest)
 
     @classmethod
-    def open(cls, folder: Path, collection: Collection) -> "MinedNegatives":
-        """Map a folder of negatives; an InputError if it is not one, is damaged, or was mined from
-        another collection.
+    def open(
+        cls, folder: Path, collection: Collection, option: str | None = None
+    ) -> "MinedNegatives":
+        """Map a folder of negatives; an InputError, with the option that names it, if it is not one,
+        is damaged, or was mined from another collection.
         """
-        opened = NEGATIVES.open(folder, collection)
+        opened = NEGATIVES.open(folder, collection, option)
         negatives = cls(opened.arrays["ids"], opened.arrays["distances"], opened.manifest)
         return negatives.checked(str(folder), collection)
 
@@ -134,7 +161,8 @@ class MinedNegatives(NamedTuple):
             raise InputError(
                 f"{where}: distances must be finite (float32), got {distances[row, column]} at [{row}, {column}]; mine again"
             )
-        return self
+        # Of another kind of whole numbers, uint64 for example, rows could not be an index.
+        return self._replace(doc_rows=ids.astype(np.int64, copy=False))
 
     def lists(self) -> QueryLists:
         """The same by query, without the queries that have none; values are distances."""

@@ -3,20 +3,31 @@ in its place.
 """
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
 from ltr.data.artefact import ArtefactKind, kind_of
 from ltr.data.collection import Collection
-from ltr.data.query_lists import QueryLists
+from ltr.data.query_lists import QueryLists, check_rows
 from ltr.errors import InputError
 from ltr.mining.negatives import MinedNegatives
 
 Policy = Literal["drop", "relabel", "soft"]
+
+
+class OverlayManifest(TypedDict):
+    """Of an overlay."""
+
+    base: str  # the folder of the negatives beside it
+    content: str  # the digest of their lists
+    policy: Policy
+
+
 OVERLAY = ArtefactKind(
     kind="overlay",
     arrays=("query_rows", "doc_rows", "scores", "labels"),
+    entries=OverlayManifest,
     must_be="the folder that an audit of negatives has written",
     again="audit the negatives again",
 )
@@ -50,30 +61,58 @@ class Overlay(NamedTuple):
         return kind_of(folder) == OVERLAY.kind
 
     @classmethod
-    def open(cls, folder: Path, collection: Collection) -> "Overlay":
-        """Read an overlay; an InputError if it is damaged, or its negatives have gone or changed."""
-        arrays, manifest = OVERLAY.open(folder, collection)
-        base = folder.parent / str(manifest.get("base"))
-        negatives = MinedNegatives.open(base, collection)
-        if negatives.lists().digest() != manifest.get("content"):
+    def open(cls, folder: Path, collection: Collection, option: str | None = None) -> "Overlay":
+        """Read an overlay; an InputError, with the option that names it, if it is damaged, or its
+        negatives have gone or changed.
+        """
+        arrays, manifest = OVERLAY.open(folder, collection, option)
+        base = folder.parent / manifest["base"]
+        negatives = MinedNegatives.open(base, collection, option)
+        if negatives.lists().digest() != manifest["content"]:
             raise InputError(
                 f"{folder}: the negatives in {base} have changed since; audit them again"
             )
         query_rows = arrays["query_rows"]
         doc_rows = arrays["doc_rows"]
         labels = arrays["labels"]
-        if not len(query_rows) == len(doc_rows) == len(labels):
+        again = OVERLAY.again
+        check_rows(query_rows, len(collection.queries), folder / "query_rows.npy", again)
+        check_rows(doc_rows, len(collection.corpus), folder / "doc_rows.npy", again)
+        if not len(query_rows) == len(doc_rows) == labels.size:
             raise InputError(
-                f"{folder}: query_rows, doc_rows and labels must be as long, got {len(query_rows)}, {len(doc_rows)} and {len(labels)} entries; audit the negatives again"
+                f"{folder}: query_rows, doc_rows and labels must be as long, got {len(query_rows)}, {len(doc_rows)} and {labels.size} entries; {again}"
             )
+        _check_labels(labels, manifest["policy"], folder / "labels.npy")
         return cls(manifest["policy"], QueryLists.from_rows(query_rows, doc_rows, labels))
+
+
+def _check_labels(labels: np.ndarray, policy: Policy, file: Path) -> None:
+    """Raise an InputError for labels that no audit with this policy writes."""
+    if labels.ndim != 1 or labels.dtype.kind != "f":
+        raise InputError(
+            f"{file}: the file is damaged, it must hold numbers [S], got {labels.dtype} of shape {labels.shape}; {OVERLAY.again}"
+        )
+    if policy == "drop":
+        must_be = "NaN"
+        are_valid = np.isnan(labels)
+    elif policy == "relabel":
+        must_be = "above 0"
+        are_valid = (labels > 0) & (labels < np.inf)
+    else:
+        must_be = "above 0 and below 1"
+        are_valid = (labels > 0) & (labels < 1)
+    if not are_valid.all():
+        raise InputError(
+            f"{file}: the file is damaged, labels of the policy {policy} must be {must_be}, got {labels[~are_valid][0]}; {OVERLAY.again}"
+        )
 
 
 def negatives_in(folder: Path) -> Path:
     """The folder of the negatives: that which an overlay lies beside, or this one."""
     if not Overlay.is_at(folder):
         return folder
-    return folder.parent / str(OVERLAY.manifest(folder)["base"])
+    base: str = OVERLAY.manifest(folder)["base"]
+    return folder.parent / base
 
 
 def save_overlay(

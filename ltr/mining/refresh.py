@@ -5,10 +5,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from ltr.data.artefact import key_of
 from ltr.data.collection import Collection
+from ltr.entries import check_entries
 from ltr.errors import InputError
 from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
@@ -20,6 +21,15 @@ class Moment(NamedTuple):
 
     epoch: int
     step: int
+
+
+class State(TypedDict):
+    """What a checkpoint keeps of :class:`NegativesInForce`."""
+
+    epoch: int
+    step: int
+    mined: int
+    key: str
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ class NegativesInForce:
     @classmethod
     def of_state_dict(cls, state: dict[str, Any]) -> "NegativesInForce":
         """From what a checkpoint has kept."""
+        check_entries(state, State, cls.__name__, "take another checkpoint")
         return cls(state["epoch"], state["step"], state["mined"], state["key"])
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import torch
 
 from ltr.checkpoint import write_checkpoint
-from ltr.errors import InputError
+from ltr.errors import ENDED_BY_RUN, ENDING_SIGNALS, InputError
 
 # Variables of the environment by which a launcher tells a process that it is one of several: their
 # beginnings.
@@ -84,14 +85,20 @@ class SideProcess:
         for name, value in os.environ.items():
             if not name.startswith(LAUNCHER_VARIABLES):
                 environment[name] = value
-        with open(run_folder / "mine.log", "w") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-            )
+        # It inherits that these signals are blocked: where they come to all processes, the run saves
+        # before it ends this one.
+        blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+        try:
+            with open(run_folder / "mine.log", "w") as log:
+                self._process = subprocess.Popen(
+                    command,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    env=environment,
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
         self.folder = folder
 
     def is_done(self) -> bool:
@@ -113,7 +120,7 @@ class SideProcess:
     def end(self) -> None:
         """End the process, if it runs, and forget it."""
         if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
+            self._process.send_signal(ENDED_BY_RUN)
             self._process.wait()
         if self.folder is not None:
             weights = _run_folder_beside(self.folder) / "weights.ckpt"

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ltr.batch import RankingBatch, Texts
 from ltr.data.files import write_new_model_folder
 from ltr.data.formats import JoinedPairs
+from ltr.data.tokens import tokenizer_key
 from ltr.errors import InputError
 from ltr.models.encoder.loading.cross_modules import (
     save_cross_encoder,
@@ -103,6 +104,12 @@ class PairWiseBertRanker(Ranker):
         # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
         # dropout.
         self.train()
+
+    @property
+    def key(self) -> list[object]:
+        """See :attr:`ltr.models.Ranker.key`."""
+        tokenizer = tokenizer_key(self.tokenizer)
+        return [*super().key, self.encoder.pooling, tokenizer, self.reads.max_length]
 
     @overload
     def forward(self, batch: RankingBatch, /) -> Tensor: ...

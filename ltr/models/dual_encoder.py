@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from ltr.batch import RankingBatch, Texts
 from ltr.data.files import write_new_model_folder
-from ltr.data.formats import ApartTexts
+from ltr.data.formats import ApartTexts, Side
+from ltr.data.tokens import tokenizer_key
 from ltr.errors import InputError, positive
 from ltr.models.encoder.loading.pretrained import quiet
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.encoder.tower import Tower, load_modules
-from ltr.models.ranker import Ranker, in_lists
+from ltr.models.ranker import Ranker, digest_of_weights, in_lists
 from ltr.similarity import similarity_of
 
 LOWEST_TEMPERATURE = 0.01  # of a learnt one: as in CLIP, where larger logits make training unstable
@@ -32,7 +33,8 @@ class DualEncoder(Ranker):
 
     Args:
         backbone: Pretrained model: hub id, folder, or ``package:NAME`` (weights inside an installed
-            package). A plain encoder gets mean pooling.
+            package). A plain encoder gets mean pooling; so does the encoder of a cross-encoder,
+            whose head is left out with a warning.
         doc_backbone: A second model for the documents, with weights of its own even where the name
             is the same. None: one tower for queries and documents, or the two towers of a backbone
             that has two.
@@ -120,6 +122,24 @@ class DualEncoder(Ranker):
         # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
         # dropout.
         self.train()
+
+    @property
+    def key(self) -> list[object]:
+        """See :attr:`ltr.models.Ranker.key`."""
+        sides = [self.embedding_key("query"), self.embedding_key("document")]
+        return [type(self).__name__, sides, self.similarity.name, float(self.temperature)]
+
+    def embedding_key(self, side: Side) -> list[object]:
+        """All that decides the embedding of a text, for keys of what is made of embeddings."""
+        tower = self.query_tower if side == "query" else self.doc_tower
+        form = self.reads.of(side)
+        return [
+            digest_of_weights(tower),
+            tower.encoder.pooling,
+            str(tower.head),
+            tokenizer_key(form.tokenizer),
+            form.key,
+        ]
 
     @property
     def query_tower(self) -> Tower:

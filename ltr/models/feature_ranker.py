@@ -75,6 +75,8 @@ class FeatureRanker(Ranker):
 
     usual_lr = 1e-3
 
+    reads: FeatureVectors
+
     def __init__(
         self,
         n_features: int,
@@ -137,6 +139,12 @@ class FeatureRanker(Ranker):
         mask = batch.mask
         features = batch.features
         assert features is not None, "the data lays out what the ranker reads"
+        n_features = features.shape[-1]
+        if n_features != self.reads.n_features:
+            raise InputError(
+                f"the ranker reads {self.reads.n_features} features, got a batch with {n_features}; set n_features to {n_features}, or lay the data out for the ranker (data.reads = ranker.reads)",
+                option="n_features",
+            )
         # Real documents only: padding costs no time and draws no dropout.
         hidden = self.layers(features[mask])
         # One process of several may get a batch without documents: torch's attention refuses it.

@@ -5,32 +5,46 @@ folder that ``ltr export`` or sentence-transformers has written, ``package:NAME`
 hub. The page ``docs/use.md`` has the table of what each option takes; its test tries every cell.
 """
 
-from importlib import import_module
+import re
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from jsonargparse import ArgumentError, ArgumentParser
 
 from ltr.checkpoint import CONFIG, best_checkpoint, holds_checkpoints, read_checkpoint
 from ltr.data.formats import FeatureVectors, PairsAndTexts
-from ltr.errors import InputError
+from ltr.entries import check_entries
+from ltr.errors import InputError, local_path
 from ltr.models.cross_encoder import PairWiseBertRanker
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.encoder.loading.cross_modules import is_cross_encoder
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.ranker import Ranker, all_finite
+from ltr.models.ranker_class import cannot_build, ranker_class
 
 # What an option needs of its ranker: "any" takes every ranker, "texts" one that scores texts, and
 # "embeddings" a dual encoder.
 Needs = Literal["any", "texts", "embeddings"]
 
 
+class RankerSettings(TypedDict):
+    """How a checkpoint says that its ranker is built."""
+
+    class_path: str
+    init_args: NotRequired[dict[str, Any]]
+
+
+class WithEncoder(TypedDict):
+    """The options of a ranker of texts that are read before it is built."""
+
+    encoder: NotRequired[dict[str, Any]]
+
+
 class NamedRanker(NamedTuple):
     """A ranker and where it came from."""
 
     ranker: Ranker
-    # The checkpoint; None for a model that no run holds. A URL has lost a slash here.
-    file: Path | None = None
+    file: Path | None = None  # the checkpoint; None for a model that no run holds
     checkpoint: dict[str, Any] | None = None  # the content of that file
 
 
@@ -74,17 +88,12 @@ def open_ranker(
     """
     if not str(name).strip():
         raise InputError(f"{option} must name a run, a checkpoint or a model, got an empty name")
+    local_path(option, name)
     path = Path(name)
-    if _is_url(name) or path.is_file() or _is_run_folder(path):
-        if _is_url(name):
-            # As a path the URL loses a slash: it is read and shown as it came.
-            file = path
-            where = f"{option} {name}"
-            checkpoint = read_checkpoint(name, option)
-        else:
-            file = best_checkpoint(path, option) if path.is_dir() else path
-            where = f"{option} {file}"
-            checkpoint = read_checkpoint(file, option)
+    if path.is_file() or _is_run_folder(path):
+        file = best_checkpoint(path, option) if path.is_dir() else path
+        where = f"{option} {file}"
+        checkpoint = read_checkpoint(file, option)
         ranker = _ranker_of_checkpoint(checkpoint, where, needs, changes or {})
         opened = NamedRanker(ranker, file, checkpoint)
     else:
@@ -101,10 +110,6 @@ def open_ranker(
             f"{where}: a ranker of texts is needed, and this is a {type(opened.ranker).__name__}"
         )
     return opened
-
-
-def _is_url(name: str | Path) -> bool:
-    return "://" in str(name)
 
 
 def _is_run_folder(path: Path) -> bool:
@@ -161,16 +166,24 @@ def _ranker_of_checkpoint(
             f"{where}: the checkpoint must say how its ranker is built, and does not; "
             "one of a run that began on the command line says it"
         )
+    check_entries(
+        settings, RankerSettings, where, "take another one", path="hyper_parameters.ranker"
+    )
     class_path = settings["class_path"]
+    options = settings.get("init_args", {})
+    built_class = ranker_class(class_path, options, where)
     if needs == "embeddings":
         # Before it is built: only a dual encoder has all the options that the changes set.
-        module, _, class_name = class_path.rpartition(".")
-        try:
-            ranker_class = getattr(import_module(module), class_name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise _cannot_build(class_path, where, error) from None
-        _check_is_dual_encoder(ranker_class, where)
-    options = _changed_options(settings.get("init_args", {}), changes)
+        _check_is_dual_encoder(built_class, where)
+    if issubclass(built_class, PairWiseBertRanker | DualEncoder):
+        check_entries(
+            options,
+            WithEncoder,
+            where,
+            "take another one",
+            path="hyper_parameters.ranker.init_args",
+        )
+    options = _changed_options(options, changes)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Ranker, "ranker", fail_untyped=False)
     # As dict_kwargs and not init_args, so that a ranker of the user's own may take options by
@@ -179,34 +192,28 @@ def _ranker_of_checkpoint(
     try:
         config = parser.parse_object(ranker_config)
     except ArgumentError as error:
-        raise _cannot_build(class_path, where, error) from None
+        # The first of the parser's reasons: the others say that there must be a ranker, or none.
+        reason = re.search(
+            r"Problem with given class_path '.*?':(.*?)\n    - ", str(error), re.DOTALL
+        )
+        raise cannot_build(class_path, where, reason[1] if reason else str(error)) from None
     try:
         ranker: Ranker = parser.instantiate(config).ranker
     except ValueError as error:
         # The parser wraps what the constructor raises.
         refusal = error if isinstance(error, InputError) else error.__cause__
         if not isinstance(refusal, InputError):
-            raise
+            raise cannot_build(class_path, where, str(refusal or error)) from error
         raise InputError(f"{where}: {refusal.message}") from None
     load_weights(ranker, checkpoint, where)
     return ranker
 
 
-def _cannot_build(class_path: str, where: str, error: Exception) -> InputError:
-    """The error for a checkpoint whose ranker's class or options are unknown here."""
-    reason = " ".join(str(error).split())[:200]
-    return InputError(
-        f"{where}: its ranker {class_path} can't be built here: {reason}; make its class importable"
-    )
-
-
 def _changed_options(options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """A ranker's options with the changes; options of ``encoder`` change one by one."""
-    encoder = dict(options.get("encoder") or {})
-    encoder.update(changes.get("encoder", {}))
     changed = options | changes
-    if encoder:
-        changed["encoder"] = encoder
+    if "encoder" in changes:
+        changed["encoder"] = options.get("encoder", {}) | changes["encoder"]
     return changed
 
 

@@ -27,6 +27,13 @@ class Ranker(nn.Module):
     gives_embeddings: bool = True
     usual_lr: float = 2e-5
 
+    @property
+    def key(self) -> list[object]:
+        """All that decides its scores, for keys of what is made of them. A subclass adds what it
+        has beside its weights.
+        """
+        return [type(self).__name__, digest_of_weights(self)]
+
     def forward(self, batch: RankingBatch) -> Tensor:
         """Scores ``[B, N]`` float32, 0 at the padding."""
         return self.represent(batch)[0]

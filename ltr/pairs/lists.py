@@ -11,11 +11,13 @@ def prepare_lists(
     scores: Tensor, labels: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Scores and labels with 0 at the padding, and the mask, after :func:`prepare_types`. A NaN
-    label makes its score NaN.
+    label makes its score NaN, and a NaN score its label: so its row counts as one with something to
+    learn, and no loss hides it.
     """
     scores, labels, mask = prepare_types(scores, labels, mask)
     scores, labels = fill_padding(scores, labels, mask)
     scores = nan_of_labels_into_scores(scores, labels)
+    labels = labels.masked_fill(scores.isnan(), torch.nan)
     if mask is None:
         mask = torch.ones_like(labels, dtype=torch.bool)
     return scores, labels, mask
@@ -25,8 +27,9 @@ def prepare_types(
     scores: Tensor, labels: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The scores in float32 or better, the labels in the same type and without gradient, and the
-    mask; other shapes are refused.
+    mask; other shapes are refused, and what is no tensor.
     """
+    check_tensors(scores, labels, mask)
     shape = tuple(scores.shape)
     labels_shape = tuple(labels.shape)
     mask_shape = None if mask is None else tuple(mask.shape)
@@ -44,6 +47,19 @@ def prepare_types(
         labels = F.pad(labels, (0, 1))
         mask = torch.zeros_like(labels, dtype=torch.bool)
     return scores, labels.detach().to(scores.dtype), mask
+
+
+def check_tensors(scores: object, labels: object, mask: object) -> None:
+    """Raise a TypeError for what is no tensor, such as a list or an array, and for a mask that is not
+    of bool.
+    """
+    for name, values in (("scores", scores), ("labels", labels), ("mask", mask)):
+        if values is not None and not isinstance(values, Tensor):
+            raise TypeError(
+                f"{name} must be a tensor, got {type(values).__name__}; make one: torch.as_tensor({name})"
+            )
+    if isinstance(mask, Tensor) and mask.dtype != torch.bool:
+        raise TypeError(f"mask must be a tensor of bool, got {mask.dtype}; call .bool()")
 
 
 def fill_padding(scores: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

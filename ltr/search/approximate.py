@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ltr.data.progress import track
 from ltr.errors import InputError
 from ltr.search.embeddings import DOCS_AT_ONCE, Prepare
 from ltr.spans import spans
@@ -19,6 +20,7 @@ except ImportError:
 
 log = logging.getLogger(__name__)
 
+QUERIES_AT_ONCE = 8192  # that faiss is given, so that a long search can say how far it is
 MAX_K_ON_GPU = 2048  # faiss finds no more documents per query on a GPU
 # An index without k-means is trained on at most so many documents.
 MOST_WITHOUT_KMEANS = 65536
@@ -66,7 +68,8 @@ class FaissIndex:
                 n_centroids = _prepare_training(index)
                 sampled_rows = _rows_to_train_on(n_centroids, factory, len(docs), seed)
                 index.train(prepare(docs[sampled_rows]))
-            for span in spans(len(docs), DOCS_AT_ONCE):
+            doc_spans = list(spans(len(docs), DOCS_AT_ONCE))
+            for span in track(doc_spans, "indexing", f"spans of {DOCS_AT_ONCE} documents"):
                 index.add(prepare(docs[span]))
             if ivf is not None:
                 default_probes = round(ivf.nlist**0.5)
@@ -88,7 +91,11 @@ class FaissIndex:
         index = self.index
         if self.on_gpu is not None and k <= MAX_K_ON_GPU:
             index = self.on_gpu
-        found_scores, found_rows = index.search(queries, k)
+        found_scores = np.empty((len(queries), k), np.float32)
+        found_rows = np.empty((len(queries), k), np.int64)
+        query_spans = list(spans(len(queries), QUERIES_AT_ONCE))
+        for span in track(query_spans, "searching", f"spans of {QUERIES_AT_ONCE} queries"):
+            found_scores[span], found_rows[span] = index.search(queries[span], k)
         scores = torch.from_numpy(found_scores)
         rows = torch.from_numpy(found_rows)
         if squared:

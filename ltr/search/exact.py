@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ltr.data.progress import track
 from ltr.search.approximate import faiss
 from ltr.search.embeddings import DOCS_AT_ONCE, Prepare
 from ltr.spans import spans
@@ -38,7 +39,8 @@ def search_exactly(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # The best so far, as sort keys; at first no document, −1, with the lowest score.
     best_keys = sort_keys(torch.full((len(queries), k), -torch.inf), torch.tensor(-1))
-    for doc_span in spans(len(docs), DOCS_AT_ONCE):
+    doc_spans = list(spans(len(docs), DOCS_AT_ONCE))
+    for doc_span in track(doc_spans, "searching", f"spans of {DOCS_AT_ONCE} documents"):
         tile_docs = torch.from_numpy(prepare(docs[doc_span])).to(device)
         for query_span in spans(len(queries), QUERIES_AT_ONCE):
             tile_queries = torch.from_numpy(prepare(queries[query_span])).to(device)

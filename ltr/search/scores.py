@@ -41,15 +41,16 @@ def pair_scores(
         ``[P]`` float32, higher is better.
 
     Raises:
-        InputError: for a ranker of feature vectors, or one that gives NaN.
+        InputError: for a ranker of feature vectors, or one that gives NaN or infinity.
     """
     if isinstance(ranker, DualEncoder):
         scores = _scores_of_embeddings(ranker, queries, docs, query_rows, doc_rows)
     else:
         scores = _scores_of_lists(ranker, queries, docs, query_rows, doc_rows)
-    if np.isnan(scores).any():
+    is_finite = np.isfinite(scores)
+    if not is_finite.all():
         raise InputError(
-            "scores must be numbers, got NaN; the ranker has diverged: train it again with a lower learning rate"
+            f"scores must be finite numbers, got {scores[~is_finite][0]}; the ranker has diverged: train it again with a lower learning rate"
         )
     return scores
 
@@ -121,7 +122,8 @@ def _scores_of_embeddings(
     device = next(model.parameters()).device
     scores = np.empty(len(query_rows), np.float32)
     with torch.inference_mode():
-        for span in spans(len(scores), PAIRS_AT_ONCE):
+        pair_spans = list(spans(len(scores), PAIRS_AT_ONCE))
+        for span in track(pair_spans, "comparing", f"spans of {PAIRS_AT_ONCE} pairs"):
             # Each pair is a batch of one query and one document: [pairs, 1, H].
             q = embedded_queries[torch.from_numpy(query_places[span])].unsqueeze(1)
             d = embedded_docs[torch.from_numpy(doc_places[span])].unsqueeze(1)

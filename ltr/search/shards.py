@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ltr.data.formats import SingleTexts
+from ltr.data.progress import track
 from ltr.data.tokens import TokenStore
 from ltr.processes import (
     all_gather,
@@ -141,7 +142,8 @@ class Shards:
         own_pairs = own_pairs[np.argsort(doc_places[own_pairs], kind="stable")]
         # Pairs of other processes stay 0 here, so that the sum over the processes has all.
         results = np.zeros((len(doc_rows), 2), dtype=np.float32)
-        for span in spans(len(own_pairs), DOCS_AT_ONCE):
+        pair_spans = list(spans(len(own_pairs), DOCS_AT_ONCE))
+        for span in track(pair_spans, "comparing", f"spans of {DOCS_AT_ONCE} pairs"):
             pairs = own_pairs[span]
             scores, distances = self.similarity.score_pairs(
                 queries[query_places[pairs]], self._docs[doc_places[pairs]]

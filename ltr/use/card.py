@@ -10,14 +10,14 @@ from typing import Any
 from ltr import __version__
 from ltr.compare.comparison import MetricResult, compare
 from ltr.compare.runs import Experiment, experiments
+from ltr.data.formats import Side
+from ltr.data.progress import duration
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.run.config_file import read_config
 from ltr.run.folder import RunFolder
-from ltr.run.log import duration
-from ltr.run.results import read_metrics
-from ltr.run.yaml_files import read_yaml
+from ltr.run.metrics_file import read_metrics
 from ltr.use.int8 import METRIC, GraphMeasurement
-from ltr.use.rankers import Side
 
 CITATION = """\
 ```bibtex
@@ -41,7 +41,8 @@ scores = ranker.predict([("a question", "a document"), ("a question", "another d
 from sentence_transformers import SentenceTransformer
 
 ranker = SentenceTransformer("FOLDER")
-queries, documents = ranker.encode_query(["a question"]), ranker.encode_document(["a document", "another document"])
+queries = ranker.encode_query(["a question"])
+documents = ranker.encode_document(["a document", "another document"])
 scores = ranker.similarity(queries, documents)
 """,
     ("transformers", True): """\
@@ -132,7 +133,7 @@ def card(
     elif source.is_file():
         run = RunFolder.of_checkpoint(source)
     if run is not None and run.config.is_file():
-        parts.append(_training(read_yaml(run.config) or {}, read_metrics(run.results)))
+        parts.append(_training(read_config(run.config), read_metrics(run.results)))
         parts.append(_results(run.path))
     parts.append("## Citation\n\n" + CITATION.format(version=__version__))
     return "\n\n".join(parts)
@@ -140,7 +141,7 @@ def card(
 
 def _side_of_onnx(model: DualEncoder, side: Side) -> str:
     """What ``embed`` of the snippet takes for a side: tokenizer, graph, length and prompt."""
-    reads = model.reads.queries if side == "query" else model.reads.docs
+    reads = model.reads.of(side)
     if len(model.towers) == 1:
         return f'"FOLDER", "FOLDER/model.onnx", {reads.max_length}, {reads.prompt!r}'
     return f'"FOLDER/{side}", "FOLDER/{side}.onnx", {reads.max_length}, {reads.prompt!r}'
@@ -179,9 +180,10 @@ def _reading(model: PairWiseBertRanker | DualEncoder) -> str:
 
 def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
     """The options of a run that matter most, and what its training took."""
-    model = config.get("model", {})
-    data = config.get("data", {}).get("init_args", {})
-    backbone = model.get("ranker", {}).get("init_args", {}).get("backbone")
+    model = config["model"]
+    data = config["data"].get("init_args", {})
+    ranker = model["ranker"] if isinstance(model["ranker"], dict) else {}
+    backbone = (ranker.get("init_args") or {}).get("backbone")
     fit = metrics.get("fit", {})
     rows = {
         "data": data.get("path"),
@@ -193,7 +195,7 @@ def _training(config: dict[str, Any], metrics: dict[str, Any]) -> str:
         "in-batch": _class_with_options(model.get("in_batch")),
         "learning rate": model.get("lr"),
         "seed": config.get("seed_everything"),
-        "precision": config.get("trainer", {}).get("precision") or "32-true",
+        "precision": config["trainer"].get("precision") or "32-true",
         "steps": fit.get("steps"),
         "time of training": duration(fit["seconds"]) if "seconds" in fit else None,
         "machine": metrics.get("test", {}).get("made", {}).get("machine"),
@@ -222,11 +224,14 @@ def _class_with_options(part: Any) -> str | None:
 
 def _results(folder: Path) -> str:
     """The test metrics of this run with intervals, and those of the other seeds beside it."""
-    try:
-        (alone,) = experiments([str(folder)])
-        compared = compare([alone], list(alone.runs[0].test["conventions"]), [])
-    except (InputError, ValueError):  # no test results, or they no longer fit the run
+    run = RunFolder(folder)
+    if read_metrics(run.results).get("test") is None or not run.per_query.is_file():
         return "It was not tested."
+    (alone,) = experiments([str(folder)])
+    try:
+        compared = compare([alone], list(alone.runs[0].test["conventions"]), [])
+    except InputError:  # its files are read by now: only queries can be missing
+        return "It was tested on fewer than two queries, too few for an interval."
     with_seeds = alone  # or this run with the seeds beside it, where they were tested
     if folder.name.startswith("seed="):
         with suppress(InputError, ValueError):  # others were not tested, or have other options
@@ -243,10 +248,11 @@ def _results(folder: Path) -> str:
     candidates = f"Candidates: {test.get('candidates', 'its own')}"
     if test.get("depth") is not None:
         candidates += f", {test['depth']} deep"
+    measured = f"{compared[0].n_queries} test queries. {candidates}."
+    if "made" in test:
+        measured += f" {test['made'].get('date')}, ltr {test['made']['ltr']}."
     lines.append("")
-    lines.append(
-        f"{compared[0].n_queries} test queries. {candidates}. {test['made']['date']}, ltr {test['made']['ltr']}."
-    )
+    lines.append(measured)
     return "\n".join(lines)
 
 

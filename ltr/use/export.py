@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from ltr.data.collection import open_collection
 from ltr.data.files import write_new_model_folder
-from ltr.errors import InputError
+from ltr.errors import InputError, local_path
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use.card import card
 from ltr.use.int8 import GraphMeasurement, add_int8_graphs
@@ -42,6 +42,7 @@ def export(
         InputError: for a ranker that this form can't express, a folder that is there, data without
             a dev split, or a missing package.
     """
+    local_path("folder", folder)
     if int8 is not None and to != "onnx":
         raise InputError(
             f"int8 is for ONNX graphs, got --to {to}; leave it out, or export --to onnx",

@@ -10,8 +10,8 @@ from ltr.data.normalise import Normalisation
 from ltr.errors import InputError
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import open_ranker
+from ltr.run.config_file import read_config
 from ltr.run.folder import RunFolder
-from ltr.run.yaml_files import read_yaml
 from ltr.use.rankers import FeatureScorer, Precision, TextRanker
 from ltr.use.retriever import Retriever
 
@@ -42,16 +42,16 @@ def load(
     named = open_ranker(source, "source")
     ranker = named.ranker.to(chosen_device)
     if named.checkpoint is None or named.file is None:  # of the hub or exported, so of no run
-        return _text_ranker(ranker, precision or _usual_precision(chosen_device))
+        return _text_ranker(ranker, precision or _usual_precision(chosen_device), source)
     if isinstance(ranker.reads, FeatureVectors):
-        return FeatureScorer(ranker, _normalisation(named.checkpoint))
-    return _text_ranker(ranker, precision or _precision_of_run(named.file))
+        return FeatureScorer(ranker, _normalisation(named.checkpoint, named.file))
+    return _text_ranker(ranker, precision or _precision_of_run(named.file), source)
 
 
 def _device(name: str | None) -> torch.device:
     usual = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name or usual)
+        device = torch.device(usual if name is None else name)
         torch.empty(0, device=device)  # which fails where the device is not there
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0]
@@ -59,10 +59,10 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _text_ranker(model: Ranker, precision: Precision) -> TextRanker:
+def _text_ranker(model: Ranker, precision: Precision, name: str | Path) -> TextRanker:
     if isinstance(model, DualEncoder):
-        return Retriever(model, precision)
-    return TextRanker(model, precision)
+        return Retriever(model, precision, name)
+    return TextRanker(model, precision, name)
 
 
 def _precision_of_run(checkpoint: Path) -> Precision:
@@ -76,8 +76,7 @@ def _precision_of_run(checkpoint: Path) -> Precision:
         "bf16-mixed": "bf16-mixed",
         "16-mixed": "16-mixed",
     }
-    config = read_yaml(run.config) or {}
-    precision = config.get("trainer", {}).get("precision")
+    precision = read_config(run.config)["trainer"].get("precision")
     return names.get(str(precision), "32-true")
 
 
@@ -90,12 +89,13 @@ def _usual_precision(device: torch.device) -> Precision:
     return "bf16-mixed" if is_fast else "32-true"
 
 
-def _normalisation(checkpoint: dict[str, Any]) -> Normalisation:
-    """The normalisation that the data module of a run has kept."""
+def _normalisation(checkpoint: dict[str, Any], file: Path) -> Normalisation:
+    """The normalisation that the data module of a run has kept in the checkpoint of this file."""
     # The state of a data module lies under the name of its class.
     for state in checkpoint.values():
         if isinstance(state, dict) and "normalisation" in state:
-            normalisation = Normalisation(state["normalisation"]["steps"])
-            normalisation.load_state_dict(state["normalisation"])
-            return normalisation
+            try:
+                return Normalisation.of_state_dict(state["normalisation"])
+            except InputError as error:
+                raise InputError(f"source {file}: {error.message}") from None
     return Normalisation()

@@ -163,7 +163,7 @@ def _check_packages() -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"ONNX needs the package {error.name}: pip install onnx onnxscript onnxruntime"
+            f"ONNX needs the package {error.name}: pip install 'ltr-lab[onnx]'"
         ) from None
 
 

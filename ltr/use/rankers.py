@@ -3,8 +3,9 @@
 Letters of shapes: P pairs, N documents of a list, F features.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -14,8 +15,7 @@ from numpy.typing import ArrayLike
 from ltr.batch import RankingBatch
 from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
 from ltr.data.normalise import Normalisation
-from ltr.data.texts import TextTable
-from ltr.data.tokens import Tokens, TokenStore
+from ltr.data.tokens import Tokens
 from ltr.errors import InputError, one_of
 from ltr.models import Ranker
 from ltr.models.encoder.packed import in_eval_mode
@@ -23,7 +23,6 @@ from ltr.search.scores import pair_scores, to_device
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]  # as trainer.precision names them
 HALF = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-Side = Literal["query", "document"]
 
 
 class RankedDocument(NamedTuple):
@@ -73,12 +72,19 @@ class TextRanker:
         model: the ranker with its weights. It stays on the device where it is.
         precision: ``bf16-mixed`` and ``16-mixed`` run the encoder in half precision; scores are
             float32 always.
+        name: of the model: a path or an id of the hub; for ``ltr cache``.
     """
 
-    def __init__(self, model: Ranker, precision: Precision = "32-true") -> None:
+    def __init__(
+        self,
+        model: Ranker,
+        precision: Precision = "32-true",
+        name: str | Path = "a model in memory",
+    ) -> None:
         one_of(get_args(Precision), precision=precision)
         self.model = model.eval()
         self.precision = precision
+        self.name = name
         reads = model.reads
         assert isinstance(reads, JoinedPairs | ApartTexts), "the ranker must read texts"
         self.reads = reads
@@ -113,8 +119,8 @@ class TextRanker:
                     raise InputError(
                         f"each pair must be a query and a document, two strings, got {pair!r:.80} at {number}"
                     )
-        queries = self.tokens(list(row_of_query), "query")
-        docs = self.tokens(list(row_of_document), "document")
+        queries = self.reads.tokens(list(row_of_query), "query")
+        docs = self.reads.tokens(list(row_of_document), "document")
         return self.score_rows(
             queries, docs, np.array(query_rows, np.int64), np.array(doc_rows, np.int64)
         )
@@ -132,9 +138,10 @@ class TextRanker:
             k: how many to return; None: all.
 
         Raises:
-            InputError: as :meth:`score`; and if k is below 1, or the documents are no texts in an
-                order.
+            InputError: as :meth:`score`; and if the query is blank, k is below 1, or the documents
+                are no texts in an order.
         """
+        check_query(query, "query")
         documents = text_list(documents, "documents")
         check_count(k)
         scores = self.score((query, document) for document in documents)
@@ -143,24 +150,6 @@ class TextRanker:
             RankedDocument(place, float(scores[place]), documents[place], str(place))
             for place in best_first
         ]
-
-    def tokens(self, texts: Sequence[str], side: Side) -> Tokens:
-        """The tokens of texts as the ranker reads them on one side; an InputError for a query that
-        is too long.
-        """
-        query_tokenizer, doc_tokenizer = self.reads.tokenizers
-        if side == "document":
-            return Tokens.of(texts, doc_tokenizer)
-        tokens = Tokens.of(texts, query_tokenizer)
-        if len(texts):
-            ids = [str(place) for place in range(len(texts))]
-            self.reads.check_queries(ids, texts, tokens)
-        return tokens
-
-    def stored_tokens(self, documents: TextTable) -> Tokens:
-        """The tokens of documents as the ranker reads them, kept on disk."""
-        _, doc_tokenizer = self.reads.tokenizers
-        return TokenStore.open(documents, doc_tokenizer)
 
     def score_rows(
         self, queries: Tokens, docs: Tokens, query_rows: np.ndarray, doc_rows: np.ndarray
@@ -232,6 +221,17 @@ class FeatureScorer:
             batch = to_device(batch, device)
             scores: np.ndarray = self.model(batch).squeeze(0).float().cpu().numpy()
         return scores
+
+
+def check_query(query: object, name: str) -> None:
+    """Raise an InputError for a query that asks nothing.
+
+    Args:
+        query: what is asked.
+        name: what to call it in errors.
+    """
+    if not isinstance(query, str) or not query.strip():
+        raise InputError(f"{name} must be a text that is not blank, got {query!r:.80}")
 
 
 def check_count(k: int | None) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
-from ltr.data.tokens import TokenStore
 from ltr.data.trec import Ranked
 from ltr.use.rankers import RankedDocument, TextRanker
 from ltr.use.retriever import SearchableCorpus
@@ -21,7 +21,10 @@ def rank_table(ranker: TextRanker, query: str, documents: TextTable) -> list[Ran
     query_rows = np.zeros(len(documents), np.int64)
     doc_rows = np.arange(len(documents))
     scores = ranker.score_rows(
-        ranker.tokens([query], "query"), ranker.stored_tokens(documents), query_rows, doc_rows
+        ranker.reads.tokens([query], "query"),
+        ranker.reads.store(documents, "document"),
+        query_rows,
+        doc_rows,
     )
     best = QueryLists.from_rows(query_rows, doc_rows, scores).best_first()
     ranking = []
@@ -46,10 +49,8 @@ def scores_of(
     ranker: TextRanker, queries: TextTable, documents: TextTable, lists: QueryLists
 ) -> np.ndarray:
     """The scores of the documents of lists, in their order; an InputError as :func:`rerank`."""
-    query_tokenizer, doc_tokenizer = ranker.reads.tokenizers
-    query_tokens = TokenStore.open(queries, query_tokenizer)
-    doc_tokens = TokenStore.open(documents, doc_tokenizer)
-    ranker.reads.check_queries(queries.ids, queries.texts, query_tokens)
+    query_tokens = ranker.reads.store(queries, "query")
+    doc_tokens = ranker.reads.store(documents, "document")
     query_rows = np.repeat(lists.query_rows, np.diff(lists.offsets))  # one for each document
     return ranker.score_rows(query_tokens, doc_tokens, query_rows, lists.doc_rows)
 
@@ -91,7 +92,8 @@ def search_run_lines(
         depth: see ``second``.
     """
     n_found = k if second is None else depth
-    for begin in range(0, len(queries), QUERIES_AT_ONCE):
+    begins = range(0, len(queries), QUERIES_AT_ONCE)
+    for begin in track(begins, "searching for", f"blocks of {QUERIES_AT_ONCE} queries"):
         rows = list(range(begin, min(begin + QUERIES_AT_ONCE, len(queries))))
         texts = [queries.texts[row] for row in rows]
         scores, docs = corpus.search_all(texts, n_found)

@@ -11,17 +11,17 @@ from typing import get_args
 
 import numpy as np
 
-from ltr.data.files import cached, read_array
+from ltr.data.cache import cached, made_of
+from ltr.data.files import map_array
+from ltr.data.formats import Side
 from ltr.data.text_files import open_texts
 from ltr.data.texts import Record, TextTable
-from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models import DualEncoder
-from ltr.models.ranker import digest_of_weights
 from ltr.search.embeddings import checked_sum
 from ltr.search.encode import encode, encode_in_memory
 from ltr.search.index import DenseIndex
-from ltr.use.rankers import RankedDocument, Side, TextRanker, check_count, text_list
+from ltr.use.rankers import RankedDocument, TextRanker, check_count, check_query, text_list
 
 FILE = "embeddings.npy"
 
@@ -47,14 +47,11 @@ class Retriever(TextRanker):
         model = self.model
         if len(texts) == 0:
             return np.empty((0, model.dim), np.float32)
-        tower = model.query_tower
-        side_reads = model.reads.queries
-        if side == "document":
-            tower = model.doc_tower
-            side_reads = model.reads.docs
+        tower = model.query_tower if side == "query" else model.doc_tower
+        form = model.reads.of(side)
         with self.context():
             rows = np.arange(len(texts))
-            return encode_in_memory(tower, self.tokens(texts, side), side_reads, rows)
+            return encode_in_memory(tower, form.tokens(texts), form, rows)
 
     def corpus(self, documents: str | Path | Iterable[str]) -> "SearchableCorpus":
         """Encode documents to be searched, once: see :class:`SearchableCorpus`.
@@ -103,33 +100,34 @@ class SearchableCorpus:
         def build(folder: Path) -> None:
             self.was_kept = False
             with retriever.context():
-                tokens = TokenStore.open(documents, doc_reads.tokenizer)
+                tokens = doc_reads.store(documents)
                 embeddings = encode(tower, tokens, doc_reads, folder / FILE)
             # An error for numbers that are not finite: such a file is not kept.
             checked_sum(embeddings, "embeddings")
 
         # All that decides what the embeddings are.
         identity = [
-            "embeddings-1",  # counts up when the file holds something else
-            digest_of_weights(tower),
-            doc_reads.max_length,
-            doc_reads.prompt,
-            tower.encoder.pooling,
-            str(tower.head),
-            doc_reads.tokenizer.backend_tokenizer.to_str(),
+            "embeddings-3",  # counts up when the file holds something else
+            model.embedding_key("document"),
             documents.key,
             retriever.precision,
         ]
         key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-        folder = cached("embeddings", key, build)
-        self._index = DenseIndex.build(read_array(folder / FILE), model.similarity)
+        embeddings = cached(
+            "embeddings",
+            key,
+            build,
+            lambda folder: map_array(folder / FILE),
+            made_of(documents.folder, model=retriever.name),
+        )
+        self._index = DenseIndex.build(embeddings, model.similarity)
 
     def search(self, query: str, k: int = 10) -> list[RankedDocument]:
         """The k best documents for a query, best first; of equal scores the later id comes first,
         as in trec_eval.
 
         Raises:
-            InputError: if k is below 1.
+            InputError: if k is below 1, or the query is blank.
         """
         scores, rows = self.search_all([query], k)
         ids = self.documents.ids
@@ -144,11 +142,16 @@ class SearchableCorpus:
         """Similarities ``[Q, K]`` float32 and documents ``[Q, K]`` int64 by row, best first.
 
         K is k, or the number of documents if that is less; −∞ and −1 stand where fewer were found.
+
+        Raises:
+            InputError: if k is below 1, there is no query, or one is blank.
         """
         check_count(k)
         queries = text_list(queries, "queries")
         if not queries:
             raise InputError("there must be at least one query to search for, got none")
+        for place, query in enumerate(queries):
+            check_query(query, f"query {place}")
         embeddings = self.retriever.encode(queries, "query")
         return self._index.search(embeddings, min(k, len(self.documents)))
 
@@ -160,6 +163,6 @@ def table_of_texts(texts: Sequence[str]) -> TextTable:
 
     def records() -> Iterator[Record]:
         for place, text in enumerate(texts):
-            yield Record(f"{place:0{width}}", text, f"document {place}")
+            yield Record(f"{place:0{width}}", text, "documents", place)
 
     return TextTable.open(f"list {digest}", records(), "document")

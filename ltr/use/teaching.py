@@ -15,9 +15,10 @@ from filelock import FileLock, Timeout
 
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import Collection
+from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 from ltr.data.scores import TeacherScores
-from ltr.errors import InputError
+from ltr.errors import InputError, local_path
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import negatives_in
 from ltr.models.ranker import digest_of_weights
@@ -51,15 +52,18 @@ def score_lists(
         folder: the new folder; if it is there with these scores, nothing is done.
 
     Raises:
-        InputError: if the folder is there with other scores, or a query leaves a cross-encoder no
-            room for a document.
+        InputError: if a teacher is given twice, the folder is there with other scores, or a query
+            leaves a cross-encoder no room for a document.
     """
+    local_path("output", folder)
     described = []
     for name, ranker in teachers:
         weights = digest_of_weights(ranker.model)
         described.append({"name": name, "weights": weights, "precision": ranker.precision})
     # All that decides what the scores are, and how they are cut into parts.
-    identity = [described, collection.corpus.key, collection.queries.key, lists.digest(), PART]
+    keys = [[teacher.ranker.model.key, teacher.ranker.precision] for teacher in teachers]
+    _check_distinct(teachers, keys)
+    identity = [keys, collection.corpus.key, collection.queries.key, lists.digest(), PART]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     if folder.exists():
         existing = TeacherScores.open(folder, collection, "output")
@@ -77,7 +81,8 @@ def score_lists(
         # First the parts that nobody holds. Then those that others have begun: a process that was
         # killed lets go of its part.
         for wait in (False, True):
-            for file, begin in zip(files, begins, strict=True):
+            numbered = list(zip(files, begins, strict=True))
+            for file, begin in track(numbered, "scoring", f"parts of {PART} queries"):
                 _score_part(teachers, collection, _part_of(lists, begin), file, wait, folder)
         if not folder.exists():
             values = np.concatenate([np.load(file) for file in files])
@@ -107,7 +112,8 @@ def lists_to_score(
             100 of ``bm25``.
 
     Raises:
-        InputError: if the collection has no candidates, or the folder no negatives.
+        InputError: if the collection has no candidates, the folder no negatives, or none of them
+            are of these queries.
     """
     relevant = collection.judgements(split)
     if documents == "candidates":
@@ -115,14 +121,29 @@ def lists_to_score(
     elif documents == "bm25":
         others = bm25_lists(collection, relevant.query_rows, depth or 100)
     else:
-        negatives = MinedNegatives.open(negatives_in(Path(documents)), collection)
+        negatives = MinedNegatives.open(negatives_in(Path(documents)), collection, "documents")
         others = negatives.lists().first(depth)
     query_rows = np.repeat(others.query_rows, np.diff(others.offsets))  # one for each document
     is_of_split = np.isin(query_rows, relevant.query_rows)
+    if not is_of_split.any():
+        raise InputError(
+            f"{documents} must have documents for the queries of {split}, beside those that are judged, and has none; name others, or another --split",
+            option="documents",
+        )
     others = QueryLists.from_rows(
         query_rows[is_of_split], others.doc_rows[is_of_split], others.values[is_of_split]
     )
     return relevant.joined(others)
+
+
+def _check_distinct(teachers: Sequence[Teacher], keys: Sequence[object]) -> None:
+    """Raise an InputError for two teachers of one key: their mean would count one of them twice."""
+    for place, teacher in enumerate(teachers):
+        first = keys.index(keys[place])
+        if first < place:
+            raise InputError(
+                f"teachers must give scores of their own, and {teachers[first].name} and {teacher.name} give the same; name one of them"
+            )
 
 
 def _part_of(lists: QueryLists, begin: int) -> QueryLists:

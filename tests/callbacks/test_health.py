@@ -9,7 +9,6 @@ import pytest
 import torch
 from lightning.pytorch.demos.boring_classes import BoringModel
 from torch import nn
-from torch.multiprocessing import spawn
 from torch.utils.data import DataLoader
 
 from ltr.batch import RankingBatch, ScoredLists
@@ -30,6 +29,7 @@ from ltr.losses import (
 from ltr.models import Ranker
 from ltr.module import LastStep, RankerModule
 from ltr.similarity import euclidean
+from tests.child_processes import run_ranks
 from tests.rankers import trainer
 
 LABELS = [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
@@ -509,5 +509,5 @@ def test_two_ranks_stop_together_at_the_next_look_of_both(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    spawn(_fit_rank, args=(port, str(tmp_path)), nprocs=2)
+    run_ranks(_fit_rank, port, str(tmp_path))
     assert [torch.load(tmp_path / str(rank)) for rank in range(2)] == [(6, []), (6, ["dead"])]

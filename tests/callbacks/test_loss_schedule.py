@@ -337,7 +337,10 @@ def test_a_bad_change_is_one_line_and_exit_code_2(
             {"epoch": 1, "options": {"sigma": 1.0}},
             "changes[0]: options.sigma is unknown: the options of MarginRankingLoss are margin=1.0",
         ),
-        ({"epoch": 1, "los": LOSS}, "'los.class_path' is not accepted"),
+        (
+            {"epoch": 1, "los": LOSS},
+            "ltr.callbacks.LossChange has no option trainer.callbacks.changes.los.class_path",
+        ),
     ):
         config = scheduled(tmp_path, backbone, collection_folder, [change])
         assert main(["fit", "--config", str(config)]) == 2

@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import logging
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from ltr.datamodules import TripletDataModule
 from ltr.errors import InputError
 from ltr.losses import SoftmaxLoss
 from ltr.mining.filters import Recipe
+from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.side_process import SideProcess
 from ltr.models import DualEncoder, PairWiseBertRanker
@@ -472,6 +474,40 @@ def weights(run: Path) -> dict:
     return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
 
 
+def test_a_refresh_and_a_validation_are_no_steps(
+    tmp_path, collection_folder, backbone, monkeypatch, capsys
+):
+    """Each takes 1,000 s by a clock that is moved, and a step less than one: a line on a step, or on
+    a batch that is validated, would tell 0.001 a second with one of them in it.
+    """
+    moved = [0.0]
+    real_clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real_clock() + moved[0])
+    monkeypatch.setattr("ltr.data.progress.EVERY", 0.0)
+
+    def slow(function):
+        def slowed(*args, **options):
+            moved[0] += 1000
+            return function(*args, **options)
+
+        return slowed
+
+    monkeypatch.setattr(Miner, "mine", slow(Miner.mine))
+    monkeypatch.setattr(RankerModule, "on_validation_start", slow(RankerModule.on_validation_start))
+    args = configuration(tmp_path, collection_folder, backbone, every_n_steps=5)
+    assert main([*args, "--trainer.val_check_interval", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    steps = [line for line in lines if line.startswith("step ")]
+    assert len(steps) == 12 and moved[0] == 3 * 1000 + 3 * 1000
+    for line in steps:
+        assert float(re.search(r": (\S+) steps/s", line)[1]) > 0.01, line
+    # Before training, and at steps 4 and 10. The last of two batches says nothing.
+    validated = [line for line in lines if line.startswith("validating: 1 of 2 batches, ")]
+    assert len(validated) == 3
+    for line in validated:
+        assert float(re.search(r", (\S+) batches/s", line)[1]) > 0.01, line
+
+
 def test_a_signal_in_a_refresh_saves_and_the_resumed_run_is_the_same(
     tmp_path, collection_folder, backbone, monkeypatch, capsys
 ):
@@ -730,7 +766,7 @@ def test_a_process_beside_the_training_that_fails_ends_the_run_with_one_line(
         "ltr.mining.side_process.SideProcess.is_done", waiting_for(SideProcess.is_done)
     )
     with pytest.raises(
-        InputError, match=r"ended with code 2: .*are required: .*model.ranker.* \(.*mine.log\)"
+        InputError, match=r"ended with code 2: .*needs model.ranker.* \(.*mine.log\)"
     ):
         trained(tmp_path, collection_folder, backbone, mining=mining)
 

@@ -4,11 +4,14 @@ import base64
 import fcntl
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from tests.child_processes import SECONDS
 
 CHROMIUM = next(
     (
@@ -52,7 +55,8 @@ class Browser:
         )
         for end in (given, taken, *ends):
             os.close(end)
-        self._reader = os.fdopen(told, "rb")
+        self._told = told
+        self._unread = b""
         self._number = 0
         self.requests = list[str]()
         self._loaded = 0
@@ -79,12 +83,14 @@ class Browser:
                 return answer["result"]
 
     def _read(self) -> dict:
-        text = b""
-        while not text.endswith(b"\0"):
-            letter = self._reader.read(1)
-            assert letter, "the browser has ended"
-            text += letter
-        found = json.loads(text[:-1])
+        while b"\0" not in self._unread:
+            ready, _, _ = select.select([self._told], [], [], SECONDS)
+            assert ready, f"the browser has said nothing for {SECONDS} s"
+            part = os.read(self._told, 65536)
+            assert part, "the browser has ended"
+            self._unread += part
+        message, _, self._unread = self._unread.partition(b"\0")
+        found = json.loads(message)
         if found.get("method") == "Network.requestWillBeSent":
             self.requests.append(found["params"]["request"]["url"])
         self._loaded += found.get("method") == "Page.loadEventFired"
@@ -121,6 +127,9 @@ class Browser:
         """End it."""
         os.close(self._out)
         self._process.terminate()
-        self._process.wait()
-        self._reader.close()
+        try:
+            self._process.wait(SECONDS)
+        finally:
+            self._process.kill()
+            os.close(self._told)
         self._profile.cleanup()

@@ -98,12 +98,12 @@ def test_rounding_is_no_difference(tmp_path):
 
 def test_few_seeds_against_many_are_said_and_one_seed_can_be_planned_with(runs, capsys):
     rng = np.random.default_rng(1)
-    for seed in range(4):
+    for seed in range(5):
         write_run(runs / f"many/seed={seed}", rng.uniform(0.2, 0.6, 40), seed=seed, loss="many")
     shutil.rmtree(runs / "base/seed=2")
     assert main(["compare", "runs/base", "runs/many"]) == 0
     assert (
-        "2 and 4 seeds are compared: false differences are then likelier" in capsys.readouterr().out
+        "2 and 5 seeds are compared: false differences are then likelier" in capsys.readouterr().out
     )
     shutil.rmtree(runs / "base/seed=1")
     assert main(["compare", "runs/base", "runs/many", "--plan", "0.01"]) == 0
@@ -112,7 +112,8 @@ def test_few_seeds_against_many_are_said_and_one_seed_can_be_planned_with(runs, 
 
 def test_few_seeds_against_many_are_said_of_the_pairs_that_are_compared(tmp_path):
     rng = np.random.default_rng(0)
-    for name, n_seeds in (("one", 1), ("two", 2), ("pair", 2), ("four", 4), ("five", 5)):
+    numbers = {"one": 1, "two": 2, "pair": 2, "three": 3, "five": 5, "six": 6, "seven": 7}
+    for name, n_seeds in numbers.items():
         for seed in range(n_seeds):
             folder = tmp_path / name / f"seed={seed}"
             write_run(folder, rng.uniform(0.2, 0.6, 40), seed=seed, loss=name)
@@ -121,8 +122,22 @@ def test_few_seeds_against_many_are_said_of_the_pairs_that_are_compared(tmp_path
     def notes(*pairs):
         return [note[:20] for note in compare(found, pairs=pairs)[0].notes]
 
-    assert notes(("one", "five"), ("two", "five"), ("two", "four")) == ["2 and 5 seeds are co"]
-    assert notes(("pair", "two"), ("five", "four"), ("one", "five")) == []
+    assert notes(("one", "five"), ("two", "five"), ("two", "three")) == ["2 and 5 seeds are co"]
+    assert notes(("seven", "three"), ("three", "six")) == ["3 and 7 seeds are co"]
+    assert notes(("seven", "three"), ("two", "five")) == ["2 and 5, 3 and 7 see"]
+    assert notes(("pair", "two"), ("six", "three"), ("one", "five")) == []
+
+
+def test_few_queries_without_variance_show_nothing(tmp_path, monkeypatch):
+    """Three queries, one value: of eight sign flips two are as far from 0."""
+    monkeypatch.setattr("tests.compare.tested.QUERIES", ["q0", "q1", "q2"])
+    for name, value in (("low", 0.0), ("high", 1.0)):
+        for seed in range(2):
+            write_run(tmp_path / f"{name}/seed={seed}", [value] * 3, seed=seed, loss=name)
+    (found,) = compare(experiments([str(tmp_path / "low"), str(tmp_path / "high")]))
+    (one,) = found.comparisons
+    assert (one.p, one.p_models) == (0.25, 0.25)
+    assert one.verdict == "not shown (3 queries can't show any)"
 
 
 def test_one_difference_on_all_queries_has_no_effect_size(tmp_path):

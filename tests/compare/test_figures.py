@@ -61,6 +61,14 @@ def test_precision_begins_at_rank_1(drawn):
     assert drawn[0].get_lines()[0].get_xydata().tolist() == [[1, 1.0], [2, 0.5]]
 
 
+def test_a_name_may_begin_with_an_underscore(drawn):
+    """matplotlib would leave it out of the legend."""
+    values = np.array([1.0, 0.5])
+    svg = figures.precision({"_a": values, "b": values, "_": values})
+    assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == ["_a", "b", "_"]
+    assert ">_a</text>" in svg
+
+
 def test_a_figure_takes_its_colours_and_its_width_from_the_page():
     svg = figures.precision({"a <b> $x$": np.array([1.0, 0.5])})
     assert svg.startswith("<svg ") and "<metadata>" not in svg and "\n" not in svg

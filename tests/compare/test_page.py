@@ -155,6 +155,22 @@ def test_documents_that_are_gone_or_changed_are_not_shown(page, tmp_path, caplog
     )
 
 
+def test_an_empty_ranking_is_refused(page, tmp_path, capsys, monkeypatch):
+    """Its precision would be a mean over no query, which is no number."""
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    ranking = page.parent / "runs/good/seed=0/test.run"
+    text = ranking.read_text()
+    ranking.write_text("")
+    runs = [str(page.parent / "runs" / name) for name in ("base <b>", "good")]
+    try:
+        assert main(["compare", *runs, "--html", str(tmp_path / "page.html")]) == 2
+    finally:
+        ranking.write_text(text)
+    told = capsys.readouterr().err
+    assert told == f"ltr: {ranking}: a run must rank documents, and ranks none; test it again\n"
+    assert not (tmp_path / "page.html").exists()
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_the_page_works_in_a_browser(page, tmp_path):
     browser = Browser(CHROMIUM)

@@ -61,8 +61,28 @@ REFUSED = {
         "AP is counted in two ways: runs/base/seed=0 says",
     ),
     "other queries": (
-        lambda r: cut(r / "good/seed=1/per_query.tsv"),
+        lambda r: replace(r / "good/seed=1/per_query.tsv", "q39", "q40"),
         "were tested on other queries",
+    ),
+    "a query twice": (
+        lambda r: replace(r / "good/seed=1/per_query.tsv", "q39", "q38"),
+        "per_query.tsv:41: the query 'q38' must stand there once, and has a line above",
+    ),
+    "infinite": (
+        lambda r: spoil(r / "good/seed=1/per_query.tsv", "inf"),
+        "per_query.tsv:2: a line must be a query and 1 numbers",
+    ),
+    "not a number": (
+        lambda r: spoil(r / "good/seed=1/per_query.tsv", "nan"),
+        "per_query.tsv: the mean of AP must be that of metrics.json, 0.",
+    ),
+    "no query with a value": (
+        lambda r: replace(r / "good/seed=1/metrics.json", '"AP": 0.', '"AP": null, "x": 0.'),
+        "per_query.tsv: the mean of AP must be that of metrics.json, nan, got 0.",
+    ),
+    "no value": (
+        lambda r: edit(r, AP=None),
+        "metrics.json: the file is damaged, test.AP must be there, and is not",
     ),
     "no such metric": (lambda r: None, "was not measured by RR, but by AP; name one with --metric"),
     "same seed": (
@@ -98,6 +118,10 @@ REFUSED = {
     "damaged": (
         lambda r: (r / "good/seed=1/metrics.json").write_text("{"),
         "metrics.json: the file is damaged",
+    ),
+    "damaged digests": (
+        lambda r: replace(r / "good/seed=1/metrics.json", '"processes": 1', '"processes": "x"'),
+        "metrics.json: the file is damaged, trained_with.processes must be a whole number, got",
     ),
     "damaged table": (
         lambda r: (r / "good/seed=1/per_query.tsv").write_text("query\tAP\nq0\tx\n"),
@@ -135,8 +159,16 @@ def edit(runs, **test):
     file.write_text(json.dumps(found))
 
 
-def cut(file):
-    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+def replace(file, old, new):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+def spoil(file, value):
+    """Give the first query another value."""
+    header, _, *lines = file.read_text().splitlines()
+    file.write_text("\n".join([header, f"q0\t{value}", *lines]) + "\n")
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -186,6 +218,17 @@ def test_other_candidates_are_said(runs):
         "the runs rank other candidates, so whole systems are compared (base: bm25, 50 deep; good: corpus, 100 deep)"
     ]
     assert compare(experiments(["runs/base", "runs/same"]))[0].notes == []
+
+
+def test_exact_and_approximate_search_are_said(tmp_path):
+    """The digest of candidates is that of no lists: the search of each run finds its own."""
+    for index in ("Flat", "IVF8,Flat"):
+        report = {"candidates": "corpus", "depth": 20, "index": index}
+        write_run(tmp_path / index, [0.5] * 40, loss=index, report=report)
+    (found,) = compare(experiments([str(tmp_path / "Flat"), str(tmp_path / "IVF8,Flat")]))
+    assert found.notes == [
+        "the runs rank other candidates, so whole systems are compared (Flat: corpus, 20 deep, index Flat; IVF8,Flat: corpus, 20 deep, index IVF8,Flat)"
+    ]
 
 
 def test_an_offline_folder_stands_for_its_run(tmp_path):

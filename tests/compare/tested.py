@@ -11,6 +11,7 @@ QUERIES = [f"q{n}" for n in range(40)]
 
 
 CONVENTION = "queries without a relevant document are left out"
+TRAINED_WITH = {"data": {"judgements": "t"}, "models": {}, "processes": 1}
 
 
 def write_run(folder: Path, values, *, seed=0, start=0.4, name="AP", **changes) -> Path:
@@ -27,7 +28,7 @@ def write_run(folder: Path, values, *, seed=0, start=0.4, name="AP", **changes) 
         "ceiling": {name: 0.9, "R": 0.95},
     }
     report |= changes.pop("report", {})
-    metrics = {"test": report, "fit": {"seconds": 10.0 + seed}} | (
+    metrics = {"test": report, "fit": {"seconds": 10.0 + seed}, "trained_with": TRAINED_WITH} | (
         {} if start is None else {"start": {name: start}}
     )
     (folder / "metrics.json").write_text(json.dumps(metrics))

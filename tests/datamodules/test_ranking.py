@@ -8,12 +8,32 @@ from lightning.pytorch.tuner import Tuner
 
 from ltr.batch import RankingBatch
 from ltr.data.formats import FeatureVectors
-from ltr.datamodules import (
-    FeatureDataModule,
-)
+from ltr.datamodules import FeatureDataModule, LabelDataModule, PoolDataModule, TripletDataModule
 from ltr.errors import InputError
 from tests.datamodules.read import reads_of
 from tests.datasets import data_module
+
+
+@pytest.mark.parametrize("kind", [PoolDataModule, *PoolDataModule.__subclasses__()])
+def test_a_collection_may_be_named_by_a_path(kind, collection_folder):
+    """Opened as by its name: labelled texts are another kind of data, and told so."""
+    data = data_module(kind, collection_folder, reads=reads_of("apart"))
+    as_text = data_module(kind, str(collection_folder), reads=reads_of("apart"))
+    assert data.path == as_text.path == str(collection_folder)
+    if kind is LabelDataModule:
+        with pytest.raises(InputError, match="must hold"):
+            data.prepare_data()
+        return
+    data.prepare_data()
+    assert len(data.collection.queries) == 90
+
+
+def test_features_and_negatives_may_be_named_by_a_path(letor_folder, tmp_path):
+    data = data_module(FeatureDataModule, letor_folder)
+    data.setup("fit")
+    assert len(data.train) > 0
+    mined = TripletDataModule("data", tmp_path / "mined", negatives_per_query=2)
+    assert mined.sources == {str(tmp_path / "mined"): 2}
 
 
 class Seen(LightningModule):

@@ -3,21 +3,22 @@
 import json
 import subprocess
 import sys
-import threading
 from itertools import permutations
 from pathlib import Path
 
 import pytest
 import yaml
+from filelock import FileLock
 
 from ltr.__main__ import main
 from ltr.grid import Grid
 from ltr.grid.folder import GridFolder, decisive_options
+from tests.child_processes import SECONDS, run_command
 from tests.grid.grids import LOSSES, folder, steps, write_grid  # noqa: F401
 
 
 def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_to_it(
-    folder, capfd
+    folder, capfd, monkeypatch
 ):
     options = ["--only", "ranknet", "--seeds", "1", "--trainer.max_epochs", "2"]
     run = Path("runs/losses/ranknet/seed=1")
@@ -41,10 +42,16 @@ def test_a_cell_that_was_interrupted_is_resumed_and_one_of_another_process_left_
     )
     hold = f"import filelock, time; lock = filelock.FileLock({str(run / '.cell')!r}); lock.acquire(); print('held', flush=True)"
     other = subprocess.Popen(
-        [sys.executable, "-c", f"{hold}; time.sleep(60)"], stdout=subprocess.PIPE
+        [sys.executable, "-c", f"{hold}; time.sleep({SECONDS})"], stdout=subprocess.PIPE
     )
     assert other.stdout.readline() == b"held\n"
-    threading.Timer(1.0, other.kill).start()
+
+    def lock_or_wait(file, timeout, **options):
+        if timeout == -1:  # the grid waits for the other process
+            other.kill()
+        return FileLock(file, timeout=timeout, **options)
+
+    monkeypatch.setattr("ltr.grid.folder.FileLock", lock_or_wait)
     assert main(["grid", "grids/losses.yaml", *options]) == 0
     assert "another process works on it; waiting" in capfd.readouterr().out
     assert steps(run) == 12 and (run / "checkpoints/last.ckpt").stat().st_mtime_ns != first
@@ -75,7 +82,7 @@ def test_a_cell_that_was_tested_before_its_end_is_trained_to_it(folder, capfd):
     (run / "cell.json").write_text(json.dumps(made))
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     assert main([*words, "2", "--table"]) == 2
-    assert "1 of 1 runs are not there yet" in capfd.readouterr().err
+    assert f"1 of 1 runs are not there yet, first {run}," in capfd.readouterr().err
     assert main([*words, "2"]) == 0 and steps(run) == 12
     before = (run / "test.run").stat().st_mtime_ns
     last = run / "checkpoints/last.ckpt"
@@ -132,7 +139,7 @@ def test_a_cell_of_two_processes(folder):
         "1",
         *two,
     ]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    done = run_command(words)
     assert (
         done.returncode == 0
         and "[rank 1]" not in done.stderr
@@ -186,6 +193,22 @@ def test_a_run_of_other_options_is_not_taken_for_the_cell(folder, capsys):
         "runs/losses/ranknet/seed=1 was made by other options than losses has now (--model.lr); remove it"
         in capsys.readouterr().err
     )
+    config = Path("runs/losses/ranknet/seed=1/config.yaml")
+    whole = config.read_text()
+    options = yaml.safe_load(whole)
+    without_trainer = {name: options[name] for name in options if name != "trainer"}
+    for text, message in (
+        ("", "the file must hold the options of a run, and holds nothing"),
+        (yaml.safe_dump(without_trainer), "the file is damaged, trainer must be there, and is not"),
+        (
+            yaml.safe_dump(options | {"trainer": None}),
+            "the file is damaged, trainer must be an object, got null",
+        ),
+    ):
+        config.write_text(text)
+        assert main(["grid", "grids/losses.yaml", *only, "--table"]) == 2
+        assert capsys.readouterr().err == f"ltr: {config}: {message}; restore it\n"
+    config.write_text(whole)
     Path("runs/losses/ranknet/seed=1/cell.json").unlink()
     assert main(["grid", "grids/losses.yaml", *only]) == 2
     assert "holds a run that no grid has made" in capsys.readouterr().err

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from torch import distributed
-from torch.multiprocessing import spawn
 
 from ltr.in_batch.embedded import Embedded
 from ltr.in_batch.gather import gather_lists
+from tests.child_processes import run_ranks
 from tests.rank_gradients import FORMS, LOSSES, SPLITS, differences
 
 
@@ -94,7 +94,7 @@ def _gather(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def three_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    spawn(_gather, args=(str(folder),), nprocs=3)
+    run_ranks(_gather, str(folder), n_ranks=3)
     return [torch.load(folder / str(rank), weights_only=False) for rank in range(3)]
 
 

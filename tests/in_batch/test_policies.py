@@ -6,7 +6,6 @@ import shutil
 import pytest
 import torch
 from torch import distributed
-from torch.multiprocessing import spawn
 from transformers import BertConfig, BertModel
 
 from ltr.batch import Texts
@@ -16,6 +15,7 @@ from ltr.in_batch import AllTexts, OtherQueries, OwnLists
 from ltr.losses import MarginRankingLoss, SoftmaxLoss
 from ltr.margins import FromDistance, FromDocuments, FromQuery, NormalSample
 from ltr.models import DualEncoder
+from tests.child_processes import run_ranks
 from tests.conftest import write_collection
 from tests.rankers import data_for, dual_encoder, first_batch
 
@@ -218,7 +218,6 @@ def margins_of(module, batch, backbone) -> list[torch.Tensor]:
 
 
 def _ranks(rank: int, folder: str, backbone: str) -> None:
-    torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
     )
@@ -244,7 +243,7 @@ def test_two_ranks_have_the_margins_of_one_process(tmp_path, backbone, collectio
     mined[3] = torch.nan
     batch = batch._replace(distances=mined)
     torch.save(batch, tmp_path / "batch")
-    spawn(_ranks, args=(str(tmp_path), backbone), nprocs=2)
+    run_ranks(_ranks, str(tmp_path), backbone)
     expected = margins_of(module, batch, backbone)
     for rank in range(2):
         found = torch.load(tmp_path / str(rank))

@@ -226,6 +226,21 @@ def test_reductions_agree(loss, lists):
     torch.testing.assert_close(values["mean"] * rows, values["sum"])
 
 
+@EVERY_LOSS
+def test_what_is_no_tensor_is_refused(loss, lists):
+    """Lists, arrays, and a mask of numbers."""
+    made = loss()
+    scores, labels, mask = (each.detach() for each in lists)
+    with pytest.raises(TypeError, match="scores must be a tensor, got list; make one: torch.as_t"):
+        made(scores.tolist(), labels, mask)
+    with pytest.raises(TypeError, match="labels must be a tensor, got ndarray"):
+        made(scores, labels.numpy(), mask)
+    with pytest.raises(TypeError, match="mask must be a tensor, got ndarray"):
+        made(scores, labels, mask.numpy())
+    with pytest.raises(TypeError, match=r"mask must be a tensor of bool, got torch.int64; call"):
+        made(scores, labels, mask.long())
+
+
 @except_for("WeightedSum")
 def test_an_unknown_reduction_is_refused(loss, lists):
     made = loss()
@@ -340,9 +355,30 @@ def test_a_nan_that_comes_in_goes_out(loss, lists, place, size):
 
 
 @EVERY_LOSS
-def test_a_nan_label_comes_out_of_a_list_that_would_teach_nothing(loss, size):
-    scores = torch.tensor([[1.0, 2.0, 3.0]])
-    assert loss()(scores, torch.tensor([[0.0, torch.nan, 0.0]])).isnan()
+@pytest.mark.parametrize("label", [0.0, 1.0, -1.0])
+def test_a_nan_comes_out_of_a_list_that_would_teach_nothing(loss, label, size):
+    """Of documents of one label, and of a document alone; beside a list that teaches, too."""
+    scores = torch.tensor([[1.0, 2.0, 3.0], [0.5, 0.0, 1.0]])
+    labels = torch.tensor([[label, label, label], [1.0, 0.0, 0.0]])
+    alone = torch.tensor([[False, True, False], [True, True, True]])
+    broken = torch.tensor([[False, True, False], [False, False, False]])
+    for n_lists in (1, 2):
+        for mask in (None, alone[:n_lists]):
+            lists = scores[:n_lists], labels[:n_lists]
+            with_nan = [torch.where(broken[:n_lists], torch.nan, one) for one in lists]
+            assert loss()(with_nan[0], lists[1], mask).isnan()
+            assert loss()(lists[0], with_nan[1], mask).isnan()
+
+
+@EVERY_LOSS
+def test_a_nan_behind_the_mask_is_not_seen(loss, lists, size):
+    scores, labels, mask = lists
+    value, gradient = value_and_gradient(loss(), scores, labels, mask)
+    hidden = torch.where(mask, scores.detach(), torch.nan).requires_grad_()
+    hidden_labels = torch.where(mask, labels, torch.nan)
+    other, other_gradient = value_and_gradient(loss(), hidden, hidden_labels, mask)
+    torch.testing.assert_close(other, value)
+    torch.testing.assert_close(other_gradient, gradient)
 
 
 @except_for("BCELoss")

@@ -149,12 +149,12 @@ def test_a_table(tmp_path, collection, monkeypatch, table, expected, distances):
         (
             "a.trec",
             RUN + "train-q9 Q0 twin 1 7 bm25\n",
-            r"a.trec:6: query 'train-q9' is not in queries.jsonl",
+            r"a.trec:6: query 'train-q9' is not in the queries",
         ),
         (
             "a.trec",
             RUN + "train-q1 Q0 twins 1 7 bm25\n",
-            r"a.trec:6: document 'twins' is not in corpus.jsonl",
+            r"a.trec:6: document 'twins' is not in the corpus",
         ),
         (
             "a.trec",
@@ -226,7 +226,7 @@ def test_arrays_that_do_not_fit_are_one_line(tmp_path, collection, changes, mess
         ),
         (
             {"query_id": ["train-q0"], "doc_id": ["tw"]},
-            "a.parquet:1: document 'tw' is not in corpus.jsonl",
+            "a.parquet:1: document 'tw' is not in the corpus",
         ),
     ],
 )

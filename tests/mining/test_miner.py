@@ -9,11 +9,11 @@ import torch
 
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
-from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.mining.filters import Recipe
 from ltr.mining.judge import Judge
 from ltr.mining.miner import Miner
+from ltr.mining.negatives import MinedNegatives
 from ltr.mining.report import summary_lines
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
@@ -37,14 +37,13 @@ def collection(tmp_path_factory):
 def embeddings(model, collection):
     """Of all queries and of all documents, one text at a time, as numpy [n, H]."""
     found = []
-    for tower, form, table, tokenizer in zip(
+    for tower, form, table in zip(
         (model.query_tower, model.doc_tower),
         model.reads,
         (collection.queries, collection.corpus),
-        model.reads.tokenizers,
         strict=True,
     ):
-        store = TokenStore.open(table, tokenizer)
+        store = form.store(table)
         with torch.no_grad():
             found.append(
                 np.concatenate(
@@ -176,10 +175,8 @@ def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
     judge = Judge("a cross-encoder", ranker, collection)
     without = Miner(model, collection, judged, recipe).mine(tmp_path)
     mined = Miner(model, collection, judged, recipe, judge=judge).mine(tmp_path)
-    queries, docs = (
-        TokenStore.open(table, ranker.reads.tokenizer)
-        for table in (collection.queries, collection.corpus)
-    )
+    queries = ranker.reads.store(collection.queries, "query")
+    docs = ranker.reads.store(collection.corpus, "document")
     n_out = 0
     for query in judged.query_rows:
         rows, grades = judged.of(query)
@@ -235,10 +232,8 @@ def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
     ).mine(tmp_path)
     assert ranker.training and ranker.encoder.model.training, "it goes on training, with dropout"
     every = Miner(model, collection, judged, replace(recipe, n=20)).mine(tmp_path)
-    queries, docs = (
-        TokenStore.open(table, ranker.reads.tokenizer)
-        for table in (collection.queries, collection.corpus)
-    )
+    queries = ranker.reads.store(collection.queries, "query")
+    docs = ranker.reads.store(collection.corpus, "document")
     n_moved = 0
     for query in judged.query_rows:
         left = every.doc_rows[query][every.doc_rows[query] >= 0]
@@ -342,6 +337,29 @@ def test_the_overlap_of_a_sample_is_1_for_the_same_weights_and_that_of_brute_for
         best = candidates[np.argsort(-score)[:5]]
         shares.append(len({*best} & {*mined.doc_rows[query]}) / 5)
     assert miner.overlap_now(mined) == pytest.approx(np.mean(shares)) and np.mean(shares) < 0.95
+
+
+def test_the_overlap_leaves_out_what_may_never_be_a_negative(collection, backbone, tmp_path):
+    """Texts are queries and documents. Twelve have one relevant document and one negative, the
+    hardest of those texts. Of a thirteenth they all are negatives, and so is the twin of that
+    relevant document. So all are ranked anew for each of the twelve, and the text itself, or that
+    twin, may come first.
+    """
+    twice = collection._replace(queries=collection.corpus)
+    twin = collection.corpus.row("twin")
+    relevant = collection.corpus.row("train-q0-d0")
+    twelve = np.arange(24, 36)
+    judged = QueryLists.from_rows([*twelve, 36], [relevant] * 12 + [37], [1.0] * 13)
+    recipe = Recipe(depth=300, n=300, relative=None)
+    miner = Miner(DualEncoder(backbone, max_length=24), twice, judged, recipe)
+    found = miner.mine(tmp_path).doc_rows
+    doc_rows = np.full((len(twice.queries), 13), -1)
+    doc_rows[36] = [*twelve, twin]
+    for row in twelve:
+        doc_rows[row, 0] = next(doc for doc in found[row] if doc in doc_rows[36])
+    assert twin not in doc_rows[twelve]
+    mined = MinedNegatives(doc_rows, np.zeros(doc_rows.shape, np.float32), {})
+    assert miner.overlap_now(mined) == 1.0
 
 
 def test_a_corpus_that_is_relevant_as_a_whole_has_no_negatives(backbone, tmp_path):

@@ -1,5 +1,7 @@
 """Mined negatives: made of queries and of lists, written, opened and checked."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -91,9 +93,13 @@ DAMAGED = {
     ),
     "a list as manifest": (
         lambda ids: {"manifest": b"[]"},
-        r"negatives must be .* \(manifest.json must be one JSON object\)",
+        r"0/manifest.json: the file is damaged, it must hold an object, got \[\]; mine again",
     ),
-    "a deep manifest": (lambda ids: {"manifest": b"[" * 100_000}, "negatives must be .*recursion"),
+    "a deep manifest": (lambda ids: {"manifest": b"[" * 100_000}, "manifest.json: .*recursion"),
+    "a number as means": (
+        lambda ids: {"manifest": {"mean_distance": 5}},
+        "manifest.json: the file is damaged, mean_distance must be an object, got 5; mine again",
+    ),
     "an empty array": (
         lambda ids: {"ids": b""},
         "ids.npy: expected a whole .npy file, got an error .*; make it again",
@@ -115,12 +121,18 @@ def test_damaged_negatives_are_one_line(tmp_path, collection, case):
     MinedNegatives(ids, ids.astype(np.float32), {}).save(tmp_path / "0", collection)
     MinedNegatives.open(tmp_path / "0", collection)
     change, message = DAMAGED[case]
+    manifest = tmp_path / "0/manifest.json"
+    entries = json.loads(manifest.read_text())
+    del entries["digest"]  # as of a folder that another program has written
+    manifest.write_text(json.dumps(entries))
     for name, content in change(ids).items():
         file = tmp_path / "0" / ("manifest.json" if name == "manifest" else f"{name}.npy")
         if isinstance(content, np.ndarray):
             np.save(file, content)
         elif content is None:
             file.unlink()
+        elif isinstance(content, dict):
+            file.write_text(json.dumps(json.loads(file.read_text()) | content))
         else:
             file.write_bytes(content if isinstance(content, bytes) else file.read_bytes()[:content])
     with pytest.raises(InputError, match=message) as caught:
@@ -133,3 +145,10 @@ def test_the_distance_of_a_missing_negative_is_not_looked_at(tmp_path, collectio
     distances = np.tile(np.asarray([0.5, np.inf], np.float32), (len(ids), 1))
     MinedNegatives(ids, distances, {}).save(tmp_path / "0", collection)
     assert (MinedNegatives.open(tmp_path / "0", collection).lists().values == 0.5).all()
+
+
+def test_rows_of_any_whole_numbers_are_an_index(tmp_path, collection):
+    """As a .npy of others may have them: uint64 is no index in numpy."""
+    ids = np.tile(np.arange(3, dtype=np.uint64), (len(collection.queries), 1))
+    MinedNegatives(ids, ids.astype(np.float32), {}).save(tmp_path / "0", collection)
+    assert MinedNegatives.open(tmp_path / "0", collection).doc_rows.dtype == np.int64

@@ -1,6 +1,7 @@
 """What an audit decides is trained on."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -153,20 +154,39 @@ def test_overlays_are_numbered_and_bound_to_their_negatives(mined, collection, t
     assert before == {file.name: file.read_bytes() for file in folder.iterdir()}, "never in place"
     assert negatives_in(second) == folder and negatives_in(folder) == folder
     assert not list(tmp_path.glob(".*tmp*"))
-    ids = np.load(folder / "ids.npy")
-    np.save(folder / "ids.npy", np.roll(ids, 1, axis=1))
+    others = MinedNegatives.open(folder, collection)
+    folder.rename(tmp_path / "before")
+    others._replace(doc_rows=np.roll(others.doc_rows, 1, axis=1)).save(folder, collection)
     with pytest.raises(InputError, match="have changed since; audit them again"):
         Overlay.open(first, collection)
-    np.save(folder / "ids.npy", ids)
+    shutil.rmtree(folder)
+    (tmp_path / "before").rename(folder)
     np.save(first / "labels.npy", np.zeros(3))
+    with pytest.raises(InputError, match="have changed since; remove the folder, and audit"):
+        Overlay.open(first, collection)
+    forget_digest(first)
     with pytest.raises(InputError, match="must be as long, got 30, 30 and 3 entries"):
         Overlay.open(first, collection)
-    (second / "manifest.json").write_text(json.dumps({"kind": "overlay", "base": "mined"}))
+    manifest = json.loads((second / "manifest.json").read_text())
+    (second / "manifest.json").write_text(json.dumps(manifest | {"corpus": "another"}))
     with pytest.raises(InputError, match="made of another collection"):
         Overlay.open(second, collection)
+    for base in (5, None, []):
+        (second / "manifest.json").write_text(json.dumps(manifest | {"base": base}))
+        for reads in (negatives_in, lambda folder: Overlay.open(folder, collection)):
+            with pytest.raises(InputError, match="damaged, base must be a text, got .*; audit"):
+                reads(second)
     (second / "manifest.json").write_text("{")
-    with pytest.raises(InputError, match="overlay must be the folder that an audit of negatives"):
+    with pytest.raises(InputError, match="drop-2/manifest.json: the file is damaged .*audit"):
         Overlay.open(second, collection)
+
+
+def forget_digest(folder):
+    """As other programs write a folder."""
+    file = folder / "manifest.json"
+    manifest = json.loads(file.read_text())
+    del manifest["digest"]
+    file.write_text(json.dumps(manifest))
 
 
 def test_judgements_win_over_an_overlay_and_it_may_be_read_twice(

@@ -7,7 +7,6 @@ import pytest
 
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
-from ltr.data.tokens import TokenStore
 from ltr.mining.miner import keys_as_read
 from ltr.mining.same_texts import NeverNegative
 from ltr.models import DualEncoder
@@ -51,7 +50,7 @@ def test_texts_are_equal_where_the_model_reads_the_same_of_them(collection, back
     """With two special tokens and a length of 4, document 3 is cut to ``w1 w2``."""
     for max_length, expected in ((4, [0, 2, 3]), (5, [0, 2])):
         docs = DualEncoder(backbone, max_length=max_length).reads.docs
-        keys = keys_as_read(TokenStore.open(collection.corpus, docs.tokenizer), docs)
+        keys = keys_as_read(docs.store(collection.corpus), docs)
         assert same(NeverNegative(collection, [JUDGED], keys), 0) == expected
 
 

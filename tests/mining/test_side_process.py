@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import torch
 
-from ltr.errors import InputError
+from ltr.errors import ENDED_BY_RUN, InputError
 from ltr.mining.side_process import SideProcess
 
 
@@ -22,8 +22,8 @@ class StandIn:
     def poll(self):
         return self.code
 
-    def terminate(self):
-        self.is_ended = True
+    def send_signal(self, number):
+        self.is_ended = number == ENDED_BY_RUN
 
     def wait(self):
         assert self.is_ended, "nobody waits for a process that was not ended"

@@ -28,7 +28,6 @@ from transformers import (
 import ltr
 from ltr.data.collate import TextCollator
 from ltr.data.query_lists import LabelledList
-from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models import DualEncoder
 from ltr.models.encoder.kernels.dropout import FastDropout
@@ -48,10 +47,10 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 def lists_of(model, tmp_path, sizes=(2, 3, 1), queries=True):
     """Lists of so many of the documents each."""
     query_form, doc_form = model.reads
-    own = TokenStore.open(table_of(QUERIES, tmp_path), query_form.tokenizer)
+    own = query_form.store(table_of(QUERIES, tmp_path))
     collator = TextCollator(
         own if queries else None,
-        TokenStore.open(table_of(DOCS, tmp_path), doc_form.tokenizer),
+        doc_form.store(table_of(DOCS, tmp_path)),
         model.reads,
     )
     bounds = np.cumsum([0, *sizes])
@@ -107,7 +106,7 @@ def test_the_real_model_gives_the_embeddings_of_sentence_transformers(tmp_path):
         "flu",
     ]  # one is cut at 256 tokens
     model = DualEncoder(name).eval()
-    store = TokenStore.open(table_of(texts, tmp_path), model.reads.docs.tokenizer)
+    store = model.reads.docs.store(table_of(texts, tmp_path))
     with torch.no_grad():
         found = model.doc_tower(model.reads.docs.lay_out(store, np.arange(3)))
     assert model.reads.docs.max_length == 256 and model.dim == 384

@@ -164,6 +164,14 @@ def test_an_option_replaces_that_of_the_preset_alone():
     )
 
 
+def test_a_batch_with_other_features_is_refused(lists):
+    """Where the data was not laid out for this ranker, as in a loop of one's own."""
+    with pytest.raises(
+        InputError, match="reads 5 features, got a batch with 4; set n_features to 4"
+    ):
+        FeatureRanker(5)(lists)
+
+
 def test_scores_are_float32_under_autocast(lists):
     model = FeatureRanker(4, "list_attention")
     with torch.autocast("cpu", torch.bfloat16):

@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -227,6 +229,21 @@ def test_an_empty_name_is_refused(tmp_path, monkeypatch):
     [
         ({}, {}, "the checkpoint must say how its ranker is built, and does not"),
         (
+            {"ranker": FEATURES | {"init_args": None}},
+            {},
+            "the file is damaged, hyper_parameters.ranker.init_args must be an object, got null",
+        ),
+        (
+            {"ranker": FEATURES | {"class_path": 5}},
+            {},
+            "the file is damaged, hyper_parameters.ranker.class_path must be a text, got 5",
+        ),
+        (
+            {"ranker": {"class_path": "ltr.models.DualEncoder", "init_args": {"encoder": 5}}},
+            {},
+            "the file is damaged, .*init_args.encoder must be an object, got 5",
+        ),
+        (
             {"ranker": FEATURES},
             {"ranker.other": torch.zeros(1)},
             "the weights do not fit the ranker",
@@ -249,6 +266,19 @@ def test_a_checkpoint_that_makes_no_ranker_is_one_line(tmp_path, settings, weigh
     assert str(error.value).startswith(f"--judge {file}: ")
 
 
+def test_a_checkpoint_with_an_option_that_no_constructor_takes_is_one_line(tmp_path, backbone):
+    """The parser lets null pass, also for a number."""
+    file = tmp_path / "a.ckpt"
+    options = {"backbone": backbone, "temperature": None}
+    settings = {"ranker": {"class_path": "ltr.models.DualEncoder", "init_args": options}}
+    torch.save(
+        {"state_dict": {}, "pytorch-lightning_version": "2", "hyper_parameters": settings}, file
+    )
+    with pytest.raises(InputError, match=r"DualEncoder can't be built here: .*'NoneType'") as error:
+        ranker_named(file, "--judge")
+    assert str(error.value).startswith(f"--judge {file}: ")
+
+
 @pytest.mark.parametrize("needs", ["any", "embeddings"])
 @pytest.mark.parametrize("class_path", ["not_there.Ranker", "ltr.models.NoRanker", "NoDot"])
 def test_a_checkpoint_whose_class_is_not_here_is_one_line(tmp_path, class_path, needs):
@@ -262,6 +292,127 @@ def test_a_checkpoint_whose_class_is_not_here_is_one_line(tmp_path, class_path, 
     assert str(error.value).startswith(f"--judge {file}: ") and "\n" not in str(error.value)
 
 
+EVIL = """
+from pathlib import Path
+
+Path("EVIL_RAN").touch()
+"""
+OWN = """
+from typing import Any
+
+from torch import nn
+
+from ltr.data.formats import FeatureVectors
+from ltr.models import FeatureRanker
+
+
+class Own(FeatureRanker):
+    def __init__(self, n_features: int, part: nn.Module | None = None, rest: Any = None, **others: Any):
+        super().__init__(n_features, "linear")
+"""
+CODE = {"class_path": "subprocess.Popen", "init_args": {"args": ["touch", "EVIL_RAN"]}}
+PART = {"class_path": "evil.Part"}
+
+
+@pytest.fixture
+def folder_with_code(tmp_path, monkeypatch):
+    """A working directory with ``evil.py``, which leaves a file where it is imported, and a ranker
+    of one's own.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "evil.py").write_text(EVIL)
+    (tmp_path / "evil_package").mkdir()
+    (tmp_path / "evil_package/__init__.py").write_text(EVIL)
+    (tmp_path / "own_rankers.py").write_text(OWN)
+    yield
+    for module in ("evil", "evil_package", "evil_package.part", "own_rankers"):
+        sys.modules.pop(module, None)
+
+
+def checkpoint_of(class_path: str, options: dict, weights: dict | None = None) -> str:
+    named = {"class_path": class_path, "init_args": options}
+    checkpoint = {
+        "state_dict": weights or {},
+        "pytorch-lightning_version": "2",
+        "hyper_parameters": {"ranker": named},
+    }
+    torch.save(checkpoint, "a.ckpt")
+    return "a.ckpt"
+
+
+@pytest.mark.parametrize("needs", ["any", "embeddings"])
+@pytest.mark.parametrize(
+    ("class_path", "options", "message"),
+    [
+        ("evil.Ranker", {}, "evil is not imported; import it first, if you trust it"),
+        ("evil_package.part.Ranker", {}, "evil_package.part is not imported"),
+        (
+            "subprocess.Popen",
+            {"args": ["touch", "EVIL_RAN"]},
+            "it must be a subclass of ltr.models",
+        ),
+        ("torch.nn.Linear", {"in_features": 1, "out_features": 1}, "it must be a subclass of ltr"),
+        ("ltr.models.Ranker", {"x": CODE}, "it must be a subclass of ltr.models.Ranker"),
+        ("ltr.models.DualEncoder", {"backbone": "b", "x": CODE}, "has no option x here; was the"),
+    ],
+)
+def test_a_checkpoint_runs_no_code_by_the_name_of_its_ranker(
+    folder_with_code, class_path, options, message, needs
+):
+    file = checkpoint_of(class_path, options)
+    with pytest.raises(InputError, match=message) as error:
+        ranker_named(file, "--judge", needs)
+    assert str(error.value).startswith("--judge a.ckpt: its ranker ")
+    assert not Path("EVIL_RAN").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"backbone": CODE},
+        {"backbone": "package:evil_package.part"},
+        {"backbone": "package:evil"},
+        {"backbone": "b", "encoder": {"dropout": CODE}},
+        {"backbone": "b", "encoder": {"x": CODE}},
+    ],
+)
+def test_a_checkpoint_runs_no_code_by_the_options_of_its_ranker(folder_with_code, options):
+    file = checkpoint_of("ltr.models.DualEncoder", options)
+    with pytest.raises(InputError, match=r"^--judge a.ckpt: "):
+        ranker_named(file, "--judge")
+    assert not Path("EVIL_RAN").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"part": "evil.Part"}, "evil is not imported"),
+        ({"part": PART}, "evil is not imported"),
+        ({"rest": [{"a": PART}]}, "evil is not imported"),
+        ({"rest": CODE}, "subprocess.Popen, of its options, is no torch.nn.Module"),
+        ({"others": CODE}, "subprocess.Popen, of its options, is no torch.nn.Module"),
+    ],
+)
+def test_nor_by_the_options_of_an_own_ranker(folder_with_code, options, message):
+    import_module("own_rankers")
+    file = checkpoint_of("own_rankers.Own", {"n_features": 2} | options)
+    with pytest.raises(InputError, match=message):
+        ranker_named(file, "--judge")
+    assert not Path("EVIL_RAN").exists()
+
+
+def test_an_own_ranker_is_opened_where_its_module_is_imported(folder_with_code):
+    weights = {"ranker.head.weight": torch.ones(1, 2), "ranker.head.bias": torch.zeros(1)}
+    part = {"class_path": "torch.nn.Linear", "init_args": {"in_features": 1, "out_features": 1}}
+    options = {"n_features": 2, "part": part, "rest": "no.class", "other": 1}
+    file = checkpoint_of("own_rankers.Own", options, weights)
+    with pytest.raises(InputError, match="own_rankers is not imported"):
+        ltr.load(file)
+    import_module("own_rankers")
+    assert ltr.load(file).score([[1.0, 2.0]]).tolist() == [3.0]
+
+
 def test_a_checkpoint_whose_backbone_is_gone_is_named(tmp_path):
     file = tmp_path / "a.ckpt"
     hyper_parameters = {"ranker": settings("cross", str(tmp_path / "gone"))}
@@ -272,12 +423,3 @@ def test_a_checkpoint_whose_backbone_is_gone_is_named(tmp_path):
     with pytest.raises(InputError, match="gone' can't be loaded") as error:
         ranker_named(file, "--judge")
     assert str(error.value).startswith(f"--judge {file}: ")
-
-
-def test_a_url_is_shown_as_it_came(tmp_path):
-    """A path would lose a slash."""
-    checkpoint = {"state_dict": {}, "pytorch-lightning_version": "2", "hyper_parameters": {}}
-    torch.save(checkpoint, tmp_path / "a.ckpt")
-    url = f"file://{tmp_path}/a.ckpt"
-    with pytest.raises(InputError, match=re.escape(f"--judge {url}: the checkpoint must say")):
-        ranker_named(url, "--judge")

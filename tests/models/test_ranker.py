@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from jsonargparse import ArgumentParser
+from tokenizers.normalizers import BertNormalizer
 from torch import nn
 
 from ltr.data.formats import ApartTexts, FeatureVectors, JoinedPairs
@@ -37,6 +38,53 @@ def test_a_ranker_says_what_it_reads_and_its_usual_rate(backbone, build, reads, 
         and ranker.usual_lr == lr
         and ranker.gives_embeddings
     )
+
+
+def test_the_key_of_a_cross_encoder_tells_all_that_decides_its_scores(backbone):
+    def key(change=lambda ranker: None, **options):
+        torch.manual_seed(0)  # the head is new
+        ranker = PairWiseBertRanker(backbone, **{"max_length": 24} | options)
+        change(ranker)
+        return ranker.key
+
+    def cut_left(ranker):
+        ranker.tokenizer.truncation_side = "left"
+
+    def read_letters(ranker):
+        ranker.tokenizer.backend_tokenizer.normalizer = BertNormalizer(lowercase=False)
+
+    def train(ranker):
+        ranker.head.bias.data += 1e-6
+
+    assert key() == key()
+    keys = [
+        key(),
+        key(max_length=23),
+        key(encoder=TextEncoder.Options(pooling="cls")),
+        key(cut_left),
+        key(read_letters),
+        key(train),
+    ]
+    assert len({json.dumps(one) for one in keys}) == 6
+
+
+def test_the_key_of_a_dual_encoder_tells_all_that_decides_its_scores(backbone):
+    def key(**options):
+        return DualEncoder(backbone, **{"max_length": 24} | options).key
+
+    assert key() == key()
+    keys = [
+        key(),
+        key(max_length=23),
+        key(query_prompt="w1 "),
+        key(doc_prompt="w1 "),
+        key(similarity="dot"),
+        key(temperature=0.5),
+        key(normalise=True),
+        key(encoder=TextEncoder.Options(pooling="cls")),
+    ]
+    assert len({json.dumps(one) for one in keys}) == 8
+    assert key(doc_backbone=backbone) == key(), "two towers of equal weights give equal scores"
 
 
 @pytest.mark.parametrize(

@@ -3,26 +3,29 @@ leaves.
 """
 
 import logging
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from filelock import FileLock
-from torch.multiprocessing import spawn
 
 from ltr.batch import RankingBatch
 from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import QueryLists
-from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
 from ltr.processes import rank, world_size
 from ltr.search import evaluation as room
 from ltr.search.approximate import FaissIndex
 from ltr.search.evaluation import SearchedCorpus, batch_of_found, search_corpus
+from tests.child_processes import run_ranks
 
 # of the tiny collection
 DOCS = 720
@@ -35,7 +38,7 @@ def made(backbone: str, folder, **options) -> tuple[DualEncoder, SearchedCorpus,
     torch.manual_seed(1)
     model = DualEncoder(backbone, doc_backbone=backbone, max_length=24, projection=8)
     tables = collection.queries, collection.corpus
-    stores = (TokenStore.open(*side) for side in zip(tables, model.reads.tokenizers, strict=True))
+    stores = (form.store(table) for table, form in zip(tables, model.reads, strict=True))
     return model, SearchedCorpus(*stores, model.reads, **({"depth": 10} | options)), collection
 
 
@@ -228,6 +231,14 @@ def test_a_search_that_fails_leaves_nothing(world, tmp_path):
 # Two processes
 
 
+@contextmanager
+def _folder_of_own(root: Path, name: str) -> Iterator[Path]:
+    folder = root / name
+    folder.mkdir(parents=True)
+    yield folder
+    shutil.rmtree(root)
+
+
 def _search(number: int, store: str, backbone: str, collection: str, index: str, out: str) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=number, world_size=2
@@ -240,7 +251,13 @@ def _search(number: int, store: str, backbone: str, collection: str, index: str,
     )
     own = np.arange(50) if number == 0 else np.arange(50, QUERIES)
     found = search_corpus(model, corpus, own, out)
-    np.savez(f"{out}/{number}.npz", encoded=sum(encoded), **found._asdict())
+    n_encoded = sum(encoded)
+    # As on two nodes with disks of their own: neither writes or reads a file of the other.
+    room.shared_folder = _folder_of_own
+    again = search_corpus(model, corpus, own, Path(out, f"disk-{number}"))
+    for name, values in found._asdict().items():
+        np.testing.assert_array_equal(getattr(again, name), values)
+    np.savez(f"{out}/{number}.npz", encoded=n_encoded, **found._asdict())
     torch.distributed.destroy_process_group()
 
 
@@ -249,12 +266,9 @@ def _search(number: int, store: str, backbone: str, collection: str, index: str,
 def test_two_processes_encode_half_each_and_find_what_one_finds(
     backbone, collection_folder, tmp_path, index
 ):
+    """Each with a memory map of its own."""
     out = tmp_path / "run"
-    spawn(
-        _search,
-        args=(str(tmp_path / "store"), backbone, str(collection_folder), index, out),
-        nprocs=2,
-    )
+    run_ranks(_search, str(tmp_path / "store"), backbone, str(collection_folder), index, out)
     parts = [np.load(out / f"{number}.npz") for number in (0, 1)]
     assert sorted(file.name for file in out.iterdir()) == ["0.npz", "1.npz"]
     assert [int(part["encoded"]) for part in parts] == [DOCS / 2, DOCS / 2]

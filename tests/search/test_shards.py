@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.multiprocessing import spawn
 
 from ltr import processes
 from ltr.data.collection import open_collection
@@ -22,6 +21,7 @@ from ltr.search.encode import encode
 from ltr.search.index import DenseIndex
 from ltr.search.shards import Shards, encode_everywhere, encode_shard
 from ltr.similarity import similarity_of
+from tests.child_processes import run_ranks
 
 SIMILARITIES = ("dot", "cosine", "euclidean", "squared_euclidean")
 EVERY = pytest.mark.parametrize("similarity", SIMILARITIES)
@@ -235,7 +235,6 @@ def no_memory(*_: object) -> None:
 
 
 def _process(number: int, count: int, out: Path, backbone: str, folder: str) -> None:
-    torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{out}/store", rank=number, world_size=count
     )
@@ -269,7 +268,7 @@ def _process(number: int, count: int, out: Path, backbone: str, folder: str) -> 
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_several_processes_find_what_one_finds(small, backbone, collection_folder, tmp_path, count):
     alone = results(backbone, str(collection_folder), tmp_path)
-    spawn(_process, args=(count, tmp_path, backbone, str(collection_folder)), nprocs=count)
+    run_ranks(_process, count, tmp_path, backbone, str(collection_folder), n_ranks=count)
     each = [torch.load(tmp_path / str(number), weights_only=False) for number in range(count)]
     for name, expected in alone.items():
         for found in each:

@@ -1,6 +1,9 @@
 """An exported folder gives the same scores in the libraries it is made for, in processes that know
 nothing of ltr."""
 
+import os
+import random
+import signal
 import sys
 
 import numpy as np
@@ -15,10 +18,13 @@ from ltr.models import PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.use.export import export
 from ltr.use.rankers import TextRanker
+from tests.conftest import make_backbone
+from tests.run.kills import Child
 from tests.use.exported import (
     PAIRS,
     classifier,
 )
+from tests.use.runs import trained_on_texts
 
 
 @pytest.mark.parametrize("name", ["cross", "bert", "roberta", "cls", "max"])
@@ -112,6 +118,61 @@ def test_what_cannot_be_exported_leaves_no_folder(
 def test_a_missing_package_is_named(exported, tmp_path, monkeypatch):
     folder, _, _ = exported
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(InputError, match="needs the package onnxruntime: pip install"):
+    with pytest.raises(InputError, match=r"onnxruntime: pip install 'ltr-lab\[onnx\]'"):
         export(folder / "to-cross", tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.long
+def test_what_killed_exports_have_left_the_next_export_removes(tmp_path):
+    """Killed anywhere, an export leaves the whole folder or none."""
+    source = str(classifier(tmp_path / "source"))
+    whole = tmp_path / "whole"
+    assert main(["export", source, str(whole)]) == 0
+    names = {file.name for file in whole.rglob("*")}
+    place = tmp_path / "place"
+    out = place / "out"
+    n_left = 0
+    for number in range(16):
+        child = Child(["export", source, str(out)], tmp_path / "said")
+        # The half of them once it writes, where little time is left.
+        within = out.parent / ".out.tmp" if number % 2 else None
+        seconds = random.uniform(0, 2)
+        while child.process.exitcode is None and (within is not None and not within.exists()):
+            pass
+        code = child.end_after(random.uniform(0, 0.02) if within else seconds)
+        assert code in (0, -signal.SIGKILL), (tmp_path / "said").read_text()
+        n_left += len(list(place.glob(".*")))
+        if out.exists():
+            assert {file.name for file in out.rglob("*")} == names
+            out.rename(place / f"out-{number}")
+    assert main(["export", source, str(out)]) == 0
+    assert not list(place.glob(".*")) and {file.name for file in out.rglob("*")} == names
+    assert n_left, "none was killed while it wrote: this test has shown nothing"
+
+
+@pytest.mark.long
+def test_all_that_commands_write_has_the_modes_of_new_files(tmp_path, collection_folder):
+    """Runs, checkpoints, curves, negatives, scores, pages, exports, the cache."""
+    backbone = str(make_backbone(tmp_path / "backbone"))
+    world = tmp_path / "world"
+    before = os.umask(0o027)
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("LTR_CACHE", str(world / "cache"))
+            run = str(trained_on_texts(world, "dual", collection_folder, backbone))
+            page = ["--html", str(world / "page.html"), "--csv", str(world / "table.csv")]
+            assert main(["compare", run, *page]) == 0
+            assert main(["mine", run]) == 0
+            data = ["--data", str(collection_folder), "--output", str(world / "scores")]
+            assert main(["score", run, *data]) == 0
+            assert main(["export", run, str(world / "exported")]) == 0
+            assert main(["export", run, str(world / "graphs"), "--to", "onnx"]) == 0
+    finally:
+        os.umask(before)
+    written = list(world.rglob("*"))
+    endings = {path.suffix for path in written}
+    assert {".json", ".yaml", ".run", ".tsv", ".ckpt", ".npy", ".html", ".safetensors"} <= endings
+    for path in written:
+        mode = 0o750 if path.is_dir() else 0o640
+        assert path.stat().st_mode & 0o777 == mode, path

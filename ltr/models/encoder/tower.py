@@ -2,18 +2,20 @@
 :class:`TextEncoder`.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ltr.batch import Texts
-from ltr.data.formats import SingleTexts
+from ltr.data.formats import Side, SingleTexts
 from ltr.errors import InputError, at_least
+from ltr.models.encoder.loading.cross_modules import is_cross_encoder
 from ltr.models.encoder.loading.dropout import (
     EncoderDropout,
     leave_out_dropout,
@@ -32,6 +34,8 @@ from ltr.models.encoder.loading.pretrained import (
     token_limit,
 )
 from ltr.models.encoder.text_encoder import TextEncoder
+
+log = logging.getLogger(__name__)
 
 # Importing sentence_transformers takes some ten seconds, and ``import ltr.models`` must not: it is
 # imported inside functions.
@@ -61,7 +65,8 @@ def load_modules(
 ) -> LoadedModules:
     """Load a sentence-transformers model in float32.
 
-    A plain encoder gets mean pooling, as in sentence-transformers.
+    A plain encoder gets mean pooling, as in sentence-transformers. So does the encoder of a
+    cross-encoder, whose head is left out with a warning.
 
     Args:
         backbone: hub id, folder, or ``package:NAME``.
@@ -84,6 +89,7 @@ def load_modules(
                 source,
                 device="cpu",
                 local_files_only=is_folder,
+                trust_remote_code=False,
                 model_kwargs={"dtype": torch.float32},
             )
     except LOAD_ERRORS as error:
@@ -93,6 +99,11 @@ def load_modules(
             f"backbone {backbone!r} cuts its embeddings to {model.truncate_dim} dimensions, which "
             "can't be trained; take truncate_dim out of its config_sentence_transformers.json",
             option=option,
+        )
+    if is_cross_encoder(backbone):
+        log.warning(
+            "backbone %r is a cross-encoder: its head is left out, and its encoder, with mean pooling, is only the start of a dual encoder",
+            backbone,
         )
     modules = list(model)
     if isinstance(model[0], Router):
@@ -117,6 +128,12 @@ def load_modules(
         doc = modules  # the same object, which says that there is one tower
     for side in (query, doc):
         _check_is_tower(side, backbone, option)
+    for name, prompt in model.prompts.items():
+        if not isinstance(prompt, str | None):
+            raise InputError(
+                f"backbone {backbone!r}: the prompt {name!r} in its config_sentence_transformers.json must be a text, got {str(prompt)[:40]!r}; take another backbone",
+                option=option,
+            )
     query_prompt = _first_prompt(model, "query")
     doc_prompt = _first_prompt(model, "document", "passage", "corpus")
     return LoadedModules(query, doc, query_prompt, doc_prompt)
@@ -187,7 +204,7 @@ class Tower(nn.Module):
         return _apply_head(self.head, pooled).float()
 
     def format_of(
-        self, side: Literal["query", "document"], prompt: str, max_length: int | None, backbone: str
+        self, side: Side, prompt: str, max_length: int | None, backbone: str
     ) -> SingleTexts:
         """How the texts of one side are laid out.
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -16,6 +17,7 @@ from ltr.batch import Texts
 from ltr.errors import InputError
 from ltr.models.encoder import text_encoder
 from ltr.models.encoder.text_encoder import TextEncoder
+from tests.child_processes import run_ranks
 
 SIZES = {
     "hidden_size": 16,
@@ -103,10 +105,38 @@ def test_a_ready_head_scores_each_text_as_alone(max_tokens):
     )
 
 
-def test_no_text_gives_no_row():
-    none = Texts(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
-    assert reader(bert())(none).shape == (0, 16)
-    assert reader(bert(kind=BertForSequenceClassification)).logits(none).shape == (0,)
+NO_TEXTS = Texts(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+
+
+def test_no_text_gives_no_row_and_every_weight_a_gradient_of_0():
+    assert reader(bert())(NO_TEXTS).shape == (0, 16)
+    assert reader(bert(kind=BertForSequenceClassification)).logits(NO_TEXTS).shape == (0,)
+    value, found = gradients(reader(bert()), NO_TEXTS)
+    _, expected = gradients(reader(bert()), texts())
+    assert value == 0 and found.keys() == expected.keys()
+    assert all(not gradient.any() for gradient in found.values())
+
+
+def _train_process(rank: int, folder: str) -> None:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
+    encoder = DistributedDataParallel(reader(bert()))
+    for _ in range(2):  # the second step finds out what the first has not finished
+        _, found = gradients(encoder, [texts(), NO_TEXTS][rank])
+    torch.save(found, f"{folder}/{rank}")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.long
+def test_of_two_processes_one_may_have_no_text(tmp_path):
+    """Each gets the mean of both gradients."""
+    run_ranks(_train_process, str(tmp_path))
+    _, expected = gradients(reader(bert()), texts())
+    for rank in range(2):
+        found = torch.load(tmp_path / str(rank))
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[f"module.{name}"], gradient / 2, msg=name)
 
 
 @pytest.mark.parametrize("keep_tokens, n_recomputed", [(0, 4), (40, 2)])

@@ -1,6 +1,8 @@
 """Towers of a dual encoder: which models of sentence-transformers are refused, and what heads get."""
 
+import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,6 +86,12 @@ def test_models_that_cannot_be_read_so_are_refused(backbone, ready, tmp_path):
     with pytest.raises(InputError, match="leaves the prompt 'w50: ' out of its pooling"):
         DualEncoder(without)
     assert DualEncoder(without, query_prompt="", doc_prompt="").reads.docs.prompt == ""
+    settings = Path(without, "config_sentence_transformers.json")
+    settings.write_text(
+        json.dumps(json.loads(settings.read_text()) | {"prompts": {"query": {"x": 1}}})
+    )
+    with pytest.raises(InputError, match="the prompt 'query' .* must be a text, got .*'x': 1"):
+        DualEncoder(without)
     with pytest.raises(
         InputError, match="both towers must give embeddings of one size, got 8 and 16 dimensions"
     ):

@@ -52,9 +52,10 @@ def saved_head(backbone: str) -> SavedHead | None:
     encoder; None for all others.
 
     Raises:
-        InputError: if it can't be loaded, its list of modules is lost, or its modules are not an
-            encoder, a pooling, and a linear layer to one score.
+        InputError: if it can't be loaded, its list of modules is lost, its modules are not an
+            encoder, a pooling, and a linear layer to one score, or it has a prompt.
     """
+    _check_has_no_prompt(backbone)
     if not _has_cross_modules(backbone):
         return None
     from sentence_transformers import CrossEncoder
@@ -65,7 +66,11 @@ def saved_head(backbone: str) -> SavedHead | None:
     is_folder = Path(source).is_dir()
     try:
         with quiet():
-            modules = list(CrossEncoder(source, device="cpu", local_files_only=is_folder))
+            modules = list(
+                CrossEncoder(
+                    source, device="cpu", local_files_only=is_folder, trust_remote_code=False
+                )
+            )
     except LOAD_ERRORS as error:
         raise cannot_load(backbone, error) from None
     match modules:
@@ -171,8 +176,7 @@ def save_for_transformers(
 def _has_cross_modules(backbone: str) -> bool:
     """Whether a backbone is a CrossEncoder of sentence-transformers with a list of modules."""
     source = resolve(backbone)
-    config = _json_of(source, "config_sentence_transformers.json")
-    if not isinstance(config, dict) or config.get("model_type") != "CrossEncoder":
+    if _cross_encoder_settings(source) is None:
         return False
     if _json_of(source, "modules.json") is not None:
         return True
@@ -182,6 +186,41 @@ def _has_cross_modules(backbone: str) -> bool:
         f"backbone {backbone!r} is a CrossEncoder of sentence-transformers without modules.json, so its head can't be found; copy the whole folder",
         option="backbone",
     )
+
+
+def _check_has_no_prompt(backbone: str) -> None:
+    """Refuse a CrossEncoder with a default prompt: sentence-transformers puts it before each query,
+    and pairs are read without prompts here.
+    """
+    settings = _cross_encoder_settings(resolve(backbone))
+    if settings is None:
+        return
+    prompts = settings.get("prompts")
+    name = settings.get("default_prompt_name")
+    prompt = prompts.get(name) if isinstance(prompts, dict) else None
+    if prompt:
+        raise InputError(
+            f"backbone {backbone!r}: sentence-transformers puts the prompt {prompt!r} in front of every query, which is not possible here; take default_prompt_name out of its config_sentence_transformers.json",
+            option="backbone",
+        )
+
+
+def _cross_encoder_settings(source: str) -> dict[str, Any] | None:
+    """What a CrossEncoder of sentence-transformers says of itself; None for all other models. An
+    InputError where only its kind is lost: its modules could be those of a dual encoder.
+    """
+    settings = _json_of(source, "config_sentence_transformers.json")
+    if not isinstance(settings, dict):
+        return None
+    kind = settings.get("model_type")
+    if kind == "CrossEncoder":
+        return settings
+    if "activation_fn" in settings:
+        raise InputError(
+            f"backbone {source!r}: its config_sentence_transformers.json has the activation_fn of a CrossEncoder, and the model_type {kind!r}; mend the file",
+            option="backbone",
+        )
+    return None
 
 
 def _json_of(source: str, name: str) -> Any:
@@ -200,7 +239,7 @@ def _json_of(source: str, name: str) -> Any:
         return None
     try:
         return json.loads(Path(file).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"backbone {source!r}: its {name} must be JSON, but can't be read ({error}); "
             "mend the file",

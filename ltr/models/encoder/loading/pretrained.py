@@ -3,17 +3,17 @@ package.
 """
 
 import importlib.util
+import json
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -25,7 +25,8 @@ from transformers import (
 )
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from ltr.errors import InputError
+from ltr.data.files import seen_from
+from ltr.errors import InputError, local_path
 from ltr.models.encoder.loading.dropout import (
     EncoderDropout,
     leave_out_dropout,
@@ -33,20 +34,27 @@ from ltr.models.encoder.loading.dropout import (
 )
 from ltr.models.encoder.loading.positions import padding_index, position_embeddings
 
+# Whoever loads a model here says ``trust_remote_code=False``. Where nothing is said, transformers
+# asks on the terminal whether it may run the code of a model.
+
 PACKAGE = "package:"
+# The type of what JSON files of a model hold; files of other names may hold anything.
+HOLDS = {
+    "config.json": dict,
+    "config_sentence_transformers.json": dict,
+    "modules.json": list,
+    "sentence_bert_config.json": dict,
+    "tokenizer.json": dict,
+    "tokenizer_config.json": dict,
+}
 NO_LIMIT = 10**9  # a tokenizer that knows no longest text says 10^30
-# What loading raises where a model is absent, of another kind, or damaged.
-LOAD_ERRORS = (
-    OSError,
-    ValueError,
-    ImportError,
-    RuntimeError,
-    EOFError,
-    KeyError,
-    TypeError,
-    SafetensorError,
-    UnpicklingError,
-)
+# What loading raises where a model is absent, of another kind, or damaged. Each reader of another
+# package raises what it stumbles over, and that of tokenizer.json a bare Exception.
+LOAD_ERRORS = Exception
+
+# Held while transformers is changed for the whole process (:func:`quiet`,
+# :func:`refuse_misfitting_weights`): by one thread at a time, which may hold it twice.
+_CHANGED_BY_ONE = threading.RLock()
 
 
 def resolve(backbone: str) -> str:
@@ -56,11 +64,18 @@ def resolve(backbone: str) -> str:
     any other backbone stays as it is.
 
     Raises:
-        InputError: if the package is not installed or holds no model.
+        InputError: if the package is not installed or holds no model, or for an address
+            (``s3://…``).
     """
+    local_path("backbone", backbone)
     if not backbone.startswith(PACKAGE):
         return backbone
     name = backbone.removeprefix(PACKAGE)
+    if "." in name:
+        # To find a package within another one, Python imports the other: a checkpoint would run it.
+        raise InputError(
+            f"backbone {backbone!r}: package:NAME takes the name of a whole package, without dots"
+        )
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -84,7 +99,7 @@ def load_tokenizer(backbone: str) -> PreTrainedTokenizerBase:
     """
     check_is_no_adapter(backbone)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve(backbone))
+        tokenizer = AutoTokenizer.from_pretrained(resolve(backbone), trust_remote_code=False)
     except LOAD_ERRORS as error:
         raise cannot_load(backbone, error) from None
     check_tokenizer(tokenizer, backbone)
@@ -101,6 +116,11 @@ def check_tokenizer(
         raise InputError(
             f"backbone {backbone!r} has no tokenizer, or one without words; "
             "save the tokenizer into the same folder: tokenizer.save_pretrained(folder)",
+            option=option,
+        )
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise InputError(
+            f"backbone {backbone!r}: model_max_length in its tokenizer_config.json must be a number, got {tokenizer.model_max_length!r}; mend the file",
             option=option,
         )
 
@@ -173,7 +193,7 @@ def load_encoder(
     """
     try:
         source = resolve(backbone)
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         if getattr(config, "is_encoder_decoder", False):
             raise InputError(
                 f"backbone {backbone!r}: {config.model_type} has a decoder; take an encoder"
@@ -183,7 +203,9 @@ def load_encoder(
         has_own_head = _has_one_score(config)
         model_class = AutoModelForSequenceClassification if has_own_head else AutoModel
         with quiet(), refuse_misfitting_weights(backbone, new_weights):
-            encoder = model_class.from_pretrained(source, config=config, dtype=torch.float32)
+            encoder = model_class.from_pretrained(
+                source, config=config, dtype=torch.float32, trust_remote_code=False
+            )
     except LOAD_ERRORS as error:
         raise cannot_load(backbone, error) from None
     if not has_own_head and getattr(encoder, "pooler", None) is not None:
@@ -197,7 +219,8 @@ def is_pair_classifier(backbone: str) -> bool:
     its configuration can't be read.
     """
     try:
-        return _has_one_score(AutoConfig.from_pretrained(resolve(backbone)))
+        config = AutoConfig.from_pretrained(resolve(backbone), trust_remote_code=False)
+        return _has_one_score(config)
     except LOAD_ERRORS:
         return False
 
@@ -212,49 +235,65 @@ def _has_one_score(config: PretrainedConfig) -> bool:
 @contextmanager
 def quiet() -> Iterator[None]:
     """No progress bars and no messages below errors of transformers and sentence-transformers: what
-    matters is raised.
+    matters is raised. Other threads wait to load.
     """
     of_transformers = transformers.utils.logging
     of_sentence_transformers = logging.getLogger("sentence_transformers")
-    had_progress_bars = of_transformers.is_progress_bar_enabled()
-    verbosity = of_transformers.get_verbosity()
-    level = of_sentence_transformers.level
-    of_transformers.disable_progress_bar()
-    of_transformers.set_verbosity_error()
-    of_sentence_transformers.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        of_sentence_transformers.setLevel(level)
-        of_transformers.set_verbosity(verbosity)
-        if had_progress_bars:
-            of_transformers.enable_progress_bar()
+    with _CHANGED_BY_ONE:
+        had_progress_bars = of_transformers.is_progress_bar_enabled()
+        verbosity = of_transformers.get_verbosity()
+        level = of_sentence_transformers.level
+        of_transformers.disable_progress_bar()
+        of_transformers.set_verbosity_error()
+        of_sentence_transformers.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            of_sentence_transformers.setLevel(level)
+            of_transformers.set_verbosity(verbosity)
+            if had_progress_bars:
+                of_transformers.enable_progress_bar()
 
 
 @contextmanager
 def refuse_misfitting_weights(backbone: str, new_weights: bool = False) -> Iterator[None]:
     """Inside the block, ``from_pretrained`` refuses weights that do not fit the configuration,
-    whoever calls it.
+    whoever calls it in this thread. Other threads wait to load.
 
     The pooler of a plain encoder may be missing, and heads of other tasks are left out. With
     ``new_weights`` nothing is refused.
     """
-    original = PreTrainedModel.from_pretrained.__func__
     # The first setting makes transformers return which weights did not fit. The second makes it
     # list weights of other shapes there, and not raise an error of its own.
     reporting = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    this_thread = threading.get_ident()
 
-    def from_pretrained(
-        model_class: type[PreTrainedModel], *args: Any, **settings: Any
-    ) -> PreTrainedModel:
-        model, loading_info = original(model_class, *args, **settings | reporting)
-        if not new_weights:
-            _check_weights(model, loading_info, backbone)
-        return model
+    with _CHANGED_BY_ONE:
+        original = PreTrainedModel.from_pretrained.__func__
 
-    # Patched, as sentence-transformers calls from_pretrained itself and drops the loading info.
-    with mock.patch.object(PreTrainedModel, "from_pretrained", classmethod(from_pretrained)):
-        yield
+        def from_pretrained(
+            model_class: type[PreTrainedModel], *args: Any, **settings: Any
+        ) -> PreTrainedModel:
+            if threading.get_ident() != this_thread:  # a program that uses transformers itself
+                return original(model_class, *args, **settings)
+            _check_attention(settings.get("config"), backbone)
+            model, loading_info = original(model_class, *args, **settings | reporting)
+            if not new_weights:
+                _check_weights(model, loading_info, backbone)
+            return model
+
+        # Patched, as sentence-transformers calls from_pretrained itself and drops the loading info.
+        with mock.patch.object(PreTrainedModel, "from_pretrained", classmethod(from_pretrained)):
+            yield
+
+
+def _check_attention(config: PretrainedConfig | None, backbone: str) -> None:
+    """Refuse a config.json that names attention to be fetched from the hub and run."""
+    attention = None if config is None else config._attn_implementation
+    if attention is not None and "/" in attention:
+        raise InputError(
+            f"backbone {backbone!r}: its attn_implementation {attention!r} is code of the hub, which never runs here; take it out of its config.json"
+        )
 
 
 def _check_weights(model: PreTrainedModel, loading_info: dict[str, Any], backbone: str) -> None:
@@ -359,10 +398,36 @@ def cannot_load(backbone: str, error: Exception, option: str = "backbone") -> In
     """The error for the user when a backbone cannot be loaded. An InputError keeps its message."""
     if isinstance(error, InputError):
         return InputError(error.message, option=error.option or option)
-    lines = str(error).strip().splitlines()
-    reason = lines[0] if lines else type(error).__name__
+    if "trust_remote_code" in str(error):
+        return InputError(
+            f"backbone {backbone!r} has code of its own, which never runs here; take a model whose classes are in transformers or sentence-transformers",
+            option=option,
+        )
+    damage = _damaged_json(Path(resolve(backbone)))
+    if damage is not None:
+        return InputError(f"backbone {backbone!r} can't be loaded: {damage}", option=option)
+    lines = " ".join(str(error).split()) or type(error).__name__
+    reason = lines if len(lines) <= 200 else f"{lines[:200]}…"
     return InputError(
         f"backbone {backbone!r} can't be loaded: {reason.rstrip('.: ')}. "
-        "Give a hub id, a folder with config.json, or package:NAME",
+        f"Give a hub id, a folder with config.json{seen_from(backbone)}, or package:NAME",
         option=option,
     )
+
+
+def _damaged_json(folder: Path) -> str | None:
+    """What is wrong with the first JSON file of a model that can't be read, or holds something of
+    another type; None where all are right, or the model is in no folder.
+
+    The readers of other packages do not say which file it was.
+    """
+    for file in sorted(folder.rglob("*.json")) if folder.is_dir() else []:
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            return f"{file}: the file is damaged ({error}); save the model again"
+        expected = HOLDS.get(file.name)
+        if expected is not None and not isinstance(content, expected):
+            words = "a list" if expected is list else "an object"
+            return f"{file}: the file is damaged, it must hold {words}, got {content!r:.40}; save the model again"
+    return None

@@ -1,5 +1,6 @@
 """Cross-encoders as folders of sentence-transformers: what is found in them, and what is refused."""
 
+import json
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from ltr.errors import InputError
-from ltr.models import PairWiseBertRanker
+from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.loading.cross_modules import is_cross_encoder, saved_head
 from ltr.models.named import ranker_named
 from tests.conftest import wordpiece_tokenizer
@@ -63,6 +64,18 @@ def test_modules_that_are_read_otherwise_are_refused(
         saved_head(str(tmp_path / "other"))
 
 
+def test_a_cross_encoder_with_a_default_prompt_is_refused(tmp_path):
+    """sentence-transformers puts it before every query. A prompt that nothing names is not read."""
+    folder = str(tmp_path / "prompted")
+    model = CrossEncoder(str(classifier(tmp_path / "plain")), device="cpu", prompts={"q": "w1: "})
+    model.save(folder, create_model_card=False)
+    assert saved_head(folder) is None
+    model.default_prompt_name = "q"
+    model.save(folder, create_model_card=False)
+    with pytest.raises(InputError, match="puts the prompt 'w1: ' in front of every query, .* take"):
+        PairWiseBertRanker(folder, max_length=20)
+
+
 def test_a_cross_encoder_of_three_labels_is_refused(backbone, tmp_path):
     """As of natural language inference. A new head with random weights would score in its place."""
     tokenizer = wordpiece_tokenizer()
@@ -94,6 +107,15 @@ def test_a_configuration_that_is_a_list_is_no_cross_encoder_s(ranker, tmp_path):
     ranker.save(tmp_path / "saved")
     (tmp_path / "saved/config_sentence_transformers.json").write_text("[]")
     assert not is_cross_encoder(str(tmp_path / "saved"))
+
+
+@pytest.mark.parametrize("kind", [None, [], "x"])
+def test_a_cross_encoder_whose_kind_is_lost_is_not_read_as_a_dual_encoder(ranker, tmp_path, kind):
+    ranker.save(tmp_path / "saved")
+    file = tmp_path / "saved/config_sentence_transformers.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_type": kind}))
+    with pytest.raises(InputError, match="has the activation_fn of a CrossEncoder, and the model_"):
+        ranker_named(tmp_path / "saved", "--judge")
 
 
 def test_a_tokenizer_with_several_chat_templates_is_saved(backbone, tmp_path):
@@ -131,3 +153,23 @@ def test_a_classifier_needs_no_list_of_modules(tmp_path):
     weights = found.state_dict()
     for name, weight in expected.state_dict().items():
         assert torch.equal(weights[name], weight)
+
+
+@pytest.mark.parametrize("kind", ["classifier", "modules"])
+def test_a_cross_encoder_begins_a_dual_encoder_with_a_warning(
+    ranker, backbone, tmp_path, caplog, kind
+):
+    """Its encoder is a start; nothing of its head is left, so its embeddings tell nothing yet."""
+    folder = classifier(tmp_path / "cross")
+    if kind == "modules":
+        folder = tmp_path / "saved"
+        ranker.save(folder)
+    for options in ({"backbone": str(folder)}, {"backbone": backbone, "doc_backbone": str(folder)}):
+        caplog.clear()
+        DualEncoder(**options)
+        assert caplog.messages == [
+            f"backbone {str(folder)!r} is a cross-encoder: its head is left out, and its encoder, with mean pooling, is only the start of a dual encoder"
+        ]
+    caplog.clear()
+    DualEncoder(backbone)
+    assert not caplog.messages

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import threading
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
@@ -18,13 +20,21 @@ from transformers import (
     BertModel,
     GPT2Config,
     LlamaConfig,
+    PreTrainedModel,
     XLNetConfig,
     XLNetModel,
 )
 
 from ltr.errors import InputError
 from ltr.models import DualEncoder, PairWiseBertRanker
-from ltr.models.encoder.loading.pretrained import load_encoder, max_positions, resolve
+from ltr.models.encoder.loading.pretrained import (
+    load_encoder,
+    load_tokenizer,
+    max_positions,
+    quiet,
+    refuse_misfitting_weights,
+    resolve,
+)
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.named import ranker_named
 from tests.conftest import wordpiece_tokenizer
@@ -49,6 +59,81 @@ def test_weights_inside_a_package(tmp_path, monkeypatch, backbone):
         resolve("package:not_there")
     with pytest.raises(InputError, match=r"holds no config.json"):
         resolve("package:empty_package")
+
+
+def with_code(backbone: str, folder: Path, file: str, options: dict | list) -> Path:
+    """A copy of a backbone whose ``file`` names a class of ``code.py``, which leaves ``ran``."""
+    shutil.copytree(backbone, folder)
+    if isinstance(options, dict):
+        options = json.loads((folder / file).read_text()) | options
+    (folder / file).write_text(json.dumps(options))
+    (folder / "code.py").write_text(f"open({str(folder / 'ran')!r}, 'w').close()\n")
+    return folder
+
+
+OWN_MODEL = {"model_type": "own", "auto_map": {"AutoConfig": "code.Own", "AutoModel": "code.Own"}}
+# Of a kind that transformers knows, but not with such a head.
+OWN_HEAD = {
+    "model_type": "vit",
+    "architectures": ["OwnForSequenceClassification"],
+    "id2label": {"0": "score"},
+    "auto_map": {"AutoModelForSequenceClassification": "code.Own"},
+}
+OWN_TOKENIZER = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "code.Own"]}}
+OWN_MODULE = [{"idx": 0, "name": "0", "path": "", "type": "code.Own"}]
+
+
+@pytest.mark.parametrize("kind", [PairWiseBertRanker, DualEncoder])
+@pytest.mark.parametrize(
+    ("file", "options"), [("config.json", OWN_MODEL), ("modules.json", OWN_MODULE)]
+)
+def test_code_of_a_backbone_never_runs(file, options, kind, tmp_path, monkeypatch, backbone):
+    """transformers asks whether it may run, where it was not told before."""
+    folder = with_code(backbone, tmp_path / "model", file, options)
+    if kind is PairWiseBertRanker:  # which reads modules.json of a CrossEncoder alone
+        kind_of_model = folder / "config_sentence_transformers.json"
+        kind_of_model.write_text(json.dumps({"model_type": "CrossEncoder"}))
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "y")
+    with pytest.raises(InputError, match="has code of its own, which never runs here; take a"):
+        kind(str(folder), max_length=32)
+    assert not asked
+    assert not (folder / "ran").exists()
+
+
+def test_code_of_a_head_never_runs(tmp_path, monkeypatch, backbone):
+    folder = with_code(backbone, tmp_path / "model", "config.json", OWN_HEAD)
+    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
+    with pytest.raises(InputError, match="has code of its own, which never runs here"):
+        PairWiseBertRanker(str(folder), max_length=32)
+    assert not (folder / "ran").exists()
+
+
+def test_code_of_a_model_never_runs_to_find_out_what_it_is(tmp_path, monkeypatch, backbone):
+    folder = with_code(backbone, tmp_path / "model", "config.json", OWN_MODEL)
+    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
+    with pytest.raises(InputError, match="has code of its own, which never runs here"):
+        ranker_named(str(folder), option="judge")
+    assert not (folder / "ran").exists()
+
+
+def test_code_of_a_tokenizer_never_runs(tmp_path, monkeypatch, backbone):
+    folder = with_code(backbone, tmp_path / "model", "tokenizer_config.json", OWN_TOKENIZER)
+    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
+    load_tokenizer(str(folder))  # the tokenizer of a BERT model, which transformers knows
+    (folder / "config.json").unlink()
+    with pytest.raises(InputError, match="has code of its own, which never runs here"):
+        load_tokenizer(str(folder))
+    assert not (folder / "ran").exists()
+
+
+def test_a_kernel_that_a_configuration_names_is_not_fetched(tmp_path, backbone):
+    folder = changed(backbone, tmp_path / "model", attn_implementation="some/kernel")
+    for kind in (PairWiseBertRanker, DualEncoder):
+        with pytest.raises(
+            InputError, match="attn_implementation 'some/kernel' is code of the hub"
+        ):
+            kind(folder, max_length=32)
 
 
 SMALL = {
@@ -112,6 +197,39 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(
     assert "\n" not in str(caught.value)
     kind(folder, max_length=24, encoder=TextEncoder.Options(new_weights=True))
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("changed", [quiet, partial(refuse_misfitting_weights, "a model")])
+def test_two_threads_that_load_wait_for_each_other(changed):
+    """Else the one that leaves last would put back what the other one had set."""
+    before = PreTrainedModel.from_pretrained.__func__
+    verbosity = transformers.utils.logging.get_verbosity()
+    first_has_left = threading.Event()
+    second_enters = threading.Event()
+
+    def second() -> None:
+        with changed():
+            second_enters.set()
+            first_has_left.wait(10)
+
+    thread = threading.Thread(target=second)
+    with changed():
+        thread.start()
+        assert not second_enters.wait(0.1)
+    first_has_left.set()
+    thread.join()
+    assert second_enters.is_set() and PreTrainedModel.from_pretrained.__func__ is before
+    assert transformers.utils.logging.get_verbosity() == verbosity
+
+
+def test_another_thread_that_uses_transformers_is_left_alone(backbone, tmp_path):
+    folder = changed(backbone, tmp_path / "bert", num_hidden_layers=3)
+    loaded = []
+    thread = threading.Thread(target=lambda: loaded.append(BertModel.from_pretrained(folder)))
+    with refuse_misfitting_weights("another"):
+        thread.start()
+        thread.join()
+    assert isinstance(loaded[0], BertModel)
 
 
 def test_the_weights_of_a_second_tower_are_checked_too(backbone, tmp_path):
@@ -217,3 +335,50 @@ def test_a_decoder_with_a_head_of_its_own_is_no_pooling(tmp_path):
     config = LlamaConfig(**DECODER, num_labels=1)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
     assert PairWiseBertRanker(str(tmp_path), max_length=20).has_own_head
+
+
+def _edited(text: str, **changes) -> str:
+    return json.dumps(json.loads(text) | changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("config.json", lambda _: "{", "config.json: the file is damaged .Expecting property name"),
+        ("config.json", lambda _: "[" * 100_000, "config.json: the file is damaged .*recursion"),
+        ("config.json", lambda text: _edited(text, layer_norm_eps="x"), "can't be.*layer_norm_eps"),
+        ("tokenizer.json", lambda text: text[:-9], "tokenizer.json: the file is damaged"),
+        # A bare Exception, and an AttributeError.
+        (
+            "tokenizer.json",
+            lambda text: _edited(text, version=None),
+            "can't be loaded: invalid type",
+        ),
+        (
+            "tokenizer.json",
+            lambda _: "null",
+            "tokenizer.json: .*, it must hold an object, got None;",
+        ),
+        (
+            "config.json",
+            lambda _: "5",
+            "config.json: the file is damaged, .* an object, got 5; save",
+        ),
+        ("config.json", lambda _: '["a"]', "config.json: the file is damaged, .*, got ..a..; save"),
+        (
+            "tokenizer_config.json",
+            lambda text: _edited(text, model_max_length="x"),
+            "model_max_length in its tokenizer_config.json must be a number, got 'x'",
+        ),
+    ],
+)
+def test_a_damaged_file_of_a_model_is_one_line(backbone, tmp_path, name, change, message):
+    folder = tmp_path / "model"
+    shutil.copytree(backbone, folder)
+    file = folder / name
+    file.write_text(change(file.read_text()))
+    reads = load_encoder if name == "config.json" else load_tokenizer
+    with pytest.raises(InputError, match=message) as error:
+        reads(str(folder))
+    assert str(folder) in str(error.value)
+    assert "\n" not in str(error.value)

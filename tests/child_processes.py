@@ -1,0 +1,111 @@
+"""Processes that a test starts. A wait for one has an end: what hangs is killed, and its test
+fails.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+import torch
+from torch.multiprocessing import start_processes
+
+# Far more than any of them takes, also on a busy machine.
+SECONDS = 300
+PRELOADED = [
+    "ltr.cli.training",
+    "ltr.datamodules",
+    "ltr.module",
+    "sentence_transformers",
+    "tests.run.kills",
+]
+DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+
+
+def forkserver() -> ForkServerContext:
+    """Its processes are forked from one that has imported what is slow to import, and has done
+    nothing with it. There is one such process for all tests, so they share one list of imports.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def run_ranks(
+    function: Callable[..., object], *args: Any, n_ranks: int = 2, grace: float | None = None
+) -> None:
+    """Run ``function(rank, *args)`` in each of the processes of one job. All are killed where they
+    are not done in time, or so many seconds after one has failed: each may wait for the others.
+    """
+    forkserver()
+    job = start_processes(
+        _run_rank,
+        (function, dict(os.environ), args),
+        n_ranks,
+        join=False,
+        start_method="forkserver",
+    )
+    latest = time.monotonic() + SECONDS
+    try:
+        while not job.join(timeout=1, grace_period=grace):
+            assert time.monotonic() < latest, f"{function.__name__} is not done after {SECONDS} s"
+    finally:
+        for process in job.processes:
+            process.kill()
+
+
+def _run_rank(rank: int, function: Callable[..., object], environment: dict, args: tuple) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    function(rank, *args)
+
+
+def run_command(words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """As ``subprocess.run``, with its output as text. It is killed with all that it has started
+    where it is not done in time; ``subprocess.run`` would kill the first process alone, and wait for
+    the output of those that it has left.
+    """
+    process = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+    try:
+        output, errors = process.communicate(timeout=SECONDS)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        print(*process.communicate(), sep="\n")
+        raise
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+
+def fork(function: Callable[[], object]) -> int:
+    """Run a function in a fork of this process, and return the number of that.
+
+    The fork does not come back, whatever happens in it: it would run the other tests, too, and send
+    their results. It ends with this process, whose pipe to pytest it has open.
+    """
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+        function()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)

@@ -1,0 +1,271 @@
+"""Which runs are seeds of one experiment: real runs, as ``ltr fit`` and ``ltr test`` leave them."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ltr.__main__ import main
+from ltr.compare.comparison import compare
+from ltr.compare.runs import experiments
+from ltr.errors import InputError
+from ltr.run.training_recipe import TrainingRecipe
+from tests.conftest import write_letor
+from tests.run.resumes import BASE
+
+
+def callback(name: str, **options: object) -> dict:
+    return {"class_path": name, "init_args": options}
+
+
+EARLY = callback("lightning.pytorch.callbacks.EarlyStopping", monitor="train/loss", patience=3)
+AVERAGE = callback("lightning.pytorch.callbacks.EMAWeightAveraging", decay=0.999)
+HEALTH = callback("ltr.callbacks.Health", every_n_steps=50)
+OWN = callback("my_callbacks.Health")
+
+# An option of the second run, and what the refusal says: the option and both values.
+REFUSED = {
+    "clipping": ("trainer.gradient_clip_val", 0.5, "trainer.gradient_clip_val (None, 0.5)"),
+    "algorithm of clipping": (
+        "trainer.gradient_clip_algorithm",
+        "value",
+        "trainer.gradient_clip_algorithm (None, 'value')",
+    ),
+    "fewer batches": ("trainer.limit_train_batches", 2, "trainer.limit_train_batches (None, 2)"),
+    "less of dev": ("trainer.limit_val_batches", 1, "trainer.limit_val_batches (None, 1)"),
+    "less time": ("trainer.max_time", "00:00:01:00", "trainer.max_time (None, '00:00:01:00')"),
+    "at least so long": ("trainer.min_epochs", 2, "trainer.min_epochs (None, 2)"),
+    "at least so many steps": ("trainer.min_steps", 9, "trainer.min_steps (None, 9)"),
+    "validations": ("trainer.val_check_interval", 3, "trainer.val_check_interval (None, 3)"),
+    "epochs between them": (
+        "trainer.check_val_every_n_epoch",
+        2,
+        "trainer.check_val_every_n_epoch (1, 2)",
+    ),
+    "epochs": ("trainer.max_epochs", 2, "trainer.max_epochs (1, 2)"),
+    "steps": ("trainer.max_steps", 5, "trainer.max_steps (-1, 5)"),
+    "precision": ("trainer.precision", "bf16-mixed", "trainer.precision (None, 'bf16-mixed')"),
+    "accumulation": (
+        "trainer.accumulate_grad_batches",
+        2,
+        "trainer.accumulate_grad_batches (1, 2)",
+    ),
+    "processes": ("trainer.devices", 2, "trainer.devices × num_nodes (1, 2)"),
+    "early stopping": (
+        "trainer.callbacks",
+        [EARLY],
+        "trainer.callbacks[0].class_path (None, 'lightning.pytorch.callbacks.EarlyStopping')",
+    ),
+    "averaging": (
+        "trainer.callbacks",
+        [HEALTH, AVERAGE],
+        "trainer.callbacks[0].class_path (None, 'lightning.pytorch.callbacks.EMAWeightAveraging'), trainer.callbacks[0].decay (None, 0.999)",
+    ),
+    "a single callback": (
+        "trainer.callbacks",
+        EARLY,
+        "trainer.callbacks[0].monitor (None, 'train/loss')",
+    ),
+    "a callback of the user": (
+        "trainer.callbacks",
+        [OWN],
+        "trainer.callbacks[0].class_path (None, 'my_callbacks.Health')",
+    ),
+    "an option of a later Lightning": ("trainer.surprise", 0.1, "trainer.surprise (None, 0.1)"),
+    "what is best": (
+        "best.monitor",
+        "val/swapped_pairs",
+        "best.monitor ('val/nDCG_exp@10', 'val/swapped_pairs')",
+    ),
+    "nothing is best": ("best.save_top_k", 0, "best.monitor ('val/nDCG_exp@10', None)"),
+    "start weights": (
+        "init_from",
+        "runs/x/seed=1",
+        "init_from (None, 'runs/x/seed=1': other weights)",
+    ),
+    "index": (
+        "data.init_args.evaluation",
+        {"index": "IVF8,Flat"},
+        "data.evaluation.index (None, 'IVF8,Flat')",
+    ),
+    "candidates": ("data.init_args.evaluation", {"depth": 5}, "data.evaluation.depth (None, 5)"),
+    "batches": ("data.init_args.batch_size", 8, "data.batch_size (4, 8)"),
+    "sampling": ("data.init_args.list_size", 3, "data.list_size (None, 3)"),
+    "learning rate": ("model.lr", 0.2, "model.lr (0.1, 0.2)"),
+    "warmup": ("model.warmup", 0.3, "model.warmup (0.1, 0.3)"),
+    "another loss": (
+        "model.loss.class_path",
+        "ltr.losses.ListNetLoss",
+        "model.loss.class_path ('ltr.losses.RankNetLoss', 'ltr.losses.ListNetLoss')",
+    ),
+}
+# Where it runs, what it measures and what it shows: seeds may differ in these.
+TAKEN = {
+    "place of the data": ("data.init_args.path", "/elsewhere/letor"),
+    "device": ("trainer.accelerator", "gpu"),
+    "the same number of processes": ("trainer.devices", 1),
+    "strategy": ("trainer.strategy", "ddp"),
+    "watching": ("trainer.callbacks", [HEALTH]),
+    "no callbacks": ("trainer.callbacks", []),
+    "progress": ("trainer.enable_progress_bar", True),
+    "the start is not measured": ("trainer.num_sanity_val_steps", 0),
+    "metrics": ("model.metrics", ["nDCG_exp@10", "swapped_pairs", "AP"]),
+    "several best": ("best.save_top_k", 3),
+    "checkpoints": ("last.every_n_steps", 7),
+    "workers": ("data.init_args.loading", {"num_workers": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A folder with ``letor``, ``c.yaml``, and two seeds of it in ``x``."""
+    folder = tmp_path_factory.mktemp("seeds")
+    write_letor(folder / "letor")
+    init_args = {"path": str(folder / "letor"), "batch_size": 4}
+    data = {"class_path": "ltr.datamodules.FeatureDataModule", "init_args": init_args}
+    trainer = BASE["trainer"] | {"max_epochs": 1}
+    (folder / "c.yaml").write_text(yaml.safe_dump(BASE | {"data": data, "trainer": trainer}))
+    for seed in (0, 1):
+        fit(folder, folder / f"x/seed={seed}", seed)
+        assert main(["test", str(folder / f"x/seed={seed}")]) == 0
+    return folder
+
+
+def fit(trained: Path, run_folder: Path, seed: int, *options: str) -> None:
+    """Train with ``c.yaml``."""
+    place = ["--trainer.default_root_dir", str(run_folder), "--seed_everything", str(seed)]
+    assert main(["fit", "--config", str(trained / "c.yaml"), *place, *options]) == 0
+
+
+def results(run_folder: Path) -> dict:
+    return json.loads((run_folder / "metrics.json").read_text())
+
+
+def recipe(run_folder: Path) -> TrainingRecipe:
+    config = yaml.safe_load((run_folder / "config.yaml").read_text())
+    return TrainingRecipe.of(config, results(run_folder)["trained_with"])
+
+
+@pytest.fixture
+def two(trained, tmp_path) -> Path:
+    """A copy of the two seeds, to be changed."""
+    shutil.copytree(trained / "x", tmp_path / "x")
+    return tmp_path / "x"
+
+
+def set_option(run_folder: Path, path: str, value: object) -> None:
+    """Change an option in the config.yaml of a run."""
+    file = run_folder / "config.yaml"
+    config = yaml.safe_load(file.read_text())
+    options = config
+    *parents, name = path.split(".")
+    for parent in parents:
+        options = options[parent]
+    if isinstance(options.get(name), dict):
+        value = options[name] | value
+    options[name] = value
+    file.write_text(yaml.safe_dump(config))
+
+
+def change_results(run_folder: Path, **entries: object) -> None:
+    """Replace entries of metrics.json, or remove those that are None."""
+    file = run_folder / "metrics.json"
+    results = json.loads(file.read_text()) | entries
+    kept = {name: value for name, value in results.items() if value is not None}
+    file.write_text(json.dumps(kept))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_runs_that_were_trained_otherwise_are_no_seeds_of_one_experiment(two, case, capsys):
+    path, value, message = REFUSED[case]
+    set_option(two / "seed=1", path, value)
+    assert main(["compare", str(two)]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and message in line
+    assert f"{two}/seed=0 and {two}/seed=1 are no seeds of one experiment" in line
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_seeds_may_differ_in_what_trains_the_same(two, case):
+    set_option(two / "seed=1", *TAKEN[case])
+    (experiment,) = experiments([str(two)])
+    assert len(experiment.runs) == 2 and compare([experiment])[0].notes == []
+
+
+def test_other_training_data_is_refused_by_its_content(trained, tmp_path):
+    """Of one name and elsewhere. The test data is the same."""
+    shutil.copytree(trained / "x/seed=0", tmp_path / "x/seed=0")
+    shutil.copytree(trained / "letor", tmp_path / "letor")
+    train = tmp_path / "letor/train.txt"
+    train.write_text(train.read_text().replace("2 qid", "1 qid"))
+    fit(trained, tmp_path / "x/seed=1", 1, "--data.path", str(tmp_path / "letor"))
+    assert main(["test", str(tmp_path / "x/seed=1")]) == 0
+    message = f"data.path ('{trained}/letor', '{tmp_path}/letor': other data)"
+    with pytest.raises(InputError, match=re.escape(message)):
+        experiments([str(tmp_path / "x")])
+
+
+def test_processes_that_the_machine_chose_are_counted(two):
+    digests = results(two / "seed=1")["trained_with"]
+    change_results(two / "seed=1", trained_with=digests | {"processes": 8})
+    with pytest.raises(InputError, match=r"trainer\.devices × num_nodes \(1, 8\)"):
+        experiments([str(two)])
+
+
+def test_seeds_may_each_start_from_their_own_seed_of_one_experiment(trained, tmp_path):
+    """Or all from the same weights, but not from those of two ways to train. A resume keeps what a
+    run started from.
+    """
+    first, second = trained / "x/seed=0", trained / "x/seed=1"
+    fit(trained, tmp_path / "own/seed=0", 0, "--init_from", str(first))
+    fit(trained, tmp_path / "own/seed=1", 1, "--init_from", str(second))
+    own = recipe(tmp_path / "own/seed=0")
+    starts = own.trained_with["init_from"]
+    other_starts = recipe(tmp_path / "own/seed=1").trained_with["init_from"]
+    assert starts["weights"] != other_starts["weights"]
+    assert own.differences(recipe(tmp_path / "own/seed=1")) == []
+
+    fit(trained, tmp_path / "longer", 1, "--model.lr", "0.05")
+    fit(trained, tmp_path / "other", 1, "--init_from", str(tmp_path / "longer"))
+    message = f"init_from ('{first}', '{tmp_path}/longer': other weights)"
+    assert own.differences(recipe(tmp_path / "other")) == [message]
+
+    last = str(second / "checkpoints/last.ckpt")  # not the best weights of that run
+    fit(trained, tmp_path / "last", 1, "--init_from", last)
+    assert len(own.differences(recipe(tmp_path / "last"))) == 1
+
+    # A checkpoint alone has no recipe: its weights are compared.
+    for name in ("first", "second"):
+        weights = trained / f"x/seed={int(name == 'second')}/checkpoints/best.ckpt"
+        shutil.copy(weights, tmp_path / f"{name}.ckpt")
+        fit(trained, tmp_path / name, 1, "--init_from", str(tmp_path / f"{name}.ckpt"))
+    assert own.differences(recipe(tmp_path / "first")) == []
+    assert len(own.differences(recipe(tmp_path / "second"))) == 1
+
+    assert main(["fit", str(tmp_path / "own/seed=0"), "--trainer.max_epochs", "2"]) == 0
+    assert recipe(tmp_path / "own/seed=0").trained_with == own.trained_with
+
+
+def test_a_run_of_an_older_ltr_is_read_and_a_note_says_what_it_does_not(two, capsys):
+    change_results(two / "seed=1", trained_with=None)
+    assert main(["compare", str(two)]) == 0
+    note = "runs of x do not say what they were trained with, as those of an older ltr"
+    assert capsys.readouterr().out.count(note) == 1
+    set_option(two / "seed=1", "init_from", "runs/x/seed=1")
+    assert main(["compare", str(two)]) == 2
+    assert "init_from (None, 'runs/x/seed=1'" in capsys.readouterr().err
+
+
+def test_best_weights_of_one_seed_are_not_pooled_with_the_last_of_another(two):
+    assert main(["test", str(two / "seed=1"), "--ckpt_path", "last"]) == 0
+    with pytest.raises(InputError, match=r"the tested weights \(best\.ckpt, last\.ckpt\)"):
+        experiments([str(two)])
+
+
+def test_a_lost_configuration_is_no_proof_of_equal_options(two):
+    (two / "seed=1/config.yaml").unlink()
+    with pytest.raises(InputError, match=r"config\.yaml \(there, missing\)"):
+        experiments([str(two)])
