@@ -95,7 +95,7 @@ class Phase(Enum):
     TRAINING = "no validation is under way; a signal waits for the end of the optimiser step"
     VALIDATING = "a signal ends the run within the validation; the resumed run does it anew"
     LEAVING_VALIDATION = (
-        "the validation has ended, or a signal has ended it; its checkpoint is written now"
+        "the validation has ended, or a signal has ended it; its results and its checkpoint are written now"
     )
 
 
@@ -276,10 +276,15 @@ class Checkpoints(Checkpoint):
             if self._signals.pending is not None:
                 self._end_if_validating(trainer)
 
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Comes before on_validation_end of any callback. One of them writes metrics.json: a signal
+        # that saved meanwhile would write the same file, and wait for its lock for ever.
+        if self._phase is Phase.VALIDATING:
+            self._phase = Phase.LEAVING_VALIDATION
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._phase is not Phase.VALIDATING:
+        if self._phase is Phase.TRAINING:
             return
-        self._phase = Phase.LEAVING_VALIDATION
         self._note_score(trainer)
         pending = self._signals.pending
         # After the last batch of an epoch on_train_epoch_end follows, and saves.

@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from ltr.__main__ import main
+from ltr.data.files import write_whole
 from ltr.run import checkpoints
 from ltr.run.signals import NAMES, Signals, _write_to_terminal
 from tests.child_processes import SECONDS
@@ -345,6 +346,33 @@ def test_a_signal_while_the_end_of_an_epoch_is_looked_at_waits_for_a_step(
         list(differences(outcome(_finished(world, tmp_path / "whole", **changes)), outcome(run)))
         == []
     )
+
+
+def test_a_signal_while_the_results_of_a_validation_are_written(
+    world, tmp_path, ctrl_c, monkeypatch
+):
+    """The save writes the same file, whose lock this thread holds already."""
+    asked = []
+
+    def signalling(path, lines):
+        def with_signal():
+            yield from lines
+            if '"step": 3,' in "".join(lines) and not asked:
+                asked.append(path.name)
+                signal.raise_signal(signal.SIGTERM)
+
+        write_whole(path, with_signal())
+
+    changes = {"trainer.val_check_interval": 3}
+    with monkeypatch.context() as patch:
+        patch.setattr("ltr.run.results.write_whole", signalling)
+        run = tmp_path / "stopped/run"
+        assert main(start(run, _written(world, run.parent, **changes))) == 143
+    assert asked == ["metrics.json"]
+    assert torch.load(run / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
+    assert main(["fit", str(run)]) == 0
+    whole = _finished(world, tmp_path / "whole", **changes)
+    assert list(differences(outcome(whole), outcome(run))) == []
 
 
 def test_a_closed_terminal_that_is_told_twice_is_one_signal(world, tmp_path, ctrl_c):
