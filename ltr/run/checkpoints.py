@@ -94,9 +94,7 @@ class Phase(Enum):
 
     TRAINING = "no validation is under way; a signal waits for the end of the optimiser step"
     VALIDATING = "a signal ends the run within the validation; the resumed run does it anew"
-    LEAVING_VALIDATION = (
-        "the validation has ended, or a signal has ended it; its results and its checkpoint are written now"
-    )
+    LEAVING_VALIDATION = "the validation has ended, or a signal has ended it; its results and its checkpoint are written now"
 
 
 class State(TypedDict):
