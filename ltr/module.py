@@ -436,9 +436,10 @@ class RankerModule(LightningModule):
             self.ranker,
             data.corpus,
             data.query_rows_of_rank(split),
-            Path(self.trainer.default_root_dir),
+            encodings_of(self.trainer, "evaluation", data.corpus.docs.folder),
             trial=is_trial(self.trainer),
-            precision=self.trainer.precision_plugin.forward_context(),
+            precision=self.trainer.precision_plugin.forward_context,
+            precision_name=str(self.trainer.precision),
         )
 
     def lists_to_measure(self, batch: RankingBatch) -> tuple[Tensor, RankingBatch]:

@@ -22,8 +22,10 @@ from ltr.mining.refresh import Moment, NegativesInForce, RefreshFolders, Schedul
 from ltr.mining.side_process import SideProcess
 from ltr.models import DualEncoder, Ranker
 from ltr.models.named import Needs, ranker_named
-from ltr.module import RankerModule, data_of, is_trial
+from ltr.module import RankerModule, data_of, encodings_of, is_trial
 from ltr.processes import by_rank_0
+from ltr.search.encodings import EncodingsInCache, EncodingsOfRun
+from ltr.search.numbers import Numbers
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +234,7 @@ class HardNegativeMining(Callback):
                 miner,
                 now,
                 self._negatives,
-                trainer.precision_plugin.forward_context,
+                lambda miner: self._mine(miner, trainer, data),
                 write=not is_trial(trainer),
             )
         finally:
@@ -309,6 +311,22 @@ class HardNegativeMining(Callback):
             judge=judge,
             rescorer=rescorer,
             seed=(data.seed, trainer.global_step),
+        )
+
+    def _mine(
+        self, miner: Miner, trainer: Trainer, data: TripletDataModule
+    ) -> MinedNegatives:
+        corpus = data.collection.corpus.folder
+        encodings = encodings_of(trainer, "mining", corpus)
+        # Float32 where a validation by search reads the same shards.
+        numbers: Numbers = "float16" if data.corpus is None else "float32"
+        if self.fixed_searcher is not None:
+            numbers = "float16"
+            if isinstance(encodings, EncodingsOfRun):  # weights that stay may lie in the cache
+                run_folder = encodings.run_folder
+                encodings = EncodingsInCache(corpus, run_folder, run_folder)
+        return miner.mine(
+            encodings, trainer.precision_plugin.forward_context, str(trainer.precision), numbers
         )
 
     def judge_and_rescorer(

@@ -86,9 +86,7 @@ def cached(
         open_folder: maps what is in the folder, by :func:`ltr.data.files.map_array`.
         origin: what it is made of, for ``ltr cache``.
     """
-    if isinstance(content, str):
-        content = content.encode()
-    folder = cache_root() / kind / hashlib.sha256(content).hexdigest()[:32]
+    folder = entry_folder(kind, content)
 
     def build_and_seal(temporary: Path) -> None:
         build(temporary)
@@ -107,6 +105,13 @@ def cached(
             if has_name(seal, folder / SEAL):  # else, too
                 _note_use(folder, origin)
                 return open_folder(folder)
+
+
+def entry_folder(kind: str, content: str | bytes) -> Path:
+    """Where the entry of this content lies, or would lie."""
+    if isinstance(content, str):
+        content = content.encode()
+    return cache_root() / kind / hashlib.sha256(content).hexdigest()[:32]
 
 
 def _note_use(folder: Path, origin: MadeOf) -> None:

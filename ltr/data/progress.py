@@ -32,22 +32,38 @@ def track(sequence: Sequence[Item], verb: str, noun: str) -> Iterator[Item]:
     end, reads ``encoding ━━━━ 12/40 batches of 512 texts 0:00:03``, and a line of the log
     ``encoding: 12 of 40 batches of 512 texts, 9.5 batches/s, 3 s left``.
     """
+    with tracking(len(sequence), verb, noun) as count:
+        for done, item in enumerate(sequence, start=1):
+            yield item
+            count(done)
+
+
+@contextmanager
+def tracking(
+    total: int, verb: str, noun: str, beside: Callable[[], str] | None = None
+) -> Iterator[Callable[[int], None]]:
+    """As :func:`track`, for what is no sequence. Yields a function that is told how much is done.
+
+    Args:
+        total: how much there is to do.
+        verb: what is done.
+        noun: what is counted, in the plural.
+        beside: says more of it, behind a line of the log.
+    """
     global _is_tracking
-    if len(sequence) < 2 or _is_tracking or rank() > 0:
-        yield from sequence
+    if total < 2 or _is_tracking or rank() > 0:
+        yield lambda done: None
         return
     console = Console(stderr=True)
     shown: AbstractContextManager[Callable[[int], None]]
     if sys.stderr.isatty() or console.is_jupyter:
-        shown = _bar(console, verb, noun, len(sequence))
+        shown = _bar(console, verb, noun, total)
     else:
-        shown = nullcontext(Countdown(verb, noun, len(sequence)).count)
+        shown = nullcontext(Countdown(verb, noun, total, beside).count)
     _is_tracking = True
     try:
         with shown as count:
-            for done, item in enumerate(sequence, start=1):
-                yield item
-                count(done)
+            yield count
     finally:
         _is_tracking = False
 
@@ -88,9 +104,13 @@ class Countdown:
         verb: what is done.
         noun: what is counted, in the plural; a rate is told in its first word.
         total: how many there are.
+        beside: says more of it, behind each line.
     """
 
-    def __init__(self, verb: str, noun: str, total: int) -> None:
+    def __init__(
+        self, verb: str, noun: str, total: int, beside: Callable[[], str] | None = None
+    ) -> None:
+        self._beside = beside
         self._verb = verb
         self._noun = noun
         self._total = total
@@ -104,7 +124,8 @@ class Countdown:
         unit = self._noun.split()[0]
         time_left = duration((self._total - done) / rate)
         place = f"{done:,} of {self._total:,} {self._noun}"
-        log.info("%s: %s, %.3g %s/s, %s left", self._verb, place, rate, unit, time_left)
+        more = "" if self._beside is None else f"; {self._beside()}"
+        log.info("%s: %s, %.3g %s/s, %s left%s", self._verb, place, rate, unit, time_left, more)
 
 
 @contextmanager

@@ -61,6 +61,10 @@ class Tokens:
             raise IndexError(f"rows must be between 0 and {len(self) - 1}, got {rows.min()}")
         return self._offsets[rows + 1] - self._offsets[rows]
 
+    def between(self, first: int, stop: int) -> "Tokens":
+        """The texts from one row up to another one, without a copy."""
+        return Tokens(self._ids, self._offsets[first : stop + 1], self.prompt)
+
     def longest(self) -> int:
         """The first text that has the most tokens."""
         best = 0
@@ -118,10 +122,16 @@ class Tokens:
 
 
 class TokenStore(Tokens):
-    """The tokens of every text of a table, in a memory-mapped array."""
+    """The tokens of every text of a table, in a memory-mapped array.
 
-    def __init__(self, folder: Path, prompt: str = "") -> None:
+    Attributes:
+        folder: where the arrays lie.
+        texts_key: of the content of the texts.
+    """
+
+    def __init__(self, folder: Path, prompt: str = "", texts_key: str = "") -> None:
         self.folder = folder
+        self.texts_key = texts_key
         # As plain arrays over the maps: every slice of an np.memmap costs microseconds.
         ids = np.asarray(map_array(folder / "ids.npy"))
         offsets = np.asarray(map_array(folder / "offsets.npy"))
@@ -129,7 +139,7 @@ class TokenStore(Tokens):
 
     def __reduce__(self) -> tuple:
         # A worker started by spawn maps the files again: it gets no copy of the arrays.
-        return TokenStore, (self.folder, self.prompt)
+        return TokenStore, (self.folder, self.prompt, self.texts_key)
 
     @classmethod
     def open(
@@ -148,7 +158,7 @@ class TokenStore(Tokens):
             "tokens",
             f"tokens-2 {table.key} {prompt!a} {_settings(backend)}",
             lambda folder: _tokenise(folder, table, backend, prompt),
-            lambda folder: cls(folder, prompt),
+            lambda folder: cls(folder, prompt, table.key),
             made_of(table.folder, model=tokenizer.name_or_path or None),
         )
 

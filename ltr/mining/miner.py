@@ -11,10 +11,9 @@ number the Q queries.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -30,9 +29,11 @@ from ltr.mining.negatives import MinedNegatives
 from ltr.mining.same_texts import NeverNegative, TextKeys
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.ranker import digest_of_weights
-from ltr.processes import barrier, rank, shared_folder
+from ltr.search.embedder import Precision, embedder_of
+from ltr.search.encodings import Encodings, texts_of_store
 from ltr.search.index import DenseIndex
-from ltr.search.shards import Shards, encode_everywhere, encode_shard
+from ltr.search.numbers import Numbers
+from ltr.search.shards import Shards, encode_everywhere, share_of
 from ltr.spans import spans
 
 TEXTS_AT_ONCE = 65536  # whose keys are computed
@@ -102,14 +103,21 @@ class Miner:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
     def mine(
-        self, folder: Path, precision: Callable[[], AbstractContextManager] = nullcontext
+        self,
+        encodings: Encodings,
+        precision: Precision = nullcontext,
+        precision_name: str = "32-true",
+        numbers: Numbers = "float16",
     ) -> MinedNegatives:
         """Encode, search, filter and sample.
 
         Args:
-            folder: where embeddings lie for as long as it takes; every process must reach it.
+            encodings: where the embeddings of the documents lie. What was encoded there under these
+                weights is not encoded again.
             precision: makes the context in which models run, such as ``torch.autocast``. It is
                 called several times. By default models run as they stand.
+            precision_name: what ``trainer.precision`` calls it.
+            numbers: in which embeddings of documents are stored, where they are encoded now.
 
         Returns:
             The negatives; their manifest says how they were chosen, how many fell to which filter,
@@ -122,18 +130,20 @@ class Miner:
         reads = self.searcher.reads
         similarity = self.searcher.similarity
         queries, docs = self._stores()
-        with shared_folder(folder, "mining") as shared:
-            with self._timed("encode"), precision():
+        embedder = embedder_of(self.searcher, "document", precision, precision_name)
+        texts = replace(
+            texts_of_store(docs), texts_between=self.collection.corpus.texts.between
+        )
+        with ExitStack() as stack:
+            with self._timed("encode"):
                 # The documents of this process, and the queries of all.
-                file = shared / f"{rank()}.npy"
-                own_docs, own_rows = encode_shard(self.searcher.doc_tower, docs, reads.docs, file)
-                embedded_queries = encode_everywhere(
-                    self.searcher.query_tower, queries, reads.queries, self.judged.query_rows
-                )
+                encoding = stack.enter_context(encodings.of(embedder, texts, numbers))
+                with precision():
+                    embedded_queries = encode_everywhere(
+                        self.searcher.query_tower, queries, reads.queries, self.judged.query_rows
+                    )
             with self._timed("search"):
-                shards = Shards(
-                    own_docs, own_rows, similarity, self.recipe.index, seed=self.seed[0]
-                )
+                shards = Shards(*share_of(encoding), similarity, self.recipe.index, seed=self.seed[0])
                 depth = min(self.recipe.depth, shards.count)
                 scores, doc_rows = shards.search(embedded_queries, depth)
                 shuffled = np.random.default_rng(self.seed).permutation(len(embedded_queries))
@@ -154,7 +164,6 @@ class Miner:
                 _, negative_distances = shards.of_pairs(
                     embedded_queries, places, negatives[places, columns]
                 )
-            barrier()  # all processes have read the folder, which now goes
         distances = np.zeros(negatives.shape, np.float32)
         distances[places, columns] = negative_distances
         mean_distances = {

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -123,7 +122,7 @@ class RefreshFolders:
         miner: Miner,
         moment: Moment,
         previous: MinedNegatives | None,
-        precision: Callable[[], AbstractContextManager],
+        mine: Callable[[Miner], MinedNegatives],
         *,
         write: bool,
     ) -> MinedNegatives:
@@ -137,13 +136,13 @@ class RefreshFolders:
             miner: finds them.
             moment: of the training.
             previous: the negatives that were in force until now; None at first.
-            precision: see :meth:`ltr.mining.miner.Miner.mine`.
+            mine: lets the miner mine.
             write: whether they are kept as a folder.
         """
         folder = self.path(moment.step)
         if previous is not None and by_rank_0(lambda: key_of(folder) == miner.key):
             return self.open(moment.step, miner.collection)
-        negatives = miner.mine(self.root.parent, precision)
+        negatives = mine(miner)
         negatives.manifest.update(epoch=moment.epoch, step=moment.step)
         if previous is not None:
             negatives.manifest["overlap"] = round(negatives.overlap(previous), 4)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ltr.data.progress import track
 from ltr.errors import InputError
-from ltr.search.embeddings import DOCS_AT_ONCE, Prepare
+from ltr.search.embeddings import DOCS_AT_ONCE, Embeddings, Prepare
 from ltr.spans import spans
 
 try:
@@ -49,7 +49,7 @@ class FaissIndex:
     @classmethod
     def build(
         cls,
-        docs: np.ndarray,
+        docs: Embeddings,
         prepare: Prepare,
         factory: str,
         *,

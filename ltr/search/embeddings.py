@@ -1,10 +1,14 @@
-"""Embeddings ``[D, H]`` float32, in memory or mapped from a file: read in spans, and checked."""
+"""Embeddings ``[D, H]`` float32, in memory, mapped from a file or in shards: read in spans, and
+checked.
+"""
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ltr.errors import InputError
+from ltr.search.shard_file import Shard
 from ltr.spans import spans
 
 # A function from embeddings [D, H] to what a search compares, see
@@ -14,11 +18,75 @@ Prepare = Callable[[np.ndarray], np.ndarray]
 DOCS_AT_ONCE = 16384  # that are read from a memory map
 
 
+class StoredEmbeddings:
+    """Shards, one after the other, as one array ``[D, H]`` of float32 that stays on disk.
+
+    A slice or an array of rows is read when it is asked for, and nothing is kept.
+
+    Args:
+        shards: whole ones, of finite numbers. There may be none.
+        dim: H.
+
+    Attributes:
+        shape: D, H.
+        ndim, size: as of an array.
+    """
+
+    ndim = 2
+
+    def __init__(self, shards: Sequence[Shard], dim: int) -> None:
+        self.shards = shards
+        # [shards + 1]: shard i has the rows from _begins[i] to _begins[i + 1].
+        self._begins = [0]
+        for shard in shards:
+            self._begins.append(self._begins[-1] + shard.count)
+        self.shape = (self._begins[-1], dim)
+        self.size = self.shape[0] * dim
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Rows ``[n, H]`` float32, of a slice without a step or of an array of row numbers."""
+        if isinstance(rows, slice):
+            return self._span(*rows.indices(len(self)))
+        rows = np.asarray(rows)
+        embeddings = np.empty((len(rows), self.shape[1]), np.float32)
+        numbers = np.searchsorted(self._begins, rows, side="right") - 1  # of the shards
+        for number in np.unique(numbers).tolist():
+            is_inside = numbers == number
+            rows_inside = rows[is_inside] - self._begins[number]
+            embeddings[is_inside] = self.shards[number].read(rows_inside)
+        return embeddings
+
+    def _span(self, start: int, stop: int, step: int) -> np.ndarray:
+        assert step == 1, "spans have no step"
+        parts = []
+        number = bisect_right(self._begins, start) - 1
+        while start < stop:
+            begin = self._begins[number]
+            end = min(stop, self._begins[number + 1])
+            parts.append(self.shards[number].read(slice(start - begin, end - begin)))
+            start = end
+            number += 1
+        if not parts:
+            return np.empty((0, self.shape[1]), np.float32)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def sum(self) -> np.ndarray:
+        """The sum of all embeddings, ``[H]`` float64, by what the shards say."""
+        return sum((shard.seal.total() for shard in self.shards), np.zeros(self.shape[1]))
+
+
+# What is searched.
+Embeddings = np.ndarray | StoredEmbeddings
+
+
 def checked_sum(
-    embeddings: np.ndarray, name: str, row_numbers: np.ndarray | None = None
+    embeddings: Embeddings, name: str, row_numbers: np.ndarray | None = None
 ) -> np.ndarray:
     """The sum of the embeddings, ``[H]`` float64, of which all must be finite; also called for the
-    check alone.
+    check alone. Shards were checked when they were written, and say their sums.
 
     Args:
         embeddings: ``[D, H]``.
@@ -28,6 +96,8 @@ def checked_sum(
     Raises:
         InputError: naming the first row that is not finite.
     """
+    if isinstance(embeddings, StoredEmbeddings):
+        return embeddings.sum()
     total = np.zeros(embeddings.shape[1])
     for span in spans(len(embeddings), DOCS_AT_ONCE):
         is_finite = np.isfinite(embeddings[span]).all(axis=1)

@@ -1,16 +1,13 @@
-"""Embeddings of many texts, from the token store to a memory map."""
+"""Embeddings of many texts, by their tokens."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
 from ltr.batch import Texts
-from ltr.data.files import new_array
 from ltr.data.formats import SingleTexts
 from ltr.data.progress import track
 from ltr.data.tokens import Tokens
@@ -26,76 +23,31 @@ BATCH_TOKENS = 65536
 MANY_TOKENS = 4096
 
 
-def encode(
-    encoder: nn.Module,
-    store: Tokens,
-    form: SingleTexts,
-    file: Path,
-    rows: np.ndarray | None = None,
+def encode_in_memory(
+    encoder: nn.Module, store: Tokens, form: SingleTexts, rows: np.ndarray
 ) -> np.ndarray:
-    """Embed texts of a store into a file that is whole or absent.
+    """Embed texts of a store, in memory.
 
-    In eval mode and without gradients; for half precision call it under ``torch.autocast``. Memory
-    grows by some 50 bytes a text. Other processes have no part in it, see
-    :func:`ltr.search.shards.encode_shard`.
+    In eval mode and without gradients; for half precision call it under ``torch.autocast``. Other
+    processes have no part in it, see :func:`ltr.search.shards.encode_everywhere`.
 
     Args:
         encoder: ``encoder(Texts) -> [S, H]``, as
             :class:`ltr.models.encoder.text_encoder.TextEncoder`.
         store: the tokens of the texts.
         form: how they are laid out for the encoder.
-        file: a ``.npy`` file; an existing one is replaced.
-        rows: ``[R]`` int64, which texts, in the order of the result; None: all.
+        rows: ``[R]`` int64, which texts, in the order of the result.
 
     Returns:
-        ``[R, H]`` float32, read-only, mapped from the file.
-
-    Raises:
-        ValueError: if there is no text.
-        OSError: if the folder is missing or the disk has no room, before more than a first batch is
-            encoded.
-    """
-    rows = np.arange(len(store)) if rows is None else np.asarray(rows)
-    # A partial file that a killed process left is overwritten.
-    partial_file = file.with_name(f"{file.name}.partial")
-
-    def allocate(dim: int) -> np.ndarray:
-        return new_array(partial_file, np.float32, (len(rows), dim))
-
-    try:
-        embeddings = _fill(allocate, encode_batches(encoder, store, form, rows))
-        embeddings.flush()  # type: ignore[attr-defined]  # it is a memory map
-        os.replace(partial_file, file)
-    finally:
-        partial_file.unlink(missing_ok=True)
-    return np.load(file, mmap_mode="r")
-
-
-def encode_in_memory(
-    encoder: nn.Module, store: Tokens, form: SingleTexts, rows: np.ndarray
-) -> np.ndarray:
-    """Embed texts ``[R, H]`` float32 as :func:`encode` does, without a file.
+        ``[R, H]`` float32.
 
     Raises:
         ValueError: if there is no text.
     """
-
-    def allocate(dim: int) -> np.ndarray:
-        return np.empty((len(rows), dim), np.float32)
-
-    return _fill(allocate, encode_batches(encoder, store, form, rows))
-
-
-def _fill(
-    allocate: Callable[[int], np.ndarray], batches: Iterator[tuple[np.ndarray, np.ndarray]]
-) -> np.ndarray:
-    """Fill an array batch by batch. ``allocate`` makes it, of H columns: only the first batch tells
-    how many those are.
-    """
-    embeddings: np.ndarray | None = None
-    for places, embeddings_of_batch in batches:
+    embeddings: np.ndarray | None = None  # only the first batch tells how many columns there are
+    for places, embeddings_of_batch in encode_batches(encoder, store, form, rows):
         if embeddings is None:
-            embeddings = allocate(embeddings_of_batch.shape[1])
+            embeddings = np.empty((len(rows), embeddings_of_batch.shape[1]), np.float32)
         embeddings[places] = embeddings_of_batch
     if embeddings is None:
         raise ValueError("there must be at least one text to encode, got none")

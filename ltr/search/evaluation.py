@@ -6,9 +6,8 @@ Letters of shapes: Q queries, K documents found per query, B queries of a batch.
 
 import logging
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,9 +19,11 @@ from ltr.data.query_lists import QueryLists, values_of
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
-from ltr.processes import barrier, gather_objects, rank, shared_folder, world_size
+from ltr.processes import gather_objects, world_size
 from ltr.search.approximate import empty_index
-from ltr.search.shards import Shards, encode_everywhere, encode_shard
+from ltr.search.embedder import Precision, embedder_of
+from ltr.search.encodings import Encodings, texts_of_store
+from ltr.search.shards import Shards, encode_everywhere, share_of
 
 log = logging.getLogger(__name__)
 
@@ -117,10 +118,11 @@ def search_corpus(
     model: DualEncoder,
     corpus: SearchedCorpus,
     query_rows: np.ndarray,
-    folder: Path,
+    encodings: Encodings,
     *,
     trial: bool = False,
-    precision: AbstractContextManager | None = None,
+    precision: Precision = nullcontext,
+    precision_name: str = "32-true",
 ) -> QueryLists:
     """Find the best documents of a corpus for the queries that this process evaluates, best first.
 
@@ -131,12 +133,13 @@ def search_corpus(
         model: the dual encoder whose embeddings are compared.
         corpus: what is searched, and how deep.
         query_rows: ``[Q]`` int64, the queries of this process; may be empty.
-        folder: where the memory map lies for as long as the search takes, in a folder ``corpus-*``;
-            every process must reach it. What killed searches have left there is removed.
+        encodings: where the embeddings of the documents lie, in float32. What was encoded there under
+            these weights is not encoded again.
         trial: to try a run quickly, search only the first 1,000 documents, exactly, where there are
             more.
-        precision: the context in which texts are encoded, such as ``torch.autocast``, entered once;
-            None: as the model stands.
+        precision: makes the context in which texts are encoded, such as ``torch.autocast``; called
+            several times. By default models run as they stand.
+        precision_name: what ``trainer.precision`` calls it.
 
     Raises:
         InputError: if the embeddings are not finite, or faiss can't build the index.
@@ -153,20 +156,16 @@ def search_corpus(
     if len(all_query_rows) == 0:
         return QueryLists.from_rows([], [], [])
     reads = corpus.reads
-    with shared_folder(folder, "corpus") as shared:
-        with precision or nullcontext():
-            file = shared / f"{rank()}.npy"
-            own_docs, own_rows = encode_shard(
-                model.doc_tower, corpus.docs, reads.docs, file, n_docs
-            )
+    embedder = embedder_of(model, "document", precision, precision_name)
+    with encodings.of(embedder, texts_of_store(corpus.docs, n_docs), "float32") as encoding:
+        with precision():
             embedded_queries = encode_everywhere(
                 model.query_tower, corpus.queries, reads.queries, all_query_rows
             )
-        shards = Shards(own_docs, own_rows, model.similarity, factory)
+        shards = Shards(*share_of(encoding), model.similarity, factory)
         # One more where a query finds itself, which is left out below.
         depth = corpus.depth + 1 if corpus.queries_are_docs else corpus.depth
         scores, doc_rows = shards.search(embedded_queries, min(depth, n_docs))
-        barrier()  # all processes have read the folder, which now goes
     if corpus.queries_are_docs:  # a text would always find itself first, which says nothing
         scores, doc_rows = _without_itself(all_query_rows, scores, doc_rows)
     is_own = np.isin(all_query_rows, query_rows)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ltr.data.progress import track
 from ltr.search.approximate import faiss
-from ltr.search.embeddings import DOCS_AT_ONCE, Prepare
+from ltr.search.embeddings import DOCS_AT_ONCE, Embeddings, Prepare
 from ltr.spans import spans
 
 # A tile has so many queries and DOCS_AT_ONCE documents: 64 MB of scores, whatever D and Q are.
@@ -22,7 +22,7 @@ FAISS_PAYS = 128_000
 
 
 def search_exactly(
-    docs: np.ndarray, queries: np.ndarray, k: int, prepare: Prepare, squared: bool
+    docs: Embeddings, queries: np.ndarray, k: int, prepare: Prepare, squared: bool
 ) -> tuple[Tensor, Tensor]:
     """Scores and rows of the k best documents of each query; of equal scores the larger rows.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ltr.errors import InputError
 from ltr.search.approximate import FaissIndex
-from ltr.search.embeddings import checked_sum
+from ltr.search.embeddings import Embeddings, checked_sum
 from ltr.search.exact import scores_and_rows, search_exactly, sort_keys
 from ltr.similarity import Similarity
 
@@ -43,7 +43,7 @@ class DenseIndex:
 
     def __init__(
         self,
-        embeddings_or_index: np.ndarray | FaissIndex,
+        embeddings_or_index: Embeddings | FaissIndex,
         similarity: Similarity,
         factory: str,
         probes: int | None,
@@ -62,7 +62,7 @@ class DenseIndex:
     @classmethod
     def build(
         cls,
-        embeddings: np.ndarray,
+        embeddings: Embeddings,
         similarity: Similarity,
         factory: str = "Flat",
         *,
@@ -103,7 +103,7 @@ class DenseIndex:
             mean = (total / len(embeddings)).astype(np.float32)
         # Distances stay the same when all is moved, and keep more digits near the origin.
         centre = mean if similarity.by_distance else None
-        embeddings_or_index: np.ndarray | FaissIndex = embeddings
+        embeddings_or_index: Embeddings | FaissIndex = embeddings
         if factory != "Flat":
             embeddings_or_index = FaissIndex.build(
                 embeddings,

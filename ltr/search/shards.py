@@ -1,12 +1,9 @@
-"""A corpus in shares: each process embeds and searches its own documents, and none needs the files
-of others.
+"""A corpus in shares: each process searches its own documents, and none needs the files of others.
 
 Letters of shapes: D documents of all processes, n of this one, Q queries, H dimensions, k documents
 found per query, P pairs, W processes. Every process must call these functions, with the same
 arguments but for its own documents.
 """
-
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,8 +21,10 @@ from ltr.processes import (
     sum_over_ranks,
     world_size,
 )
-from ltr.search.embeddings import DOCS_AT_ONCE, checked_sum
-from ltr.search.encode import encode, encode_in_memory, places_of_rank
+from ltr.search.embeddings import DOCS_AT_ONCE, Embeddings, StoredEmbeddings, checked_sum
+from ltr.search.encode import encode_in_memory, places_of_rank
+from ltr.search.encoding import Encoding
+from ltr.search.encodings import share_of_rank
 from ltr.search.exact import QUERIES_AT_ONCE, scores_and_rows, sort_keys
 from ltr.search.index import DenseIndex, best_first
 from ltr.similarity import Similarity
@@ -40,8 +39,8 @@ class Shards:
     other factory makes an index of each share.
 
     Args:
-        docs: ``[n, H]`` float32, may be a memory map: it is read where it is, so it must not
-            change. n may be 0.
+        docs: ``[n, H]``, in memory, a memory map or in shards: they are read where they are, so they
+            must not change. n may be 0.
         rows: ``[n]`` int64, ascending: their rows among all D documents. Each document is in one
             share.
         similarity: how a query and a document are compared.
@@ -59,7 +58,7 @@ class Shards:
 
     def __init__(
         self,
-        docs: np.ndarray,
+        docs: Embeddings,
         rows: np.ndarray,
         similarity: Similarity,
         factory: str = "Flat",
@@ -168,34 +167,27 @@ class Shards:
         return float(np.isin(exact_pairs, pairs).mean())
 
 
-def encode_shard(
-    encoder: nn.Module,
-    store: TokenStore,
-    form: SingleTexts,
-    file: Path,
-    count: int | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Embed this process's share of texts into a file of its own.
-
-    Args:
-        encoder, store, form, file: see :func:`ltr.search.encode.encode`.
-        count: only the first so many texts of the store; None: all.
+def share_of(encoding: Encoding) -> tuple[StoredEmbeddings, np.ndarray]:
+    """This process's share of an encoding.
 
     Returns:
-        ``[n, H]`` float32, read-only, mapped from the file (there is none without a text); and
-        ``[n]`` int64, their rows in the store, ascending.
+        The embeddings ``[n, H]`` of every W-th shard; and ``[n]`` int64, their rows in the corpus,
+        ascending.
 
     Raises:
-        OSError: on every process, if the folder of any is missing or its disk has no room.
+        InputError: on every process, if a shard of any is missing or damaged.
     """
-    all_rows = np.arange(len(store) if count is None else count)
-    places = places_of_rank(store, form, all_rows, rank(), world_size())
-    rows = np.sort(all_rows[places])
-    docs = by_every_rank(lambda: encode(encoder, store, form, file, rows) if len(rows) else None)
-    # A process without texts learns the size of an embedding from the others.
-    dim = max(gather_objects(0 if docs is None else docs.shape[1]))
-    if docs is None:
-        docs = np.empty((0, dim), dtype=np.float32)
+    plan = encoding.plan
+    numbers = range(plan.n_shards)[share_of_rank()]
+    docs = by_every_rank(lambda: encoding.open_shards(numbers))
+    # A process without shards learns the size of an embedding from the others.
+    docs = StoredEmbeddings(docs.shards, max(gather_objects(docs.shape[1])))
+    rows = np.empty(len(docs), np.int64)
+    begin = 0
+    for span in map(plan.span, numbers):
+        end = begin + span.stop - span.start
+        rows[begin:end] = np.arange(span.start, span.stop)
+        begin = end
     return docs, rows
 
 

@@ -1,0 +1,380 @@
+"""An encoding: the embeddings of a corpus, as a folder of shards.
+
+A shard is a function of the texts of some rows, of the weights, of how they read, and of the
+precision: whoever computes it, on one kind of machine, writes the same bytes. So any number of
+workers, on any number of machines that reach the folder, encode a corpus together; each takes
+shards that are missing. A killed worker costs the shard it was at.
+
+Letters of shapes: D texts, n texts of a shard, H dimensions.
+"""
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ltr.data.files import being_written, write_whole
+from ltr.data.progress import tracking
+from ltr.data.tokens import Tokens
+from ltr.errors import InputError
+from ltr.search.embedder import Embedder
+from ltr.search.embeddings import StoredEmbeddings, checked_sum
+from ltr.search.encode import encode_in_memory
+from ltr.search.known_rows import KnownRows
+from ltr.search.numbers import Numbers, to_stored
+from ltr.search.shard_file import Shard, read_shard, remove_unfinished, write_shard
+from ltr.search.throughput import Throughput
+
+log = logging.getLogger(__name__)
+
+PLAN = "plan.json"
+MANIFEST = "manifest.json"
+VERSION = "encoding-1"  # counts up when shards hold something else
+
+FEWEST_ROWS = 256
+MOST_ROWS = 4096  # of a shard, as long as there are no more than MOST_SHARDS
+USUAL_SHARDS = 64
+MOST_SHARDS = 65_536
+SECONDS_WORTH_A_LINE = 10.0  # an encoding that took less says nothing of its pace
+SECONDS_BETWEEN_LOOKS = 0.5  # for the shards that other workers are at
+
+
+def rows_of_shard(n_texts: int) -> int:
+    """How many rows a shard has: a power of two, so that there are some 64 shards, of at least 256
+    and, up to 268 million texts, of at most 4,096 rows.
+
+    >>> [rows_of_shard(n) for n in (1, 20_000, 10**6, 10**8, 10**9)]
+    [256, 512, 4096, 4096, 16384]
+    """
+    usual = _power_of_two(n_texts / USUAL_SHARDS)
+    fewest = _power_of_two(n_texts / MOST_SHARDS)
+    return max(FEWEST_ROWS, min(MOST_ROWS, usual), fewest)
+
+
+def _power_of_two(number: float) -> int:
+    """The smallest power of two that is not below a number."""
+    power = 1
+    while power < number:
+        power *= 2
+    return power
+
+
+@dataclass(frozen=True)
+class TextsToEncode:
+    """The texts of an encoding.
+
+    Attributes:
+        count: D.
+        key: of their content.
+        tokens_between: the tokens of the texts from one row up to another one.
+        texts_between: the texts themselves, for :class:`ltr.search.known_rows.KnownRows`; None
+            where they are not at hand.
+    """
+
+    count: int
+    key: str
+    tokens_between: Callable[[int, int], Tokens]
+    texts_between: Callable[[int, int], Sequence[str]] | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an encoding is made of, and how it is cut.
+
+    Attributes:
+        model: digest of :attr:`ltr.search.embedder.Embedder.key`.
+        precision: in which texts are encoded, as ``trainer.precision`` names it.
+        texts: the key of their content.
+        count: D.
+        rows: of a shard; the last one may have fewer.
+        numbers: in which embeddings are stored.
+        version: of what shards hold.
+    """
+
+    model: str
+    precision: str
+    texts: str
+    count: int
+    rows: int
+    numbers: Numbers
+    version: str = VERSION
+
+    @property
+    def key(self) -> str:
+        """A digest of all that decides what the shards hold."""
+        return _digest(asdict(self))
+
+    @property
+    def n_shards(self) -> int:
+        """How many there are."""
+        return -(-self.count // self.rows)
+
+    def span(self, number: int) -> slice:
+        """The rows of a shard."""
+        first = number * self.rows
+        return slice(first, min(first + self.rows, self.count))
+
+
+def plan_of(embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Plan:
+    """The plan by which these texts are encoded."""
+    return Plan(
+        _digest(embedder.key),
+        embedder.precision_name,
+        texts.key,
+        texts.count,
+        rows_of_shard(texts.count),
+        numbers,
+    )
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
+
+
+class Encoding:
+    """A folder of shards that belongs to a plan.
+
+    Args:
+        folder: where the shards lie; it must be there, empty or with what is done of this plan.
+        plan: what they hold.
+
+    Raises:
+        InputError: if something else lies there.
+    """
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        # An open file of the cache, whose lock keeps others from removing the encoding.
+        self.in_use: IO[bytes] | None = None
+        self.folder = folder
+        self.plan = plan
+        known = _read_json(folder / PLAN)
+        if known is None:
+            write_whole(folder / PLAN, [json.dumps(asdict(plan), indent=2) + "\n"])
+        elif known != asdict(plan):
+            differing = [name for name, value in asdict(plan).items() if known.get(name) != value]
+            raise InputError(
+                f"{folder} holds another encoding: its {', '.join(differing)} differ; name a new folder, or remove it"
+            )
+
+    @classmethod
+    def open(cls, folder: Path) -> "Encoding":
+        """A finished encoding.
+
+        Raises:
+            InputError: if none is there, or it is not finished.
+        """
+        known = _read_json(folder / PLAN)
+        if known is None:
+            raise InputError(
+                f"{folder}: expected an encoding, as ltr encode writes it, found no {PLAN} there"
+            )
+        try:
+            plan = Plan(**known)
+        except TypeError:
+            raise InputError(
+                f"{folder / PLAN}: expected the plan of an encoding, got other entries ({', '.join(known)}); make the encoding again"
+            ) from None
+        encoding = cls(folder, plan)
+        if encoding.manifest() is None:
+            raise InputError(
+                f"{folder}: the encoding is not finished, there is no {MANIFEST}; start its ltr encode again, which goes on where it was"
+            )
+        return encoding
+
+    def file(self, number: int) -> Path:
+        """The file of a shard."""
+        return self.folder / f"{number:06d}.npy"
+
+    def shard(self, number: int) -> Shard | None:
+        """A shard; None where it is missing. A damaged one, or one of another encoding, is named
+        in a warning, and counts as missing.
+        """
+        file = self.file(number)
+        span = self.plan.span(number)
+        try:
+            shard = read_shard(file)
+            if (shard.seal.encoding, shard.seal.number) != (self.plan.key, number):
+                raise ValueError("it belongs to another encoding")
+            if shard.count != span.stop - span.start:
+                raise ValueError(f"it has {shard.count} rows of {span.stop - span.start}")
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            log.warning("%s is no shard of this encoding: %s; it is made again", file, error)
+            return None
+        return shard
+
+    def missing(self) -> list[int]:
+        """The numbers of the shards that are not there."""
+        return [number for number in range(self.plan.n_shards) if self.shard(number) is None]
+
+    def open_shards(self, numbers: Sequence[int]) -> StoredEmbeddings:
+        """Some shards, one after the other, as one array.
+
+        Raises:
+            InputError: if one is missing or damaged.
+        """
+        shards = []
+        for number in numbers:
+            shard = self.shard(number)
+            if shard is None:
+                raise InputError(
+                    f"{self.file(number)} is missing or damaged; start the encoding again, which makes it anew"
+                )
+            shards.append(shard)
+        return StoredEmbeddings(shards, shards[0].dim if shards else 0)
+
+    def embeddings(self) -> StoredEmbeddings:
+        """All of them; an InputError if a shard is missing or damaged."""
+        return self.open_shards(range(self.plan.n_shards))
+
+    def manifest(self) -> dict[str, Any] | None:
+        """What is known of the finished whole; None where it is not finished."""
+        return _read_json(self.folder / MANIFEST)
+
+    def finish(self, about: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Check each shard against its digest, and write the manifest with that of the whole.
+
+        Returns:
+            The manifest: the entries of the plan, ``dim``, ``devices``, ``digest``, and ``about``.
+
+        Raises:
+            InputError: if a shard is missing; or if the bytes of one are not those that were
+                written: it is removed, to be made again.
+        """
+        digests = []
+        devices = set()
+        dim = 0
+        for number, shard in enumerate(self.embeddings().shards):
+            if shard.digest() != shard.seal.digest:
+                shard.file.unlink()
+                raise InputError(
+                    f"{shard.file}: the bytes of shard {number} are not those that were written, and it was removed; start the encoding again, which makes it anew"
+                )
+            digests.append(shard.seal.digest)
+            devices.add(shard.seal.device)
+            dim = shard.dim
+        manifest = {
+            **asdict(self.plan),
+            "dim": dim,
+            "devices": sorted(devices),
+            "digest": hashlib.sha256("\n".join(digests).encode()).hexdigest(),
+            **(about or {}),
+        }
+        write_whole(self.folder / MANIFEST, [json.dumps(manifest, indent=2) + "\n"])
+        return manifest
+
+
+class Worker:
+    """Encodes missing shards of an encoding; others may do so at the same time.
+
+    Args:
+        encoding: what is to be made.
+        embedder: what encodes.
+        texts: of the encoding.
+        known: embeddings of other texts by the same weights, which are taken where a text is the
+            same.
+    """
+
+    def __init__(
+        self,
+        encoding: Encoding,
+        embedder: Embedder,
+        texts: TextsToEncode,
+        known: KnownRows | None = None,
+    ) -> None:
+        self.encoding = encoding
+        self._embedder = embedder
+        self._texts = texts
+        self._known = known
+        self.throughput = Throughput(embedder)
+
+    def encode(self, number: int) -> None:
+        """Encode a shard, and write it whole.
+
+        Raises:
+            InputError: if an embedding is not finite.
+        """
+        plan = self.encoding.plan
+        embeddings = self.embed(number)
+        first = plan.span(number).start
+        checked_sum(embeddings, "embeddings", np.arange(first, first + len(embeddings)))
+        stored = to_stored(embeddings, plan.numbers)
+        device = self._embedder.device.type
+        write_shard(self.encoding.file(number), stored, plan.key, number, device)
+
+    def embed(self, number: int) -> np.ndarray:
+        """The embeddings of a shard ``[n, H]`` float32, in memory."""
+        span = self.encoding.plan.span(number)
+        count = span.stop - span.start
+        known = None
+        rows = np.arange(count)
+        if self._known is not None and self._texts.texts_between is not None:
+            known = self._known.of(self._texts.texts_between(span.start, span.stop))
+            rows = known.missing
+        if known is not None and len(rows) == 0:
+            return known.embeddings
+        tokens = self._texts.tokens_between(span.start, span.stop)
+        n_tokens = int(self._embedder.form.lengths(tokens.lengths(rows)).sum())
+        with self.throughput.counted(len(rows), n_tokens), self._embedder.precision():
+            fresh = encode_in_memory(self._embedder.tower, tokens, self._embedder.form, rows)
+        if known is None or len(rows) == count:
+            return fresh
+        known.embeddings[rows] = fresh
+        return known.embeddings
+
+    def encode_missing(self, share: slice = slice(None)) -> None:
+        """Encode shards until none is missing, of all or of a share; say how far it is.
+
+        A shard that another worker is at is left to it, and looked for again in the end: a worker
+        that was killed has let go of it.
+
+        Raises:
+            InputError: if an embedding is not finite; or on a disk without locks.
+        """
+        encoding = self.encoding
+        remove_unfinished(encoding.folder)
+        numbers = range(encoding.plan.n_shards)[share]
+        missing = [number for number in numbers if encoding.shard(number) is None]
+        n_missing = len(missing)
+        noun = f"shards of {encoding.plan.rows} texts"
+        with tracking(n_missing, "encoding", noun, self.throughput.__str__) as count:
+            while missing:
+                of_others: list[int] = []
+                for place, number in enumerate(missing, start=1):
+                    try:
+                        with being_written(encoding.file(number), wait=False):
+                            if encoding.shard(number) is None:
+                                self.encode(number)
+                    except BlockingIOError:
+                        of_others.append(number)
+                    still_open = len(missing) - place + len(of_others)
+                    count(n_missing - still_open)
+                if of_others:
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+                missing = [number for number in of_others if encoding.shard(number) is None]
+        if self.throughput.seconds > SECONDS_WORTH_A_LINE:
+            log.info("encoded %s texts: %s", f"{self.throughput.texts:,}", self.throughput)
+
+
+def _read_json(file: Path) -> dict[str, Any] | None:
+    """What a file of JSON holds; None where there is none.
+
+    Raises:
+        InputError: if it is damaged.
+    """
+    try:
+        held = json.loads(file.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        held = None
+    if not isinstance(held, dict):
+        raise InputError(f"{file}: expected a JSON object, got something else; the file is damaged: make the encoding again")
+    return held

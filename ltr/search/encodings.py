@@ -1,0 +1,323 @@
+"""Where encodings lie: in the run that trains, in the cache, for a while, or in a folder that was
+named.
+
+Every process must call these functions; each encodes its share of the shards, and reads that share
+afterwards. They must reach a folder in common, but none needs the files of others.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ltr.data.cache import cached, entry_folder, made_of
+from ltr.data.files import lock_shared, parts_of, remove, write_whole
+from ltr.data.tokens import TokenStore
+from ltr.errors import InputError
+from ltr.processes import (
+    barrier,
+    by_every_rank,
+    by_rank_0,
+    gather_objects,
+    rank,
+    shared_folder,
+    world_size,
+)
+from ltr.search.embedder import Embedder
+from ltr.search.encoding import (
+    MANIFEST,
+    PLAN,
+    Encoding,
+    Plan,
+    TextsToEncode,
+    Worker,
+    plan_of,
+)
+from ltr.search.known_rows import KEYS, KnownRows, write_keys
+from ltr.search.numbers import Numbers
+
+KIND = "encodings"  # the folder of the cache, and that of a run
+SECONDS_UNTIL_SEEN = 30.0  # that a folder on a network may take to show what another process made
+
+
+class Encodings(Protocol):
+    """A place where encodings lie."""
+
+    def of(
+        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
+    ) -> AbstractContextManager[Encoding]:
+        """The encoding of these texts, with no shard missing for this process: what is not there
+        is made. It may be one in float32 where halves are asked for.
+        """
+
+
+def share_of_rank() -> slice:
+    """The shards of this process: every W-th."""
+    return slice(rank(), None, world_size())
+
+
+def texts_of_store(store: TokenStore, count: int | None = None) -> TextsToEncode:
+    """The texts of a token store, or only the first so many."""
+    n_texts = len(store) if count is None else count
+    key = store.texts_key if n_texts == len(store) else f"{store.texts_key} :{n_texts}"
+    return TextsToEncode(n_texts, key, store.between)
+
+
+@dataclass(frozen=True)
+class EncodingsOfRun:
+    """In the folder ``encodings`` of a run that trains. The encodings of earlier weights are
+    removed when a new one is begun; :meth:`remove_all` removes all of them.
+
+    Attributes:
+        run_folder: every process must reach it.
+        user: who encodes: the encoding that was the last of any user stays.
+    """
+
+    run_folder: Path
+    user: str
+
+    @contextmanager
+    def of(
+        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
+    ) -> Iterator[Encoding]:
+        """See :class:`Encodings`."""
+        plan = plan_of(embedder, texts, numbers)
+        folder = self._root / plan.key
+        by_rank_0(lambda: self._begin(plan, folder))
+        yield _encoded_by_all(folder, plan, embedder, texts)
+        barrier()  # all processes have read it: the next one may remove it
+
+    @property
+    def _root(self) -> Path:
+        return self.run_folder / KIND
+
+    def _begin(self, plan: Plan, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        # A file for each user names the last encoding of his.
+        write_whole(self._root / self.user, [plan.key])
+        used = {file.read_text() for file in self._root.iterdir() if file.is_file()}
+        for other in self._root.iterdir():
+            if other.is_dir() and other.name not in used:
+                remove(other)
+        _open_or_begin(folder, plan)
+
+    def remove_all(self) -> None:
+        """Remove the encodings of the run; to be called by one process, when no other reads."""
+        remove(self._root)
+
+
+@dataclass(frozen=True)
+class TemporaryEncodings:
+    """In a folder ``encodings-*`` that goes when it was used.
+
+    Attributes:
+        root: where the folder lies; every process must reach it.
+    """
+
+    root: Path
+
+    @contextmanager
+    def of(
+        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
+    ) -> Iterator[Encoding]:
+        """See :class:`Encodings`."""
+        plan = plan_of(embedder, texts, numbers)
+        with shared_folder(self.root, KIND) as shared:
+            folder = shared / plan.key
+            by_rank_0(folder.mkdir)
+            by_rank_0(lambda: _begin_new(folder, plan))
+            yield _encoded_by_all(folder, plan, embedder, texts)
+            barrier()  # all processes have read the folder, which now goes
+
+
+@dataclass(frozen=True)
+class EncodingsInCache:
+    """In the cache, where any command finds them again.
+
+    Attributes:
+        source: where the texts lie; for ``ltr cache``.
+        model: where the weights lie; for ``ltr cache``.
+        run_folder: where several processes encode, before the first puts it into its cache. They
+            must all reach it.
+    """
+
+    source: str | Path
+    model: str | Path
+    run_folder: Path | None = None
+
+    @contextmanager
+    def of(
+        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
+    ) -> Iterator[Encoding]:
+        """See :class:`Encodings`."""
+        plans = [plan_of(embedder, texts, numbers)]
+        if numbers != "float32":
+            plans.insert(0, plan_of(embedder, texts, "float32"))
+        for plan in plans:
+            if all(gather_objects(entry_folder(KIND, plan.key).is_dir())):
+                yield by_every_rank(lambda plan=plan: self._cached(plan, embedder, texts))  # type: ignore[misc]
+                return
+        plan = plans[-1]
+        if world_size() == 1:
+            yield self._cached(plan, embedder, texts)
+            return
+        assert self.run_folder is not None, "several processes encode in the folder of a run"
+        with TemporaryEncodings(self.run_folder).of(embedder, texts, numbers) as encoding:
+            yield encoding
+            barrier()
+            by_rank_0(lambda: self._put(encoding))
+
+    def _cached(self, plan: Plan, embedder: Embedder, texts: TextsToEncode) -> Encoding:
+        def build(folder: Path) -> None:
+            parts = parts_of(folder)
+            parts.mkdir(exist_ok=True)
+            encoding = _open_or_begin(parts, plan)
+            known = self._known_rows(plan) if texts.texts_between is not None else None
+            Worker(encoding, embedder, texts, known).encode_missing()
+            encoding.finish()
+            if texts.texts_between is not None:
+                spans = map(plan.span, range(plan.n_shards))
+                write_keys(parts, (texts.texts_between(span.start, span.stop) for span in spans))
+            _move_files(parts, folder)
+
+        return self._open(plan, build)
+
+    def _put(self, encoding: Encoding) -> None:
+        """Move a finished encoding into the cache."""
+
+        def build(folder: Path) -> None:
+            encoding.finish()
+            _move_files(encoding.folder, folder)
+
+        self._open(encoding.plan, build)
+
+    def _open(self, plan: Plan, build) -> Encoding:
+        origin = made_of(self.source, model=self.model)
+        return cached(KIND, plan.key, build, _open_in_use, origin)
+
+    def _known_rows(self, plan: Plan) -> KnownRows | None:
+        """The embeddings of another corpus by the same weights: of the encoding that was used
+        last.
+        """
+        newest: tuple[float, Encoding] | None = None
+        for file in entry_folder(KIND, plan.key).parent.glob(f"*/{KEYS}"):
+            try:
+                encoding = _open_in_use(file.parent)
+                last_used = file.stat().st_mtime
+            except (InputError, OSError):  # another process removes it
+                continue
+            other = encoding.plan
+            is_same = (other.model, other.precision, other.numbers) == (
+                plan.model,
+                plan.precision,
+                plan.numbers,
+            )
+            if is_same and (newest is None or last_used > newest[0]):
+                newest = last_used, encoding
+        if newest is None:
+            return None
+        return KnownRows(newest[1].folder, newest[1].embeddings())
+
+
+@dataclass(frozen=True)
+class EncodingOfFolder:
+    """A finished encoding that ``ltr encode`` has written.
+
+    Attributes:
+        folder: where it lies; every process must reach it.
+        option: which names it, for errors.
+    """
+
+    folder: Path
+    option: str = "--encoded"
+
+    @contextmanager
+    def of(
+        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
+    ) -> Iterator[Encoding]:
+        """The encoding of the folder, in whatever numbers it is stored.
+
+        Raises:
+            InputError: if it is not finished, or is of other texts, of other weights or in another
+                precision.
+        """
+        yield by_every_rank(lambda: self._open(plan_of(embedder, texts, numbers)))
+
+    def _open(self, wanted: Plan) -> Encoding:
+        encoding = Encoding.open(self.folder)
+        plan = encoding.plan
+        parts = {
+            "other weights": (plan.model, wanted.model),
+            f"the precision {plan.precision}, not {wanted.precision}": (
+                plan.precision,
+                wanted.precision,
+            ),
+            "another corpus": ((plan.texts, plan.count), (wanted.texts, wanted.count)),
+        }
+        for name, (there, here) in parts.items():
+            if there != here:
+                raise InputError(
+                    f"{self.option} must be an encoding of this corpus by this ranker, got one of {name}: {self.folder}; encode the corpus anew: ltr encode"
+                )
+        return encoding
+
+
+def _open_or_begin(folder: Path, plan: Plan) -> Encoding:
+    """What is there of a plan; begun anew where something else lies there."""
+    try:
+        return Encoding(folder, plan)
+    except InputError:
+        shutil.rmtree(folder)
+        folder.mkdir()
+        return Encoding(folder, plan)
+
+
+def _begin_new(folder: Path, plan: Plan) -> None:
+    Encoding(folder, plan)
+
+
+def _open_in_use(folder: Path) -> Encoding:
+    """A finished encoding of the cache, which nobody removes as long as it is open."""
+    encoding = Encoding.open(folder)
+    encoding.in_use = open(folder / MANIFEST, "rb")  # noqa: SIM115  # closed with the encoding
+    lock_shared(encoding.in_use)
+    return encoding
+
+
+def _encoded_by_all(
+    folder: Path, plan: Plan, embedder: Embedder, texts: TextsToEncode
+) -> Encoding:
+    """An encoding that the first process has begun, once each process has made its share."""
+
+    def encode() -> Encoding:
+        _wait_for(folder / PLAN)
+        encoding = Encoding(folder, plan)
+        Worker(encoding, embedder, texts).encode_missing(share_of_rank())
+        return encoding
+
+    return by_every_rank(encode)
+
+
+def _wait_for(file: Path) -> None:
+    """Wait until a file that another process has made is seen here, too.
+
+    Raises:
+        InputError: if it is not, for half a minute.
+    """
+    end = time.monotonic() + SECONDS_UNTIL_SEEN
+    while not file.exists():
+        if time.monotonic() > end:
+            raise InputError(
+                f"{file.parent} must be reached by every process, and process {rank()} does not see what the first one has written there; name a folder that all nodes share"
+            )
+        time.sleep(0.1)
+
+
+def _move_files(source: Path, folder: Path) -> None:
+    """Move all files of a folder into another one, perhaps of another disk."""
+    for file in source.iterdir():
+        if not file.name.startswith("."):
+            shutil.move(file, folder / file.name)

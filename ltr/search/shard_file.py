@@ -1,0 +1,134 @@
+"""A shard: the embeddings of some texts in one ``.npy`` file, which is whole or absent.
+
+Behind the array stands a line of JSON, its seal: ``np.load`` does not look at it, and a shard that
+was cut, belongs elsewhere or was changed can be told by it.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import socket
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ltr.search.numbers import dimension_of, to_float32
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What a shard says of itself.
+
+    Attributes:
+        encoding: the key of the encoding that it belongs to.
+        number: of the shard.
+        digest: SHA-256 of the bytes of the array.
+        device: what made it, such as ``cpu``.
+        sum: the sum of the embeddings, ``[H]`` float64 in base64.
+    """
+
+    encoding: str
+    number: int
+    digest: str
+    device: str
+    sum: str
+
+    def total(self) -> np.ndarray:
+        """The sum of the embeddings, ``[H]`` float64."""
+        return np.frombuffer(base64.b64decode(self.sum), np.float64)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard as it lies on disk.
+
+    Attributes:
+        file: the ``.npy`` file.
+        count: n, its rows.
+        dim: H.
+        seal: what it says of itself.
+    """
+
+    file: Path
+    count: int
+    dim: int
+    seal: Seal
+
+    def read(self, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
+        """Rows of the shard as float32. Nothing stays open or mapped."""
+        return to_float32(np.asarray(_map(self.file)[rows]))
+
+    def read_stored(self) -> np.ndarray:
+        """All rows, in the numbers in which they are stored."""
+        return np.array(_map(self.file))
+
+    def digest(self) -> str:
+        """SHA-256 of the array as it is now; that of the seal, where nothing has changed it."""
+        return hashlib.sha256(self.read_stored().tobytes()).hexdigest()
+
+
+def write_shard(file: Path, stored: np.ndarray, encoding: str, number: int, device: str) -> None:
+    """Write a shard beside ``file`` and rename it. Whoever writes the same shard at the same time
+    writes the same bytes, and the last one to rename stays.
+
+    Raises:
+        OSError: if the disk is full, before the shard is there.
+    """
+    total = to_float32(stored).sum(axis=0, dtype=np.float64)
+    digest = hashlib.sha256(stored.tobytes()).hexdigest()
+    sum_in_base64 = base64.b64encode(total.tobytes()).decode()
+    seal = Seal(encoding, number, digest, device, sum_in_base64)
+    temporary = file.with_name(f".{file.stem}.{socket.gethostname()}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        with open(temporary, "xb") as opened:
+            np.lib.format.write_array(opened, stored, allow_pickle=False)
+            opened.write(json.dumps(asdict(seal)).encode() + b"\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_shard(file: Path) -> Shard:
+    """Open a shard; its array is not read.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: for a file that is no whole shard; it says what is wrong.
+    """
+    try:
+        mapped = _map(file)
+    except FileNotFoundError:
+        raise
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"it is cut short, or no array ({error})") from None
+    end = mapped.offset + mapped.nbytes
+    with open(file, "rb") as opened:
+        opened.seek(end)
+        line = opened.read()
+    try:
+        seal = Seal(**json.loads(line))
+        seal.total()
+    except (ValueError, TypeError):
+        raise ValueError("it has no seal behind its array") from None
+    return Shard(file, len(mapped), dimension_of(mapped), seal)
+
+
+def _map(file: Path) -> np.memmap:
+    return np.lib.format.open_memmap(file, mode="r")
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed workers of this machine have left in a folder of shards."""
+    for temporary in folder.glob(f".*.{socket.gethostname()}.*.tmp"):
+        pid = int(temporary.name.split(".")[-3])
+        try:
+            os.kill(pid, 0)  # sends no signal, but fails where there is no such process
+        except ProcessLookupError:
+            temporary.unlink(missing_ok=True)
+        except PermissionError:  # of another user, and alive
+            continue
