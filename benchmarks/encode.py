@@ -7,7 +7,6 @@ harness/compare.py says what is measured, and how.
 """
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -35,11 +34,11 @@ class Encoding(NamedTuple):
     store: "TokenStore"
     form: "SingleTexts"
 
-    def embed(self, rows: np.ndarray, file: Path) -> np.ndarray:
-        """The documents of these rows, embedded into a memory map."""
-        from ltr.search.encode import encode
+    def embed(self, rows: np.ndarray) -> np.ndarray:
+        """The documents of these rows, embedded."""
+        from ltr.search.encode import encode_in_memory
 
-        return encode(self.encoder, self.store, self.form, file, rows=rows)
+        return encode_in_memory(self.encoder, self.store, self.form, rows)
 
 
 def rows_of_steps(setting: Setting, n_docs: int) -> list[np.ndarray]:

@@ -146,17 +146,17 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
     """From texts to a folder of negatives."""
     from ltr.mining.miner import Miner
     from ltr.models import DualEncoder
-    from ltr.search.encode import encode
+    from ltr.search.encode import encode_in_memory
+    from ltr.search.encodings import TemporaryEncodings
 
     collection, judged = work(setting, n_queries)
     model = DualEncoder(setting.backbone, max_length=setting.max_length)
     meter.watch(model.query_tower.encoder.model)
     # The warm-up.
-    encode(
+    encode_in_memory(
         model.doc_tower,
         model.reads.docs.store(collection.corpus),
         model.reads.docs,
-        setting.folder / f"{side.name}.npy",
         middle_rows([len(text) for text in collection.corpus.texts]),
     )
     precision = partial(torch.autocast, "cpu", torch.bfloat16, enabled=side.precision == "bf16")
@@ -167,7 +167,7 @@ def ours(recipe: Recipe, n_queries: int | None, meter: Meter, setting: Setting, 
         turn += 1
         os.environ["LTR_CACHE"] = str(folder / "cache")  # so that it tokenises
         miner = Miner(model, collection, judged, recipe, min_negatives=0)
-        negatives = miner.mine(folder, precision)
+        negatives = miner.mine(TemporaryEncodings(folder), precision)
         negatives.save(folder / "negatives", collection)
         seconds = dict(negatives.manifest["seconds"])
         seconds["tokenise"] = 0.0

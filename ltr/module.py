@@ -27,6 +27,12 @@ from ltr.metrics import MeasuredLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
 from ltr.models.ranker import check_finite
 from ltr.optimiser import adamw, rate_factor
+from ltr.search.encodings import (
+    Encodings,
+    EncodingsInCache,
+    EncodingsOfRun,
+    TemporaryEncodings,
+)
 from ltr.search.evaluation import batch_of_found, search_corpus
 
 log = logging.getLogger(__name__)
@@ -409,6 +415,13 @@ class RankerModule(LightningModule):
         """Refuse weights that have diverged; a run without validation has not noticed it yet."""
         check_finite(self)
 
+    def teardown(self, stage: str) -> None:
+        """Remove the embeddings of weights that have passed. An interrupted run, which resumes, keeps
+        them: Lightning does not call this for one.
+        """
+        if stage == "fit" and self.trainer.is_global_zero:
+            EncodingsOfRun(Path(self.trainer.default_root_dir), "evaluation").remove_all()
+
     # Measuring
 
     def on_validation_start(self) -> None:
@@ -509,6 +522,23 @@ def is_trial(trainer: Trainer) -> bool:
     (``trainer.fast_dev_run``).
     """
     return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]  # Lightning sets it without declaring it
+
+
+def encodings_of(trainer: Trainer, user: str, source: Path) -> Encodings:
+    """Where the embeddings of a corpus lie: for the weights of a training, which pass, in its run
+    folder; else in the cache, where they are found again.
+
+    Args:
+        trainer: of the run.
+        user: what encodes, in one word.
+        source: where the texts lie; for ``ltr cache``.
+    """
+    run_folder = Path(trainer.default_root_dir)
+    if is_trial(trainer):
+        return TemporaryEncodings(run_folder)
+    if trainer.state.fn == "fit":
+        return EncodingsOfRun(run_folder, user)
+    return EncodingsInCache(source, run_folder, run_folder)
 
 
 def _outputs(scores: Tensor, batch: RankingBatch) -> dict[str, Any]:

@@ -313,9 +313,7 @@ class HardNegativeMining(Callback):
             seed=(data.seed, trainer.global_step),
         )
 
-    def _mine(
-        self, miner: Miner, trainer: Trainer, data: TripletDataModule
-    ) -> MinedNegatives:
+    def _mine(self, miner: Miner, trainer: Trainer, data: TripletDataModule) -> MinedNegatives:
         corpus = data.collection.corpus.folder
         encodings = encodings_of(trainer, "mining", corpus)
         # Float32 where a validation by search reads the same shards.

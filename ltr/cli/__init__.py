@@ -13,6 +13,7 @@ from ltr.errors import InputError
 FUNCTIONS = {
     "rank": "ltr.cli.use:rank",
     "search": "ltr.cli.use:search",
+    "encode": "ltr.cli.encode:encode",
     "export": "ltr.cli.use:export",
     "score": "ltr.cli.use:score",
     "compare": "ltr.cli.compare:compare",
@@ -24,7 +25,7 @@ FUNCTIONS = {
     "cache": "ltr.cli.cache:cache",
 }
 # Those whose stdout is for results: what they say beside goes to stderr.
-RESULTS_ON_STDOUT = ("rank", "search", "export", "score")
+RESULTS_ON_STDOUT = ("rank", "search", "encode", "export", "score")
 # The commands that LightningCLI runs. They take a configuration.
 CONFIGURED = ("fit", "validate", "test", "predict", "mine")
 

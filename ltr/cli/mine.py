@@ -20,11 +20,13 @@ from ltr.mining.filters import Recipe
 from ltr.mining.miner import Miner
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.report import summary_lines
+from ltr.mining.side_process import is_beside_training
 from ltr.models import DualEncoder
-from ltr.module import RankerModule
+from ltr.module import RankerModule, encodings_of
 from ltr.processes import by_rank_0
 from ltr.run.folder import RunFolder
 from ltr.run.weights import take_weights
+from ltr.search.encodings import EncodingOfFolder, Encodings, TemporaryEncodings
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class MiningTrainer(Trainer):
         split: Literal["train", "dev", "test"] = "train",
         output: str | None = None,
         trec: str | None = None,
+        encoded: str | None = None,
         ckpt_path: str | None = None,
         weights_only: bool | None = None,
     ) -> None:
@@ -54,6 +57,7 @@ class MiningTrainer(Trainer):
             output: The new folder. None: negatives/mined-KEY in the run folder.
             trec: Also write the negatives as a run file in TREC format, hardest first; the score is
                 1 / rank.
+            encoded: The corpus as ltr encode has encoded it with these weights: a folder.
             ckpt_path: The weights: best, last or a checkpoint; None takes those that the model
                 starts from.
             weights_only: Has no effect: a checkpoint is never code.
@@ -98,7 +102,8 @@ class MiningTrainer(Trainer):
         )
         about = {"split": split, "checkpoint": ckpt_path}
         one_batch = range(1)  # predict wants data; all is done in on_predict_start
-        self.predict(_Mining(miner, output, trec, about), one_batch, return_predictions=False)
+        mining = _Mining(miner, output, trec, encoded, about)
+        self.predict(mining, one_batch, return_predictions=False)
 
 
 def mining_of(trainer: Trainer) -> HardNegativeMining | None:
@@ -113,7 +118,12 @@ class _Mining(LightningModule):
     """
 
     def __init__(
-        self, miner: Miner, output: str | None, trec: str | None, about: dict[str, str | None]
+        self,
+        miner: Miner,
+        output: str | None,
+        trec: str | None,
+        encoded: str | None,
+        about: dict[str, str | None],
     ) -> None:
         super().__init__()
         scorers = [scorer for scorer in (miner.judge, miner.rescorer) if scorer is not None]
@@ -122,6 +132,7 @@ class _Mining(LightningModule):
         self.miner = miner
         self.output = output
         self.trec = trec
+        self.encoded = encoded
         self.about = about
 
     def on_predict_start(self) -> None:
@@ -142,7 +153,11 @@ class _Mining(LightningModule):
             log.info("the same negatives are there already, and not mined again")
             negatives = MinedNegatives.open(folder, miner.collection)
         else:
-            negatives = miner.mine(folder.parent, self.trainer.precision_plugin.forward_context)
+            encodings = self._encodings(miner)
+            precision = self.trainer.precision_plugin.forward_context
+            negatives = miner.mine(
+                encodings, precision, str(self.trainer.precision), numbers="float16"
+            )
             negatives.manifest.update(self.about)
             for line in summary_lines(negatives.manifest):
                 log.info("%s", line)
@@ -151,6 +166,14 @@ class _Mining(LightningModule):
             file = self.trec
             by_rank_0(lambda: write_trec(file, negatives, miner.collection))
         log.info("the negatives lie in %s; to train on them: --data.negatives %s", folder, folder)
+
+    def _encodings(self, miner: Miner) -> Encodings:
+        run_folder = Path(self.trainer.default_root_dir)
+        if self.encoded is not None:
+            return EncodingOfFolder(Path(self.encoded))
+        if is_beside_training(run_folder):  # of weights that pass
+            return TemporaryEncodings(run_folder)
+        return encodings_of(self.trainer, "mining", miner.collection.corpus.folder)
 
     def predict_step(self, batch: int, batch_idx: int) -> int:
         return batch  # all is done

@@ -24,6 +24,7 @@ commands
   predict    rank the test candidates, and write predict.run
   rank       order texts for a query      ltr rank RUN --query "…" --documents FILE
   search     search a corpus              ltr search RUN --corpus PATH
+  encode     a corpus, on any number of machines   ltr encode RUN --corpus PATH --output FOLDER
   export     for sentence-transformers, transformers or ONNX   ltr export RUN FOLDER
   score      a teacher's scores, to distil  ltr score RUN --data PATH --output FOLDER
   compare    is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER
@@ -61,7 +62,8 @@ def main(args: list[str] | None = None) -> int:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for the life of the process
     is_in_main_thread = threading.current_thread() is threading.main_thread()
     # Python lets no other thread set handlers.
-    if os.environ.get("LOCAL_RANK", "0") != "0" and is_in_main_thread:
+    works_with_rank_0 = args[:1] != ["encode"]
+    if os.environ.get("LOCAL_RANK", "0") != "0" and works_with_rank_0 and is_in_main_thread:
         # Not rank 0: ignore the signals. Rank 0 gets them too, saves, and then ends this process;
         # it would wait for ever for one that has left by itself.
         for number in NAMES:  # its keys are the signals

@@ -18,6 +18,7 @@ from ltr.data.text_files import open_texts
 from ltr.data.texts import without_controls
 from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
+from ltr.search.encodings import EncodingOfFolder
 from ltr.use.export import Form
 from ltr.use.export import export as write_exported
 from ltr.use.int8 import METRIC
@@ -89,6 +90,7 @@ def search(
     ranker: str,
     *,
     corpus: str,
+    encoded: str | None = None,
     query: str = STDIN,
     queries: str | None = None,
     output: str | None = None,
@@ -107,6 +109,8 @@ def search(
             hub.
         corpus: A data folder, or a file of texts: .jsonl with _id and text, .tsv with id<TAB>text,
             or .txt with one text a line.
+        encoded: The corpus as ltr encode has encoded it with these weights: a folder. None: it is
+            encoded now, unless that was done before.
         query: What is searched for; - reads queries line by line, until an empty one.
         queries: A file of queries, as corpus; or a data folder.
         output: The new run file, in TREC format, for --queries.
@@ -134,7 +138,8 @@ def search(
             f"{ranker} is no dual encoder, and only one can search a corpus; let it order: --rerank {ranker}"
         )
     second = None if rerank is None else _open_text_ranker(rerank, precision, device)
-    searched = SearchableCorpus(retriever, open_texts(corpus, "document", "--corpus"))
+    encodings = None if encoded is None else EncodingOfFolder(Path(encoded))
+    searched = SearchableCorpus(retriever, open_texts(corpus, "document", "--corpus"), encodings)
     if queries is not None and output is not None:
         table = open_texts(queries, "query", "--queries")
         lines = search_run_lines(searched, table, k or 100, second, depth or 100)

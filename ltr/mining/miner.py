@@ -107,7 +107,7 @@ class Miner:
         encodings: Encodings,
         precision: Precision = nullcontext,
         precision_name: str = "32-true",
-        numbers: Numbers = "float16",
+        numbers: Numbers = "float32",
     ) -> MinedNegatives:
         """Encode, search, filter and sample.
 
@@ -131,9 +131,7 @@ class Miner:
         similarity = self.searcher.similarity
         queries, docs = self._stores()
         embedder = embedder_of(self.searcher, "document", precision, precision_name)
-        texts = replace(
-            texts_of_store(docs), texts_between=self.collection.corpus.texts.between
-        )
+        texts = replace(texts_of_store(docs), texts_between=self.collection.corpus.texts.between)
         with ExitStack() as stack:
             with self._timed("encode"):
                 # The documents of this process, and the queries of all.
@@ -143,7 +141,9 @@ class Miner:
                         self.searcher.query_tower, queries, reads.queries, self.judged.query_rows
                     )
             with self._timed("search"):
-                shards = Shards(*share_of(encoding), similarity, self.recipe.index, seed=self.seed[0])
+                shards = Shards(
+                    *share_of(encoding), similarity, self.recipe.index, seed=self.seed[0]
+                )
                 depth = min(self.recipe.depth, shards.count)
                 scores, doc_rows = shards.search(embedded_queries, depth)
                 shuffled = np.random.default_rng(self.seed).permutation(len(embedded_queries))

@@ -28,6 +28,9 @@ LAUNCHER_VARIABLES = (
 )
 
 
+BESIDE = "beside"  # the run folder of the process, in the folder of negatives
+
+
 class SideProcess:
     """``ltr mine`` with a copy of the weights, into a folder of negatives. Only the first process
     of a run starts one.
@@ -131,4 +134,9 @@ class SideProcess:
 
 def _run_folder_beside(folder: Path) -> Path:
     """Where the process has its configuration, weights and log."""
-    return folder.with_name("beside")
+    return folder.with_name(BESIDE)
+
+
+def is_beside_training(run_folder: Path) -> bool:
+    """Whether this is the run folder of a process that mines beside a training."""
+    return run_folder.name == BESIDE

@@ -20,14 +20,14 @@ from typing import IO, Any
 import numpy as np
 
 from ltr.data.files import being_written, write_whole
-from ltr.data.progress import tracking
+from ltr.data.progress import track, tracking
 from ltr.data.tokens import Tokens
 from ltr.errors import InputError
 from ltr.search.embedder import Embedder
 from ltr.search.embeddings import StoredEmbeddings, checked_sum
 from ltr.search.encode import encode_in_memory
 from ltr.search.known_rows import KnownRows
-from ltr.search.numbers import Numbers, to_stored
+from ltr.search.numbers import Numbers, overlap, to_stored
 from ltr.search.shard_file import Shard, read_shard, remove_unfinished, write_shard
 from ltr.search.throughput import Throughput
 
@@ -238,32 +238,38 @@ class Encoding:
         """What is known of the finished whole; None where it is not finished."""
         return _read_json(self.folder / MANIFEST)
 
-    def finish(self, about: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Check each shard against its digest, and write the manifest with that of the whole.
-
-        Returns:
-            The manifest: the entries of the plan, ``dim``, ``devices``, ``digest``, and ``about``.
+    def check(self) -> list[Shard]:
+        """All shards, each checked against its digest.
 
         Raises:
             InputError: if a shard is missing; or if the bytes of one are not those that were
                 written: it is removed, to be made again.
         """
-        digests = []
-        devices = set()
-        dim = 0
-        for number, shard in enumerate(self.embeddings().shards):
+        shards = list(self.embeddings().shards)
+        for shard in track(shards, "checking", "shards"):
             if shard.digest() != shard.seal.digest:
                 shard.file.unlink()
+                (self.folder / MANIFEST).unlink(missing_ok=True)
                 raise InputError(
-                    f"{shard.file}: the bytes of shard {number} are not those that were written, and it was removed; start the encoding again, which makes it anew"
+                    f"{shard.file}: the bytes of this shard are not those that were written, and it was removed; start the encoding again, which makes it anew"
                 )
-            digests.append(shard.seal.digest)
-            devices.add(shard.seal.device)
-            dim = shard.dim
+        return shards
+
+    def finish(self, about: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Check all shards, and write the manifest, with a digest of the whole.
+
+        Returns:
+            The manifest: the entries of the plan, ``dim``, ``devices``, ``digest``, and ``about``.
+
+        Raises:
+            InputError: see :meth:`check`.
+        """
+        shards = self.check()
+        digests = [shard.seal.digest for shard in shards]
         manifest = {
             **asdict(self.plan),
-            "dim": dim,
-            "devices": sorted(devices),
+            "dim": shards[0].dim,
+            "devices": sorted({shard.seal.device for shard in shards}),
             "digest": hashlib.sha256("\n".join(digests).encode()).hexdigest(),
             **(about or {}),
         }
@@ -280,6 +286,11 @@ class Worker:
         texts: of the encoding.
         known: embeddings of other texts by the same weights, which are taken where a text is the
             same.
+
+    Attributes:
+        throughput: of what it has encoded.
+        overlap: how many of the 100 nearest texts stay the same in the stored numbers, of the first
+            shard that it has encoded; None before, and for float32.
     """
 
     def __init__(
@@ -294,6 +305,7 @@ class Worker:
         self._texts = texts
         self._known = known
         self.throughput = Throughput(embedder)
+        self.overlap: float | None = None
 
     def encode(self, number: int) -> None:
         """Encode a shard, and write it whole.
@@ -306,6 +318,8 @@ class Worker:
         first = plan.span(number).start
         checked_sum(embeddings, "embeddings", np.arange(first, first + len(embeddings)))
         stored = to_stored(embeddings, plan.numbers)
+        if plan.numbers != "float32" and self.overlap is None:
+            self.overlap = overlap(embeddings, stored)
         device = self._embedder.device.type
         write_shard(self.encoding.file(number), stored, plan.key, number, device)
 
@@ -376,5 +390,7 @@ def _read_json(file: Path) -> dict[str, Any] | None:
     except ValueError:
         held = None
     if not isinstance(held, dict):
-        raise InputError(f"{file}: expected a JSON object, got something else; the file is damaged: make the encoding again")
+        raise InputError(
+            f"{file}: expected a JSON object, got something else; the file is damaged: make the encoding again"
+        )
     return held

@@ -7,7 +7,7 @@ afterwards. They must reach a folder in common, but none needs the files of othe
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Protocol
 
 from ltr.data.cache import cached, entry_folder, made_of
 from ltr.data.files import lock_shared, parts_of, remove, write_whole
-from ltr.data.tokens import TokenStore
+from ltr.data.texts import TextTable
+from ltr.data.tokens import Tokens, TokenStore
 from ltr.errors import InputError
 from ltr.processes import (
     barrier,
@@ -66,6 +67,15 @@ def texts_of_store(store: TokenStore, count: int | None = None) -> TextsToEncode
     return TextsToEncode(n_texts, key, store.between)
 
 
+def texts_of_table(table: TextTable, embedder: Embedder) -> TextsToEncode:
+    """The texts of a table, which are tokenised shard by shard."""
+
+    def tokens_between(first: int, stop: int) -> Tokens:
+        return embedder.form.tokens(table.texts.between(first, stop))
+
+    return TextsToEncode(len(table), table.key, tokens_between, table.texts.between)
+
+
 @dataclass(frozen=True)
 class EncodingsOfRun:
     """In the folder ``encodings`` of a run that trains. The encodings of earlier weights are
@@ -80,9 +90,7 @@ class EncodingsOfRun:
     user: str
 
     @contextmanager
-    def of(
-        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
-    ) -> Iterator[Encoding]:
+    def of(self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Iterator[Encoding]:
         """See :class:`Encodings`."""
         plan = plan_of(embedder, texts, numbers)
         folder = self._root / plan.key
@@ -120,15 +128,13 @@ class TemporaryEncodings:
     root: Path
 
     @contextmanager
-    def of(
-        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
-    ) -> Iterator[Encoding]:
+    def of(self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Iterator[Encoding]:
         """See :class:`Encodings`."""
         plan = plan_of(embedder, texts, numbers)
         with shared_folder(self.root, KIND) as shared:
             folder = shared / plan.key
             by_rank_0(folder.mkdir)
-            by_rank_0(lambda: _begin_new(folder, plan))
+            by_rank_0(lambda: _open_or_begin(folder, plan) and None)
             yield _encoded_by_all(folder, plan, embedder, texts)
             barrier()  # all processes have read the folder, which now goes
 
@@ -149,9 +155,7 @@ class EncodingsInCache:
     run_folder: Path | None = None
 
     @contextmanager
-    def of(
-        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
-    ) -> Iterator[Encoding]:
+    def of(self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Iterator[Encoding]:
         """See :class:`Encodings`."""
         plans = [plan_of(embedder, texts, numbers)]
         if numbers != "float32":
@@ -194,7 +198,7 @@ class EncodingsInCache:
 
         self._open(encoding.plan, build)
 
-    def _open(self, plan: Plan, build) -> Encoding:
+    def _open(self, plan: Plan, build: Callable[[Path], None]) -> Encoding:
         origin = made_of(self.source, model=self.model)
         return cached(KIND, plan.key, build, _open_in_use, origin)
 
@@ -235,9 +239,7 @@ class EncodingOfFolder:
     option: str = "--encoded"
 
     @contextmanager
-    def of(
-        self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers
-    ) -> Iterator[Encoding]:
+    def of(self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Iterator[Encoding]:
         """The encoding of the folder, in whatever numbers it is stored.
 
         Raises:
@@ -275,10 +277,6 @@ def _open_or_begin(folder: Path, plan: Plan) -> Encoding:
         return Encoding(folder, plan)
 
 
-def _begin_new(folder: Path, plan: Plan) -> None:
-    Encoding(folder, plan)
-
-
 def _open_in_use(folder: Path) -> Encoding:
     """A finished encoding of the cache, which nobody removes as long as it is open."""
     encoding = Encoding.open(folder)
@@ -287,9 +285,7 @@ def _open_in_use(folder: Path) -> Encoding:
     return encoding
 
 
-def _encoded_by_all(
-    folder: Path, plan: Plan, embedder: Embedder, texts: TextsToEncode
-) -> Encoding:
+def _encoded_by_all(folder: Path, plan: Plan, embedder: Embedder, texts: TextsToEncode) -> Encoding:
     """An encoding that the first process has begun, once each process has made its share."""
 
     def encode() -> Encoding:

@@ -81,7 +81,9 @@ def write_shard(file: Path, stored: np.ndarray, encoding: str, number: int, devi
     digest = hashlib.sha256(stored.tobytes()).hexdigest()
     sum_in_base64 = base64.b64encode(total.tobytes()).decode()
     seal = Seal(encoding, number, digest, device, sum_in_base64)
-    temporary = file.with_name(f".{file.stem}.{socket.gethostname()}.{os.getpid()}.{threading.get_ident()}.tmp")
+    temporary = file.with_name(
+        f".{file.stem}.{socket.gethostname()}.{os.getpid()}.{threading.get_ident()}.tmp"
+    )
     try:
         with open(temporary, "xb") as opened:
             np.lib.format.write_array(opened, stored, allow_pickle=False)

@@ -11,19 +11,16 @@ from typing import get_args
 
 import numpy as np
 
-from ltr.data.cache import cached, made_of
-from ltr.data.files import map_array
 from ltr.data.formats import Side
 from ltr.data.text_files import open_texts
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError
 from ltr.models import DualEncoder
-from ltr.search.embeddings import checked_sum
-from ltr.search.encode import encode, encode_in_memory
+from ltr.search.embedder import embedder_of
+from ltr.search.encode import encode_in_memory
+from ltr.search.encodings import Encodings, EncodingsInCache, texts_of_table
 from ltr.search.index import DenseIndex
 from ltr.use.rankers import RankedDocument, TextRanker, check_count, check_query, text_list
-
-FILE = "embeddings.npy"
 
 
 class Retriever(TextRanker):
@@ -77,50 +74,29 @@ class Retriever(TextRanker):
 class SearchableCorpus:
     """Documents and their embeddings, ready to be searched.
 
-    The embeddings are kept in the cache (``$LTR_CACHE``). Their key is made of the weights, the way
-    these read a document, and the content of the documents: a second start does not encode again;
-    changed weights or documents are always encoded.
+    The embeddings are kept in the cache (``$LTR_CACHE``), as halves. Their key is made of the weights,
+    the way these read a document, and the content of the documents: a second start does not encode
+    again. Of a corpus of which some texts have changed, only those are encoded; under changed weights,
+    all are.
 
     Args:
         retriever: the dual encoder.
         documents: the texts, with ids.
-
-    Attributes:
-        was_kept: whether the embeddings were there already.
+        encodings: where the embeddings lie instead.
     """
 
-    def __init__(self, retriever: Retriever, documents: TextTable) -> None:
+    def __init__(
+        self, retriever: Retriever, documents: TextTable, encodings: Encodings | None = None
+    ) -> None:
         self.retriever = retriever
         self.documents = documents
         model = retriever.model
-        self.was_kept = True
-        doc_reads = model.reads.docs
-        tower = model.doc_tower
-
-        def build(folder: Path) -> None:
-            self.was_kept = False
-            with retriever.context():
-                tokens = doc_reads.store(documents)
-                embeddings = encode(tower, tokens, doc_reads, folder / FILE)
-            # An error for numbers that are not finite: such a file is not kept.
-            checked_sum(embeddings, "embeddings")
-
-        # All that decides what the embeddings are.
-        identity = [
-            "embeddings-3",  # counts up when the file holds something else
-            model.embedding_key("document"),
-            documents.key,
-            retriever.precision,
-        ]
-        key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-        embeddings = cached(
-            "embeddings",
-            key,
-            build,
-            lambda folder: map_array(folder / FILE),
-            made_of(documents.folder, model=retriever.name),
-        )
-        self._index = DenseIndex.build(embeddings, model.similarity)
+        embedder = embedder_of(model, "document", retriever.context, retriever.precision)
+        if encodings is None:
+            encodings = EncodingsInCache(documents.folder, retriever.name)
+        with encodings.of(embedder, texts_of_table(documents, embedder), "float16") as encoding:
+            self._encoding = encoding  # which keeps its lock of the cache
+        self._index = DenseIndex.build(encoding.embeddings(), model.similarity)
 
     def search(self, query: str, k: int = 10) -> list[RankedDocument]:
         """The k best documents for a query, best first; of equal scores the later id comes first,

@@ -20,6 +20,7 @@ from ltr.mining.judge import open_judge
 from ltr.mining.miner import Miner
 from ltr.mining.overlay import Overlay
 from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.search.encodings import TemporaryEncodings
 from tests.conftest import wordpiece_tokenizer
 
 
@@ -29,7 +30,7 @@ def mined(tmp_path_factory, collection_folder, backbone):
     collection = open_collection(str(collection_folder))
     folder = tmp_path_factory.mktemp("run")
     miner = Miner(DualEncoder(backbone, max_length=24), collection, collection.judgements("train"))
-    miner.mine(folder).save(folder / "negatives/step=0", collection)
+    miner.mine(TemporaryEncodings(folder)).save(folder / "negatives/step=0", collection)
     (folder / "config.yaml").write_text(
         yaml.safe_dump({"data": {"init_args": {"path": str(collection_folder)}}})
     )
@@ -101,7 +102,7 @@ def test_negatives_of_dev_are_judged_beside_the_relevant_documents_of_dev(
     """The tiny world has 30 queries in each split; ltr mine writes the split into the manifest."""
     collection = open_collection(str(collection_folder))
     miner = Miner(DualEncoder(backbone, max_length=24), collection, collection.judgements("dev"))
-    negatives = miner.mine(tmp_path)
+    negatives = miner.mine(TemporaryEncodings(tmp_path))
     negatives.manifest["split"] = "dev"
     negatives.save(tmp_path / "dev", collection)
     options = {"judge": backbone, "data": str(collection_folder), "margin": 0.01, "max_length": 24}

@@ -17,6 +17,7 @@ from ltr.mining.negatives import MinedNegatives
 from ltr.mining.report import summary_lines
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.search.encodings import TemporaryEncodings
 from tests.conftest import write_collection
 
 
@@ -84,7 +85,7 @@ def test_the_negatives_are_those_of_brute_force(collection, backbone, tmp_path, 
     model = DualEncoder(backbone, max_length=24, similarity=similarity)
     judged = collection.judgements("train")
     recipe = Recipe(depth=40, n=6, relative=1.0)
-    mined = Miner(model, collection, judged, recipe).mine(tmp_path)
+    mined = Miner(model, collection, judged, recipe).mine(TemporaryEncodings(tmp_path))
     n_found = 0
     for query, (rows, distances) in zip(
         judged.query_rows, brute_force(model, collection, judged, recipe), strict=True
@@ -108,7 +109,7 @@ def test_a_text_of_a_relevant_document_is_no_negative_under_another_id(
     model = DualEncoder(backbone, max_length=24)
     mined = Miner(
         model, collection, collection.judgements("train"), Recipe(depth=500, n=500, relative=None)
-    ).mine(tmp_path)
+    ).mine(TemporaryEncodings(tmp_path))
     query = collection.queries.row("train-q0")
     twin = collection.corpus.row("twin")
     relevant = collection.corpus.row("train-q0-d0")
@@ -123,7 +124,9 @@ def test_a_text_is_not_its_own_negative_where_queries_are_documents(collection, 
     twice = collection._replace(queries=collection.corpus)
     judged = QueryLists.from_rows([7, 9], [8, 10], [1.0, 1.0])
     for recipe in (Recipe(depth=20, n=20, relative=None), Recipe(depth=20, n=20, max_score=-2.0)):
-        mined = Miner(model, twice, judged, recipe, min_negatives=len(twice.corpus)).mine(tmp_path)
+        mined = Miner(model, twice, judged, recipe, min_negatives=len(twice.corpus)).mine(
+            TemporaryEncodings(tmp_path)
+        )
         for query_row, relevant in ((7, 8), (9, 10)):
             ids = mined.doc_rows[query_row]
             assert (ids >= 0).sum() > 20 and not np.isin([query_row, relevant], ids).any()
@@ -134,7 +137,7 @@ def test_a_query_with_too_few_gets_random_documents(collection, backbone, tmp_pa
     judged = collection.judgements("train")
     mined = Miner(
         model, collection, judged, Recipe(depth=3, n=2, max_score=-2.0), min_negatives=4
-    ).mine(tmp_path)
+    ).mine(TemporaryEncodings(tmp_path))
     counts = mined.manifest["counts"]
     assert counts["chosen"] == 0 and counts["short"] == 12 and counts["random"] == 48
     _, docs = embeddings(model, collection)
@@ -157,7 +160,7 @@ def test_a_query_gets_whatever_documents_are_left(collection, backbone, tmp_path
     judged = QueryLists.from_rows(*zip(*rows, strict=True), [1.0] * len(rows))
     recipe = Recipe(depth=3, n=1, max_score=-2.0)
     miner = Miner(DualEncoder(backbone, max_length=24), collection, judged, recipe, min_negatives)
-    mined = miner.mine(tmp_path)
+    mined = miner.mine(TemporaryEncodings(tmp_path))
     for q, others in left.items():
         filled = mined.doc_rows[q][mined.doc_rows[q] >= 0].tolist()
         assert len(filled) == min(min_negatives, 2) and set(filled) <= set(others)
@@ -173,8 +176,8 @@ def test_a_judge_leaves_out_what_it_scores_above_the_relevant_document(
     judged = collection.judgements("train")
     recipe = Recipe(depth=20, n=5, relative=None)
     judge = Judge("a cross-encoder", ranker, collection)
-    without = Miner(model, collection, judged, recipe).mine(tmp_path)
-    mined = Miner(model, collection, judged, recipe, judge=judge).mine(tmp_path)
+    without = Miner(model, collection, judged, recipe).mine(TemporaryEncodings(tmp_path))
+    mined = Miner(model, collection, judged, recipe, judge=judge).mine(TemporaryEncodings(tmp_path))
     queries = ranker.reads.store(collection.queries, "query")
     docs = ranker.reads.store(collection.corpus, "document")
     n_out = 0
@@ -207,8 +210,10 @@ def test_what_the_judge_suspects_does_not_come_back_at_random(collection, backbo
     judge = Judge("a judge", PairWiseBertRanker(backbone, max_length=32), collection)
     judged = collection.judgements("train")
     recipe = Recipe(depth=40, n=40, relative=None, judge_margin=1000.0)
-    found = Miner(model, collection, judged, recipe).mine(tmp_path)
-    mined = Miner(model, collection, judged, recipe, min_negatives=100, judge=judge).mine(tmp_path)
+    found = Miner(model, collection, judged, recipe).mine(TemporaryEncodings(tmp_path))
+    mined = Miner(model, collection, judged, recipe, min_negatives=100, judge=judge).mine(
+        TemporaryEncodings(tmp_path)
+    )
     assert mined.manifest["counts"]["chosen"] == 0 < mined.manifest["counts"]["random"]
     for query in judged.query_rows:
         suspects = found.doc_rows[query][found.doc_rows[query] >= 0]
@@ -229,9 +234,11 @@ def test_a_rescorer_ranks_what_the_filters_leave_of_all_that_was_found(
     assert ranker.training
     mined = Miner(
         model, collection, judged, recipe, rescorer=Judge("a cross-encoder", ranker, collection)
-    ).mine(tmp_path)
+    ).mine(TemporaryEncodings(tmp_path))
     assert ranker.training and ranker.encoder.model.training, "it goes on training, with dropout"
-    every = Miner(model, collection, judged, replace(recipe, n=20)).mine(tmp_path)
+    every = Miner(model, collection, judged, replace(recipe, n=20)).mine(
+        TemporaryEncodings(tmp_path)
+    )
     queries = ranker.reads.store(collection.queries, "query")
     docs = ranker.reads.store(collection.corpus, "document")
     n_moved = 0
@@ -305,13 +312,17 @@ def test_the_key_tells_all_that_decides(collection, backbone):
 def test_an_approximate_index_says_what_it_finds(collection, backbone, tmp_path):
     model = DualEncoder(backbone, max_length=24)
     judged = collection.judgements("train")
-    exact = Miner(model, collection, judged, Recipe(depth=10, relative=None)).mine(tmp_path)
+    exact = Miner(model, collection, judged, Recipe(depth=10, relative=None)).mine(
+        TemporaryEncodings(tmp_path)
+    )
     rough = Miner(
         model, collection, judged, Recipe(depth=10, relative=None, index="IVF8,Flat")
-    ).mine(tmp_path)
+    ).mine(TemporaryEncodings(tmp_path))
     assert exact.manifest["recall"] == 1.0 and 0.2 < rough.manifest["recall"] < 1.0
     with pytest.raises(InputError, match="faiss can build"):
-        Miner(model, collection, judged, Recipe(index="IVF8,Falt")).mine(tmp_path)
+        Miner(model, collection, judged, Recipe(index="IVF8,Falt")).mine(
+            TemporaryEncodings(tmp_path)
+        )
 
 
 def test_the_overlap_of_a_sample_is_1_for_the_same_weights_and_that_of_brute_force_for_others(
@@ -320,7 +331,7 @@ def test_the_overlap_of_a_sample_is_1_for_the_same_weights_and_that_of_brute_for
     model = DualEncoder(backbone, max_length=24)
     judged = collection.judgements("train")
     miner = Miner(model, collection, judged, Recipe(depth=20, n=5, relative=None))
-    mined = miner.mine(tmp_path)
+    mined = miner.mine(TemporaryEncodings(tmp_path))
     assert miner.overlap_now(mined) == 1.0
     with torch.no_grad():
         for parameter in model.parameters():
@@ -352,7 +363,7 @@ def test_the_overlap_leaves_out_what_may_never_be_a_negative(collection, backbon
     judged = QueryLists.from_rows([*twelve, 36], [relevant] * 12 + [37], [1.0] * 13)
     recipe = Recipe(depth=300, n=300, relative=None)
     miner = Miner(DualEncoder(backbone, max_length=24), twice, judged, recipe)
-    found = miner.mine(tmp_path).doc_rows
+    found = miner.mine(TemporaryEncodings(tmp_path)).doc_rows
     doc_rows = np.full((len(twice.queries), 13), -1)
     doc_rows[36] = [*twelve, twin]
     for row in twelve:
@@ -374,4 +385,6 @@ def test_a_corpus_that_is_relevant_as_a_whole_has_no_negatives(backbone, tmp_pat
         InputError,
         match="no query has a document to rank below its relevant ones; nothing can be mined",
     ):
-        Miner(DualEncoder(backbone, max_length=24), one, one.judgements("train")).mine(tmp_path)
+        Miner(DualEncoder(backbone, max_length=24), one, one.judgements("train")).mine(
+            TemporaryEncodings(tmp_path)
+        )

@@ -1,5 +1,3 @@
-import errno
-import os
 from contextlib import nullcontext
 
 import numpy as np
@@ -12,7 +10,7 @@ from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.search.encode import encode, encode_batches, places_of_rank
+from ltr.search.encode import encode_batches, encode_in_memory, places_of_rank
 
 
 @pytest.fixture
@@ -33,7 +31,7 @@ def world(backbone, collection_folder):
 def test_a_row_is_what_its_text_gives_alone(world, backbone, tmp_path):
     encoder, store, form, corpus, tokenizer = world
     rows = np.random.default_rng(0).permutation(len(store))[:50]
-    found = encode(encoder, store, form, tmp_path / "docs.npy", rows)
+    found = encode_in_memory(encoder, store, form, rows)
     alone = AutoModel.from_pretrained(backbone).eval()
     with torch.no_grad():
         for row, embedding in zip(rows, found, strict=True):
@@ -44,16 +42,15 @@ def test_a_row_is_what_its_text_gives_alone(world, backbone, tmp_path):
             torch.testing.assert_close(
                 torch.from_numpy(embedding.copy()), expected, atol=1e-5, rtol=1e-5
             )
-    assert [file.name for file in tmp_path.iterdir()] == ["docs.npy"]
-    assert isinstance(found, np.memmap) and found.dtype == np.float32 and not found.flags.writeable
+    assert found.dtype == np.float32
 
 
 def test_all_rows_in_batches_of_any_size(world, tmp_path, monkeypatch):
     encoder, store, form, *_ = world
-    expected = encode(encoder, store, form, tmp_path / "one.npy")
+    expected = encode_in_memory(encoder, store, form, np.arange(len(store)))
     monkeypatch.setattr("ltr.search.encode.BATCH_TOKENS", 100)
     np.testing.assert_allclose(
-        encode(encoder, store, form, tmp_path / "many.npy"), expected, atol=1e-5
+        encode_in_memory(encoder, store, form, np.arange(len(store))), expected, atol=1e-5
     )
     assert len(expected) == len(store)
 
@@ -65,17 +62,17 @@ def test_dropout_is_off_and_each_module_gets_its_mode_back(world, tmp_path):
     modes = [module.training for module in encoder.modules()]
     rows = np.arange(5)
     np.testing.assert_array_equal(
-        encode(encoder, store, form, tmp_path / "a.npy", rows),
-        encode(encoder, store, form, tmp_path / "b.npy", rows),
+        encode_in_memory(encoder, store, form, rows),
+        encode_in_memory(encoder, store, form, rows),
     )
     assert [module.training for module in encoder.modules()] == modes
 
 
 def test_half_precision_comes_from_autocast(world, tmp_path):
     encoder, store, form, *_ = world
-    full = encode(encoder, store, form, tmp_path / "full.npy")
+    full = encode_in_memory(encoder, store, form, np.arange(len(store)))
     with torch.autocast("cpu", torch.bfloat16):
-        half = encode(encoder, store, form, tmp_path / "half.npy")
+        half = encode_in_memory(encoder, store, form, np.arange(len(store)))
     assert half.dtype == np.float32 and np.abs(half - full).max() > 0
     np.testing.assert_allclose(half, full, atol=0.1)
 
@@ -91,7 +88,7 @@ def test_weights_are_laid_out_for_many_tokens_alone(world, tmp_path, monkeypatch
     for least, n_times in ((total + 1, 0), (total, 1)):
         monkeypatch.setattr("ltr.search.encode.MANY_TOKENS", least)
         laid_out.clear()
-        encode(encoder, store, form, tmp_path / "rows.npy")
+        encode_in_memory(encoder, store, form, np.arange(len(store)))
         assert laid_out == [encoder.model] * n_times
 
 
@@ -107,55 +104,17 @@ def test_shares_are_of_equal_length_and_make_the_whole(world):
     assert list(encode_batches(encoder, store, form, rows[:0])) == []
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_half_written(world, tmp_path, monkeypatch):
-    encoder, store, form, *_ = world
-    monkeypatch.setattr("ltr.search.encode.BATCH_TOKENS", 100)
-    before = np.array(encode(encoder, store, form, tmp_path / "docs.npy"))
-    calls = []
-
-    def fail_at_the_third(texts):
-        calls.append(1)
-        if len(calls) == 3:
-            raise RuntimeError("out of memory")
-        return TextEncoder.forward(encoder, texts)
-
-    monkeypatch.setattr(encoder, "forward", fail_at_the_third)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        encode(encoder, store, form, tmp_path / "docs.npy")
-    assert [file.name for file in tmp_path.iterdir()] == ["docs.npy"]
-    np.testing.assert_array_equal(np.load(tmp_path / "docs.npy"), before)
-
-
 def test_no_text_is_refused(world, tmp_path):
     encoder, store, form, *_ = world
     with pytest.raises(ValueError, match="at least one text"):
-        encode(encoder, store, form, tmp_path / "docs.npy", np.arange(0))
-
-
-def test_what_a_killed_process_left_is_overwritten(world, tmp_path):
-    encoder, store, form, *_ = world
-    (tmp_path / "docs.npy.partial").write_bytes(b"half")
-    encode(encoder, store, form, tmp_path / "docs.npy", np.arange(3))
-    assert [file.name for file in tmp_path.iterdir()] == ["docs.npy"]
-
-
-def test_a_full_disk_is_an_error_before_the_map_is_written(world, tmp_path, monkeypatch):
-    encoder, store, form, *_ = world
-
-    def no_room(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", no_room)
-    with pytest.raises(OSError, match="No space left"):
-        encode(encoder, store, form, tmp_path / "docs.npy")
-    assert not list(tmp_path.iterdir())
+        encode_in_memory(encoder, store, form, np.arange(0))
 
 
 def test_a_row_that_is_none_is_refused(world, tmp_path):
     """A search fills up with -1."""
     encoder, store, form, *_ = world
     with pytest.raises(IndexError, match=r"between 0 and \d+, got -1"):
-        encode(encoder, store, form, tmp_path / "docs.npy", np.array([3, -1]))
+        encode_in_memory(encoder, store, form, np.array([3, -1]))
 
 
 def test_batches_are_of_similar_texts_and_within_the_budget(world, tmp_path, monkeypatch):
@@ -163,6 +122,6 @@ def test_batches_are_of_similar_texts_and_within_the_budget(world, tmp_path, mon
     monkeypatch.setattr("ltr.search.encode.BATCH_TOKENS", 100)
     lengths = []
     encoder.register_forward_pre_hook(lambda _, args: lengths.append(args[0].lengths))
-    encode(encoder, store, form, tmp_path / "docs.npy")
+    encode_in_memory(encoder, store, form, np.arange(len(store)))
     assert all(90 <= batch.sum() <= 100 for batch in lengths[:-1])
     assert (torch.cat(lengths).diff() <= 0).all() and len(torch.cat(lengths)) == len(store)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,10 @@ from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
 from ltr.processes import rank, world_size
+from ltr.search import encodings
 from ltr.search import evaluation as room
 from ltr.search.approximate import FaissIndex
+from ltr.search.encodings import TemporaryEncodings
 from ltr.search.evaluation import SearchedCorpus, batch_of_found, search_corpus
 from tests.child_processes import run_ranks
 
@@ -66,7 +69,7 @@ def test_a_query_finds_what_brute_force_finds(world, tmp_path):
     """Queries in any order; dropout is off though the model trains; nothing stays in the folder."""
     model, corpus, _ = world
     rows = np.random.default_rng(0).permutation(QUERIES)[:20]
-    found = search_corpus(model, corpus, rows, tmp_path / "run")
+    found = search_corpus(model, corpus, rows, TemporaryEncodings(tmp_path / "run"))
     assert found.query_rows.tolist() == sorted(rows.tolist())
     best = every_score(model, corpus, found.query_rows).topk(10)
     np.testing.assert_array_equal(matrix(found.doc_rows), best.indices)
@@ -86,8 +89,10 @@ def test_an_index_of_faiss_is_the_one_that_was_asked_for(world, tmp_path, monkey
 
     monkeypatch.setattr(FaissIndex, "build", counted)
     rows = np.arange(12)
-    exact = search_corpus(model, corpus, rows, tmp_path)
-    found = search_corpus(model, replace(corpus, index="IVF1,Flat"), rows, tmp_path)
+    exact = search_corpus(model, corpus, rows, TemporaryEncodings(tmp_path))
+    found = search_corpus(
+        model, replace(corpus, index="IVF1,Flat"), rows, TemporaryEncodings(tmp_path)
+    )
     assert built == ["IVF1,Flat"]
     np.testing.assert_array_equal(found.doc_rows, exact.doc_rows)
 
@@ -95,7 +100,7 @@ def test_an_index_of_faiss_is_the_one_that_was_asked_for(world, tmp_path, monkey
 def test_texts_that_are_their_own_queries_never_find_themselves(world, tmp_path):
     model, corpus, _ = world
     corpus = replace(corpus, queries=corpus.docs, queries_are_docs=True, depth=DOCS)
-    found = search_corpus(model, corpus, np.arange(5), tmp_path)
+    found = search_corpus(model, corpus, np.arange(5), TemporaryEncodings(tmp_path))
     for row in range(5):
         assert sorted(found.of(row)[0].tolist()) == [doc for doc in range(DOCS) if doc != row]
 
@@ -107,7 +112,7 @@ def test_a_text_that_is_not_among_its_own_best_loses_the_last_one_instead(world,
     rows = np.arange(40)
     scores = every_score(model, corpus, rows)
     scores[rows, rows] = -torch.inf
-    found = search_corpus(model, corpus, rows, tmp_path)
+    found = search_corpus(model, corpus, rows, TemporaryEncodings(tmp_path))
     np.testing.assert_array_equal(matrix(found.doc_rows, 3), scores.topk(3).indices)
 
 
@@ -120,8 +125,10 @@ def test_texts_are_read_in_the_given_precision_and_scores_are_float32(world, tmp
             lambda *_, name=name: seen.update({name: torch.is_autocast_enabled("cpu")})
         )
     for half in (False, True):
-        precision = torch.autocast("cpu", torch.bfloat16) if half else None
-        found = search_corpus(model, corpus, np.arange(3), tmp_path, precision=precision)
+        precision = partial(torch.autocast, "cpu", torch.bfloat16, enabled=half)
+        found = search_corpus(
+            model, corpus, np.arange(3), TemporaryEncodings(tmp_path), precision=precision
+        )
         assert seen == {"query_tower": half, "doc_tower": half} and found.values.dtype == np.float32
         assert not torch.is_autocast_enabled("cpu")
 
@@ -131,7 +138,11 @@ def test_a_trial_searches_a_part_of_the_corpus_exactly(world, tmp_path, monkeypa
     monkeypatch.setattr(room, "TRIAL_DOCS", 7)
     with caplog.at_level(logging.INFO, "ltr"):
         found = search_corpus(
-            model, replace(corpus, index="IVF8,Flat"), np.arange(4), tmp_path, trial=True
+            model,
+            replace(corpus, index="IVF8,Flat"),
+            np.arange(4),
+            TemporaryEncodings(tmp_path),
+            trial=True,
         )
     assert np.sort(matrix(found.doc_rows, 7), axis=1).tolist() == [list(range(7))] * 4
     assert "a trial run searches 7 of 720 documents" in caplog.text
@@ -139,7 +150,7 @@ def test_a_trial_searches_a_part_of_the_corpus_exactly(world, tmp_path, monkeypa
 
 def test_no_queries_find_nothing(world, tmp_path):
     model, corpus, _ = world
-    found = search_corpus(model, corpus, np.empty(0, dtype=np.int64), tmp_path)
+    found = search_corpus(model, corpus, np.empty(0, dtype=np.int64), TemporaryEncodings(tmp_path))
     assert len(found.query_rows) == len(found.doc_rows) == 0
 
 
@@ -172,7 +183,7 @@ def test_found_documents_get_the_grades_of_their_judgements():
 
 def test_found_documents_of_unjudged_queries_have_grade_0(world, tmp_path):
     model, corpus, _ = world
-    found = search_corpus(model, corpus, np.arange(2), tmp_path)
+    found = search_corpus(model, corpus, np.arange(2), TemporaryEncodings(tmp_path))
     nothing = torch.zeros(2, 0)
     batch = RankingBatch(nothing, nothing.bool(), torch.tensor([1, 0]), nothing.long())
     _, lists = batch_of_found(
@@ -206,17 +217,19 @@ def test_what_killed_searches_left_is_removed_and_living_ones_are_spared(world, 
     model, corpus, _ = world
     program = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom ltr.processes import shared_folder\n"
-        "with shared_folder(Path(sys.argv[1]), 'corpus'):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with shared_folder(Path(sys.argv[1]), 'encodings'):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     assert subprocess.run([sys.executable, "-c", program, str(tmp_path)]).returncode == -9
     (killed,) = tmp_path.iterdir()
-    living = tmp_path / "corpus-living"
-    other = tmp_path / "corpus-of-the-user"
+    living = tmp_path / "encodings-living"
+    other = tmp_path / "encodings-of-the-user"
     for folder in (living, other):
         folder.mkdir()
     with FileLock(living / "lock"):
-        search_corpus(model, corpus, np.arange(2), tmp_path)
-        assert sorted(tmp_path.iterdir()) == [living, other] and killed.name.startswith("corpus-")
+        search_corpus(model, corpus, np.arange(2), TemporaryEncodings(tmp_path))
+        assert sorted(tmp_path.iterdir()) == [living, other] and killed.name.startswith(
+            "encodings-"
+        )
 
 
 def test_a_search_that_fails_leaves_nothing(world, tmp_path):
@@ -224,7 +237,7 @@ def test_a_search_that_fails_leaves_nothing(world, tmp_path):
     with torch.no_grad():
         next(model.doc_tower.parameters()).fill_(torch.nan)
     with pytest.raises(InputError, match="embeddings must be finite"):
-        search_corpus(model, corpus, np.arange(2), tmp_path)
+        search_corpus(model, corpus, np.arange(2), TemporaryEncodings(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
@@ -250,13 +263,16 @@ def _search(number: int, store: str, backbone: str, collection: str, index: str,
         lambda _, texts, __: encoded.append(len(texts[0].lengths))
     )
     own = np.arange(50) if number == 0 else np.arange(50, QUERIES)
-    found = search_corpus(model, corpus, own, out)
+    found = search_corpus(model, corpus, own, TemporaryEncodings(out))
     n_encoded = sum(encoded)
-    # As on two nodes with disks of their own: neither writes or reads a file of the other.
-    room.shared_folder = _folder_of_own
-    again = search_corpus(model, corpus, own, Path(out, f"disk-{number}"))
-    for name, values in found._asdict().items():
-        np.testing.assert_array_equal(getattr(again, name), values)
+    # As on two nodes with disks of their own.
+    encodings.shared_folder = _folder_of_own
+    encodings.SECONDS_UNTIL_SEEN = 0.2
+    own_disk = TemporaryEncodings(Path(out, f"disk-{number}"))
+    with pytest.raises(
+        InputError, match="must be reached by every process, and process 1 does not"
+    ):
+        search_corpus(model, corpus, own, own_disk)
     np.savez(f"{out}/{number}.npz", encoded=n_encoded, **found._asdict())
     torch.distributed.destroy_process_group()
 
@@ -266,14 +282,14 @@ def _search(number: int, store: str, backbone: str, collection: str, index: str,
 def test_two_processes_encode_half_each_and_find_what_one_finds(
     backbone, collection_folder, tmp_path, index
 ):
-    """Each with a memory map of its own."""
     out = tmp_path / "run"
     run_ranks(_search, str(tmp_path / "store"), backbone, str(collection_folder), index, out)
     parts = [np.load(out / f"{number}.npz") for number in (0, 1)]
     assert sorted(file.name for file in out.iterdir()) == ["0.npz", "1.npz"]
-    assert [int(part["encoded"]) for part in parts] == [DOCS / 2, DOCS / 2]
+    # Shards of 256, 256 and 208 texts.
+    assert [int(part["encoded"]) for part in parts] == [464, 256]
     model, corpus, _ = made(backbone, collection_folder, index=index)
-    alone = search_corpus(model, corpus, np.arange(QUERIES), tmp_path / "alone")
+    alone = search_corpus(model, corpus, np.arange(QUERIES), TemporaryEncodings(tmp_path / "alone"))
     np.testing.assert_array_equal(
         np.concatenate([part["query_rows"] for part in parts]), alone.query_rows
     )

@@ -2,6 +2,7 @@
 float64.
 """
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,11 @@ from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.processes import by_every_rank, rank, world_size
 from ltr.search import embeddings, exact, shards
-from ltr.search.encode import encode
+from ltr.search.embedder import Embedder
+from ltr.search.encode import encode_in_memory
+from ltr.search.encodings import TemporaryEncodings, texts_of_store
 from ltr.search.index import DenseIndex
-from ltr.search.shards import Shards, encode_everywhere, encode_shard
+from ltr.search.shards import Shards, encode_everywhere, share_of
 from ltr.similarity import similarity_of
 from tests.child_processes import run_ranks
 
@@ -176,19 +179,24 @@ def test_the_recall_of_an_approximate_index():
     )
 
 
-def test_a_share_is_encoded_into_a_file_and_texts_everywhere(backbone, collection_folder, tmp_path):
-    """One process has the share of all."""
+def encoded(backbone: str, folder: str, out: Path):
+    """The encoding of the corpus, in three shards, by all processes."""
+    encoder, store, form = read(backbone, folder)
+    embedder = Embedder(encoder, form, ["a model"], nullcontext, "32-true")
+    return TemporaryEncodings(out).of(embedder, texts_of_store(store), "float32")
+
+
+def test_a_share_is_that_of_all_for_one_process(backbone, collection_folder, tmp_path):
     world = read(backbone, str(collection_folder))
-    docs, rows = encode_shard(*world, tmp_path / "docs.npy")
-    expected = encode(*world, tmp_path / "whole.npy")
-    np.testing.assert_array_equal(docs, expected)
+    expected = encode_in_memory(*world, np.arange(720))
+    with encoded(backbone, str(collection_folder), tmp_path) as encoding:
+        docs, rows = share_of(encoding)
+        np.testing.assert_allclose(docs[:], expected, atol=1e-6)
+        assert encoding.plan.n_shards == 3
     np.testing.assert_array_equal(rows, np.arange(720))
     some = np.array([7, 0, 700, 7])
     np.testing.assert_allclose(encode_everywhere(*world, some), expected[some], atol=1e-5)
-    assert isinstance(docs, np.memmap) and sorted(file.name for file in tmp_path.iterdir()) == [
-        "docs.npy",
-        "whole.npy",
-    ]
+    assert list(tmp_path.iterdir()) == [], "the encoding has gone"
     with pytest.raises(ValueError, match="at least one text"):
         encode_everywhere(*world, some[:0])
 
@@ -222,11 +230,14 @@ def results(backbone: str, folder: str, out: Path) -> dict[str, np.ndarray]:
     encoder, store, form = read(backbone, folder)
     found["encoded"] = encode_everywhere(encoder, store, form, np.array([7, 0, 700, 7]))
     found["one text"] = encode_everywhere(encoder, store, form, np.array([3]))
-    docs, rows = encode_shard(encoder, store, form, out / f"docs-{rank()}.npy")
-    assert len(docs) == len(rows) == 720 // world_size() and (np.diff(rows) > 0).all()
-    found["rows of texts"] = Shards(docs, rows, similarity_of("cosine")).search(
-        found["encoded"], 5
-    )[1]
+    with encoded(backbone, folder, out) as encoding:
+        docs, rows = share_of(encoding)
+        # Shards of 256, 256 and 208 texts: the first of two processes has the first and the last.
+        n_own = {1: [720], 2: [464, 256], 3: [256, 256, 208]}[world_size()][rank()]
+        assert len(docs) == len(rows) == n_own and (np.diff(rows) > 0).all()
+        found["rows of texts"] = Shards(docs, rows, similarity_of("cosine")).search(
+            found["encoded"], 5
+        )[1]
     return found
 
 
@@ -252,10 +263,6 @@ def _process(number: int, count: int, out: Path, backbone: str, folder: str) -> 
         corpus(DOCS[: 5 * count - 1], "dot", "IVF5,Flat")
     with pytest.raises(InputError, match="k must be at least 1"):
         corpus().search(QUERIES, 0)
-    with pytest.raises(OSError, match="No such file"):
-        encode_shard(
-            *read(backbone, folder), out / ("none" if number == 1 else ".") / f"again-{number}.npy"
-        )
     encoder, store, form = read(backbone, folder)
     if number == 1:
         encoder.register_forward_pre_hook(no_memory)

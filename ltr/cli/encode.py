@@ -1,0 +1,58 @@
+"""``ltr encode``: the embeddings of a corpus, for searches and miners of one machine or of many."""
+
+import os
+import sys
+from contextlib import redirect_stdout
+
+import torch
+
+from ltr.data.outputs import check_folder
+from ltr.search.numbers import Numbers
+from ltr.use.corpus_encoding import open_encoding
+from ltr.use.rankers import Precision
+
+
+def encode(
+    ranker: str,
+    *,
+    corpus: str,
+    output: str,
+    numbers: Numbers = "float16",
+    precision: Precision | None = None,
+    device: str | None = None,
+) -> None:
+    """Encode a corpus into a folder of shards, which ltr search and ltr mine read: --encoded OUTPUT.
+
+    Started again, it goes on where it was, or checks what is finished. Started by torchrun, by a
+    SLURM array, or on several machines at once, all of them share the work.
+
+    Args:
+        ranker: A dual encoder: a run folder, a checkpoint, an exported folder, or a model of the
+            hub.
+        corpus: A data folder, or a file of texts: .jsonl with _id and text, .tsv with id<TAB>text,
+            or .txt with one text a line.
+        output: The folder; all workers must reach it.
+        numbers: In which embeddings are stored: float32, float16, or int8 with a scale for each.
+        precision: Of the encoder; None: that of the run.
+        device: Where it runs, such as cpu or cuda:1; None: the GPU if there is one.
+    """
+    check_folder(output, "--output")
+    if device is None and torch.cuda.is_available():
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # one for each process of torchrun
+    # Some packages speak when they are imported, and stdout is for results.
+    with redirect_stdout(sys.stderr):
+        encoding = open_encoding(ranker, corpus, output, numbers, precision, device)
+    is_finished = encoding.encoding.manifest() is not None
+    if is_finished:
+        encoding.check()
+    encoding.encode_missing()
+    manifest = encoding.finish()
+    if encoding.overlap is not None:
+        print(
+            f"{numbers}: of the 100 nearest texts of a sample {100 * encoding.overlap:.1f} % stay the same"
+        )
+    n_shards = encoding.encoding.plan.n_shards
+    print(
+        f"{output}: {manifest['count']:,} texts in {n_shards:,} shards, {manifest['dim']} dimensions in {manifest['numbers']}"
+        f"{', all checked' if is_finished else ''}; digest {manifest['digest']}"
+    )

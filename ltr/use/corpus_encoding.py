@@ -1,0 +1,126 @@
+"""A corpus encoded into a folder, by as many workers as there are."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+from ltr.data.files import being_written
+from ltr.data.outputs import check_folder
+from ltr.data.text_files import open_texts
+from ltr.data.texts import TextTable
+from ltr.errors import InputError, one_of
+from ltr.run.provenance import provenance
+from ltr.search.embedder import embedder_of
+from ltr.search.encoding import Encoding, Worker, plan_of
+from ltr.search.encodings import texts_of_table
+from ltr.search.numbers import Numbers
+from ltr.use.load import load
+from ltr.use.rankers import Precision
+from ltr.use.retriever import Retriever
+
+
+class CorpusEncoding:
+    """The embeddings of a corpus in a folder of shards, some of which may be missing.
+
+    Any number of these, in any process of any machine, may encode the shards of one folder: each
+    shard is written whole, and is the same whoever wrote it.
+
+    Args:
+        retriever: the dual encoder.
+        documents: the corpus.
+        folder: the folder; it is made where it is not there.
+        numbers: in which embeddings are stored.
+
+    Raises:
+        InputError: if the folder holds something else.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        documents: TextTable,
+        folder: str | Path,
+        numbers: Numbers = "float16",
+    ) -> None:
+        one_of(get_args(Numbers), numbers=numbers)
+        self.folder = Path(folder)
+        embedder = embedder_of(retriever.model, "document", retriever.context, retriever.precision)
+        texts = texts_of_table(documents, embedder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.encoding = Encoding(self.folder, plan_of(embedder, texts, numbers))
+        self._worker = Worker(self.encoding, embedder, texts)
+        self._about = {
+            "ranker": str(retriever.name),
+            "corpus": str(documents.folder),
+            "made": provenance(),
+        }
+
+    @property
+    def overlap(self) -> float | None:
+        """How many of the 100 nearest texts of a sample stay the same in the stored numbers, from 0
+        to 1; None where this process has encoded nothing, and for float32.
+        """
+        return self._worker.overlap
+
+    def missing(self) -> list[int]:
+        """The numbers of the shards that are not there."""
+        return self.encoding.missing()
+
+    def encode(self, number: int) -> None:
+        """Encode a shard, and write it whole."""
+        self._worker.encode(number)
+
+    def encode_missing(self) -> None:
+        """Encode shards until none is missing, beside other workers."""
+        self._worker.encode_missing()
+
+    def finish(self) -> dict[str, Any]:
+        """Check every shard against its digest, and write the manifest, if that is not there.
+
+        Returns:
+            The manifest, with the ``digest`` of the whole.
+
+        Raises:
+            InputError: if a shard is missing or damaged.
+        """
+        with being_written(self.folder / "finish"):  # one process at a time
+            manifest = self.encoding.manifest()
+            if manifest is None:
+                manifest = self.encoding.finish(self._about)
+        return manifest
+
+    def check(self) -> None:
+        """Check every shard of a finished folder against its digest.
+
+        Raises:
+            InputError: if the bytes of one are not those that were written: it is removed, to be
+                made again.
+        """
+        self.encoding.check()
+
+
+def open_encoding(
+    ranker: str | Path,
+    corpus: str,
+    folder: str | Path,
+    numbers: Numbers = "float16",
+    precision: Precision | None = None,
+    device: str | None = None,
+) -> CorpusEncoding:
+    """The encoding of a corpus in a folder, for a worker.
+
+    Args:
+        ranker: a dual encoder, see :func:`ltr.use.load.load`.
+        corpus: a data folder, or a file of texts, see :func:`ltr.data.text_files.open_texts`.
+        folder: see :class:`CorpusEncoding`.
+        numbers: in which embeddings are stored.
+        precision: of the encoder; None: see :func:`ltr.use.load.load`.
+        device: where it runs; None: the GPU if there is one.
+
+    Raises:
+        InputError: if the ranker is no dual encoder, or the folder holds something else.
+    """
+    check_folder(folder, "the folder of the encoding")
+    retriever = load(ranker, precision, device)
+    if not isinstance(retriever, Retriever):
+        raise InputError(f"{ranker} is no dual encoder, and only one can encode a corpus")
+    return CorpusEncoding(retriever, open_texts(corpus, "document", "corpus"), folder, numbers)
