@@ -180,7 +180,11 @@ class EncodingsInCache:
             parts.mkdir(exist_ok=True)
             encoding = _open_or_begin(parts, plan)
             known = self._known_rows(plan) if texts.texts_between is not None else None
-            Worker(encoding, embedder, texts, known).encode_missing()
+            try:
+                Worker(encoding, embedder, texts, known).encode_missing()
+            except InputError:  # of weights that have diverged, say: it would come again
+                remove(parts)
+                raise
             encoding.finish()
             if texts.texts_between is not None:
                 spans = map(plan.span, range(plan.n_shards))

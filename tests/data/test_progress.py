@@ -119,7 +119,7 @@ def test_lines_of_a_search(backbone, collection_folder, tmp_path, capsys, monkey
     said = capsys.readouterr()
     assert [line.split("\t")[0] for line in said.out.splitlines()] == ["1", "2"]
     (line,) = said_of_encoding(said.err)
-    assert " batches of 256 tokens, " in line and line.endswith(" left")
+    assert " of 3 shards of 256 texts, " in line and line.endswith(" % of the matmul peak")
 
 
 @pytest.mark.long

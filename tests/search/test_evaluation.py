@@ -248,8 +248,10 @@ def test_a_search_that_fails_leaves_nothing(world, tmp_path):
 def _folder_of_own(root: Path, name: str) -> Iterator[Path]:
     folder = root / name
     folder.mkdir(parents=True)
-    yield folder
-    shutil.rmtree(root)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(root)
 
 
 def _search(number: int, store: str, backbone: str, collection: str, index: str, out: str) -> None:
