@@ -1,0 +1,282 @@
+"""An encoding is what its texts give, whoever makes its shards, and whatever happens meanwhile."""
+
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ltr.data.collection import open_collection
+from ltr.data.formats import SingleTexts
+from ltr.data.tokens import TokenStore
+from ltr.errors import InputError
+from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
+from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.search import encoding as room
+from ltr.search.embedder import Embedder
+from ltr.search.encode import encode_in_memory
+from ltr.search.encoding import Encoding, Worker, plan_of, rows_of_shard
+from ltr.search.encodings import texts_of_store
+from ltr.search.shard_file import read_shard, write_shard
+from tests.child_processes import fork
+
+DOCS = 720  # of the tiny collection
+
+
+@pytest.fixture
+def world(backbone, collection_folder):
+    """An embedder, the tokens of a corpus and the embeddings of all texts."""
+    tokenizer = load_tokenizer(backbone)
+    store = TokenStore.open(open_collection(str(collection_folder)).corpus, tokenizer)
+    form = SingleTexts(tokenizer, 12)
+    encoder = TextEncoder(load_encoder(backbone).model)
+    embedder = Embedder(encoder, form, ["a model"], nullcontext, "32-true")
+    return embedder, store, encode_in_memory(encoder, store, form, np.arange(DOCS))
+
+
+def begun(folder: Path, world, numbers="float32", **changes) -> Worker:
+    """A worker of the encoding in a folder."""
+    embedder, store, _ = world
+    folder.mkdir(exist_ok=True)
+    texts = texts_of_store(store)
+    encoding = Encoding(folder, plan_of(embedder, texts, numbers))
+    return Worker(encoding, embedder, texts)
+
+
+def finished(folder: Path, world, numbers="float32") -> Encoding:
+    worker = begun(folder, world, numbers)
+    worker.encode_missing()
+    worker.encoding.finish()
+    return worker.encoding
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+WHOLE = ["000000.npy", "000001.npy", "000002.npy", "manifest.json", "plan.json"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "atol"), [("float32", 1e-6), ("float16", 2e-3), ("int8", 0.02)]
+)
+def test_rows_are_those_of_the_texts(world, tmp_path, numbers, atol):
+    encoding = finished(tmp_path / "made", world, numbers)
+    expected = world[2]
+    embeddings = encoding.embeddings()
+    assert embeddings.shape == (DOCS, expected.shape[1]) and len(embeddings) == DOCS
+    np.testing.assert_allclose(embeddings[0:DOCS], expected, atol=atol)
+    np.testing.assert_array_equal(embeddings[200:600], embeddings[0:DOCS][200:600])
+    rows = np.array([700, 0, 255, 256, 0])
+    np.testing.assert_array_equal(embeddings[rows], embeddings[0:DOCS][rows])
+    assert embeddings[5:5].shape == (0, expected.shape[1])
+    np.testing.assert_allclose(embeddings.sum(), embeddings[0:DOCS].sum(axis=0), rtol=1e-5)
+    assert files(tmp_path / "made") == WHOLE
+    assert [shard.count for shard in embeddings.shards] == [256, 256, 208]
+    # As any other file of numpy.
+    assert len(np.load(tmp_path / "made/000002.npy")) == 208
+
+
+def test_the_number_of_rows_does_not_depend_on_who_encodes():
+    assert [rows_of_shard(n) for n in (1, 256 * 64, 256 * 64 + 1, 2**18, 2**18 + 1)] == [
+        256,
+        256,
+        512,
+        4096,
+        4096,
+    ]
+    assert rows_of_shard(4096 * 65_536) == 4096 and rows_of_shard(4096 * 65_536 + 1) == 8192
+
+
+def test_two_orders_of_work_give_the_same_bytes(world, tmp_path):
+    one = finished(tmp_path / "one", world)
+    worker = begun(tmp_path / "two", world)
+    for number in (2, 0, 1):
+        worker.encode(number)
+    worker.encoding.finish()
+    for name in WHOLE:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert one.manifest()["digest"] == worker.encoding.manifest()["digest"]
+    assert one.manifest()["count"] == DOCS and one.manifest()["devices"] == ["cpu"]
+
+
+def test_what_decides_the_embeddings_decides_the_key(world):
+    embedder, store, _ = world
+    texts = texts_of_store(store)
+    plan = plan_of(embedder, texts, "float32")
+    others = [
+        plan_of(
+            Embedder(embedder.tower, embedder.form, ["other"], nullcontext, "32-true"),
+            texts,
+            "float32",
+        ),
+        plan_of(
+            Embedder(embedder.tower, embedder.form, ["a model"], nullcontext, "bf16-mixed"),
+            texts,
+            "float32",
+        ),
+        plan_of(embedder, texts, "float16"),
+        plan_of(embedder, texts_of_store(store, 719), "float32"),
+    ]
+    assert len({plan.key, *(other.key for other in others)}) == 5
+
+
+def damaged(file: Path, how: str) -> str:
+    """Damage a shard; what is said of it."""
+    content = file.read_bytes()
+    if how == "cut":
+        file.write_bytes(content[: len(content) // 2])
+        return "it is cut short, or no array"
+    if how == "without a seal":
+        file.write_bytes(content[: content.rindex(b"\n{") if b"\n{" in content else -1])
+        np.save(file, np.load(file))
+        return "it has no seal"
+    if how == "empty":
+        file.write_bytes(b"")
+        return "it is cut short, or no array"
+    if how == "of another number":
+        shutil.copy(file.with_name("000000.npy"), file)
+        return "it belongs to another encoding"
+    shard = read_shard(file)
+    write_shard(file, shard.read_stored(), "0" * 32, 1, "cpu")
+    return "it belongs to another encoding"
+
+
+@pytest.mark.parametrize(
+    "how", ["cut", "without a seal", "empty", "of another number", "of other weights"]
+)
+def test_a_bad_shard_is_named_and_made_again(world, tmp_path, caplog, how):
+    encoding = finished(tmp_path / "made", world)
+    before = (tmp_path / "made/000001.npy").read_bytes()
+    said = damaged(tmp_path / "made/000001.npy", how)
+    with caplog.at_level(logging.WARNING, "ltr"):
+        assert encoding.missing() == [1]
+        with pytest.raises(InputError, match="000001.npy is missing or damaged"):
+            encoding.embeddings()
+    assert said in caplog.text and "000001.npy" in caplog.text
+    begun(tmp_path / "made", world).encode_missing()
+    assert (tmp_path / "made/000001.npy").read_bytes() == before
+
+
+def test_a_changed_byte_is_found_by_the_check_and_the_shard_made_again(world, tmp_path):
+    encoding = finished(tmp_path / "made", world)
+    file = tmp_path / "made/000002.npy"
+    before = file.read_bytes()
+    with open(file, "r+b") as opened:
+        opened.seek(1000)
+        opened.write(b"\x7f")
+    assert encoding.missing() == [], "the seal says nothing of it"
+    with pytest.raises(InputError, match="000002.npy: the bytes of this shard are not those"):
+        encoding.check()
+    assert encoding.missing() == [2] and encoding.manifest() is None
+    assert finished(tmp_path / "made", world).missing() == []
+    assert file.read_bytes() == before
+
+
+def test_numbers_that_are_not_finite_are_not_stored(world, tmp_path, monkeypatch):
+    worker = begun(tmp_path / "made", world)
+    embed = room.encode_in_memory
+
+    def overflown(*args):
+        embeddings = embed(*args)
+        embeddings[7, 1] = np.nan
+        return embeddings
+
+    monkeypatch.setattr(room, "encode_in_memory", overflown)
+    with pytest.raises(InputError, match="finite, got NaN or infinity in row 263;"):
+        worker.encode(1)
+    assert files(tmp_path / "made") == ["plan.json"]
+
+
+def test_another_encoding_in_the_folder_is_refused(world, tmp_path):
+    begun(tmp_path / "made", world)
+    with pytest.raises(InputError, match="holds another encoding: its numbers differ; name a new"):
+        begun(tmp_path / "made", world, "float16")
+    with pytest.raises(InputError, match="the encoding is not finished, there is no manifest.json"):
+        Encoding.open(tmp_path / "made")
+    with pytest.raises(InputError, match="expected an encoding, as ltr encode writes it, found no"):
+        Encoding.open(tmp_path)
+    for content, said in (("[", "the file is damaged"), ('{"rows": 3}', "got other entries")):
+        (tmp_path / "made/plan.json").write_text(content)
+        with pytest.raises(InputError, match=said):
+            Encoding.open(tmp_path / "made")
+
+
+def test_a_full_disk_leaves_no_half_shard(world, tmp_path, monkeypatch):
+    worker = begun(tmp_path / "made", world)
+
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        worker.encode(0)
+    assert files(tmp_path / "made") == ["plan.json"]
+
+
+def test_of_shards_that_others_are_at_none_is_made_twice(world, tmp_path):
+    """Two processes encode beside this one; each shard is encoded once."""
+    folder = tmp_path / "made"
+    begun(folder, world)
+    children = [
+        fork(lambda number=number: _encode_and_note(folder, world, number)) for number in (0, 1)
+    ]
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+    made = [json.loads((tmp_path / f"{number}.json").read_text()) for number in (0, 1)]
+    assert sorted(made[0] + made[1]) == [0, 1, 2]
+
+
+def _encode_and_note(folder: Path, world, number: int) -> None:
+    worker = begun(folder, world)
+    made = []
+    encode = worker.encode
+
+    def noting(shard: int) -> None:
+        made.append(shard)
+        time.sleep(0.2)
+        encode(shard)
+
+    worker.encode = noting
+    worker.encode_missing()
+    (folder.parent / f"{number}.json").write_text(json.dumps(made))
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.long)])
+def test_kills_cost_the_shard_that_was_made(world, tmp_path, rounds):
+    """Two workers, both killed at a random moment: what is there is whole, at most two shards were
+    begun and lost, and the third worker makes the bytes of one that was never killed.
+    """
+    random.seed(rounds)
+    torch.set_num_threads(1)
+    finished(tmp_path / "whole", world)
+    start = time.monotonic()
+    finished(tmp_path / "timed", world)
+    seconds = time.monotonic() - start
+    folder = tmp_path / "made"
+    for _ in range(rounds):
+        shutil.rmtree(folder, ignore_errors=True)
+        begun(folder, world)
+        children = [fork(lambda: begun(folder, world).encode_missing()) for _ in range(2)]
+        time.sleep(random.uniform(0, 1.2 * seconds))
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        there = [file for file in files(folder) if file.endswith(".npy")]
+        for name in there:
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        worker = begun(folder, world)
+        assert len(worker.encoding.missing()) == 3 - len(there)
+        worker.encode_missing()
+        worker.encoding.finish()
+        assert files(folder) == WHOLE, "nothing is left of the killed"
+        for name in WHOLE:
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
