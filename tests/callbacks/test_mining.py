@@ -31,6 +31,7 @@ from ltr.mining.side_process import SideProcess
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.ranker import digest_of_weights
 from ltr.module import RankerModule
+from ltr.search import encoding
 from tests.conftest import QUIET
 from tests.datasets import data_module
 
@@ -422,6 +423,28 @@ def test_what_does_not_fit_is_one_line(tmp_path, collection_folder, backbone):
         HardNegativeMining(min_overlap=70)
     with pytest.raises(InputError, match="each with a number above 0"):
         TripletDataModule(str(collection_folder), {"mined": 0})
+
+
+def test_a_refresh_and_the_validations_beside_it_encode_the_corpus_once(
+    tmp_path, collection_folder, backbone, monkeypatch
+):
+    """Of three epochs, each with a refresh before it and a validation by search behind it, at four
+    states of the weights: each encodes the 720 documents once. The first refresh reads what the
+    validation before training has encoded.
+    """
+    counts = []
+    embed = encoding.encode_in_memory
+
+    def counting(encoder, store, form, rows):
+        counts.append(len(rows))
+        return embed(encoder, store, form, rows)
+
+    monkeypatch.setattr(encoding, "encode_in_memory", counting)
+    options = {"max_epochs": 3, "limit_val_batches": 1.0, "num_sanity_val_steps": -1}
+    trained(tmp_path, collection_folder, backbone, trainer=options, candidates="corpus", depth=5)
+    assert sum(counts) == 4 * 720
+    assert len(negatives_of(tmp_path)) == 3
+    assert not (tmp_path / "encodings").exists(), "what the training has encoded goes with it"
 
 
 # The command line

@@ -1,0 +1,187 @@
+"""Where encodings lie, who reads them, and when they go."""
+
+import os
+import signal
+import threading
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ltr.data.cache import Cache
+from ltr.data.collection import open_collection
+from ltr.data.files import cache_root
+from ltr.data.formats import SingleTexts
+from ltr.data.tokens import TokenStore
+from ltr.errors import InputError
+from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer
+from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.search import encoding as room
+from ltr.search import encodings
+from ltr.search.embedder import Embedder
+from ltr.search.encodings import (
+    EncodingsInCache,
+    EncodingsOfRun,
+    TemporaryEncodings,
+    texts_of_store,
+    texts_of_table,
+)
+from tests.child_processes import fork
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def corpus(collection_folder):
+    return open_collection(str(collection_folder)).corpus
+
+
+@pytest.fixture
+def weights(backbone):
+    """Makes an embedder of other weights."""
+    tokenizer = load_tokenizer(backbone)
+    encoder = TextEncoder(load_encoder(backbone).model)
+    form = SingleTexts(tokenizer, 12)
+    return lambda name: Embedder(encoder, form, [name], nullcontext, "32-true")
+
+
+@pytest.fixture
+def encoded(monkeypatch) -> list[int]:
+    """How many texts each shard had to encode."""
+    counts = []
+    encode_in_memory = room.encode_in_memory
+
+    def counting(encoder, store, form, rows):
+        counts.append(len(rows))
+        return encode_in_memory(encoder, store, form, rows)
+
+    monkeypatch.setattr(room, "encode_in_memory", counting)
+    return counts
+
+
+def use(place, embedder: Embedder, corpus, numbers="float32") -> np.ndarray:
+    texts = texts_of_table(corpus, embedder)
+    with place.of(embedder, texts, numbers) as encoding:
+        return encoding.embeddings()[: texts.count]
+
+
+def kept(run: Path) -> int:
+    """How many encodings lie in a run folder."""
+    return len([each for each in (run / "encodings").iterdir() if each.is_dir()])
+
+
+def test_of_a_run_the_last_encoding_of_each_user_stays(tmp_path, corpus, weights, encoded):
+    run = tmp_path / "run"
+    validation = EncodingsOfRun(run, "evaluation")
+    mining = EncodingsOfRun(run, "mining")
+    first = use(validation, weights("step 1"), corpus)
+    assert sum(encoded) == 720
+    np.testing.assert_array_equal(use(mining, weights("step 1"), corpus), first)
+    assert sum(encoded) == 720 and kept(run) == 1, "the same weights are not encoded again"
+    use(validation, weights("step 2"), corpus)
+    assert kept(run) == 2, "the miner may still read the first"
+    use(mining, weights("step 2"), corpus)
+    assert kept(run) == 1 and sum(encoded) == 2 * 720
+    mining.remove_all()
+    assert not (run / "encodings").exists()
+    mining.remove_all()
+
+
+def test_a_killed_run_goes_on_with_its_shards(tmp_path, corpus, weights, encoded):
+    run = tmp_path / "run"
+    place = EncodingsOfRun(run, "evaluation")
+
+    def killed_at_the_third_shard() -> None:
+        encode = room.Worker.encode
+
+        def until_third(worker, number):
+            if number == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            encode(worker, number)
+
+        room.Worker.encode = until_third
+        use(place, weights("step 1"), corpus)
+
+    assert os.waitpid(fork(killed_at_the_third_shard), 0)[1] == signal.SIGKILL
+    use(place, weights("step 1"), corpus)
+    assert encoded == [208]
+    # Another start in this folder, of other weights, leaves nothing of it.
+    use(place, weights("other"), corpus)
+    assert kept(run) == 1
+
+
+def test_temporary_ones_go(tmp_path, corpus, weights):
+    use(TemporaryEncodings(tmp_path / "run"), weights("a"), corpus)
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_the_cache_has_one_store_for_tokens_and_texts(tmp_path, corpus, weights, backbone, encoded):
+    """A validation, which has its corpus tokenised, and a search, which has not, find the same."""
+    place = EncodingsInCache(corpus.folder, "a model")
+    store = TokenStore.open(corpus, load_tokenizer(backbone))
+    with place.of(weights("a"), texts_of_store(store), "float32") as encoding:
+        first = encoding.embeddings()[0:720]
+    np.testing.assert_array_equal(use(place, weights("a"), corpus, "float16"), first)
+    assert sum(encoded) == 720, "float32 serves where halves are asked for"
+    use(place, weights("b"), corpus, "float16")
+    use(place, weights("b"), corpus, "float32")
+    assert sum(encoded) == 3 * 720, "halves do not serve where float32 is asked for"
+    entries = [entry for entry in Cache().entries if entry.kind == "encodings"]
+    assert len(entries) == 3
+    assert {Cache().sources(entry)[0].model for entry in entries} == {"a model"}
+
+
+def test_an_encoding_that_is_open_is_not_removed(corpus, weights):
+    place = EncodingsInCache(corpus.folder, "a model")
+    texts = texts_of_table(corpus, weights("a"))
+    with place.of(weights("a"), texts, "float16") as encoding:
+        (entry,) = [entry for entry in Cache().entries if entry.kind == "encodings"]
+        assert not entry.remove()
+        assert encoding.missing() == []
+    del encoding
+    assert entry.remove()
+
+
+def test_a_killed_search_goes_on_in_the_cache_and_is_told_by_it(corpus, weights, encoded):
+    place = EncodingsInCache(corpus.folder, "a model")
+
+    def killed() -> None:
+        room.Worker.encode, encode = _until(1), room.Worker.encode
+        _until.encode = encode
+        use(place, weights("a"), corpus, "float16")
+
+    assert os.waitpid(fork(killed), 0)[1] == signal.SIGKILL
+    (left,) = [entry for entry in Cache().entries if entry.last_used is None]
+    assert Cache().why_unused(left, None) == "left by a killed command"
+    use(place, weights("a"), corpus, "float16")
+    assert encoded == [256, 208]
+    assert [entry for entry in Cache().entries if entry.last_used is None] == []
+    assert not list((cache_root() / "encodings").glob(".*"))
+
+
+def _until(last: int):
+    def encode(worker, number):
+        if number == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        _until.encode(worker, number)
+
+    return encode
+
+
+def test_a_folder_that_is_shown_late_is_waited_for(tmp_path, monkeypatch):
+    """As on a network file system; one that never shows it is told."""
+    file = tmp_path / "plan.json"
+    threading.Timer(0.3, file.touch).start()
+    start = time.monotonic()
+    encodings._wait_for(file)
+    assert time.monotonic() - start > 0.2
+    monkeypatch.setattr(encodings, "SECONDS_UNTIL_SEEN", 0.2)
+    with pytest.raises(
+        InputError, match="must be reached by every process, and process 0 does not"
+    ):
+        encodings._wait_for(tmp_path / "never")

@@ -1,0 +1,185 @@
+"""``ltr encode`` and what reads its folder."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from ltr.__main__ import main
+from ltr.data.collection import open_collection
+from ltr.data.trec import read_run
+from ltr.search import encoding as room
+from ltr.use.corpus_encoding import open_encoding
+from tests.use.runs import trained_on_texts
+
+
+def encode(ranker, corpus, output, *options: str) -> int:
+    return main(["encode", str(ranker), "--corpus", str(corpus), "--output", str(output), *options])
+
+
+@pytest.fixture
+def never_encodes(monkeypatch):
+    """From when it is called on, no document may be encoded."""
+
+    def refuse(*_):
+        raise AssertionError("a document is encoded")
+
+    return lambda: monkeypatch.setattr(room, "encode_in_memory", refuse)
+
+
+def test_a_folder_is_made_gone_on_with_and_checked(backbone, collection_folder, tmp_path, capsys):
+    folder = tmp_path / "out/encoded"
+    assert encode(backbone, collection_folder, folder) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("float16: of the 100 nearest texts of a sample ")
+    assert float(said[0].split()[-5]) > 98
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert said[1] == (
+        f"{folder}: 720 texts in 3 shards, 8 dimensions in float16; digest {manifest['digest']}"
+    ) or said[1].startswith(f"{folder}: 720 texts in 3 shards, ")
+    assert manifest["ranker"] == str(backbone) and manifest["numbers"] == "float16"
+
+    assert encode(backbone, collection_folder, folder) == 0
+    assert f", all checked; digest {manifest['digest']}" in capsys.readouterr().out
+
+    (folder / "000001.npy").unlink()
+    (folder / "manifest.json").unlink()
+    assert encode(backbone, collection_folder, folder) == 0
+    assert json.loads((folder / "manifest.json").read_text()) == manifest
+
+
+def test_ltr_search_reads_it(backbone, collection_folder, tmp_path, capsys, never_encodes):
+    folder = tmp_path / "encoded"
+    words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1 w3"]
+    assert main(words) == 0
+    expected = capsys.readouterr().out
+    assert encode(backbone, collection_folder, folder) == 0
+    capsys.readouterr()
+    never_encodes()
+    assert main([*words, "--encoded", str(folder)]) == 0
+    assert capsys.readouterr().out == expected and expected.count("\n") == 10
+
+
+def test_ltr_mine_reads_it(backbone, collection_folder, tmp_path, never_encodes):
+    run = trained_on_texts(tmp_path, "dual", collection_folder, backbone)
+    mined = {}
+    for name in ("one", "two"):
+        options = ["--output", str(tmp_path / name)]
+        if name == "two":
+            assert encode(run, collection_folder, tmp_path / "encoded") == 0
+            options += ["--encoded", str(tmp_path / "encoded")]
+            shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+            never_encodes()
+        assert main(["mine", str(run), *options]) == 0
+        mined[name] = np.load(tmp_path / name / "ids.npy")
+    np.testing.assert_array_equal(mined["one"], mined["two"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--encoded", "nothing"], "nothing: expected an encoding, as ltr encode writes it"),
+        (["--encoded", "other"], "got one of another corpus"),
+        (["--encoded", "encoded", "--precision", "bf16-mixed"], "of the precision 32-true, not bf"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    backbone, collection_folder, tmp_path, capsys, monkeypatch, options, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.txt").write_text("w1\nw2\n")
+    assert encode(backbone, collection_folder, "encoded", "--precision", "32-true") == 0
+    assert encode(backbone, "two.txt", "other", "--precision", "32-true") == 0
+    capsys.readouterr()
+    words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w1", *options]
+    if "--precision" not in options:
+        words += ["--precision", "32-true"]
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_other_weights_are_refused(backbone, collection_folder, tmp_path, capsys):
+    run = trained_on_texts(tmp_path, "dual", collection_folder, backbone)
+    assert encode(backbone, collection_folder, tmp_path / "encoded") == 0
+    capsys.readouterr()
+    words = ["search", str(run), "--corpus", str(collection_folder), "--query", "w1"]
+    assert main([*words, "--encoded", str(tmp_path / "encoded")]) == 2
+    assert "got one of other weights" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--output", "two.txt"], "--output must be a folder, got a file"),
+        (["--output", "s3://bucket/x"], "s3://bucket/x"),
+        (["--output", "out", "--numbers", "float64"], "float64"),
+        (["--output", "out", "--corpus", "none.jsonl"], "found no such file"),
+    ],
+)
+def test_bad_words_are_one_line(backbone, tmp_path, capsys, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.txt").write_text("w1\nw2\n")
+    corpus = [] if "--corpus" in words else ["--corpus", "two.txt"]
+    assert main(["encode", backbone, *corpus, *words]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert said in line and not (tmp_path / "out/plan.json").exists()
+
+
+def test_a_cross_encoder_encodes_nothing(backbone, collection_folder, tmp_path, capsys):
+    (tmp_path / "two.txt").write_text("w1\nw2\n")
+    run = trained_on_texts(tmp_path, "cross", collection_folder, backbone)
+    assert encode(run, tmp_path / "two.txt", tmp_path / "out") == 2
+    assert "is no dual encoder, and only one can encode a corpus" in capsys.readouterr().err
+
+
+def test_a_test_by_search_and_a_search_read_one_another(
+    backbone, collection_folder, tmp_path, monkeypatch, capsys, never_encodes
+):
+    """What ``ltr test`` has encoded, in float32, ``ltr search`` and ``ltr mine`` find, and a second
+    ``ltr test``.
+    """
+    monkeypatch.setenv("LTR_CACHE", str(tmp_path / "cache"))
+    options = ["--data.evaluation.candidates", "corpus", "--data.evaluation.depth", "10"]
+    run = trained_on_texts(tmp_path, "dual", collection_folder, backbone, *options)
+    assert not (run / "encodings").exists()
+    first = (run / "test.run").read_text()
+    never_encodes()
+    assert main(["test", str(run)]) == 0 and (run / "test.run").read_text() == first
+    words = ["search", str(run), "--corpus", str(collection_folder), "--query", "w1"]
+    assert main(words) == 0
+    assert main(["mine", str(run), "--output", str(tmp_path / "mined")]) == 0
+
+
+def test_tasks_of_an_engine(backbone, collection_folder, tmp_path):
+    """As the drivers of examples/cluster do: each shard by a task, in any order."""
+    whole = open_encoding(backbone, str(collection_folder), tmp_path / "whole")
+    whole.encode_missing()
+    first = open_encoding(backbone, str(collection_folder), tmp_path / "parts")
+    second = open_encoding(backbone, str(collection_folder), tmp_path / "parts")
+    assert first.missing() == [0, 1, 2] and first.overlap is None
+    second.encode(1)
+    assert first.missing() == [0, 2]
+    first.encode(2)
+    second.encode(0)
+    assert first.finish() == second.finish()
+    assert first.finish()["digest"] == whole.finish()["digest"]
+
+
+def test_a_run_names_the_documents_of_its_corpus(backbone, collection_folder, tmp_path):
+    """Row i of an encoding is document i of the corpus, by its id."""
+    folder = tmp_path / "encoded"
+    assert encode(backbone, collection_folder, folder) == 0
+    docs = open_collection(str(collection_folder)).corpus
+    queries = tmp_path / "queries.jsonl"
+    rows = [3, 400, 719]
+    lines = [json.dumps({"_id": f"q{row}", "text": docs.texts[row]}) for row in rows]
+    queries.write_text("\n".join(lines) + "\n")
+    output = tmp_path / "found.trec"
+    words = ["search", backbone, "--corpus", str(collection_folder), "--encoded", str(folder)]
+    assert main([*words, "--queries", str(queries), "--output", str(output), "--k", "3"]) == 0
+    best = {}
+    for _, line in read_run(output):
+        best.setdefault(line.query, set()).add(line.doc)
+    for row in rows:
+        assert docs.ids[row] in best[f"q{row}"]
