@@ -441,7 +441,7 @@ def test_a_refresh_and_the_validations_beside_it_encode_the_corpus_once(
 
     monkeypatch.setattr(encoding, "encode_in_memory", counting)
     options = {"max_epochs": 3, "limit_val_batches": 1.0, "num_sanity_val_steps": -1}
-    trained(tmp_path, collection_folder, backbone, trainer=options, candidates="corpus", depth=5)
+    trained(tmp_path, collection_folder, backbone, trainer=options, candidates="corpus", depth=10)
     assert sum(counts) == 4 * 720
     assert len(negatives_of(tmp_path)) == 3
     assert not (tmp_path / "encodings").exists(), "what the training has encoded goes with it"
