@@ -126,7 +126,7 @@ def our_encoding(setting: Setting, kernels: str = "auto") -> Encoding:
 
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
-    """From the token store to a memory map."""
+    """From the token store to an array."""
     import torch
 
     encoding = our_encoding(setting, side.kernels)
