@@ -2,6 +2,7 @@
 may stand in a corpus twice.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -35,7 +36,8 @@ class NeverNegative:
     Args:
         collection: holds the texts.
         judgements: say what is relevant; grades above 0 are.
-        text_keys: tells which documents have one text. None: texts are compared letter by letter.
+        text_keys: tells which documents have one text. None: the
+            texts as they stand, see :func:`keys_of_letters`.
     """
 
     def __init__(
@@ -107,14 +109,16 @@ def _are_among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def keys_of_letters(collection: Collection) -> TextKeys:
-    """Number the documents of a collection by their texts, as they stand in its files."""
-    numbers: dict[str, int] = {}  # of the texts met so far
+    """What tells which documents of a collection have one text, as it stands in its files. Keys are
+    hashes of 64 bits.
+    """
+    texts = collection.corpus.texts
 
     def text_keys(doc_rows: np.ndarray) -> np.ndarray:
-        keys = []
-        for row in doc_rows.tolist():
-            text = collection.corpus.texts[row]
-            keys.append(numbers.setdefault(text, len(numbers)))
-        return np.array(keys, dtype=np.int64)
+        keys = np.empty(len(doc_rows), np.int64)
+        for place, row in enumerate(doc_rows.tolist()):
+            digest = hashlib.blake2b(texts[row].encode(), digest_size=8).digest()
+            keys[place] = int.from_bytes(digest, "little", signed=True)
+        return keys
 
-    return TextKeys(text_keys, collection.corpus.texts.lengths)
+    return TextKeys(text_keys, texts.lengths)

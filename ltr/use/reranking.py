@@ -16,9 +16,11 @@ QUERIES_AT_ONCE = 1024
 DOCS_AT_ONCE = 65_536  # that are scored together for one query
 
 
-def rank_table(ranker: TextRanker, query: str, documents: TextTable) -> list[RankedDocument]:
-    """All documents for a query, best first; of equal scores the later id comes first, as in
-    trec_eval.
+def rank_table(
+    ranker: TextRanker, query: str, documents: TextTable, k: int
+) -> list[RankedDocument]:
+    """The k best of all documents for a query, best first; of equal scores the later id comes first,
+    as in trec_eval.
     """
     query_tokens = ranker.reads.tokens([query], "query")
     doc_tokens = ranker.reads.store(documents, "document")
@@ -29,7 +31,7 @@ def rank_table(ranker: TextRanker, query: str, documents: TextTable) -> list[Ran
         scores[span] = ranker.score_rows(query_tokens, doc_tokens, query_rows, doc_rows)
     ranking = []
     # The last document comes first, so that it does so among equal scores.
-    for place in np.argsort(-scores[::-1], kind="stable").tolist():
+    for place in np.argsort(-scores[::-1], kind="stable")[:k].tolist():
         row = len(scores) - 1 - place
         score = float(scores[row])
         ranking.append(RankedDocument(row, score, documents.texts[row], documents.ids[row]))

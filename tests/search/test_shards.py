@@ -22,7 +22,7 @@ from ltr.search.embedder import Embedder
 from ltr.search.encode import encode_in_memory
 from ltr.search.encodings import TemporaryEncodings, texts_of_store
 from ltr.search.index import DenseIndex
-from ltr.search.shards import Shards, encode_everywhere, share_of
+from ltr.search.shards import Shards, encode_everywhere, query_spans, share_of
 from ltr.similarity import similarity_of
 from ltr.spans import RowSpans
 from tests.child_processes import run_ranks
@@ -203,6 +203,18 @@ def test_a_share_is_that_of_all_for_one_process(backbone, collection_folder, tmp
     assert list(tmp_path.iterdir()) == [], "the encoding has gone"
     with pytest.raises(ValueError, match="at least one text"):
         encode_everywhere(*world, some[:0])
+
+
+@pytest.mark.parametrize(
+    ("k", "sizes"),
+    [(1, [900]), (2, [500, 400]), (10, [100] * 9), (100, [10] * 90), (2000, [1] * 900)],
+)
+def test_queries_are_searched_for_in_whole_tiles(monkeypatch, k, sizes):
+    """1,000 documents may be found at once; a tile has 100 queries, where so many have room."""
+    monkeypatch.setattr(shards, "FOUND_AT_ONCE", 1000)
+    monkeypatch.setattr(shards, "QUERIES_AT_ONCE", 100)
+    cut = list(query_spans(900, k))
+    assert [span.stop - span.start for span in cut] == sizes and cut[-1].stop == 900
 
 
 # Several processes
