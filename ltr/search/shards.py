@@ -32,7 +32,7 @@ from ltr.search.index import DenseIndex, best_first
 from ltr.similarity import Similarity
 from ltr.spans import RowSpans, spans
 
-# Documents that are found for queries searched together: 400 MB are needed to merge them. Each block
+# Documents that are found for queries searched together: some 700 MB are needed to merge them. Each block
 # of queries reads all documents.
 FOUND_AT_ONCE = 2**23
 

@@ -284,6 +284,7 @@ def _search(number: int, store: str, backbone: str, collection: str, index: str,
     model.doc_tower.register_forward_hook(
         lambda _, texts, __: encoded.append(len(texts[0].lengths))
     )
+    shards.FOUND_AT_ONCE = 7 * 10  # seven queries at a time
     own = np.arange(50) if number == 0 else np.arange(50, QUERIES)
     found = search_corpus(model, corpus, own, TemporaryEncodings(out))
     n_encoded = sum(encoded)
