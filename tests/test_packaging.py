@@ -60,7 +60,7 @@ def test_the_distribution_is_not_the_stranger_of_the_same_name():
     """``ltr`` on the public index is another project's code."""
     parser = setup()
     assert parser["metadata"]["name"] == "ltr-lab"
-    assert parser["options.entry_points"]["console_scripts"].strip() == "ltr = ltr.__main__:main"
+    assert parser["options.entry_points"]["console_scripts"].strip() == "ltr = ltr.__main__:program"
     assert "`ltr-lab`" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
