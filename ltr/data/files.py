@@ -416,8 +416,9 @@ def means_full_disk(error: BaseException) -> bool:
     if isinstance(error, OSError):
         # numpy raises this one where only a part of an array could be written.
         is_short_write = SHORT_WRITE.fullmatch(str(error)) is not None
-        return is_short_write or error.errno in DISK_FULL
-    # safetensors raises an error of its own that has the text alone.
+        if is_short_write or error.errno in DISK_FULL:
+            return True
+    # safetensors raises an error of its own that has the text alone, and lance an OSError.
     return DISK_FULL_TEXT in str(error)
 
 
