@@ -6,7 +6,9 @@ know beside them stands as JSON in the metadata of the schema, under ``ltr``.
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,8 +69,8 @@ def write_lance(corpus: EncodedCorpus, path: Path, output: Path) -> str:
         raise InputError("Lance needs another package: pip install pylance") from None
     dtype = np.dtype(np.float32)
     schema = _schema(corpus, dtype)
-    batches = _batches(corpus, schema, dtype)
-    lance.write_dataset(RecordBatchReader.from_batches(schema, batches), str(path))
+    with _read_within(_batches(corpus, schema, dtype)) as batches:
+        lance.write_dataset(RecordBatchReader.from_batches(schema, batches), str(path))
     metric = "l2" if corpus.similarity.by_distance else "dot"
     return f"lance.dataset({str(output)!r}), searched with metric {metric!r}"
 
@@ -90,3 +92,28 @@ def _batches(corpus: EncodedCorpus, schema: "Schema", dtype: np.dtype) -> Iterat
         lists = pyarrow.FixedSizeListArray.from_arrays(numbers, corpus.dim)
         id_column = pyarrow.array(ids, pyarrow.string())
         yield pyarrow.record_batch([id_column, lists], schema=schema)
+
+
+@contextmanager
+def _read_within(batches: Iterator["RecordBatch"]) -> Iterator[Iterator["RecordBatch"]]:
+    """Batches that a thread of Lance reads, and none after the block. Where a signal ends the
+    command, that thread would go on while Python shuts down, which aborts the process.
+    """
+    making = Lock()
+    is_over = False
+
+    def read() -> Iterator["RecordBatch"]:
+        while True:
+            with making:
+                if is_over:
+                    raise RuntimeError("the writing has ended")
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    try:
+        yield read()
+    finally:
+        with making:  # waits for the batch that is being made
+            is_over = True
