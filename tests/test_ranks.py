@@ -143,7 +143,9 @@ def test_processes_mine_what_one_mines_and_each_encodes_its_share(
     np.testing.assert_array_equal(alone[0], shared[0])
     assert all((np.sort(a) == np.sort(b)).mean() > 0.97 for a, b in zip(alone, shared, strict=True))
     of_ranks = [torch.load(tmp_path / f"{processes}/{rank}.pt") for rank in range(processes)]
-    assert [n for n, _ in of_ranks] == [4 * 750 / processes] * processes
+    # In each of four refreshes 750 texts, by shards of 256 documents: nobody encodes all of them.
+    counts = [n for n, _ in of_ranks]
+    assert sum(counts) == 4 * 750 and min(counts) >= 4 * 750 / processes / 2
     for _, batches in of_ranks:
         for step, queries, docs in batches:
             ids = shared[(step - 1) // 3]
