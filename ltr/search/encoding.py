@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 PLAN = "plan.json"
 MANIFEST = "manifest.json"
+IDS = "ids"  # of the texts, where the encoding has them: files of ltr.data.strings.Strings
 VERSION = "encoding-1"  # counts up when shards hold something else
 
 FEWEST_ROWS = 256
