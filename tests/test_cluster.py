@@ -267,7 +267,7 @@ def free_ports(n: int) -> list[int]:
 
 
 def start_slurm(folder: Path, environment: dict[str, str]) -> list[subprocess.Popen]:
-    """Start a controller and two nodes, and wait until they are ready. None is returned where
+    """Start a controller and two nodes, and wait until they are ready. The list is empty where
     another program has taken one of their ports.
     """
     (folder / "state").mkdir(parents=True)
