@@ -14,6 +14,7 @@ from ltr.search.embedder import embedder_of
 from ltr.search.encoding import IDS, MANIFEST, Encoding, Worker, plan_of
 from ltr.search.encodings import texts_of_table
 from ltr.search.numbers import Numbers
+from ltr.search.shard_file import remove_unfinished
 from ltr.use.load import load
 from ltr.use.rankers import Precision
 from ltr.use.retriever import Retriever
@@ -69,8 +70,11 @@ class CorpusEncoding:
         return self.encoding.missing()
 
     def encode(self, number: int) -> None:
-        """Encode a shard, and write it whole."""
-        self._worker.encode(number)
+        """Encode a shard, and write it whole, unless it is there: an engine asks twice where it has
+        lost the answer.
+        """
+        if self.encoding.shard(number) is None:
+            self._worker.encode(number)
 
     def encode_missing(self) -> None:
         """Encode shards until none is missing, beside other workers."""
@@ -87,6 +91,7 @@ class CorpusEncoding:
             InputError: if a shard is missing or damaged.
         """
         with being_written(self.folder / "finish"):  # one process at a time
+            remove_unfinished(self.folder)
             manifest = self.encoding.manifest()
             if manifest is None or not (self.folder / f"{IDS}.npy").is_file():
                 # Where a manifest is, ids are whole.
