@@ -161,7 +161,7 @@ class Encoding:
         elif known != asdict(plan):
             differing = [name for name, value in asdict(plan).items() if known.get(name) != value]
             raise InputError(
-                f"{folder} holds another encoding: its {', '.join(differing)} differ; name a new folder, or remove it"
+                f"{folder} holds another encoding (what differs: {', '.join(differing)}); name a new folder, or remove it"
             )
 
     @classmethod
