@@ -1,5 +1,5 @@
-"""Search of an encoded corpus within a budget of memory: the fastest kind of index that the memory
-holds, and whose recall was measured on queries.
+"""Search of an encoded corpus within a budget of memory: the embeddings themselves where they fit,
+else codes of them whose recall was measured on queries.
 
 Letters of shapes: D documents, Q queries, H dimensions.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from ltr.similarity import Similarity
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["clusters", "one bit", "exact"]
+Kind = Literal["exact", "clusters", "one bit"]
 
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 RECALL = 0.95  # below it a search is refused, unless another one is asked for
@@ -77,8 +77,9 @@ class Budget:
     """What a search may take, and what it must reach.
 
     Attributes:
-        memory: bytes: of the index, whether its pages are read or mapped, and of the embeddings that
-            a search reads at a time. What is beside it, the model and the texts, is not counted.
+        memory: bytes: of the embeddings or their codes, whether these are read or mapped, and of
+            what a search compares at a time. What is beside it, the model and the texts, is not
+            counted.
         depth: at which recall is measured: how many documents of each query are wanted.
         recall: the share of the documents of exact search that must be found, from 0 to 1.
     """
@@ -133,14 +134,20 @@ def clusters_of(count: int) -> int:
     return int(2 ** round(np.log2(count) / 2))
 
 
-def memory_needed(kind: Kind, shape: tuple[int, int]) -> int:
-    """The bytes that an index of a kind takes while it is built and searched."""
+def memory_needed(kind: Kind, shape: tuple[int, int], bytes_of_embedding: int) -> int:
+    """The bytes that an index of a kind takes while it is built and searched.
+
+    Args:
+        kind: of the index.
+        shape: D, H.
+        bytes_of_embedding: as it is stored.
+    """
     count, dim = shape
     n_at_once = min(count, DOCS_AT_ONCE)
     # Embeddings as they are read and as they are compared, and the difference to the queries.
     work = 3 * 4 * n_at_once * dim
     if kind == "exact":
-        return work + 4 * n_at_once * QUERIES_AT_ONCE  # a tile of scores
+        return work + 4 * n_at_once * QUERIES_AT_ONCE + count * bytes_of_embedding
     if kind == "one bit":
         return work + size_of_codes(count, dim, None)
     # While documents are added, the lists of clusters have room for up to twice as many.
@@ -150,9 +157,9 @@ def memory_needed(kind: Kind, shape: tuple[int, int]) -> int:
 def index_within(
     budget: Budget, encoding: Encoding, similarity: Similarity, asked: Asked | None
 ) -> Chosen:
-    """The fastest index of an encoded corpus that a budget holds and that reaches its recall:
-    clusters of codes, codes of one bit a dimension, or exact search, which streams the embeddings
-    from disk. An index of codes is built once, and kept in the folder of the encoding.
+    """The best index of an encoded corpus that a budget holds: the embeddings, for exact search;
+    else codes of one bit a dimension, in clusters where that is enough, whose best documents are
+    scored again by their embeddings. Codes are made once, and kept in the folder of the encoding.
 
     Args:
         budget: what it may take.
@@ -165,39 +172,36 @@ def index_within(
             on.
     """
     docs = encoding.embeddings()
-    kinds: list[Kind] = ["one bit", "exact"]
-    if len(docs) >= FEWEST_FOR_CLUSTERS:
-        kinds.insert(0, "clusters")
-    kinds = [kind for kind in kinds if memory_needed(kind, docs.shape) <= budget.memory]
-    if not kinds:
-        needed = min(memory_needed(kind, docs.shape) for kind in ("one bit", "exact"))
-        raise InputError(
-            f"--memory must be at least {size_text(needed)} for {docs.shape[0]:,} documents of {docs.shape[1]} dimensions, got {size_text(budget.memory)}"
-        )
+    count, dim = docs.shape
+    bytes_of_embedding = docs.shards[0].bytes_of_row
+    needed: dict[Kind, int] = {}
+    for kind in get_args(Kind):
+        if kind != "clusters" or count >= FEWEST_FOR_CLUSTERS:
+            needed[kind] = memory_needed(kind, docs.shape, bytes_of_embedding)
     exact = DenseIndex.build(docs, similarity)
-    if kinds[0] == "exact":
-        return Chosen(exact, "exact", 1.0, f"exact search, {_exact_text(encoding, docs)}")
+    if needed["exact"] <= budget.memory:
+        line = f"exact search of embeddings that need {size_text(needed['exact'])}"
+        return Chosen(exact, "exact", 1.0, line)
+    enough = f"--memory {size_text(needed['exact'])} holds the embeddings, and without --memory they are read from the disk for each search"
+    kinds = [kind for kind in needed if needed[kind] <= budget.memory]
+    if not kinds:
+        raise InputError(
+            f"--memory must be at least {size_text(needed['one bit'])} for {count:,} documents of {dim} dimensions, got {size_text(budget.memory)}"
+        )
     if asked is None or asked.count == 0:
         raise InputError(
-            "--memory needs queries on which the recall is measured, and there are none: the ranker is no run whose collection has queries; give some by --recall_queries FILE, or leave --memory out to search exactly"
+            f"--memory {size_text(budget.memory)} holds codes of the embeddings alone, whose recall is measured on queries, and there are none: name some by --queries, or take the run of a collection that has queries; {enough}"
         )
     trials = []
     for kind in kinds:
-        if kind == "exact":
-            continue
         codes = _Codes(encoding, docs, kind, similarity, exact)
         found = codes.measured(asked, budget)
         if found["recall"] >= budget.recall:
             return codes.chosen(found, asked)
-        trials.append(f"{kind} finds {found['recall']:.3f}")
+        trials.append(f"{found['recall']:.3f} by {kind}")
     raise InputError(
-        f"--memory {size_text(budget.memory)} must hold an index that finds {budget.recall:g} of the {budget.depth} best documents, and of {asked.count} queries {', '.join(trials)}; leave --memory out to search exactly, {_exact_text(encoding, docs)}, or ask for less: --recall"
+        f"--memory {size_text(budget.memory)} must hold an index that finds {budget.recall:g} of the {budget.depth} best documents, and of {asked.count} queries it finds {' and '.join(trials)}; {enough}; or ask for less by --recall"
     )
-
-
-def _exact_text(encoding: Encoding, docs: StoredEmbeddings) -> str:
-    bytes_of_number = {"float32": 4, "float16": 2, "int8": 1}[encoding.plan.numbers]
-    return f"which needs {size_text(memory_needed('exact', docs.shape))} and reads {size_text(docs.size * bytes_of_number)} for each search"
 
 
 class _Codes:
@@ -231,7 +235,9 @@ class _Codes:
         key = hashlib.sha256(json.dumps(self._about).encode()).hexdigest()[:32]
         folder = encoding.folder / INDEXES / key
         if not folder.is_dir():
-            check_inside(encoding.folder, "the folder of the encoding, where --memory keeps an index")
+            check_inside(
+                encoding.folder, "the folder of the encoding, where --memory keeps an index"
+            )
         folder.parent.mkdir(exist_ok=True)
         sealed_folder(folder, self._build)
         self._file = folder / FILE
@@ -299,9 +305,7 @@ class _Codes:
         return Chosen(self.at(measured["step"]), self.kind, recall, line)
 
 
-def recall_of(
-    found: tuple[np.ndarray, np.ndarray], exact: tuple[np.ndarray, np.ndarray]
-) -> float:
+def recall_of(found: tuple[np.ndarray, np.ndarray], exact: tuple[np.ndarray, np.ndarray]) -> float:
     """The share of the documents of exact search that were found, as the mean over queries. One
     whose score ties with the last of these counts, too.
 

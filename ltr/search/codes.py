@@ -58,9 +58,10 @@ class CodedIndex:
         self._index = index
         self._docs = docs
         self._prepare = prepare
-        clusters = faiss.try_extract_index_ivf(index)
+        clusters: Any = faiss.try_extract_index_ivf(index)
         if clusters is None:
-            faiss.downcast_index(index.index).qb = BITS_OF_QUERY
+            flat: Any = faiss.downcast_index(index.index)
+            flat.qb = BITS_OF_QUERY
         else:
             clusters.qb = BITS_OF_QUERY
             clusters.nprobe = probes
@@ -127,7 +128,8 @@ def write_codes(
     n_trained_on = TRAINED_ON_WITHOUT_CLUSTERS
     if clusters is not None:
         n_trained_on = TRAINED_ON_PER_CENTROID * clusters
-        kmeans = faiss.try_extract_index_ivf(index).cp
+        of_clusters: Any = faiss.try_extract_index_ivf(index)
+        kmeans = of_clusters.cp
         kmeans.niter = ROUNDS_OF_KMEANS
         kmeans.min_points_per_centroid = 1
         kmeans.max_points_per_centroid = TRAINED_ON_PER_CENTROID
@@ -141,7 +143,7 @@ def write_codes(
             index.add(prepare(docs[span]))
     else:
         # Added one after the other, codes would be copied as they grow, and take twice the memory.
-        flat = faiss.downcast_index(index.index)
+        flat: Any = faiss.downcast_index(index.index)
         flat.codes.resize(count * flat.code_size)
         codes = faiss.rev_swig_ptr(flat.codes.data(), count * flat.code_size)
         codes = codes.reshape(count, flat.code_size)

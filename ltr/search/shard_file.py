@@ -61,6 +61,11 @@ class Shard:
     offset: int
     dtype: np.dtype
 
+    @property
+    def bytes_of_row(self) -> int:
+        """Of an embedding as it is stored."""
+        return self.dtype.itemsize * (1 if self.dtype.names is not None else self.dim)
+
     def read(self, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Rows of the shard as float32. Nothing stays open or mapped."""
         if isinstance(rows, slice):
@@ -69,15 +74,16 @@ class Shard:
 
     def _stored_rows(self, rows: np.ndarray) -> np.ndarray:
         """Scattered rows: each is read alone, which for a few is much faster than to map them."""
-        is_record = self.dtype.names is not None
-        size = self.dtype.itemsize * (1 if is_record else self.dim)
+        size = self.bytes_of_row
         opened = os.open(self.file, os.O_RDONLY)
         try:
             parts = [os.pread(opened, size, self.offset + size * row) for row in rows.tolist()]
         finally:
             os.close(opened)
         stored = np.frombuffer(b"".join(parts), self.dtype)
-        return stored if is_record else stored.reshape(len(rows), self.dim)
+        if self.dtype.names is not None:  # records of one embedding each
+            return stored
+        return stored.reshape(len(rows), self.dim)
 
     def read_stored(self) -> np.ndarray:
         """All rows, in the numbers in which they are stored."""
