@@ -161,6 +161,8 @@ def search(
     if budget is not None:
         measured_on = _queries_of_search(queries, ranker, corpus)
     searched = SearchableCorpus(retriever, documents, encodings, budget, measured_on)
+    if budget is not None:
+        print(f"searching within {memory}: {searched.line}", file=sys.stderr)
     if queries is not None and output is not None:
         table = open_texts(queries, "query", "--queries")
         lines = search_run_lines(searched, table, k or 100, second, depth or 100)

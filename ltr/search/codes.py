@@ -58,13 +58,10 @@ class CodedIndex:
         self._index = index
         self._docs = docs
         self._prepare = prepare
-        clusters: Any = faiss.try_extract_index_ivf(index)
-        if clusters is None:
-            flat: Any = faiss.downcast_index(index.index)
-            flat.qb = BITS_OF_QUERY
-        else:
-            clusters.qb = BITS_OF_QUERY
-            clusters.nprobe = probes
+        codes: Any = faiss.downcast_index(index.index)  # behind the rotation
+        codes.qb = BITS_OF_QUERY
+        if isinstance(codes, faiss.IndexIVF):
+            codes.nprobe = probes
 
     def search(self, queries: np.ndarray, k: int, squared: bool) -> tuple[Tensor, Tensor]:
         """Scores and rows of the best documents that the index finds, ``[Q, k]`` each; −inf and −1
@@ -133,8 +130,10 @@ def write_codes(
         kmeans.niter = ROUNDS_OF_KMEANS
         kmeans.min_points_per_centroid = 1
         kmeans.max_points_per_centroid = TRAINED_ON_PER_CENTROID
-    rng = np.random.default_rng(0)
-    index.train(prepare(docs[np.sort(rng.choice(count, min(count, n_trained_on), replace=False))]))
+    rows = np.arange(min(count, n_trained_on))
+    if count > n_trained_on:
+        rows = np.unique(np.random.default_rng(0).integers(count, size=n_trained_on))
+    index.train(prepare(docs[rows]))
     doc_spans = track(
         list(spans(count, DOCS_AT_ONCE)), "indexing", f"spans of {DOCS_AT_ONCE} documents"
     )

@@ -5,7 +5,6 @@ Letters of shapes: S texts, H the size of an embedding, Q queries, K documents f
 
 import hashlib
 import json
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
@@ -17,14 +16,12 @@ from ltr.data.text_files import open_texts
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError
 from ltr.models import DualEncoder
-from ltr.search.budget import QUERIES, Asked, Budget, index_within, size_text
+from ltr.search.budget import QUERIES, Asked, Budget, index_within
 from ltr.search.embedder import embedder_of
 from ltr.search.encode import encode_in_memory
 from ltr.search.encodings import Encodings, EncodingsInCache, texts_of_table
 from ltr.search.index import DenseIndex
 from ltr.use.rankers import RankedDocument, TextRanker, check_count, check_query, text_list
-
-log = logging.getLogger(__name__)
 
 
 class Retriever(TextRanker):
@@ -92,6 +89,9 @@ class SearchableCorpus:
         queries: on which the recall of an index within a budget is measured; a sample of
             200 is taken.
 
+    Attributes:
+        line: how it is searched, for people.
+
     Raises:
         InputError: if no index is good enough within the budget.
     """
@@ -112,11 +112,12 @@ class SearchableCorpus:
             encodings = EncodingsInCache(documents.folder, retriever.name)
         with encodings.of(embedder, texts_of_table(documents, embedder), "float16") as encoding:
             self._encoding = encoding  # which keeps its lock of the cache
+        self.line = "exact search of the embeddings on disk"
         if budget is None:
             self._index = DenseIndex.build(encoding.embeddings(), model.similarity)
             return
         chosen = index_within(budget, encoding, model.similarity, self._asked(queries))
-        log.info("searching within %s: %s", size_text(budget.memory), chosen.line)
+        self.line = chosen.line
         self._index = chosen.index
 
     def _asked(self, queries: Sequence[str]) -> Asked:
