@@ -167,9 +167,7 @@ def differences() -> list[Difference]:
                 for i, one in enumerate(expected)
             )
             weakest = min(float(one.abs().amax()) for one in expected[1:])
-            rows.append(
-                Difference(loss, form, n_ranks, n_lists, value, max(gradients), weakest)
-            )
+            rows.append(Difference(loss, form, n_ranks, n_lists, value, max(gradients), weakest))
     return rows
 
 

@@ -166,7 +166,7 @@ def _gather_columns(fields: dict[str, Tensor], lists_per_rank: list[int]) -> dic
     matrix_of_rank = _Gather.apply(torch.cat(columns, dim=1))  # [W, B, F]
     real = [matrix[:n] for matrix, n in zip(matrix_of_rank, lists_per_rank, strict=True)]
     widths = [column.shape[1] for column in columns]
-    order = torch.tensor(_order(lists_per_rank), device=matrix_of_rank.device)
+    order = torch.tensor(_order(lists_per_rank), dtype=torch.int64, device=matrix_of_rank.device)
     gathered = torch.cat(real)[order].split(widths, dim=1)
     of_all: dict[str, Tensor] = {}
     for (name, tensor), values in zip(fields.items(), gathered, strict=True):

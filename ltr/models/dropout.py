@@ -80,14 +80,18 @@ class Draws:
             token_keys: those that :func:`keys_inside` gives the tokens of these texts; None where
                 no tokens are read.
         """
-        if text_keys is not None:
-            self.first_keys = keys_inside(text_keys, torch.zeros_like(text_keys))
-        self.token_keys = token_keys
+        self.draw_for(text_keys, token_keys)
         try:
             yield
         finally:
-            self.token_keys = None
-            self.first_keys = None
+            self.draw_for(None)
+
+    def draw_for(self, text_keys: Tensor | None, token_keys: Tensor | None = None) -> None:
+        """Draw for some texts from now on; see :meth:`of`."""
+        self.token_keys = token_keys
+        self.first_keys = None
+        if text_keys is not None:
+            self.first_keys = keys_inside(text_keys, torch.zeros_like(text_keys))
 
     def keys_for(self, x: Tensor) -> Tensor:
         """A key for each row of ``x``, ``[…]`` for ``[…, H]``.
@@ -98,6 +102,10 @@ class Draws:
         """
         rows = x.shape[:-1]
         if self.first_keys is None:
+            # A backward pass computes again what was drawn by keys; new ones would make other masks.
+            assert torch._C._current_graph_task_id() == -1, (
+                "layers of padded texts can't be computed again: leave out gradient checkpointing, and set keep_tokens"
+            )
             return new_keys(rows.numel(), x.device).view(rows)
         if self.token_keys is not None and rows.numel() == self.token_keys.numel():
             return self.token_keys.view(rows)
@@ -129,9 +137,13 @@ class KeyedDropout(nn.Dropout):
 
 def use_keyed_dropout(model: nn.Module) -> Draws:
     """Turn every ``nn.Dropout`` inside into a :class:`KeyedDropout`. Returns what says whose masks
-    they draw. Every module gets its number, ``draw_site``: attention that drops weights needs one.
+    they draw; of a model that has been here before, the same object. Every module gets its number,
+    ``draw_site``: attention that drops weights needs one.
     """
     draws = Draws()
+    for module in model.modules():
+        if type(module) is KeyedDropout:
+            draws = module.draws
     for number, module in enumerate(model.modules()):
         module.draw_site = number  # type: ignore[assignment]  # neither a parameter nor a module
         if type(module) in (nn.Dropout, KeyedDropout):

@@ -209,7 +209,9 @@ class _ListAttention(nn.TransformerEncoderLayer):
         )
         scores = query @ key.transpose(-1, -2) * attention.head_dim**-0.5
         if key_padding_mask is not None:
-            scores = scores + key_padding_mask[:, None, None]
+            # Not -inf: a list that is padding alone would be NaN, and make every gradient NaN.
+            least = torch.finfo(scores.dtype).min
+            scores = scores + key_padding_mask.clamp(min=least)[:, None, None]
         dropout = self.dropout1
         assert isinstance(dropout, KeyedDropout), "the ranker has made it one"
         doc_keys = keys_at_site(dropout.draws.keys_for(x), self.draw_site)  # [B, N]

@@ -6,6 +6,7 @@ Shapes: T tokens of the C texts of a chunk, h heads of d dimensions, L tokens of
 longest.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -19,7 +20,7 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from ltr.draws import keys_at_site, keys_inside
-from ltr.models.dropout import keyed_dropout
+from ltr.models.dropout import keyed_dropout, new_keys
 from ltr.models.encoder.kernels.blocks import Slots, attend_in_blocks
 from ltr.models.encoder.kernels.first_tokens import announce_first_tokens
 from ltr.models.encoder.loading.pooling import Pooling
@@ -51,6 +52,8 @@ class Layout:
         head_pooling: what a head behind the encoder reads of each text; None: there is no head.
         keys: ``[C]`` int64, from which dropout is drawn, see :attr:`ltr.batch.Texts.keys`; None
             where none is.
+        draw: makes the layers behind an attention draw for these texts, where a backward pass
+            computes a layer again.
     """
 
     groups: tuple[tuple[int, int], ...]
@@ -59,6 +62,7 @@ class Layout:
     first_alone: bool = False
     head_pooling: Pooling | None = None
     keys: Tensor | None = None
+    draw: Callable[[], None] | None = None
     _slots: dict[int, Slots] = field(default_factory=dict, init=False, repr=False)
 
     def slots(self, n_heads: int) -> Slots:
@@ -144,6 +148,8 @@ def _attend_packed(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, settings: _Settings
 ) -> Tensor:
     """Takes and returns ``[T, h, d]``; each text attends to itself only."""
+    if layout.draw is not None:
+        layout.draw()
     longest = layout.groups[-1][1]
     has_dropout = settings.dropout > 0
     if takes_varlen(query) and not has_dropout:
@@ -177,14 +183,15 @@ def _by_length(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, settings: _Settings
 ) -> Tensor:
     """Takes and returns ``[T, h, d]``: texts of equal length together. Padding gets zeros."""
-    text_keys = _keys_of(layout, query.device)
     sizes = [n_texts * length for n_texts, length in layout.groups]
     # One part for each length, and one more for the padding, which zip leaves out.
     q_parts, k_parts, v_parts = (x.split([*sizes, layout.padding]) for x in (query, key, value))
-    key_parts = text_keys.split([n_texts for n_texts, _ in layout.groups])
+    text_keys: Sequence[Tensor | None] = [None] * len(layout.groups)
+    if settings.dropout > 0:
+        text_keys = _keys_of(layout).split([n_texts for n_texts, _ in layout.groups])
     outputs = []
     for group, keys, *parts in zip(
-        layout.groups, key_parts, q_parts, k_parts, v_parts, strict=False
+        layout.groups, text_keys, q_parts, k_parts, v_parts, strict=False
     ):
         n_texts, length = group
         # [C L, h, d] to [C, h, L, d] and back.
@@ -195,10 +202,10 @@ def _by_length(
     return torch.cat(outputs)
 
 
-def _keys_of(layout: Layout, device: torch.device) -> Tensor:
+def _keys_of(layout: Layout) -> Tensor:
     """``[C]`` int64, from which dropout is drawn."""
     if layout.keys is None:
-        return torch.zeros(len(layout.offsets) - 1, dtype=torch.int64, device=device)
+        return new_keys(len(layout.offsets) - 1, layout.offsets.device)
     return layout.keys
 
 
@@ -207,11 +214,13 @@ def _attend(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    text_keys: Tensor,
+    text_keys: Tensor | None,
     settings: _Settings,
 ) -> Tensor:
-    """Takes and returns ``[C, h, L, d]``; a mask says which keys a query sees, ``[…, L, L]``."""
-    if settings.dropout == 0:
+    """Takes and returns ``[C, h, L, d]``; a mask says which keys a query sees, ``[…, L, L]``, and
+    ``text_keys``, which attention weights are dropped; None: none.
+    """
+    if text_keys is None:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, scale=settings.scaling
         )
@@ -244,7 +253,8 @@ def _padded(
         # NaN.
         mask = (mask & window) | torch.eye(longest, dtype=torch.bool, device=query.device)
     q, k, v = (x[token].transpose(1, 2) for x in (query, key, value))
-    output = _attend(q, k, v, mask, _keys_of(layout, query.device), settings)
+    text_keys = _keys_of(layout) if settings.dropout > 0 else None
+    output = _attend(q, k, v, mask, text_keys, settings)
     # Back to the tokens: for each its text, and its position there.
     text = torch.arange(len(lengths), device=query.device)
     text = text.repeat_interleave(lengths, output_size=len(query))

@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, get_args
 
@@ -235,7 +235,12 @@ class TextEncoder(nn.Module):
         """Read a chunk with the masks of its texts, where it is read with dropout."""
         if chunk.keys is None:
             return read_chunk(chunk)
-        with self.draws.of(chunk.keys, chunk.token_keys()):
+        token_keys = chunk.token_keys()
+        layout = chunk.inputs.get("packed_layout")
+        if layout is not None:
+            layout = replace(layout, draw=partial(self.draws.draw_for, chunk.keys, token_keys))
+            chunk = chunk._replace(inputs=chunk.inputs | {"packed_layout": layout})
+        with self.draws.of(chunk.keys, token_keys):
             return read_chunk(chunk)
 
     def _of_no_text(self, *size: int) -> Tensor:
