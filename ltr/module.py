@@ -27,6 +27,7 @@ from ltr.metrics import MeasuredLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
 from ltr.models.ranker import check_finite
 from ltr.optimiser import adamw, rate_factor
+from ltr.processes import rank, world_size
 from ltr.search.encodings import (
     Encodings,
     EncodingsInCache,
@@ -359,7 +360,7 @@ class RankerModule(LightningModule):
 
     def training_step(self, batch: RankingBatch, batch_idx: int) -> Tensor:
         # The processes deal out the lists of a step: this one has every W-th, from its rank on.
-        places = self.global_rank + self.trainer.world_size * torch.arange(len(batch.labels))
+        places = rank() + world_size() * torch.arange(len(batch.labels))
         seed = seed_of_step(_seed(), self.current_epoch, batch_idx)
         batch = batch.with_keys(keys_of_lists(seed, places.to(batch.labels.device)))
         lists = self.in_batch(self.ranker, batch, self.margin)
