@@ -20,7 +20,13 @@ from ltr.data.cache import sealed_folder
 from ltr.data.files import write_whole
 from ltr.data.outputs import check_inside
 from ltr.errors import InputError
-from ltr.search.codes import CodedIndex, read_codes, size_of_codes, write_codes
+from ltr.search.codes import (
+    CodedIndex,
+    count_of_sample,
+    read_codes,
+    size_of_codes,
+    write_codes,
+)
 from ltr.search.embeddings import DOCS_AT_ONCE, StoredEmbeddings
 from ltr.search.encoding import Encoding
 from ltr.search.exact import QUERIES_AT_ONCE
@@ -148,10 +154,12 @@ def memory_needed(kind: Kind, shape: tuple[int, int], bytes_of_embedding: int) -
     work = 3 * 4 * n_at_once * dim
     if kind == "exact":
         return work + 4 * n_at_once * QUERIES_AT_ONCE + count * bytes_of_embedding
-    if kind == "one bit":
-        return work + size_of_codes(count, dim, None)
+    clusters = clusters_of(count) if kind == "clusters" else None
+    # What codes are learnt of, as it is read and as it is compared.
+    work += 2 * 4 * count_of_sample(count, clusters) * dim
+    size = size_of_codes(count, dim, clusters)
     # While documents are added, the lists of clusters have room for up to twice as many.
-    return work + 2 * size_of_codes(count, dim, clusters_of(count))
+    return work + (size if clusters is None else 2 * size)
 
 
 def index_within(

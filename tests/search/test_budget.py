@@ -60,11 +60,13 @@ def test_what_is_no_size_is_refused(text):
 def test_memory_by_hand():
     """1,000 documents of 64 halves: what is compared at a time, 3 times 1,000 × 64 floats, and a
     tile of scores for 1,024 queries; then 128 bytes a document. Codes have 8 bytes, and 8 of
-    factors, beside a matrix and a mean.
+    factors, beside a matrix and a mean, and are learnt of all, as they are read and compared.
     """
     work = 3 * 4 * 1000 * 64
     assert memory_needed("exact", (1000, 64), 128) == work + 4 * 1000 * 1024 + 128_000
-    assert memory_needed("one bit", (1000, 64), 128) == work + 16_000 + 4 * 64 * 65
+    assert memory_needed("one bit", (1000, 64), 128) == (
+        work + 2 * 4 * 1000 * 64 + 16_000 + 4 * 64 * 65
+    )
     assert clusters_of(10**6) == 1024 and clusters_of(10**8) == 8192
 
 
