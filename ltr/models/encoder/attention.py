@@ -20,7 +20,7 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from ltr.draws import keys_at_site, keys_inside
-from ltr.models.dropout import keyed_dropout, new_keys
+from ltr.dropout import keyed_dropout, new_keys
 from ltr.models.encoder.kernels.blocks import Slots, attend_in_blocks
 from ltr.models.encoder.kernels.first_tokens import announce_first_tokens
 from ltr.models.encoder.loading.pooling import Pooling
