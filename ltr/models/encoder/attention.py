@@ -9,7 +9,7 @@ longest.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -132,7 +132,9 @@ def _attention(
         key = repeat_kv(key, queries_per_key)
         value = repeat_kv(value, queries_per_key)
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-        site = getattr(module, "draw_site", 0)
+        site = 0
+        if dropout > 0:
+            site = cast(int, module.draw_site)  # use_keyed_dropout has set it
         settings = _Settings(scaling, dropout, site, sliding_window, kernels)
         output = _attend_packed(q, k, v, packed_layout, settings)
         return output.unsqueeze(0), None
