@@ -150,10 +150,11 @@ def memory_needed(kind: Kind, shape: tuple[int, int], bytes_of_embedding: int) -
     """
     count, dim = shape
     n_at_once = min(count, DOCS_AT_ONCE)
-    # Embeddings as they are read, put together, and compared or turned; a tile of their scores, and
-    # what is best of it.
+    # Up to six copies of the embeddings that are read at a time: by shards, put together, those
+    # before them, prepared, and two while their lengths are computed. And a tile of their scores,
+    # with what is best of it.
     n_queries = QUERIES_AT_ONCE if kind == "exact" else QUERIES
-    work = n_at_once * (4 * 4 * dim + 2 * 4 * n_queries)
+    work = n_at_once * (6 * 4 * dim + 2 * 4 * n_queries)
     if kind == "exact":
         return work + count * bytes_of_embedding
     if kind == "one bit":

@@ -5,7 +5,9 @@ import os
 import re
 import shutil
 import signal
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,17 +61,17 @@ def test_what_is_no_size_is_refused(text):
 
 
 def test_memory_by_hand():
-    """1,000 documents of 64 halves: what is compared at a time, 4 times 1,000 × 64 floats, and two
+    """1,000 documents of 64 halves: what is compared at a time, 6 times 1,000 × 64 floats, and two
     tiles of scores, for 1,024 queries or for the 200 that are measured; then 128 bytes a document.
     Codes have 8 bytes, and 8 of factors, beside a matrix and a mean. 16,384 documents are compared at
     a time. A million in 1,024 clusters have 24 bytes each, twice while they are added; the clusters
     are learnt from 65,536, of which there are three copies.
     """
-    work = 4 * 4 * 1000 * 64
+    work = 6 * 4 * 1000 * 64
     assert memory_needed("exact", (1000, 64), 128) == work + 2 * 4 * 1000 * 1024 + 128_000
     work += 2 * 4 * 1000 * 200
     assert memory_needed("one bit", (1000, 64), 128) == work + 16_000 + 4 * 64 * 65
-    work = 16_384 * (4 * 4 * 64 + 2 * 4 * 200)
+    work = 16_384 * (6 * 4 * 64 + 2 * 4 * 200)
     clusters = work + 3 * 4 * 64 * 65_536
     assert memory_needed("clusters", (10**6, 64), 128) == clusters > work + 2 * 24 * 10**6
     assert clusters_of(10**6) == 1024 and clusters_of(10**8) == 8192
@@ -234,6 +236,37 @@ def test_fewer_documents_than_are_wanted(tmp_path):
     assert chosen.recall == 1.0 and rows.shape == (2, 10)
     assert (np.sort(rows, axis=1)[:, 5:] == np.arange(5)).all() and (rows[:, 5:] == -1).all()
     assert np.isneginf(scores[:, 5:]).all()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="the system says it in /proc")
+@pytest.mark.parametrize("kind", ["one bit", "clusters"])
+def test_no_more_memory_than_the_budget(tmp_path, monkeypatch, kind):
+    """In a process that learns codes, measures them and searches: of 70,000 documents of 256
+    dimensions, whose embeddings are 72 MB as they are compared.
+    """
+    monkeypatch.setattr(room, "FEWEST_FOR_CLUSTERS", 10**9 if kind == "one bit" else 1)
+    docs = in_clusters(70_000, 256)
+    encoding = stored(tmp_path / "e", docs, "int8", rows=4096)
+    queries = near(docs, 400)
+    memory = memory_needed(kind, docs.shape, 10**6)  # as if the embeddings didn't fit
+
+    def search() -> None:
+        before = in_memory("VmRSS")
+        monkeypatch.setattr(room, "memory_needed", lambda *of: 0 if of[0] == kind else 10**12)
+        chosen = index_within(Budget(memory, 100, 0.5), encoding, COSINE, asked_of(queries[:200]))
+        chosen.index.search(queries, 100)
+        assert chosen.kind == kind
+        peak = in_memory("VmHWM") - before
+        assert peak < memory, f"{peak / 1e6:.0f} MB instead of {memory / 1e6:.0f}"
+
+    assert os.waitstatus_to_exitcode(os.waitpid(fork(search), 0)[1]) == 0
+
+
+def in_memory(field: str) -> int:
+    """Bytes of this process: VmRSS now, VmHWM at most."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(rf"{field}:\s+(\d+) kB", status)[1])
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeros", "gone"])
