@@ -7,14 +7,16 @@ import sys
 
 from dask.distributed import Client, LocalCluster, as_completed, get_worker
 
+from ltr.search.encoding import Plan
 from ltr.use.corpus_encoding import open_encoding
 
 
-def encode(number: int, words: list[str]) -> int:
+def encode(number: int, words: list[str], plan: Plan) -> int:
     """Encode a shard; the shard goes into its file, and only its number through Dask."""
     worker = get_worker()
-    if not hasattr(worker, "encoding"):
-        worker.encoding = open_encoding(*words)  # once a worker
+    if getattr(worker, "opened", None) != (words, plan):  # a worker loads the model once
+        worker.encoding = open_encoding(*words)
+        worker.opened = (words, plan)
     worker.encoding.encode(number)
     return number
 
@@ -23,11 +25,12 @@ if __name__ == "__main__":
     if len(sys.argv) not in (4, 5):
         sys.exit(f"usage: python {sys.argv[0]} RANKER CORPUS OUTPUT [ADDRESS]")
     words = sys.argv[1:4]
-    address = sys.argv[4] if len(sys.argv) == 5 else LocalCluster(threads_per_worker=1)
     encoding = open_encoding(*words)
     missing = encoding.missing()
+    address = sys.argv[4] if len(sys.argv) == 5 else LocalCluster(threads_per_worker=1)
     with Client(address) as client:
-        tasks = client.map(encode, missing, words=words, pure=False, retries=5)
+        plan = encoding.encoding.plan
+        tasks = client.map(encode, missing, words=words, plan=plan, pure=False, retries=5)
         for task in as_completed(tasks):
             task.result()
     print(f"{len(missing)} shards made; digest {encoding.finish()['digest']}")

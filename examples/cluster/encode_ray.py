@@ -24,9 +24,10 @@ def encode(number: int, words: tuple[str, ...]) -> int:
 if __name__ == "__main__":
     if len(sys.argv) != 4:
         sys.exit(f"usage: python {sys.argv[0]} RANKER CORPUS OUTPUT")
-    ray.init(include_dashboard=False)
     words = tuple(sys.argv[1:])
     encoding = open_encoding(*words)
     missing = encoding.missing()
-    ray.get([encode.remote(number, words) for number in missing])
+    ray.init(include_dashboard=False)
+    gpus = 1 if ray.cluster_resources().get("GPU") else 0
+    ray.get([encode.options(num_gpus=gpus).remote(number, words) for number in missing])
     print(f"{len(missing)} shards made; digest {encoding.finish()['digest']}")

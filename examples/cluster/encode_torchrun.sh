@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Encode a corpus by the processes of torchrun, on one machine or on several.
 #
-#   examples/cluster/encode_torchrun.sh RANKER CORPUS OUTPUT
-#   NODES=2 ENDPOINT=first-machine:29400 examples/cluster/encode_torchrun.sh RANKER CORPUS OUTPUT    # on each of them
+#   WORKERS=8 examples/cluster/encode_torchrun.sh RANKER CORPUS OUTPUT
 #
-# WORKERS: processes of each machine, one for each of its GPUs. RESTARTS: how often dead ones are started again.
+# WORKERS: processes of this machine, one for each of its GPUs. RESTARTS: how often dead ones are started again, and
+# with them the others of this machine. On several machines: the same on each; they need not know one another.
+# As one job of several machines, on each of them:
+#
+#   NODES=2 ENDPOINT=first-machine:29400 examples/cluster/encode_torchrun.sh RANKER CORPUS OUTPUT
 set -euo pipefail
 
 if [ $# != 3 ]; then

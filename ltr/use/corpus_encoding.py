@@ -13,6 +13,7 @@ from ltr.search.embedder import embedder_of
 from ltr.search.encoding import Encoding, Worker, plan_of
 from ltr.search.encodings import texts_of_table
 from ltr.search.numbers import Numbers
+from ltr.search.shard_file import remove_unfinished
 from ltr.use.load import load
 from ltr.use.rankers import Precision
 from ltr.use.retriever import Retriever
@@ -83,6 +84,7 @@ class CorpusEncoding:
             InputError: if a shard is missing or damaged.
         """
         with being_written(self.folder / "finish"):  # one process at a time
+            remove_unfinished(self.folder)
             manifest = self.encoding.manifest()
             if manifest is None:
                 manifest = self.encoding.finish(self._about)
