@@ -5,6 +5,7 @@ with SIGKILL, the digest of the whole is that of one process alone.
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,9 +20,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from torch.distributed import TCPStore
 
+from ltr.data.text_files import open_texts
+from ltr.search.encodings import EncodingOfFolder
+from ltr.use.corpus_encoding import open_encoding
+from ltr.use.load import load
+from ltr.use.retriever import SearchableCorpus
 from tests.child_processes import run_command
 from tests.conftest import write_collection
 
@@ -130,7 +137,9 @@ def kill_all_with(entry: str) -> None:
     start meanwhile.
     """
     while True:
-        processes = [each for each in Path("/proc").glob("[0-9]*") if has_in_environment(each, entry)]
+        processes = [
+            each for each in Path("/proc").glob("[0-9]*") if has_in_environment(each, entry)
+        ]
         if not processes:
             return
         for process in processes:
@@ -336,3 +345,30 @@ def test_elements_of_an_array_of_slurm_do_what_a_killed_one_has_left(world, slur
     assert done.returncode == 128 + signal.SIGKILL, done.stderr + logs
     assert logs.count(f"digest {world.digest}") == 2, logs
     world.check()
+
+
+def test_a_search_by_shards_finds_what_a_search_of_all_finds(backbone, collection_folder, tmp_path):
+    """The two functions of the README, over tasks of one shard and of two."""
+    page = (DRIVERS / "README.md").read_text()
+    (code,) = re.findall(r"<!-- example: search -->\n```python\n(.*?)```", page, re.DOTALL)
+    scope = {}
+    exec(code, scope)
+    encoding = open_encoding(backbone, str(collection_folder), tmp_path / "encoded", "float32")
+    encoding.encode_missing()
+    encoding.finish()
+    retriever = load(backbone)
+    texts = ["w1 w3", "w7", "w20 w5 w5"]
+    found = []
+    for numbers in (range(0, 1), range(1, 3)):
+        queries = retriever.encode(texts, "query")
+        similarity = retriever.model.similarity
+        found.append(
+            scope["best_of_shards"](tmp_path / "encoded", numbers, queries, similarity, 300)
+        )
+    scores, rows = scope["best_of_all"](found)
+    documents = open_texts(str(collection_folder), "document", "corpus")
+    whole = SearchableCorpus(retriever, documents, EncodingOfFolder(tmp_path / "encoded"))
+    expected_scores, expected_rows = whole.search_all(texts, 300)
+    np.testing.assert_array_equal(rows, expected_rows)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-6)
+    assert {row // 256 for row in rows[0].tolist()} == {0, 1, 2}

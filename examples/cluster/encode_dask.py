@@ -11,7 +11,7 @@ from ltr.search.encoding import Plan
 from ltr.use.corpus_encoding import open_encoding
 
 
-def encode(number: int, words: list[str], plan: Plan) -> int:
+def encode(number: int, words: tuple[str, str, str], plan: Plan) -> int:
     """Encode a shard; the shard goes into its file, and only its number through Dask."""
     worker = get_worker()
     if getattr(worker, "opened", None) != (words, plan):  # a worker loads the model once
@@ -24,7 +24,8 @@ def encode(number: int, words: list[str], plan: Plan) -> int:
 if __name__ == "__main__":
     if len(sys.argv) not in (4, 5):
         sys.exit(f"usage: python {sys.argv[0]} RANKER CORPUS OUTPUT [ADDRESS]")
-    words = sys.argv[1:4]
+    ranker, corpus, output = sys.argv[1:4]
+    words = (ranker, corpus, output)
     encoding = open_encoding(*words)
     missing = encoding.missing()
     address = sys.argv[4] if len(sys.argv) == 5 else LocalCluster(threads_per_worker=1)

@@ -9,11 +9,12 @@ import ray
 
 from ltr.use.corpus_encoding import CorpusEncoding, open_encoding
 
-OPENED: dict[tuple[str, ...], CorpusEncoding] = {}  # of a worker, which loads the model once
+Words = tuple[str, str, str]  # ranker, corpus and output
+OPENED: dict[Words, CorpusEncoding] = {}  # of a worker, which loads the model once
 
 
 @ray.remote(max_retries=5)
-def encode(number: int, words: tuple[str, ...]) -> int:
+def encode(number: int, words: Words) -> int:
     """Encode a shard; the shard goes into its file, and only its number through Ray."""
     if words not in OPENED:
         OPENED[words] = open_encoding(*words)
@@ -24,7 +25,8 @@ def encode(number: int, words: tuple[str, ...]) -> int:
 if __name__ == "__main__":
     if len(sys.argv) != 4:
         sys.exit(f"usage: python {sys.argv[0]} RANKER CORPUS OUTPUT")
-    words = tuple(sys.argv[1:])
+    ranker, corpus, output = sys.argv[1:]
+    words = (ranker, corpus, output)
     encoding = open_encoding(*words)
     missing = encoding.missing()
     ray.init(include_dashboard=False)
