@@ -67,8 +67,11 @@ class CorpusEncoding:
         return self.encoding.missing()
 
     def encode(self, number: int) -> None:
-        """Encode a shard, and write it whole."""
-        self._worker.encode(number)
+        """Encode a shard, and write it whole. One that is there is left: engines may start a task
+        again that was done, as Dask does where a worker is lost that held its result.
+        """
+        if self.encoding.shard(number) is None:
+            self._worker.encode(number)
 
     def encode_missing(self) -> None:
         """Encode shards until none is missing, beside other workers."""
