@@ -69,7 +69,7 @@ def rank(
         if depth is not None:
             raise InputError("--depth is of --run: it says how many documents of a run are read")
         table = open_texts(documents, "document", "--documents")
-        _show(rank_table(_open_text_ranker(ranker, precision, device), query, table)[: k or 10])
+        _show(rank_table(_open_text_ranker(ranker, precision, device), query, table, k or 10))
         return
     if run is None or data is None or output is None or query or documents is not None:
         raise InputError(

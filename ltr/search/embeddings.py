@@ -9,7 +9,7 @@ import numpy as np
 
 from ltr.errors import InputError
 from ltr.search.shard_file import Shard
-from ltr.spans import spans
+from ltr.spans import RowSpans, spans
 
 # A function from embeddings [D, H] to what a search compares, see
 # :meth:`ltr.similarity.Similarity.prepare`.
@@ -83,7 +83,7 @@ Embeddings = np.ndarray | StoredEmbeddings
 
 
 def checked_sum(
-    embeddings: Embeddings, name: str, row_numbers: np.ndarray | None = None
+    embeddings: Embeddings, name: str, row_numbers: np.ndarray | RowSpans | None = None
 ) -> np.ndarray:
     """The sum of the embeddings, ``[H]`` float64, of which all must be finite; also called for the
     check alone. Shards were checked when they were written, and say their sums.
@@ -91,7 +91,7 @@ def checked_sum(
     Args:
         embeddings: ``[D, H]``.
         name: of the embeddings, for the error.
-        row_numbers: ``[D]``, what the error calls the rows; None: 0, 1, ….
+        row_numbers: D, what the error calls the rows; None: 0, 1, ….
 
     Raises:
         InputError: naming the first row that is not finite.

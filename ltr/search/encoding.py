@@ -30,6 +30,7 @@ from ltr.search.known_rows import KnownRows
 from ltr.search.numbers import Numbers, overlap, to_stored
 from ltr.search.shard_file import Shard, read_shard, remove_unfinished, write_shard
 from ltr.search.throughput import Throughput
+from ltr.spans import RowSpans
 
 log = logging.getLogger(__name__)
 
@@ -315,8 +316,7 @@ class Worker:
         """
         plan = self.encoding.plan
         embeddings = self.embed(number)
-        first = plan.span(number).start
-        checked_sum(embeddings, "embeddings", np.arange(first, first + len(embeddings)))
+        checked_sum(embeddings, "embeddings", RowSpans([plan.span(number)]))
         stored = to_stored(embeddings, plan.numbers)
         if plan.numbers != "float32" and self.overlap is None:
             self.overlap = overlap(embeddings, stored)
