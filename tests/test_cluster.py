@@ -41,7 +41,7 @@ KILLED = 4  # the number of the shard whose worker is killed
 # Python reads this file at the start of every process. Each shard is noted before it gets its name;
 # the process that makes the chosen one kills itself there, once: the shard is lost. Where torchrun
 # will start all processes again, those of the first start wait for that at the last shard: an agent
-# that had done all would wait for the others to end, and they for it to start again.
+# whose processes have done all meanwhile would wait for the others, for five minutes.
 KILLER = f"""
 import os
 import signal
@@ -275,9 +275,9 @@ def free_ports(n: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def start_slurm(folder: Path, environment: dict[str, str]) -> bool:
-    """Start a controller and two nodes, and wait until they are ready; whether they are. They are
-    not where another program has taken one of their ports.
+def start_slurm(folder: Path, environment: dict[str, str]) -> list[subprocess.Popen]:
+    """Start a controller and two nodes, and wait until they are ready. None is left where another
+    program has taken one of their ports.
     """
     (folder / "state").mkdir(parents=True)
     (folder / "munge.key").write_bytes(os.urandom(128))
@@ -308,13 +308,13 @@ def start_slurm(folder: Path, environment: dict[str, str]) -> bool:
         asked = ["sinfo", "--noheader", "--format=%D %T"]
         nodes = subprocess.run(asked, env=environment, capture_output=True, text=True).stdout
         if nodes.split() == ["2", "idle"]:
-            return True
+            return daemons
         assert time.monotonic() < latest, (folder / "daemons.log").read_text()
         time.sleep(0.5)
     for daemon in daemons:
         daemon.kill()
         daemon.wait()
-    return False
+    return []
 
 
 @pytest.fixture
@@ -329,12 +329,15 @@ def slurm(world) -> Iterator[None]:
         for trial in range(5):
             folder = Path(root) / str(trial)
             world.environment["SLURM_CONF"] = str(folder / "slurm.conf")
-            if start_slurm(folder, world.environment):
+            daemons = start_slurm(folder, world.environment)
+            if daemons:
                 break
         else:
             pytest.fail((folder / "daemons.log").read_text())
         yield
         kill_all_with(f"SLURM_CONF={folder}/slurm.conf")
+        for daemon in daemons:
+            daemon.wait()
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ python examples/cluster/encode_dask.py RANKER CORPUS OUTPUT [ADDRESS]     (of a 
 
 import sys
 
+import dask
 from dask.distributed import Client, LocalCluster, as_completed, get_worker
 
 from ltr.search.encoding import Plan
@@ -28,8 +29,13 @@ if __name__ == "__main__":
     words = (ranker, corpus, output)
     encoding = open_encoding(*words)
     missing = encoding.missing()
-    address = sys.argv[4] if len(sys.argv) == 5 else LocalCluster(threads_per_worker=1)
-    with Client(address) as client:
+    if len(sys.argv) == 5:
+        cluster = sys.argv[4]
+    else:
+        # Otherwise a killed worker that is not back within 15 seconds is given up.
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"})
+        cluster = LocalCluster(threads_per_worker=1, dashboard_address=None)
+    with Client(cluster) as client:
         plan = encoding.encoding.plan
         tasks = client.map(encode, missing, words=words, plan=plan, pure=False, retries=5)
         for task in as_completed(tasks):
