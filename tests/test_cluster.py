@@ -107,12 +107,9 @@ class World:
         folder = Path(self.words[-1])
         manifest = json.loads((folder / "manifest.json").read_text())
         assert manifest["digest"] == self.digest
-        shards = [f"{number:06d}.npy" for number in range(N_SHARDS)]
-        assert sorted(file.name for file in folder.iterdir()) == [
-            *shards,
-            "manifest.json",
-            "plan.json",
-        ]
+        shards = {f"{number:06d}.npy" for number in range(N_SHARDS)}
+        others = {"ids.npy", "ids.offsets.npy", "manifest.json", "plan.json"}
+        assert {file.name for file in folder.iterdir()} == shards | others
         assert (self.notes / "killed").exists()
         times_made = Counter(map(int, (self.notes / "made").read_text().split()))
         assert set(times_made) == set(range(N_SHARDS))

@@ -53,10 +53,11 @@ class StoredEmbeddings:
         rows = np.asarray(rows)
         embeddings = np.empty((len(rows), self.shape[1]), np.float32)
         numbers = np.searchsorted(self._begins, rows, side="right") - 1  # of the shards
-        for number in np.unique(numbers).tolist():
-            is_inside = numbers == number
-            rows_inside = rows[is_inside] - self._begins[number]
-            embeddings[is_inside] = self.shards[number].read(rows_inside)
+        order = np.argsort(numbers, kind="stable")
+        of_shards, starts = np.unique(numbers[order], return_index=True)
+        for number, places in zip(of_shards.tolist(), np.split(order, starts)[1:], strict=True):
+            rows_inside = rows[places] - self._begins[number]
+            embeddings[places] = self.shards[number].read(rows_inside)
         return embeddings
 
     def _span(self, start: int, stop: int, step: int) -> np.ndarray:

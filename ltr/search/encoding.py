@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 PLAN = "plan.json"
 MANIFEST = "manifest.json"
+IDS = "ids"  # of the texts, where the encoding has them: files of ltr.data.strings.Strings
 VERSION = "encoding-1"  # counts up when shards hold something else
 
 FEWEST_ROWS = 256
@@ -160,7 +161,7 @@ class Encoding:
         elif known != asdict(plan):
             differing = [name for name, value in asdict(plan).items() if known.get(name) != value]
             raise InputError(
-                f"{folder} holds another encoding: its {', '.join(differing)} differ; name a new folder, or remove it"
+                f"{folder} holds another encoding (what differs: {', '.join(differing)}); name a new folder, or remove it"
             )
 
     @classmethod
