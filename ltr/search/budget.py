@@ -20,7 +20,13 @@ from ltr.data.cache import sealed_folder
 from ltr.data.files import write_whole
 from ltr.data.outputs import check_inside
 from ltr.errors import InputError
-from ltr.search.codes import CodedIndex, read_codes, size_of_codes, write_codes
+from ltr.search.codes import (
+    CodedIndex,
+    read_codes,
+    size_of_codes,
+    size_of_training,
+    write_codes,
+)
 from ltr.search.embeddings import DOCS_AT_ONCE, StoredEmbeddings
 from ltr.search.encoding import Encoding
 from ltr.search.exact import QUERIES_AT_ONCE
@@ -144,14 +150,19 @@ def memory_needed(kind: Kind, shape: tuple[int, int], bytes_of_embedding: int) -
     """
     count, dim = shape
     n_at_once = min(count, DOCS_AT_ONCE)
-    # Embeddings as they are read and as they are compared, and the difference to the queries.
-    work = 3 * 4 * n_at_once * dim
+    # Up to six copies of the embeddings that are read at a time: by shards, put together, those
+    # before them, prepared, and two while their lengths are computed. And a tile of their scores,
+    # with what is best of it.
+    n_queries = QUERIES_AT_ONCE if kind == "exact" else QUERIES
+    work = n_at_once * (6 * 4 * dim + 2 * 4 * n_queries)
     if kind == "exact":
-        return work + 4 * n_at_once * QUERIES_AT_ONCE + count * bytes_of_embedding
+        return work + count * bytes_of_embedding
     if kind == "one bit":
         return work + size_of_codes(count, dim, None)
+    clusters = clusters_of(count)
     # While documents are added, the lists of clusters have room for up to twice as many.
-    return work + 2 * size_of_codes(count, dim, clusters_of(count))
+    in_lists = 2 * size_of_codes(count, dim, clusters)
+    return work + max(in_lists, size_of_training(dim, clusters))
 
 
 def index_within(
@@ -190,7 +201,7 @@ def index_within(
         )
     if asked is None or asked.count == 0:
         raise InputError(
-            f"--memory {size_text(budget.memory)} holds codes of the embeddings alone, whose recall is measured on queries, and there are none: name some by --queries, or take the run of a collection that has queries; {enough}"
+            f"--memory {size_text(budget.memory)} holds codes of the embeddings alone, whose recall is measured on queries, and there are none: name some by --recall_queries, or take the run of a collection that has queries; {enough}"
         )
     trials = []
     for kind in kinds:
@@ -233,16 +244,18 @@ class _Codes:
             "similarity": similarity.name,
         }
         key = hashlib.sha256(json.dumps(self._about).encode()).hexdigest()[:32]
+        self._root = encoding.folder
         folder = encoding.folder / INDEXES / key
         if not folder.is_dir():
-            check_inside(
-                encoding.folder, "the folder of the encoding, where --memory keeps an index"
-            )
+            self._check_writable()
         folder.parent.mkdir(exist_ok=True)
         sealed_folder(folder, self._build)
         self._file = folder / FILE
         self._manifest = folder.with_suffix(".json")
-        self._index = read_codes(self._file)
+        self._index = read_codes(self._file, docs.shape)
+
+    def _check_writable(self) -> None:
+        check_inside(self._root, "the folder of the encoding, where --memory keeps an index")
 
     def _build(self, folder: Path) -> None:
         prepare = partial(self._similarity.prepare, centre=self._exact.centre)
@@ -267,6 +280,7 @@ class _Codes:
         measured = manifest["measured"].get(key)
         if measured and (measured["recall"] >= budget.recall or measured["step"] == STEPS):
             return measured
+        self._check_writable()
         queries = asked.embed()
         depth = min(budget.depth, len(self._docs))
         exact = self._exact.search(queries, depth)

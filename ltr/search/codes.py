@@ -23,9 +23,10 @@ from ltr.spans import spans
 BYTES_OF_FACTORS = 8
 BYTES_OF_ID = 8  # of a document in a cluster
 TRAINED_ON_PER_CENTROID = 64
-TRAINED_ON_WITHOUT_CLUSTERS = 65_536  # documents, whose mean is taken
+TRAINED_ON_WITHOUT_CLUSTERS = DOCS_AT_ONCE  # whose mean is taken
 ROUNDS_OF_KMEANS = 10
-CANDIDATES_AT_ONCE = 2**20  # of all queries that are searched for together: 12 MB
+CANDIDATES_AT_ONCE = 2**18  # of all queries that are searched for together: some 20 MB
+PAIRS_AT_ONCE = DOCS_AT_ONCE // 4  # each is a document as it is read and prepared, and a query
 # faiss's word for the bits of a component of a query. With 4 nothing is lost that counts, and a
 # search is a quarter faster than with 8, a hundred times faster than with floats (measured with 10^6
 # documents of 384 dimensions and one thread).
@@ -87,7 +88,7 @@ class CodedIndex:
         query_of_p, place_of_p = np.nonzero(rows >= 0)
         row_of_p = rows[query_of_p, place_of_p]
         order = np.argsort(row_of_p, kind="stable")  # the disk is read from begin to end
-        for span in spans(len(order), DOCS_AT_ONCE):
+        for span in spans(len(order), PAIRS_AT_ONCE):
             pairs = order[span]
             docs = self._prepare(self._docs[row_of_p[pairs]])
             their_queries = queries[query_of_p[pairs]]
@@ -107,6 +108,13 @@ def size_of_codes(count: int, dim: int, clusters: int | None) -> int:
     return count * (size_of_document + BYTES_OF_ID) + 4 * dim * (dim + clusters) + 16 * clusters
 
 
+def size_of_training(dim: int, clusters: int) -> int:
+    """The bytes of the embeddings that clusters are learnt from: as they are given, turned, and less
+    the centres of their clusters.
+    """
+    return 3 * 4 * dim * TRAINED_ON_PER_CENTROID * clusters
+
+
 def write_codes(
     file: Path, docs: Embeddings, prepare: Prepare, clusters: int | None, *, squared: bool
 ) -> None:
@@ -122,15 +130,14 @@ def write_codes(
     count, dim = docs.shape
     kind = "" if clusters is None else f"IVF{clusters},"
     index = empty_index(f"RR{dim},{kind}RaBitQ", docs.shape, squared)
-    n_trained_on = TRAINED_ON_WITHOUT_CLUSTERS
+    n_trained_on = count_of_sample(count, clusters)
     if clusters is not None:
-        n_trained_on = TRAINED_ON_PER_CENTROID * clusters
         of_clusters: Any = faiss.try_extract_index_ivf(index)
         kmeans = of_clusters.cp
         kmeans.niter = ROUNDS_OF_KMEANS
         kmeans.min_points_per_centroid = 1
         kmeans.max_points_per_centroid = TRAINED_ON_PER_CENTROID
-    rows = np.arange(min(count, n_trained_on))
+    rows = np.arange(n_trained_on)
     if count > n_trained_on:
         rows = np.unique(np.random.default_rng(0).integers(count, size=n_trained_on))
     index.train(prepare(docs[rows]))
@@ -153,15 +160,24 @@ def write_codes(
     faiss.write_index(index, str(file))
 
 
-def read_codes(file: Path) -> Any:
+def read_codes(file: Path, shape: tuple[int, int]) -> Any:
     """An index of faiss whose codes are mapped: a search reads what it looks at.
 
+    Args:
+        file: as :func:`write_codes` has written it.
+        shape: D, H.
+
     Raises:
-        InputError: if the file is damaged.
+        InputError: if the file is damaged, or holds codes of other documents.
     """
+    expected = f"an index of faiss of {shape[0]:,} embeddings of {shape[1]} dimensions"
+    hint = f"remove {file.parent}, and it is made again"
     try:
-        return faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
+        index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError:
+        raise InputError(f"{file}: expected {expected}, got another file; {hint}") from None
+    if (index.ntotal, index.d) != shape:
         raise InputError(
-            f"{file}: expected an index that faiss can read, got another file; remove {file.parent}, and it is made again"
-        ) from None
+            f"{file}: expected {expected}, got one of {index.ntotal:,} of {index.d}; {hint}"
+        )
+    return index
