@@ -7,6 +7,7 @@ in a process of its own, after the imports.
 """
 
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -33,14 +34,19 @@ DEPTH = 100
 COSINE = SIMILARITIES["cosine"]
 
 
+@cache
+def centres() -> np.ndarray:
+    """What centres are made of, two each."""
+    return np.random.default_rng(0).standard_normal((2**16, DIM), dtype=np.float32)
+
+
 def embeddings(n_docs: int, rows: slice) -> np.ndarray:
     """Those of some rows: any rows can be made alone, in blocks of a shard."""
-    centres = np.random.default_rng(0)
     n_centres = max(1, n_docs // PER_CENTRE)
     rng = np.random.default_rng([1, rows.start])
     chosen = rng.integers(n_centres, size=rows.stop - rows.start)
-    # A centre is a function of its number, and a million of them need not be kept.
-    table = centres.standard_normal((2**16, DIM), dtype=np.float32)
+    table = centres()
+    # A centre is a function of its number: a million of them need not be kept.
     centre = table[chosen % 2**16] + 0.5 * table[chosen // 2**16 + 7]
     noise = rng.standard_normal((len(chosen), DIM), dtype=np.float32)
     return centre + NOISE * noise
