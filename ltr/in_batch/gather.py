@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ltr.batch import ScoredLists
 from ltr.in_batch.embedded import Embedded
-from ltr.processes import all_gather, gather_objects, rank, world_size
+from ltr.processes import all_gather, rank, world_size
 
 # Fields of a list itself, and of its judgements; all others belong to its documents.
 OF_LIST = {"queries", "query_rows", "frozen_queries"}
@@ -83,7 +83,8 @@ def gather_scored(lists: ScoredLists) -> ScoredLists:
     if lists.frozen is not None:
         fields["frozen_queries"], fields["frozen_docs"] = lists.frozen
     # A rank whose documents have no distances says so for each of them, where others have some.
-    if any(gather_objects(lists.distances is not None)):
+    has_distances = torch.tensor([lists.distances is not None], device=lists.mask.device)
+    if all_gather(has_distances).any():
         fields.setdefault("distances", torch.full_like(lists.labels, torch.nan))
     gathered = _gather_fields(fields)
     frozen = None
