@@ -58,7 +58,7 @@ def prepare(setting: Setting) -> tuple[float, str]:
     corpus = open_collection(setting.data).corpus
     encoding = our_encoding(setting)
     rows = np.random.default_rng(1).choice(len(corpus), min(len(corpus), CHECKED), replace=False)
-    embeddings = encoding.embed(rows, setting.folder / "checked.npy")
+    embeddings = encoding.embed(rows)
     model = SentenceTransformer(setting.backbone, device="cpu")
     model.max_seq_length = setting.max_length
     expected = model.encode([corpus.texts[row] for row in rows], show_progress_bar=False)
@@ -82,9 +82,9 @@ def agreement(setting: Setting) -> str:
     encoding.encoder.to(setting.device)
     n_docs = len(encoding.store)
     rows = np.random.default_rng(2).choice(n_docs, min(n_docs, SEARCHED), replace=False)
-    exact = encoding.embed(rows, setting.folder / "exact.npy")
+    exact = encoding.embed(rows)
     with torch.autocast(setting.device, torch.bfloat16):
-        half = encoding.embed(rows, setting.folder / "half.npy")
+        half = encoding.embed(rows)
     depth = min(DEPTH, len(rows))
     overlaps = []
     for by_exact, by_half in zip(nearest(exact, depth), nearest(half, depth), strict=True):
@@ -126,7 +126,7 @@ def our_encoding(setting: Setting, kernels: str = "auto") -> Encoding:
 
 
 def ours(meter: Meter, setting: Setting, side: Side) -> None:
-    """From the token store to a memory map."""
+    """From the token store to an array."""
     import torch
 
     encoding = our_encoding(setting, side.kernels)
@@ -137,7 +137,7 @@ def ours(meter: Meter, setting: Setting, side: Side) -> None:
     seconds_per_token = manifest["seconds"] / manifest["tokens"]
     for rows in rows_of_steps(setting, len(store)):
         with torch.autocast(setting.device, torch.bfloat16, enabled=side.precision == "bf16"):
-            encoding.embed(rows, setting.folder / f"{side.name}.npy")
+            encoding.embed(rows)
         meter.step_ended(extra=seconds_per_token * store.lengths(rows).sum())
 
 

@@ -55,7 +55,7 @@ from ltr.models.encoder.loading.pretrained import resolve
 from ltr.search.embeddings import DOCS_AT_ONCE
 from ltr.search.shards import Shards
 from ltr.similarity import similarity_of
-from ltr.spans import spans
+from ltr.spans import RowSpans, spans
 
 EVERY = 0.02  # seconds between two looks at the memory
 ST = "sentence-transformers"
@@ -109,7 +109,7 @@ def search(n_docs: int, n_queries: int, dim: int, depth: int, folder: str) -> No
         with Peak() as peak:
             start = time.perf_counter()
             start_cpu = time.process_time()
-            shards = Shards(docs, np.arange(n_docs), similarity_of("cosine"))
+            shards = Shards(docs, RowSpans([slice(0, n_docs)]), similarity_of("cosine"))
             read = time.perf_counter()
             shards.search(queries, depth)
             end = time.perf_counter()

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ltr.draws import keys_inside
+
 
 class Texts(NamedTuple):
     """S tokenised texts laid end to end, without padding: T tokens in all.
@@ -19,11 +21,14 @@ class Texts(NamedTuple):
         lengths: ``[S]`` int64, tokens of each text; they sum to T.
         type_ids: ``[T]`` int64, 0 for the query part and 1 for the document part, or None where the
             tokenizer has none.
+        keys: ``[S]`` int64, from which the dropout of each text is drawn (:mod:`ltr.dropout`).
+            None: a model in training draws some.
     """
 
     ids: Tensor
     lengths: Tensor
     type_ids: Tensor | None = None
+    keys: Tensor | None = None
 
     def text_keys(self) -> Tensor:
         r"""``[S]`` int64, one key per text: a hash of its ids, to tell equal texts by. Texts of equal
@@ -76,6 +81,7 @@ class RankingBatch(NamedTuple):
             Lists to be measured have none.
         ideal: ``[B, M]`` float, the grades of all relevant documents of the query, in the list or
             not, largest first and filled up with 0. Only lists to be measured carry it.
+        keys: ``[B]`` int64, from which dropout is drawn, see :meth:`with_keys`.
     """
 
     labels: Tensor
@@ -91,10 +97,33 @@ class RankingBatch(NamedTuple):
     judged_grades: Tensor | None = None
     judged_keys: Tensor | None = None
     ideal: Tensor | None = None
+    keys: Tensor | None = None
+
+    def with_keys(self, keys: Tensor) -> "RankingBatch":
+        """The batch with keys ``[B]`` int64 of its lists, from which follow those of its texts: each
+        list then gets the same draws in whichever process, and beside whichever others, it is.
+        """
+        batch = self._replace(keys=keys)
+        doc_keys = batch.doc_keys()
+        assert doc_keys is not None, "the batch has keys"
+        text_keys = doc_keys[self.mask]
+        return batch._replace(
+            pairs=None if self.pairs is None else self.pairs._replace(keys=text_keys),
+            queries=None if self.queries is None else self.queries._replace(keys=keys),
+            docs=None if self.docs is None else self.docs._replace(keys=text_keys),
+        )
+
+    def doc_keys(self) -> Tensor | None:
+        """``[B, N]`` int64, keys of the documents; None in a batch without keys."""
+        if self.keys is None:
+            return None
+        number = torch.arange(self.mask.shape[1], device=self.keys.device)
+        return keys_inside(self.keys.unsqueeze(1), number)
 
 
 class ScoredLists(NamedTuple):
     """A training batch as a loss, a margin policy and a callback see it: R rows of up to C documents.
+    With several processes these are the lists of all, the same in each.
 
     A row is a query, or an anchor of a batch of groups; a column is a document of its list.
 
@@ -115,7 +144,6 @@ class ScoredLists(NamedTuple):
         frozen: the representations by the margin policy's frozen encoder: first those of the rows,
             shaped as ``queries``, then those of the documents, shaped as ``embeddings``. None
             without such an encoder.
-        same_on_all_ranks: whether these are the lists of all processes, gathered in each.
     """
 
     scores: Tensor
@@ -125,4 +153,3 @@ class ScoredLists(NamedTuple):
     embeddings: Tensor | None = None
     queries: Tensor | None = None
     frozen: tuple[Tensor, Tensor] | None = None
-    same_on_all_ranks: bool = False

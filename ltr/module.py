@@ -9,7 +9,6 @@ import warnings
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
@@ -19,6 +18,7 @@ from ltr.batch import RankingBatch, ScoredLists
 from ltr.data.formats import JoinedPairs, PairsAndTexts, Reads
 from ltr.data.query_lists import QueryLists
 from ltr.datamodules import RankingDataModule
+from ltr.draws import keys_of_lists, seed_of_step
 from ltr.errors import InputError, not_negative
 from ltr.in_batch import AllTexts, InBatch, OwnLists
 from ltr.losses import Loss
@@ -27,6 +27,7 @@ from ltr.metrics import MeasuredLists, RankingMetric
 from ltr.models import DualEncoder, Ranker
 from ltr.models.ranker import check_finite
 from ltr.optimiser import adamw, rate_factor
+from ltr.processes import rank, world_size
 from ltr.search.encodings import (
     Encodings,
     EncodingsInCache,
@@ -71,8 +72,8 @@ class RankerModule(LightningModule):
     rate of at least 1e-3: Adam moves a number by about the rate in each step, so at an encoder's
     rate it would hardly move.
 
-    Dropout is drawn from (seed, epoch, step, rank), so a resumed run draws what the interrupted run
-    would have drawn.
+    Dropout is drawn from (seed, epoch, step) and the place of a list in the step's batch. So a
+    resumed run draws what the interrupted run would have drawn, with any number of processes.
 
     Args:
         ranker: The model that scores documents, one of :mod:`ltr.models`.
@@ -352,13 +353,16 @@ class RankerModule(LightningModule):
         scheduler.base_lrs = [rates.lr for rates in self._configured_rates]
 
     def on_train_batch_start(self, batch: RankingBatch, batch_idx: int) -> None:
-        """Seed the dropout of this step, from seed 0 where ``seed_everything`` was not called."""
-        seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
-        sequence = np.random.SeedSequence([seed, self.current_epoch, batch_idx, self.global_rank])
-        bits = sequence.generate_state(1, np.uint64)[0]
-        torch.manual_seed(int(bits >> 1))  # manual_seed takes 63 bits
+        """Seed whatever parts of the user's own draw in this step, the same in every process; from
+        seed 0 where ``seed_everything`` was not called.
+        """
+        torch.manual_seed(seed_of_step(_seed(), self.current_epoch, batch_idx))
 
     def training_step(self, batch: RankingBatch, batch_idx: int) -> Tensor:
+        # The processes deal out the lists of a step: this one has every W-th, from its rank on.
+        places = rank() + world_size() * torch.arange(len(batch.labels))
+        seed = seed_of_step(_seed(), self.current_epoch, batch_idx)
+        batch = batch.with_keys(keys_of_lists(seed, places.to(batch.labels.device)))
         lists = self.in_batch(self.ranker, batch, self.margin)
         margin = None
         if self.margin is not None:
@@ -502,6 +506,11 @@ def _check_part(option: str, part: object, kind: type, example: str) -> None:
         return
     given = f"the class {part.__name__}" if isinstance(part, type) else f"{part!r:.80}"
     raise InputError(f"{option} must be an object, such as {example}, got {given}", option=option)
+
+
+def _seed() -> int:
+    """The seed of the run; 0 where ``seed_everything`` was not called."""
+    return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
 
 def data_of(trainer: Trainer) -> RankingDataModule | None:

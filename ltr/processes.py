@@ -144,6 +144,17 @@ def gather_objects(value: T) -> list[T]:
     return values
 
 
+def gather_at_rank_0(value: T) -> list[T]:
+    """The values of all ranks at rank 0, in the order of ranks; at the others an empty list. They
+    are pickled, as those of :func:`gather_objects`.
+    """
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    distributed.gather_object(value, values if rank() == 0 else None)
+    return values if rank() == 0 else []
+
+
 def all_gather(tensor: Tensor) -> Tensor:
     """``[W, …]``: the tensors of all W ranks, which must have one shape; without gradient."""
     gathered = tensor.new_empty(world_size(), *tensor.shape)

@@ -68,7 +68,9 @@ def _run_rank(rank: int, function: Callable[..., object], environment: dict, arg
     function(rank, *args)
 
 
-def run_command(words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+def run_command(
+    words: Sequence[str], *, seconds: float = SECONDS, **options: Any
+) -> subprocess.CompletedProcess[str]:
     """As ``subprocess.run``, with its output as text. It is killed with all that it has started
     where it is not done in time; ``subprocess.run`` would kill the first process alone, and wait for
     the output of those that it has left.

@@ -1,4 +1,4 @@
-"""Two ranks against one process: value and gradients of every loss over in-batch lists.
+"""Several ranks against one process: value and gradients of every loss over every form of lists.
 
 ``python tests/rank_gradients.py`` prints the table of docs/distributed.md;
 tests/in_batch/test_gather.py asserts it.
@@ -15,28 +15,26 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ltr.losses
+from ltr.batch import ScoredLists
 from ltr.in_batch.embedded import Embedded
-from ltr.in_batch.gather import gather_lists
+from ltr.in_batch.gather import gather_lists, gather_scored
 from ltr.in_batch.longer_lists import all_against_all, queries_against_all
 from ltr.similarity import cosine
 from tests.child_processes import run_ranks
 
 LOSSES = [ltr.losses.LOSSES[name] for name in sorted(ltr.losses.LOSSES)]
-FORMS = {"OtherQueries": queries_against_all, "AllTexts": all_against_all}
-# The lists of each of two ranks, of six; the ranks' longest lists differ, but in the even split.
-SPLITS = {
-    "3 + 2 lists": ([0, 1, 2], [3, 4]),
-    "3 + 3 lists": ([0, 1, 2], [3, 4, 5]),
-    "1 + 4 lists": ([1], [3, 0, 2, 4]),
-    "5 + 0 lists": ([0, 1, 2, 3, 4], []),
-}
+FORMS = ("OwnLists", "OtherQueries", "AllTexts")
+RANKS = (1, 2, 3, 4)
+# Lists of a batch, which the ranks deal out: of 3 lists one of four ranks gets none, and only two
+# ranks share 6 evenly. The lists differ in length.
+BATCHES = (3, 5, 6)
 
 
 class Difference(NamedTuple):
-    """Of two ranks from one process, both relative, the larger one of the ranks.
+    """Of several ranks from one process, both relative, the larger one of the ranks.
 
     Attributes:
-        loss, form, split: what was compared.
+        loss, form, n_ranks, n_lists: what was compared.
         value: of the loss.
         gradient: the largest over the parameters, of the largest element each.
         weakest: the smallest of the parameters' largest gradients in one process: above 0, or
@@ -45,7 +43,8 @@ class Difference(NamedTuple):
 
     loss: str
     form: str
-    split: str
+    n_ranks: int
+    n_lists: int
     value: float
     gradient: float
     weakest: float
@@ -62,11 +61,11 @@ class Lists(NamedTuple):
     doc_rows: Tensor
     judged_rows: Tensor
 
-    def part(self, lists: list[int]) -> "Lists":
+    def part(self, lists: range) -> "Lists":
         """These lists, cut to the longest of them."""
-        at = torch.tensor(lists, dtype=torch.int64)
+        at = torch.tensor(list(lists), dtype=torch.int64)
         n_docs, n_judged = (
-            int(real[at].sum(dim=1).amax()) if lists else 1
+            int(real[at].sum(dim=1).amax()) if len(lists) else 1
             for real in (self.mask, self.judged_rows >= 0)
         )
         queries, docs, labels, mask, query_rows, doc_rows, judged_rows = (t[at] for t in self)
@@ -78,15 +77,15 @@ def six_lists() -> Lists:
     """Of 3 to 6 documents, grades 0 to 2; documents come twice, and two lists have one query."""
     generator = torch.Generator().manual_seed(0)
     mask = torch.arange(6) < torch.tensor([6, 5, 6, 3, 4, 4]).unsqueeze(1)
-    labels = torch.randint(0, 3, (6, 6), generator=generator).float()
+    labels = torch.randint(0, 3, (6, 6), generator=generator).double()
     labels[:, 0], labels[:, 1], labels[:, 2] = 2.0, 0.0, 1.0
     doc_rows = torch.stack([torch.randperm(24, generator=generator)[:6] for _ in range(6)])
     judged_rows = torch.randint(0, 24, (6, 4), generator=generator).where(
         torch.arange(4) < torch.tensor([[4], [2], [3], [1], [2], [0]]), -1
     )
-    vectors = torch.randn(24, 8, generator=generator)
+    vectors = torch.randn(24, 8, generator=generator, dtype=torch.float64)
     return Lists(
-        queries=torch.randn(6, 8, generator=generator),
+        queries=torch.randn(6, 8, generator=generator, dtype=torch.float64),
         docs=vectors[doc_rows],
         labels=labels * mask,
         mask=mask,
@@ -102,17 +101,22 @@ class Trained(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.encoder = nn.Linear(8, 5)
-        self.log_temperature = nn.Parameter(torch.tensor(0.2))
+        self.encoder = nn.Linear(8, 5, dtype=torch.float64)
+        self.log_temperature = nn.Parameter(torch.tensor(0.2, dtype=torch.float64))
 
     def forward(self, lists: Lists, loss: nn.Module, form: str) -> Tensor:
         """Of the lists of all ranks."""
-        longer = FORMS[form](
-            gather_lists(
-                Embedded(self.encoder(lists.queries), self.encoder(lists.docs), *lists[2:])
-            )
-        )
-        scores = cosine(longer.rows, longer.columns) / self.log_temperature.exp()
+        queries = self.encoder(lists.queries)
+        docs = self.encoder(lists.docs)
+        temperature = self.log_temperature.exp()
+        if form == "OwnLists":
+            scores = cosine(queries.unsqueeze(1), docs).squeeze(1) / temperature
+            own = gather_scored(ScoredLists(scores, lists.labels, lists.mask))
+            return loss(own.scores, own.labels, own.mask)
+        embedded = gather_lists(Embedded(queries, docs, *lists[2:]))
+        make = {"OtherQueries": queries_against_all, "AllTexts": all_against_all}[form]
+        longer = make(embedded)
+        scores = cosine(longer.rows, longer.columns) / temperature
         return loss(scores, longer.labels, longer.mask)
 
 
@@ -126,43 +130,44 @@ def value_and_gradients(
     return [value.detach(), *(p.grad.clone() for p in trained.parameters())]
 
 
-def _run_rank(rank: int, folder: str) -> None:
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
-    )
-    trained = DistributedDataParallel(Trained())
+def _of_all(trained: nn.Module, rank: int, n_ranks: int) -> dict[tuple, list[Tensor]]:
+    """By loss, form and number of lists."""
     lists = six_lists()
-    found = {
-        (loss.__name__, form, split): value_and_gradients(
-            trained, lists.part(parts[rank]), loss(), form
-        )
-        for split, parts in SPLITS.items()
-        for loss in LOSSES
-        for form in FORMS
-    }
+    found = {}
+    for n_lists in BATCHES:
+        part = lists.part(range(rank, n_lists, n_ranks))
+        for loss in LOSSES:
+            for form in FORMS:
+                found[loss.__name__, form, n_lists] = value_and_gradients(
+                    trained, part, loss(), form
+                )
+    return found
+
+
+def _run_rank(rank: int, folder: str, n_ranks: int) -> None:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=n_ranks
+    )
+    found = _of_all(DistributedDataParallel(Trained()), rank, n_ranks)
     torch.save(found, f"{folder}/{rank}")
     torch.distributed.destroy_process_group()
 
 
 def differences() -> list[Difference]:
-    """Of every loss, form and split."""
-    with tempfile.TemporaryDirectory() as folder:
-        run_ranks(_run_rank, folder)
-        ranks = [torch.load(Path(folder) / str(rank)) for rank in range(2)]
-    trained = Trained()
-    lists = six_lists()
+    """Of every loss, form, number of ranks and of lists."""
+    alone = _of_all(Trained(), 0, 1)
     rows = []
-    for split, parts in SPLITS.items():
-        whole = lists.part(parts[0] + parts[1])
-        for loss in LOSSES:
-            for form in FORMS:
-                expected = value_and_gradients(trained, whole, loss(), form)
-                value, *gradients = (
-                    max(_relative(rank[loss.__name__, form, split][i], one) for rank in ranks)
-                    for i, one in enumerate(expected)
-                )
-                weakest = min(float(one.abs().amax()) for one in expected[1:])
-                rows.append(Difference(loss.__name__, form, split, value, max(gradients), weakest))
+    for n_ranks in RANKS:
+        with tempfile.TemporaryDirectory() as folder:
+            run_ranks(_run_rank, folder, n_ranks, n_ranks=n_ranks)
+            ranks = [torch.load(Path(folder) / str(rank)) for rank in range(n_ranks)]
+        for (loss, form, n_lists), expected in alone.items():
+            value, *gradients = (
+                max(_relative(rank[loss, form, n_lists][i], one) for rank in ranks)
+                for i, one in enumerate(expected)
+            )
+            weakest = min(float(one.abs().amax()) for one in expected[1:])
+            rows.append(Difference(loss, form, n_ranks, n_lists, value, max(gradients), weakest))
     return rows
 
 
@@ -172,7 +177,7 @@ def _relative(ours: Tensor, expected: Tensor) -> float:
 
 
 def table(rows: list[Difference]) -> str:
-    """The largest difference of each loss over the splits, in Markdown."""
+    """The largest difference of each loss over ranks and lists, in Markdown."""
     columns = [(form, part) for form in FORMS for part in ("value", "gradient")]
     lines = [
         "| loss | " + " | ".join(f"`{form}`: {part}" for form, part in columns) + " |",
@@ -193,5 +198,5 @@ if __name__ == "__main__":
     found = differences()
     print(table(found))
     print(
-        f"\n{len(found)} comparisons: {', '.join(SPLITS)}; torch {torch.__version__}, float32, gloo"
+        f"\n{len(found)} comparisons: {RANKS} ranks, {BATCHES} lists; torch {torch.__version__}, float64, gloo"
     )

@@ -19,6 +19,7 @@ TEXTS = {"--data": "collection", "--backbone": "backbone"}
 OPTIONS = {
     "attention": {},
     "big_batch": TEXTS,
+    "budget": {},
     "collate": TEXTS,
     "corpus": {"--backbone": "backbone"},
     "encode": TEXTS,

@@ -60,7 +60,7 @@ def test_the_distribution_is_not_the_stranger_of_the_same_name():
     """``ltr`` on the public index is another project's code."""
     parser = setup()
     assert parser["metadata"]["name"] == "ltr-lab"
-    assert parser["options.entry_points"]["console_scripts"].strip() == "ltr = ltr.__main__:main"
+    assert parser["options.entry_points"]["console_scripts"].strip() == "ltr = ltr.__main__:program"
     assert "`ltr-lab`" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -97,9 +97,9 @@ def test_every_package_that_is_imported_is_a_requirement():
     required = requirements(parser["options"]["install_requires"])
     extras = parser["options.extras_require"]
     optional = {"ir_datasets": ""}
-    for extra in ("cpu", "onnx", "parquet"):
+    for extra in ("cpu", "handover", "onnx", "parquet"):
         optional |= requirements(extras[extra])
-    other_names = {"yaml": "pyyaml", "faiss": "faiss_cpu"}
+    other_names = {"yaml": "pyyaml", "faiss": "faiss_cpu", "lance": "pylance"}
     other_names["markupsafe"] = "jinja2"  # comes with it
     missing = set()
     for file in (ROOT / "ltr").rglob("*.py"):

@@ -29,19 +29,28 @@ def two_processes(command: str, config: Path, *options: str) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_train_and_measure_each_query_once(tmp_path, backbone, collection_folder):
-    """30 queries in batches of 7: five batches, three for one rank and two for the other."""
+    """30 queries in batches of 7: five batches, three for one rank and two for the other. In
+    training 30 rows in batches of 4: eight steps an epoch, the last one with a row for each rank.
+    """
     config = write_config(tmp_path, backbone, collection_folder)
     run = tmp_path / "run"
     two_processes("fit", config)
-    assert (
-        metrics(run)["fit"]["steps"] == 8
-    )  # 30 rows, 2 ranks x 4 rows: 3 whole steps and one smaller one, 2 epochs
+    assert metrics(run)["fit"]["steps"] == 16
     assert (
         main(["fit", "--config", str(config), "--trainer.default_root_dir", str(run / "one")]) == 0
     )
     digests = metrics(run / "one")["trained_with"]
-    assert digests["processes"] == 1 and digests["models"].keys() == {"model.ranker.backbone"}
-    assert metrics(run)["trained_with"] == digests | {"processes": 2}
+    assert digests["models"].keys() == {"model.ranker.backbone"}
+    assert metrics(run)["trained_with"] == digests
+    weights, alone_weights = (
+        torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        for folder in (run, run / "one")
+    )
+    for name, weight in alone_weights.items():
+        # Their gradients are 0, so Adam moves them by what rounding makes of that.
+        if name.endswith(("key.bias", "head.bias")):
+            continue
+        torch.testing.assert_close(weights[name], weight, atol=2e-5, rtol=1e-4, msg=name)
     two_processes("test", run / "config.yaml", "--ckpt_path", "best")
     both = metrics(run)["test"]
     both_run = list(read_run(run / "test.run"))
@@ -87,7 +96,7 @@ def mined(
         "negatives": "mined",
         "negatives_per_query": 2,
         "loading": {"bucket_window": 4},
-        "batch_size": 6 // processes,
+        "batch_size": 6,
     }
     watched = {
         "class_path": "tests.faults.Watched",
@@ -130,8 +139,8 @@ def mined(
 def test_processes_mine_what_one_mines_and_each_encodes_its_share(
     tmp_path, backbone, collection_folder, processes
 ):
-    """720 documents and 30 queries. Each process has a dropout of its own, so later refreshes
-    differ a little.
+    """720 documents and 30 queries. Sums are rounded otherwise, so two documents of nearly the same
+    score may change places in later refreshes.
     """
     told = [mined(tmp_path / str(n), collection_folder, backbone, n) for n in (1, processes)]
     assert [one.returncode for one in told] == [0, 0], told[-1].stderr
@@ -141,9 +150,11 @@ def test_processes_mine_what_one_mines_and_each_encodes_its_share(
         for n in (1, processes)
     )
     np.testing.assert_array_equal(alone[0], shared[0])
-    assert all((np.sort(a) == np.sort(b)).mean() > 0.97 for a, b in zip(alone, shared, strict=True))
+    assert all((np.sort(a) == np.sort(b)).mean() > 0.99 for a, b in zip(alone, shared, strict=True))
     of_ranks = [torch.load(tmp_path / f"{processes}/{rank}.pt") for rank in range(processes)]
-    assert [n for n, _ in of_ranks] == [4 * 750 / processes] * processes
+    # In each of four refreshes 750 texts, by shards of 256 documents: nobody encodes all of them.
+    counts = [n for n, _ in of_ranks]
+    assert sum(counts) == 4 * 750 and min(counts) >= 4 * 750 / processes / 2
     for _, batches in of_ranks:
         for step, queries, docs in batches:
             ids = shared[(step - 1) // 3]

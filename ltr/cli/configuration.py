@@ -76,6 +76,12 @@ def data_path_option(folder: RunFolder) -> list[str]:
     return ["--data.path", str(path_then)] if path_then.exists() else []
 
 
+def data_of_run(folder: RunFolder) -> Any:
+    """Where the data of a run lies, seen from here: as its configuration names it, or None."""
+    option = data_path_option(folder)  # where the run was started elsewhere
+    return option[1] if option else init_args_of_data(folder.config).get("path")
+
+
 def refuse_paths_from_elsewhere(folder: RunFolder, command: str, words: Sequence[str]) -> None:
     """Refuse a configuration whose run was started in another working directory, where the command
     would read a path of it that counts from there. (``data.path`` is found from there.)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import transformers
 
-from ltr.cli.configuration import data_path_option, init_args_of_data
+from ltr.cli.configuration import data_of_run
 from ltr.data.collection import open_collection
 from ltr.data.files import write_whole
 from ltr.data.outputs import check_file, check_folder, check_inside
@@ -135,7 +135,7 @@ def audit(
     if policy is not None:  # the overlay will lie beside the folder
         check_inside(base.parent, "the folder of negatives")
     transformers.utils.logging.disable_progress_bar()  # even for loading weights, a tenth of a second
-    collection = open_collection(_data_of_run(base) if data is None else data)
+    collection = open_collection(_data_of_negatives(base) if data is None else data)
     negatives = MinedNegatives.open(base, collection)
     if policy is not None and negatives.split != "train":
         raise InputError(
@@ -173,15 +173,14 @@ def audit(
     log.info("to train on the negatives with it: --data.negatives %s", overlay)
 
 
-def _data_of_run(negatives: Path) -> str:
+def _data_of_negatives(negatives: Path) -> str:
     """The collection of the run that mined a folder: RUN/negatives/NAME."""
     run = RunFolder(negatives.resolve().parent.parent)
     if not run.config.is_file():
         raise InputError(
             f"{negatives} lies in no run that tells its collection; name it: --data FOLDER"
         )
-    option = data_path_option(run)  # where the run was started elsewhere
-    path = option[1] if option else init_args_of_data(run.config).get("path")
+    path = data_of_run(run)
     if not isinstance(path, str):
         raise InputError(
             f"{run.config} must tell the collection as data.init_args.path, got {path!r}; name it: --data FOLDER"

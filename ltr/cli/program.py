@@ -26,6 +26,7 @@ commands
   search     search a corpus              ltr search RUN --corpus PATH
   encode     a corpus, on any number of machines   ltr encode RUN --corpus PATH --output FOLDER
   export     for sentence-transformers, transformers or ONNX   ltr export RUN FOLDER
+  export-corpus  for Parquet, Lance, faiss, PyTerrier or Milvus   ltr export-corpus ENCODED --format parquet --output FILE
   score      a teacher's scores, to distil  ltr score RUN --data PATH --output FOLDER
   compare    is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER
   grid       a family of experiments      ltr grid experiments/grids/FILE

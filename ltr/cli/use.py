@@ -3,7 +3,7 @@ others, and teaches.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Literal
@@ -12,12 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ltr.cli.configuration import data_of_run
 from ltr.data.collection import lists_of_run, open_collection
 from ltr.data.outputs import check_file, check_folder
 from ltr.data.text_files import open_texts
 from ltr.data.texts import without_controls
 from ltr.data.trec import Ranked, write_run
 from ltr.errors import InputError
+from ltr.run.folder import RunFolder
+from ltr.search.budget import RECALL, Budget, bytes_of
 from ltr.search.encodings import EncodingOfFolder
 from ltr.use.export import Form
 from ltr.use.export import export as write_exported
@@ -69,7 +72,7 @@ def rank(
         if depth is not None:
             raise InputError("--depth is of --run: it says how many documents of a run are read")
         table = open_texts(documents, "document", "--documents")
-        _show(rank_table(_open_text_ranker(ranker, precision, device), query, table)[: k or 10])
+        _show(rank_table(_open_text_ranker(ranker, precision, device), query, table, k or 10))
         return
     if run is None or data is None or output is None or query or documents is not None:
         raise InputError(
@@ -97,6 +100,9 @@ def search(
     k: int | None = None,
     rerank: str | None = None,
     depth: int | None = None,
+    memory: str | None = None,
+    recall: float | None = None,
+    recall_queries: str | None = None,
     precision: Precision | None = None,
     device: str | None = None,
 ) -> None:
@@ -117,6 +123,13 @@ def search(
         k: How many documents; None: 10, and 100 for --queries.
         rerank: A second ranker that orders again what was found.
         depth: How many documents it reads for each query; None: 100.
+        memory: How much a search may keep of the embeddings, such as 4GB: all of them if they fit,
+            else codes of one bit a dimension, whose best documents are scored again. None: all of
+            them are read from the disk for each search, as far as the system has not kept them.
+        recall: The share of the best documents that codes must find; None: 0.95. Else the search is
+            refused.
+        recall_queries: The queries on which that is measured: a file, as corpus, or a data folder.
+            None: those of --queries, else of the run, else of the corpus.
         precision: Of the encoders; None: that of each run.
         device: Where they run, such as cpu or cuda:1; None: the GPU if there is one.
     """
@@ -132,6 +145,14 @@ def search(
         raise InputError(
             "--depth is of --rerank: it says how many documents the second ranker reads; --k says how many are found"
         )
+    for option, value in (("--recall", recall), ("--recall_queries", recall_queries)):
+        if value is not None and memory is None:
+            raise InputError(f"{option} is of --memory: without it search is exact")
+    budget = None
+    if memory is not None:
+        # A second ranker reads more documents than are shown.
+        wanted = (k or (10 if queries is None else 100)) if rerank is None else depth or 100
+        budget = Budget(bytes_of(memory), wanted, RECALL if recall is None else recall)
     retriever = _open(ranker, precision, device)
     if not isinstance(retriever, Retriever):
         raise InputError(
@@ -139,7 +160,13 @@ def search(
         )
     second = None if rerank is None else _open_text_ranker(rerank, precision, device)
     encodings = None if encoded is None else EncodingOfFolder(Path(encoded))
-    searched = SearchableCorpus(retriever, open_texts(corpus, "document", "--corpus"), encodings)
+    documents = open_texts(corpus, "document", "--corpus")
+    measured_on: Sequence[str] = ()
+    if budget is not None:
+        measured_on = _queries_to_measure(recall_queries, queries, ranker, corpus)
+    searched = SearchableCorpus(retriever, documents, encodings, budget, measured_on)
+    if budget is not None:
+        print(f"searching within {memory}: {searched.line}", file=sys.stderr)
     if queries is not None and output is not None:
         table = open_texts(queries, "query", "--queries")
         lines = search_run_lines(searched, table, k or 100, second, depth or 100)
@@ -151,6 +178,38 @@ def search(
         else:
             hits = search_and_rerank(searched, second, text, depth or 100)[: k or 10]
         _show(hits)
+
+
+def _queries_to_measure(
+    recall_queries: str | None, queries: str | None, ranker: str, corpus: str
+) -> Sequence[str]:
+    """The texts on which the recall of a search is measured: those that are named; else those that
+    are searched for; else those of dev, or of training, of the data that the run was trained on;
+    else of the corpus, where it is a data folder. There may be none.
+    """
+    if recall_queries is not None:
+        return open_texts(recall_queries, "query", "--recall_queries").texts
+    if queries is not None:
+        return open_texts(queries, "query", "--queries").texts
+    for data in (_data_of_ranker(ranker), corpus):
+        if data is None or not Path(data).is_dir():
+            continue
+        collection = open_collection(data)
+        for split in ("dev", "train", "test"):
+            if split in collection.qrels:
+                texts = collection.queries.texts
+                return [texts[row] for row in collection.qrels[split].query_rows.tolist()]
+    return ()
+
+
+def _data_of_ranker(ranker: str) -> str | None:
+    """Where the data of the run lies that a ranker is of; None where it is of no run."""
+    path = Path(ranker)
+    folder = RunFolder(path) if path.is_dir() else RunFolder.of_checkpoint(path)
+    if folder is None or not folder.config.is_file():
+        return None
+    path_of_data = data_of_run(folder)
+    return path_of_data if isinstance(path_of_data, str) else None
 
 
 def export(

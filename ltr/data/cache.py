@@ -87,15 +87,10 @@ def cached(
         origin: what it is made of, for ``ltr cache``.
     """
     folder = entry_folder(kind, content)
-
-    def build_and_seal(temporary: Path) -> None:
-        build(temporary)
-        (temporary / SEAL).write_text(_seal_of(temporary))
-
     if not os.path.isdir(folder):
         check_inside(cache_root(), "LTR_CACHE, the folder of derived data,")
     while True:
-        folder_once(folder, build_and_seal, _is_sealed)
+        sealed_folder(folder, build)
         with ExitStack() as stack:
             try:
                 seal = stack.enter_context(open(folder / SEAL, "rb"))
@@ -105,6 +100,19 @@ def cached(
             if has_name(seal, folder / SEAL):  # else, too
                 _note_use(folder, origin)
                 return open_folder(folder)
+
+
+def sealed_folder(folder: Path, build: Callable[[Path], None]) -> None:
+    """Let ``build`` fill a folder, unless it is there and whole, see
+    :func:`ltr.data.files.folder_once`: a file that is cut short, or of another folder, is told by
+    the seal.
+    """
+
+    def build_and_seal(temporary: Path) -> None:
+        build(temporary)
+        (temporary / SEAL).write_text(_seal_of(temporary))
+
+    folder_once(folder, build_and_seal, _is_sealed)
 
 
 def entry_folder(kind: str, content: str | bytes) -> Path:
@@ -135,11 +143,12 @@ def _is_sealed(folder: Path) -> bool:
 
 def _seal_of(folder: Path) -> str:
     """The name, the size, and a digest of both ends of every file. The seal differs once a file is
-    empty, cut short or full of zeros. Of a large file only the ends are read.
+    empty, cut short or full of zeros. Of a large file only the ends are read. A folder inside is no
+    part of it: what lies there was made of the entry later.
     """
     lines = []
     for file in sorted(folder.iterdir()):
-        if file.name in (SEAL, MADE_OF):
+        if file.name in (SEAL, MADE_OF) or file.is_dir():
             continue
         with open(file, "rb") as opened:
             ends = opened.read(SEALED_BYTES)
@@ -186,6 +195,8 @@ class Entry:
                 if self.last_used is None or not self.folder.is_dir():
                     return True
                 for file in self.folder.iterdir():
+                    if file.is_dir():  # goes with the files, whose readers hold their locks
+                        continue
                     opened = stack.enter_context(open(file, "r+b"))
                     fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):

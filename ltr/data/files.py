@@ -327,16 +327,38 @@ def folder_once(
 
 def write_new_model_folder(path: Path, build: Callable[[Path], None]) -> None:
     """As :func:`write_folder`, for a saved model; an InputError if the folder exists already."""
-    _check_is_new(path)
+    what = "the folder of a saved model"
+    _check_is_new(path, what)
     with being_written(path) as temporary:
-        _check_is_new(path)  # after another process that wrote the same
+        _check_is_new(path, what)  # after another process that wrote the same
         _build_and_rename(temporary, path, build)
 
 
-def _check_is_new(path: Path) -> None:
-    if path.exists():
+def write_new(path: Path, write: Callable[[Path], None], what: str) -> None:
+    """Let ``write`` make a file or a folder beside ``path``, and rename it when it is complete, see
+    :func:`being_written`. A failure leaves nothing.
+
+    Args:
+        path: the file or the folder.
+        write: makes it under the name that it gets.
+        what: it is, for errors.
+
+    Raises:
+        InputError: if it exists already, or the disk is full.
+    """
+    _check_is_new(path, what)
+    with being_written(path) as temporary:
+        _check_is_new(path, what)  # after another process that wrote the same
+        with _full_disk_is_told(path):
+            write(temporary)
+            _sync(temporary)
+            os.rename(temporary, path)
+
+
+def _check_is_new(path: Path, what: str) -> None:
+    if os.path.lexists(path):
         raise InputError(
-            f"the folder of a saved model must not exist yet, got {str(path)!r}; remove it, or take another"
+            f"{what} must not exist yet, got {str(path)!r}; remove it, or take another"
         )
 
 
@@ -356,16 +378,30 @@ def _build_and_rename(temporary: Path, path: Path, build: Callable[[Path], None]
 
     All files get the mode of a new file: safetensors writes some that no other user may read.
     """
-    try:
+    with _full_disk_is_told(path):
         temporary.mkdir()
         mode_of_new_files = temporary.stat().st_mode & 0o666
         build(temporary)
         for file in temporary.rglob("*"):
             if file.is_file():
                 file.chmod(mode_of_new_files)
-                with open(file, "rb") as handle:
-                    os.fsync(handle.fileno())
+        _sync(temporary)
         os.rename(temporary, path)
+
+
+def _sync(path: Path) -> None:
+    """Wait until the disk has a file, or all files of a folder."""
+    for file in (path, *path.rglob("*")):
+        if file.is_file():
+            with open(file, "rb") as opened:
+                os.fsync(opened.fileno())
+
+
+@contextmanager
+def _full_disk_is_told(path: Path) -> Iterator[None]:
+    """An InputError about ``path`` for any error that says that the disk is full."""
+    try:
+        yield
     except BaseException as error:
         if not means_full_disk(error):
             raise
@@ -380,8 +416,9 @@ def means_full_disk(error: BaseException) -> bool:
     if isinstance(error, OSError):
         # numpy raises this one where only a part of an array could be written.
         is_short_write = SHORT_WRITE.fullmatch(str(error)) is not None
-        return is_short_write or error.errno in DISK_FULL
-    # safetensors raises an error of its own that has the text alone.
+        if is_short_write or error.errno in DISK_FULL:
+            return True
+    # safetensors raises an error of its own that has the text alone, and lance an OSError.
     return DISK_FULL_TEXT in str(error)
 
 

@@ -2,7 +2,7 @@
 negatives all have this one shape.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +69,21 @@ class QueryLists(NamedTuple):
             values[present].astype(np.float32),
         )
 
+    @classmethod
+    def end_to_end(cls, parts: Sequence["QueryLists"]) -> "QueryLists":
+        """The lists of several parts, which have no query in common, one after the other: to be
+        brought into the order of their queries where they are not, see :meth:`at`.
+        """
+        if not parts:
+            return cls.from_rows([], [], [])
+        counts = np.concatenate([np.diff(part.offsets) for part in parts])
+        return cls(
+            np.concatenate([part.query_rows for part in parts]),
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            np.concatenate([part.doc_rows for part in parts]),
+            np.concatenate([part.values for part in parts]),
+        )
+
     def check(self, n_queries: int, n_docs: int, folder: Path, mend: str, option: str) -> None:
         """Check that arrays of a folder can be lists of a collection.
 
@@ -105,6 +120,19 @@ class QueryLists(NamedTuple):
             return self.doc_rows[:0], self.values[:0]
         span = slice(self.offsets[place], self.offsets[place + 1])
         return self.doc_rows[span], self.values[span]
+
+    def at(self, places: np.ndarray) -> "QueryLists":
+        """The lists at these places ``[n]``, in this order.
+
+        >>> lists = QueryLists.from_rows([4, 4, 7, 9], [0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0])
+        >>> lists.at(np.array([0, 2])).doc_rows
+        array([0, 1, 3])
+        """
+        counts = np.diff(self.offsets)[places]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        shifts = self.offsets[places] - offsets[:-1]  # from here to there
+        rows = np.arange(offsets[-1]) + np.repeat(shifts, counts)
+        return QueryLists(self.query_rows[places], offsets, self.doc_rows[rows], self.values[rows])
 
     def n_relevant(self) -> np.ndarray:
         """``[Q]``: how many documents of each query have a value above 0."""

@@ -50,7 +50,7 @@ class FeatureDataModule(RankingDataModule):
             What was fitted is kept in the checkpoint.
         first_feature: the number of the first feature, 1 in SVMlight, 0 in files of some other
             writers.
-        batch_size: lists per step and process.
+        batch_size: lists per step, over all processes.
         list_size, keep: see :class:`ltr.datamodules.ListDataModule`.
         eval_batch_size: queries per evaluation step and process.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.

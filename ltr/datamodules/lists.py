@@ -38,7 +38,7 @@ class ListDataModule(PoolDataModule):
             documents, best grades first, and others as far as there is room; where all of these had
             one grade, the last makes room for a document of another grade. ``any``: each document
             equally likely. ``all``: every document, in several lists of about one size.
-        batch_size: lists per step and process.
+        batch_size: lists per step, over all processes.
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
         labels: what the labels of training lists are, see :class:`ltr.datamodules.Labels`.

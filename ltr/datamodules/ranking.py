@@ -1,5 +1,6 @@
 """What all data modules share: processes, lists to evaluate, batches to train on, and resuming."""
 
+import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ from ltr.entries import check_entries
 from ltr.errors import InputError, local_path
 from ltr.search.evaluation import SearchedCorpus
 
+log = logging.getLogger(__name__)
+
 
 class Position(TypedDict):
     """Where a training stands, as a checkpoint keeps it; see :meth:`RankingDataModule.state_dict`."""
@@ -30,6 +33,7 @@ class Position(TypedDict):
     consumed: int
     steps: int
     per_step: NotRequired[int]
+    processes: NotRequired[int]
     content: NotRequired[dict[str, str]]
     kept: NotRequired[list[list[int]] | None]
 
@@ -41,8 +45,8 @@ class RankingDataModule(LightningDataModule):
     A child says what a stage opens (:meth:`open`), which lists of a split are evaluated
     (:meth:`eval_batches`), and how training rows form batches (:meth:`plan`).
 
-    A training batch is a pure function of (seed, epoch, step, rank): the same with any number of
-    workers, and after a resume.
+    A training batch is a pure function of (seed, epoch, step): the same with any number of
+    processes and workers, and after a resume. The processes deal out its lists.
 
     Args:
         path: where the data lies.
@@ -61,7 +65,8 @@ class RankingDataModule(LightningDataModule):
             ``setup("fit")``.
         labels: the option that says where the labels of training lists come from: grades, or the
             scores of a teacher. It holds no labels itself.
-        batch_size: training lists per step and process; None where a batch is counted in groups.
+        batch_size: training lists per step, over all processes; None where a batch is counted in
+            groups.
         before_batch: called in the main process before each training batch is fetched, after
             everything that belongs to the previous batch.
         has_refreshes: whether a callback renews what training draws from, before some batches.
@@ -230,7 +235,7 @@ class RankingDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         assert self.train is not None, "setup('fit') comes first"
-        planned = self.train.plan.per_step // self.world_size
+        planned = self.train.plan.per_step
         # Lightning's search for a batch size changes the attribute after setup, and would try every
         # size with the batches that are planned already.
         if self.batch_size is not None and self.batch_size != planned:
@@ -239,9 +244,7 @@ class RankingDataModule(LightningDataModule):
                 option="batch_size",
             )
         if len(self.train) == 0:
-            raise InputError(
-                f"{self.path}: split 'train' must have a row to learn from for each of the {self.world_size} processes, got {self.train.plan.n_rows} in all"
-            )
+            raise InputError(f"{self.path}: split 'train' must have a row to learn from, got none")
         # The sampler asks for the next step at the start of each epoch. Without a trainer there is
         # none to ask: the sampler then gives a whole epoch, the one set by its set_epoch, or 0.
         ask_next_step = None if self.trainer is None else self._next_step
@@ -252,7 +255,7 @@ class RankingDataModule(LightningDataModule):
 
     def state_dict(self, unfinished: int = 0) -> dict:
         """What a checkpoint keeps: the batches that the trainer has consumed, the size of epochs
-        and steps, digests of what the run learns from, and the batches that were planned before
+        and steps, how many processes shared them, digests of what the run learns from, and the batches that were planned before
         new negatives came, which don't follow from seed and position
         (:meth:`ltr.data.sampling.plan.Plan.frozen_batches`).
 
@@ -268,6 +271,7 @@ class RankingDataModule(LightningDataModule):
             "consumed": consumed,
             "steps": self._steps(),
             "per_step": self.train.plan.per_step,
+            "processes": self.world_size,
             "content": self.digests,
             "kept": self.train.plan.frozen_batches(epoch, step),
         }
@@ -287,14 +291,24 @@ class RankingDataModule(LightningDataModule):
             raise InputError(
                 f"{self.path}: the checkpoint was trained on other {' and other '.join(changed)}; resume with the data of the run, or start a new run from its weights (--init_from)"
             )
+        per_step = self.train.plan.per_step
+        recorded_per_step = state_dict.get("per_step", per_step)
+        if recorded_per_step != per_step:
+            option = "groups" if self.batch_size is None else "batch_size"
+            raise InputError(
+                f"the checkpoint comes from steps of {recorded_per_step} lists, here they have {per_step}; {option} counts the lists of all processes: set it to {recorded_per_step}",
+                option=option,
+            )
         if state_dict["steps"] != self._steps():
             raise InputError(
-                f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._steps()}; resume with the same data, batch_size, devices and limit_train_batches"
+                f"the checkpoint comes from epochs of {state_dict['steps']} steps, here they have {self._steps()}; resume with the same data, batch_size and limit_train_batches"
             )
-        per_step = self.train.plan.per_step
-        if state_dict.get("per_step", per_step) != per_step:
-            raise InputError(
-                f"the checkpoint comes from steps of {state_dict['per_step']} lists, here they have {per_step}; resume with the same batch_size and devices, or the same groups"
+        n_before = state_dict.get("processes", self.world_size)
+        if n_before != self.world_size:
+            log.info(
+                "the run went on so far with %d processes, and goes on with %d: the same lists in each step, and the same numbers but for rounding",
+                n_before,
+                self.world_size,
             )
         self._consumed_at_resume = state_dict["consumed"]
         if state_dict.get("kept") is not None:

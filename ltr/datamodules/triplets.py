@@ -42,7 +42,7 @@ class TripletDataModule(PoolDataModule):
         epoch: over ``queries``, each training query has one row. Over ``pairs``, each relevant
             document of a query is in one of its rows: a query with M of them has M / ``positives``
             rows, rounded up.
-        batch_size: rows per step and process.
+        batch_size: rows per step, over all processes.
         evaluation: what is ranked and measured, see :class:`ltr.datamodules.Evaluation`.
         loading: how batches are drawn and collated, see :class:`ltr.datamodules.Loading`.
         labels: what the labels of training lists are, see :class:`ltr.datamodules.Labels`.

@@ -1,4 +1,4 @@
-"""Embeddings of all processes in every process, with the gradient that one process would have."""
+"""The lists of all processes in every process, with the gradient that one process would have."""
 
 import math
 from typing import Any
@@ -7,12 +7,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ltr.batch import ScoredLists
 from ltr.in_batch.embedded import Embedded
-from ltr.processes import all_gather, rank, world_size
+from ltr.processes import all_gather, gather_objects, rank, world_size
+
+# Fields of a list itself, and of its judgements; all others belong to its documents.
+OF_LIST = {"queries", "query_rows", "frozen_queries"}
+OF_JUDGEMENT = {"judged_rows", "judged_grades", "judged_keys"}
+WITHOUT_GRADIENT = {"labels", "judged_grades", "distances", "frozen_queries", "frozen_docs"}
 
 
 def gather_lists(lists: Embedded) -> Embedded:
-    r"""The lists of all ranks, in the order of ranks, on every rank.
+    r"""The lists of all ranks on every rank, in the order that the whole batch has.
 
     Each of the W ranks then computes the same loss L over all B lists that one process would
     compute. So any loss works, also one whose mean is over the batch. Let :math:`E_r(\theta)` be
@@ -59,50 +65,39 @@ def gather_lists(lists: Embedded) -> Embedded:
     """
     if world_size() == 1:
         return lists
-    sizes = _sizes(lists)
-    n_lists, n_docs, n_judged = sizes.amax(dim=0).tolist()
-    # Two collectives: as a float, a large row number would be rounded.
-    floats: dict[str, Tensor] = {}
-    integers: dict[str, Tensor] = {}
-    for name, tensor in lists._asdict().items():
-        if tensor is None:
-            continue
-        shape: tuple[int, ...] = (n_lists, n_docs)
-        if name in ("queries", "query_rows"):
-            shape = (n_lists,)
-        elif name in ("judged_rows", "judged_grades", "judged_keys"):
-            shape = (n_lists, n_judged)
-        padded = _padded(tensor, shape, fill=-1 if name == "judged_rows" else 0)
-        if padded.is_floating_point():
-            floats[name] = padded
-        else:
-            integers[name] = padded
-    lists_per_rank = sizes[:, 0].tolist()
-    fields = _gather_fields(floats, lists_per_rank) | _gather_fields(integers, lists_per_rank)
-    for name in ("labels", "judged_grades", "distances"):
-        if name in fields:
-            fields[name] = fields[name].detach()
-    return lists._replace(**fields)
+    fields = {name: tensor for name, tensor in lists._asdict().items() if tensor is not None}
+    _check_forms(lists, fields)
+    return lists._replace(**_gather_fields(fields))
 
 
-def _sizes(lists: Embedded) -> Tensor:
-    """``[W, 3]`` int64: B, N and J of each rank; J is 0 without ``judged_rows``. A ValueError where
-    ranks have different fields.
+def gather_scored(lists: ScoredLists) -> ScoredLists:
+    """The scored lists of all ranks on every rank, as :func:`gather_lists` does it for embedded ones.
+
+    A loss over the gathered scores, and a margin of them, are those of one process with the whole
+    batch, also where its mean is over rows or pairs that have something to learn.
     """
-    n_judged = 0 if lists.judged_rows is None else lists.judged_rows.shape[1]
-    optional = (
-        lists.judged_rows,
-        lists.judged_grades,
-        lists.queries,
-        lists.doc_keys,
-        lists.judged_keys,
-        lists.distances,
-    )
-    present = [tensor is not None for tensor in optional]
-    sizes_of_rank = [*lists.mask.shape, n_judged]
-    form_of_rank = [*present, lists.docs.shape[-1]]
-    both = torch.tensor([*sizes_of_rank, *form_of_rank], device=lists.docs.device)
-    sizes, forms = all_gather(both).cpu().split([len(sizes_of_rank), len(form_of_rank)], dim=1)
+    if world_size() == 1:
+        return lists
+    flat = lists._replace(frozen=None)._asdict()
+    fields = {name: tensor for name, tensor in flat.items() if tensor is not None}
+    if lists.frozen is not None:
+        fields["frozen_queries"], fields["frozen_docs"] = lists.frozen
+    # A rank whose documents have no distances says so for each of them, where others have some.
+    if any(gather_objects(lists.distances is not None)):
+        fields.setdefault("distances", torch.full_like(lists.labels, torch.nan))
+    gathered = _gather_fields(fields)
+    frozen = None
+    if lists.frozen is not None:
+        frozen = (gathered.pop("frozen_queries"), gathered.pop("frozen_docs"))
+    return ScoredLists(**gathered, frozen=frozen)
+
+
+def _check_forms(lists: Embedded, fields: dict[str, Tensor]) -> None:
+    """A ValueError on every rank where ranks have different fields."""
+    optional = ("judged_rows", "judged_grades", "queries", "doc_keys", "judged_keys", "distances")
+    present = [name in fields for name in optional]
+    form_of_rank = torch.tensor([*present, lists.docs.shape[-1]], device=lists.docs.device)
+    forms = all_gather(form_of_rank).cpu()
     if (forms != forms[0]).any():
         got = []
         for *flags, length in forms.tolist():
@@ -110,7 +105,39 @@ def _sizes(lists: Embedded) -> Tensor:
         raise ValueError(
             f"all ranks must have queries or none, judged_rows or none, judged_grades or none, keys or none, distances or none, and embeddings of one length; got, as (judged_rows, judged_grades, queries, doc_keys, judged_keys, distances, length) of each rank: {got}"
         )
-    return sizes
+
+
+def _gather_fields(fields: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each field of the lists of all ranks, in the order of the whole batch.
+
+    Args:
+        fields: by name, of this rank: ``[B, …]`` for what belongs to a list, ``[B, J]`` for its
+            judgements, ``[B, N, …]`` for its documents. All ranks have the same.
+    """
+    judged = fields.get("judged_rows")
+    n_judged = 0 if judged is None else judged.shape[1]
+    mask = fields["mask"]
+    sizes = all_gather(torch.tensor([*mask.shape, n_judged], device=mask.device)).cpu()
+    n_lists, n_docs, n_judged = sizes.amax(dim=0).tolist()
+    # Two collectives: as a float, a large row number would be rounded.
+    floats: dict[str, Tensor] = {}
+    integers: dict[str, Tensor] = {}
+    for name, tensor in fields.items():
+        shape: tuple[int, ...] = (n_lists, n_docs)
+        if name in OF_LIST:
+            shape = (n_lists,)
+        elif name in OF_JUDGEMENT:
+            shape = (n_lists, n_judged)
+        padded = _padded(tensor, shape, fill=-1 if name == "judged_rows" else 0)
+        if padded.is_floating_point():
+            floats[name] = padded
+        else:
+            integers[name] = padded
+    lists_per_rank = sizes[:, 0].tolist()
+    gathered = _gather_columns(floats, lists_per_rank) | _gather_columns(integers, lists_per_rank)
+    for name in WITHOUT_GRADIENT & gathered.keys():
+        gathered[name] = gathered[name].detach()
+    return gathered
 
 
 def _padded(tensor: Tensor, sizes: tuple[int, ...], fill: int = 0) -> Tensor:
@@ -122,14 +149,16 @@ def _padded(tensor: Tensor, sizes: tuple[int, ...], fill: int = 0) -> Tensor:
     return F.pad(tensor, padding, value=fill)
 
 
-def _gather_fields(fields: dict[str, Tensor], lists_per_rank: list[int]) -> dict[str, Tensor]:
-    """Each field of the lists of all ranks, end to end, by one collective.
+def _gather_columns(fields: dict[str, Tensor], lists_per_rank: list[int]) -> dict[str, Tensor]:
+    """Each field of the lists of all ranks, in the order of the whole batch, by one collective.
 
     Args:
         fields: ``[B, …]`` each, of this rank. All ranks must send the same shapes.
         lists_per_rank: how many of the B lists of each rank are no padding.
     """
     # Side by side as columns of one matrix [B, F]; a field [B] becomes one column.
+    if not fields:
+        return {}
     columns: list[Tensor] = []
     for tensor in fields.values():
         n_columns = math.prod(tensor.shape[1:])
@@ -137,11 +166,26 @@ def _gather_fields(fields: dict[str, Tensor], lists_per_rank: list[int]) -> dict
     matrix_of_rank = _Gather.apply(torch.cat(columns, dim=1))  # [W, B, F]
     real = [matrix[:n] for matrix, n in zip(matrix_of_rank, lists_per_rank, strict=True)]
     widths = [column.shape[1] for column in columns]
-    gathered = torch.cat(real).split(widths, dim=1)
+    order = torch.tensor(_order(lists_per_rank), dtype=torch.int64, device=matrix_of_rank.device)
+    gathered = torch.cat(real)[order].split(widths, dim=1)
     of_all: dict[str, Tensor] = {}
     for (name, tensor), values in zip(fields.items(), gathered, strict=True):
         of_all[name] = values.reshape(len(values), *tensor.shape[1:]).to(tensor.dtype)
     return of_all
+
+
+def _order(lists_per_rank: list[int]) -> list[int]:
+    """For each list of the whole batch its place among the lists of the ranks, end to end. The ranks
+    deal out a batch: rank r of W has the lists r, r + W, r + 2 W and so on.
+
+    >>> _order([3, 2])
+    [0, 3, 1, 4, 2]
+    """
+    n_ranks = len(lists_per_rank)
+    numbers: list[int] = []
+    for rank_of_list, n_lists in enumerate(lists_per_rank):
+        numbers += range(rank_of_list, rank_of_list + n_ranks * n_lists, n_ranks)
+    return sorted(range(len(numbers)), key=numbers.__getitem__)
 
 
 class _Gather(torch.autograd.Function):

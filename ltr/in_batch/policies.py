@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ltr.batch import RankingBatch, ScoredLists
 from ltr.errors import InputError
 from ltr.in_batch.embedded import Embedded
-from ltr.in_batch.gather import gather_lists
+from ltr.in_batch.gather import gather_lists, gather_scored
 from ltr.in_batch.guide import mask_likely_relevant
 from ltr.in_batch.longer_lists import LongerLists, all_against_all, queries_against_all
 from ltr.margins import Margin
@@ -94,7 +94,11 @@ class InBatch(nn.Module):
 
 
 class OwnLists(InBatch):
-    """Each query is ranked against the documents of its own list. For all rankers."""
+    """Each query is ranked against the documents of its own list. For all rankers.
+
+    With several processes the scored lists of all are gathered with their gradient, so a step
+    equals that of one process with the whole batch, whatever the loss.
+    """
 
     def forward(
         self, ranker: Ranker, batch: RankingBatch, margin: Margin | None = None
@@ -106,7 +110,9 @@ class OwnLists(InBatch):
             scores, embeddings = ranker.represent(batch)
         else:
             scores = ranker(batch)
-        return ScoredLists(scores, batch.labels, batch.mask, batch.distances, embeddings)
+        return gather_scored(
+            ScoredLists(scores, batch.labels, batch.mask, batch.distances, embeddings)
+        )
 
     def _of_dual_encoder(
         self, ranker: DualEncoder, batch: RankingBatch, margin: Margin | None
@@ -124,7 +130,7 @@ class OwnLists(InBatch):
                     # [B, 1, H] to [B, N, H] is [B, 1, N].
                     current = ranker.distance(queries.unsqueeze(1), docs).squeeze(1)
                     distances = _mined_or_current(batch.distances, current)
-        return ScoredLists(
+        lists = ScoredLists(
             scores=scores,
             labels=batch.labels,
             mask=batch.mask,
@@ -133,6 +139,7 @@ class OwnLists(InBatch):
             queries=queries,
             frozen=frozen,
         )
+        return gather_scored(lists)
 
 
 def _mined_or_current(mined: Tensor | None, current: Tensor) -> Tensor:
@@ -212,7 +219,6 @@ class _LongerListsPolicy(InBatch):
             embeddings=lists.columns.unsqueeze(0),  # [1, C, H] too
             queries=lists.rows,
             frozen=frozen,
-            same_on_all_ranks=True,
         )
 
     def _embed_longer_lists(

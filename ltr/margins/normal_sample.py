@@ -22,9 +22,8 @@ class NormalSample(Margin):
     or by score where a negative of the batch has none. The margins of padding and of the most
     relevant documents are not used.
 
-    The draws are a function of the seed, the batches counted so far and, unless all processes share
-    their lists, the process's rank. The count is in the checkpoint, so a resumed run draws the same
-    margins. They have no gradient.
+    The draws are a function of the seed and the batches counted so far, the same in every process.
+    The count is in the checkpoint, so a resumed run draws the same margins. They have no gradient.
 
     Args:
         mean: in units of score.
@@ -78,8 +77,7 @@ class NormalSample(Margin):
 
     def _draw(self, lists: ScoredLists) -> Tensor:
         """``[B, N]`` draws for this batch, which is counted here."""
-        process_rank = 0 if lists.same_on_all_ranks else _process_rank()
-        generator = np.random.default_rng([self.seed, int(self.batches), process_rank])
+        generator = np.random.default_rng([self.seed, int(self.batches), 0])
         self.batches += 1
         draws = generator.normal(self.mean, self.std, lists.labels.shape)
         return torch.from_numpy(draws).to(lists.labels)
@@ -93,9 +91,3 @@ def _ease_of_docs(lists: ScoredLists, is_lower: Tensor) -> Tensor:
     if distances is None or distances[is_lower].isnan().any():
         return -lists.scores.detach()
     return distances
-
-
-def _process_rank() -> int:
-    """This process's number, 0 where there is one process only."""
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if distributed else 0

@@ -11,6 +11,7 @@ number the Q queries.
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -33,7 +34,7 @@ from ltr.search.embedder import Precision, embedder_of
 from ltr.search.encodings import Encodings, texts_of_store
 from ltr.search.index import DenseIndex
 from ltr.search.numbers import Numbers
-from ltr.search.shards import Shards, encode_everywhere, share_of
+from ltr.search.shards import Shards, encode_everywhere, query_spans, share_of
 from ltr.spans import spans
 
 TEXTS_AT_ONCE = 65536  # whose keys are computed
@@ -145,32 +146,49 @@ class Miner:
                     *share_of(encoding), similarity, self.recipe.index, seed=self.seed[0]
                 )
                 depth = min(self.recipe.depth, shards.count)
-                scores, doc_rows = shards.search(embedded_queries, depth)
                 shuffled = np.random.default_rng(self.seed).permutation(len(embedded_queries))
                 recall = shards.recall(embedded_queries[shuffled[:RECALL_QUERIES]], depth)
             with self._timed("filter"):
                 lowest_scores, relevant_distances = self._compare_relevant(shards, embedded_queries)
                 never_negative = self._never_negative(docs)
-                is_excluded = self._are_excluded(never_negative, doc_rows)
-                candidates = Candidates(doc_rows, scores, is_excluded, lowest_scores)
-                with precision():
-                    negatives, counts = self._choose(candidates, never_negative)
+            rng = np.random.default_rng([*self.seed, SAMPLING])
+            counts: Counter[str] = Counter()
+            shape = (len(embedded_queries), max(min(self.recipe.n, depth), self.min_negatives))
+            negatives = np.full(shape, -1, np.int64)
+            suspects = None if self.judge is None else np.full_like(negatives, -1)
+            # What is found for some of the queries goes before others are searched for.
+            query_blocks = list(query_spans(len(embedded_queries), depth))
+            for span in query_blocks:
+                with self._timed("search"):
+                    scores, doc_rows = shards.search(embedded_queries[span], depth)
+                with self._timed("filter"), precision():
+                    places = np.arange(span.start, span.stop)
+                    is_excluded = self._are_excluded(never_negative, doc_rows, places)
+                    candidates = Candidates(doc_rows, scores, is_excluded, lowest_scores[span])
+                    chosen, suspected, counts_of_span = self._choose(candidates, places, rng)
+                    negatives[span, : chosen.shape[1]] = chosen
+                    if suspects is not None:
+                        suspects[span, : chosen.shape[1]] = suspected
+                    counts.update(counts_of_span)
+            with self._timed("filter"):
+                counts["short"] = int((_counts(negatives) < self.min_negatives).sum())
+                counts["random"] = self._fill_up(negatives, suspects, never_negative)
                 # min_negatives=0 allows an empty result; otherwise it is an error.
                 if self.min_negatives and not (negatives >= 0).any():
                     raise InputError(
                         f"{self.collection.source}: no query has a document to rank below its relevant ones; nothing can be mined"
                     )
-                places, columns = np.nonzero(negatives >= 0)
-                _, negative_distances = shards.of_pairs(
-                    embedded_queries, places, negatives[places, columns]
-                )
-        distances = np.zeros(negatives.shape, np.float32)
-        distances[places, columns] = negative_distances
+                distances = np.zeros(negatives.shape, np.float32)
+                for span in query_blocks:
+                    places, columns = np.nonzero(negatives[span] >= 0)
+                    _, distances[span][places, columns] = shards.of_pairs(
+                        embedded_queries[span], places, negatives[span][places, columns]
+                    )
         mean_distances = {
             "relevant": _mean(relevant_distances),
-            "negatives": _mean(negative_distances),
+            "negatives": _mean(distances[negatives >= 0]),
         }
-        manifest = self._manifest(counts, recall, mean_distances)
+        manifest = self._manifest(dict(counts), recall, mean_distances)
         return MinedNegatives.of_queries(
             self.judged.query_rows, len(self.collection.queries), negatives, distances, manifest
         )
@@ -228,24 +246,30 @@ class Miner:
         return lowest_scores, distances
 
     def _choose(
-        self, candidates: Candidates, never_negative: NeverNegative
-    ) -> tuple[np.ndarray, dict[str, int]]:
-        """Choose negatives.
+        self, candidates: Candidates, places: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+        """Choose negatives for some of the judged queries.
+
+        Args:
+            candidates: of these queries.
+            places: ``[Q]``, which they are.
+            rng: draws the samples.
 
         Returns:
-            Rows of documents ``[Q, n]`` int64, hardest first and filled up with −1; and how many
-            each filter has left out, with other counts for the manifest.
+            Rows of documents ``[Q, n]`` int64, hardest first and filled up with −1; the same of what
+            the judge has left out; and how many each filter has left out, with other counts for the
+            manifest.
         """
         counts = {"found": int((candidates.doc_rows >= 0).sum())}
         remaining, left_out = apply_filters(candidates, self.recipe)
         counts |= left_out
+        judged = self.judged.at(places)
         if self.rescorer is not None:
-            candidates, remaining = self._rescore(candidates, remaining, self.rescorer)
-        rng = np.random.default_rng([*self.seed, SAMPLING])
+            candidates, remaining = _rescore(candidates, remaining, self.rescorer, judged)
         negatives, _ = sample_negatives(candidates, remaining, self.recipe, rng)
         suspects = np.full_like(negatives, -1)
         if self.judge is not None:
-            scores, lowest_scores = self.judge.scores(self.judged, negatives)
+            scores, lowest_scores = self.judge.scores(judged, negatives)
             bounds = lowest_scores[:, None] - self.recipe.judge_margin
             is_suspected = (scores > bounds) & (negatives >= 0)
             counts["judge"] = int(is_suspected.sum())
@@ -254,38 +278,16 @@ class Miner:
             order = np.argsort(negatives < 0, axis=1, kind="stable")  # −1 behind all others
             negatives = np.take_along_axis(negatives, order, axis=1)
         counts["chosen"] = int((negatives >= 0).sum())
-        n_missing = self.min_negatives - negatives.shape[1]
-        if n_missing > 0:
-            negatives = np.pad(negatives, ((0, 0), (0, n_missing)), constant_values=-1)
-        n_negatives = (negatives >= 0).sum(axis=1)
-        counts["short"] = int((n_negatives < self.min_negatives).sum())
-        counts["random"] = self._fill_up(negatives, suspects, never_negative)
-        return negatives, counts
-
-    def _rescore(
-        self, candidates: Candidates, remaining: np.ndarray, rescorer: Judge
-    ) -> tuple[Candidates, np.ndarray]:
-        """All candidates sorted by the rescorer's scores, those that are left out last; and
-        ``remaining`` in the same order.
-        """
-        doc_rows = np.where(remaining, candidates.doc_rows, -1)
-        scores, _ = rescorer.scores(self.judged, doc_rows)
-        scores = np.where(remaining, scores, -np.inf)
-        order = np.argsort(-scores, axis=1, kind="stable")
-        rescored = candidates._replace(
-            doc_rows=np.take_along_axis(doc_rows, order, axis=1),
-            scores=np.take_along_axis(scores, order, axis=1),
-        )
-        return rescored, np.take_along_axis(remaining, order, axis=1)
+        return negatives, suspects, counts
 
     def _fill_up(
-        self, negatives: np.ndarray, suspects: np.ndarray, never_negative: NeverNegative
+        self, negatives: np.ndarray, suspects: np.ndarray | None, never_negative: NeverNegative
     ) -> int:
         """Give queries with fewer than ``min_negatives`` random documents, in place.
 
         Args:
             negatives: ``[Q, n]``.
-            suspects: ``[Q, n]``, what the judge has left out; −1 for none.
+            suspects: ``[Q, n]``, what the judge has left out; −1 for none. None: there is no judge.
             never_negative: tells what may not be a negative.
 
         Returns:
@@ -301,23 +303,29 @@ class Miner:
             for place, doc_rows, is_allowed in zip(
                 places.tolist(), drawn_rows, may_be_negative, strict=True
             ):
-                is_new = ~np.isin(doc_rows, [*negatives[place], *suspects[place]])
+                known = negatives[place]
+                if suspects is not None:
+                    known = np.concatenate([known, suspects[place]])
+                is_new = ~np.isin(doc_rows, known)
                 distinct = list(dict.fromkeys(doc_rows[is_allowed & is_new].tolist()))
                 begin = (negatives[place] >= 0).sum()
                 fillers = distinct[: self.min_negatives - begin]
                 negatives[place, begin : begin + len(fillers)] = fillers
 
         def short_places() -> np.ndarray:
-            return np.flatnonzero((negatives >= 0).sum(axis=1) < self.min_negatives)
+            return np.flatnonzero(_counts(negatives) < self.min_negatives)
 
         # Four times as many as are needed: some are relevant, or drawn twice.
         places = short_places()
         fill(places, rng.integers(n_docs, size=(len(places), 4 * self.min_negatives)))
-        # These were not enough where most of a small corpus is relevant: all documents, shuffled.
+        # These were not enough where most of a small corpus is relevant: all documents, shuffled in
+        # blocks that are shuffled.
+        doc_spans = list(spans(n_docs, TEXTS_AT_ONCE))
         for place in short_places():
-            shuffled_rows = rng.permutation(n_docs)
-            for span in spans(n_docs, TEXTS_AT_ONCE):
-                fill(np.array([place]), shuffled_rows[None, span])
+            for number in rng.permutation(len(doc_spans)).tolist():
+                span = doc_spans[number]
+                shuffled_rows = span.start + rng.permutation(span.stop - span.start)
+                fill(np.array([place]), shuffled_rows[None])
                 if (negatives[place] >= 0).sum() >= self.min_negatives:
                     break
         return int((negatives >= 0).sum()) - n_before
@@ -328,17 +336,16 @@ class Miner:
         return NeverNegative(self.collection, [self.judged], text_keys)
 
     def _are_excluded(
-        self, never_negative: NeverNegative, doc_rows: np.ndarray, places: np.ndarray | None = None
+        self, never_negative: NeverNegative, doc_rows: np.ndarray, places: np.ndarray
     ) -> np.ndarray:
         """Whether documents may never be negatives of their query; False for −1.
 
         Args:
             never_negative: knows the texts.
             doc_rows: ``[Q, D]``.
-            places: ``[Q]``, which of the judged queries these are; None: all of them.
+            places: ``[Q]``, which of the judged queries these are.
         """
-        query_rows = self.judged.query_rows if places is None else self.judged.query_rows[places]
-        query_rows = np.broadcast_to(query_rows[:, None], doc_rows.shape)
+        query_rows = np.broadcast_to(self.judged.query_rows[places][:, None], doc_rows.shape)
         is_document = doc_rows >= 0
         are_excluded = np.zeros(doc_rows.shape, dtype=bool)
         are_excluded[is_document] = never_negative(query_rows[is_document], doc_rows[is_document])
@@ -374,7 +381,8 @@ class Miner:
     def _timed(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        self._seconds[name] = time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
 
 def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
@@ -392,7 +400,29 @@ def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:
             keys[span] = texts.text_keys().numpy()  # a hash of each text
         return keys
 
-    return text_keys
+    return TextKeys(text_keys, lambda doc_rows: form.lengths(store.lengths(doc_rows)))
+
+
+def _rescore(
+    candidates: Candidates, remaining: np.ndarray, rescorer: Judge, judged: QueryLists
+) -> tuple[Candidates, np.ndarray]:
+    """All candidates sorted by the rescorer's scores, those that are left out last; and
+    ``remaining`` in the same order.
+    """
+    doc_rows = np.where(remaining, candidates.doc_rows, -1)
+    scores, _ = rescorer.scores(judged, doc_rows)
+    scores = np.where(remaining, scores, -np.inf)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    rescored = candidates._replace(
+        doc_rows=np.take_along_axis(doc_rows, order, axis=1),
+        scores=np.take_along_axis(scores, order, axis=1),
+    )
+    return rescored, np.take_along_axis(remaining, order, axis=1)
+
+
+def _counts(negatives: np.ndarray) -> np.ndarray:
+    """``[Q]``: how many negatives each query has."""
+    return np.count_nonzero(negatives >= 0, axis=1)
 
 
 def _mean(values: np.ndarray) -> float:

@@ -11,6 +11,9 @@ from ltr.data.artefact import ArtefactKind
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
+from ltr.spans import spans
+
+QUERIES_AT_ONCE = 16384  # whose distances are checked
 
 
 class NegativesManifest(TypedDict, total=False):
@@ -153,14 +156,16 @@ class MinedNegatives(NamedTuple):
             raise InputError(
                 f"{where}: ids must be -1 or rows of {n_docs} documents, got {ids.min()} to {ids.max()}"
             )
-        with np.errstate(over="ignore"):  # what float32 can't hold is infinite
-            is_finite = np.isfinite(distances.astype(np.float32))
-        is_valid = is_finite | (ids == -1)
-        if self.has_distances and not is_valid.all():
-            row, column = np.argwhere(~is_valid)[0]
-            raise InputError(
-                f"{where}: distances must be finite (float32), got {distances[row, column]} at [{row}, {column}]; mine again"
-            )
+        for span in spans(n_queries if self.has_distances else 0, QUERIES_AT_ONCE):
+            with np.errstate(over="ignore"):  # what float32 can't hold is infinite
+                is_finite = np.isfinite(distances[span].astype(np.float32))
+            is_valid = is_finite | (ids[span] == -1)
+            if not is_valid.all():
+                place, column = np.argwhere(~is_valid)[0]
+                row = span.start + place
+                raise InputError(
+                    f"{where}: distances must be finite (float32), got {distances[row, column]} at [{row}, {column}]; mine again"
+                )
         # Of another kind of whole numbers, uint64 for example, rows could not be an index.
         return self._replace(doc_rows=ids.astype(np.int64, copy=False))
 

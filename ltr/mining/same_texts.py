@@ -2,15 +2,29 @@
 may stand in a corpus twice.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 from ltr.data.collection import Collection
 from ltr.data.query_lists import QueryLists
+from ltr.spans import spans
 
-# A function from rows of documents [P] to keys [P] int64: documents of one text have one key.
-TextKeys = Callable[[np.ndarray], np.ndarray]
+PAIRS_AT_ONCE = 2**20  # of a query and a document; some 50 bytes are needed for each
+
+
+class TextKeys(NamedTuple):
+    """What tells which documents have one text: functions of their rows ``[P]``.
+
+    Attributes:
+        keys: ``[P]`` int64, equal where the texts are, and hardly ever where they are not.
+        lengths: ``[P]`` int64, equal where the texts are. They cost less than keys.
+    """
+
+    keys: Callable[[np.ndarray], np.ndarray]
+    lengths: Callable[[np.ndarray], np.ndarray]
 
 
 class NeverNegative:
@@ -22,8 +36,8 @@ class NeverNegative:
     Args:
         collection: holds the texts.
         judgements: say what is relevant; grades above 0 are.
-        text_keys: numbers documents by their texts: equal numbers are equal texts. None: texts are
-            compared letter by letter.
+        text_keys: tells which documents have one text. None: the
+            texts as they stand, see :func:`keys_of_letters`.
     """
 
     def __init__(
@@ -40,23 +54,37 @@ class NeverNegative:
             relevant = judged.values > 0
             query_rows.append(np.repeat(judged.query_rows, np.diff(judged.offsets))[relevant])
             doc_rows.append(judged.doc_rows[relevant])
-        relevant_keys = self._keys_of(np.concatenate(doc_rows))
+        relevant_queries = np.concatenate(query_rows)
+        relevant_rows = np.concatenate(doc_rows)
+        lengths = self._text_keys.lengths(relevant_rows)
+        self._length_bound = int(lengths.max(initial=0)) + 1
+        self._relevant_lengths = np.unique(relevant_queries * self._length_bound + lengths)
+        relevant_keys = self._keys_of(relevant_rows)
         self._relevant_keys, places = np.unique(relevant_keys, return_inverse=True)
-        self._relevant_pairs = np.unique(self._pair_numbers(np.concatenate(query_rows), places))
+        self._relevant_pairs = np.unique(self._pair_numbers(relevant_queries, places))
 
     def __call__(self, query_rows: np.ndarray, doc_rows: np.ndarray) -> np.ndarray:
         """``[P]`` bool for P pairs of a query and a document, int64 rows, none of them −1."""
         is_same = np.zeros(len(doc_rows), dtype=bool)
-        if len(self._relevant_keys):
-            keys = self._keys_of(doc_rows)
-            places = np.searchsorted(self._relevant_keys, keys)
-            # A key above all others has no place among them; any place will do, it is unequal.
-            places = places.clip(max=len(self._relevant_keys) - 1)
-            is_known = self._relevant_keys[places] == keys
-            pairs = self._pair_numbers(query_rows, places)
-            is_same = is_known & np.isin(pairs, self._relevant_pairs)
+        for span in spans(len(doc_rows), PAIRS_AT_ONCE):
+            is_same[span] = self._are_same(query_rows[span], doc_rows[span])
         if self._queries_are_documents:  # a text is not its own negative
             is_same |= doc_rows == query_rows
+        return is_same
+
+    def _are_same(self, query_rows: np.ndarray, doc_rows: np.ndarray) -> np.ndarray:
+        """``[P]`` bool, whether documents have the text of one that is relevant for their query."""
+        # Few have even the length of such a text: no other text is read.
+        lengths = self._text_keys.lengths(doc_rows)
+        numbers = query_rows * self._length_bound + lengths
+        is_same = (lengths < self._length_bound) & _are_among(numbers, self._relevant_lengths)
+        pairs = np.flatnonzero(is_same)
+        keys = self._keys_of(doc_rows[pairs])
+        is_known = _are_among(keys, self._relevant_keys)
+        places = np.searchsorted(self._relevant_keys, keys[is_known])
+        pair_numbers = self._pair_numbers(query_rows[pairs[is_known]], places)
+        is_same[pairs[~is_known]] = False
+        is_same[pairs[is_known]] = _are_among(pair_numbers, self._relevant_pairs)
         return is_same
 
     def _pair_numbers(self, query_rows: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -68,18 +96,29 @@ class NeverNegative:
     def _keys_of(self, doc_rows: np.ndarray) -> np.ndarray:
         """``[P]`` int64; the text of a document that comes again is read once."""
         distinct_rows, inverse = np.unique(doc_rows, return_inverse=True)
-        return self._text_keys(distinct_rows)[inverse]
+        return self._text_keys.keys(distinct_rows)[inverse]
+
+
+def _are_among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """``[P]`` bool, whether values are among known ones, which are sorted."""
+    if not len(known):
+        return np.zeros(len(values), dtype=bool)
+    # A value above all others has no place among them; any place will do, it is unequal.
+    places = np.searchsorted(known, values).clip(max=len(known) - 1)
+    return known[places] == values
 
 
 def keys_of_letters(collection: Collection) -> TextKeys:
-    """Number the documents of a collection by their texts, as they stand in its files."""
-    numbers: dict[str, int] = {}  # of the texts met so far
+    """What tells which documents of a collection have one text, as it stands in its files. Keys are
+    hashes of 64 bits.
+    """
+    texts = collection.corpus.texts
 
     def text_keys(doc_rows: np.ndarray) -> np.ndarray:
-        keys = []
-        for row in doc_rows.tolist():
-            text = collection.corpus.texts[row]
-            keys.append(numbers.setdefault(text, len(numbers)))
-        return np.array(keys, dtype=np.int64)
+        keys = np.empty(len(doc_rows), np.int64)
+        for place, row in enumerate(doc_rows.tolist()):
+            digest = hashlib.blake2b(texts[row].encode(), digest_size=8).digest()
+            keys[place] = int.from_bytes(digest, "little", signed=True)
+        return keys
 
-    return text_keys
+    return TextKeys(text_keys, texts.lengths)

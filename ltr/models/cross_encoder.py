@@ -13,6 +13,7 @@ from ltr.batch import RankingBatch, Texts
 from ltr.data.files import write_new_model_folder
 from ltr.data.formats import JoinedPairs
 from ltr.data.tokens import tokenizer_key
+from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError
 from ltr.models.encoder.loading.cross_modules import (
     save_cross_encoder,
@@ -99,6 +100,7 @@ class PairWiseBertRanker(Ranker):
         else:
             self.dropout = nn.Dropout(dropout)
             self.head = nn.Linear(model.config.hidden_size, 1)
+        self._draws = use_keyed_dropout(self.dropout)
         if trained_head is not None:
             self.head.load_state_dict({"weight": trained_head.weight, "bias": trained_head.bias})
         # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
@@ -156,7 +158,7 @@ class PairWiseBertRanker(Ranker):
         """Logits ``[S]`` float32 of joined pairs."""
         if self.has_own_head:
             return self.encoder.logits(texts)
-        return self._scores_of(self.encoder(texts))
+        return self._scores_of(self.encoder(texts), texts)
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]``, and the pooled representations that the head reads ``[B, N, H]``, of
@@ -165,8 +167,9 @@ class PairWiseBertRanker(Ranker):
         Both are float32, and 0 at the padding. Only where ``gives_embeddings``: a ready
         cross-encoder's own head hides them.
         """
-        pooled = self.encoder(_pairs(batch))
-        return in_lists(self._scores_of(pooled), batch.mask), in_lists(pooled, batch.mask)
+        pairs = _pairs(batch)
+        pooled = self.encoder(pairs)
+        return in_lists(self._scores_of(pooled, pairs), batch.mask), in_lists(pooled, batch.mask)
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that ``CrossEncoder(folder)`` of sentence-transformers and this class
@@ -225,13 +228,15 @@ class PairWiseBertRanker(Ranker):
     def padding_share(self, batch: RankingBatch) -> float:
         return self.encoder.padding_share(_pairs(batch))
 
-    def _scores_of(self, pooled: Tensor) -> Tensor:
-        """Scores ``[S]`` float32 of pooled representations ``[S, H]``."""
+    def _scores_of(self, pooled: Tensor, texts: Texts) -> Tensor:
+        """Scores ``[S]`` float32 of the pooled representations ``[S, H]`` of texts."""
+        with self._draws.of(texts.keys):
+            pooled = self.dropout(pooled)
         # Neither under autocast nor in the weights' own precision: scores rounded to bfloat16 would
         # tie, and document ids would then decide the order.
         with torch.autocast(pooled.device.type, enabled=False):
             head = cast(nn.Linear, self.head)
-            return F.linear(self.dropout(pooled), head.weight.float(), head.bias.float()).squeeze(1)
+            return F.linear(pooled, head.weight.float(), head.bias.float()).squeeze(1)
 
 
 def _pairs(batch: RankingBatch) -> Texts:

@@ -292,6 +292,12 @@ def _end_to_end(queries: Texts, docs: Texts) -> Texts:
     types = None
     if queries.type_ids is not None and docs.type_ids is not None:
         types = torch.cat([queries.type_ids, docs.type_ids])
+    keys = None
+    if queries.keys is not None and docs.keys is not None:
+        keys = torch.cat([queries.keys, docs.keys])
     return Texts(
-        torch.cat([queries.ids, docs.ids]), torch.cat([queries.lengths, docs.lengths]), types
+        torch.cat([queries.ids, docs.ids]),
+        torch.cat([queries.lengths, docs.lengths]),
+        types,
+        keys,
     )

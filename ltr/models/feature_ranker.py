@@ -4,9 +4,12 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ltr.batch import RankingBatch
 from ltr.data.formats import FeatureVectors
+from ltr.draws import keys_at_site, keys_inside
+from ltr.dropout import KeyedDropout, keyed_dropout, use_keyed_dropout
 from ltr.errors import InputError, at_least, one_of
 from ltr.models.ranker import Ranker, in_lists
 
@@ -121,7 +124,7 @@ class FeatureRanker(Ranker):
         self.layers = nn.Sequential(*layers)
         self.attention = nn.ModuleList()
         for _ in range(sizes.attention_blocks):
-            block = nn.TransformerEncoderLayer(
+            block = _ListAttention(
                 width,
                 sizes.heads,
                 dim_feedforward=2 * width,
@@ -131,6 +134,7 @@ class FeatureRanker(Ranker):
             )
             self.attention.append(block)
         self.head = nn.Linear(width, 1)
+        self._draws = use_keyed_dropout(self)
 
     def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         """Scores ``[B, N]``, and what the head reads, ``[B, N, H]``: both float32, and 0 at the
@@ -145,13 +149,16 @@ class FeatureRanker(Ranker):
                 f"the ranker reads {self.reads.n_features} features, got a batch with {n_features}; set n_features to {n_features}, or lay the data out for the ranker (data.reads = ranker.reads)",
                 option="n_features",
             )
+        doc_keys = batch.doc_keys()
         # Real documents only: padding costs no time and draws no dropout.
-        hidden = self.layers(features[mask])
+        with self._draws.of(None if doc_keys is None else doc_keys[mask]):
+            hidden = self.layers(features[mask])
         # One process of several may get a batch without documents: torch's attention refuses it.
         if self.attention and len(hidden):
             lists = in_lists(hidden, mask)
-            for block in self.attention:
-                lists = block(lists, src_key_padding_mask=~mask)
+            with self._draws.of(None if doc_keys is None else doc_keys.flatten()):
+                for block in self.attention:
+                    lists = block(lists, src_key_padding_mask=~mask)
             hidden = lists[mask]
         # Not under autocast: scores rounded to bfloat16 would tie, and document ids would then
         # decide the order.
@@ -176,6 +183,42 @@ class _Residual(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         return hidden + self.change(hidden)
+
+
+class _ListAttention(nn.TransformerEncoderLayer):
+    """Torch's block, whose attention weights are dropped by the keys of the documents."""
+
+    draw_site: int  # set by use_keyed_dropout
+
+    def _sa_block(
+        self,
+        x: Tensor,
+        attn_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        # Takes and returns [B, N, H]; the mask [B, N] holds -inf at the padding, and 0.
+        attention = self.self_attn
+        if not self.training or attention.dropout == 0:
+            return super()._sa_block(x, attn_mask, key_padding_mask, is_causal)
+        joined = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+        # [B, N, 3 H] to three of [B, h, N, d].
+        sizes = (attention.num_heads, attention.head_dim)
+        query, key, value = (
+            part.unflatten(-1, sizes).transpose(1, 2) for part in joined.chunk(3, dim=-1)
+        )
+        scores = query @ key.transpose(-1, -2) * attention.head_dim**-0.5
+        if key_padding_mask is not None:
+            # Not -inf: a list that is padding alone would be NaN, and make every gradient NaN.
+            least = torch.finfo(scores.dtype).min
+            scores = scores + key_padding_mask.clamp(min=least)[:, None, None]
+        dropout = self.dropout1
+        assert isinstance(dropout, KeyedDropout), "the ranker has made it one"
+        doc_keys = keys_at_site(dropout.draws.keys_for(x), self.draw_site)  # [B, N]
+        head = torch.arange(attention.num_heads, device=x.device).unsqueeze(1)
+        keys = keys_inside(doc_keys.unsqueeze(1), head)  # [B, h, N]
+        weights = keyed_dropout(scores.softmax(dim=-1), attention.dropout, keys)
+        return dropout(attention.out_proj((weights @ value).transpose(1, 2).flatten(2)))
 
 
 def _check_sizes(n_features: int, sizes: Sizes) -> None:

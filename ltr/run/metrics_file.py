@@ -53,7 +53,8 @@ class TrainedWith(TypedDict):
 
     data: dict[str, str]  # digests of the training data, and of the dev data that choose the best
     models: dict[str, str]  # digests of the local models that options name, by option
-    processes: int  # that trained together
+    # That trained together, in a run of an ltr whose batch_size counted the lists of one process.
+    processes: NotRequired[int]
     init_from: NotRequired[StartDigests]
 
 

@@ -5,10 +5,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
+import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.data.files import write_whole
@@ -16,7 +17,6 @@ from ltr.data.progress import duration
 from ltr.data.trec import Ranked, write_run
 from ltr.entries import check_entries
 from ltr.module import RankerModule, data_of, is_trial, validates_before_training
-from ltr.processes import gather_objects
 from ltr.run.ceiling import ceiling
 from ltr.run.checkpoints import BestOptions, best_first
 from ltr.run.config_file import read_config
@@ -24,21 +24,8 @@ from ltr.run.folder import RunFolder
 from ltr.run.loggers import log_results
 from ltr.run.metrics_file import read_metrics
 from ltr.run.provenance import provenance, write_ir_metadata
+from ltr.run.rankings import RankedQueries, Rankings
 from ltr.run.trained_with import StartWeights, trained_with
-
-
-class RankedQuery(NamedTuple):
-    """A query of ``test`` or ``predict`` with its documents in their order.
-
-    Attributes:
-        query_row: of the query in the table of queries.
-        documents: row and score of each, best first.
-        metrics: of the query, in the order of the module's measures.
-    """
-
-    query_row: int
-    documents: list[tuple[int, float]]
-    metrics: list[float]
 
 
 class State(TypedDict):
@@ -78,7 +65,7 @@ class ResultsWriter(Callback):
         self.config = config
         self.start: StartWeights | None = None
         # What this process has ranked in the evaluation that runs, or that ran last.
-        self._ranked: list[RankedQuery] = []
+        self._rankings = Rankings()
         # When that evaluation began.
         self._evaluation_began = 0.0
         # Seconds of training up to the last stop of its clock.
@@ -91,7 +78,7 @@ class ResultsWriter(Callback):
     # Collecting
 
     def _begin_evaluation(self, *args: Any, **kwargs: Any) -> None:
-        self._ranked.clear()
+        self._rankings.clear()
         self._evaluation_began = time.perf_counter()
         # Stop the clock of training; on_validation_end starts it again.
         self._trained_seconds = self._seconds()
@@ -104,20 +91,7 @@ class ResultsWriter(Callback):
     def _collect(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any
     ) -> None:
-        metrics = [values.tolist() for values in outputs.get("per_query", {}).values()]
-        doc_rows = outputs["doc_rows"].tolist()
-        scores = outputs["scores"].tolist()
-        mask = outputs["mask"].tolist()
-        for index, query_row in enumerate(outputs["query_rows"].tolist()):
-            documents = []
-            candidates = zip(doc_rows[index], scores[index], mask[index], strict=True)
-            for doc_row, score, is_real in candidates:
-                if is_real:
-                    documents.append((doc_row, score))
-            # Best first; of equal scores the later row first.
-            documents.sort(key=lambda document: (document[1], document[0]), reverse=True)
-            of_query = [values[index] for values in metrics]
-            self._ranked.append(RankedQuery(query_row, documents, of_query))
+        self._rankings.add(outputs)
 
     on_test_batch_end = _collect
     on_predict_batch_end = _collect
@@ -223,17 +197,53 @@ class ResultsWriter(Callback):
             logger.log_metrics(values, step=0)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        ranked = self._ranked_by_all()
-        if not trainer.is_global_zero or is_trial(trainer):
-            return
+        with self._ranked_by_all() as blocks:
+            if trainer.is_global_zero and not is_trial(trainer):
+                self._write_test(trainer, pl_module, blocks)
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        with self._ranked_by_all() as blocks:
+            if trainer.is_global_zero and not is_trial(trainer):
+                run = RunFolder(trainer.default_root_dir)
+                self._write_ranking(trainer, run.prediction, blocks)
+
+    @contextmanager
+    def _ranked_by_all(self) -> Iterator[Iterator[RankedQueries]]:
+        """What all processes have ranked, for rank 0 to write. The others send it; they also do so
+        where rank 0 fails, and don't wait for it.
+        """
+        blocks = self._rankings.of_all()
+        try:
+            yield blocks
+        finally:
+            for _ in blocks:
+                pass
+
+    def _write_test(
+        self, trainer: Trainer, pl_module: LightningModule, blocks: Iterator[RankedQueries]
+    ) -> None:
         run = RunFolder(trainer.default_root_dir)
-        report = self._report(trainer, pl_module, "test/") | {"queries": len(ranked)}
-        query_ids = self._write_ranking(trainer, run.ranking, ranked)
-        lines = ["\t".join(["query", *report["conventions"]]) + "\n"]
-        for query_row, _, metrics in ranked:
-            cells = [f"{value:.6f}" for value in metrics]
-            lines.append("\t".join([query_ids[query_row], *cells]) + "\n")
-        write_whole(run.per_query, lines)
+        report = self._report(trainer, pl_module, "test/")
+        query_rows: list[np.ndarray] = []
+        metrics: list[np.ndarray] = []
+
+        def watched() -> Iterator[RankedQueries]:
+            for block in blocks:
+                query_rows.append(block.lists.query_rows)
+                metrics.append(block.metrics)
+                yield block
+
+        query_ids = self._write_ranking(trainer, run.ranking, watched())
+        report["queries"] = sum(map(len, query_rows))
+
+        def lines() -> Iterator[str]:
+            yield "\t".join(["query", *report["conventions"]]) + "\n"
+            for rows, values_of_rows in zip(query_rows, metrics, strict=True):
+                for row, values in zip(rows.tolist(), values_of_rows.tolist(), strict=True):
+                    cells = [f"{value:.6f}" for value in values]
+                    yield "\t".join([query_ids[row], *cells]) + "\n"
+
+        write_whole(run.per_query, lines())
         _rewrite_results(trainer, lambda results: results | {"test": report})
         config: dict[str, Any] = {}
         if run.config.is_file():
@@ -241,18 +251,8 @@ class ResultsWriter(Callback):
         write_ir_metadata(run, report, config)
         log_results(trainer.loggers, run)
 
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        ranked = self._ranked_by_all()
-        if trainer.is_global_zero and not is_trial(trainer):
-            run = RunFolder(trainer.default_root_dir)
-            self._write_ranking(trainer, run.prediction, ranked)
-
-    def _ranked_by_all(self) -> list[RankedQuery]:
-        """What all processes have ranked, in the order of the queries."""
-        return sorted(chain.from_iterable(gather_objects(self._ranked)))
-
     def _write_ranking(
-        self, trainer: Trainer, file: Path, ranked: list[RankedQuery]
+        self, trainer: Trainer, file: Path, blocks: Iterator[RankedQueries]
     ) -> Sequence[str]:
         """Write a run file, and return the ids of the queries by row."""
         data = data_of(trainer)
@@ -260,9 +260,11 @@ class ResultsWriter(Callback):
         query_ids, doc_ids = data.names("test")
 
         def lines() -> Iterator[Ranked]:
-            for query_row, documents, _ in ranked:
-                for doc_row, score in documents:
-                    yield Ranked(query_ids[query_row], doc_ids[doc_row], score)
+            for lists, _ in blocks:
+                for query_row in lists.query_rows.tolist():
+                    doc_rows, scores = lists.of(query_row)
+                    for doc_row, score in zip(doc_rows.tolist(), scores.tolist(), strict=True):
+                        yield Ranked(query_ids[query_row], doc_ids[doc_row], score)
 
         experiment = file.parent.parent.name  # the folder above that of the run
         write_run(file, lines(), tag=experiment or "ltr")

@@ -57,11 +57,7 @@ def trained_with(
             model_digest = _digest_of_model(value)
             if model_digest is not None:
                 models[path] = model_digest
-    digests: TrainedWith = {
-        "data": data_digests,
-        "models": models,
-        "processes": trainer.world_size,
-    }
+    digests: TrainedWith = {"data": data_digests, "models": models}
     if start is not None:
         digests["init_from"] = start.digests
     return digests

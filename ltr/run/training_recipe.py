@@ -26,7 +26,7 @@ DATA_MAY_DIFFER = DATA_SPEED | {"path"}  # the content of the path is compared
 TRAINER_MAY_DIFFER = {
     "accelerator",
     "strategy",
-    "devices",  # the number of processes is compared
+    "devices",
     "num_nodes",
     "callbacks",  # those that do more than watch are compared
     "limit_test_batches",  # the tested queries are compared
@@ -72,7 +72,8 @@ class TrainingRecipe:
         options: of the configuration, by path.
         data_path: where the training data lies.
         init_from: the run or checkpoint that it starts from; None for none.
-        processes: how many train together; None where nobody knows it.
+        processes: how many train together, where a run of an older ltr has a batch in each of them;
+            1 where they share one; None where nobody knows it.
         trained_with: the digests of content; None for a run of an ltr that did not write them.
     """
 
@@ -209,9 +210,11 @@ def _deciding_callbacks(callbacks: Any) -> list[Any]:
 
 
 def _processes(trainer: Mapping[str, Any], trained_with: TrainedWith | None) -> int | None:
-    """The number of processes that the trainer's options say. Where they leave it to the machine
-    (``auto``), the number that the run has counted.
+    """The number of processes of a run of an older ltr, which had a batch in each: as the trainer's
+    options say, and where they leave it to the machine (``auto``), as the run has counted. Else 1.
     """
+    if trained_with is not None and "processes" not in trained_with:
+        return 1
     devices = trainer.get("devices")
     if isinstance(devices, str) and devices.isdecimal():
         devices = int(devices)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ltr.errors import InputError
 from ltr.search.shard_file import Shard
-from ltr.spans import spans
+from ltr.spans import RowSpans, spans
 
 # A function from embeddings [D, H] to what a search compares, see
 # :meth:`ltr.similarity.Similarity.prepare`.
@@ -53,10 +53,11 @@ class StoredEmbeddings:
         rows = np.asarray(rows)
         embeddings = np.empty((len(rows), self.shape[1]), np.float32)
         numbers = np.searchsorted(self._begins, rows, side="right") - 1  # of the shards
-        for number in np.unique(numbers).tolist():
-            is_inside = numbers == number
-            rows_inside = rows[is_inside] - self._begins[number]
-            embeddings[is_inside] = self.shards[number].read(rows_inside)
+        order = np.argsort(numbers, kind="stable")
+        of_shards, starts = np.unique(numbers[order], return_index=True)
+        for number, places in zip(of_shards.tolist(), np.split(order, starts)[1:], strict=True):
+            rows_inside = rows[places] - self._begins[number]
+            embeddings[places] = self.shards[number].read(rows_inside)
         return embeddings
 
     def _span(self, start: int, stop: int, step: int) -> np.ndarray:
@@ -83,7 +84,7 @@ Embeddings = np.ndarray | StoredEmbeddings
 
 
 def checked_sum(
-    embeddings: Embeddings, name: str, row_numbers: np.ndarray | None = None
+    embeddings: Embeddings, name: str, row_numbers: np.ndarray | RowSpans | None = None
 ) -> np.ndarray:
     """The sum of the embeddings, ``[H]`` float64, of which all must be finite; also called for the
     check alone. Shards were checked when they were written, and say their sums.
@@ -91,7 +92,7 @@ def checked_sum(
     Args:
         embeddings: ``[D, H]``.
         name: of the embeddings, for the error.
-        row_numbers: ``[D]``, what the error calls the rows; None: 0, 1, ….
+        row_numbers: D, what the error calls the rows; None: 0, 1, ….
 
     Raises:
         InputError: naming the first row that is not finite.

@@ -67,16 +67,15 @@ def encode_batches(
     batches = batches_of_places(lengths)
     for places in track(batches, "encoding", f"batches of {BATCH_TOKENS} tokens"):
         with torch.inference_mode(), in_eval_mode(encoder), ExitStack() as stack:
-            ids, text_lengths, type_ids = form.lay_out(store, rows[places])
-            n_tokens = len(ids)  # all texts end to end
+            texts = form.lay_out(store, rows[places])
+            n_tokens = len(texts.ids)  # all texts end to end
             if n_tokens >= MANY_TOKENS:
                 for part in encoder.modules():
                     # Compiled layers don't read weights that are laid out beforehand.
                     if isinstance(part, TextEncoder) and not part.options.compile:
                         stack.enter_context(cast_once(part.model))
-            if type_ids is not None:
-                type_ids = type_ids.to(device)
-            texts = Texts(ids.to(device), text_lengths.to(device), type_ids)
+            type_ids = None if texts.type_ids is None else texts.type_ids.to(device)
+            texts = Texts(texts.ids.to(device), texts.lengths.to(device), type_ids)
             embeddings = encoder(texts).float().cpu().numpy()
         yield places, embeddings
 

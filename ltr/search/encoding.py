@@ -30,11 +30,13 @@ from ltr.search.known_rows import KnownRows
 from ltr.search.numbers import Numbers, overlap, to_stored
 from ltr.search.shard_file import Shard, read_shard, remove_unfinished, write_shard
 from ltr.search.throughput import Throughput
+from ltr.spans import RowSpans
 
 log = logging.getLogger(__name__)
 
 PLAN = "plan.json"
 MANIFEST = "manifest.json"
+IDS = "ids"  # of the texts, where the encoding has them: files of ltr.data.strings.Strings
 VERSION = "encoding-1"  # counts up when shards hold something else
 
 FEWEST_ROWS = 256
@@ -159,7 +161,7 @@ class Encoding:
         elif known != asdict(plan):
             differing = [name for name, value in asdict(plan).items() if known.get(name) != value]
             raise InputError(
-                f"{folder} holds another encoding: its {', '.join(differing)} differ; name a new folder, or remove it"
+                f"{folder} holds another encoding (what differs: {', '.join(differing)}); name a new folder, or remove it"
             )
 
     @classmethod
@@ -315,8 +317,7 @@ class Worker:
         """
         plan = self.encoding.plan
         embeddings = self.embed(number)
-        first = plan.span(number).start
-        checked_sum(embeddings, "embeddings", np.arange(first, first + len(embeddings)))
+        checked_sum(embeddings, "embeddings", RowSpans([plan.span(number)]))
         stored = to_stored(embeddings, plan.numbers)
         if plan.numbers != "float32" and self.overlap is None:
             self.overlap = overlap(embeddings, stored)

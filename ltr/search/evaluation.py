@@ -23,7 +23,7 @@ from ltr.processes import gather_objects, world_size
 from ltr.search.approximate import empty_index
 from ltr.search.embedder import Precision, embedder_of
 from ltr.search.encodings import Encodings, texts_of_store
-from ltr.search.shards import Shards, encode_everywhere, share_of
+from ltr.search.shards import Shards, encode_everywhere, query_spans, share_of
 
 log = logging.getLogger(__name__)
 
@@ -165,11 +165,16 @@ def search_corpus(
         shards = Shards(*share_of(encoding), model.similarity, factory)
         # One more where a query finds itself, which is left out below.
         depth = corpus.depth + 1 if corpus.queries_are_docs else corpus.depth
-        scores, doc_rows = shards.search(embedded_queries, min(depth, n_docs))
-    if corpus.queries_are_docs:  # a text would always find itself first, which says nothing
-        scores, doc_rows = _without_itself(all_query_rows, scores, doc_rows)
-    is_own = np.isin(all_query_rows, query_rows)
-    return QueryLists.from_matrix(all_query_rows[is_own], doc_rows[is_own], scores[is_own])
+        depth = min(depth, n_docs)
+        found = []
+        for span in query_spans(len(all_query_rows), depth):
+            rows = all_query_rows[span]
+            scores, doc_rows = shards.search(embedded_queries[span], depth)
+            if corpus.queries_are_docs:  # a text would always find itself first, which says nothing
+                scores, doc_rows = _without_itself(rows, scores, doc_rows)
+            is_own = np.isin(rows, query_rows)
+            found.append(QueryLists.from_matrix(rows[is_own], doc_rows[is_own], scores[is_own]))
+    return QueryLists.end_to_end(found)
 
 
 def _without_itself(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ltr.errors import InputError
 from ltr.search.approximate import FaissIndex
+from ltr.search.codes import CodedIndex
 from ltr.search.embeddings import Embeddings, checked_sum
 from ltr.search.exact import scores_and_rows, search_exactly, sort_keys
 from ltr.similarity import Similarity
@@ -39,11 +40,12 @@ class DenseIndex:
         similarity, factory, probes: as given to :meth:`build`.
         count: D.
         dimension: H.
+        centre: ``[H]``, which is taken from queries and documents where distances are compared.
     """
 
     def __init__(
         self,
-        embeddings_or_index: Embeddings | FaissIndex,
+        embeddings_or_index: Embeddings | FaissIndex | CodedIndex,
         similarity: Similarity,
         factory: str,
         probes: int | None,
@@ -54,6 +56,7 @@ class DenseIndex:
         self.probes = probes
         self.count, self.dimension = embeddings_or_index.shape
         self._embeddings_or_index = embeddings_or_index  # for Flat the embeddings themselves
+        self.centre = centre
         self._prepare = partial(similarity.prepare, centre=centre)
 
     def __len__(self) -> int:
@@ -103,7 +106,7 @@ class DenseIndex:
             mean = (total / len(embeddings)).astype(np.float32)
         # Distances stay the same when all is moved, and keep more digits near the origin.
         centre = mean if similarity.by_distance else None
-        embeddings_or_index: Embeddings | FaissIndex = embeddings
+        embeddings_or_index: Embeddings | FaissIndex | CodedIndex = embeddings
         if factory != "Flat":
             embeddings_or_index = FaissIndex.build(
                 embeddings,
@@ -151,7 +154,7 @@ class DenseIndex:
         squared = self.similarity.by_distance
         device = "cuda" if torch.cuda.is_available() else "cpu"
         with torch.no_grad(), torch.autocast(device, enabled=False):
-            if isinstance(self._embeddings_or_index, FaissIndex):
+            if isinstance(self._embeddings_or_index, FaissIndex | CodedIndex):
                 index = self._embeddings_or_index
                 return index.search(self._prepare(queries), k, squared)
             embeddings = self._embeddings_or_index

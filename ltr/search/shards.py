@@ -5,6 +5,8 @@ found per query, P pairs, W processes. Every process must call these functions, 
 arguments but for its own documents.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import nn
@@ -28,7 +30,11 @@ from ltr.search.encodings import share_of_rank
 from ltr.search.exact import QUERIES_AT_ONCE, scores_and_rows, sort_keys
 from ltr.search.index import DenseIndex, best_first
 from ltr.similarity import Similarity
-from ltr.spans import spans
+from ltr.spans import RowSpans, spans
+
+# Documents that are found for queries searched together: some 700 MB are needed to merge them. Each block
+# of queries reads all documents.
+FOUND_AT_ONCE = 2**23
 
 
 class Shards:
@@ -41,8 +47,7 @@ class Shards:
     Args:
         docs: ``[n, H]``, in memory, a memory map or in shards: they are read where they are, so they
             must not change. n may be 0.
-        rows: ``[n]`` int64, ascending: their rows among all D documents. Each document is in one
-            share.
+        rows: n, their rows among all D documents. Each document is in one share.
         similarity: how a query and a document are compared.
         factory: the kind of index, as a faiss factory string; see
             :class:`ltr.search.index.DenseIndex`.
@@ -59,23 +64,17 @@ class Shards:
     def __init__(
         self,
         docs: Embeddings,
-        rows: np.ndarray,
+        rows: RowSpans,
         similarity: Similarity,
         factory: str = "Flat",
         *,
         seed: int = 0,
     ) -> None:
-        assert len(docs) == len(rows) and (np.diff(rows) > 0).all(), (
-            "each document has a row, and rows ascend"
-        )
+        assert len(docs) == len(rows), "each document has a row"
         self.similarity = similarity
         self._docs = docs
         self._factory = factory
-        # [n + 1]: _rows[place] is the row among all documents of a place among those of this
-        # process. One −1 is appended. _rows[-1] turns the place −1, "nothing found", into the row
-        # −1. In of_pairs, searchsorted gives the place n for a row above all own ones: _rows[n] is
-        # −1, no match.
-        self._rows = np.append(rows, -1)
+        self._rows = rows
         own_sum = by_every_rank(lambda: checked_sum(docs, "embeddings", rows))
         self.count = sum(gather_objects(len(docs)))
         mean = (np.sum(gather_objects(own_sum), axis=0) / max(1, self.count)).astype(np.float32)
@@ -109,7 +108,7 @@ class Shards:
     ) -> tuple[np.ndarray, np.ndarray]:
         """What the indexes of all processes find, see :meth:`search`."""
         scores, places = index.nearest(queries, k)
-        keys = sort_keys(scores, torch.from_numpy(self._rows)[places])
+        keys = sort_keys(scores, torch.from_numpy(self._rows[places.numpy()]))
         for span in spans(len(keys), QUERIES_AT_ONCE):
             keys_of_all = all_gather(keys[span].to(device()))  # [W, queries of the span, k]
             keys[span] = keys_of_all.transpose(0, 1).flatten(1).topk(k).values.cpu()
@@ -132,9 +131,8 @@ class Shards:
             the embeddings as they are, or brought to length 1 under ``cosine``. The same on every
             process.
         """
-        doc_places = np.searchsorted(self._rows[:-1], doc_rows)
-        # Documents of other processes get places, too, but of other rows.
-        own_pairs = np.flatnonzero(self._rows[doc_places] == doc_rows)
+        doc_places = self._rows.places(doc_rows)
+        own_pairs = np.flatnonzero(doc_places >= 0)
         n_own = sum(gather_objects(len(own_pairs)))
         assert n_own == len(doc_rows), "every document of a pair is in one share"
         # So that a memory map is read from front to back.
@@ -167,12 +165,23 @@ class Shards:
         return float(np.isin(exact_pairs, pairs).mean())
 
 
-def share_of(encoding: Encoding) -> tuple[StoredEmbeddings, np.ndarray]:
+def query_spans(n_queries: int, k: int) -> Iterator[slice]:
+    """The spans in which so many queries are searched for, so that memory does not grow with them.
+
+    Args:
+        n_queries: how many there are.
+        k: documents found for each.
+    """
+    size = max(1, FOUND_AT_ONCE // max(1, k))
+    # Whole tiles: what is found is bit by bit the same as without spans.
+    return spans(n_queries, size - size % QUERIES_AT_ONCE if size > QUERIES_AT_ONCE else size)
+
+
+def share_of(encoding: Encoding) -> tuple[StoredEmbeddings, RowSpans]:
     """This process's share of an encoding.
 
     Returns:
-        The embeddings ``[n, H]`` of every W-th shard; and ``[n]`` int64, their rows in the corpus,
-        ascending.
+        The embeddings ``[n, H]`` of every W-th shard; and their rows in the corpus.
 
     Raises:
         InputError: on every process, if a shard of any is missing or damaged.
@@ -182,13 +191,7 @@ def share_of(encoding: Encoding) -> tuple[StoredEmbeddings, np.ndarray]:
     docs = by_every_rank(lambda: encoding.open_shards(numbers))
     # A process without shards learns the size of an embedding from the others.
     docs = StoredEmbeddings(docs.shards, max(gather_objects(docs.shape[1])))
-    rows = np.empty(len(docs), np.int64)
-    begin = 0
-    for span in map(plan.span, numbers):
-        end = begin + span.stop - span.start
-        rows[begin:end] = np.arange(span.start, span.stop)
-        begin = end
-    return docs, rows
+    return docs, RowSpans(map(plan.span, numbers))
 
 
 def encode_everywhere(

@@ -5,14 +5,16 @@ from typing import Any, get_args
 
 from ltr.data.files import being_written
 from ltr.data.outputs import check_folder
+from ltr.data.strings import Strings
 from ltr.data.text_files import open_texts
 from ltr.data.texts import TextTable
 from ltr.errors import InputError, one_of
 from ltr.run.provenance import provenance
 from ltr.search.embedder import embedder_of
-from ltr.search.encoding import Encoding, Worker, plan_of
+from ltr.search.encoding import IDS, MANIFEST, Encoding, Worker, plan_of
 from ltr.search.encodings import texts_of_table
 from ltr.search.numbers import Numbers
+from ltr.search.shard_file import remove_unfinished
 from ltr.use.load import load
 from ltr.use.rankers import Precision
 from ltr.use.retriever import Retriever
@@ -48,8 +50,10 @@ class CorpusEncoding:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.encoding = Encoding(self.folder, plan_of(embedder, texts, numbers))
         self._worker = Worker(self.encoding, embedder, texts)
+        self._documents = documents
         self._about = {
             "ranker": str(retriever.name),
+            "similarity": retriever.model.similarity.name,
             "corpus": str(documents.folder),
             "made": provenance(),
         }
@@ -66,15 +70,19 @@ class CorpusEncoding:
         return self.encoding.missing()
 
     def encode(self, number: int) -> None:
-        """Encode a shard, and write it whole."""
-        self._worker.encode(number)
+        """Encode a shard, and write it whole, unless it is there: an engine asks twice where it has
+        lost the answer.
+        """
+        if self.encoding.shard(number) is None:
+            self._worker.encode(number)
 
     def encode_missing(self) -> None:
         """Encode shards until none is missing, beside other workers."""
         self._worker.encode_missing()
 
     def finish(self) -> dict[str, Any]:
-        """Check every shard against its digest, and write the manifest, if that is not there.
+        """Check every shard against its digest, and write the ids of the documents and the manifest,
+        if these are not there.
 
         Returns:
             The manifest, with the ``digest`` of the whole.
@@ -83,10 +91,20 @@ class CorpusEncoding:
             InputError: if a shard is missing or damaged.
         """
         with being_written(self.folder / "finish"):  # one process at a time
+            remove_unfinished(self.folder)
             manifest = self.encoding.manifest()
-            if manifest is None:
+            if manifest is None or not (self.folder / f"{IDS}.npy").is_file():
+                # Where a manifest is, ids are whole.
+                (self.folder / MANIFEST).unlink(missing_ok=True)
+                self._write_ids()
                 manifest = self.encoding.finish(self._about)
         return manifest
+
+    def _write_ids(self) -> None:
+        """The ids of the documents, in the order of the rows."""
+        spans = map(self.encoding.plan.span, range(self.encoding.plan.n_shards))
+        ids = (id_ for span in spans for id_ in self._documents.ids.between(span.start, span.stop))
+        Strings.write(self.folder, IDS, (id_.encode("utf-8") for id_ in ids))
 
     def check(self) -> None:
         """Check every shard of a finished folder against its digest.

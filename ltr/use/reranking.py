@@ -8,27 +8,32 @@ from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
 from ltr.data.texts import TextTable
 from ltr.data.trec import Ranked
+from ltr.spans import spans
 from ltr.use.rankers import RankedDocument, TextRanker
 from ltr.use.retriever import SearchableCorpus
 
 QUERIES_AT_ONCE = 1024
+DOCS_AT_ONCE = 65_536  # that are scored together for one query
 
 
-def rank_table(ranker: TextRanker, query: str, documents: TextTable) -> list[RankedDocument]:
-    """All documents for a query, best first; of equal scores the later id comes first, as in
-    trec_eval.
+def rank_table(
+    ranker: TextRanker, query: str, documents: TextTable, k: int
+) -> list[RankedDocument]:
+    """The k best of all documents for a query, best first; of equal scores the later id comes first,
+    as in trec_eval.
     """
-    query_rows = np.zeros(len(documents), np.int64)
-    doc_rows = np.arange(len(documents))
-    scores = ranker.score_rows(
-        ranker.reads.tokens([query], "query"),
-        ranker.reads.store(documents, "document"),
-        query_rows,
-        doc_rows,
-    )
-    best = QueryLists.from_rows(query_rows, doc_rows, scores).best_first()
+    query_tokens = ranker.reads.tokens([query], "query")
+    doc_tokens = ranker.reads.store(documents, "document")
+    scores = np.empty(len(documents), np.float32)
+    for span in spans(len(documents), DOCS_AT_ONCE):
+        doc_rows = np.arange(span.start, span.stop)
+        query_rows = np.zeros(len(doc_rows), np.int64)
+        scores[span] = ranker.score_rows(query_tokens, doc_tokens, query_rows, doc_rows)
     ranking = []
-    for row, score in zip(best.doc_rows.tolist(), best.values.tolist(), strict=True):
+    # The last document comes first, so that it does so among equal scores.
+    for place in np.argsort(-scores[::-1], kind="stable")[:k].tolist():
+        row = len(scores) - 1 - place
+        score = float(scores[row])
         ranking.append(RankedDocument(row, score, documents.texts[row], documents.ids[row]))
     return ranking
 

@@ -16,6 +16,7 @@ from ltr.data.text_files import open_texts
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError
 from ltr.models import DualEncoder
+from ltr.search.budget import QUERIES, Asked, Budget, index_within
 from ltr.search.embedder import embedder_of
 from ltr.search.encode import encode_in_memory
 from ltr.search.encodings import Encodings, EncodingsInCache, texts_of_table
@@ -83,10 +84,25 @@ class SearchableCorpus:
         retriever: the dual encoder.
         documents: the texts, with ids.
         encodings: where the embeddings lie instead.
+        budget: of memory, see :func:`ltr.search.budget.index_within`; None: each search reads all
+            embeddings from the disk, as far as the system has not kept them.
+        queries: on which the recall of an index within a budget is measured; a sample of
+            200 is taken.
+
+    Attributes:
+        line: how it is searched, for people.
+
+    Raises:
+        InputError: if no index is good enough within the budget.
     """
 
     def __init__(
-        self, retriever: Retriever, documents: TextTable, encodings: Encodings | None = None
+        self,
+        retriever: Retriever,
+        documents: TextTable,
+        encodings: Encodings | None = None,
+        budget: Budget | None = None,
+        queries: Sequence[str] = (),
     ) -> None:
         self.retriever = retriever
         self.documents = documents
@@ -96,7 +112,23 @@ class SearchableCorpus:
             encodings = EncodingsInCache(documents.folder, retriever.name)
         with encodings.of(embedder, texts_of_table(documents, embedder), "float16") as encoding:
             self._encoding = encoding  # which keeps its lock of the cache
-        self._index = DenseIndex.build(encoding.embeddings(), model.similarity)
+        self.line = "exact search of the embeddings on disk"
+        if budget is None:
+            self._index = DenseIndex.build(encoding.embeddings(), model.similarity)
+            return
+        chosen = index_within(budget, encoding, model.similarity, self._asked(queries))
+        self.line = chosen.line
+        self._index = chosen.index
+
+    def _asked(self, queries: Sequence[str]) -> Asked:
+        """The queries on which recall is measured."""
+        places = np.random.default_rng(0).permutation(len(queries))[:QUERIES]
+        texts = [queries[place] for place in places.tolist()]
+        retriever = self.retriever
+        embedder = embedder_of(retriever.model, "query", retriever.context, retriever.precision)
+        content = json.dumps([embedder.key, embedder.precision_name, texts], default=str)
+        key = hashlib.sha256(content.encode()).hexdigest()
+        return Asked(len(texts), key, lambda: retriever.encode(texts, "query"))
 
     def search(self, query: str, k: int = 10) -> list[RankedDocument]:
         """The k best documents for a query, best first; of equal scores the later id comes first,

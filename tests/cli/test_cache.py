@@ -51,19 +51,15 @@ def world(tmp_path, monkeypatch, capsys):
 
 
 def test_what_no_run_uses_is_told_and_removed(world, capsys):
-    """By hand: the texts of 2 corpora, their tokens (one tokenizer for both models), and the
-    embeddings of 2 corpora by 2 models.
-    """
+    """By hand: the texts of 2 corpora, and the embeddings of 2 corpora by 2 models."""
     corpora = [str(world / f"data-{number}/corpus.jsonl") for number in (1, 2)]
     models = [str(world / f"model-{number}") for number in (1, 2)]
     assert main(["cache"]) == 0
     rows, told = lines_of(capsys)
     expected = [("texts", corpus, "", "") for corpus in corpora]
-    # The corpus once: it is the same for both models.
-    expected += [("tokens", corpus, " | ".join(models), "") for corpus in corpora]
-    expected += [("embeddings", corpus, model, "") for corpus in corpora for model in models]
+    expected += [("encodings", corpus, model, "") for corpus in corpora for model in models]
     assert rows == sorted(expected)
-    assert len(told) == 1 and told[0].startswith(f"{world / 'cache'}: 8 entries, ")
+    assert len(told) == 1 and told[0].startswith(f"{world / 'cache'}: 6 entries, ")
     assert told[0].endswith("; unused: 0 entries, 0 B")
 
     shutil.rmtree(world / "data-1")
@@ -71,27 +67,25 @@ def test_what_no_run_uses_is_told_and_removed(world, capsys):
     assert main(["cache"]) == 0
     rows, told = lines_of(capsys)
     gone = {row[:3]: row[3] for row in rows if row[3]}
-    # Of what reads data-1 and of what model-2 has made nothing is left in use; the tokens of data-2
-    # are those of model-1, too.
+    # Of what reads data-1 and of what model-2 has made nothing is left in use.
     assert gone == {
         ("texts", corpora[0], ""): f"gone: {corpora[0]}",
-        ("tokens", corpora[0], " | ".join(models)): f"gone: {corpora[0]}",
-        ("embeddings", corpora[0], models[0]): f"gone: {corpora[0]}",
-        ("embeddings", corpora[0], models[1]): f"gone: {corpora[0]}",
-        ("embeddings", corpora[1], models[1]): f"gone: {models[1]}",
+        ("encodings", corpora[0], models[0]): f"gone: {corpora[0]}",
+        ("encodings", corpora[0], models[1]): f"gone: {corpora[0]}",
+        ("encodings", corpora[1], models[1]): f"gone: {models[1]}",
     }
-    assert "unused: 5 entries" in told[0] and "--remove" in told[1]
-    assert len(list((world / "cache").glob("*/*"))) == 8, "nothing is removed without --remove"
+    assert "unused: 4 entries" in told[0] and "--remove" in told[1]
+    assert len(list((world / "cache").glob("*/*"))) == 6, "nothing is removed without --remove"
 
     assert main(["cache", "--remove"]) == 0
-    assert lines_of(capsys)[1][1].startswith("removed: 5 entries, ")
+    assert lines_of(capsys)[1][1].startswith("removed: 4 entries, ")
     assert main(["cache"]) == 0
     rows, told = lines_of(capsys)
     assert rows == sorted(set(expected) - set(gone_row + ("",) for gone_row in gone))
-    assert len(list((world / "cache").glob("*/*"))) == 3
+    assert len(list((world / "cache").glob("*/*"))) == 2
     # What is left is used, and what was removed is made again.
     assert main(["search", models[0], "--corpus", str(world / "data-2"), "--query", "w1"]) == 0
-    assert len(list((world / "cache").glob("*/*"))) == 3
+    assert len(list((world / "cache").glob("*/*"))) == 2
 
 
 @pytest.fixture

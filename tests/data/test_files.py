@@ -187,6 +187,7 @@ def test_an_array_of_objects_is_refused(tmp_path, monkeypatch):
         OSError(errno.ENOSPC, "No space left on device"),
         OSError("630 requested and 496 written"),
         RuntimeError("No space left on device (28)"),
+        OSError("LanceError(IO): No space left on device (os error 28)"),
     ],
 )
 def test_a_full_disk_leaves_no_folder(tmp_path, error):
@@ -201,6 +202,26 @@ def test_a_full_disk_leaves_no_folder(tmp_path, error):
     ):
         files.write_folder(tmp_path / "made", full)
     assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match=r"made: the disk is full"):
+        files.write_new(tmp_path / "made", lambda path: (path.mkdir(), full(path)), "the output")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_new_output_is_a_file_or_a_folder_and_replaces_nothing(tmp_path):
+    def write_tree(path: Path) -> None:
+        assert path.parent == tmp_path / "out" and path.name != "folder"
+        (path / "deep").mkdir(parents=True)
+        (path / "deep/0").write_text("0")
+
+    files.write_new(tmp_path / "out/file", lambda path: path.write_text("whole"), "the output")
+    files.write_new(tmp_path / "out/folder", write_tree, "the output")
+    (tmp_path / "out/link").symlink_to("nowhere")
+    for name in ("file", "folder", "link"):
+        with pytest.raises(InputError, match=f"the output must not exist yet, got .*out/{name}'"):
+            files.write_new(tmp_path / "out" / name, lambda path: path.write_text(""), "the output")
+    assert (tmp_path / "out/file").read_text() == "whole"
+    assert (tmp_path / "out/folder/deep/0").read_text() == "0"
+    assert len(list((tmp_path / "out").iterdir())) == 3
 
 
 @pytest.fixture

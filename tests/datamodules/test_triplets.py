@@ -27,7 +27,8 @@ def batches(data, epoch):
 
 
 def flat(batch):
-    return [t for t in (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, *batch.pairs)]
+    fields = (batch.labels, batch.mask, batch.query_rows, batch.doc_rows, *batch.pairs)
+    return [tensor for tensor in fields if tensor is not None]
 
 
 @pytest.mark.parametrize("negatives", ["candidates", "bm25", "random"])

@@ -62,16 +62,6 @@ def test_normal_sample_has_its_distribution():
     )
 
 
-def test_ranks_draw_apart_unless_they_share_their_lists(lists, monkeypatch):
-    alone = NormalSample()(lists)
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
-    assert torch.equal(NormalSample()(lists), alone)
-    monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
-    assert not torch.equal(NormalSample()(lists), alone)
-    assert torch.equal(NormalSample()(lists._replace(same_on_all_ranks=True)), alone)
-
-
 def test_normal_sample_leaves_the_global_random_state_alone(lists):
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002

@@ -17,6 +17,7 @@ from ltr.mining.negatives import MinedNegatives
 from ltr.mining.report import summary_lines
 from ltr.models import DualEncoder, PairWiseBertRanker
 from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.search import exact, shards
 from ltr.search.encodings import TemporaryEncodings
 from tests.conftest import write_collection
 
@@ -388,3 +389,49 @@ def test_a_corpus_that_is_relevant_as_a_whole_has_no_negatives(backbone, tmp_pat
         Miner(DualEncoder(backbone, max_length=24), one, one.judgements("train")).mine(
             TemporaryEncodings(tmp_path)
         )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sampling": "softmax", "n": 3},
+        {"sampling": "uniform", "n": 3, "skip_top": 2},
+        {"n": 4, "relative": 0.9, "judge": True},
+        {"n": 4, "rescorer": True},
+    ],
+    ids=["softmax", "uniform", "judge", "rescorer"],
+)
+def test_queries_in_blocks_of_any_size_get_the_same_negatives(
+    collection, backbone, tmp_path, monkeypatch, options
+):
+    """Bit by bit, with tiles of one query, which are the same in every block. Some are filled up at
+    random: 24 are wanted of at most 20.
+    """
+    monkeypatch.setattr(exact, "QUERIES_AT_ONCE", 1)
+    torch.manual_seed(0)
+    model = DualEncoder(backbone, max_length=24)
+    scorer = Judge("a judge", PairWiseBertRanker(backbone, max_length=32), collection)
+    recipe = dict(options)
+    scorers = {name: scorer for name in ("judge", "rescorer") if recipe.pop(name, False)}
+    mined = []
+    for queries_of_block in (1, 2, 5, 100):
+        monkeypatch.setattr(shards, "FOUND_AT_ONCE", 20 * queries_of_block)
+        miner = Miner(
+            model,
+            collection,
+            collection.judgements("train"),
+            Recipe(depth=20, **recipe),
+            min_negatives=24,
+            **scorers,
+        )
+        mined.append(miner.mine(TemporaryEncodings(tmp_path)))
+    *in_blocks, whole = mined
+    assert whole.manifest["counts"]["random"] > 0
+    for negatives in in_blocks:
+        if scorers:  # whose scores may differ in the last bit, by what is in a batch
+            assert np.array_equal(np.sort(negatives.doc_rows), np.sort(whole.doc_rows))
+        else:
+            np.testing.assert_array_equal(negatives.doc_rows, whole.doc_rows)
+            np.testing.assert_array_equal(negatives.distances, whole.distances)
+        for name in ("counts", "recall"):
+            assert negatives.manifest[name] == whole.manifest[name]

@@ -7,6 +7,7 @@ import pytest
 
 from ltr.data.collection import open_collection
 from ltr.data.query_lists import QueryLists
+from ltr.mining import same_texts
 from ltr.mining.miner import keys_as_read
 from ltr.mining.same_texts import NeverNegative
 from ltr.models import DualEncoder
@@ -60,3 +61,32 @@ def test_a_text_is_not_its_own_negative_where_queries_are_documents(collection):
     never_negative = NeverNegative(twice, [JUDGED])
     assert same(never_negative, 3) == [3] and same(never_negative, 0) == [0, 2]
     assert same(NeverNegative(collection, [JUDGED]), 3) == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_pairs_in_blocks_of_any_size(collection, monkeypatch, size):
+    """All pairs of three queries and all documents, against a comparison of the texts."""
+    monkeypatch.setattr(same_texts, "PAIRS_AT_ONCE", size)
+    texts = [collection.corpus.texts[row] for row in range(len(collection.corpus))]
+    relevant = {0: {texts[0]}, 1: {texts[1], texts[4]}, 2: set()}
+    query_rows = np.repeat(np.arange(3), len(texts))
+    doc_rows = np.tile(np.arange(len(texts)), 3)
+    expected = []
+    for query_row in range(3):
+        expected += [text in relevant[query_row] for text in texts]
+    found = NeverNegative(collection, [JUDGED, MORE])(query_rows, doc_rows)
+    assert found.tolist() == expected and sum(expected) >= 4
+
+
+def test_only_texts_as_long_as_a_relevant_one_are_read(collection):
+    """Of 5 documents, those with 5 letters are 0 and 2."""
+    letters = same_texts.keys_of_letters(collection)
+    read = []
+
+    def keys(doc_rows):
+        read.extend(doc_rows.tolist())
+        return letters.keys(doc_rows)
+
+    never_negative = NeverNegative(collection, [JUDGED], letters._replace(keys=keys))
+    read.clear()
+    assert same(never_negative, 0) == [0, 2] and read == [0, 2]

@@ -28,9 +28,9 @@ from transformers import (
 import ltr
 from ltr.data.collate import TextCollator
 from ltr.data.query_lists import LabelledList
+from ltr.dropout import KeyedDropout
 from ltr.errors import InputError
 from ltr.models import DualEncoder
-from ltr.models.encoder.kernels.dropout import FastDropout
 from ltr.models.encoder.loading.pretrained import resolve
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.conftest import WORDS, wordpiece_tokenizer
@@ -470,9 +470,9 @@ def test_dropout_of_the_encoder_is_what_it_says(backbone):
         assert layer.training
         return layer.attention.self.dropout.p, layer.output.dropout.p, type(layer.output.dropout)
 
-    assert probabilities("own") == (0.1, 0.1, nn.Dropout)
-    assert probabilities("hidden") == (0.0, 0.1, FastDropout)
-    assert probabilities("none") == (0.0, 0.0, nn.Dropout)
+    assert probabilities("own") == (0.1, 0.1, KeyedDropout)
+    assert probabilities("hidden") == (0.0, 0.1, KeyedDropout)
+    assert probabilities("none") == (0.0, 0.0, KeyedDropout)
 
 
 def test_weights_stored_in_half_precision_are_trained_in_float32(ready, tmp_path):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from ltr.batch import RankingBatch
+from ltr.dropout import KeyedDropout
 from ltr.errors import InputError
 from ltr.models import FeatureRanker
 from ltr.models.feature_ranker import PRESETS
@@ -144,7 +145,7 @@ def test_options_build_what_they_say():
         and count(torch.nn.Tanh) == 2 + 3
         and count(torch.nn.ReLU) == 0
     )
-    assert count(torch.nn.Dropout) == 2 + 3 and count(torch.nn.Linear) == 2 + 2 * 3 + 1
+    assert count(KeyedDropout) == 2 + 3 and count(torch.nn.Linear) == 2 + 2 * 3 + 1
     assert {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)} == {0.3}
     assert (
         len(model.attention) == 1
@@ -156,7 +157,7 @@ def test_options_build_what_they_say():
 def test_an_option_replaces_that_of_the_preset_alone():
     """The preset mlp has two layers, 128 and 64 wide, with ReLU and a dropout of 0.4."""
     model = FeatureRanker(4, "mlp", hidden=[3], activation="tanh")
-    assert [type(layer).__name__ for layer in model.layers] == ["Linear", "Tanh", "Dropout"]
+    assert [type(layer).__name__ for layer in model.layers] == ["Linear", "Tanh", "KeyedDropout"]
     assert model.layers[0].out_features == 3 and model.layers[2].p == 0.4
     assert (
         len(FeatureRanker(4, "mlp", hidden=[]).layers) == 0

@@ -198,7 +198,9 @@ def test_numbers_that_are_not_finite_are_not_stored(world, tmp_path, monkeypatch
 
 def test_another_encoding_in_the_folder_is_refused(world, tmp_path):
     begun(tmp_path / "made", world)
-    with pytest.raises(InputError, match="holds another encoding: its numbers differ; name a new"):
+    with pytest.raises(
+        InputError, match=r"holds another encoding \(what differs: numbers\); name a new"
+    ):
         begun(tmp_path / "made", world, "float16")
     with pytest.raises(InputError, match="the encoding is not finished, there is no manifest.json"):
         Encoding.open(tmp_path / "made")

@@ -23,7 +23,7 @@ from ltr.data.query_lists import QueryLists
 from ltr.errors import InputError
 from ltr.models.dual_encoder import DualEncoder
 from ltr.processes import rank, world_size
-from ltr.search import encodings
+from ltr.search import encodings, exact, shards
 from ltr.search import evaluation as room
 from ltr.search.approximate import FaissIndex
 from ltr.search.encodings import TemporaryEncodings
@@ -75,6 +75,26 @@ def test_a_query_finds_what_brute_force_finds(world, tmp_path):
     np.testing.assert_array_equal(matrix(found.doc_rows), best.indices)
     np.testing.assert_allclose(matrix(found.values), best.values, atol=1e-5)
     assert not list((tmp_path / "run").iterdir()) and model.training
+
+
+@pytest.mark.parametrize("queries_are_docs", [False, True])
+def test_queries_in_blocks_of_any_size_find_the_same(
+    world, tmp_path, monkeypatch, queries_are_docs
+):
+    """Bit by bit, with tiles of one query, which are the same in every block."""
+    monkeypatch.setattr(exact, "QUERIES_AT_ONCE", 1)
+    model, corpus, _ = world
+    if queries_are_docs:
+        corpus = replace(corpus, queries=corpus.docs, queries_are_docs=True)
+    rows = np.random.default_rng(0).permutation(QUERIES)[:20]
+    whole = search_corpus(model, corpus, rows, TemporaryEncodings(tmp_path))
+    for queries_of_block in (1, 2, 7):
+        monkeypatch.setattr(shards, "FOUND_AT_ONCE", 11 * queries_of_block)
+        found = search_corpus(model, corpus, rows, TemporaryEncodings(tmp_path))
+        assert found.query_rows.tolist() == sorted(rows.tolist())
+        np.testing.assert_array_equal(found.offsets, whole.offsets)
+        np.testing.assert_array_equal(found.doc_rows, whole.doc_rows)
+        np.testing.assert_array_equal(found.values, whole.values)
 
 
 def test_an_index_of_faiss_is_the_one_that_was_asked_for(world, tmp_path, monkeypatch):
@@ -264,6 +284,7 @@ def _search(number: int, store: str, backbone: str, collection: str, index: str,
     model.doc_tower.register_forward_hook(
         lambda _, texts, __: encoded.append(len(texts[0].lengths))
     )
+    shards.FOUND_AT_ONCE = 7 * 10  # seven queries at a time
     own = np.arange(50) if number == 0 else np.arange(50, QUERIES)
     found = search_corpus(model, corpus, own, TemporaryEncodings(out))
     n_encoded = sum(encoded)

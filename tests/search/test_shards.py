@@ -22,8 +22,9 @@ from ltr.search.embedder import Embedder
 from ltr.search.encode import encode_in_memory
 from ltr.search.encodings import TemporaryEncodings, texts_of_store
 from ltr.search.index import DenseIndex
-from ltr.search.shards import Shards, encode_everywhere, share_of
+from ltr.search.shards import Shards, encode_everywhere, query_spans, share_of
 from ltr.similarity import similarity_of
+from ltr.spans import RowSpans
 from tests.child_processes import run_ranks
 
 SIMILARITIES = ("dot", "cosine", "euclidean", "squared_euclidean")
@@ -71,7 +72,7 @@ def corpus(
     owners = np.arange(len(docs)) % world_size()
     owners[owners == empty] = world_size() - 1
     rows = np.flatnonzero(owners == rank())
-    return Shards(docs[rows], rows, similarity_of(similarity), *options)
+    return Shards(docs[rows], RowSpans.of(rows), similarity_of(similarity), *options)
 
 
 def tiles() -> list[tuple[object, str, int]]:
@@ -127,7 +128,9 @@ def test_documents_have_the_numbers_that_they_are_given():
     fourth is not there.
     """
     alone = Shards(
-        np.array([[1.0], [5.0], [2.0]], dtype=np.float32), np.array([3, 4, 9]), similarity_of("dot")
+        np.array([[1.0], [5.0], [2.0]], dtype=np.float32),
+        RowSpans.of(np.array([3, 4, 9])),
+        similarity_of("dot"),
     )
     scores, rows = alone.search(np.array([[2.0]], dtype=np.float32), 4)
     assert rows.tolist() == [[4, 9, 3, -1]] and scores.tolist() == [[10, 4, 2, -np.inf]]
@@ -193,12 +196,25 @@ def test_a_share_is_that_of_all_for_one_process(backbone, collection_folder, tmp
         docs, rows = share_of(encoding)
         np.testing.assert_allclose(docs[:], expected, atol=1e-6)
         assert encoding.plan.n_shards == 3
-    np.testing.assert_array_equal(rows, np.arange(720))
+    assert len(rows) == 720
+    np.testing.assert_array_equal(rows[np.arange(720)], np.arange(720))
     some = np.array([7, 0, 700, 7])
     np.testing.assert_allclose(encode_everywhere(*world, some), expected[some], atol=1e-5)
     assert list(tmp_path.iterdir()) == [], "the encoding has gone"
     with pytest.raises(ValueError, match="at least one text"):
         encode_everywhere(*world, some[:0])
+
+
+@pytest.mark.parametrize(
+    ("k", "sizes"),
+    [(1, [900]), (2, [500, 400]), (10, [100] * 9), (100, [10] * 90), (2000, [1] * 900)],
+)
+def test_queries_are_searched_for_in_whole_tiles(monkeypatch, k, sizes):
+    """1,000 documents may be found at once; a tile has 100 queries, where so many have room."""
+    monkeypatch.setattr(shards, "FOUND_AT_ONCE", 1000)
+    monkeypatch.setattr(shards, "QUERIES_AT_ONCE", 100)
+    cut = list(query_spans(900, k))
+    assert [span.stop - span.start for span in cut] == sizes and cut[-1].stop == 900
 
 
 # Several processes
@@ -234,7 +250,7 @@ def results(backbone: str, folder: str, out: Path) -> dict[str, np.ndarray]:
         docs, rows = share_of(encoding)
         # Shards of 256, 256 and 208 texts: the first of two processes has the first and the last.
         n_own = {1: [720], 2: [464, 256], 3: [256, 256, 208]}[world_size()][rank()]
-        assert len(docs) == len(rows) == n_own and (np.diff(rows) > 0).all()
+        assert len(docs) == len(rows) == n_own
         found["rows of texts"] = Shards(docs, rows, similarity_of("cosine")).search(
             found["encoded"], 5
         )[1]

@@ -7,8 +7,9 @@ from ltr.__main__ import main
 from ltr.data.collection import open_collection
 from ltr.data.trec import read_run
 from ltr.models import PairWiseBertRanker
+from ltr.use import reranking
 from ltr.use.rankers import TextRanker
-from ltr.use.reranking import rerank, search_and_rerank, search_run_lines
+from ltr.use.reranking import rank_table, rerank, search_and_rerank, search_run_lines
 from tests.use.runs import trained_on_texts
 
 
@@ -62,3 +63,28 @@ def test_lists_ranked_again_are_best_first(backbone, collection_folder):
             [(collection.queries.texts[query], collection.corpus.texts[int(row)]) for row in rows]
         )
         assert scores == pytest.approx(own, abs=1e-5) and (np.diff(scores) <= 0).all()
+
+
+@pytest.mark.parametrize("size", [1, 7, 65_536])
+def test_a_table_is_ranked_in_blocks_and_of_equal_scores_the_later_row_comes_first(
+    backbone, collection_folder, monkeypatch, size
+):
+    """The scores of the 720 documents are 0, 1 and 2, in turn."""
+    monkeypatch.setattr(reranking, "DOCS_AT_ONCE", size)
+    documents = open_collection(str(collection_folder)).corpus
+    ranker = TextRanker(PairWiseBertRanker(backbone, max_length=24))
+    blocks = []
+
+    def score_rows(query_tokens, doc_tokens, query_rows, doc_rows):
+        blocks.append(len(doc_rows))
+        assert query_rows.tolist() == [0] * len(doc_rows)
+        return (doc_rows % 3).astype(np.float32)
+
+    monkeypatch.setattr(ranker, "score_rows", score_rows)
+    best = rank_table(ranker, "w3 w4", documents, 242)
+    assert [one.place for one in best[:4]] == [719, 716, 713, 710]
+    assert [one.score for one in best[238:]] == [2.0, 2.0, 1.0, 1.0]
+    assert [one.place for one in best[238:]] == [5, 2, 718, 715]
+    assert [one.id for one in best[:2]] == [documents.ids[719], documents.ids[716]]
+    assert max(blocks) == min(size, 720) and sum(blocks) == 720
+    assert len(rank_table(ranker, "w3 w4", documents, 1000)) == 720

@@ -34,19 +34,16 @@ class Buckets(Plan):
 
     An epoch is a permutation of all rows, cut into windows of ``window`` global batches. The rows
     of a window are drawn, sorted by length and cut into batches, and the batches are shuffled. The
-    processes deal out each global batch row by row; a last, smaller one is kept if it has a row for
-    every process.
+    processes deal out each global batch row by row. The global batches don't depend on how many
+    processes there are; where one has fewer rows than that, some processes get none.
 
     Args:
         rows: draw the lists.
         length: the length of a list, to sort by.
-        batch_size: rows per step and process.
+        batch_size: rows per step, over all processes.
         seed: of the order of the rows.
         rank, world_size: this process, and how many there are.
         window: global batches per window; 1 turns the sorting off.
-
-    Raises:
-        InputError: if there are fewer rows than processes.
     """
 
     def __init__(
@@ -63,15 +60,7 @@ class Buckets(Plan):
         self.rows = rows
         self.length = length
         self.n_rows = len(rows)
-        self.per_step = batch_size * world_size
-        self.n_used = self.n_rows
-        n_rest = self.n_rows % self.per_step
-        if n_rest < world_size:
-            self.n_used -= n_rest
-        if self.n_used == 0:
-            raise InputError(
-                f"every process needs a row of every batch: at least {world_size} rows to train on are needed, got {self.n_rows}"
-            )
+        self.per_step = batch_size
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
@@ -84,7 +73,7 @@ class Buckets(Plan):
         self._frozen: _Window | None = None
 
     def __len__(self) -> int:
-        return math.ceil(self.n_used / self.per_step)
+        return math.ceil(self.n_rows / self.per_step)
 
     def lists(self, epoch: int, step: int, *, together: bool = False) -> list[LabelledList]:
         window_number, batch_number = divmod(step, self.window)
@@ -164,9 +153,8 @@ class Buckets(Plan):
         if self._permutation is None or self._permutation[0] != epoch:
             rng = np.random.default_rng([self.seed, epoch])
             self._permutation = (epoch, rng.permutation(self.n_rows))
-        used_rows = self._permutation[1][: self.n_used]
         size = self.per_step * self.window
-        return used_rows[number * size : (number + 1) * size]
+        return self._permutation[1][number * size : (number + 1) * size]
 
     def _draw_all(self, epoch: int, rows: np.ndarray, together: bool) -> list[_DrawnRow]:
         """Draw the lists of some rows. If all processes ask together, each draws a share of them,

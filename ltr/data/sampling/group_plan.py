@@ -14,6 +14,9 @@ from ltr.errors import InputError
 log = logging.getLogger(__name__)
 
 
+LEAST_GROUPS = 2  # of a batch: one has nothing to be told from
+
+
 class _NextGroup(NamedTuple):
     """The next group of an owner; entries compare by the fields in this order."""
 
@@ -27,12 +30,12 @@ class GroupPlan(Plan):
 
     At every step the P owners with the most groups left give one each (ties at random). So batches
     are as full as they can be, and a common label does not fill the end of an epoch alone. Full
-    batches are then shuffled, and smaller ones come last. Of the smaller ones, those of fewer than
-    two groups, or of fewer groups than processes, are dropped. The processes deal out a global
-    batch group by group, and the global batches do not depend on how many processes there are.
+    batches are then shuffled, and smaller ones come last. A last group that is alone is dropped.
+    The processes deal out a global batch group by group, and the global batches do not depend on
+    how many processes there are.
 
     Raises:
-        InputError: if ``groups_per_batch`` is below the number of processes, or no batch remains.
+        InputError: if no batch remains.
     """
 
     def __init__(
@@ -45,18 +48,12 @@ class GroupPlan(Plan):
         *,
         where: str = "train",
     ) -> None:
-        if groups_per_batch < world_size:
-            raise InputError(
-                f"groups must be at least the number of processes, {world_size}, got {groups_per_batch}: each needs one of every batch",
-                option="groups",
-            )
         self.groups = groups
         self.per_step = groups_per_batch
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
         self.n_rows = len(groups.owners)
-        self.least_groups = max(2, world_size)  # of a batch
         # Owners ascend, so the groups of an owner have consecutive numbers from its first one on.
         _, self._first_groups, self._n_groups = np.unique(
             groups.owners, return_index=True, return_counts=True
@@ -69,7 +66,7 @@ class GroupPlan(Plan):
         self._epoch_batches: tuple[int, list[np.ndarray]] | None = None
         if not batches:
             raise InputError(
-                f"{where}: a batch needs at least {self.least_groups} groups, to be told from each other, and one for every process; got {self.n_rows}"
+                f"{where}: a batch needs at least {LEAST_GROUPS} groups, to be told from each other, got {self.n_rows}"
             )
         if left_out := self.n_rows - self.n_used:
             log.info(
@@ -114,4 +111,4 @@ class GroupPlan(Plan):
         full = [batch for batch in batches if len(batch) == self.per_step]
         smaller = batches[len(full) :]
         shuffled = [full[number] for number in rng.permutation(len(full))]
-        return shuffled + [batch for batch in smaller if len(batch) >= self.least_groups]
+        return shuffled + [batch for batch in smaller if len(batch) >= LEAST_GROUPS]

@@ -6,9 +6,10 @@ Shapes: T tokens of the C texts of a chunk, h heads of d dimensions, L tokens of
 longest.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from ltr.draws import keys_at_site, keys_inside
+from ltr.dropout import keyed_dropout, new_keys
 from ltr.models.encoder.kernels.blocks import Slots, attend_in_blocks
-from ltr.models.encoder.kernels.dropout import fast_dropout
 from ltr.models.encoder.kernels.first_tokens import announce_first_tokens
 from ltr.models.encoder.loading.pooling import Pooling
 
@@ -48,6 +50,10 @@ class Layout:
         padding: tokens behind the last text, which no text attends to; on a CPU only.
         first_alone: whether the last layer's output is read at the first token of each text only.
         head_pooling: what a head behind the encoder reads of each text; None: there is no head.
+        keys: ``[C]`` int64, from which dropout is drawn, see :attr:`ltr.batch.Texts.keys`; None
+            where none is.
+        draw: makes the layers behind an attention draw for these texts, where a backward pass
+            computes a layer again.
     """
 
     groups: tuple[tuple[int, int], ...]
@@ -55,6 +61,8 @@ class Layout:
     padding: int = 0
     first_alone: bool = False
     head_pooling: Pooling | None = None
+    keys: Tensor | None = None
+    draw: Callable[[], None] | None = None
     _slots: dict[int, Slots] = field(default_factory=dict, init=False, repr=False)
 
     def slots(self, n_heads: int) -> Slots:
@@ -78,12 +86,14 @@ class _Settings(NamedTuple):
     Attributes:
         scaling: what products of query and key are multiplied by; None: one over the root of d.
         dropout: probability that an attention weight is set to 0.
+        site: the number of the layer in its model, from which dropout is drawn.
         window: a token attends to tokens nearer than this; None: to all.
         kernels: the option of this name.
     """
 
     scaling: float | None
     dropout: float
+    site: int
     window: int | None
     kernels: Kernels
 
@@ -122,7 +132,10 @@ def _attention(
         key = repeat_kv(key, queries_per_key)
         value = repeat_kv(value, queries_per_key)
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-        settings = _Settings(scaling, dropout, sliding_window, kernels)
+        site = 0
+        if dropout > 0:
+            site = cast(int, module.draw_site)  # use_keyed_dropout has set it
+        settings = _Settings(scaling, dropout, site, sliding_window, kernels)
         output = _attend_packed(q, k, v, packed_layout, settings)
         return output.unsqueeze(0), None
     if attention_mask is None:
@@ -137,6 +150,8 @@ def _attend_packed(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, settings: _Settings
 ) -> Tensor:
     """Takes and returns ``[T, h, d]``; each text attends to itself only."""
+    if layout.draw is not None:
+        layout.draw()
     longest = layout.groups[-1][1]
     has_dropout = settings.dropout > 0
     if takes_varlen(query) and not has_dropout:
@@ -170,42 +185,57 @@ def _by_length(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, settings: _Settings
 ) -> Tensor:
     """Takes and returns ``[T, h, d]``: texts of equal length together. Padding gets zeros."""
-    attend = _by_torch
-    if settings.kernels == "auto" and settings.dropout > 0:
-        attend = _with_cheap_dropout
     sizes = [n_texts * length for n_texts, length in layout.groups]
     # One part for each length, and one more for the padding, which zip leaves out.
     q_parts, k_parts, v_parts = (x.split([*sizes, layout.padding]) for x in (query, key, value))
+    text_keys: Sequence[Tensor | None] = [None] * len(layout.groups)
+    if settings.dropout > 0:
+        text_keys = _keys_of(layout).split([n_texts for n_texts, _ in layout.groups])
     outputs = []
-    for group, *parts in zip(layout.groups, q_parts, k_parts, v_parts, strict=False):
+    for group, keys, *parts in zip(
+        layout.groups, text_keys, q_parts, k_parts, v_parts, strict=False
+    ):
         n_texts, length = group
         # [C L, h, d] to [C, h, L, d] and back.
         q, k, v = (x.unflatten(0, (n_texts, length)).transpose(1, 2) for x in parts)
-        output = attend(q, k, v, settings)
+        output = _attend(q, k, v, _window_mask(length, settings.window, q.device), keys, settings)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     outputs.append(value.new_zeros(layout.padding, *value.shape[1:]))
     return torch.cat(outputs)
 
 
-def _by_torch(query: Tensor, key: Tensor, value: Tensor, settings: _Settings) -> Tensor:
-    """Takes and returns ``[C, h, L, d]``."""
-    return F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=_window_mask(query.shape[2], settings.window, query.device),
-        dropout_p=settings.dropout,
-        scale=settings.scaling,
-    )
+def _keys_of(layout: Layout) -> Tensor:
+    """``[C]`` int64, from which dropout is drawn."""
+    if layout.keys is None:
+        return new_keys(len(layout.offsets) - 1, layout.offsets.device)
+    return layout.keys
 
 
-def _with_cheap_dropout(query: Tensor, key: Tensor, value: Tensor, settings: _Settings) -> Tensor:
-    """Takes and returns ``[C, h, L, d]``. With dropout, torch has no flash kernel on a CPU."""
-    mask = _window_mask(query.shape[2], settings.window, query.device)
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    text_keys: Tensor | None,
+    settings: _Settings,
+) -> Tensor:
+    """Takes and returns ``[C, h, L, d]``; a mask says which keys a query sees, ``[…, L, L]``, and
+    ``text_keys``, which attention weights are dropped; None: none.
+    """
+    if text_keys is None:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=settings.scaling
+        )
+    # Masks of torch's own attention would follow from the chunk, not from the text.
     scores = (query * _scale(query, settings.scaling)) @ key.transpose(-1, -2)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    return fast_dropout(scores.softmax(dim=-1), settings.dropout) @ value
+    n_heads, length = query.shape[1:3]
+    head = torch.arange(n_heads, device=query.device).unsqueeze(1)
+    place = torch.arange(length, device=query.device)
+    of_layer = keys_at_site(text_keys, settings.site)[:, None, None]
+    keys = keys_inside(keys_inside(of_layer, head), place)  # [C, h, L]
+    return keyed_dropout(scores.softmax(dim=-1), settings.dropout, keys) @ value
 
 
 def _padded(
@@ -225,9 +255,8 @@ def _padded(
         # NaN.
         mask = (mask & window) | torch.eye(longest, dtype=torch.bool, device=query.device)
     q, k, v = (x[token].transpose(1, 2) for x in (query, key, value))
-    output = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=settings.dropout, scale=settings.scaling
-    )
+    text_keys = _keys_of(layout) if settings.dropout > 0 else None
+    output = _attend(q, k, v, mask, text_keys, settings)
     # Back to the tokens: for each its text, and its position there.
     text = torch.arange(len(lengths), device=query.device)
     text = text.repeat_interleave(lengths, output_size=len(query))

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from ltr.batch import Texts
+from ltr.draws import keys_inside
 from ltr.models.encoder.attention import Layout
 
 
@@ -33,11 +34,28 @@ class Chunk(NamedTuple):
             and perhaps ``token_type_ids``, each ``[C, L]``. Of a packed chunk: ``input_ids``,
             ``position_ids``, which restart with every text, and perhaps ``token_type_ids``, each
             ``[1, T]``, padding counted; and ``packed_layout``.
+        keys: ``[C]`` int64, from which dropout is drawn, see :attr:`ltr.batch.Texts.keys`.
     """
 
     rows: Tensor
     lengths: Tensor
     inputs: dict[str, Any]
+    keys: Tensor | None = None
+
+    def token_keys(self) -> Tensor:
+        """Keys of the tokens, shaped as ``input_ids``: a token has the same in either kind of chunk."""
+        assert self.keys is not None, "only a chunk that is read with dropout needs them"
+        ids = self.inputs["input_ids"]
+        if "packed_layout" not in self.inputs:
+            place = torch.arange(ids.shape[1], device=ids.device)
+            return keys_inside(self.keys.unsqueeze(1), place)
+        padding = self.inputs["packed_layout"].padding
+        n_tokens = ids.shape[1] - padding
+        begins = self.lengths.cumsum(0) - self.lengths
+        place = torch.arange(n_tokens, device=ids.device)
+        place = place - begins.repeat_interleave(self.lengths, output_size=n_tokens)
+        text_keys = self.keys.repeat_interleave(self.lengths, output_size=n_tokens)
+        return F.pad(keys_inside(text_keys, place), (0, padding)).unsqueeze(0)
 
 
 def packed_chunks(texts: Texts, max_tokens: int, padding_index: int | None) -> Iterator[Chunk]:
@@ -71,11 +89,16 @@ def packed_chunks(texts: Texts, max_tokens: int, padding_index: int | None) -> I
         inputs = {
             "input_ids": texts.ids[place].unsqueeze(0),
             "position_ids": position.unsqueeze(0),
-            "packed_layout": Layout(groups, offsets.int(), padding),
+            "packed_layout": Layout(groups, offsets.int(), padding, keys=_keys_of(texts, rows)),
         }
         if texts.type_ids is not None:
             inputs["token_type_ids"] = texts.type_ids[place].unsqueeze(0)
-        yield Chunk(rows, lengths, inputs)
+        yield Chunk(rows, lengths, inputs, _keys_of(texts, rows))
+
+
+def _keys_of(texts: Texts, rows: Tensor) -> Tensor | None:
+    """The keys of some of the texts, where they have any."""
+    return None if texts.keys is None else texts.keys[rows]
 
 
 def _roberta_positions(ids: Tensor, lengths: Tensor, offsets: Tensor, padding_index: int) -> Tensor:
@@ -126,7 +149,7 @@ def padded_chunks(texts: Texts, max_tokens: int, pad_id: int) -> Iterator[Chunk]
         if types_of_texts is not None:
             types = [types_of_texts[row] for row in row_numbers]
             inputs["token_type_ids"] = pad_sequence(types, batch_first=True)
-        yield Chunk(rows, lengths, inputs)
+        yield Chunk(rows, lengths, inputs, _keys_of(texts, rows))
 
 
 def share_of_padding(lengths: Sequence[int], max_tokens: int, packed: bool = False) -> float:

@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, get_args
 
@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from ltr.batch import Texts
+from ltr.dropout import new_keys, use_keyed_dropout
 from ltr.errors import InputError, at_least, one_of
 from ltr.models.encoder.attention import PACKED_ATTENTION, Kernels
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, share_of_padding
@@ -70,8 +71,7 @@ class TextEncoder(nn.Module):
         model: an encoder of transformers, or a ready cross-encoder (with a head of its own).
         pad_id: token id that fills padded chunks; None: 0.
         options: how the encoder reads and trains. The options ``new_weights`` and ``dropout`` are
-            for loading the model. Here ``dropout`` only decides whether dropout layers draw their
-            masks by :class:`ltr.models.encoder.kernels.dropout.FastDropout`.
+            for loading the model.
 
     Attributes:
         reads_packed: whether the encoder reads texts without padding.
@@ -95,12 +95,11 @@ class TextEncoder(nn.Module):
             dropout: ``hidden``: the model's own dropout, but none on the attention weights, which
                 trains 1.5 times faster on a CPU; ``own``: all of it; ``none``.
             kernels: ``auto``: fast forms of what the model computes, see
-                :mod:`ltr.models.encoder.kernels`: linear layers, GELU, masks of dropout, attention
-                in blocks, and first tokens alone in the last layer. ``plain``: none of them. Every
-                module is then transformers' or torch's own, attention is torch's, and there is no
-                gradient written by hand. Outputs and gradients agree but for rounding; masks of
-                dropout are other draws. Packing, chunks, ``keep_tokens`` and which dropout there
-                is stay the same.
+                :mod:`ltr.models.encoder.kernels`: linear layers, GELU, attention in blocks, and
+                first tokens alone in the last layer. ``plain``: none of them. Every module but for
+                dropout is then transformers' or torch's own, attention is torch's, and there is no
+                gradient written by hand. Outputs and gradients agree but for rounding. Packing,
+                chunks, ``keep_tokens`` and dropout stay the same.
             compile: Run the encoder's layers through ``torch.compile``. The first steps then take
                 minutes.
             pooling: How the tokens of a text become one vector; ``cls`` takes the first token.
@@ -148,9 +147,8 @@ class TextEncoder(nn.Module):
         if options.kernels == "plain":
             use_plain(model)
         else:
-            # Under "own" dropout layers keep torch's masks. Only the attention weights of packed
-            # texts then get fast ones.
-            use_fast(model, fast_dropout=options.dropout == "hidden")
+            use_fast(model)
+        self.draws = use_keyed_dropout(model)
         # The model's own attention, which reads padded texts; enable_packing may replace it.
         self._padded_attention = model.config._attn_implementation
         # Grows with use, see _check_once.
@@ -213,8 +211,12 @@ class TextEncoder(nn.Module):
         Returns:
             ``[S, *size]``, in the order of the texts.
         """
-        if not len(texts.lengths):
+        n_texts = len(texts.lengths)
+        if n_texts == 0:
             return self._of_no_text(*size)
+        if self.training and texts.keys is None:
+            texts = texts._replace(keys=new_keys(n_texts, texts.ids.device))
+        read_chunk = partial(self._read_chunk, read_chunk)
         if self.reads_packed and texts.ids.device.type in CHECKS_ITSELF:
             self._check_once(texts.ids.device.type)
         chunks = self._chunks(texts)
@@ -228,6 +230,18 @@ class TextEncoder(nn.Module):
         # Chunks hold texts in order of their lengths: argsort gives the place of each text there.
         rows = torch.cat([chunk.rows for chunk in chunks])
         return torch.cat(outputs)[rows.argsort()]
+
+    def _read_chunk(self, read_chunk: Callable[[Chunk], Tensor], chunk: Chunk) -> Tensor:
+        """Read a chunk with the masks of its texts, where it is read with dropout."""
+        if chunk.keys is None:
+            return read_chunk(chunk)
+        token_keys = chunk.token_keys()
+        layout = chunk.inputs.get("packed_layout")
+        if layout is not None:
+            layout = replace(layout, draw=partial(self.draws.draw_for, chunk.keys, token_keys))
+            chunk = chunk._replace(inputs=chunk.inputs | {"packed_layout": layout})
+        with self.draws.of(chunk.keys, token_keys):
+            return read_chunk(chunk)
 
     def _of_no_text(self, *size: int) -> Tensor:
         """``[0, *size]``, by which every weight gets a gradient of 0. Other processes wait for one

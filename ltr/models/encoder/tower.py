@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ltr.batch import Texts
 from ltr.data.formats import Side, SingleTexts
+from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError, at_least
 from ltr.models.encoder.loading.cross_modules import is_cross_encoder
 from ltr.models.encoder.loading.dropout import (
@@ -193,6 +194,7 @@ class Tower(nn.Module):
             TheirPooling(width, pooling, include_prompt=own_pooling.include_prompt),
         )
         self.head = nn.ModuleList(_head_modules(head, width, projection, normalise))
+        self._draws = use_keyed_dropout(self.head)
         self.dim = _output_width(self.head, width)
 
     def forward(self, texts: Texts) -> Tensor:
@@ -201,7 +203,8 @@ class Tower(nn.Module):
         first_weight = next(self.head.parameters(), None)
         if first_weight is not None:
             pooled = pooled.to(first_weight.dtype)  # not float32 after tower.bfloat16()
-        return _apply_head(self.head, pooled).float()
+        with self._draws.of(texts.keys):
+            return _apply_head(self.head, pooled).float()
 
     def format_of(
         self, side: Side, prompt: str, max_length: int | None, backbone: str

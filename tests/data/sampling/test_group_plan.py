@@ -40,11 +40,8 @@ def test_ranks_together_are_one_process_and_no_group_is_cut(kind, world_size):
     groups = KINDS[kind]()
     alone = every_list(GroupPlan(groups, 5, 3), 2)
     ranks = [every_list(plan, 2) for plan in plans(groups, 5, world_size)]
-    assert {len(steps) for steps in ranks} == {
-        sum(len(step) >= world_size for step in alone)
-    }  # a group for every rank
+    assert {len(steps) for steps in ranks} == {len(alone)}
     for step, parts in enumerate(zip(*ranks, strict=True)):
-        assert all(parts) and sorted(sum(parts, [])) == sorted(alone[step])
         assert all(part == alone[step][rank::world_size] for rank, part in enumerate(parts))
 
 
@@ -81,7 +78,9 @@ def test_every_query_has_its_group_once_an_epoch():
         for e in range(6)
     ]
     assert {len(left) for left in missing} == {1} and len(set.union(*missing)) > 1
-    assert len(GroupPlan(groups, 5, 0, 0, 4)) == 8  # three queries are too few for four ranks
+    assert (
+        len(GroupPlan(groups, 5, 0, 0, 4)) == 9
+    )  # in the last step one of four ranks has no query
 
 
 def test_labels_by_hand():
@@ -157,14 +156,6 @@ def test_a_batch_does_not_depend_on_the_ones_before():
 
 
 def test_too_few_groups_are_refused():
-    with pytest.raises(
-        InputError,
-        match=r"groups must be at least the number of processes, 5, got 4: .* \(option groups\)",
-    ):
-        GroupPlan(KINDS["queries"](), 4, 0, 0, 5)
-    three = QueryGroups(many_judged(3), 2, 0, epoch_over="queries", where="here")
-    with pytest.raises(InputError, match="here: a batch needs at least 4 groups.*got 3"):
-        GroupPlan(three, 4, 0, 0, 4, where="here")
     with pytest.raises(InputError, match="here: a batch needs at least 2 queries.*got 1"):
         QueryGroups(
             QueryLists.from_rows([3, 3], [1, 2], [1.0, 1.0]), 1, 0, epoch_over="pairs", where="here"

@@ -14,10 +14,10 @@ from transformers import (
 )
 
 from ltr.batch import Texts
+from ltr.dropout import KeyedDropout
 from ltr.models import PairWiseBertRanker
 from ltr.models.encoder import attention
 from ltr.models.encoder.kernels import linear, use_plain
-from ltr.models.encoder.kernels.dropout import FastDropout
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.conftest import wordpiece_tokenizer
 
@@ -78,7 +78,7 @@ def all_kernels(monkeypatch):
 def texts():
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, 60, (sum(LENGTHS),), generator=generator)
-    return Texts(ids, torch.tensor(LENGTHS))
+    return Texts(ids, torch.tensor(LENGTHS), keys=torch.arange(len(LENGTHS)))
 
 
 def output_and_gradients(model, read):
@@ -117,11 +117,8 @@ def graph_nodes(tensor):
 
 
 def encoder(build, **options):
-    """In training mode; without dropout, whose masks are other draws."""
+    """In training mode, with dropout: its masks follow from the keys of the texts."""
     model = with_large_weights(build())
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
     return TextEncoder(model.train(), 1, TextEncoder.Options(**options))
 
 
@@ -137,58 +134,49 @@ def test_plain_kernels_give_the_same_outputs_and_gradients(build, pooling, all_k
 def test_plain_kernels_give_the_same_scores_of_a_ready_cross_encoder(ready, all_kernels):
     results = []
     for kernels in ("plain", "auto"):
-        options = TextEncoder.Options(kernels=kernels, dropout="none", max_tokens=30)
+        options = TextEncoder.Options(kernels=kernels, max_tokens=30)
         ranker = PairWiseBertRanker(ready, max_length=32, encoder=options)
         assert ranker.has_own_head and ranker.encoder.reads_packed
         results.append(output_and_gradients(ranker, ranker.score))
     assert_equal(*results)
 
 
+def ours(model):
+    """The classes of its modules that are ours, but for dropout."""
+    kinds = {type(module) for module in model.modules()} - {KeyedDropout}
+    return {kind for kind in kinds if kind.__module__.startswith("ltr.")}
+
+
 @pytest.mark.parametrize("build", [bert, roberta, modernbert])
 def test_under_plain_every_module_and_gradient_is_another_library_s(build, all_kernels):
     plain = encoder(build, pooling="cls", kernels="plain")
-    assert not [m for m in plain.model.modules() if type(m).__module__.startswith("ltr.")]
+    assert ours(plain.model) == set()
     assert not [m for m in plain.model.modules() if m._forward_pre_hooks]
     functions = graph_nodes(plain(texts()))
     assert functions and not [name for name in functions if name.startswith("_")]
     auto = encoder(build, pooling="cls")
-    assert [m for m in auto.model.modules() if type(m).__module__.startswith("ltr.")]
+    assert ours(auto.model)
     if torch.backends.mkldnn.is_available():
         assert "_ByOneDnnBackward" in graph_nodes(auto(texts()))
 
 
 def test_under_plain_attention_is_torch_s(monkeypatch):
-    """Neither in blocks in bfloat16, nor with the cheap mask where attention has dropout."""
+    """Not in blocks in bfloat16."""
 
     def missing(*args):
         raise AssertionError("a kernel of ours was called")
 
     monkeypatch.setattr(attention, "takes_blocks", lambda query, longest: True)
     monkeypatch.setattr(attention, "attend_in_blocks", missing)
-    monkeypatch.setattr(attention, "fast_dropout", missing)
-    for dropout in (0.0, 0.1):
-        model = BertModel(
-            BertConfig(**SIZES, attention_probs_dropout_prob=dropout), add_pooling_layer=False
-        )
-        options = TextEncoder.Options(kernels="plain", dropout="own")
-        plain = TextEncoder(model.train(), 1, options).bfloat16()
-        assert plain.reads_packed and plain(texts()).isfinite().all()
-
-
-def test_dropout_is_torch_s_under_plain(backbone):
-    def kinds(kernels):
-        options = TextEncoder.Options(kernels=kernels)
-        model = PairWiseBertRanker(backbone, max_length=32, encoder=options).encoder.model
-        return {type(m) for m in model.modules() if isinstance(m, torch.nn.Dropout)}
-
-    assert kinds("auto") == {FastDropout}
-    assert kinds("plain") == {torch.nn.Dropout}
+    model = BertModel(BertConfig(**SIZES), add_pooling_layer=False)
+    plain = TextEncoder(model.train(), 1, TextEncoder.Options(kernels="plain")).bfloat16()
+    assert plain.reads_packed and plain(texts()).isfinite().all()
 
 
 def test_what_was_made_fast_becomes_plain_again(all_kernels):
     auto = encoder(bert, pooling="cls")
     before = auto(texts())
     use_plain(auto.model)
-    assert not [m for m in auto.model.modules() if type(m).__module__.startswith("ltr.")]
+    assert ours(auto.model) == set()
     assert not [m for m in auto.model.modules() if m._forward_pre_hooks]
     torch.testing.assert_close(auto(texts()), before, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,1 @@
+"""An encoded corpus handed over to others: a file for each of the formats that they read."""

@@ -1,0 +1,95 @@
+"""A finished encoding as others take it: ids and embeddings, shard by shard.
+
+Letters of shapes: n documents of a shard, H dimensions.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ltr.data.progress import track
+from ltr.data.strings import Strings
+from ltr.errors import InputError
+from ltr.search.encoding import IDS, Encoding
+from ltr.similarity import SIMILARITIES, Cosine
+
+
+class EncodedCorpus:
+    """The documents of a folder that ``ltr encode`` has finished.
+
+    Args:
+        folder: of the encoding.
+
+    Attributes:
+        count: how many documents there are.
+        dim: H.
+        similarity: by which the ranker compares.
+        has_length_1: whether embeddings are handed over at length 1.
+        dtype: of what no client has to compute with: float16 where the shards hold that and it is
+            handed over as it is, else float32.
+        about: what a reader must know beside ids and embeddings.
+
+    Raises:
+        InputError: if the encoding is not finished, damaged, or does not name its documents.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._encoding = Encoding.open(folder)
+        manifest = self._encoding.manifest() or {}
+        name = manifest.get("similarity")
+        if name not in SIMILARITIES or not (folder / f"{IDS}.npy").is_file():
+            raise InputError(
+                f"{folder}: the encoding does not hold the ids of its documents and the similarity of its ranker; start its ltr encode again, which adds them"
+            )
+        self._ids = self._open_ids()
+        self._embeddings = self._encoding.embeddings()
+        self.count, self.dim = self._embeddings.shape
+        if len(self._ids) != self.count:
+            raise self._damaged(f"{len(self._ids)} ids of {self.count} documents")
+        self.similarity = SIMILARITIES[name]
+        self.has_length_1 = isinstance(self.similarity, Cosine)
+        is_as_stored = not self.has_length_1 and self._encoding.plan.numbers == "float16"
+        self.dtype = np.dtype(np.float16 if is_as_stored else np.float32)
+        self.about: dict[str, Any] = {
+            "ranker": manifest["ranker"],
+            "similarity": self.similarity.name,
+            "embeddings_have_length_1": self.has_length_1,
+            "digest": manifest["digest"],
+        }
+
+    def shards(self) -> Iterator[tuple[list[str], np.ndarray]]:
+        """Ids ``[n]`` and embeddings ``[n, H]`` float32 of each shard, in the order of the corpus.
+        One shard is in memory at a time.
+
+        Embeddings are what the similarity compares: those of a ranker that compares by cosine have
+        length 1, so their inner products with a query order as the cosines do.
+
+        Raises:
+            InputError: if the bytes of a shard are not those that were written.
+        """
+        begin = 0
+        for shard in track(self._embeddings.shards, "handing over", "shards"):
+            if shard.digest() != shard.seal.digest:
+                raise InputError(
+                    f"{shard.file}: the bytes of this shard are not those that were written; start its ltr encode again, which makes it anew"
+                )
+            end = begin + shard.count
+            try:
+                ids = self._ids.between(begin, end)
+            except UnicodeDecodeError as error:
+                raise self._damaged(str(error)) from None
+            yield ids, self.similarity.prepare(shard.read(), None)
+            begin = end
+
+    def _open_ids(self) -> Strings:
+        try:
+            return Strings(self._encoding.folder, IDS)
+        except (OSError, ValueError, EOFError) as error:
+            raise self._damaged(str(error)) from None
+
+    def _damaged(self, what: str) -> InputError:
+        return InputError(
+            f"{self._encoding.folder / IDS}.npy: expected the ids of all documents, got {what}; the file is damaged: remove it, and start its ltr encode again"
+        )

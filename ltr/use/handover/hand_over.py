@@ -1,0 +1,62 @@
+"""A finished encoding handed over to another program, whole or not at all."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, get_args
+
+from ltr.data.files import write_new
+from ltr.data.outputs import check_inside
+from ltr.errors import one_of
+from ltr.use.handover.encoded_corpus import EncodedCorpus
+from ltr.use.handover.faiss_file import write_faiss
+from ltr.use.handover.flex_index import write_flex
+from ltr.use.handover.milvus import write_milvus
+from ltr.use.handover.tables import write_lance, write_parquet
+
+Format = Literal["parquet", "lance", "faiss", "flex", "milvus"]
+
+# Of each format, the function that writes a corpus: where to, and where it lies in the end. It
+# returns what opens it.
+WRITERS: dict[Format, Callable[[EncodedCorpus, Path, Path], str]] = {
+    "parquet": write_parquet,
+    "lance": write_lance,
+    "faiss": write_faiss,
+    "flex": write_flex,
+    "milvus": write_milvus,
+}
+
+
+def hand_over(folder: str | Path, format: Format, output: str | Path) -> str:
+    """Write the ids and the embeddings of a corpus as another program reads them. A failure leaves
+    nothing.
+
+    Args:
+        folder: of a finished encoding, see :class:`ltr.use.corpus_encoding.CorpusEncoding`.
+        format: ``parquet``, a file; or a folder: ``lance``, ``faiss``, ``flex`` (PyTerrier's
+            ``FlexIndex``) or ``milvus`` (a database of Milvus Lite).
+        output: the new file or folder.
+
+    Returns:
+        A line that says what was written and how it is read.
+
+    Raises:
+        InputError: if the encoding is not finished or damaged, the output exists or can't be
+            written, a package is missing, or the format can't hold this corpus.
+    """
+    one_of(get_args(Format), format=format)
+    output = Path(output)
+    check_inside(output.parent, "the output", output)
+    corpus = EncodedCorpus(Path(folder))
+    opened_by = ""
+
+    def write(path: Path) -> None:
+        nonlocal opened_by
+        opened_by = WRITERS[format](corpus, path, output)
+
+    write_new(output, write, "the output")
+    compared = "squared distance" if corpus.similarity.by_distance else "inner product"
+    length = ", at length 1" if corpus.has_length_1 else ""
+    return (
+        f"{output}: {corpus.count:,} documents of {corpus.dim} dimensions{length}, to be compared by {compared}; "
+        f"read it: {opened_by}"
+    )

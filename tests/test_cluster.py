@@ -1,0 +1,374 @@
+"""The drivers of examples/cluster: whichever engine encodes a corpus, and although a worker is killed
+with SIGKILL, the digest of the whole is that of one process alone.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch.distributed import TCPStore
+
+from ltr.data.text_files import open_texts
+from ltr.search.encodings import EncodingOfFolder
+from ltr.use.corpus_encoding import open_encoding
+from ltr.use.load import load
+from ltr.use.retriever import SearchableCorpus
+from tests.child_processes import run_command
+from tests.conftest import write_collection
+
+ROOT = Path(__file__).parents[1]
+DRIVERS = ROOT / "examples/cluster"
+SECONDS = 840  # for a command, on a busy machine; a test may take 900
+N_SHARDS = 10  # 2,400 documents in shards of 256
+KILLED = 4  # the number of the shard whose worker is killed
+
+# Python reads this file at the start of every process. Each shard is noted before it gets its name;
+# the process that makes the chosen one kills itself there, once: the shard is lost. Where torchrun
+# will start all processes again, those of the first start wait for that at the last shard: an agent
+# whose processes have done all meanwhile would wait for the others, for five minutes.
+KILLER = f"""
+import os
+import signal
+
+folder = os.path.dirname(__file__)
+killed = os.path.join(folder, "killed")
+waits = False
+if "TORCHELASTIC_RUN_ID" in os.environ:
+    with open(os.path.join(folder, "started"), "a+") as started:
+        started.write("one\\n")
+        started.seek(0)
+        waits = len(started.readlines()) <= 2 or not os.path.exists(killed)
+replace = os.replace
+
+
+def noted_replace(source, target, **options):
+    name = os.path.basename(os.fspath(target))
+    if name.endswith(".npy") and name[:-4].isdigit():
+        number = int(name[:-4])
+        if waits and number == {N_SHARDS - 1}:
+            signal.pause()
+        with open(os.path.join(folder, "made"), "a") as made:
+            made.write(f"{{number}}\\n")
+        if number == {KILLED} and not os.path.exists(killed):
+            open(killed, "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target, **options)
+
+
+os.replace = noted_replace
+"""
+
+
+@dataclass
+class World:
+    """A corpus to be encoded by processes of which one is killed.
+
+    Attributes:
+        words: ranker, corpus and the folder of the encoding.
+        environment: of all processes.
+        digest: of an encoding by one process that nobody has killed.
+        notes: the folder in which the processes note what they have made.
+    """
+
+    words: list[str]
+    environment: dict[str, str]
+    digest: str
+    notes: Path
+
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command with the words behind it, in the folder of the notes."""
+        return run_command(
+            [*command, *self.words],
+            seconds=SECONDS,
+            env=self.environment | environment,
+            cwd=self.notes,
+        )
+
+    def check(self, most_lost: int = 1) -> None:
+        """The folder holds what one process alone writes, and nothing else. The kill has cost one
+        shard, or no more than ``most_lost``.
+        """
+        folder = Path(self.words[-1])
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert manifest["digest"] == self.digest
+        shards = {f"{number:06d}.npy" for number in range(N_SHARDS)}
+        others = {"ids.npy", "ids.offsets.npy", "manifest.json", "plan.json"}
+        assert {file.name for file in folder.iterdir()} == shards | others
+        assert (self.notes / "killed").exists()
+        times_made = Counter(map(int, (self.notes / "made").read_text().split()))
+        assert set(times_made) == set(range(N_SHARDS))
+        assert times_made[KILLED] > 1
+        assert times_made.total() - N_SHARDS <= most_lost
+
+
+def encode(ranker: str, corpus: str, folder: str) -> list[str]:
+    return [sys.executable, "-m", "ltr", "encode", ranker, "--corpus", corpus, "--output", folder]
+
+
+def has_in_environment(process: Path, entry: str) -> bool:
+    """Whether a process of ``/proc`` was started with this entry."""
+    try:
+        return entry.encode() in (process / "environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or is another user's
+        return False
+
+
+def kill_all_with(entry: str) -> None:
+    """Kill all processes that were started with this entry of the environment, and those that they
+    start meanwhile.
+    """
+    while True:
+        processes = [
+            each for each in Path("/proc").glob("[0-9]*") if has_in_environment(each, entry)
+        ]
+        if not processes:
+            return
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(int(process.name), signal.SIGKILL)
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def world(backbone, tmp_path) -> Iterator[World]:
+    """What of the processes still runs in the end is killed."""
+    corpus = str(write_collection(tmp_path / "corpus", n_queries=100))
+    cache = f"LTR_CACHE={tmp_path / 'cache'}"  # by which processes of this test are told
+    environment = dict(os.environ)
+    environment |= {
+        "LTR_CACHE": str(tmp_path / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": str(tmp_path),
+    }
+    whole = tmp_path / "whole"
+    words = encode(backbone, corpus, str(whole))
+    done = run_command(words, seconds=SECONDS, env=environment)
+    assert done.returncode == 0, done.stderr
+    digest = json.loads((whole / "manifest.json").read_text())["digest"]
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "sitecustomize.py").write_text(KILLER)
+    environment["PYTHONPATH"] = f"{notes}:{ROOT}"
+    yield World([backbone, corpus, str(tmp_path / "encoded")], environment, digest, notes)
+    kill_all_with(cache)
+
+
+@pytest.mark.long
+def test_one_process_is_started_again(world):
+    command = encode(*world.words)
+    codes = []
+    for _ in range(2):
+        done = run_command(command, seconds=SECONDS, env=world.environment)
+        codes.append(done.returncode)
+    assert codes == [-signal.SIGKILL, 0], done.stderr
+    world.check()
+
+
+@pytest.mark.long
+def test_torchrun_starts_its_processes_again(world):
+    done = world.run(str(DRIVERS / "encode_torchrun.sh"), WORKERS="2")
+    assert done.returncode == 0, done.stderr
+    world.check(most_lost=2)
+
+
+@pytest.mark.long
+def test_two_agents_of_torchrun_start_one_another_again(world):
+    """As on two nodes. The rendezvous is kept by the test, so nobody else can take its port."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    endpoint = f"127.0.0.1:{store.port}"
+
+    def agent(_: int) -> subprocess.CompletedProcess[str]:
+        driver = str(DRIVERS / "encode_torchrun.sh")
+        return world.run(driver, NODES="2", ENDPOINT=endpoint)
+
+    with ThreadPoolExecutor(2) as agents:
+        for done in agents.map(agent, range(2)):
+            assert done.returncode == 0, done.stderr
+    world.check(most_lost=2)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_ray_gives_the_task_to_another_worker(world):
+    settings = {
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_worker_register_timeout_seconds": "600",
+    }
+    # Names of sockets must be short, and those of the folders of tests are not.
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
+        done = world.run(
+            sys.executable, str(DRIVERS / "encode_ray.py"), **settings, RAY_TMPDIR=folder
+        )
+    assert done.returncode == 0, done.stderr
+    assert f"{N_SHARDS} shards made; digest {world.digest}" in done.stdout
+    world.check()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="no Dask is installed")
+def test_dask_gives_the_task_to_another_worker(world):
+    done = world.run(sys.executable, str(DRIVERS / "encode_dask.py"))
+    assert done.returncode == 0, done.stderr
+    assert f"{N_SHARDS} shards made; digest {world.digest}" in done.stdout
+    world.check()
+
+
+CONFIGURATION = """
+ClusterName=ltr
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+SlurmctldTimeout=600
+SlurmdTimeout=600
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
+PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
+"""
+SBIN = f"{os.environ['PATH']}:/usr/sbin"
+
+
+def free_ports(n: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def start_slurm(folder: Path, environment: dict[str, str]) -> list[subprocess.Popen]:
+    """Start a controller and two nodes, and wait until they are ready. None is left where another
+    program has taken one of their ports.
+    """
+    (folder / "state").mkdir(parents=True)
+    (folder / "munge.key").write_bytes(os.urandom(128))
+    (folder / "munge.key").chmod(0o600)
+    host = socket.gethostname().partition(".")[0]
+    configuration = CONFIGURATION.format(folder=folder, host=host, ports=free_ports(3))
+    (folder / "slurm.conf").write_text(configuration)
+    files = {
+        "key-file": "key",
+        "socket": "socket",
+        "pid-file": "pid",
+        "log-file": "log",
+        "seed-file": "seed",
+    }
+    of_munge = [f"--{option}={folder}/munge.{name}" for option, name in files.items()]
+    daemons = []
+    for command in (
+        ["munged", "--foreground", "--force", *of_munge],
+        ["slurmctld", "-D", "-c"],
+        ["slurmd", "-D", "-N", "n1"],
+        ["slurmd", "-D", "-N", "n2"],
+    ):
+        command[0] = shutil.which(command[0], path=SBIN) or command[0]
+        with open(folder / "daemons.log", "a") as log:
+            daemons.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+    latest = time.monotonic() + SECONDS / 2
+    while all(daemon.poll() is None for daemon in daemons):
+        asked = ["sinfo", "--noheader", "--format=%D %T"]
+        nodes = subprocess.run(asked, env=environment, capture_output=True, text=True).stdout
+        if nodes.split() == ["2", "idle"]:
+            return daemons
+        assert time.monotonic() < latest, (folder / "daemons.log").read_text()
+        time.sleep(0.5)
+    for daemon in daemons:
+        daemon.kill()
+        daemon.wait()
+    return []
+
+
+@pytest.fixture
+def slurm(world) -> Iterator[None]:
+    """A cluster of two nodes on this machine, to which the commands of SLURM speak."""
+    for command in ("munged", "slurmctld", "slurmd", "sbatch"):
+        if shutil.which(command, path=SBIN) is None:
+            pytest.skip("SLURM is not installed")
+    if os.getuid() != 0:
+        pytest.skip("only root can start the nodes of SLURM")
+    with tempfile.TemporaryDirectory(prefix="slurm", dir="/tmp") as root:
+        for trial in range(5):
+            folder = Path(root) / str(trial)
+            world.environment["SLURM_CONF"] = str(folder / "slurm.conf")
+            daemons = start_slurm(folder, world.environment)
+            if daemons:
+                break
+        else:
+            pytest.fail((folder / "daemons.log").read_text())
+        yield
+        kill_all_with(f"SLURM_CONF={folder}/slurm.conf")
+        for daemon in daemons:
+            daemon.wait()
+
+
+@pytest.mark.long
+def test_elements_of_an_array_of_slurm_do_what_a_killed_one_has_left(world, slurm):
+    driver = str(DRIVERS / "encode_slurm.sh")
+    done = world.run("sbatch", "--wait", "--array=0-2", driver)
+    logs = "".join(file.read_text() for file in world.notes.glob("encode-*.log"))
+    assert done.returncode != 0, logs  # of the killed one
+    assert logs.count(f"digest {world.digest}") == 2, logs
+    world.check()
+
+
+def test_a_search_by_shards_finds_what_a_search_of_all_finds(backbone, collection_folder, tmp_path):
+    """The two functions of the README, over tasks of one shard and of two."""
+    page = (DRIVERS / "README.md").read_text()
+    (code,) = re.findall(r"<!-- example: search -->\n```python\n(.*?)```", page, re.DOTALL)
+    scope = {}
+    exec(code, scope)
+    encoding = open_encoding(backbone, str(collection_folder), tmp_path / "encoded", "float32")
+    encoding.encode_missing()
+    encoding.finish()
+    retriever = load(backbone)
+    texts = ["w1 w3", "w7", "w20 w5 w5"]
+    found = []
+    for numbers in (range(0, 1), range(1, 3)):
+        queries = retriever.encode(texts, "query")
+        similarity = retriever.model.similarity
+        found.append(
+            scope["best_of_shards"](tmp_path / "encoded", numbers, queries, similarity, 300)
+        )
+    scores, rows = scope["best_of_all"](found)
+    documents = open_texts(str(collection_folder), "document", "corpus")
+    whole = SearchableCorpus(retriever, documents, EncodingOfFolder(tmp_path / "encoded"))
+    expected_scores, expected_rows = whole.search_all(texts, 300)
+    np.testing.assert_array_equal(rows, expected_rows)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-6)
+    assert {row // 256 for row in rows[0].tolist()} == {0, 1, 2}

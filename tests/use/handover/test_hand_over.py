@@ -1,0 +1,195 @@
+"""``ltr export-corpus``: whole or not at all, in bounded memory, and one line for what is wrong."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from ltr.__main__ import main
+from ltr.errors import InputError
+from ltr.use.handover import faiss_file
+from ltr.use.handover.encoded_corpus import EncodedCorpus
+from ltr.use.handover.hand_over import WRITERS, hand_over
+from ltr.use.load import load
+from tests.child_processes import fork
+from tests.use.handover.corpora import ROWS, write_encoding
+
+PACKAGES = {
+    "parquet": "pyarrow",
+    "lance": "lance",
+    "faiss": "faiss",
+    "flex": "npids",
+    "milvus": "pymilvus",
+}
+
+
+def export_corpus(encoded, format, output) -> int:
+    return main(
+        ["export-corpus", str(encoded), "--format", format, "--output", str(output)],
+    )
+
+
+def test_the_package_of_each_format_is_known():
+    assert list(PACKAGES) == list(WRITERS)
+
+
+def test_what_ltr_search_finds_is_found_in_the_index(backbone, collection_folder, tmp_path, capsys):
+    """From the texts on: the tiny encoder compares by cosine."""
+    faiss = pytest.importorskip("faiss")
+    words = ["--corpus", str(collection_folder)]
+    assert main(["encode", backbone, *words, "--output", str(tmp_path / "encoded")]) == 0
+    capsys.readouterr()
+    assert export_corpus(tmp_path / "encoded", "faiss", tmp_path / "out") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == (
+        f"{tmp_path}/out: 720 documents of 16 dimensions, at length 1, to be compared by inner product; "
+        f"read it: faiss.read_index('{tmp_path}/out/index.faiss'), whose row i is line i + 1 of ids.txt"
+    )
+    for query in ("w1 w3", "w7", "w20 w5 w40"):
+        assert main(["search", backbone, *words, "--query", query]) == 0
+        expected = [hit.split("\t")[2] for hit in capsys.readouterr().out.splitlines()]
+        index = faiss.read_index(str(tmp_path / "out/index.faiss"))
+        _, rows = index.search(load(backbone).encode([query], "query"), 10)
+        ids = (tmp_path / "out/ids.txt").read_text().splitlines()
+        assert [ids[row] for row in rows[0].tolist()] == expected
+
+
+def test_an_encoding_that_lacks_ids_gets_them(backbone, collection_folder, tmp_path, capsys):
+    """As one that was made before encodings held them."""
+    words = ["encode", backbone, "--corpus", str(collection_folder), "--output"]
+    assert main([*words, str(tmp_path / "encoded")]) == 0
+    before = json.loads((tmp_path / "encoded/manifest.json").read_text())
+    (tmp_path / "encoded/ids.npy").unlink()
+    assert export_corpus(tmp_path / "encoded", "parquet", tmp_path / "out") == 2
+    assert "start its ltr encode again, which adds them" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "encoded")]) == 0
+    assert json.loads((tmp_path / "encoded/manifest.json").read_text()) == before
+    assert EncodedCorpus(tmp_path / "encoded").count == 720
+
+
+@pytest.mark.parametrize("format", WRITERS)
+def test_a_missing_package_is_named(tmp_path, format, monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.split(".")[0] == PACKAGES[format]]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, PACKAGES[format], None)
+    monkeypatch.setattr(faiss_file, "faiss", None)
+    write_encoding(tmp_path / "encoded", "dot")
+    assert export_corpus(tmp_path / "encoded", format, tmp_path / "out") == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert "pip install " in line and not (tmp_path / "out").exists()
+
+
+def damage(folder, how):
+    """Damage an encoding."""
+    if how == "unfinished":
+        (folder / "manifest.json").unlink()
+    elif how == "a shard less":
+        (folder / "000001.npy").unlink()
+    elif how == "another bit":
+        content = bytearray((folder / "000001.npy").read_bytes())
+        content[200] ^= 1
+        (folder / "000001.npy").write_bytes(content)
+    elif how == "fewer ids":
+        ids = folder / "ids.offsets.npy"
+        np.save(ids, np.load(ids)[:-1])
+    elif how == "no ids":
+        (folder / "ids.offsets.npy").write_bytes(b"")
+    elif how == "ids of other letters":
+        content = bytearray((folder / "ids.npy").read_bytes())
+        content[-1] = 0xFF
+        (folder / "ids.npy").write_bytes(content)
+    elif how == "nothing":
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("unfinished", "the encoding is not finished, there is no manifest.json"),
+        ("a shard less", "000001.npy is missing or damaged; start the encoding again"),
+        ("another bit", "000001.npy: the bytes of this shard are not those that were written"),
+        ("fewer ids", "expected the ids of all documents, got 599 ids of 600 documents"),
+        ("no ids", "expected the ids of all documents, got "),
+        ("ids of other letters", "expected the ids of all documents, got 'utf-8' codec"),
+        ("nothing", "expected an encoding, as ltr encode writes it"),
+    ],
+)
+def test_a_damaged_encoding_is_refused(tmp_path, capsys, how, said):
+    pytest.importorskip("pyarrow")
+    write_encoding(tmp_path / "encoded", "dot")
+    damage(tmp_path / "encoded", how)
+    assert export_corpus(tmp_path / "encoded", "parquet", tmp_path / "out") == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert said in line and {file.name for file in tmp_path.iterdir()} <= {"encoded"}
+
+
+@pytest.mark.parametrize(
+    ("format", "output", "said"),
+    [
+        ("csv", "out", "must be one of 'parquet', 'lance', 'faiss', 'flex', 'milvus', got csv"),
+        ("parquet", "there", "the output must not exist yet, got 'there'"),
+        ("faiss", "folder", "the output must not exist yet, got 'folder'"),
+        ("parquet", "there/out", "the output must lie in a folder, got there/out"),
+        ("parquet", "s3://bucket/out", "must be a local path, got 's3://bucket/out'"),
+    ],
+)
+def test_bad_words_are_one_line(tmp_path, capsys, monkeypatch, format, output, said):
+    monkeypatch.chdir(tmp_path)
+    write_encoding(tmp_path / "encoded", "dot")
+    (tmp_path / "there").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    assert export_corpus("encoded", format, output) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert said in line
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["encoded", "folder", "there"]
+    assert (tmp_path / "there").read_text() == "mine"
+
+
+def test_a_format_that_is_not_there_is_refused_in_python(tmp_path):
+    with pytest.raises(InputError, match="format must be one of parquet, lance, faiss, flex, mil"):
+        hand_over(tmp_path, "csv", tmp_path / "out")
+
+
+@pytest.mark.parametrize("format", ["parquet", "faiss", "flex"])
+def test_a_killed_one_leaves_nothing_under_its_name(tmp_path, format, monkeypatch):
+    pytest.importorskip(PACKAGES[format])
+    write_encoding(tmp_path / "encoded", "dot")
+    real = EncodedCorpus.shards
+
+    def killed_at_the_last_shard(corpus):
+        for number, shard in enumerate(real(corpus)):
+            if number == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield shard
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EncodedCorpus, "shards", killed_at_the_last_shard)
+        child = fork(lambda: hand_over(tmp_path / "encoded", format, tmp_path / "out"))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert not (tmp_path / "out").exists() and (tmp_path / ".out.tmp").exists()
+    hand_over(tmp_path / "encoded", format, tmp_path / "out")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["encoded", "out"]
+
+
+@pytest.mark.parametrize("format", ["parquet", "faiss", "flex"])
+def test_memory_does_not_grow_with_the_corpus(tmp_path, format):
+    """20 shards of half a megabyte; of those that are counted, what numpy and Python hold, some at
+    a time. Lance and Milvus hold theirs elsewhere.
+    """
+    pytest.importorskip(PACKAGES[format])
+    shard = ROWS * 512 * 4
+    write_encoding(tmp_path / "small", "cosine", "float32", 512, 2 * ROWS)
+    hand_over(tmp_path / "small", format, tmp_path / "imported")  # packages are memory, too
+    write_encoding(tmp_path / "encoded", "cosine", "float32", 512, 20 * ROWS)
+    tracemalloc.start()
+    try:
+        hand_over(tmp_path / "encoded", format, tmp_path / "out")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert shard < most < 6 * shard
