@@ -46,7 +46,8 @@ def test_lists_are_padded_to_one_width(collator):
         collator.queries, np.array([1, 0, 0]), collator.docs, np.array([3, 5, 2])
     )
     assert all(
-        torch.equal(ours, theirs) for ours, theirs in zip(batch.pairs, expected, strict=True)
+        torch.equal(ours, theirs)
+        for ours, theirs in zip(batch.pairs[:3], expected[:3], strict=True)
     )
 
 
@@ -66,7 +67,9 @@ def test_a_batch_without_lists_has_the_types_of_any_other(collator):
     some = collator([labelled(1, [3], [2.0])])
     none = collator([])
     assert none.labels.shape == none.mask.shape == none.doc_rows.shape == (0, 1)
-    for ours, theirs in zip((*none[:4], *none.pairs), (*some[:4], *some.pairs), strict=True):
+    fields = zip((*none[:4], *none.pairs[:3]), (*some[:4], *some.pairs[:3]), strict=True)
+    assert none.pairs.keys is None and some.pairs.keys is None
+    for ours, theirs in fields:
         assert ours.dtype == theirs.dtype and ours.numel() == 0
 
 

@@ -123,6 +123,6 @@ def test_going_on_with_another_batch_size_is_refused(config, tmp_path, capsys, m
         == 2
     )
     assert (
-        "the checkpoint comes from epochs of 8 steps, here they have 4"
+        "the checkpoint comes from steps of 4 lists, here they have 8; batch_size counts the lists of all processes: set it to 4"
         in capsys.readouterr().err.splitlines()[-1]
     )
