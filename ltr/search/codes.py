@@ -108,11 +108,12 @@ def size_of_codes(count: int, dim: int, clusters: int | None) -> int:
     return count * (size_of_document + BYTES_OF_ID) + 4 * dim * (dim + clusters) + 16 * clusters
 
 
-def size_of_training(dim: int, clusters: int) -> int:
-    """The bytes of the embeddings that clusters are learnt from: as they are given, turned, and less
-    the centres of their clusters.
-    """
-    return 3 * 4 * dim * TRAINED_ON_PER_CENTROID * clusters
+def count_of_sample(count: int, clusters: int | None) -> int:
+    """Of how many documents codes are learnt."""
+    most = TRAINED_ON_WITHOUT_CLUSTERS
+    if clusters is not None:
+        most = TRAINED_ON_PER_CENTROID * clusters
+    return min(count, most)
 
 
 def write_codes(
@@ -130,15 +131,14 @@ def write_codes(
     count, dim = docs.shape
     kind = "" if clusters is None else f"IVF{clusters},"
     index = empty_index(f"RR{dim},{kind}RaBitQ", docs.shape, squared)
-    n_trained_on = TRAINED_ON_WITHOUT_CLUSTERS
+    n_trained_on = count_of_sample(count, clusters)
     if clusters is not None:
-        n_trained_on = TRAINED_ON_PER_CENTROID * clusters
         of_clusters: Any = faiss.try_extract_index_ivf(index)
         kmeans = of_clusters.cp
         kmeans.niter = ROUNDS_OF_KMEANS
         kmeans.min_points_per_centroid = 1
         kmeans.max_points_per_centroid = TRAINED_ON_PER_CENTROID
-    rows = np.arange(min(count, n_trained_on))
+    rows = np.arange(n_trained_on)
     if count > n_trained_on:
         rows = np.unique(np.random.default_rng(0).integers(count, size=n_trained_on))
     index.train(prepare(docs[rows]))

@@ -221,21 +221,21 @@ def test_bad_arguments_get_one_line(tmp_path, backbone, capsys, monkeypatch, arg
 
 
 def test_search_within_a_budget_says_what_it_finds(backbone, collection_folder, tmp_path, capsys):
-    """Of 720 documents of 16 dimensions a megabyte holds the codes, but no tile of scores."""
+    """Of 720 documents of 16 dimensions two megabytes hold codes, but no tile of all scores."""
     words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w5", "--k", "3"]
     assert main(words) == 0
     exact = capsys.readouterr().out
-    assert main([*words, "--memory", "1MB"]) == 0
+    assert main([*words, "--memory", "2MB"]) == 0
     told = capsys.readouterr()
     # The same documents; scores that are added up in another order may differ in the last digit.
     assert [line.split("\t")[2] for line in told.out.splitlines()] == [
         line.split("\t")[2] for line in exact.splitlines()
     ]
-    assert "searching within 1MB: codes of one bit a dimension, " in told.err
+    assert "searching within 2MB: codes of one bit a dimension, " in told.err
     assert "best, measured on 30 queries" in told.err
     for more, message in (
         (["--memory", "1"], "--memory must be a number above 0 with a unit"),
-        (["--memory", "1KB"], "--memory must be at least 1MB for 720 documents"),
+        (["--memory", "1KB"], "--memory must be at least 2MB for 720 documents"),
         (["--recall", "0.9"], "--recall is of --memory"),
         (["--memory", "1MB", "--recall", "2"], "recall must lie above 0, and be at most 1"),
     ):
@@ -243,5 +243,5 @@ def test_search_within_a_budget_says_what_it_finds(backbone, collection_folder, 
         assert message in capsys.readouterr().err
     (tmp_path / "d.txt").write_text("w1 w2\nw3\n" * 20)
     alone = ["search", backbone, "--corpus", str(tmp_path / "d.txt"), "--query", "w1"]
-    assert main([*alone, "--memory", "20KB"]) == 2
+    assert main([*alone, "--memory", "90KB"]) == 2
     assert "and there are none: name some by --queries" in capsys.readouterr().err

@@ -27,7 +27,7 @@ import torch
 import yaml
 
 from ltr.__main__ import main as ltr
-from tests.child_processes import forkserver
+from tests.child_processes import SECONDS, forkserver
 from tests.run.resumes import VARIANTS, configured, differences, outcome, write_world
 
 CHOSEN = (
@@ -93,7 +93,7 @@ class Child:
 
     def until(self, file: Path) -> None:
         """Return when the run has written a file, as ``tests.faults.WaitAt`` does."""
-        latest = time.monotonic() + 60
+        latest = time.monotonic() + SECONDS
         while not file.exists():
             assert self._code() is None and time.monotonic() < latest, self.output.read_text()
             time.sleep(0.01)
