@@ -21,7 +21,7 @@ class Texts(NamedTuple):
         lengths: ``[S]`` int64, tokens of each text; they sum to T.
         type_ids: ``[T]`` int64, 0 for the query part and 1 for the document part, or None where the
             tokenizer has none.
-        keys: ``[S]`` int64, from which the dropout of each text is drawn (:mod:`ltr.models.dropout`).
+        keys: ``[S]`` int64, from which the dropout of each text is drawn (:mod:`ltr.dropout`).
             None: a model in training draws some.
     """
 

@@ -102,6 +102,7 @@ def search(
     depth: int | None = None,
     memory: str | None = None,
     recall: float | None = None,
+    recall_queries: str | None = None,
     precision: Precision | None = None,
     device: str | None = None,
 ) -> None:
@@ -125,8 +126,10 @@ def search(
         memory: How much a search may keep of the embeddings, such as 4GB: all of them if they fit,
             else codes of one bit a dimension, whose best documents are scored again. None: all of
             them are read from the disk for each search, as far as the system has not kept them.
-        recall: The share of the best documents that codes must find, measured on queries of
-            --queries, of the run, or of the corpus; None: 0.95. Else the search is refused.
+        recall: The share of the best documents that codes must find; None: 0.95. Else the search is
+            refused.
+        recall_queries: The queries on which that is measured: a file, as corpus, or a data folder.
+            None: those of --queries, else of the run, else of the corpus.
         precision: Of the encoders; None: that of each run.
         device: Where they run, such as cpu or cuda:1; None: the GPU if there is one.
     """
@@ -142,8 +145,9 @@ def search(
         raise InputError(
             "--depth is of --rerank: it says how many documents the second ranker reads; --k says how many are found"
         )
-    if recall is not None and memory is None:
-        raise InputError("--recall is of --memory: without it search is exact")
+    for option, value in (("--recall", recall), ("--recall_queries", recall_queries)):
+        if value is not None and memory is None:
+            raise InputError(f"{option} is of --memory: without it search is exact")
     budget = None
     if memory is not None:
         # A second ranker reads more documents than are shown.
@@ -159,7 +163,7 @@ def search(
     documents = open_texts(corpus, "document", "--corpus")
     measured_on: Sequence[str] = ()
     if budget is not None:
-        measured_on = _queries_of_search(queries, ranker, corpus)
+        measured_on = _queries_to_measure(recall_queries, queries, ranker, corpus)
     searched = SearchableCorpus(retriever, documents, encodings, budget, measured_on)
     if budget is not None:
         print(f"searching within {memory}: {searched.line}", file=sys.stderr)
@@ -176,11 +180,15 @@ def search(
         _show(hits)
 
 
-def _queries_of_search(queries: str | None, ranker: str, corpus: str) -> Sequence[str]:
-    """The texts on which the recall of a search is measured: those of the file that is searched
-    for; else those of dev, or of training, of the data that the run was trained on; else of the
-    corpus, where it is a data folder. There may be none.
+def _queries_to_measure(
+    recall_queries: str | None, queries: str | None, ranker: str, corpus: str
+) -> Sequence[str]:
+    """The texts on which the recall of a search is measured: those that are named; else those that
+    are searched for; else those of dev, or of training, of the data that the run was trained on;
+    else of the corpus, where it is a data folder. There may be none.
     """
+    if recall_queries is not None:
+        return open_texts(recall_queries, "query", "--recall_queries").texts
     if queries is not None:
         return open_texts(queries, "query", "--queries").texts
     for data in (_data_of_ranker(ranker), corpus):

@@ -13,8 +13,8 @@ from ltr.batch import RankingBatch, Texts
 from ltr.data.files import write_new_model_folder
 from ltr.data.formats import JoinedPairs
 from ltr.data.tokens import tokenizer_key
+from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError
-from ltr.models.dropout import use_keyed_dropout
 from ltr.models.encoder.loading.cross_modules import (
     save_cross_encoder,
     save_for_transformers,

@@ -205,7 +205,7 @@ def index_within(
         )
     if asked is None or asked.count == 0:
         raise InputError(
-            f"--memory {size_text(budget.memory)} holds codes of the embeddings alone, whose recall is measured on queries, and there are none: name some by --queries, or take the run of a collection that has queries; {enough}"
+            f"--memory {size_text(budget.memory)} holds codes of the embeddings alone, whose recall is measured on queries, and there are none: name some by --recall_queries, or take the run of a collection that has queries; {enough}"
         )
     trials = []
     for kind in kinds:

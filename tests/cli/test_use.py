@@ -221,7 +221,7 @@ def test_bad_arguments_get_one_line(tmp_path, backbone, capsys, monkeypatch, arg
 
 
 def test_search_within_a_budget_says_what_it_finds(backbone, collection_folder, tmp_path, capsys):
-    """Of 720 documents of 16 dimensions two megabytes hold codes, but no tile of all scores."""
+    """Of 720 documents of 16 dimensions two megabytes hold the codes, but no tile of scores."""
     words = ["search", backbone, "--corpus", str(collection_folder), "--query", "w5", "--k", "3"]
     assert main(words) == 0
     exact = capsys.readouterr().out
@@ -235,13 +235,22 @@ def test_search_within_a_budget_says_what_it_finds(backbone, collection_folder, 
     assert "best, measured on 30 queries" in told.err
     for more, message in (
         (["--memory", "1"], "--memory must be a number above 0 with a unit"),
-        (["--memory", "1KB"], "--memory must be at least 2MB for 720 documents"),
+        (["--memory", "1KB"], "for 720 documents of 16 dimensions, got"),
         (["--recall", "0.9"], "--recall is of --memory"),
+        (["--recall_queries", "q.txt"], "--recall_queries is of --memory"),
+        (
+            ["--memory", "1MB", "--recall_queries", "q.txt"],
+            "--recall_queries q.txt: expected a file",
+        ),
         (["--memory", "1MB", "--recall", "2"], "recall must lie above 0, and be at most 1"),
     ):
         assert main([*words, *more]) == 2
         assert message in capsys.readouterr().err
     (tmp_path / "d.txt").write_text("w1 w2\nw3\n" * 20)
     alone = ["search", backbone, "--corpus", str(tmp_path / "d.txt"), "--query", "w1"]
-    assert main([*alone, "--memory", "90KB"]) == 2
-    assert "and there are none: name some by --queries" in capsys.readouterr().err
+    assert main([*alone, "--memory", "100KB"]) == 2
+    assert "and there are none: name some by --recall_queries" in capsys.readouterr().err
+    (tmp_path / "q.txt").write_text("w1\nw2\nw1 w3\n")
+    named = ["--recall_queries", str(tmp_path / "q.txt")]
+    assert main([*alone, "--memory", "100KB", *named]) == 0
+    assert "best, measured on 3 queries" in capsys.readouterr().err

@@ -28,9 +28,9 @@ from transformers import (
 import ltr
 from ltr.data.collate import TextCollator
 from ltr.data.query_lists import LabelledList
+from ltr.dropout import KeyedDropout
 from ltr.errors import InputError
 from ltr.models import DualEncoder
-from ltr.models.dropout import KeyedDropout
 from ltr.models.encoder.loading.pretrained import resolve
 from ltr.models.encoder.text_encoder import TextEncoder
 from tests.conftest import WORDS, wordpiece_tokenizer

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from ltr.batch import RankingBatch
+from ltr.dropout import KeyedDropout
 from ltr.errors import InputError
 from ltr.models import FeatureRanker
-from ltr.models.dropout import KeyedDropout
 from ltr.models.feature_ranker import PRESETS
 
 EVERY_PRESET = pytest.mark.parametrize("preset", PRESETS)

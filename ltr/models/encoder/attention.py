@@ -9,7 +9,7 @@ longest.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from ltr.draws import keys_at_site, keys_inside
-from ltr.models.dropout import keyed_dropout, new_keys
+from ltr.dropout import keyed_dropout, new_keys
 from ltr.models.encoder.kernels.blocks import Slots, attend_in_blocks
 from ltr.models.encoder.kernels.first_tokens import announce_first_tokens
 from ltr.models.encoder.loading.pooling import Pooling
@@ -132,7 +132,9 @@ def _attention(
         key = repeat_kv(key, queries_per_key)
         value = repeat_kv(value, queries_per_key)
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-        site = getattr(module, "draw_site", 0)
+        site = 0
+        if dropout > 0:
+            site = cast(int, module.draw_site)  # use_keyed_dropout has set it
         settings = _Settings(scaling, dropout, site, sliding_window, kernels)
         output = _attend_packed(q, k, v, packed_layout, settings)
         return output.unsqueeze(0), None

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from ltr.batch import Texts
+from ltr.dropout import new_keys, use_keyed_dropout
 from ltr.errors import InputError, at_least, one_of
-from ltr.models.dropout import new_keys, use_keyed_dropout
 from ltr.models.encoder.attention import PACKED_ATTENTION, Kernels
 from ltr.models.encoder.chunks import Chunk, packed_chunks, padded_chunks, share_of_padding
 from ltr.models.encoder.kernels import use_fast, use_plain

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ltr.batch import Texts
 from ltr.data.formats import Side, SingleTexts
+from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError, at_least
-from ltr.models.dropout import use_keyed_dropout
 from ltr.models.encoder.loading.cross_modules import is_cross_encoder
 from ltr.models.encoder.loading.dropout import (
     EncoderDropout,

@@ -14,8 +14,8 @@ from transformers import (
 )
 
 from ltr.batch import Texts
+from ltr.dropout import KeyedDropout
 from ltr.models import PairWiseBertRanker
-from ltr.models.dropout import KeyedDropout
 from ltr.models.encoder import attention
 from ltr.models.encoder.kernels import linear, use_plain
 from ltr.models.encoder.text_encoder import TextEncoder

@@ -9,8 +9,8 @@ from transformers import BertConfig, BertModel
 
 from ltr.batch import RankingBatch, Texts
 from ltr.draws import keys_inside, keys_of_lists, mixed, seed_of_step
+from ltr.dropout import KeyedDropout, keyed_dropout, new_keys, use_keyed_dropout
 from ltr.models import FeatureRanker
-from ltr.models.dropout import KeyedDropout, keyed_dropout, new_keys, use_keyed_dropout
 from ltr.models.encoder.text_encoder import TextEncoder
 
 

@@ -44,8 +44,8 @@ def keyed_dropout(x: Tensor, p: float, keys: Tensor) -> Tensor:
 
     Example:
         >>> keyed_dropout(torch.ones(2, 8), 0.5, torch.tensor([3, 4]))
-        tensor([[0., 0., 0., 2., 0., 2., 2., 2.],
-                [0., 2., 0., 0., 2., 0., 2., 2.]])
+        tensor([[2., 0., 0., 2., 2., 0., 0., 0.],
+                [0., 0., 0., 0., 0., 0., 2., 2.]])
     """
     cut = min(max(round(256 * p), 1), 255)
     n_elements = x.shape[-1]
