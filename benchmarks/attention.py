@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from ltr.dropout import new_keys, use_keyed_dropout
 from ltr.models.encoder import attention as kernels
-from ltr.models.encoder.kernels.dropout import FastDropout
 from ltr.models.encoder.kernels.linear import FastLinear, mkl_is_slow
 
 HEADS = 12
@@ -51,7 +51,7 @@ def attention(
     shape = (sum(lengths), HEADS, DIM)
     qkv = [torch.randn(shape).to(dtype).requires_grad_(train) for _ in range(3)]
     gradient = torch.randn(shape).to(dtype)
-    settings = kernels._Settings(scaling=None, dropout=0.0, window=None, kernels="auto")
+    settings = kernels._Settings(scaling=None, dropout=0.0, site=0, window=None, kernels="auto")
 
     def run() -> None:
         kernels.takes_blocks = lambda query, longest: in_blocks
@@ -134,13 +134,16 @@ def layouts_table(rounds: int, tokens: int, ranges: tuple[tuple[int, int], ...])
 def dropout_table(rounds: int, tokens: int) -> None:
     """The cheap mask against torch's, forward and backward."""
     print(f"\n{head(['dropout of', 'precision', 'torch', 'ours', 'none'])}")
+    ours = nn.Sequential(nn.Dropout(0.1))
+    draws = use_keyed_dropout(ours)
+    draws.draw_for(new_keys(tokens, torch.device("cpu")))
     for dtype, width in product((torch.float32, torch.bfloat16), (384, 1536)):
         x = torch.randn(tokens, width).to(dtype).requires_grad_()
         gradient = torch.randn(tokens, width).to(dtype)
         times = fastest(
             rounds,
             torch=partial(step, nn.Dropout(0.1), x, gradient),
-            ours=partial(step, FastDropout(0.1), x, gradient),
+            ours=partial(step, ours, x, gradient),
             none=partial(step, nn.Hardtanh(-9, 9), x, gradient),  # changes nothing, but has a pass
         )
         cells = [f"{milliseconds:.2f}" for milliseconds in times.values()]

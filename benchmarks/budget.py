@@ -7,7 +7,9 @@ in a process of its own, after the imports.
 """
 
 import tempfile
+from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from harness.machine import machine_line
@@ -18,7 +20,7 @@ from harness.watched import watched
 from ltr.search.budget import Asked, Budget, bytes_of, index_within, memory_needed, recall_of
 from ltr.search.encoding import Encoding, Plan, rows_of_shard
 from ltr.search.index import DenseIndex
-from ltr.search.numbers import to_stored
+from ltr.search.numbers import Numbers, to_stored
 from ltr.search.shard_file import write_shard
 from ltr.similarity import SIMILARITIES
 
@@ -32,25 +34,32 @@ DEPTH = 100
 COSINE = SIMILARITIES["cosine"]
 
 
+@cache
+def centres() -> np.ndarray:
+    """What centres are made of, two each."""
+    return np.random.default_rng(0).standard_normal((2**16, DIM), dtype=np.float32)
+
+
 def embeddings(n_docs: int, rows: slice) -> np.ndarray:
     """Those of some rows: any rows can be made alone, in blocks of a shard."""
-    centres = np.random.default_rng(0)
     n_centres = max(1, n_docs // PER_CENTRE)
     rng = np.random.default_rng([1, rows.start])
     chosen = rng.integers(n_centres, size=rows.stop - rows.start)
-    # A centre is a function of its number, and a million of them need not be kept.
-    table = centres.standard_normal((2**16, DIM), dtype=np.float32)
+    table = centres()
+    # A centre is a function of its number: a million of them need not be kept.
     centre = table[chosen % 2**16] + 0.5 * table[chosen // 2**16 + 7]
     noise = rng.standard_normal((len(chosen), DIM), dtype=np.float32)
     return centre + NOISE * noise
 
 
-def make(folder: Path, n_docs: int) -> None:
+def make(folder: Path, n_docs: int, numbers: Numbers) -> None:
     """Write the shards of an encoding, and queries."""
-    plan = Plan("random", "32-true", "none", n_docs, rows_of_shard(n_docs), "float16")
+    plan = Plan("random", "32-true", "none", n_docs, rows_of_shard(n_docs), numbers)
     encoding = Encoding(folder, plan)
     for number in range(plan.n_shards):
-        shard = to_stored(embeddings(n_docs, plan.span(number)), "float16")
+        if encoding.file(number).exists():
+            continue
+        shard = to_stored(embeddings(n_docs, plan.span(number)), numbers)
         write_shard(encoding.file(number), shard, plan.key, number, "cpu")
     encoding.finish()
     rng = np.random.default_rng(2)
@@ -89,9 +98,11 @@ def search_within(folder: Path, memory: str, recall: float, n_queries: int) -> N
     chosen = index_within(budget, Encoding.open(folder), COSINE, asked(folder))
     queries = np.load(folder / "queries.npy")[MEASURED:][:n_queries]
     found = chosen.index.search(queries, DEPTH)
-    exact = np.load(folder / "exact.npz")
-    expected = (exact["scores"][:n_queries], exact["rows"][:n_queries])
-    line = f"{chosen.line}; recall {recall_of(found, expected):.3f} on {len(queries)} other queries"
+    line = chosen.line
+    if (folder / "exact.npz").exists():
+        exact = np.load(folder / "exact.npz")
+        expected = (exact["scores"][:n_queries], exact["rows"][:n_queries])
+        line += f"; recall {recall_of(found, expected):.3f} on {len(queries)} other queries"
     (folder / "line.txt").write_text(line)
 
 
@@ -102,6 +113,8 @@ def main() -> None:
     arguments.add_argument("--memory", nargs="+", default=["1GB"], help="budgets")
     arguments.add_argument("--recall", type=float, default=0.95, help="that must be reached")
     arguments.add_argument("--folder", type=Path, help="where the encoding lies, or is made")
+    arguments.add_argument("--numbers", choices=get_args(Numbers), default="float16")
+    arguments.add_argument("--without-exact", action="store_true", help="no exact search of all")
     options = arguments.parse_args()
     n_docs = 3000 if options.tiny else options.documents
     memory_of_tiny = memory_needed("one bit", (n_docs, DIM), 2 * DIM)
@@ -110,12 +123,14 @@ def main() -> None:
         folder = options.folder or Path(temporary)
         folder.mkdir(exist_ok=True)
         if not (folder / "queries.npy").exists():
-            watched(make, folder, n_docs)
+            watched(make, folder, n_docs, options.numbers)
         print(machine_line())
-        print(f"{n_docs:,} × {DIM} in halves; {QUERIES:,} queries, {DEPTH} documents of each\n")
+        print(
+            f"{n_docs:,} × {DIM} in {options.numbers}; {QUERIES:,} queries, {DEPTH} documents of each\n"
+        )
         print(head(["stage", "budget", "seconds", "peak memory, MB", "without mapped files, MB"]))
         stages = [("imports alone", "", do_nothing, ())]
-        if not (folder / "exact.npz").exists():
+        if not options.without_exact and not (folder / "exact.npz").exists():
             stages.append((f"exact search, {QUERIES:,} queries", "", search_exactly, ()))
         for memory in memories:
             within = (memory, options.recall)

@@ -5,6 +5,7 @@ with SIGKILL, the digest of the whole is that of one process alone.
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,9 +20,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from torch.distributed import TCPStore
 
+from ltr.data.text_files import open_texts
+from ltr.search.encodings import EncodingOfFolder
+from ltr.use.corpus_encoding import open_encoding
+from ltr.use.load import load
+from ltr.use.retriever import SearchableCorpus
 from tests.child_processes import run_command
 from tests.conftest import write_collection
 
@@ -32,14 +39,21 @@ N_SHARDS = 10  # 2,400 documents in shards of 256
 KILLED = 4  # the number of the shard whose worker is killed
 
 # Python reads this file at the start of every process. Each shard is noted before it gets its name;
-# the process that makes the chosen one kills itself there, once: the shard is lost.
+# the process that makes the chosen one kills itself there, once: the shard is lost. Where torchrun
+# will start all processes again, those of the first start wait for that at the last shard: an agent
+# whose processes have done all meanwhile would wait for the others, for five minutes.
 KILLER = f"""
 import os
 import signal
 
 folder = os.path.dirname(__file__)
 killed = os.path.join(folder, "killed")
-is_first = not os.path.exists(killed)
+waits = False
+if "TORCHELASTIC_RUN_ID" in os.environ:
+    with open(os.path.join(folder, "started"), "a+") as started:
+        started.write("one\\n")
+        started.seek(0)
+        waits = len(started.readlines()) <= 2 or not os.path.exists(killed)
 replace = os.replace
 
 
@@ -47,13 +61,13 @@ def noted_replace(source, target, **options):
     name = os.path.basename(os.fspath(target))
     if name.endswith(".npy") and name[:-4].isdigit():
         number = int(name[:-4])
+        if waits and number == {N_SHARDS - 1}:
+            signal.pause()
         with open(os.path.join(folder, "made"), "a") as made:
             made.write(f"{{number}}\\n")
         if number == {KILLED} and not os.path.exists(killed):
             open(killed, "x").close()
             os.kill(os.getpid(), signal.SIGKILL)
-        if number == {N_SHARDS - 1} and is_first and os.path.exists(os.path.join(folder, "waits")):
-            signal.pause()
     replace(source, target, **options)
 
 
@@ -78,7 +92,7 @@ class World:
     notes: Path
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command with the words behind it."""
+        """Run a command with the words behind it, in the folder of the notes."""
         return run_command(
             [*command, *self.words],
             seconds=SECONDS,
@@ -93,12 +107,9 @@ class World:
         folder = Path(self.words[-1])
         manifest = json.loads((folder / "manifest.json").read_text())
         assert manifest["digest"] == self.digest
-        shards = [f"{number:06d}.npy" for number in range(N_SHARDS)]
-        assert sorted(file.name for file in folder.iterdir()) == [
-            *shards,
-            "manifest.json",
-            "plan.json",
-        ]
+        shards = {f"{number:06d}.npy" for number in range(N_SHARDS)}
+        others = {"ids.npy", "ids.offsets.npy", "manifest.json", "plan.json"}
+        assert {file.name for file in folder.iterdir()} == shards | others
         assert (self.notes / "killed").exists()
         times_made = Counter(map(int, (self.notes / "made").read_text().split()))
         assert set(times_made) == set(range(N_SHARDS))
@@ -180,12 +191,7 @@ def test_torchrun_starts_its_processes_again(world):
 
 @pytest.mark.long
 def test_two_agents_of_torchrun_start_one_another_again(world):
-    """As on two nodes. The rendezvous is kept by the test, so nobody else can take its port.
-
-    The other process waits at the last shard until its agent starts it again: one that had done all
-    would be waited for in vain.
-    """
-    (world.notes / "waits").touch()
+    """As on two nodes. The rendezvous is kept by the test, so nobody else can take its port."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     endpoint = f"127.0.0.1:{store.port}"
 
@@ -267,8 +273,8 @@ def free_ports(n: int) -> list[int]:
 
 
 def start_slurm(folder: Path, environment: dict[str, str]) -> list[subprocess.Popen]:
-    """Start a controller and two nodes, and wait until they are ready. The list is empty where
-    another program has taken one of their ports.
+    """Start a controller and two nodes, and wait until they are ready. None is left where another
+    program has taken one of their ports.
     """
     (folder / "state").mkdir(parents=True)
     (folder / "munge.key").write_bytes(os.urandom(128))
@@ -336,6 +342,33 @@ def test_elements_of_an_array_of_slurm_do_what_a_killed_one_has_left(world, slur
     driver = str(DRIVERS / "encode_slurm.sh")
     done = world.run("sbatch", "--wait", "--array=0-2", driver)
     logs = "".join(file.read_text() for file in world.notes.glob("encode-*.log"))
-    assert done.returncode != 0, done.stderr + logs  # that of the killed one
+    assert done.returncode != 0, logs  # of the killed one
     assert logs.count(f"digest {world.digest}") == 2, logs
     world.check()
+
+
+def test_a_search_by_shards_finds_what_a_search_of_all_finds(backbone, collection_folder, tmp_path):
+    """The two functions of the README, over tasks of one shard and of two."""
+    page = (DRIVERS / "README.md").read_text()
+    (code,) = re.findall(r"<!-- example: search -->\n```python\n(.*?)```", page, re.DOTALL)
+    scope = {}
+    exec(code, scope)
+    encoding = open_encoding(backbone, str(collection_folder), tmp_path / "encoded", "float32")
+    encoding.encode_missing()
+    encoding.finish()
+    retriever = load(backbone)
+    texts = ["w1 w3", "w7", "w20 w5 w5"]
+    found = []
+    for numbers in (range(0, 1), range(1, 3)):
+        queries = retriever.encode(texts, "query")
+        similarity = retriever.model.similarity
+        found.append(
+            scope["best_of_shards"](tmp_path / "encoded", numbers, queries, similarity, 300)
+        )
+    scores, rows = scope["best_of_all"](found)
+    documents = open_texts(str(collection_folder), "document", "corpus")
+    whole = SearchableCorpus(retriever, documents, EncodingOfFolder(tmp_path / "encoded"))
+    expected_scores, expected_rows = whole.search_all(texts, 300)
+    np.testing.assert_array_equal(rows, expected_rows)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-6)
+    assert {row // 256 for row in rows[0].tolist()} == {0, 1, 2}

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ltr.batch import ScoredLists
 from ltr.in_batch.embedded import Embedded
-from ltr.processes import all_gather, gather_objects, rank, world_size
+from ltr.processes import all_gather, rank, world_size
 
 # Fields of a list itself, and of its judgements; all others belong to its documents.
 OF_LIST = {"queries", "query_rows", "frozen_queries"}
@@ -78,13 +78,14 @@ def gather_scored(lists: ScoredLists) -> ScoredLists:
     """
     if world_size() == 1:
         return lists
+    # A rank whose documents have no distances says so for each of them, where others have some.
+    has_distances = torch.tensor([lists.distances is not None], device=lists.mask.device)
+    if all_gather(has_distances).any() and lists.distances is None:
+        lists = lists._replace(distances=torch.full_like(lists.labels, torch.nan))
     flat = lists._replace(frozen=None)._asdict()
     fields = {name: tensor for name, tensor in flat.items() if tensor is not None}
     if lists.frozen is not None:
         fields["frozen_queries"], fields["frozen_docs"] = lists.frozen
-    # A rank whose documents have no distances says so for each of them, where others have some.
-    if any(gather_objects(lists.distances is not None)):
-        fields.setdefault("distances", torch.full_like(lists.labels, torch.nan))
     gathered = _gather_fields(fields)
     frozen = None
     if lists.frozen is not None:
@@ -112,7 +113,7 @@ def _gather_fields(fields: dict[str, Tensor]) -> dict[str, Tensor]:
 
     Args:
         fields: by name, of this rank: ``[B, …]`` for what belongs to a list, ``[B, J]`` for its
-            judgements, ``[B, N, …]`` for its documents. All ranks have the same.
+            judgements, ``[B, N, …]`` for its documents. All ranks have the same, in one order.
     """
     judged = fields.get("judged_rows")
     n_judged = 0 if judged is None else judged.shape[1]

@@ -131,14 +131,15 @@ def write_codes(
     count, dim = docs.shape
     kind = "" if clusters is None else f"IVF{clusters},"
     index = empty_index(f"RR{dim},{kind}RaBitQ", docs.shape, squared)
-    n_trained_on = count_of_sample(count, clusters)
+    n_trained_on = TRAINED_ON_WITHOUT_CLUSTERS
     if clusters is not None:
+        n_trained_on = TRAINED_ON_PER_CENTROID * clusters
         of_clusters: Any = faiss.try_extract_index_ivf(index)
         kmeans = of_clusters.cp
         kmeans.niter = ROUNDS_OF_KMEANS
         kmeans.min_points_per_centroid = 1
         kmeans.max_points_per_centroid = TRAINED_ON_PER_CENTROID
-    rows = np.arange(n_trained_on)
+    rows = np.arange(min(count, n_trained_on))
     if count > n_trained_on:
         rows = np.unique(np.random.default_rng(0).integers(count, size=n_trained_on))
     index.train(prepare(docs[rows]))

@@ -132,9 +132,18 @@ def test_mining_leaves_the_run_as_it_was(run, tmp_path):
 
 
 @pytest.mark.long
-def test_two_processes_mine_the_same(run, tmp_path):
+@pytest.mark.parametrize("is_encoded", [False, True])
+def test_two_processes_mine_the_same(run, collection_folder, tmp_path, is_encoded):
+    """Where ``ltr encode`` has encoded the corpus, too: each process reads its share."""
     assert main(["mine", str(run), "--output", str(tmp_path / "one")]) == 0
-    args = [sys.executable, "-m", "ltr", "mine", str(run), "--output", str(tmp_path / "two"), *TWO]
+    options = []
+    if is_encoded:
+        encoded = str(tmp_path / "encoded")
+        words = ["encode", str(run), "--corpus", str(collection_folder), "--output", encoded]
+        assert main(words) == 0
+        options = ["--encoded", encoded]
+    out = str(tmp_path / "two")
+    args = [sys.executable, "-m", "ltr", "mine", str(run), "--output", out, *TWO, *options]
     done = run_command(args, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     one, two = (tmp_path / name for name in ("one", "two"))

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import distributed
 
+from ltr.batch import ScoredLists
 from ltr.in_batch.embedded import Embedded
-from ltr.in_batch.gather import gather_lists
+from ltr.in_batch.gather import gather_lists, gather_scored
 from tests.child_processes import run_ranks
 from tests.rank_gradients import BATCHES, FORMS, LOSSES, RANKS, differences
 
@@ -79,6 +80,17 @@ def _gather(rank: int, folder: str) -> None:
         )
     )
     none = gather_lists(Embedded(*(t[:0] for t in lists)))
+    scored = gather_scored(
+        ScoredLists(
+            scores=lists.labels + 0.25,
+            labels=lists.labels,
+            mask=lists.mask,
+            distances=lists.distances if rank == 2 else None,
+            queries=lists.queries,
+            frozen=(lists.queries + 1, lists.docs + 1),
+        )
+    )
+    torch.save(scored, f"{folder}/scored-{rank}")
     gradients = None
     if (
         rank == 0
@@ -97,7 +109,8 @@ def _gather(rank: int, folder: str) -> None:
 def three_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     run_ranks(_gather, str(folder), n_ranks=3)
-    return [torch.load(folder / str(rank), weights_only=False) for rank in range(3)]
+    loaded = [torch.load(folder / str(rank), weights_only=False) for rank in range(3)]
+    return [(*found, folder) for found in loaded]
 
 
 def test_every_rank_has_the_lists_of_all_in_the_order_of_the_batch(three_ranks):
@@ -138,9 +151,22 @@ def test_every_rank_has_the_lists_of_all_in_the_order_of_the_batch(three_ranks):
         ]
 
 
+def test_scored_lists_are_gathered_with_what_any_rank_has(three_ranks):
+    """Rank 2 alone has a distance, 2.5; the frozen embeddings are those of the ranker plus 1."""
+    for number, (whole, *_, folder) in enumerate(three_ranks):
+        scored = torch.load(folder / f"scored-{number}", weights_only=False)
+        assert scored.scores.tolist() == [[1.25] * 3, [3.25, 0, 0], [1.25] * 3]
+        assert scored.mask.equal(whole.mask) and scored.labels.equal(whole.labels)
+        assert scored.distances.isnan().tolist() == [[True] * 3, [False] * 3, [True] * 3]
+        assert scored.distances[1].tolist() == [2.5, 0, 0]
+        assert scored.queries.equal(whole.queries) and scored.embeddings is None
+        queries, docs = scored.frozen
+        assert queries.equal(whole.queries + 1) and docs[1, 0].equal(whole.docs[1, 0] + 1)
+
+
 def test_what_no_rank_has_is_not_there_and_what_some_have_is_refused_by_all(three_ranks):
     whole_form = "(True, True, True, True, True, True, 2)"
-    for whole, groups, n_none, refused, _ in three_ranks:
+    for whole, groups, n_none, refused, *_ in three_ranks:
         assert (
             groups.queries is None
             and groups.judged_rows is None
@@ -166,7 +192,7 @@ def test_a_rank_gets_the_gradient_of_its_own_part_times_the_ranks_without_the_ot
     """The weights of the documents of the rank's lists, the first and the third of the batch, are 1
     to 6 and 13 to 18, that of the first query is 5, and of the other 0; three ranks.
     """
-    docs, queries = three_ranks[0][-1]
+    docs, queries = three_ranks[0][-2]
     assert docs.flatten().tolist() == [3.0 * weight for weight in (*range(1, 7), *range(13, 19))]
     assert queries.tolist() == [[15.0, 15.0], [0.0, 0.0]]
 

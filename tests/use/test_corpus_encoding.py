@@ -162,6 +162,9 @@ def test_tasks_of_an_engine(backbone, collection_folder, tmp_path):
     assert first.missing() == [0, 2]
     first.encode(2)
     second.encode(0)
+    made = {file: file.stat().st_mtime_ns for file in (tmp_path / "parts").glob("*.npy")}
+    first.encode(1)  # of a task that is tried again, though it was done
+    assert {file: file.stat().st_mtime_ns for file in made} == made and len(made) == 3
     assert first.finish() == second.finish()
     assert first.finish()["digest"] == whole.finish()["digest"]
 
