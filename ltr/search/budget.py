@@ -22,9 +22,9 @@ from ltr.data.outputs import check_inside
 from ltr.errors import InputError
 from ltr.search.codes import (
     CodedIndex,
+    count_of_sample,
     read_codes,
     size_of_codes,
-    size_of_training,
     write_codes,
 )
 from ltr.search.embeddings import DOCS_AT_ONCE, StoredEmbeddings
@@ -75,7 +75,9 @@ def size_text(n_bytes: int) -> str:
     """
     if n_bytes >= UNITS["GB"]:
         return f"{-(-n_bytes // 10**8) / 10:g}GB"
-    return f"{-(-n_bytes // 10**6)}MB"
+    if n_bytes >= UNITS["MB"]:
+        return f"{-(-n_bytes // 10**6)}MB"
+    return f"{-(-n_bytes // 10**3)}KB"
 
 
 @dataclass(frozen=True)
@@ -160,9 +162,11 @@ def memory_needed(kind: Kind, shape: tuple[int, int], bytes_of_embedding: int) -
     if kind == "one bit":
         return work + size_of_codes(count, dim, None)
     clusters = clusters_of(count)
-    # While documents are added, the lists of clusters have room for up to twice as many.
-    in_lists = 2 * size_of_codes(count, dim, clusters)
-    return work + max(in_lists, size_of_training(dim, clusters))
+    # While documents are added, the lists of clusters have room for up to twice as many. Before that
+    # come up to four copies of what clusters are learnt of.
+    adding = work + 2 * size_of_codes(count, dim, clusters)
+    learning = 4 * 4 * count_of_sample(count, clusters) * dim
+    return max(adding, learning)
 
 
 def index_within(

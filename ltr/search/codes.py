@@ -108,11 +108,12 @@ def size_of_codes(count: int, dim: int, clusters: int | None) -> int:
     return count * (size_of_document + BYTES_OF_ID) + 4 * dim * (dim + clusters) + 16 * clusters
 
 
-def size_of_training(dim: int, clusters: int) -> int:
-    """The bytes of the embeddings that clusters are learnt from: as they are given, turned, and less
-    the centres of their clusters.
-    """
-    return 3 * 4 * dim * TRAINED_ON_PER_CENTROID * clusters
+def count_of_sample(count: int, clusters: int | None) -> int:
+    """Of how many documents codes are learnt."""
+    most = TRAINED_ON_WITHOUT_CLUSTERS
+    if clusters is not None:
+        most = TRAINED_ON_PER_CENTROID * clusters
+    return min(count, most)
 
 
 def write_codes(

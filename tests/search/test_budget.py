@@ -44,14 +44,18 @@ def within(encoding, kind: str) -> int:
     return memory_needed(kind, docs.shape, docs.shards[0].bytes_of_row)
 
 
-@pytest.mark.parametrize("text", ["1.5GB", "4GB", "200MB", "7 kb", "1TB", "999MB"])
+@pytest.mark.parametrize("text", ["1.5GB", "4GB", "200MB", "7 kb", "1TB", "999MB", "1KB", "20.5KB"])
 def test_sizes_are_read_as_they_are_written(text):
     assert bytes_of(size_text(bytes_of(text))) >= bytes_of(text)
 
 
 def test_sizes_by_hand():
     assert bytes_of("1.5GB") == 1_500_000_000 and bytes_of("7 kb") == 7000
-    assert size_text(1) == "1MB" and size_text(5_600_000_001) == "5.7GB"
+    assert (
+        size_text(1) == "1KB"
+        and size_text(1_000_001) == "2MB"
+        and size_text(5_600_000_001) == "5.7GB"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "4", "GB", "-1GB", "0MB", "1GiB", "1e9"])
@@ -63,17 +67,18 @@ def test_what_is_no_size_is_refused(text):
 def test_memory_by_hand():
     """1,000 documents of 64 halves: what is compared at a time, 6 times 1,000 × 64 floats, and two
     tiles of scores, for 1,024 queries or for the 200 that are measured; then 128 bytes a document.
-    Codes have 8 bytes, and 8 of factors, beside a matrix and a mean. 16,384 documents are compared at
-    a time. A million in 1,024 clusters have 24 bytes each, twice while they are added; the clusters
-    are learnt from 65,536, of which there are three copies.
+    Codes have 8 bytes, and 8 of factors, beside a matrix and a mean. Of many documents 16,384 are
+    compared at a time. In clusters a code has 24 bytes, twice while they are added; clusters are
+    learnt of 64 documents each, of which there are four copies.
     """
     work = 6 * 4 * 1000 * 64
     assert memory_needed("exact", (1000, 64), 128) == work + 2 * 4 * 1000 * 1024 + 128_000
     work += 2 * 4 * 1000 * 200
     assert memory_needed("one bit", (1000, 64), 128) == work + 16_000 + 4 * 64 * 65
     work = 16_384 * (6 * 4 * 64 + 2 * 4 * 200)
-    clusters = work + 3 * 4 * 64 * 65_536
-    assert memory_needed("clusters", (10**6, 64), 128) == clusters > work + 2 * 24 * 10**6
+    codes = 24 * 10**8 + 4 * 64 * (64 + 8192) + 16 * 8192
+    assert memory_needed("clusters", (10**8, 64), 128) == work + 2 * codes
+    assert memory_needed("clusters", (10**6, 384), 768) == 4 * 4 * 384 * 64 * 1024
     assert clusters_of(10**6) == 1024 and clusters_of(10**8) == 8192
 
 
