@@ -32,7 +32,7 @@ OTHERS = (
 @contextmanager
 def route_messages(is_rank_0: bool) -> Iterator[Callable[[Path], None]]:
     """Inside the block, messages of the project go to the terminal and to a file; those of other
-    packages to the file alone.
+    packages, and what is said for the log alone (of the level DEBUG), to the file.
 
     Args:
         is_rank_0: whether this process is the one that speaks for all.
@@ -43,13 +43,14 @@ def route_messages(is_rank_0: bool) -> Iterator[Callable[[Path], None]]:
     """
     to_file = MemoryHandler(1000)
     to_stdout = _TerminalHandler(sys.stdout)
+    to_stdout.setLevel(logging.INFO)
     to_stdout.addFilter(lambda record: record.levelno < logging.WARNING)
     to_stderr = _TerminalHandler(sys.stderr)
     to_stderr.setLevel(logging.WARNING)
     ours = logging.getLogger(OURS)
     others = [logging.getLogger(name) for name in OTHERS]
     handlers_before = {logger: logger.handlers[:] for logger in (ours, *others)}
-    ours.setLevel(logging.INFO)
+    ours.setLevel(logging.DEBUG)
     if is_rank_0:
         ours.handlers += [to_file, to_stdout, to_stderr]
     else:
