@@ -112,7 +112,13 @@ def measured(data: str, backbone: str) -> tuple[float, float, int]:
     }
     source = {
         "class_path": "ltr.datamodules.TripletDataModule",
-        "init_args": {"path": data, "negatives_per_query": 1, "batch_size": 2},
+        "init_args": {
+            "path": data,
+            "negatives": "bm25",
+            "negatives_per_query": 1,
+            "batch_size": 2,
+            "evaluation": {"candidates": "bm25", "depth": 10},  # must be there, and is left out
+        },
     }
     quiet = {"accelerator": "cpu", "devices": 1, "max_epochs": -1, "logger": False}
     config = {
