@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers.logger import rank_zero_experiment
 
 from ltr.checkpoint import read_checkpoint
 from ltr.data.files import write_whole
@@ -22,6 +23,9 @@ from ltr.run.folder import RunFolder
 from ltr.run.launchers import is_rank_0
 
 log = logging.getLogger(__name__)
+
+# More rows than a start of a run logs to Weights & Biases.
+ROWS_OF_A_START = 10**9
 
 
 def build_loggers(
@@ -55,7 +59,9 @@ def build_loggers(
     experiment = names
     if len(names) > 1 and names[-1].startswith("seed="):
         experiment = names[:-1]
-    wandb_logger = WandbLogger(
+    n_starts = len(list(run.wandb.glob("offline-run-*")))
+    wandb_logger = _OneRunLogger(
+        n_starts * ROWS_OF_A_START,
         save_dir=folder.absolute(),
         offline=offline,
         id=known_id,
@@ -67,6 +73,28 @@ def build_loggers(
     )
     loggers.append(wandb_logger)
     return loggers
+
+
+class _OneRunLogger(WandbLogger):
+    """Numbers the rows of each offline start above those of the starts before. Weights & Biases
+    would begin at 0 again, and its server would take rows of one number for one row.
+
+    Args:
+        first_row: the number of the first row.
+        options: of the logger.
+    """
+
+    def __init__(self, first_row: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._first_row = first_row
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        run = super().experiment
+        if run.offline and run.step < self._first_row:
+            run.log({}, step=self._first_row)
+        return run
 
 
 def continue_curves(

@@ -95,6 +95,16 @@ def logged(starts, name):
     return rows
 
 
+def row_numbers(starts):
+    """The numbers of all rows that have a metric. The server tells rows apart by them."""
+    numbers = []
+    for one in (one.history for start in starts for one in start if one.HasField("history")):
+        values = {"/".join(item.nested_key) or item.key: item.value_json for item in one.item}
+        if any(not name.startswith("_") for name in values):
+            numbers.append(int(values["_step"]))
+    return numbers
+
+
 def test_a_run_that_was_interrupted_resumed_and_tested_is_one_run(config, tmp_path):
     run = tmp_path / "runs/losses/seed=3"
     call(
@@ -128,6 +138,8 @@ def test_a_run_that_was_interrupted_resumed_and_tested_is_one_run(config, tmp_pa
     assert [step for step, _ in logged(starts, "val/nDCG_exp@10")] == [0, 5, 11], (
         "row 0 and two epochs"
     )
+    numbers = row_numbers(starts)
+    assert len(numbers) > 20 and numbers == sorted(set(numbers)), "of rows, over all three starts"
     artifacts = [one.artifact for start in starts for one in start if one.HasField("artifact")]
     artifacts += [
         one.request.log_artifact.artifact
@@ -329,6 +341,7 @@ def test_restarts_and_a_resume_with_fewer_processes_are_one_run(config, tmp_path
     for step, loss in logged(starts, "train/loss"):
         values.setdefault(step, set()).add(loss)
     assert sorted(values) == list(range(18)), "no step is missing"
+    assert row_numbers(starts) == sorted(set(row_numbers(starts)))
     for losses in values.values():  # a step that was logged twice has one value
         assert max(losses) == pytest.approx(min(losses), rel=1e-5)
 
