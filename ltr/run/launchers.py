@@ -1,8 +1,5 @@
 """Who has started the processes of a run: Lightning, or a launcher such as torchrun or srun."""
 
-import os
-import socket
-
 from lightning.fabric.plugins.environments import (
     LSFEnvironment,
     MPIEnvironment,
@@ -13,7 +10,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
 from ltr.errors import InputError
-from ltr.processes import gather_objects
 from ltr.run import lightning_internals as internals
 
 LAUNCHERS = (TorchElasticEnvironment, SLURMEnvironment, LSFEnvironment, MPIEnvironment)
@@ -48,20 +44,3 @@ def join_processes(trainer: Trainer) -> None:
         environment = internals.cluster_environment(trainer)
         environment.validate_settings(trainer.num_devices, trainer.num_nodes)
         trainer.strategy.setup_environment()
-
-
-def who_computes() -> str:
-    """The processes of a run, by machine, process number and launcher: what tells the starts of a
-    run apart in its log. Every process must ask.
-    """
-    hosts = gather_objects(socket.gethostname())
-    number = "1 process" if len(hosts) == 1 else f"{len(hosts)} processes"
-    parts = [f"{number} on {', '.join(dict.fromkeys(hosts))}"]
-    parts.append(f"the first is process {os.getpid()} of {hosts[0]}")
-    if TorchElasticEnvironment.detect():
-        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        parts.append(f"torchrun {os.environ['TORCHELASTIC_RUN_ID']}, restart {restarts}")
-    if "SLURM_JOB_ID" in os.environ:
-        requeues = os.environ.get("SLURM_RESTART_COUNT", "0")
-        parts.append(f"job {os.environ['SLURM_JOB_ID']} of SLURM, restart {requeues}")
-    return "; ".join(parts)
