@@ -170,6 +170,7 @@ class Checkpoints(Checkpoint):
                 f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {name}: an exact resume of sharded models is not supported"
             )
         internals.keep_from_requeues(trainer)
+        internals.keep_order_of_sums(trainer)
         # Reset here and not in on_fit_start: load_state_dict comes in between, and may set it.
         self._asked_to_stop = False
 

@@ -370,10 +370,10 @@ class Trial:
         row = Row(self.name, job.launcher, job.processes)
         place = self.folder / f"{job.launcher} {job.processes}".replace(" ", "-")
         place.mkdir()
-        begun = time.monotonic()
+        begun = time.time()
         if not self._ends(job, place / "whole", row, "uninterrupted"):
             return row
-        seconds = time.monotonic() - begun
+        spans = Spans(time.time() - begun, time.time() - begin_of_training(place / "whole"))
         result = outcome(place / "whole")
         expected = self.expected.setdefault(job.processes, result)
         row.wrong += [
@@ -386,7 +386,7 @@ class Trial:
             left = kills - row.kills_of_process - row.kills_of_agent
             if left <= 0:
                 break
-            self._chain(job, place / f"killed{number}", row, left, seconds, expected, rng)
+            self._chain(job, place / f"killed{number}", row, left, spans, expected, rng)
             if row.wrong:
                 break
         self._resume_by_others(job, others, place, row, rng)
@@ -414,16 +414,14 @@ class Trial:
         run: Path,
         row: Row,
         kills: int,
-        seconds: float,
+        spans: "Spans",
         expected: Mapping[str, Any],
         rng: random.Random,
     ) -> None:
         """Kill a run so often, or until it is done, and let it go on each time."""
         for _ in range(kills):
             running = self._start(job, [run])
-            latest = time.monotonic() + rng.uniform(0.3, 1.0) * seconds
-            while time.monotonic() < latest and not running.is_over():
-                time.sleep(0.02)
+            self._wait(running, run, spans, rng)
             has_agent = job.launcher in ("torchrun", "two agents", "ray")
             if has_agent and rng.random() < 0.6:
                 was_killed = running.kill_agent(rng)
@@ -445,6 +443,19 @@ class Trial:
         if self._ends(job, run, row, "resumed"):
             found = list(differences(expected, outcome(run)))
             row.wrong += [f"resumed: {each}" for each in found[:1]]
+
+    def _wait(self, running: Running, run: Path, spans: "Spans", rng: random.Random) -> None:
+        """Until a random moment: of five mostly within training, once anywhere."""
+        seconds = rng.uniform(0.0, spans.training)
+        if rng.random() < 0.2:
+            seconds = rng.uniform(0.0, spans.whole)
+        else:
+            begin = begin_of_training(run)
+            while begin_of_training(run) == begin and not running.is_over():
+                time.sleep(0.02)
+        latest = time.monotonic() + seconds
+        while time.monotonic() < latest and not running.is_over():
+            time.sleep(0.02)
 
     def _resume_by_others(
         self, job: Job, others: Sequence[Job], place: Path, row: Row, rng: random.Random
@@ -477,6 +488,19 @@ class Trial:
         if not row.refused:
             row.wrong.append(f"folder missing on a node: exit codes {codes}")
             print(running.output(), file=sys.stderr)
+
+
+class Spans(NamedTuple):
+    """How long a job takes, in seconds: all of it, and from the first step on."""
+
+    whole: float
+    training: float
+
+
+def begin_of_training(run: Path) -> float:
+    """When the last start of a run has begun to train; 0: it has not."""
+    config = run / "config.yaml"  # is written then
+    return config.stat().st_mtime if config.exists() else 0.0
 
 
 def step_of(run: Path) -> int:
