@@ -10,7 +10,8 @@ the table has the largest difference of a weight. Where a job has two nodes, it 
 the run folder missing on one of them, and must be refused.
 
 Programs begin by a Python that has imported everything (warm.py), but with ``--cold``. With
-``--results`` each row is kept in a file, and a job that has one is not tried again.
+``--results`` each row is kept in a file. A job that has one of the same seed is not tried again; rows
+of other seeds are joined.
 """
 
 import argparse
@@ -98,6 +99,7 @@ class Row:
 
     Attributes:
         run: of :data:`CHOSEN`.
+        seed: of the moments.
         from_one: the largest difference of a weight from the run of one process.
         moved: how far training has moved a weight at most.
         kills_of_process: of a process of a run, and
@@ -113,6 +115,7 @@ class Row:
     run: str
     launcher: str
     processes: int
+    seed: int
     from_one: float = 0.0
     moved: float = 0.0
     kills_of_process: int = 0
@@ -135,6 +138,27 @@ class Row:
         "resumed by others, from one process",
         "folder missing on a node",
     )
+
+    def joined(self, other: "Row") -> "Row":
+        """Both, tried with other moments, as one row."""
+        resumed = self if self.from_one_resumed >= other.from_one_resumed else other
+        refusals = [row.refused for row in (self, other) if row.refused is not None]
+        return Row(
+            self.run,
+            self.launcher,
+            self.processes,
+            self.seed,
+            max(self.from_one, other.from_one),
+            min(self.moved, other.moved),
+            self.kills_of_process + other.kills_of_process,
+            self.kills_of_agent + other.kills_of_agent,
+            self.steps + other.steps,
+            self.killed_by_hand + other.killed_by_hand,
+            resumed.resumed_by,
+            resumed.from_one_resumed,
+            all(refusals) if refusals else None,
+            self.wrong + other.wrong,
+        )
 
     def cells(self) -> list[str]:
         """As the table shows it."""
@@ -329,11 +353,13 @@ class Trial:
 
     Args:
         name: of :data:`CHOSEN`.
+        seed: of the moments.
         folder: a new one.
     """
 
-    def __init__(self, name: str, place: Place, world: Path, folder: Path) -> None:
+    def __init__(self, name: str, seed: int, place: Place, world: Path, folder: Path) -> None:
         folder.mkdir()
+        self.seed = seed
         self.name = name
         self.place = place
         self.folder = folder
@@ -367,7 +393,7 @@ class Trial:
 
     def try_job(self, job: Job, others: Sequence[Job], kills: int, rng: random.Random) -> Row:
         """Whatever becomes of a job, as a row."""
-        row = Row(self.name, job.launcher, job.processes)
+        row = Row(self.name, job.launcher, job.processes, self.seed)
         place = self.folder / f"{job.launcher} {job.processes}".replace(" ", "-")
         place.mkdir()
         begun = time.time()
@@ -552,7 +578,11 @@ def print_table(rows: Sequence[Row], seconds: float) -> int:
     """Print the table and its sums; return the number of wrong jobs."""
     print(f"\n| {' | '.join(Row.COLUMNS)} |")
     print("| --- " * len(Row.COLUMNS) + "|")
+    joined: dict[tuple, Row] = {}
     for row in rows:
+        job = (row.run, row.launcher, row.processes)
+        joined[job] = joined[job].joined(row) if job in joined else row
+    for row in joined.values():
         print(f"| {' | '.join(row.cells())} |")
     n_wrong = sum(bool(row.wrong) for row in rows)
     n_process = sum(row.kills_of_process for row in rows)
@@ -560,7 +590,7 @@ def print_table(rows: Sequence[Row], seconds: float) -> int:
     refused = [row.refused for row in rows if row.refused is not None]
     by_hand = sum(row.killed_by_hand for row in rows)
     print(
-        f"\n{len(rows)} jobs; {n_process + n_agent} kills, {n_agent} of a whole agent, after which {by_hand} jobs did not end within {SECONDS_TO_END} s; {sum(refused)} of {len(refused)} refused; {n_wrong} wrong; {seconds / 60:.0f} minutes"
+        f"\n{len(rows)} trials of {len(joined)} jobs; {n_process + n_agent} kills, {n_agent} of a whole agent, after which {by_hand} jobs did not end within {SECONDS_TO_END} s; {sum(refused)} of {len(refused)} refused; {n_wrong} wrong; {seconds / 60:.0f} minutes"
     )
     return n_wrong
 
@@ -581,8 +611,9 @@ def main() -> None:
     jobs = [Job(launcher, n) for launcher in options.launchers for n in options.processes]
     jobs = [job for job in jobs if job.is_possible()]
     begun = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # what it has started ends
     rows = read_rows(options.results)
-    done = {(row.run, row.launcher, row.processes) for row in rows}
+    done = {(row.run, row.launcher, row.processes, row.seed) for row in rows}
     environment = dict(os.environ)
     environment |= {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "PYTHONPATH": str(ROOT)}
     environment |= {"MASTER_ADDR": "127.0.0.1"}  # of SLURM, whose nodes have no address here
@@ -603,10 +634,11 @@ def main() -> None:
         if any(job.launcher == "ray" for job in jobs):
             start_ray(stack, python, environment)
         for name in options.runs:
-            missing = [job for job in jobs if (name, *job) not in done]
+            missing = [job for job in jobs if (name, *job, options.seed) not in done]
             if not missing:
                 continue
-            trial = Trial(name, Place(python, environment), world, folder / name.replace(" ", "-"))
+            place = Place(python, environment)
+            trial = Trial(name, options.seed, place, world, folder / name.replace(" ", "-"))
             for job in missing:
                 # The same moments, whichever jobs are tried.
                 rng = random.Random(f"{options.seed} {name} {job}")
