@@ -121,6 +121,13 @@ class Slurm:
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout.strip()
 
+    def warn(self, job: str, *options: str) -> None:
+        """Send SIGUSR1. Where the job is out of the nodes already, scancel says that it can't be
+        altered now.
+        """
+        command = ["scancel", *options, "--signal=USR1", job]
+        subprocess.run(command, env=self.environment, stderr=subprocess.DEVNULL)
+
     def submit(self, *command: str) -> str:
         """The number of a new job."""
         return self.ask("sbatch", "--parsable", *command)
@@ -186,7 +193,7 @@ def test_a_job_that_is_warned_puts_itself_into_the_queue_again(world, tmp_path, 
     job = slurm.submit("--nodes=2", "--ntasks-per-node=1", "--time=60", *driver)
     for step in (2, 5):
         until((tmp_path / f"waits/step={step}").exists, slurm.output())
-        slurm.ask("scancel", "--signal=USR1", job)
+        slurm.warn(job)
     assert slurm.end(job) == "COMPLETED", slurm.output()
     assert slurm.read(job, "Restarts") == "2"
     assert slurm.output().count(f"ltr: SIGUSR1, and SLURM puts job {job} into the queue again") == 2
@@ -197,7 +204,7 @@ def test_a_job_that_is_warned_puts_itself_into_the_queue_again(world, tmp_path, 
     at_once = ("--nodes=2", "--ntasks-per-node=1", "--time=60")
     job = slurm.submit("--no-requeue", *at_once, *driver)
     until((tmp_path / "others/step=2").exists, slurm.output())
-    slurm.ask("scancel", "--signal=USR1", job)
+    slurm.warn(job)
     assert slurm.end(job) == "FAILED", slurm.output()
     assert f"job {job} is not put into the queue again" in slurm.output()
     job = slurm.submit(*at_once, *driver)
@@ -222,9 +229,10 @@ def test_an_array_of_five_seeds_fills_a_grid(world, tmp_path, place, slurm, capf
     job = slurm.submit("--array=0-4", "--time=60", str(DRIVERS / "grid_slurm.sh"), *options)
     begun = tmp_path / "runs/softmax/seed=1/config.yaml"
     until(begun.exists, slurm.output())
-    slurm.ask("scancel", "--batch", "--signal=USR1", f"{job}_1")
+    slurm.warn(f"{job}_1", "--batch")
     for element in range(5):
         assert slurm.end(f"{job}_{element}") == "COMPLETED", slurm.output()
+    assert slurm.read(f"{job}_1", "Restarts") == "1"
     assert main(["grid", *options, "--table"]) == 0
     table = capfd.readouterr().out
     assert "softmax" in table and "ranknet" in table
@@ -253,7 +261,9 @@ def test_torchrun_goes_on_where_something_was_killed(world, tmp_path, environmen
     agents = []
     for number, output in enumerate(outputs):
         with open(output, "w") as told:
-            marked = environment | {"LTR_AGENT": f"{file}.{number}"}
+            # Otherwise a restart finds the addresses of dead processes.
+            fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+            marked = environment | fresh | {"LTR_AGENT": f"{file}.{number}"}
             agents.append(subprocess.Popen(command, env=marked, stdout=told, stderr=told))
         time.sleep(0.5 if number else 3)  # the first one keeps the rendezvous
     last = file.parent / "run/checkpoints/last.ckpt"

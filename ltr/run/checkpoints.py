@@ -21,6 +21,7 @@ from ltr.errors import InputError, Terminated
 from ltr.metrics import MEASURES
 from ltr.models.ranker import check_finite
 from ltr.module import data_of, is_trial
+from ltr.processes import settle_order_of_sums
 from ltr.run import lightning_internals as internals
 from ltr.run.counters import Moment, set_counters
 from ltr.run.folder import RunFolder, link_or_copy
@@ -170,7 +171,6 @@ class Checkpoints(Checkpoint):
                 f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {name}: an exact resume of sharded models is not supported"
             )
         internals.keep_from_requeues(trainer)
-        internals.keep_order_of_sums(trainer)
         # Reset here and not in on_fit_start: load_state_dict comes in between, and may set it.
         self._asked_to_stop = False
 
@@ -201,6 +201,7 @@ class Checkpoints(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._asked_to_stop:  # before the run was interrupted
             trainer.should_stop = True
+        settle_order_of_sums(trainer.strategy.model)
         # Not earlier: Lightning has just set its own handlers.
         self._signals.listen(
             is_rank_0=trainer.is_global_zero, on_signal=lambda: self._on_signal(trainer)

@@ -4,12 +4,10 @@
 """
 
 import traceback
-import warnings
 from typing import Any
 
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment
 from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.call import _call_callbacks_state_dict
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 
@@ -26,21 +24,6 @@ def keep_from_requeues(trainer: Trainer) -> None:
     environment = cluster_environment(trainer)
     if isinstance(environment, SLURMEnvironment):
         environment.auto_requeue = False
-
-
-def keep_order_of_sums(trainer: Trainer) -> None:
-    """Before a trainer runs, let its processes sum gradients in every step as in the first one.
-
-    ``DistributedDataParallel`` sums them in buffers, which it lays out anew behind its first step, in
-    the order in which gradients came. Of three processes or more the sum of a weight is rounded by
-    its place in the buffer, so the first step of a resumed run would be rounded otherwise than the
-    same step of a run that went through. It keeps the first layout where it looks for unused
-    parameters.
-    """
-    if isinstance(trainer.strategy, DDPStrategy):
-        trainer.strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
-        # There are none, and nobody needs to know.
-        warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
 
 
 def callback_states(trainer: Trainer) -> dict[str, Any]:

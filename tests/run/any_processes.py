@@ -49,7 +49,7 @@ CHOSEN = {
 LAUNCHERS = ("lightning", "torchrun", "two agents", "slurm", "ray")
 # Of these the gradient is 0 but for rounding, of which Adam makes steps.
 WITHOUT_GRADIENT = ("key.bias", "head.bias")
-MOST_ROUNDING = 2e-3  # of the way that training has moved a weight at most
+MOST_ROUNDING = 5e-3  # of the way that training has moved a weight at most
 SECONDS = 600  # until a job that does nothing more is given up
 SECONDS_TO_END = 60  # until what is left of a job after a kill has ended by itself
 SECONDS_A_STEP = 0.1
