@@ -40,7 +40,13 @@ from ltr.run import lightning_internals as internals
 from ltr.run.checkpoints import BestOptions, Checkpoints, LastOptions
 from ltr.run.folder import RunFolder
 from ltr.run.identity import identity
-from ltr.run.launchers import check_nodes, has_launcher, is_rank_0, join_processes
+from ltr.run.launchers import (
+    check_nodes,
+    has_launcher,
+    is_rank_0,
+    join_processes,
+    take_launched,
+)
 from ltr.run.log import Progress, route_messages
 from ltr.run.loggers import build_loggers, continue_curves, wandb_run_ended
 from ltr.run.metrics_file import read_metrics
@@ -291,6 +297,7 @@ class RankerCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config_init[self.subcommand]
+        take_launched(config.trainer)  # not into config.yaml: others may resume the run
         callbacks = config.trainer.callbacks or []
         callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
         if self.subcommand == "mine":

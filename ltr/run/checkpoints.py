@@ -21,6 +21,7 @@ from ltr.errors import InputError, Terminated
 from ltr.metrics import MEASURES
 from ltr.models.ranker import check_finite
 from ltr.module import data_of, is_trial
+from ltr.processes import settle_order_of_sums
 from ltr.run import lightning_internals as internals
 from ltr.run.counters import Moment, set_counters
 from ltr.run.folder import RunFolder, link_or_copy
@@ -75,8 +76,8 @@ class LastOptions:
 
     Args:
         every_n_steps: Optimiser steps between two writes. It is also written at the end of the run,
-            with new best weights, and at Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP. At the end of an
-            epoch or a validation it is written, too, unless the last write was so recent that
+            with new best weights, and at Ctrl-C, SIGTERM, SIGUSR1, SIGUSR2 and SIGHUP. At the end
+            of an epoch or a validation it is written, too, unless the last write was so recent that
             writing would take more than a twentieth of the time.
     """
 
@@ -110,9 +111,10 @@ class Checkpoints(Checkpoint):
 
     A checkpoint is written between two optimiser steps, when weights, optimiser and progress agree,
     as a whole file or not at all. A run that was killed at any moment resumes from ``last.ckpt`` to
-    the very weights and validations of a run that was not. The first Ctrl-C, SIGTERM, SIGUSR1 or
-    SIGHUP finishes the step and saves; a validation that is due or running is done by the resumed
-    run. The second ends the run at once, but for SIGTERM and SIGUSR1 that follow within seconds.
+    the very weights and validations of a run that was not. The first signal
+    (:data:`ltr.run.signals.NAMES`) finishes the step and saves; a validation that is due or running
+    is done by the resumed run. The second ends the run at once, but for those of a cluster that
+    follow within seconds.
 
     What is best is told by the files that are there, so a run folder may be moved and copied.
 
@@ -204,6 +206,7 @@ class Checkpoints(Checkpoint):
             log.debug("the run %s: %s", moment, who_computes())
         if self._asked_to_stop:  # before the run was interrupted
             trainer.should_stop = True
+        settle_order_of_sums(trainer.strategy.model)
         # Not earlier: Lightning has just set its own handlers.
         self._signals.listen(
             is_rank_0=trainer.is_global_zero, on_signal=lambda: self._on_signal(trainer)

@@ -25,7 +25,7 @@ def _configured(world: Path, folder: Path, variant: str, **changes) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", CHOSEN)
+@pytest.mark.parametrize("variant", CHOSEN.values())
 def test_a_run_goes_on_with_any_number_of_processes(variant, world, tmp_path, capfd):  # noqa: F811
     """Three processes that share eight or four lists unevenly are ended in the fourth step, and one
     goes on: to the weights of one process that was never interrupted, but for rounding. The
