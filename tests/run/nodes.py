@@ -1,11 +1,13 @@
 """Nodes of a run: real processes that a launcher has started, by the variables of SLURM."""
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,9 +22,14 @@ TWO = {"trainer.devices": 1, "trainer.num_nodes": 2, "trainer.strategy": "ddp"}
 
 
 def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
+    """A port that nobody listens on, and that the system gives to no connection: a new program takes
+    seconds until it listens.
+    """
+    while True:
+        port = random.SystemRandom().randrange(15000, 32000)
+        with suppress(OSError), socket.socket() as held:
+            held.bind(("127.0.0.1", port))
+            return port
 
 
 def _run_node(args: list[str], output: Path, environment: dict[str, str], number: int) -> None:

@@ -20,13 +20,15 @@ from tests.run.interrupted import _written
 from tests.run.kills import start, torn
 from tests.run.nodes import TWO, Starts
 
-SHORT_WAIT = {
-    "trainer.strategy": {
-        "class_path": "lightning.pytorch.strategies.DDPStrategy",
-        "init_args": {"timeout": "0:00:05"},
-    }
-}
 MINUTE = 60
+# The limit counts for the meeting, too, so new programs need a longer one.
+FORKED = "0:00:10"
+NEW = "0:00:40"
+
+
+def waiting_at_most(limit: str) -> dict:
+    strategy = "lightning.pytorch.strategies.DDPStrategy"
+    return {"trainer.strategy": {"class_path": strategy, "init_args": {"timeout": limit}}}
 
 
 def failing(**options) -> dict:
@@ -70,15 +72,15 @@ def test_a_process_that_fails_is_named_by_the_other(world, tmp_path, nodes: Star
 
 
 def test_a_process_that_hangs_is_named_and_ended(world, tmp_path, nodes: Starts):
-    """The other waits for it five seconds, in the sum of gradients or for the scores of its lists."""
-    file = _written(world, tmp_path / "job", **TWO | SHORT_WAIT, **failing(by="hang"))
+    """The other waits for it ten seconds, in the sum of gradients or for the scores of its lists."""
+    file = _written(world, tmp_path / "job", **TWO | waiting_at_most(FORKED), **failing(by="hang"))
     run = file.parent / "run"
     (code, told), (code_of_hung, told_by_hung) = [
         node.end(MINUTE) for node in nodes(file, run, run)
     ]
     assert (code, code_of_hung) == (2, 2), (told, told_by_hung)
     (line,) = own_lines(told)
-    sentence = "process 1 of 2 did not come within 0:00:05 to where process 0 of 2 waited: "
+    sentence = "process 1 of 2 did not come within 0:00:10 to where process 0 of 2 waited: "
     assert line.startswith(f"ltr: {sentence}")
     assert "in step 4 of training" in line and f"'ltr fit {run}' resumes the run" in line
     (line,) = own_lines(told_by_hung)
@@ -150,13 +152,15 @@ def test_a_process_that_was_killed_is_named(world, tmp_path, nodes: Starts, rank
 @pytest.mark.long
 def test_a_first_process_that_hangs_is_ended_too(world, tmp_path, nodes: Starts):
     """It holds the store by which the processes know of each other, and that answers."""
-    file = _written(world, tmp_path / "job", **TWO | SHORT_WAIT, **failing(by="hang", rank=0))
+    file = _written(
+        world, tmp_path / "job", **TWO | waiting_at_most(FORKED), **failing(by="hang", rank=0)
+    )
     run = file.parent / "run"
     ended = [node.end(MINUTE) for node in nodes(file, run, run)]
     assert [code for code, _ in ended] == [2, 2], ended
     for _, told in ended:
         (line,) = own_lines(told)
-        assert "process 0 of 2 did not come within 0:00:05 to where process 1 of 2 waited" in line
+        assert "process 0 of 2 did not come within 0:00:10 to where process 1 of 2 waited" in line
     resumes(world, run, tmp_path / "again")
 
 
@@ -164,7 +168,7 @@ def test_a_first_process_that_hangs_is_ended_too(world, tmp_path, nodes: Starts)
 @pytest.mark.parametrize("by", ["SIGKILL", "memory", "hang"])
 def test_processes_that_lightning_has_started_end_alike(world, tmp_path, by):
     """In one group, started by the first; each of them is gone afterwards."""
-    two = {"trainer.devices": 2, "trainer.strategy": SHORT_WAIT["trainer.strategy"]}
+    two = {"trainer.devices": 2} | waiting_at_most(NEW)
     file = _written(world, tmp_path / "job", **two, **failing(by=by))
     run = file.parent / "run"
     output = file.with_name("output")
@@ -178,12 +182,12 @@ def test_processes_that_lightning_has_started_end_alike(world, tmp_path, by):
             start_new_session=True,
         )
     try:
-        assert job.wait(2 * MINUTE) == 2, output.read_text()
+        assert job.wait(3 * MINUTE) == 2, output.read_text()
         lines = own_lines(output.read_text().splitlines())
         named = {
             "SIGKILL": "ltr: process 0 of 2 lost the connection to process 1 (",
             "memory": "ltr: process 1 of 2 has ended: no memory is left (",
-            "hang": "ltr: process 1 of 2 did not come within 0:00:05 to where process 0 of 2 waited",
+            "hang": f"ltr: process 1 of 2 did not come within {NEW} to where process 0 of 2 waited",
         }[by]
         assert sum(line.startswith(named) for line in lines) == 1, lines
         assert not any("Traceback" in line for line in lines)
