@@ -4,9 +4,10 @@ of it.
 Each process is a rank, a number from 0.
 """
 
+import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -143,6 +144,26 @@ def gather_objects(value: T) -> list[T]:
     values: list[Any] = [None] * world_size()
     distributed.all_gather_object(values, value)
     return values
+
+
+def differences_from_rank_0(facts: Mapping[str, str]) -> str:
+    """How the facts of the first process that differs differ from those of rank 0, as a part of
+    a sentence; empty where all processes say the same. Every process gets the same answer.
+    """
+    host = platform.node()
+    of_ranks = gather_objects((host, dict(facts)))
+    host_0, facts_0 = of_ranks[0]
+    for number, (host, of_rank) in enumerate(of_ranks):
+        differences = []
+        for name in {**facts_0, **of_rank}:
+            if of_rank.get(name) != facts_0.get(name):
+                differences.append(
+                    f"{name} is {facts_0.get(name)} in process 0 (on {host_0}) and {of_rank.get(name)} in process {number} (on {host})"
+                )
+        if differences:
+            more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
+            return ", ".join(differences[:3]) + more
+    return ""
 
 
 def gather_at_rank_0(value: T) -> list[T]:

@@ -1,5 +1,6 @@
 """Real faults for the command line: named by class path in a test's configuration."""
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from ltr.callbacks import HardNegativeMining
 from ltr.data import artefact
 from ltr.errors import InputError
 from ltr.mining import miner, refresh
+from ltr.run import together
 from ltr.run.checkpoints import Checkpoints
 from ltr.search import encode
 
@@ -243,3 +245,77 @@ class WaitForSignal(Callback):
         until = time.monotonic() + self.seconds
         while checkpoints._signals.pending is None and time.monotonic() < until:
             time.sleep(0.05)
+
+
+class FailsAlone(Callback):
+    """One process of a run fails, the others do not.
+
+    Args:
+        by: ``hang``, ``memory``, ``error``, or the name of a signal.
+        rank: of the process.
+        within: ``step`` or ``sanity check``.
+        step: optimiser steps done before.
+        grace: seconds that a process which hangs has until it is ended.
+    """
+
+    def __init__(
+        self, by: str, rank: int = 1, within: str = "step", step: int = 3, grace: float = 2.0
+    ) -> None:
+        self.by = by
+        self.rank = rank
+        self.within = within
+        self.step = step
+        together.GRACE_SECONDS = grace
+
+    def on_sanity_check_start(self, trainer, pl_module) -> None:
+        if self.within == "sanity check":
+            self._fail(trainer)
+
+    def on_train_batch_start(self, trainer, *args) -> None:
+        if self.within == "step" and trainer.global_step == self.step:
+            self._fail(trainer)
+
+    def _fail(self, trainer) -> None:
+        if trainer.global_rank != self.rank:
+            return
+        if self.by == "hang":
+            time.sleep(600)
+        elif self.by == "memory":
+            torch.empty(2**60, dtype=torch.uint8)
+        elif self.by == "error":
+            raise RuntimeError("a mistake of my own")
+        else:
+            signal.raise_signal(signal.Signals[self.by])
+
+
+class FillsDisk(Callback):
+    """After a step, the disk of a folder has no room left but for a few kilobytes.
+
+    Args:
+        file: takes the room.
+        step: optimiser steps done before.
+    """
+
+    def __init__(self, file: str, step: int) -> None:
+        self.file = Path(file)
+        self.step = step
+
+    def on_train_batch_start(self, trainer, *args) -> None:
+        if trainer.global_step == self.step and trainer.is_global_zero:
+            free = os.statvfs(self.file.parent)
+            with open(self.file, "wb") as filler:
+                os.posix_fallocate(filler.fileno(), 0, (free.f_bavail - 2) * free.f_frsize)
+
+
+class OtherClock(Callback):
+    """The clock of one process is ahead.
+
+    Args:
+        seconds: so much.
+        rank: of the process, as SLURM tells it.
+    """
+
+    def __init__(self, seconds: float, rank: int = 1) -> None:
+        if os.environ["SLURM_PROCID"] == str(rank):
+            right = time.time
+            time.time = lambda: right() + seconds

@@ -87,6 +87,20 @@ def test_every_row_of_what_happens_to_a_run_names_tests_that_exist():
             assert f"\ndef {name}(" in texts[file], f"{file} has no {name}"
 
 
+def test_every_row_of_how_failures_end_names_tests_that_exist():
+    page = (DOCS / "distributed.md").read_text(encoding="utf-8")
+    rooms = (DOCS.parent / "tests/run").glob("test_*.py")
+    texts = {file.name: file.read_text() for file in rooms}
+    tables = re.findall(r"^\| .* shown by .*\n\| --- .*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert len(tables) == 2
+    for row in "".join(tables).splitlines():
+        named = re.findall(r"`(?:(test_\w+\.py)::)?(test_\w+)`", row.rpartition(" | ")[2])
+        assert named, f"nothing shows it: {row}"
+        for file, name in named:
+            file = file or "test_failures.py"
+            assert f"\ndef {name}(" in texts[file], f"{file} has no {name}"
+
+
 # Value and gradient of the moving document at gap x, the other's score being 0.
 BY_HAND = {
     ("RankNetLoss", "sigma = 2"): (

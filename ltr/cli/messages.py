@@ -5,6 +5,7 @@ import tempfile
 import traceback
 
 import jsonargparse
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from ltr.cli.arguments import parser_reason
@@ -17,6 +18,9 @@ def one_line(error: BaseException) -> str | None:
     """What to tell the user of an error that is theirs to mend; None for a mistake of ours, which
     deserves its traceback.
     """
+    if means_no_memory(error):
+        text = " ".join(str(error).split())[:200]
+        return f"no memory is left ({text}); a step needs less of it with encoder.keep_tokens, a smaller encoder.max_tokens, fewer lists in a step, or more processes"
     if isinstance(error, OverflowError):
         return f"a number is too large: {error} (LTR_DEBUG=1 shows where)"
     if not isinstance(
@@ -41,6 +45,14 @@ def one_line(error: BaseException) -> str | None:
     if "Interval.step" in text:
         return "trainer.callbacks: Lightning's Timer can't be named in a configuration; set trainer.max_time"
     return f"{parser_reason(text)} (LTR_DEBUG=1 shows where)"
+
+
+def means_no_memory(error: BaseException) -> bool:
+    """Whether an error says that the memory of the machine or of a GPU is used up."""
+    # Of a CPU torch says it by a RuntimeError.
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    )
 
 
 def _has_no_working_directory() -> bool:

@@ -26,7 +26,7 @@ from ltr.callbacks import HardNegativeMining
 from ltr.cli import CONFIGURED
 from ltr.cli.arguments import refuse_addresses
 from ltr.cli.configuration import ModelHelp, expanded, refuse_unknown_empty_keys
-from ltr.cli.messages import input_error, path_of
+from ltr.cli.messages import input_error, one_line, path_of
 from ltr.cli.mine import MiningTrainer, mining_of
 from ltr.cli.refused import refusal
 from ltr.cli.strict_parser import StrictParser
@@ -37,6 +37,7 @@ from ltr.in_batch import OwnLists
 from ltr.module import METRICS, RankerModule, is_trial
 from ltr.processes import by_rank_0, lost_connection, rank, world_size
 from ltr.run import lightning_internals as internals
+from ltr.run.agreement import check_agreement
 from ltr.run.checkpoints import BestOptions, Checkpoints, LastOptions
 from ltr.run.folder import RunFolder
 from ltr.run.identity import identity
@@ -61,6 +62,13 @@ from ltr.run.start import (
     NothingToDo,
     checkpoint_to_measure,
     checkpoint_to_resume,
+)
+from ltr.run.together import (
+    LONGEST_WAIT,
+    Ending,
+    MeetOthers,
+    Together,
+    number_of,
 )
 from ltr.run.trainer_checks import check_callbacks, check_options
 from ltr.run.weights import take_weights
@@ -114,10 +122,14 @@ class RankerCLI(LightningCLI):
     def __init__(self, stack: ExitStack, log_into: Callable[[Path], None], args: list[str]) -> None:
         self._stack = stack
         self._log_into = log_into
+        self._plain = dict[str, Any]()  # the configuration, from before_instantiate_classes on
         self._identity = dict[str, Any]()  # from before_instantiate_classes on
         self._checkpoint: str | None = None  # that the command starts from; from _begin on
         self._results: ResultsWriter  # from before_instantiate_classes on
         self._checkpoints: Checkpoints | None = None  # the callback, once the trainer is there
+        self._together = Together(
+            lambda: None if self._checkpoints is None else self._checkpoints.signal_here
+        )
         self._recipe: jsonargparse.Namespace | None = None  # of ltr mine: options that were given
         # LightningCLI sets it when it has parsed. If it is still None in the except below, the parser
         # has refused the arguments.
@@ -142,20 +154,38 @@ class RankerCLI(LightningCLI):
                 parser_kwargs=strict | {command: strict for command in CONFIGURED},
                 args=args,
             )
+        except NothingToDo:
+            raise
+        except (KeyboardInterrupt, SystemExit) as stop:
+            # Lightning ends by SystemExit after a signal, which is then its context.
+            cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__context__
+            if isinstance(cause, KeyboardInterrupt):
+                # Lightning has killed the processes that it has started itself.
+                gone = [] if has_launcher() else range(1, world_size())
+                self._together.tell(Ending(number_of(cause), ""), gone)
+            raise
         except Exception as error:
             lost = lost_connection(error)
             if lost is not None:
-                raise self._end_without_others(lost) from error
+                raise self._end_without_others(lost, error) from error
             # An option is told by its path in the configuration: data.batch_size for batch_size.
             bad_input = input_error(error)
             was_parsed = self.subcommand is not None
             if was_parsed and bad_input is not None and bad_input.option is not None:
                 bad_input.option = path_of(bad_input, self.config[self.subcommand])
+            line = one_line(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"
+            self._together.tell(Ending(0, f"process {rank()} of {world_size()} has ended: {line}"))
             raise
+        finally:
+            self._together.finish()
 
-    def _end_without_others(self, lost: str) -> BaseException:
-        """What ends this process where another one is gone: the signal that both have got, or else
-        one line.
+    def _end_without_others(self, lost: str, error: Exception) -> BaseException:
+        """What ends this process where another one is gone, or did not come: the signal that has
+        ended that one, or else one line.
+
+        Args:
+            lost: what the error says of it.
+            error: of a collective operation.
         """
         if self._checkpoints is not None and self._checkpoints.heard is not None:
             return self._checkpoints.heard
@@ -163,13 +193,14 @@ class RankerCLI(LightningCLI):
             return InputError(
                 f"the processes of this command could not meet ({lost}); all of them must be started, and MASTER_ADDR and MASTER_PORT must name a free port that they can reach"
             )
+        ending = self._together.find_ending(lost, error, internals.longest_wait(self.trainer))
+        if ending.number:
+            return ending.exception()
         again = "start it again"
         folder = self.config[self.subcommand].trainer.default_root_dir
         if self.subcommand == "fit" and RunFolder(folder).holds_weights():
             again = f"'ltr fit {quote(folder)}' resumes the run"
-        return InputError(
-            f"process {rank()} of {world_size()} lost the connection to another one ({lost}), which has ended or can't be reached; its own output says why; {again}"
-        )
+        return InputError(f"{ending.line}; {again}")
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -212,6 +243,7 @@ class RankerCLI(LightningCLI):
         check_options(config.trainer)
         check_nodes(config.trainer.num_nodes)
         plain = yaml.safe_load(self._parser(self.subcommand).dump(config, skip_unset=False))
+        self._plain = plain
         self._identity = identity(plain)
         self._results = ResultsWriter(plain)
         folder = RunFolder(config.trainer.default_root_dir or _run_folder(config, plain))
@@ -224,8 +256,11 @@ class RankerCLI(LightningCLI):
         """Tell the data what the ranker reads. Take the weights of another run where the configuration
         asks for them and the run is new.
         """
+        internals.limit_waiting(self.trainer, LONGEST_WAIT)
         if has_launcher():
             join_processes(self.trainer)
+            self._together.begin()
+            check_agreement(self._plain)
             self._begin()
         config = self.config_init[self.subcommand]
         config.ckpt_path = self._checkpoint
@@ -303,7 +338,9 @@ class RankerCLI(LightningCLI):
         if self.subcommand == "mine":
             mining = [each for each in callbacks if isinstance(each, HardNegativeMining)]
             return super().instantiate_trainer(
-                callbacks=mining, logger=False, enable_progress_bar=False
+                callbacks=[MeetOthers(self._together), *mining],
+                logger=False,
+                enable_progress_bar=False,
             )
         check_callbacks(callbacks, self._monitored())
         fits = self.subcommand == "fit"
@@ -314,6 +351,7 @@ class RankerCLI(LightningCLI):
         if has_progress_bar is None:
             has_progress_bar = sys.stdout.isatty()
             kwargs["enable_progress_bar"] = has_progress_bar
+        callbacks.insert(0, MeetOthers(self._together))
         callbacks.append(self._results)
         if not has_progress_bar:
             callbacks.append(Progress())

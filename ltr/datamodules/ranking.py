@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
@@ -22,6 +22,7 @@ from ltr.data.sampling.taught import Labels
 from ltr.datamodules.loading import Loading
 from ltr.entries import check_entries
 from ltr.errors import InputError, local_path
+from ltr.processes import differences_from_rank_0, world_size
 from ltr.search.evaluation import SearchedCorpus
 
 log = logging.getLogger(__name__)
@@ -125,6 +126,7 @@ class RankingDataModule(LightningDataModule):
         self.open(stage)
         if stage == "fit":
             self.train = TrainBatches(self.plan(), self.collator)
+            self._check_same_everywhere(self.digests)
 
     @abstractmethod
     def open(self, stage: str) -> None:
@@ -151,6 +153,16 @@ class RankingDataModule(LightningDataModule):
             rank=self.rank,
             world_size=self.world_size,
         )
+
+    def _check_same_everywhere(self, digests: Mapping[str, str]) -> None:
+        """Raise an InputError on every process unless all have opened the same data."""
+        if world_size() == 1:
+            return
+        differences = differences_from_rank_0(digests)
+        if differences:
+            raise InputError(
+                f"{self.path}: all processes of a run must read the same data, and the digest of {differences}; copy the data anew to each node, or put it on a common disk"
+            )
 
     @property
     def has_teacher_scores(self) -> bool:
@@ -363,6 +375,7 @@ class RankingDataModule(LightningDataModule):
     predict_dataloader = test_dataloader
 
     def _eval_loader(self, split: str) -> DataLoader | list:
+        self._check_same_everywhere(self.evaluation_digests(split))
         batches = self.eval_batches(split)
         if batches is None:
             return []

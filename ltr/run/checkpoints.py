@@ -165,6 +165,11 @@ class Checkpoints(Checkpoint):
         """The signal that came to this process, which is not the first one; None without."""
         return self._signals.heard
 
+    @property
+    def signal_here(self) -> KeyboardInterrupt | None:
+        """The signal that came to this process, the first one or another; None without."""
+        return self._signals.pending or self._signals.heard
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.strategy.restore_checkpoint_after_setup:
             name = type(trainer.strategy).__name__

@@ -1,5 +1,6 @@
 """The folder of a run: where everything lies, who owns it, and which checkpoint is meant."""
 
+import fcntl
 import logging
 import os
 import secrets
@@ -127,12 +128,26 @@ class RunFolder:
         all_see = all(gather_objects(sees_all))
         file.unlink()
         if all_see:
+            if not all(gather_objects(rank() == 0 or self._lock_is_held())):
+                log.warning(
+                    "%s lies on a disk whose locks hold on one machine alone (of NFS: nolock or local_lock, of Lustre: localflock); start no second command in this folder from another machine",
+                    self.path,
+                )
             return
         if rank() != 0:  # rank 0 owns its folder, and leaves it as it was
             _remove_empty(new_folders)
         raise InputError(
             f"{self.path.absolute()} must be one folder that all processes of a run see, and process {rank()} of {world_size()} does not see the files of all others there; name a folder on a common disk (--trainer.default_root_dir)"
         )
+
+    def _lock_is_held(self) -> bool:
+        """Whether this process sees that rank 0 holds the lock."""
+        try:
+            with open(self.lock, "rb+") as opened:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        return False
 
     def _new_folders(self) -> list[Path]:
         """The run folder and those above it that are not there yet, the innermost first."""

@@ -3,14 +3,20 @@
 ``tests/run/test_lightning_internals.py`` checks that each is there and takes what it is given.
 """
 
+import threading
 import traceback
+from datetime import timedelta
 from typing import Any
 
+from lightning.fabric.plugins.collectives.torch_collective import default_pg_timeout
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment
+from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.call import _call_callbacks_state_dict
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+from lightning.pytorch.trainer.states import RunningStage
 
 
 def cluster_environment(trainer: Trainer) -> ClusterEnvironment:
@@ -25,6 +31,48 @@ def keep_from_requeues(trainer: Trainer) -> None:
     environment = cluster_environment(trainer)
     if isinstance(environment, SLURMEnvironment):
         environment.auto_requeue = False
+
+
+def limit_waiting(trainer: Trainer, longest: timedelta) -> None:
+    """Before the processes meet, limit how long one waits for another in a collective operation,
+    where the configuration does not: Lightning's own limit is half an hour.
+    """
+    strategy = trainer.strategy
+    # The very object: a configuration may name half an hour, too.
+    if isinstance(strategy, DDPStrategy) and strategy._timeout is default_pg_timeout:
+        strategy._timeout = longest
+
+
+def longest_wait(trainer: Trainer) -> timedelta | None:
+    """How long a process waits for another one in a collective operation; None without a limit."""
+    strategy = trainer.strategy
+    return strategy._timeout if isinstance(strategy, DDPStrategy) else None
+
+
+def place(trainer: Trainer) -> str:
+    """Where a trainer is, in words."""
+    stage = trainer.state.stage
+    if stage is None:
+        return "at the start"
+    if stage is RunningStage.TRAINING:
+        return f"in step {trainer.global_step + 1:,} of training"
+    return f"while {stage.value}, after step {trainer.global_step:,}"
+
+
+def leave_endings_to_us(trainer: Trainer) -> None:
+    """Keep Lightning from what it does itself where a run of several processes ends early.
+
+    At SIGTERM it would begin a collective operation, in which a process that got the signal alone
+    waits. Before each step it asks by another one whether SIGTERM has come, and goes on if that
+    fails. And it looks every five seconds whether one of the processes that it has started has
+    failed, and then kills all of them, the first one in the midst of its last line.
+    """
+    trainer._signal_connector._sigterm_notifier_fn = lambda *_: None  # type: ignore[method-assign]
+    epoch_loop = trainer.fit_loop.epoch_loop
+    epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+    for thread in threading.enumerate():
+        if isinstance(thread, _ChildProcessObserver):
+            thread._child_processes = []
 
 
 def callback_states(trainer: Trainer) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def provenance() -> dict[str, Any]:
     if commit is not None:
         origin["commit"] = commit
     origin["python"] = platform.python_version()
-    origin["packages"] = _versions()
+    origin["packages"] = versions()
     origin["machine"] = _machine()
     origin["date"] = str(datetime.datetime.now(datetime.UTC).date())
     return origin
@@ -105,7 +105,7 @@ def _class_of(part: Any) -> str | None:
 
 
 @cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """The versions of those packages that are installed."""
     versions = {}
     for name in PACKAGES:

@@ -1,7 +1,7 @@
 """What a run is trained with, by digests: ``trained_with`` of its metrics.json."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from ltr.run.training_recipe import TrainingRecipe
 MODEL_OPTIONS = {"backbone", "doc_backbone", "encoder", "guide", "judge", "miner"}
 # The files of a model: its configuration, tokenizer and weights, and not its card.
 MODEL_SUFFIXES = {".json", ".txt", ".model", ".safetensors", ".bin"}
+SMALL_SUFFIXES = {".json", ".txt", ".model"}
 
 
 class StartWeights(NamedTuple):
@@ -74,10 +75,20 @@ def _digest_of_model(name: str) -> str | None:
         return None
     if holds_checkpoints(path):
         return digest_of(best_checkpoint(path, name))[:16]
+    return _digest_of_files(path, MODEL_SUFFIXES)
+
+
+def digest_of_small_files(name: str) -> str | None:
+    """A digest of the configuration and the tokenizer of a model; None where it is no folder."""
+    path = Path(resolve(name))
+    return _digest_of_files(path, SMALL_SUFFIXES) if path.is_dir() else None
+
+
+def _digest_of_files(folder: Path, suffixes: Collection[str]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")):
-        if file.suffix in MODEL_SUFFIXES and file.is_file():
-            digest.update(f"{file.relative_to(path).as_posix()} {digest_of(file)}\n".encode())
+    for file in sorted(folder.rglob("*")):
+        if file.suffix in suffixes and file.is_file():
+            digest.update(f"{file.relative_to(folder).as_posix()} {digest_of(file)}\n".encode())
     return digest.hexdigest()[:16]
 
 

@@ -2,5 +2,6 @@
 
 from tests.run.interrupted import world
 from tests.run.measured import config
+from tests.run.nodes import nodes
 
-__all__ = ["config", "world"]
+__all__ = ["config", "nodes", "world"]

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from unittest import mock
 
@@ -58,6 +59,8 @@ def _run(args: list[str], output: Path, environment: dict[str, str]) -> None:
     code = 1
     try:
         code = ltr(args)
+    except Exception:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,23 +1,30 @@
 """The private names of Lightning that a resume needs: there, and meaning what they mean to us."""
 
 import inspect
+import os
 import signal
+import subprocess
 import sys
+from datetime import timedelta
 from types import SimpleNamespace
 from unittest import mock
 
 import torch
+from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from torch.utils.data import DataLoader
 
 from ltr.run import lightning_internals as internals
 from ltr.run.checkpoints import Checkpoints
 from ltr.run.counters import Moment, set_counters
 from ltr.run.signals import OF_CLUSTER
+from ltr.run.together import LONGEST_WAIT
 from tests.run.plain import Plain
 
 
@@ -148,3 +155,44 @@ def test_a_logger_of_tensorboard_goes_on(tmp_path, monkeypatch):
     internals.continue_tensorboard(logger, "runs/seed=0", None)
     logger.log_metrics({"test": 1.0})
     assert writer.call_args.kwargs["purge_step"] is None, "a test forgets nothing"
+
+
+def test_what_lightning_does_at_an_early_end_is_left_to_us(tmp_path):
+    """It would begin a collective operation at SIGTERM and before each step, and kill processes."""
+    for owner, name in (
+        (_SignalConnector, "_sigterm_notifier_fn"),
+        (_TrainingEpochLoop, "_broadcast_sigterm_tensor"),
+    ):
+        assert callable(getattr(owner, name))
+    trainer = Trainer(default_root_dir=tmp_path, accelerator="cpu", logger=False)
+    failed = subprocess.Popen(["false"])
+    observer = _ChildProcessObserver(main_pid=os.getpid(), child_processes=[failed])
+    observer._termination_signal = signal.SIGCONT  # in place of SIGKILL
+    observer._sleep_period = 0.1
+    observer.start()
+    internals.leave_endings_to_us(trainer)
+    observer.join(5)
+    assert not observer.is_alive()
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        trainer._signal_connector.register_signal_handlers()
+        handler = signal.getsignal(signal.SIGTERM)
+        assert [each("a number", None) for each in handler.signal_handlers] == [None]
+        assert not trainer.received_sigterm
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_waiting_is_limited_unless_the_configuration_limits_it(tmp_path):
+    options = {"default_root_dir": tmp_path, "accelerator": "cpu", "logger": False}
+    for strategy, expected in (
+        ("ddp", 600),
+        (DDPStrategy(timeout=timedelta(seconds=5)), 5),
+        (DDPStrategy(timeout=timedelta(minutes=30)), 1800),
+        ("auto", None),
+    ):
+        devices = 1 if strategy == "auto" else 2
+        trainer = Trainer(strategy=strategy, devices=devices, **options)
+        internals.limit_waiting(trainer, LONGEST_WAIT)
+        limit = internals.longest_wait(trainer)
+        assert (limit and limit.total_seconds()) == expected

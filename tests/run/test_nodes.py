@@ -2,12 +2,6 @@
 
 import os
 import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,63 +9,7 @@ import torch
 from ltr.__main__ import main
 from tests.run.interrupted import _slow, _written
 from tests.run.kills import start, torn
-
-TWO = {"trainer.devices": 1, "trainer.num_nodes": 2, "trainer.strategy": "ddp"}
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
-
-
-class Node:
-    """``ltr fit`` on one of two nodes."""
-
-    def __init__(self, number: int, port: int, args: list[str], output: Path) -> None:
-        self.output = output
-        job = {
-            "SLURM_NTASKS": "2",
-            "SLURM_NTASKS_PER_NODE": "1",
-            "SLURM_NNODES": "2",
-            "SLURM_JOB_ID": "7",
-            "SLURM_JOB_NAME": "train",
-            "SLURM_PROCID": str(number),
-            "SLURM_LOCALID": "0",
-            "SLURM_NODEID": str(number),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-        with open(output, "w") as told:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "ltr", *args],
-                env=os.environ | job,
-                stdout=told,
-                stderr=subprocess.STDOUT,
-            )
-
-    def end(self) -> tuple[int, list[str]]:
-        """The exit code and what it said on its last lines."""
-        code = self.process.wait(timeout=120)
-        return code, self.output.read_text().splitlines()
-
-
-@pytest.fixture
-def nodes() -> Iterator[Callable[..., list[Node]]]:
-    """Starts a node for each run folder. What of them still runs at the end is killed."""
-    started = []
-
-    def start_each(file: Path, *runs: Path) -> list[Node]:
-        port = free_port()
-        for number, run in enumerate(runs):
-            output = file.with_name(f"output{number}")
-            started.append(Node(number, port, start(run, file), output))
-        return started
-
-    yield start_each
-    for node in started:
-        node.process.kill()
-        node.process.wait()
+from tests.run.nodes import TWO, until
 
 
 @pytest.mark.long
@@ -108,11 +46,11 @@ def test_a_process_whose_peer_was_killed_ends_with_one_line(world, tmp_path, nod
     file = _slow(world, tmp_path / "job", "step", **TWO, **{"last.every_n_steps": 2})
     run = file.parent / "run"
     both = nodes(file, run, run)
-    _until(file.with_name("waits"), both)
-    both[killed].process.kill()
+    until(file.with_name("waits"), both)
+    os.kill(both[killed].pid, signal.SIGKILL)
     code, told = both[1 - killed].end()
     assert code == 2, told
-    assert f"process {1 - killed} of 2 lost the connection to another one (" in told[-1]
+    assert f"process {1 - killed} of 2 lost the connection to process {killed} (" in told[-1]
     assert f"'ltr fit {run}' resumes the run" in told[-1]
     assert len([line for line in told if "lost" in line or "Traceback" in line]) == 1
     assert torn(run) == []
@@ -124,9 +62,9 @@ def test_a_signal_to_all_nodes_ends_all_with_its_code(world, tmp_path, nodes, by
     file = _slow(world, tmp_path / "job", "step", **TWO, **{"last.every_n_steps": 500})
     run = file.parent / "run"
     both = nodes(file, run, run)
-    _until(file.with_name("waits"), both)
+    until(file.with_name("waits"), both)
     for node in both:
-        node.process.send_signal(signal.Signals[by])
+        os.kill(node.pid, signal.Signals[by])
     ended = [node.end() for node in both]
     assert [came for came, _ in ended] == [code, code], ended
     assert f"'ltr fit {run}' resumes" in ended[0][1][-1] and ended[1][1] == []
@@ -134,11 +72,3 @@ def test_a_signal_to_all_nodes_ends_all_with_its_code(world, tmp_path, nodes, by
     # the fifth step already.
     last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
     assert last["global_step"] in (4, 5)
-
-
-def _until(file: Path, both: list[Node]) -> None:
-    latest = time.monotonic() + 120
-    while not file.exists():
-        assert time.monotonic() < latest, [node.output.read_text() for node in both]
-        assert all(node.process.poll() is None for node in both)
-        time.sleep(0.05)

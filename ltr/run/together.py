@@ -1,0 +1,299 @@
+"""A run of several processes ends as a whole: what has ended one of them is known to all."""
+
+import json
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple, NoReturn, TypeVar
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.distributed import PrefixStore, TCPStore
+
+from ltr.errors import Terminated
+from ltr.processes import by_rank_0, rank, world_size
+from ltr.run import lightning_internals as internals
+
+T = TypeVar("T")
+
+# How long a process waits for another one in a collective operation. It is what torch takes for NCCL,
+# and leaves a node the time to make a cache that another one has already.
+LONGEST_WAIT = timedelta(minutes=10)
+POLL_SECONDS = 0.5
+# A roll call waits so long for the answers: each process looks for it every POLL_SECONDS.
+ROLL_SECONDS = 4 * POLL_SECONDS
+# The store may not answer, where the machine that holds it is gone.
+STORE_SECONDS = 5.0
+# So long a process may go on after another has ended: it writes what it has begun, and ends where it
+# next needs the other.
+GRACE_SECONDS = 30.0
+
+# Names in the store.
+ENDED = "ended"  # the first ending
+ASKED = "asked"  # the signal that has come to a process which is not the first
+ROLL = "roll"  # is called where a collective operation has failed
+HERE = "here"  # an answer to it, of a rank
+WAITS = "waits"  # a collective operation has failed in this rank
+KNOWN = "known"  # this rank knows the ending
+
+
+class Ending(NamedTuple):
+    """What has ended the run.
+
+    Attributes:
+        number: of the signal that ended it; 0 without one.
+        line: what all processes say of it; empty for a signal.
+    """
+
+    number: int
+    line: str
+
+    def exit_code(self) -> int:
+        """Of a process that ends by it."""
+        return 128 + self.number if self.number else 2
+
+    def exception(self) -> KeyboardInterrupt:
+        """What ends a process as the signal does."""
+        return KeyboardInterrupt() if self.number == signal.SIGINT else Terminated(self.number)
+
+
+class Roll(NamedTuple):
+    """What the processes know of each other where a collective operation has failed.
+
+    Attributes:
+        gone: the ranks that don't answer.
+        absent: those that answer, and are not in the operation.
+    """
+
+    gone: list[int]
+    absent: list[int]
+
+
+class Together:
+    """Looks from a thread whether another process of the run has ended, by the store through which
+    the processes have met. This one then ends with it: by itself, where it needs the other next, or
+    after ``GRACE_SECONDS``.
+
+    A signal to a process that is not the first is passed on to the first, which saves and ends the
+    run.
+
+    Args:
+        signal_here: the signal that has come to this process while it trains; None without.
+
+    Attributes:
+        place: where the trainer was when an error ended it, in words.
+    """
+
+    def __init__(self, signal_here: Callable[[], KeyboardInterrupt | None]) -> None:
+        self._signal_here = signal_here
+        self.place = "before it began"
+        self._store: PrefixStore | None = None
+        self._ending: Ending | None = None  # that the thread has found
+        self._over = threading.Event()
+        self._working_thread = 0
+
+    def begin(self) -> None:
+        """Begin to look, once the processes have met. Does nothing where they have not, or where it
+        looks already.
+        """
+        if world_size() == 1 or self._store is not None:
+            return
+        token = by_rank_0(lambda: secrets.token_hex(4))  # a store may outlive several runs
+        try:
+            client = TCPStore(
+                os.environ["MASTER_ADDR"],
+                int(os.environ["MASTER_PORT"]),
+                is_master=False,
+                timeout=timedelta(seconds=STORE_SECONDS),
+            )
+        except (KeyError, RuntimeError):  # the processes have met elsewhere
+            return
+        self._store = PrefixStore(f"ltr/{token}", client)
+        self._working_thread = threading.get_ident()
+        threading.Thread(target=self._look, args=(self._store,), daemon=True).start()
+
+    def finish(self) -> None:
+        """Look no more."""
+        self._over.set()
+
+    def tell(self, ending: Ending, gone: Sequence[int] = ()) -> None:
+        """Tell the others what ends the run, unless they know of an ending before.
+
+        Args:
+            ending: begins with this process, or is what it has found out.
+            gone: the ranks that need not be told.
+        """
+        self.finish()
+        store = self._store
+        if store is None:
+            return
+        others = [other for other in range(world_size()) if other not in gone]
+
+        def say() -> None:
+            store.compare_set(ENDED, "", json.dumps(ending))
+            store.set(f"{KNOWN}/{rank()}", "")
+            # The store may end with the first process.
+            while rank() == 0 and not store.check([f"{KNOWN}/{other}" for other in others]):
+                time.sleep(POLL_SECONDS / 5)
+
+        _in_time(say, None)
+
+    def find_ending(self, lost: str, error: Exception, limit: timedelta | None) -> Ending:
+        """What ends the run, where a collective operation has failed in this process. The others get
+        to know it, too.
+
+        Args:
+            lost: what the error says of the connection to another process.
+            error: of the operation.
+            limit: of waiting in it.
+        """
+        store = self._store
+        # The thread may know it already, and the store may be gone with the first process.
+        ending = self._ending
+        roll = Roll(gone=[], absent=[]) if ending is not None else self._call_roll()
+        if ending is None and store is not None:
+            ending = self._ending or _in_time(lambda: _read(store), None)
+        if ending is None:
+            me = f"process {rank()} of {world_size()}"
+            if roll.absent and not roll.gone:
+                line = f"{_named(roll.absent)} of {world_size()} did not come within {limit} to where {me} waited: {operation_of(error)}, {self.place}; one that is only slow needs a longer limit (timeout of trainer.strategy)"
+            else:
+                names = _named(roll.gone) if roll.gone else "another one"
+                line = f"{me} lost the connection to {names} ({lost}), which has ended or can't be reached; its own output says why"
+            ending = Ending(0, line)
+        self.tell(ending, roll.gone)
+        return ending
+
+    def _call_roll(self) -> Roll:
+        """Find out which processes are there, where a collective operation has failed here."""
+        store = self._store
+        others = [other for other in range(world_size()) if other != rank()]
+        if store is None:
+            return Roll(gone=[], absent=[])
+
+        def ask() -> Roll:
+            store.set(f"{WAITS}/{rank()}", "")
+            store.set(ROLL, "")
+            waiting: list[int] = []
+            until = time.monotonic() + ROLL_SECONDS
+            while time.monotonic() < until:
+                waiting = [other for other in others if store.check([f"{WAITS}/{other}"])]
+                if len(waiting) == len(others) or store.check([ENDED]):
+                    break
+                time.sleep(POLL_SECONDS / 5)
+            here = [other for other in others if store.check([f"{HERE}/{other}"])]
+            gone = [other for other in others if other not in {*here, *waiting}]
+            return Roll(gone, absent=[other for other in here if other not in waiting])
+
+        # Without the store, the process that held it is gone.
+        return _in_time(ask, Roll(gone=[0], absent=[]))
+
+    def _look(self, store: PrefixStore) -> None:
+        """The thread."""
+        answered = False
+        passed_on = False
+        ending = Ending(0, "process 0 has ended, or can't be reached; its own output says why")
+        with suppress(RuntimeError):  # of a store that is gone
+            while not store.check([ENDED]):
+                if self._over.wait(POLL_SECONDS):
+                    return
+                if not answered and store.check([ROLL]):
+                    store.set(f"{HERE}/{rank()}", "")
+                    answered = True
+                signal_here = self._signal_here()
+                if rank() != 0 and signal_here is not None and not passed_on:
+                    store.set(ASKED, str(number_of(signal_here)))
+                    passed_on = True
+                if rank() == 0 and not passed_on and store.check([ASKED]):
+                    passed_on = True
+                    if signal_here is None:
+                        os.kill(os.getpid(), int(store.get(ASKED)))
+            self._ending = _read(store)
+            ending = self._ending or ending
+            store.set(f"{KNOWN}/{rank()}", "")
+        if not self._over.wait(GRACE_SECONDS):
+            self._end_at_once(ending)
+
+    def _end_at_once(self, ending: Ending) -> NoReturn:
+        """End this process, whatever it does. It may hang where no exception reaches it."""
+        if not ending.number:
+            place = _place_of(self._working_thread)
+            line = f"ltr [rank {rank()}]: {ending.line}; process {rank()} was {place}, and ends"
+            with suppress(OSError):
+                os.write(2, f"{line}\n".encode())
+        os._exit(ending.exit_code())
+
+
+class MeetOthers(Callback):
+    """Begins to look where a trainer has let the processes meet."""
+
+    def __init__(self, together: Together) -> None:
+        self._together = together
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._together.begin()
+        if world_size() > 1:
+            internals.leave_endings_to_us(trainer)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self._together.place = internals.place(trainer)
+
+
+def operation_of(error: BaseException) -> str:
+    """The collective operation that has failed with an error."""
+    name = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        if Path(code.co_filename).name == "distributed_c10d.py" and code.co_name != "wrapper":
+            name = code.co_name
+    return name or "the sum of gradients"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """Processes by their numbers."""
+    word = "process" if len(ranks) == 1 else "processes"
+    return f"{word} {', '.join(map(str, ranks))}"
+
+
+def _place_of(thread: int) -> str:
+    """Where a thread is."""
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return "at its end"
+    code = frame.f_code
+    return f"in {code.co_name} ({code.co_filename}:{frame.f_lineno})"
+
+
+def number_of(stop: KeyboardInterrupt) -> int:
+    """The number of the signal that an exception stands for."""
+    return stop.number if isinstance(stop, Terminated) else signal.SIGINT
+
+
+def _read(store: PrefixStore) -> Ending | None:
+    if not store.check([ENDED]):
+        return None
+    return Ending(*json.loads(store.get(ENDED)))
+
+
+def _in_time(ask: Callable[[], T], otherwise: T) -> T:
+    """What a question to the store gives; ``otherwise`` where the store is gone or is too slow."""
+    answer = otherwise
+
+    def answered() -> None:
+        nonlocal answer
+        with suppress(RuntimeError):  # of a store that is gone
+            answer = ask()
+
+    thread = threading.Thread(target=answered, daemon=True)
+    thread.start()
+    thread.join(STORE_SECONDS)
+    return answer

@@ -1,0 +1,144 @@
+"""Nodes of a run: real processes that a launcher has started, by the variables of SLURM."""
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from lightning.pytorch.utilities import rank_zero_only
+from lightning_utilities.core.rank_zero import rank_zero_only as utilities_rank_zero_only
+
+from tests.child_processes import forkserver
+from tests.run.kills import _run, start
+
+# Two processes share the lists of each step.
+TWO = {"trainer.devices": 1, "trainer.num_nodes": 2, "trainer.strategy": "ddp"}
+
+
+def free_port() -> int:
+    """A port that nobody listens on, and that the system gives to no connection: a new program takes
+    seconds until it listens.
+    """
+    while True:
+        port = random.SystemRandom().randrange(15000, 32000)
+        with suppress(OSError), socket.socket() as held:
+            held.bind(("127.0.0.1", port))
+            return port
+
+
+def _run_node(args: list[str], output: Path, environment: dict[str, str], number: int) -> None:
+    rank_zero_only.rank = utilities_rank_zero_only.rank = (
+        number  # as at the import of a new program
+    )
+    _run(args, output, environment)
+
+
+class Node:
+    """``ltr fit`` on one of two nodes: forked from a server that has imported everything, or a new
+    program, where the environment is to be read at its start.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        port: int,
+        args: list[str],
+        output: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        forked: bool = True,
+    ) -> None:
+        self.output = output
+        job = {
+            "SLURM_NTASKS": "2",
+            "SLURM_NTASKS_PER_NODE": "1",
+            "SLURM_NNODES": "2",
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_NAME": "train",
+            "SLURM_PROCID": str(number),
+            "SLURM_LOCALID": "0",
+            "SLURM_NODEID": str(number),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        whole = os.environ | job | dict(environment or {})
+        self.forked = None
+        self.program = None
+        if forked:
+            output.write_text("")
+            arguments = (args, output, whole, number)
+            self.forked = forkserver().Process(target=_run_node, args=arguments)
+            self.forked.start()
+            self.pid = self.forked.pid
+            return
+        with open(output, "w") as told:
+            self.program = subprocess.Popen(
+                [sys.executable, "-m", "ltr", *args],
+                env=whole,
+                stdout=told,
+                stderr=subprocess.STDOUT,
+            )
+        self.pid = self.program.pid
+
+    def code(self) -> int | None:
+        """The exit code; None as long as it runs."""
+        return self.program.poll() if self.program is not None else self.forked.exitcode
+
+    def end(self, seconds: float = 120) -> tuple[int, list[str]]:
+        """The exit code and what it said. It must end in time."""
+        latest = time.monotonic() + seconds
+        while (code := self.code()) is None:
+            assert time.monotonic() < latest, self.output.read_text()
+            time.sleep(0.05)
+        return code, self.output.read_text().splitlines()
+
+    def kill(self) -> None:
+        process = self.program or self.forked
+        process.kill()
+        process.wait() if self.program is not None else process.join()
+
+
+Starts = Callable[..., list[Node]]
+
+
+@pytest.fixture
+def nodes(monkeypatch) -> Iterator[Starts]:
+    """Starts a node for each run folder. What of them still runs at the end is killed."""
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    started: list[Node] = []
+
+    def start_each(
+        file: Path,
+        *runs: Path,
+        options: tuple[list[str], ...] = ([], []),
+        environments: tuple[dict[str, str], ...] = ({}, {}),
+        forked: bool = True,
+    ) -> list[Node]:
+        port = free_port()
+        both = []
+        for number, run in enumerate(runs):
+            output = file.with_name(f"output{number}")
+            args = start(run, file) + options[number]
+            both.append(Node(number, port, args, output, environments[number], forked=forked))
+            started.append(both[-1])
+        return both
+
+    yield start_each
+    for node in started:
+        node.kill()
+
+
+def until(file: Path, both: list[Node]) -> None:
+    """Return when the nodes have written a file."""
+    latest = time.monotonic() + 120
+    while not file.exists():
+        told = [node.output.read_text() for node in both]
+        assert time.monotonic() < latest, told
+        assert all(node.code() is None for node in both), told
+        time.sleep(0.05)
