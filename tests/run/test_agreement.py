@@ -23,7 +23,7 @@ from tests.run.interrupted import _written
 from tests.run.nodes import TWO, Starts, free_port
 from tests.run.resumes import GROUPS
 
-SECONDS = 60  # with the start of the programs
+SECONDS = 240  # with the start of new programs on a busy machine
 CONFIG = {
     "seed_everything": 3,
     "model": {"lr": 0.1, "ranker": {"class_path": "A", "init_args": {"backbone": "no/model"}}},
