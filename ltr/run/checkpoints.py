@@ -25,6 +25,7 @@ from ltr.processes import settle_order_of_sums
 from ltr.run import lightning_internals as internals
 from ltr.run.counters import Moment, set_counters
 from ltr.run.folder import RunFolder, link_or_copy
+from ltr.run.log import who_computes
 from ltr.run.signals import NAMES, Signals
 
 log = logging.getLogger(__name__)
@@ -199,6 +200,10 @@ class Checkpoints(Checkpoint):
         return {"stopped": self._asked_to_stop}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not is_trial(trainer):
+            moment = f"goes on from step {trainer.global_step}" if trainer.ckpt_path else "begins"
+            # Where the processes are is for the log of the run alone.
+            log.debug("the run %s: %s", moment, who_computes())
         if self._asked_to_stop:  # before the run was interrupted
             trainer.should_stop = True
         settle_order_of_sums(trainer.strategy.model)

@@ -16,13 +16,7 @@ from ltr.__main__ import main
 from tests.run.interrupted import _slow, _written
 from tests.run.kills import start, torn
 
-# Two processes of 2 lists take the steps of one with 4.
-TWO = {
-    "trainer.devices": 1,
-    "trainer.num_nodes": 2,
-    "trainer.strategy": "ddp",
-    "data.init_args.batch_size": 2,
-}
+TWO = {"trainer.devices": 1, "trainer.num_nodes": 2, "trainer.strategy": "ddp"}
 
 
 def free_port() -> int:
