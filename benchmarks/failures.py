@@ -102,9 +102,9 @@ def readable(seconds: float) -> str:
     return f"{seconds / UNITS[name]:.3g}{name}"
 
 
-def measured(data: str, backbone: str) -> tuple[float, float, int]:
+def measured(data: str, backbone: str, starts: int = 2) -> tuple[float, float, int]:
     """Seconds of a save and of a start, and the bytes of a checkpoint, by a cross-encoder on this
-    machine. The start is that of a whole command that takes one more step of a run.
+    machine. The start is the last one, of a whole command that takes one more step of a run.
     """
     ranker = {
         "class_path": "ltr.models.PairWiseBertRanker",
@@ -132,7 +132,7 @@ def measured(data: str, backbone: str) -> tuple[float, float, int]:
         file.write_text(yaml.safe_dump(config))
         run = Path(folder, "run")
         seconds = 0.0
-        for steps in (1, 2):
+        for steps in range(1, starts + 1):
             words = ["fit", "--config", str(file), "--trainer.default_root_dir", str(run)]
             words += ["--trainer.max_steps", str(steps), "--ckpt_path", "last"]
             begun = time.perf_counter()
@@ -176,7 +176,9 @@ def main() -> None:
     work = seconds_of("1d" if options.tiny else options.work)
     print(machine_line())
     if options.save is None or options.start is None:
-        save, start, size = measured(options.data, options.backbone)
+        save, start, size = measured(
+            options.data, options.backbone, starts=1 if options.tiny else 2
+        )
         print(
             f"measured: a checkpoint of {size / 1e6:,.1f} MB is saved in {save:.3g} s, and a start takes {start:.3g} s"
         )

@@ -273,6 +273,7 @@ def test_only_the_first_process_makes_the_id(tmp_path, monkeypatch):
 def test_a_start_that_is_refused_makes_no_id(config, tmp_path, monkeypatch, capsys):
     """Of a launcher, whose processes meet before one takes the folder."""
     variables = {"TORCHELASTIC_RUN_ID": "7", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    variables |= {"LOCAL_WORLD_SIZE": "1"}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     run = tmp_path / "run"
