@@ -10,8 +10,7 @@ the table has the largest difference of a weight. Where a job has two nodes, it 
 the run folder missing on one of them, and must be refused.
 
 Programs begin by a Python that has imported everything (warm.py), but with ``--cold``. With
-``--results`` each row is kept in a file. A job that has one of the same seed is not tried again; rows
-of other seeds are joined.
+``--results`` each row is kept in a file. A job that has one of the same seed is not tried again.
 """
 
 import argparse
@@ -138,27 +137,6 @@ class Row:
         "resumed by others, from one process",
         "folder missing on a node",
     )
-
-    def joined(self, other: "Row") -> "Row":
-        """Both, tried with other moments, as one row."""
-        resumed = self if self.from_one_resumed >= other.from_one_resumed else other
-        refusals = [row.refused for row in (self, other) if row.refused is not None]
-        return Row(
-            self.run,
-            self.launcher,
-            self.processes,
-            self.seed,
-            max(self.from_one, other.from_one),
-            min(self.moved, other.moved),
-            self.kills_of_process + other.kills_of_process,
-            self.kills_of_agent + other.kills_of_agent,
-            self.steps + other.steps,
-            self.killed_by_hand + other.killed_by_hand,
-            resumed.resumed_by,
-            resumed.from_one_resumed,
-            all(refusals) if refusals else None,
-            self.wrong + other.wrong,
-        )
 
     def cells(self) -> list[str]:
         """As the table shows it."""
@@ -575,22 +553,33 @@ def read_rows(file: Path | None) -> list[Row]:
 
 
 def print_table(rows: Sequence[Row], seconds: float) -> int:
-    """Print the table and its sums; return the number of wrong jobs."""
-    print(f"\n| {' | '.join(Row.COLUMNS)} |")
-    print("| --- " * len(Row.COLUMNS) + "|")
-    joined: dict[tuple, Row] = {}
-    for row in rows:
-        job = (row.run, row.launcher, row.processes)
-        joined[job] = joined[job].joined(row) if job in joined else row
-    for row in joined.values():
-        print(f"| {' | '.join(row.cells())} |")
+    """Print a line for each job over all runs, and sums; return the number of wrong trials."""
+    names = list(dict.fromkeys(row.run for row in rows))
+    columns = ["launcher", "processes", "kills", *(f"{name}, from one process" for name in names)]
+    print(f"\n| {' | '.join(columns)} | result |")
+    print("| --- " * (1 + len(columns)) + "|")
+    for job in dict.fromkeys(Job(row.launcher, row.processes) for row in rows):
+        of_job = [row for row in rows if (row.launcher, row.processes) == job]
+        n_agent = sum(row.kills_of_agent for row in of_job)
+        kills = f"{n_agent + sum(row.kills_of_process for row in of_job)}"
+        if n_agent:
+            kills += f", {n_agent} of an agent"
+        shares = []
+        for name in names:
+            of_run = [row.from_one / row.moved for row in of_job if row.run == name and row.moved]
+            shares.append(f"{max(of_run):.0e}".replace("0e+00", "0") if of_run else "")
+        n_wrong = sum(bool(row.wrong) for row in of_job)
+        result = "equal to the bit" if n_wrong == 0 else f"{n_wrong} WRONG"
+        cells = [job.launcher, str(job.processes), kills, *shares, result]
+        print(f"| {' | '.join(cells)} |")
     n_wrong = sum(bool(row.wrong) for row in rows)
     n_process = sum(row.kills_of_process for row in rows)
     n_agent = sum(row.kills_of_agent for row in rows)
     refused = [row.refused for row in rows if row.refused is not None]
     by_hand = sum(row.killed_by_hand for row in rows)
+    furthest = max((row.from_one_resumed / row.moved for row in rows if row.moved), default=0.0)
     print(
-        f"\n{len(rows)} trials of {len(joined)} jobs; {n_process + n_agent} kills, {n_agent} of a whole agent, after which {by_hand} jobs did not end within {SECONDS_TO_END} s; {sum(refused)} of {len(refused)} refused; {n_wrong} wrong; {seconds / 60:.0f} minutes"
+        f"\n{len(rows)} trials; {n_process + n_agent} kills, {n_agent} of a whole agent, after which {by_hand} jobs did not end within {SECONDS_TO_END} s; resumed by others: at most {furthest:.0e} from one process; a folder missing on a node: {sum(refused)} of {len(refused)} refused; {n_wrong} wrong; {seconds / 60:.0f} minutes"
     )
     return n_wrong
 
@@ -633,6 +622,7 @@ def main() -> None:
             stack.enter_context(slurm.cluster(environment, n_nodes=most))
         if any(job.launcher == "ray" for job in jobs):
             start_ray(stack, python, environment)
+        print(f"| {' | '.join(Row.COLUMNS)} |\n{'| --- ' * len(Row.COLUMNS)}|", flush=True)
         for name in options.runs:
             missing = [job for job in jobs if (name, *job, options.seed) not in done]
             if not missing:
