@@ -6,7 +6,8 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from ltr.cli.program import main
+from ltr.cli.program import main, rank_of_launcher
+from ltr.run.requeue import requeue_if_warned
 
 __all__ = ["main", "program"]
 
@@ -14,6 +15,8 @@ __all__ = ["main", "program"]
 def program() -> NoReturn:
     """Run a command, and end the process with its exit code."""
     code = main()
+    if rank_of_launcher() == "0":  # it has saved; the others may end earlier
+        requeue_if_warned(code)
     if code != 0 and "torch" in sys.modules:
         # Threads of gloo or NCCL may still wait for a process that is gone. At the end of the
         # interpreter they would turn the code into that of SIGABRT.

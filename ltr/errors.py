@@ -11,9 +11,15 @@ from pathlib import Path
 
 # The signals by which a user or a cluster asks a run to end. They may come to all of its processes,
 # and the run decides when these end: what serves it must outlive them.
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-# The signal by which a run ends a process beside it.
-ENDED_BY_RUN = signal.SIGUSR2
+ENDING_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGHUP,
+)
+# The signal by which a run ends a process beside it. No cluster and no terminal sends it.
+ENDED_BY_RUN = signal.SIGALRM
 # The beginning of an address; a Path has one slash of it left.
 SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -42,7 +48,7 @@ class InputError(ValueError):
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal, SIGTERM, SIGUSR1 or SIGHUP, ended the program. Lightning cleans up as after Ctrl-C.
+    """A signal other than Ctrl-C ended the program. Lightning cleans up as after Ctrl-C.
 
     Args:
         number: of the signal.

@@ -15,7 +15,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ltr.errors import InputError
 from ltr.spans import spans
@@ -194,3 +195,29 @@ def sum_over_ranks(array: np.ndarray) -> np.ndarray:
             distributed.all_reduce(part)
             array[span] = part.cpu().numpy()
     return array
+
+
+def settle_order_of_sums(model: nn.Module | None) -> None:
+    """Before the first step, let the processes agree how they sum the gradients of a model from now
+    on. Every rank must call it; other models than those of ``DistributedDataParallel`` stay.
+
+    That one sums gradients in buffers. Behind its first backward pass it lays them out anew, in the
+    order in which gradients came. Of three ranks or more the sum of a weight is rounded by its place
+    in a buffer, so the first step of a resumed run would be rounded otherwise than the same step of a
+    run that went through. Here a backward pass of zeros comes first, whose order is that of the
+    weights.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        return
+    module = model.module
+
+    def zero() -> Tensor:
+        weights = [weight for weight in module.parameters() if weight.requires_grad]
+        return sum((0.0 * weight.sum() for weight in weights), start=torch.zeros(()).to(weights[0]))
+
+    module.forward = zero  # of this object alone: what the model calls
+    try:
+        model().backward()
+    finally:
+        del module.forward
+    module.zero_grad()

@@ -13,6 +13,7 @@ from ltr.data import artefact
 from ltr.errors import InputError
 from ltr.mining import miner, refresh
 from ltr.run import together
+from ltr.run.checkpoints import Checkpoints
 from ltr.search import encode
 
 
@@ -278,3 +279,43 @@ class OtherClock(Callback):
         if os.environ["SLURM_PROCID"] == str(rank):
             right = time.time
             time.time = lambda: right() + seconds
+
+
+class SlowSteps(Callback):
+    """Takes its time behind each step: a kill then meets a step, and seldom the start or the end.
+
+    Args:
+        seconds: for each step.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def on_train_batch_end(self, trainer, *args) -> None:
+        time.sleep(self.seconds)
+
+
+class WaitForSignal(Callback):
+    """Says by files that steps have come, and waits in each of them until the run has got a signal.
+    A step whose file is there already is not waited in.
+
+    Args:
+        folder: of the files, ``step=N``.
+        steps: optimiser steps done before.
+        seconds: how long it waits at most.
+    """
+
+    def __init__(self, folder: str, steps: list[int], seconds: float = 300.0) -> None:
+        self.folder = Path(folder)
+        self.steps = steps
+        self.seconds = seconds
+
+    def on_after_backward(self, trainer, pl_module) -> None:
+        file = self.folder / f"step={trainer.global_step}"
+        if trainer.global_step not in self.steps or not trainer.is_global_zero or file.exists():
+            return
+        file.touch()
+        (checkpoints,) = (one for one in trainer.callbacks if isinstance(one, Checkpoints))
+        until = time.monotonic() + self.seconds
+        while checkpoints._signals.pending is None and time.monotonic() < until:
+            time.sleep(0.05)

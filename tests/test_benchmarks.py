@@ -2,12 +2,16 @@
 still runs does.
 """
 
+import importlib
+import math
 import os
 import re
 import runpy
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 
 from tests.child_processes import SECONDS, forkserver
@@ -23,6 +27,7 @@ OPTIONS = {
     "collate": TEXTS,
     "corpus": {"--backbone": "backbone"},
     "encode": TEXTS,
+    "failures": TEXTS,
     "letor": {"": "grid", "--runs": "runs"},
     "letor_reader": {"--data": "letor"},
     "losses": {},
@@ -97,3 +102,63 @@ def test_a_script_runs_one_tiny_step(script, made, tmp_path):
     assert re.search(r"^\|.*\d", said, re.MULTILINE) or script == "big_batch", (
         f"no row with a number:\n{said}"
     )
+
+
+@pytest.fixture
+def failures(monkeypatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("failures")
+
+
+def test_a_run_without_failures_takes_its_work_and_its_saves(failures):
+    """Five intervals of 100 s, each with a save of 10 s behind it."""
+    costs = failures.Costs(save=10.0, start=60.0, mtbf=1e15)
+    seconds = failures.simulated(costs, 100.0, 5, runs=3, rng=np.random.default_rng(0))
+    assert seconds.tolist() == [550.0] * 3
+    assert failures.expected(costs, 100.0, 5) == pytest.approx(550.0)
+
+
+@pytest.mark.parametrize(
+    ("save", "start", "every", "n_intervals"),
+    [
+        (10.0, 60.0, 300.0, 20),
+        (120.0, 0.0, 600.0, 8),
+        (1.0, 1800.0, 30.0, 50),
+        (5.0, 60.0, 7200.0, 2),
+    ],
+)
+def test_simulated_failures_cost_what_daly_has_derived(failures, save, start, every, n_intervals):
+    """A failure every hour; within five standard errors of the mean of 4,000 runs."""
+    costs = failures.Costs(save, start, mtbf=3600.0)
+    seconds = failures.simulated(costs, every, n_intervals, 4000, np.random.default_rng(1))
+    error = seconds.std() / math.sqrt(len(seconds))
+    derived = failures.expected(costs, every, n_intervals)
+    assert 0 < error < 0.02 * derived
+    assert abs(seconds.mean() - derived) < 5 * error
+
+
+def test_the_best_interval_is_that_of_young(failures):
+    """A save of 2 s and a failure every 10,000 s: sqrt(2 · 2 · 10,000) = 200 s. In simulation, too,
+    saving three times as often or as seldom costs more.
+    """
+    costs = failures.Costs(save=2.0, start=30.0, mtbf=1e4)
+    assert failures.best_interval(costs) == 200.0
+    per_second = {}
+    for every in (200.0 / 3, 200.0, 600.0):
+        n_intervals = round(60_000 / every)
+        rng = np.random.default_rng(2)
+        seconds = failures.simulated(costs, every, n_intervals, 4000, rng)
+        per_second[every] = seconds.mean() / (every * n_intervals)
+    assert min(per_second, key=per_second.get) == 200.0
+
+
+def test_times_are_read_as_they_are_written(failures):
+    for text, seconds in (
+        ("90", 90.0),
+        ("90s", 90.0),
+        ("15m", 900.0),
+        ("2h", 7200.0),
+        ("7d", 604800.0),
+    ):
+        assert failures.seconds_of(text) == seconds
+        assert failures.seconds_of(failures.readable(seconds)) == seconds

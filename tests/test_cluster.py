@@ -6,17 +6,13 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +27,7 @@ from ltr.use.load import load
 from ltr.use.retriever import SearchableCorpus
 from tests.child_processes import run_command
 from tests.conftest import write_collection
+from tests.slurm import cluster, kill_all_with, why_not
 
 ROOT = Path(__file__).parents[1]
 DRIVERS = ROOT / "examples/cluster"
@@ -121,30 +118,6 @@ def encode(ranker: str, corpus: str, folder: str) -> list[str]:
     return [sys.executable, "-m", "ltr", "encode", ranker, "--corpus", corpus, "--output", folder]
 
 
-def has_in_environment(process: Path, entry: str) -> bool:
-    """Whether a process of ``/proc`` was started with this entry."""
-    try:
-        return entry.encode() in (process / "environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended, or is another user's
-        return False
-
-
-def kill_all_with(entry: str) -> None:
-    """Kill all processes that were started with this entry of the environment, and those that they
-    start meanwhile.
-    """
-    while True:
-        processes = [
-            each for each in Path("/proc").glob("[0-9]*") if has_in_environment(each, entry)
-        ]
-        if not processes:
-            return
-        for process in processes:
-            with suppress(ProcessLookupError):
-                os.kill(int(process.name), signal.SIGKILL)
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def world(backbone, tmp_path) -> Iterator[World]:
     """What of the processes still runs in the end is killed."""
@@ -233,108 +206,14 @@ def test_dask_gives_the_task_to_another_worker(world):
     world.check()
 
 
-CONFIGURATION = """
-ClusterName=ltr
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-MpiDefault=none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-ReturnToService=2
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool.%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.%n.log
-SlurmctldTimeout=600
-SlurmdTimeout=600
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
-PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
-"""
-SBIN = f"{os.environ['PATH']}:/usr/sbin"
-
-
-def free_ports(n: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-def start_slurm(folder: Path, environment: dict[str, str]) -> list[subprocess.Popen]:
-    """Start a controller and two nodes, and wait until they are ready. None is left where another
-    program has taken one of their ports.
-    """
-    (folder / "state").mkdir(parents=True)
-    (folder / "munge.key").write_bytes(os.urandom(128))
-    (folder / "munge.key").chmod(0o600)
-    host = socket.gethostname().partition(".")[0]
-    configuration = CONFIGURATION.format(folder=folder, host=host, ports=free_ports(3))
-    (folder / "slurm.conf").write_text(configuration)
-    files = {
-        "key-file": "key",
-        "socket": "socket",
-        "pid-file": "pid",
-        "log-file": "log",
-        "seed-file": "seed",
-    }
-    of_munge = [f"--{option}={folder}/munge.{name}" for option, name in files.items()]
-    daemons = []
-    for command in (
-        ["munged", "--foreground", "--force", *of_munge],
-        ["slurmctld", "-D", "-c"],
-        ["slurmd", "-D", "-N", "n1"],
-        ["slurmd", "-D", "-N", "n2"],
-    ):
-        command[0] = shutil.which(command[0], path=SBIN) or command[0]
-        with open(folder / "daemons.log", "a") as log:
-            daemons.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-    latest = time.monotonic() + SECONDS / 2
-    while all(daemon.poll() is None for daemon in daemons):
-        asked = ["sinfo", "--noheader", "--format=%D %T"]
-        nodes = subprocess.run(asked, env=environment, capture_output=True, text=True).stdout
-        if nodes.split() == ["2", "idle"]:
-            return daemons
-        assert time.monotonic() < latest, (folder / "daemons.log").read_text()
-        time.sleep(0.5)
-    for daemon in daemons:
-        daemon.kill()
-        daemon.wait()
-    return []
-
-
 @pytest.fixture
 def slurm(world) -> Iterator[None]:
     """A cluster of two nodes on this machine, to which the commands of SLURM speak."""
-    for command in ("munged", "slurmctld", "slurmd", "sbatch"):
-        if shutil.which(command, path=SBIN) is None:
-            pytest.skip("SLURM is not installed")
-    if os.getuid() != 0:
-        pytest.skip("only root can start the nodes of SLURM")
-    with tempfile.TemporaryDirectory(prefix="slurm", dir="/tmp") as root:
-        for trial in range(5):
-            folder = Path(root) / str(trial)
-            world.environment["SLURM_CONF"] = str(folder / "slurm.conf")
-            daemons = start_slurm(folder, world.environment)
-            if daemons:
-                break
-        else:
-            pytest.fail((folder / "daemons.log").read_text())
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with cluster(world.environment):
         yield
-        kill_all_with(f"SLURM_CONF={folder}/slurm.conf")
-        for daemon in daemons:
-            daemon.wait()
 
 
 @pytest.mark.long

@@ -168,3 +168,34 @@ def test_the_figures_show_the_losses_as_they_are_now(figures):
             np.testing.assert_allclose(
                 before, after, atol=0.05, err_msg=f"{name} has changed: run `make docs`"
             )
+
+
+def seconds_of(text: str) -> float:
+    """Of ``1.5 s`` or ``145 ms``."""
+    number, unit = text.split()
+    return float(number) * {"s": 1.0, "ms": 1e-3}[unit]
+
+
+def test_the_costs_of_a_step_follow_from_their_formulas():
+    """Of docs/distributed.md: 8 P bytes are sent, 6 p operations a token computed at 0.4 · 989 · 10¹² a
+    second, and sending hides behind two thirds of the computing.
+    """
+    page = (DOCS / "distributed.md").read_text(encoding="utf-8")
+    rates = [0.125e9, 1.25e9, 12.5e9, 50e9, 450e9]  # bytes a second, as the columns
+    rows = re.findall(
+        r"^\| [^|]*\(([\d.]+), ([\d.]+)(?: million)?\) \| ([\d.]+) GB \| ([^|]+) \| (.*) \|$",
+        page,
+        re.MULTILINE,
+    )
+    assert len(rows) == 6
+    for all_weights, of_layers, gigabytes, computing, cells in rows:
+        unit = 1e9 if float(all_weights) in (4.0, 8.0) else 1e6
+        sent = 8 * float(all_weights) * unit
+        assert float(gigabytes) * 1e9 == pytest.approx(sent, rel=0.02)
+        computed = 6 * float(of_layers) * unit * 16_384 / (0.4 * 989e12)
+        assert seconds_of(computing) == pytest.approx(computed, rel=0.03)
+        for cell, rate in zip(cells.split(" | "), rates, strict=True):
+            time, share = re.fullmatch(r"(.*) \((\d+)(?: %)?\)", cell).groups()
+            assert seconds_of(time) == pytest.approx(sent / rate, rel=0.06)
+            lost = max(0.0, sent / rate - 2 / 3 * computed)
+            assert float(share) == pytest.approx(100 * lost / (computed + lost), abs=1)

@@ -81,7 +81,8 @@ class RefreshLog:
             numbers["mining/margin_median"] = median
             numbers["mining/margin_high"] = high
         for logger in trainer.loggers:
-            logger.log_metrics(numbers, trainer.global_step)
+            # As Lightning counts the loss of this step: from 0.
+            logger.log_metrics(numbers, trainer.global_step - 1)
             if isinstance(logger, WandbLogger) and len(margins):
                 import wandb
 

@@ -40,7 +40,7 @@ commands
 
 Options of a command: ltr COMMAND --help; its whole configuration: ltr COMMAND --config FILE --print_config.
 A run lies in runs/EXPERIMENT/seed=N/: its configuration, its best and its last weights, its results.
-Exit codes: 0 done, 2 for what you can mend (one line says what), 130 Ctrl-C, 143 SIGTERM, 138 SIGUSR1 and 129 SIGHUP (all save first),
+Exit codes: 0 done, 2 for what you can mend (one line says what), 130 Ctrl-C, 143 SIGTERM, 138 SIGUSR1, 140 SIGUSR2 and 129 SIGHUP (all save first),
 141 where nobody reads the output any more, 1 a mistake of ours, or wrong numbers found by ltr doctor.
 LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derived data (else $XDG_CACHE_HOME/ltr or ~/.cache/ltr).
 """
@@ -51,7 +51,7 @@ HELP = {"-h", "--help", "help"}
 
 def main(args: list[str] | None = None) -> int:
     """Run a command and return the exit code: 0; 2 for bad input (one line on stderr); 130, 143,
-    138 or 129 after a signal; 141 where nobody reads the output any more.
+    138, 140 or 129 after a signal; 141 where nobody reads the output any more.
     """
     args = sys.argv[1:] if args is None else args
     # None where the caller has closed it, as some schedulers do.
@@ -103,7 +103,7 @@ def main(args: list[str] | None = None) -> int:
         message = one_line(error)
         if message is None or os.environ.get("LTR_DEBUG") == "1":
             raise
-        rank = _rank()
+        rank = rank_of_launcher()
         print("ltr:" if rank == "0" else f"ltr [rank {rank}]:", message, file=sys.stderr)
         _flush_or_drop_output()
         return 2
@@ -120,7 +120,7 @@ def _flush_or_drop_output() -> None:
         drop_unwritten(sys.stdout)
 
 
-def _rank() -> str:
+def rank_of_launcher() -> str:
     """The number of this process, as torchrun, Lightning or srun tells it."""
     for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
         if name in os.environ:
@@ -130,8 +130,8 @@ def _rank() -> str:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM, SIGUSR1 and SIGHUP end the program as Ctrl-C does, so that what it has opened is
-    closed; a run that trains does more.
+    """SIGHUP and the signals of a cluster end the program as Ctrl-C does, so that what it has opened
+    is closed; a run that trains does more.
     """
 
     if threading.current_thread() is not threading.main_thread():

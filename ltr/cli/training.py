@@ -20,6 +20,7 @@ import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from ltr.callbacks import HardNegativeMining
 from ltr.cli import CONFIGURED
@@ -40,9 +41,15 @@ from ltr.run.agreement import check_agreement
 from ltr.run.checkpoints import BestOptions, Checkpoints, LastOptions
 from ltr.run.folder import RunFolder
 from ltr.run.identity import identity
-from ltr.run.launchers import check_nodes, has_launcher, is_rank_0, join_processes
+from ltr.run.launchers import (
+    check_nodes,
+    has_launcher,
+    is_rank_0,
+    join_processes,
+    take_launched,
+)
 from ltr.run.log import Progress, route_messages
-from ltr.run.loggers import build_loggers, wandb_run_ended
+from ltr.run.loggers import build_loggers, continue_curves, wandb_run_ended
 from ltr.run.metrics_file import read_metrics
 from ltr.run.results import (
     ResultsWriter,
@@ -257,6 +264,7 @@ class RankerCLI(LightningCLI):
             self._begin()
         config = self.config_init[self.subcommand]
         config.ckpt_path = self._checkpoint
+        self._begin_logging(config)
         self.datamodule.reads = self.model.reads
         if config.init_from is None or self._checkpoint is not None:
             return
@@ -275,6 +283,16 @@ class RankerCLI(LightningCLI):
         folder.check_common()
         self._checkpoint = found
         self._log_into(folder.log)
+
+    def _begin_logging(self, config: jsonargparse.Namespace) -> None:
+        """Give the trainer its loggers. They write into the run folder, so it is taken before."""
+        if self.subcommand == "mine" or is_trial(self.trainer):
+            return
+        folder = Path(config.trainer.default_root_dir)
+        is_fit = self.subcommand == "fit"
+        if config.trainer.logger in (None, True):
+            self.trainer.loggers = build_loggers(folder, config.wandb, is_fit, _class_names(config))
+        continue_curves(self.trainer.loggers, folder, is_fit, self._checkpoint)
 
     def _take(self, folder: RunFolder) -> str | NothingToDo | None:
         config = self.config[self.subcommand]
@@ -314,6 +332,7 @@ class RankerCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config_init[self.subcommand]
+        take_launched(config.trainer)  # not into config.yaml: others may resume the run
         callbacks = config.trainer.callbacks or []
         callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
         if self.subcommand == "mine":
@@ -325,9 +344,9 @@ class RankerCLI(LightningCLI):
             )
         check_callbacks(callbacks, self._monitored())
         fits = self.subcommand == "fit"
-        if config.trainer.logger in (None, True):
-            root = Path(config.trainer.default_root_dir)
-            kwargs["logger"] = build_loggers(root, config.wandb, fits, _class_names(config))
+        has_our_loggers = config.trainer.logger in (None, True)
+        if has_our_loggers:
+            kwargs["logger"] = DummyLogger()  # _begin_logging gives the others
         has_progress_bar = config.trainer.enable_progress_bar
         if has_progress_bar is None:
             has_progress_bar = sys.stdout.isatty()
@@ -336,7 +355,7 @@ class RankerCLI(LightningCLI):
         callbacks.append(self._results)
         if not has_progress_bar:
             callbacks.append(Progress())
-        if fits and kwargs.get("logger"):
+        if fits and has_our_loggers:
             callbacks.append(LearningRateMonitor())
         self._checkpoints = Checkpoints(config.best, config.last, self._identity)
         callbacks.append(self._checkpoints)

@@ -257,6 +257,17 @@ class RankingDataModule(LightningDataModule):
             )
         if len(self.train) == 0:
             raise InputError(f"{self.path}: split 'train' must have a row to learn from, got none")
+        if self.world_size > 1:
+            counted, option = (
+                ("groups", "groups") if self.batch_size is None else ("lists", "batch_size")
+            )
+            log.info(
+                "%d processes share the %d %s of a step: %s counts those of all",
+                self.world_size,
+                planned,
+                counted,
+                option,
+            )
         # The sampler asks for the next step at the start of each epoch. Without a trainer there is
         # none to ask: the sampler then gives a whole epoch, the one set by its set_epoch, or 0.
         ask_next_step = None if self.trainer is None else self._next_step

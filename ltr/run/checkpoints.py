@@ -21,9 +21,11 @@ from ltr.errors import InputError, Terminated
 from ltr.metrics import MEASURES
 from ltr.models.ranker import check_finite
 from ltr.module import data_of, is_trial
+from ltr.processes import settle_order_of_sums
 from ltr.run import lightning_internals as internals
 from ltr.run.counters import Moment, set_counters
 from ltr.run.folder import RunFolder, link_or_copy
+from ltr.run.log import who_computes
 from ltr.run.signals import NAMES, Signals
 
 log = logging.getLogger(__name__)
@@ -74,8 +76,8 @@ class LastOptions:
 
     Args:
         every_n_steps: Optimiser steps between two writes. It is also written at the end of the run,
-            with new best weights, and at Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP. At the end of an
-            epoch or a validation it is written, too, unless the last write was so recent that
+            with new best weights, and at Ctrl-C, SIGTERM, SIGUSR1, SIGUSR2 and SIGHUP. At the end
+            of an epoch or a validation it is written, too, unless the last write was so recent that
             writing would take more than a twentieth of the time.
     """
 
@@ -109,9 +111,10 @@ class Checkpoints(Checkpoint):
 
     A checkpoint is written between two optimiser steps, when weights, optimiser and progress agree,
     as a whole file or not at all. A run that was killed at any moment resumes from ``last.ckpt`` to
-    the very weights and validations of a run that was not. The first Ctrl-C, SIGTERM, SIGUSR1 or
-    SIGHUP finishes the step and saves; a validation that is due or running is done by the resumed
-    run. The second ends the run at once, but for SIGTERM and SIGUSR1 that follow within seconds.
+    the very weights and validations of a run that was not. The first signal
+    (:data:`ltr.run.signals.NAMES`) finishes the step and saves; a validation that is due or running
+    is done by the resumed run. The second ends the run at once, but for those of a cluster that
+    follow within seconds.
 
     What is best is told by the files that are there, so a run folder may be moved and copied.
 
@@ -202,8 +205,13 @@ class Checkpoints(Checkpoint):
         return {"stopped": self._asked_to_stop}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not is_trial(trainer):
+            moment = f"goes on from step {trainer.global_step}" if trainer.ckpt_path else "begins"
+            # Where the processes are is for the log of the run alone.
+            log.debug("the run %s: %s", moment, who_computes())
         if self._asked_to_stop:  # before the run was interrupted
             trainer.should_stop = True
+        settle_order_of_sums(trainer.strategy.model)
         # Not earlier: Lightning has just set its own handlers.
         self._signals.listen(
             is_rank_0=trainer.is_global_zero, on_signal=lambda: self._on_signal(trainer)

@@ -1,5 +1,9 @@
 """Who has started the processes of a run: Lightning, or a launcher such as torchrun or srun."""
 
+import os
+from collections.abc import MutableMapping
+from typing import Any
+
 from lightning.fabric.plugins.environments import (
     LSFEnvironment,
     MPIEnvironment,
@@ -27,6 +31,48 @@ def has_launcher() -> bool:
     Else the first process begins alone, and Lightning starts the others when it trains.
     """
     return any(launcher.detect() for launcher in LAUNCHERS)
+
+
+def take_launched(trainer: MutableMapping[str, Any]) -> None:
+    """Let a trainer run on the processes that torchrun or srun has started, where its options name
+    none. So the command stays the same where fewer nodes come back.
+
+    Args:
+        trainer: its options; ``num_nodes`` and ``devices`` are set.
+
+    Raises:
+        InputError: if they name other processes, or the nodes have unequally many.
+    """
+    started = _launched()
+    if started is None:
+        return
+    processes, of_node = started
+    if processes % of_node:
+        raise InputError(
+            f"each node must have as many processes as any other, got {of_node} of {processes} on this one; start equally many on each, or all of them on one"
+        )
+    if trainer["num_nodes"] == 1:
+        trainer["num_nodes"] = processes // of_node
+    if trainer["devices"] == "auto":
+        trainer["devices"] = of_node
+    named = trainer["num_nodes"], trainer["devices"]
+    if isinstance(named[1], int) and named != (processes // of_node, of_node):
+        raise InputError(
+            f"trainer.num_nodes and trainer.devices must be the {processes // of_node} nodes with {of_node} processes each that the launcher has started, got {named[0]} and {named[1]}; leave them out"
+        )
+
+
+def _launched() -> tuple[int, int] | None:
+    """How many processes torchrun or srun has started, in all and on this node; None without them."""
+    if TorchElasticEnvironment.detect():
+        return int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    if SLURMEnvironment.detect():
+        processes = int(os.environ["SLURM_NTASKS"])
+        of_node = os.environ.get("SLURM_NTASKS_PER_NODE")
+        if of_node is None:
+            return processes, processes // int(os.environ.get("SLURM_NNODES", "1"))
+        return processes, int(of_node)
+    return None
 
 
 def check_nodes(num_nodes: int) -> None:

@@ -12,6 +12,7 @@ from lightning.fabric.plugins.collectives.torch_collective import default_pg_tim
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment
 from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.call import _call_callbacks_state_dict
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
@@ -98,6 +99,21 @@ def set_logged_step(trainer: Trainer) -> None:
     many.
     """
     trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+
+
+def continue_tensorboard(logger: TensorBoardLogger, version: str, purge_step: int | None) -> None:
+    """Let a logger that has not logged yet write where it is known to have written before.
+
+    Args:
+        logger: of TensorBoard.
+        version: of the logger, unless it was given one.
+        purge_step: what was logged before from this step on is not shown any more; None for
+            nothing, or what the logger was given.
+    """
+    if logger._version is None:
+        logger._version = version
+    if logger._kwargs.get("purge_step") is None:  # so it comes from a configuration
+        logger._kwargs["purge_step"] = purge_step
 
 
 def validation_is_due(trainer: Trainer) -> bool:

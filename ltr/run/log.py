@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,12 +11,14 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any, TextIO
 
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ltr.data import progress
 from ltr.data.progress import Countdown, Pace, duration
 from ltr.data.texts import without_controls
 from ltr.module import RankerModule, data_of
+from ltr.processes import gather_objects
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +35,7 @@ OTHERS = (
 @contextmanager
 def route_messages(is_rank_0: bool) -> Iterator[Callable[[Path], None]]:
     """Inside the block, messages of the project go to the terminal and to a file; those of other
-    packages to the file alone.
+    packages, and what is said for the log alone (of the level DEBUG), to the file.
 
     Args:
         is_rank_0: whether this process is the one that speaks for all.
@@ -43,13 +46,14 @@ def route_messages(is_rank_0: bool) -> Iterator[Callable[[Path], None]]:
     """
     to_file = MemoryHandler(1000)
     to_stdout = _TerminalHandler(sys.stdout)
+    to_stdout.setLevel(logging.INFO)
     to_stdout.addFilter(lambda record: record.levelno < logging.WARNING)
     to_stderr = _TerminalHandler(sys.stderr)
     to_stderr.setLevel(logging.WARNING)
     ours = logging.getLogger(OURS)
     others = [logging.getLogger(name) for name in OTHERS]
     handlers_before = {logger: logger.handlers[:] for logger in (ours, *others)}
-    ours.setLevel(logging.INFO)
+    ours.setLevel(logging.DEBUG)
     if is_rank_0:
         ours.handlers += [to_file, to_stdout, to_stderr]
     else:
@@ -170,6 +174,23 @@ def drop_unwritten(stream: TextIO) -> None:
     stream.flush()
     os.dup2(kept, stream.fileno())
     os.close(kept)
+
+
+def who_computes() -> str:
+    """The processes of a run, by machine, process number and launcher: what tells the starts of a
+    run apart in its log. Every process must ask.
+    """
+    hosts = gather_objects(socket.gethostname())
+    number = "1 process" if len(hosts) == 1 else f"{len(hosts)} processes"
+    parts = [f"{number} on {', '.join(dict.fromkeys(hosts))}"]
+    parts.append(f"the first is process {os.getpid()} of {hosts[0]}")
+    if TorchElasticEnvironment.detect():
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        parts.append(f"torchrun {os.environ['TORCHELASTIC_RUN_ID']}, restart {restarts}")
+    if "SLURM_JOB_ID" in os.environ:
+        requeues = os.environ.get("SLURM_RESTART_COUNT", "0")
+        parts.append(f"job {os.environ['SLURM_JOB_ID']} of SLURM, restart {requeues}")
+    return "; ".join(parts)
 
 
 class Progress(Callback):

@@ -1,4 +1,6 @@
-"""Where the curves of a run go: CSV files, and Weights & Biases where a project is named."""
+"""Where the curves of a run go: CSV files, Weights & Biases where a project is named, and
+TensorBoard where its logger is. All starts of a run are one run there.
+"""
 
 import logging
 import netrc
@@ -11,12 +13,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers.logger import rank_zero_experiment
 
+from ltr.checkpoint import read_checkpoint
 from ltr.data.files import write_whole
+from ltr.run import lightning_internals as internals
 from ltr.run.folder import RunFolder
+from ltr.run.launchers import is_rank_0
 
 log = logging.getLogger(__name__)
+
+# More rows than a start of a run logs to Weights & Biases.
+ROWS_OF_A_START = 10**9
 
 
 def build_loggers(
@@ -26,7 +35,7 @@ def build_loggers(
     ``seed=N`` of one folder) share a group.
 
     Args:
-        folder: the run folder.
+        folder: the run folder, which this command holds.
         wandb_project: of Weights & Biases; None for none. A resumed run continues the same run
             there.
         is_fit: whether the command is ``fit``.
@@ -40,7 +49,8 @@ def build_loggers(
     offline = "WANDB_MODE" not in os.environ and not has_wandb_key()
     if offline:
         log.info("Weights & Biases: no key found, logging offline into %s", run.wandb)
-    if is_fit and not run.wandb_id.is_file():
+    # Only rank 0 logs. Were each rank to make an id, the last one would stay for the resume.
+    if is_fit and is_rank_0() and not run.wandb_id.is_file():
         # In a sweep, the agent of wandb has already made the run, and gives its id.
         new_id = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         write_whole(run.wandb_id, [new_id])
@@ -49,7 +59,9 @@ def build_loggers(
     experiment = names
     if len(names) > 1 and names[-1].startswith("seed="):
         experiment = names[:-1]
-    wandb_logger = WandbLogger(
+    n_starts = len(list(run.wandb.glob("offline-run-*")))
+    wandb_logger = _OneRunLogger(
+        n_starts * ROWS_OF_A_START,
         save_dir=folder.absolute(),
         offline=offline,
         id=known_id,
@@ -61,6 +73,52 @@ def build_loggers(
     )
     loggers.append(wandb_logger)
     return loggers
+
+
+class _OneRunLogger(WandbLogger):
+    """Numbers the rows of each offline start above those of the starts before. Weights & Biases
+    would begin at 0 again, and its server would take rows of one number for one row.
+
+    Args:
+        first_row: the number of the first row.
+        options: of the logger.
+    """
+
+    def __init__(self, first_row: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._first_row = first_row
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        run = super().experiment
+        if run.offline and run.step < self._first_row:
+            run.log({}, step=self._first_row)
+        return run
+
+
+def continue_curves(
+    loggers: Sequence[Logger], folder: Path, is_fit: bool, checkpoint: str | None
+) -> None:
+    """Let TensorBoard show all starts of a run as one, under the name that it has in Weights &
+    Biases, unless its logger was given a version. What was logged behind the checkpoint that a
+    resume starts from is left out there, since the resume logs it again.
+
+    Args:
+        loggers: of the trainer, before they log.
+        folder: the run folder.
+        is_fit: whether the command is ``fit``.
+        checkpoint: that it resumes from; None begins a run.
+    """
+    ours = [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]
+    if not ours:
+        return
+    purge_step = None
+    if is_fit:
+        # A start before this one may have been killed before its first checkpoint.
+        purge_step = 0 if checkpoint is None else read_checkpoint(checkpoint)["global_step"]
+    for logger in ours:
+        internals.continue_tensorboard(logger, "/".join(_name_parts(folder)), purge_step)
 
 
 def _name_parts(folder: Path) -> tuple[str, ...]:

@@ -17,13 +17,17 @@ NAMES = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
     signal.SIGUSR1: "SIGUSR1",
+    signal.SIGUSR2: "SIGUSR2",
     signal.SIGHUP: "SIGHUP",
 }
 
+# By these a cluster warns of the end of a job. SIGTERM says no more than that the run must end:
+# SLURM also sends it for scancel.
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 # The signals of a cluster. Within so many seconds of the first signal they repeat it: SLURM sends
 # SIGTERM twice within 30 ms when it preempts a job or its time is up, and a launcher passes on what
 # its processes got already.
-OF_CLUSTER = (signal.SIGTERM, signal.SIGUSR1)
+OF_CLUSTER = (signal.SIGTERM, *WARNINGS)
 REPEAT_SECONDS = 5.0
 
 
@@ -55,7 +59,7 @@ class Signals:
         if threading.current_thread() is not threading.main_thread():
             if is_rank_0:
                 log.warning(
-                    "this run trains in a thread, where Python lets no signal be handled: what ends the program ends the run without saving, as kill -9 does"
+                    "this run trains in a thread, where Python lets no signal be handled: what ends the program ends it as kill -9 does, and a resume goes on from the last.ckpt that is there (last.every_n_steps)"
                 )
             return
         self.pending = None  # of a run before this one

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -151,8 +151,6 @@ class Encoding:
     """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
-        # An open file of the cache, whose lock keeps others from removing the encoding.
-        self.in_use: IO[bytes] | None = None
         self.folder = folder
         self.plan = plan
         known = _read_json(folder / PLAN)

@@ -7,6 +7,7 @@ afterwards. They must reach a folder in common, but none needs the files of othe
 
 import shutil
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -284,8 +285,9 @@ def _open_or_begin(folder: Path, plan: Plan) -> Encoding:
 def _open_in_use(folder: Path) -> Encoding:
     """A finished encoding of the cache, which nobody removes as long as it is open."""
     encoding = Encoding.open(folder)
-    encoding.in_use = open(folder / MANIFEST, "rb")  # noqa: SIM115  # closed with the encoding
-    lock_shared(encoding.in_use)
+    in_use = open(folder / MANIFEST, "rb")  # noqa: SIM115  # closed when the encoding is collected
+    weakref.finalize(encoding, in_use.close)
+    lock_shared(in_use)
     return encoding
 
 

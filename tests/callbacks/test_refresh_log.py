@@ -103,7 +103,8 @@ def test_the_margins_of_lists_of_any_size_are_logged():
     refresh_log = RefreshLog()
     refresh_log._awaits_step = True
     with mock.patch("ltr.callbacks.refresh_log.active_share", return_value=0.5):
-        refresh_log.report_next_step(mock.Mock(loggers=[logger]), module)
-    numbers, _ = logger.log_metrics.call_args.args
+        refresh_log.report_next_step(mock.Mock(loggers=[logger], global_step=7), module)
+    numbers, step = logger.log_metrics.call_args.args
+    assert step == 6, "that of the loss of the seventh step"
     quantiles = [numbers[f"mining/margin_{name}"] for name in ("low", "median", "high")]
     assert quantiles == pytest.approx([0.1, 0.5, 0.9], abs=1e-6)

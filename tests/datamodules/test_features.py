@@ -205,6 +205,21 @@ def test_the_data_module_knows_its_rank(letor_folder, monkeypatch):
     assert not seen[0] & seen[1]
 
 
+def test_several_processes_say_how_many_lists_they_share(letor_folder, monkeypatch, caplog):
+    """Where somebody has written the number of each, they read it at the start."""
+    monkeypatch.setattr(FeatureDataModule, "rank", 0)
+    for world_size, said in (
+        (1, []),
+        (2, ["2 processes share the 6 lists of a step: batch_size counts those of all"]),
+    ):
+        monkeypatch.setattr(FeatureDataModule, "world_size", world_size)
+        data = opened(letor_folder, batch_size=6)
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "ltr"):
+            data.train_dataloader()
+        assert caplog.messages == said
+
+
 def test_a_worker_gets_the_path_of_the_features_and_not_the_features(tmp_path):
     """As is true of texts: what is sent to a spawned process does not grow with the table."""
     lines = [

@@ -143,7 +143,7 @@ def test_a_cell_of_two_processes(folder):
     assert (
         done.returncode == 0
         and "[rank 1]" not in done.stderr
-        and steps("runs/losses/ranknet/seed=1") == 3
+        and steps("runs/losses/ranknet/seed=1") == 6
     )
 
 

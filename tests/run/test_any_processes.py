@@ -25,7 +25,7 @@ def _configured(world: Path, folder: Path, variant: str, **changes) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", CHOSEN)
+@pytest.mark.parametrize("variant", CHOSEN.values())
 def test_a_run_goes_on_with_any_number_of_processes(variant, world, tmp_path, capfd):  # noqa: F811
     """Three processes that share eight or four lists unevenly are ended in the fourth step, and one
     goes on: to the weights of one process that was never interrupted, but for rounding. The
@@ -54,4 +54,4 @@ def test_a_run_goes_on_with_any_number_of_processes(variant, world, tmp_path, ca
     assert main(start(run, _configured(world, tmp_path / "again", variant))) == 0
     assert "the run went on so far with 3 processes, and goes on with 1" in capfd.readouterr().out
     largest, moved = distance(run, alone, weights)
-    assert moved > 1e-3 and largest < 2e-3 * moved, (largest, moved)
+    assert moved > 1e-3 and largest < 1e-2 * moved, (largest, moved)

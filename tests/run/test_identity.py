@@ -84,7 +84,7 @@ REFUSED = {
     "--data.loading.bucket_window 1": "data.loading.bucket_window was 64 and is 1",
     "--trainer.accumulate_grad_batches 2": "trainer.accumulate_grad_batches was 1 and is 2",
     "--data.path ../other": "the checkpoint was trained on other data",
-    "--data.batch_size 5": "the checkpoint comes from epochs of 6 steps, here they have 5",
+    "--data.batch_size 5": "the checkpoint comes from steps of 4 lists, here they have 5",
 }
 HONOURED = (
     "--model.lr 1e-3",

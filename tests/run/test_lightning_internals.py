@@ -4,11 +4,15 @@ import inspect
 import os
 import signal
 import subprocess
+import sys
 from datetime import timedelta
+from types import SimpleNamespace
+from unittest import mock
 
 import torch
 from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.strategies import DDPStrategy
@@ -166,3 +170,29 @@ def test_waiting_is_limited_unless_the_configuration_limits_it(tmp_path):
         internals.limit_waiting(trainer, LONGEST_WAIT)
         limit = internals.longest_wait(trainer)
         assert (limit and limit.total_seconds()) == expected
+
+
+def test_a_logger_of_tensorboard_goes_on(tmp_path, monkeypatch):
+    """What its writer gets; the package need not be there."""
+    writer = mock.Mock()
+    tensorboard = SimpleNamespace(SummaryWriter=writer)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", tensorboard)
+    monkeypatch.setattr("lightning.fabric.loggers.tensorboard._TENSORBOARD_AVAILABLE", True)
+    for given, version, expected in (
+        ({}, "runs/seed=0", {"purge_step": 8}),
+        ({"purge_step": None}, "runs/seed=0", {"purge_step": 8}),
+        (
+            {"version": "mine", "purge_step": 3, "max_queue": 1},
+            "mine",
+            {"purge_step": 3, "max_queue": 1},
+        ),
+    ):
+        logger = TensorBoardLogger(tmp_path, **given)
+        internals.continue_tensorboard(logger, "runs/seed=0", 8)
+        logger.log_metrics({"loss": 1.0}, step=8)
+        folder = str(tmp_path / "lightning_logs" / version)
+        assert writer.call_args.kwargs == {"log_dir": folder, **expected}
+    logger = TensorBoardLogger(tmp_path)
+    internals.continue_tensorboard(logger, "runs/seed=0", None)
+    logger.log_metrics({"test": 1.0})
+    assert writer.call_args.kwargs["purge_step"] is None, "a test forgets nothing"

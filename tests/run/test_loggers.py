@@ -1,9 +1,13 @@
-"""Weights & Biases: one run for each experiment and seed, whatever interrupts it. The offline files
-prove it.
+"""Weights & Biases and TensorBoard: one run for each experiment and seed, whatever interrupts it. The
+files on the disk prove it.
 """
 
 import json
+import os
+import re
+import signal
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,12 +16,20 @@ from pathlib import Path
 import pytest
 import wandb
 import yaml
+from filelock import FileLock
 from wandb.proto import wandb_internal_pb2 as records
 
 from ltr.__main__ import main
+from ltr.run.folder import RunFolder
+from ltr.run.loggers import build_loggers
 from tests.child_processes import run_command
 from tests.conftest import write_letor
+from tests.run.kills import Child, waiting
+from tests.run.kills import start as fit
 from tests.run.resumes import BASE
+
+# Weights & Biases holds back what it writes for 15 s, which a kill loses.
+FLUSH_SECONDS = "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL"
 
 
 @pytest.fixture
@@ -83,6 +95,16 @@ def logged(starts, name):
     return rows
 
 
+def row_numbers(starts):
+    """The numbers of all rows that have a metric. The server tells rows apart by them."""
+    numbers = []
+    for one in (one.history for start in starts for one in start if one.HasField("history")):
+        values = {"/".join(item.nested_key) or item.key: item.value_json for item in one.item}
+        if any(not name.startswith("_") for name in values):
+            numbers.append(int(values["_step"]))
+    return numbers
+
+
 def test_a_run_that_was_interrupted_resumed_and_tested_is_one_run(config, tmp_path):
     run = tmp_path / "runs/losses/seed=3"
     call(
@@ -116,6 +138,8 @@ def test_a_run_that_was_interrupted_resumed_and_tested_is_one_run(config, tmp_pa
     assert [step for step, _ in logged(starts, "val/nDCG_exp@10")] == [0, 5, 11], (
         "row 0 and two epochs"
     )
+    numbers = row_numbers(starts)
+    assert len(numbers) > 20 and numbers == sorted(set(numbers)), "of rows, over all three starts"
     artifacts = [one.artifact for start in starts for one in start if one.HasField("artifact")]
     artifacts += [
         one.request.log_artifact.artifact
@@ -222,3 +246,170 @@ def test_two_processes_are_one_run(config, tmp_path):
     done = run_command([*command, *words, "--trainer.max_epochs", "1"])
     assert done.returncode == 0, done.stderr
     assert len(offline(run)) == 1
+
+
+def changed(config: Path, name: str, **trainer) -> Path:
+    """A copy of a configuration with other options of the trainer."""
+    options = yaml.safe_load(config.read_text())
+    options["trainer"] |= {"log_every_n_steps": 1} | trainer
+    copy = config.with_name(name)
+    copy.write_text(yaml.safe_dump(options))
+    return copy
+
+
+def test_only_the_first_process_makes_the_id(tmp_path, monkeypatch):
+    """A launcher starts them at once. With an id of each, the last one would stay in the folder, and
+    the resume would be another run.
+    """
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr("ltr.run.loggers.is_rank_0", lambda: False)
+    build_loggers(tmp_path, "tests", is_fit=True)
+    assert not (tmp_path / "wandb").exists()
+    monkeypatch.setattr("ltr.run.loggers.is_rank_0", lambda: True)
+    build_loggers(tmp_path, "tests", is_fit=True)
+    assert len(RunFolder(tmp_path).wandb_id.read_text()) == 8
+
+
+def test_a_start_that_is_refused_makes_no_id(config, tmp_path, monkeypatch, capsys):
+    """Of a launcher, whose processes meet before one takes the folder."""
+    variables = {"TORCHELASTIC_RUN_ID": "7", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    variables |= {"LOCAL_WORLD_SIZE": "1"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    run = tmp_path / "run"
+    run.mkdir()
+    with FileLock(run / ".lock"):
+        assert main(fit(run, config)) == 2
+    assert "another command is running" in capsys.readouterr().err
+    assert [file.name for file in run.iterdir()] == [".lock"]
+
+
+@pytest.mark.long
+def test_restarts_and_a_resume_with_fewer_processes_are_one_run(config, tmp_path):
+    """torchrun starts two processes. The first is killed at step 7, and torchrun starts both again;
+    all are killed at step 14, and one process alone goes on to step 18.
+    """
+    run = tmp_path / "runs/losses/seed=3"
+    files = [tmp_path / "at7", tmp_path / "at14"]
+    waits = []
+    for file, step in zip(files, (7, 14), strict=True):
+        wait = waiting(file, step=step)
+        wait["init_args"]["seconds"] = 15.0
+        waits.append(wait)
+    slow = changed(config, "slow.yaml", callbacks=waits, devices=2, strategy="ddp")
+    torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "5"]
+    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "one"]
+    torchrun += ["-m", "ltr", *fit(run, slow)]
+    output = tmp_path / "output"
+    with open(output, "w") as told:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", *torchrun],
+            # Else the store of the agent keeps the addresses of processes that are gone, and a new
+            # one waits for them.
+            env=os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", FLUSH_SECONDS: "0.2"},
+            stdout=told,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        until(files[0], agent, output)
+        time.sleep(2)  # until Weights & Biases has written
+        os.kill(first_process(run), signal.SIGKILL)
+        until(files[1], agent, output)
+        time.sleep(2)
+    finally:
+        workers = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        os.killpg(agent.pid, signal.SIGKILL)
+        for worker in workers:  # torchrun makes a process group of each, with the process of wandb
+            os.killpg(int(worker), signal.SIGKILL)
+        agent.wait()
+    call(*fit(run, changed(config, "alone.yaml")))
+
+    lines = starts_in(run)
+    assert re.fullmatch(r"the run begins: 2 processes on .*; torchrun one, restart 0", lines[0])
+    for line, processes in zip(lines[1:-1], ["2 processes"] * len(lines), strict=False):
+        assert re.fullmatch(
+            rf"the run goes on from step \d+: {processes} on .*; torchrun one, restart [1-5]", line
+        )
+    assert re.fullmatch(
+        r"the run goes on from step \d+: 1 process on [^;]*; the first is process \d+ of [^;]*",
+        lines[-1],
+    )
+    starts = offline(run)
+    assert len(starts) == len(lines) >= 3
+    assert {one.run_id for one in runs_in(starts)} == {RunFolder(run).wandb_id.read_text()}
+    values: dict[int, set[float]] = {}
+    for step, loss in logged(starts, "train/loss"):
+        values.setdefault(step, set()).add(loss)
+    assert sorted(values) == list(range(18)), "no step is missing"
+    assert row_numbers(starts) == sorted(set(row_numbers(starts)))
+    for losses in values.values():  # a step that was logged twice has one value
+        assert max(losses) == pytest.approx(min(losses), rel=1e-5)
+
+
+def starts_in(run: Path) -> list[str]:
+    """What ``train.log`` says of the starts of a run."""
+    said = (run / "train.log").read_text()
+    return re.findall(r"(?:DEBUG) ltr\.run\.checkpoints: (the run .*)", said)
+
+
+def first_process(run: Path) -> int:
+    """The number of the first process of the last start."""
+    return int(re.findall(r"the first is process (\d+)", starts_in(run)[-1])[0])
+
+
+def until(file: Path, process: subprocess.Popen, output: Path) -> None:
+    """Wait for a file that a process writes."""
+    latest = time.monotonic() + 180
+    while not file.exists():
+        assert process.poll() is None and time.monotonic() < latest, output.read_text()
+        time.sleep(0.05)
+
+
+def test_tensorboard_has_one_folder_and_each_step_once(config, tmp_path):
+    """A run is killed in step 9 and resumed from the checkpoint of step 8 or before."""
+    event_accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
+    run = tmp_path / "runs/losses/seed=3"
+    logger = {
+        "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+        "init_args": {"save_dir": str(tmp_path / "curves")},
+    }
+    wait = waiting(tmp_path / "waits", step=9)
+    slow = changed(config, "slow.yaml", callbacks=[wait], logger=logger)
+    child = Child(fit(run, slow), tmp_path / "output")
+    child.until(tmp_path / "waits")
+    child.send(signal.SIGKILL)
+    child.process.join()
+    call(*fit(run, changed(config, "again.yaml", logger=logger)))
+    call("test", "--config", run / "config.yaml", "--ckpt_path", "last")
+    folders = {file.parent for file in (tmp_path / "curves").rglob("events.*")}
+    assert folders == {tmp_path / "curves/lightning_logs/losses/seed=3"}
+    curves = event_accumulator.EventAccumulator(str(folders.pop())).Reload()
+    assert [one.step for one in curves.Scalars("train/loss")] == list(range(18))
+    # Before training, and after each of three epochs of 6 steps.
+    assert [one.step for one in curves.Scalars("val/nDCG_exp@10")] == [0, 5, 11, 17]
+    assert len(curves.Scalars("test/nDCG_exp@10")) == 1
+
+
+def test_tensorboard_forgets_a_start_without_a_checkpoint(config, tmp_path):
+    """It was killed before its first one, so the run begins again."""
+    event_accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
+    run = tmp_path / "run"
+    logger = {
+        "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+        "init_args": {"save_dir": str(tmp_path / "curves"), "version": "mine"},
+    }
+    wait = waiting(tmp_path / "waits", step=2)
+    slow = changed(config, "slow.yaml", callbacks=[wait], logger=logger)
+    child = Child(fit(run, slow), tmp_path / "output")
+    child.until(tmp_path / "waits")
+    child.send(signal.SIGKILL)
+    child.process.join()
+    assert not RunFolder(run).holds_weights()
+    call(*fit(run, changed(config, "again.yaml", logger=logger, max_epochs=1)))
+    curves = event_accumulator.EventAccumulator(str(tmp_path / "curves/lightning_logs/mine"))
+    assert [one.step for one in curves.Reload().Scalars("train/loss")] == list(range(6))

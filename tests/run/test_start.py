@@ -105,6 +105,31 @@ def test_trained_weights_are_asked_for_and_untrained_ones_do_not_pass_for_them(
     assert "say which to take (--ckpt_path best or last)" in capsys.readouterr().err
 
 
+def test_a_run_of_before_batches_were_global_says_how_to_write_it_now(
+    config, tmp_path, capsys, monkeypatch
+):
+    """Two processes with batch_size 2 each: its checkpoint knows that a step has 4 lists, and says
+    nothing of processes.
+    """
+    monkeypatch.delenv("LTR_DEBUG", raising=False)
+    fit = ["fit", "--config", str(config), "--ckpt_path", "last"]
+    assert main([*fit, "--trainer.max_steps", "3"]) == 0
+    file = tmp_path / "run/checkpoints/last.ckpt"
+    checkpoint = torch.load(file, weights_only=True)
+    position = checkpoint["TripletDataModule"]
+    assert position.pop("processes") == 1
+    assert position["per_step"] == 4
+    torch.save(checkpoint, file)
+    capsys.readouterr()
+    assert main([*fit, "--data.init_args.batch_size", "2"]) == 2
+    assert (
+        "the checkpoint comes from steps of 4 lists, here they have 2; batch_size counts the lists of all processes: set it to 4"
+        in capsys.readouterr().err.splitlines()[-1]
+    )
+    assert main([*fit, "--data.init_args.batch_size", "4", "--trainer.max_steps", "5"]) == 0
+    assert torch.load(file, weights_only=True)["global_step"] == 5
+
+
 def test_going_on_with_another_batch_size_is_refused(config, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("LTR_DEBUG", raising=False)
     assert main(["fit", "--config", str(config), "--trainer.max_steps", "3"]) == 0

@@ -248,17 +248,21 @@ def test_fewer_documents_than_are_wanted(tmp_path):
 @pytest.mark.parametrize("kind", ["one bit", "clusters"])
 def test_no_more_memory_than_the_budget(tmp_path, monkeypatch, kind):
     """In a process that learns codes, measures them and searches: of 70,000 documents of 256
-    dimensions, whose embeddings are 72 MB as they are compared.
+    dimensions, whose embeddings are 72 MB as they are compared. It has done the same with 3,000
+    documents before: what is mapped at the first call, the pages of libraries say, doesn't count.
     """
     monkeypatch.setattr(room, "FEWEST_FOR_CLUSTERS", 10**9 if kind == "one bit" else 1)
+    few = stored(tmp_path / "few", in_clusters(3000, 256), "int8", rows=1024)
     docs = in_clusters(70_000, 256)
     encoding = stored(tmp_path / "e", docs, "int8", rows=4096)
     queries = near(docs, 400)
     memory = memory_needed(kind, docs.shape, 10**6)  # as if the embeddings didn't fit
 
     def search() -> None:
-        before = in_memory("VmRSS")
         monkeypatch.setattr(room, "memory_needed", lambda *of: 0 if of[0] == kind else 10**12)
+        index_within(Budget(memory, 100, 0.1), few, COSINE, asked_of(queries[:200]))
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+        before = in_memory("VmRSS")
         chosen = index_within(Budget(memory, 100, 0.5), encoding, COSINE, asked_of(queries[:200]))
         chosen.index.search(queries, 100)
         assert chosen.kind == kind

@@ -33,7 +33,7 @@ def _an_epoch_and_a_half(rank: int, folder: str) -> None:
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
     )
     options = {"rank": rank, "world_size": 2, "window": 4}
-    plan = plan_of(np.arange(63) % 7 + 1, 3, Path(folder) / "drawn", **options)
+    plan = plan_of(np.arange(63) % 7 + 1, 6, Path(folder) / "drawn", **options)
     found = batches_of(plan, 0, workers=2)
     resumed = DataLoader(
         TrainBatches(plan, Bare()),
@@ -47,7 +47,7 @@ def _an_epoch_and_a_half(rank: int, folder: str) -> None:
 
 @pytest.mark.long
 def test_a_row_is_drawn_once_by_all_ranks_and_workers(tmp_path):
-    """63 rows in steps of 2 x 3: 11 steps, the last of 2 rows and 1. In windows of 4 steps, step 8
+    """63 rows in steps of 6: 11 steps, the last of 2 rows and 1. In windows of 4 steps, step 8
     begins a window.
     """
     run_ranks(_an_epoch_and_a_half, str(tmp_path))

@@ -1,0 +1,332 @@
+"""Training on a cluster, and what is lost there: a run that was killed, preempted or warned ends as
+one that nobody has interrupted. The drivers are those of examples/cluster.
+"""
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ltr.__main__ import main
+from tests.child_processes import run_command
+from tests.run.any_processes import OF_RAY, Job, Place, Running, workers_of_ray
+from tests.run.interrupted import world  # noqa: F401  # a fixture
+from tests.run.resumes import VARIANTS, configured, differences, outcome
+from tests.slurm import cluster, free_ports, kill_all_with, why_not
+
+ROOT = Path(__file__).parents[1]
+DRIVERS = ROOT / "examples/cluster"
+SECONDS = 840  # for a command, on a busy machine; a test may take 900
+TEXTS = "a cross-encoder with dropout"
+
+
+def written(world: Path, folder: Path, *, variant: str = TEXTS, **changes) -> Path:
+    """The file of a configuration in a new folder; callbacks join those of the variant."""
+    folder.mkdir()
+    callbacks = VARIANTS[variant].get("trainer.callbacks", []) + changes.pop("callbacks", [])
+    whole = VARIANTS[variant] | changes | {"trainer.callbacks": callbacks}
+    file = folder / "run.yaml"
+    file.write_text(yaml.safe_dump(configured(whole, world)))
+    return file
+
+
+def words(file: Path) -> list[str]:
+    """The options of ``ltr fit``, into the folder of the file."""
+    return ["--config", str(file), "--trainer.default_root_dir", str(file.parent / "run")]
+
+
+def waiting(folder: Path, *steps: int) -> dict:
+    """The configuration of a callback that waits for a signal in these steps."""
+    folder.mkdir()
+    options = {"folder": str(folder), "steps": list(steps)}
+    return {"class_path": "tests.faults.WaitForSignal", "init_args": options}
+
+
+def slow(seconds: float) -> dict:
+    """The configuration of a callback that takes its time behind each step."""
+    return {"class_path": "tests.faults.SlowSteps", "init_args": {"seconds": seconds}}
+
+
+def until(is_so, what: str, seconds: float = 300) -> None:
+    """Wait until something is so."""
+    latest = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < latest, what
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def environment(tmp_path) -> Iterator[dict[str, str]]:
+    """Of programs that begin in a new process. What of them still runs in the end is killed."""
+    mark = f"LTR_CACHE={tmp_path / 'cache'}"
+    yield os.environ | {
+        "LTR_CACHE": str(tmp_path / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",  # here alone: the names of SLURM's nodes resolve to nothing
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    kill_all_with(mark)
+
+
+@pytest.fixture
+def place(environment) -> Place:
+    return Place(sys.executable, environment)
+
+
+def ended(run: Path) -> dict:
+    """What a run has become, wherever its command was called."""
+    result = outcome(run)
+    result["results"].pop("directory")
+    return result
+
+
+def ends_as(place: Place, file: Path, processes: int) -> dict:
+    """What the run of a file becomes where nobody interrupts it."""
+    run = file.with_name("whole")
+    running = Running(Job("lightning", processes), place, file, [run], file.with_name("whole.log"))
+    assert running.end() == [0], running.output()
+    return ended(run)
+
+
+# SLURM
+
+
+class Slurm:
+    """Commands of a cluster whose nodes are on this machine.
+
+    Args:
+        environment: with which the cluster is found.
+        folder: of the output of jobs.
+    """
+
+    def __init__(self, environment: dict[str, str], folder: Path) -> None:
+        self.environment = environment
+        self.folder = folder
+
+    def ask(self, *command: str) -> str:
+        """The output of a command."""
+        done = subprocess.run(
+            command, env=self.environment, cwd=self.folder, capture_output=True, text=True
+        )
+        assert done.returncode == 0, (command, done.stderr)
+        return done.stdout.strip()
+
+    def warn(self, job: str, *options: str) -> None:
+        """Send SIGUSR1. Where the job is out of the nodes already, scancel says that it can't be
+        altered now.
+        """
+        command = ["scancel", *options, "--signal=USR1", job]
+        subprocess.run(command, env=self.environment, stderr=subprocess.DEVNULL)
+
+    def submit(self, *command: str) -> str:
+        """The number of a new job."""
+        return self.ask("sbatch", "--parsable", *command)
+
+    def read(self, job: str, entry: str) -> str:
+        """An entry of what SLURM says of a job, such as JobState."""
+        return re.search(rf"\b{entry}=(\S+)", self.ask("scontrol", "show", "job", job))[1]
+
+    def end(self, job: str, seconds: float = SECONDS) -> str:
+        """The state of a job that has ended."""
+        over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED")
+        until(lambda: self.read(job, "JobState") in over, f"job {job}: {self.output()}", seconds)
+        return self.read(job, "JobState")
+
+    def output(self) -> str:
+        """What the jobs have said."""
+        return "\n".join(file.read_text() for file in sorted(self.folder.glob("*.log")))
+
+
+@pytest.fixture
+def slurm(environment, tmp_path) -> Iterator[Slurm]:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    with cluster(environment):
+        yield Slurm(environment, folder)
+
+
+@pytest.mark.long
+def test_a_job_that_is_preempted_three_times_ends_as_one_that_is_not(world, tmp_path, place, slurm):
+    """On two nodes, and as one run of Weights & Biases."""
+    logged = {"trainer.max_epochs": 4, "trainer.logger": True}
+    expected = ends_as(place, written(world, tmp_path / "whole", **logged), 2)
+    steps = (2, 6, 11)
+    callback = waiting(tmp_path / "waits", *steps)
+    file = written(world, tmp_path / "job", callbacks=[callback], **logged)
+    # The warning is far away: it is the preemption that ends the job.
+    driver = [str(DRIVERS / "fit_slurm.sh"), *words(file), "--wandb", "ranking"]
+    job = slurm.submit("--nodes=2", "--ntasks-per-node=1", "--time=60", *driver)
+    for step in steps:
+        until((tmp_path / f"waits/step={step}").exists, slurm.output())
+        urgent = slurm.submit("--partition=urgent", "--nodes=2", "--wrap", "sleep 1")
+        assert slurm.end(urgent) == "COMPLETED"
+    assert slurm.end(job) == "COMPLETED", slurm.output()
+    assert slurm.read(job, "Restarts") == "3"
+    run = file.parent / "run"
+    assert list(differences(expected, ended(run))) == []
+    assert len(list(run.glob("wandb/offline-run-*"))) == 4
+    assert len({folder.name.rpartition("-")[2] for folder in run.glob("wandb/offline-run-*")}) == 1
+    assert list(run.glob("hpc_ckpt*")) == []
+
+
+@pytest.mark.long
+def test_a_job_that_is_warned_puts_itself_into_the_queue_again(world, tmp_path, place, slurm):
+    """By SIGUSR1 to its processes, which is what ``--signal=USR1@120`` sends. A job that must not
+    be requeued says so, and scancel ends one for good.
+    """
+    expected = ends_as(place, written(world, tmp_path / "whole"), 2)
+    file = written(world, tmp_path / "job", callbacks=[waiting(tmp_path / "waits", 2, 5)])
+    driver = [str(DRIVERS / "fit_slurm.sh"), *words(file)]
+    job = slurm.submit("--nodes=2", "--ntasks-per-node=1", "--time=60", *driver)
+    for step in (2, 5):
+        until((tmp_path / f"waits/step={step}").exists, slurm.output())
+        slurm.warn(job)
+    assert slurm.end(job) == "COMPLETED", slurm.output()
+    assert slurm.read(job, "Restarts") == "2"
+    assert slurm.output().count(f"ltr: SIGUSR1, and SLURM puts job {job} into the queue again") == 2
+    assert list(differences(expected, ended(file.parent / "run"))) == []
+
+    file = written(world, tmp_path / "other", callbacks=[waiting(tmp_path / "others", 2, 5)])
+    driver = [str(DRIVERS / "fit_slurm.sh"), *words(file)]
+    at_once = ("--nodes=2", "--ntasks-per-node=1", "--time=60")
+    job = slurm.submit("--no-requeue", *at_once, *driver)
+    until((tmp_path / "others/step=2").exists, slurm.output())
+    slurm.warn(job)
+    assert slurm.end(job) == "FAILED", slurm.output()
+    assert f"job {job} is not put into the queue again" in slurm.output()
+    job = slurm.submit(*at_once, *driver)
+    until((tmp_path / "others/step=5").exists, slurm.output())
+    slurm.ask("scancel", job)
+    assert slurm.end(job) == "CANCELLED"
+    assert slurm.read(job, "Restarts") == "0"
+
+
+@pytest.mark.long
+def test_an_array_of_five_seeds_fills_a_grid(world, tmp_path, place, slurm, capfd):
+    """One element is warned in the midst of a training, and goes into the queue again."""
+    base = written(world, tmp_path / "grid", variant="plain", callbacks=[slow(0.3)])
+    base.write_text(base.read_text().replace("seed_everything: 3\n", ""))  # the grid names them
+    losses = {"ranknet": "RankNetLoss", "softmax": "SoftmaxLoss"}
+    axis = {name: {"model.loss": f"ltr.losses.{loss}"} for name, loss in losses.items()}
+    grid = {"base": str(base), "axes": {"loss": axis}, "seeds": [0, 1, 2, 3, 4]}
+    grid["metrics"] = ["nDCG_exp@10"]
+    file = base.with_name("losses.yaml")
+    file.write_text(yaml.safe_dump(grid))
+    options = [str(file), "--runs", str(tmp_path / "runs")]
+    job = slurm.submit("--array=0-4", "--time=60", str(DRIVERS / "grid_slurm.sh"), *options)
+    begun = tmp_path / "runs/softmax/seed=1/config.yaml"
+    until(begun.exists, slurm.output())
+    slurm.warn(f"{job}_1", "--batch")
+    for element in range(5):
+        assert slurm.end(f"{job}_{element}") == "COMPLETED", slurm.output()
+    assert slurm.read(f"{job}_1", "Restarts") == "1"
+    assert main(["grid", *options, "--table"]) == 0
+    table = capfd.readouterr().out
+    assert "softmax" in table and "ranknet" in table
+    for loss in losses:
+        for seed in range(5):
+            assert (tmp_path / f"runs/{loss}/seed={seed}/test.run").is_file()
+
+
+# torchrun
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lost", ["a process", "an agent"])
+def test_torchrun_goes_on_where_something_was_killed(world, tmp_path, environment, lost):
+    """Of three agents with a process each. Those that are left restart their processes; with an
+    agent less, two go on. ``ltr fit`` needs no other options for it.
+    """
+    expected = ends_as(Place(sys.executable, environment), written(world, tmp_path / "whole"), 3)
+    file = written(world, tmp_path / "job", callbacks=[slow(0.5)], **{"last.every_n_steps": 1})
+    (port,) = free_ports(1)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2:3", "--max-restarts=9"]
+    torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=fit"]
+    torchrun += ["--rdzv-conf=last_call_timeout=5", "--nproc-per-node=1", "-m", "ltr", "fit"]
+    command = [*torchrun, *words(file), "--ckpt_path", "last"]
+    outputs = [file.with_name(f"{number}.log") for number in range(3)]
+    agents = []
+    for number, output in enumerate(outputs):
+        with open(output, "w") as told:
+            # Otherwise a restart finds the addresses of dead processes.
+            fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+            marked = environment | fresh | {"LTR_AGENT": f"{file}.{number}"}
+            agents.append(subprocess.Popen(command, env=marked, stdout=told, stderr=told))
+        time.sleep(0.5 if number else 3)  # the first one keeps the rendezvous
+    last = file.parent / "run/checkpoints/last.ckpt"
+    until(last.exists, "\n".join(output.read_text() for output in outputs))
+    if lost == "an agent":
+        kill_all_with(f"LTR_AGENT={file}.2")
+    else:
+        children = Path(f"/proc/{agents[2].pid}/task/{agents[2].pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGKILL)
+    codes = [agent.wait(timeout=SECONDS) for agent in agents]
+    told = "\n".join(output.read_text() for output in outputs)
+    if lost == "a process":
+        assert codes == [0, 0, 0], told
+        assert list(differences(expected, ended(last.parents[1]))) == []
+    else:
+        assert codes == [0, 0, -signal.SIGKILL], told
+        assert "the run went on so far with 3 processes, and goes on with 2" in told
+
+
+# Ray
+
+
+@pytest.fixture
+def ray(environment) -> Iterator[dict[str, str]]:
+    """The environment of drivers that start a cluster of their own."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    # Names of sockets must be short, and those of the folders of tests are not.
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
+        yield environment | OF_RAY | {"RAY_TMPDIR": folder}
+        kill_all_with(f"RAY_TMPDIR={folder}")
+
+
+@pytest.mark.long
+def test_ray_goes_on_where_a_worker_or_the_head_was_killed(world, tmp_path, ray):
+    """The workers are started again by Ray, the head by whoever has started it, by the same
+    command.
+    """
+    expected = ends_as(Place(sys.executable, ray), written(world, tmp_path / "whole"), 2)
+    file = written(world, tmp_path / "job", callbacks=[slow(0.5)], **{"last.every_n_steps": 1})
+    driver = [sys.executable, str(DRIVERS / "ray_fit.py"), "2", *words(file)]
+    last = file.parent / "run/checkpoints/last.ckpt"
+    with open(file.with_name("head.log"), "w") as told:
+        head = subprocess.Popen(driver, env=ray, cwd=tmp_path, stdout=told, stderr=told)
+    until(last.exists, file.with_name("head.log").read_text())
+    os.kill(workers_of_ray()[1], signal.SIGKILL)
+    time.sleep(1)
+    begun = last.stat().st_mtime_ns
+    until(lambda: last.stat().st_mtime_ns != begun, file.with_name("head.log").read_text())
+    head.kill()
+    kill_all_with(f"RAY_TMPDIR={ray['RAY_TMPDIR']}")
+    head.wait()
+    done = run_command(driver, seconds=SECONDS, env=ray, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(differences(expected, ended(file.parent / "run"))) == []
+
+
+@pytest.mark.long
+def test_ray_tries_bad_input_once(world, tmp_path, ray):
+    file = written(world, tmp_path / "job", **{"model.metrics": ["nDCG@0"]})
+    driver = [sys.executable, str(DRIVERS / "ray_fit.py"), "1", *words(file)]
+    done = run_command(driver, seconds=SECONDS, env=ray, cwd=tmp_path)
+    told = done.stdout + done.stderr
+    assert done.returncode == 2, told
+    assert "ltr: a measure must be one of" in told
+    assert len(set(re.findall(r"RayTrainWorker pid=(\d+)", told))) == 1  # it was not started again
