@@ -382,6 +382,7 @@ def test_tensorboard_has_one_folder_and_each_step_once(config, tmp_path):
     child.until(tmp_path / "waits")
     child.send(signal.SIGKILL)
     child.process.join()
+    time.sleep(1.0)  # TensorBoard orders its files by the second in which they were begun
     call(*fit(run, changed(config, "again.yaml", logger=logger)))
     call("test", "--config", run / "config.yaml", "--ckpt_path", "last")
     folders = {file.parent for file in (tmp_path / "curves").rglob("events.*")}
@@ -410,6 +411,7 @@ def test_tensorboard_forgets_a_start_without_a_checkpoint(config, tmp_path):
     child.send(signal.SIGKILL)
     child.process.join()
     assert not RunFolder(run).holds_weights()
+    time.sleep(1.0)
     call(*fit(run, changed(config, "again.yaml", logger=logger, max_epochs=1)))
     curves = event_accumulator.EventAccumulator(str(tmp_path / "curves/lightning_logs/mine"))
     assert [one.step for one in curves.Reload().Scalars("train/loss")] == list(range(6))
