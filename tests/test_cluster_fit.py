@@ -232,7 +232,8 @@ def test_an_array_of_five_seeds_fills_a_grid(world, tmp_path, place, slurm, capf
     slurm.warn(f"{job}_1", "--batch")
     for element in range(5):
         assert slurm.end(f"{job}_{element}") == "COMPLETED", slurm.output()
-    assert slurm.read(f"{job}_1", "Restarts") == "1"
+    # SLURM was seen to warn an element again, a moment after its restart.
+    assert int(slurm.read(f"{job}_1", "Restarts")) >= 1
     assert main(["grid", *options, "--table"]) == 0
     table = capfd.readouterr().out
     assert "softmax" in table and "ranknet" in table
