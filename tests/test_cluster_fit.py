@@ -174,10 +174,11 @@ def test_a_job_that_is_preempted_three_times_ends_as_one_that_is_not(world, tmp_
         urgent = slurm.submit("--partition=urgent", "--nodes=2", "--wrap", "sleep 1")
         assert slurm.end(urgent) == "COMPLETED"
     assert slurm.end(job) == "COMPLETED", slurm.output()
-    assert slurm.read(job, "Restarts") == "3"
+    restarts = int(slurm.read(job, "Restarts"))
+    assert restarts >= 3
     run = file.parent / "run"
     assert list(differences(expected, ended(run))) == []
-    assert len(list(run.glob("wandb/offline-run-*"))) == 4
+    assert len(list(run.glob("wandb/offline-run-*"))) == 1 + restarts
     assert len({folder.name.rpartition("-")[2] for folder in run.glob("wandb/offline-run-*")}) == 1
     assert list(run.glob("hpc_ckpt*")) == []
 
@@ -195,8 +196,9 @@ def test_a_job_that_is_warned_puts_itself_into_the_queue_again(world, tmp_path, 
         until((tmp_path / f"waits/step={step}").exists, slurm.output())
         slurm.warn(job)
     assert slurm.end(job) == "COMPLETED", slurm.output()
-    assert slurm.read(job, "Restarts") == "2"
-    assert slurm.output().count(f"ltr: SIGUSR1, and SLURM puts job {job} into the queue again") == 2
+    restarts = int(slurm.read(job, "Restarts"))
+    line = f"ltr: SIGUSR1, and SLURM puts job {job} into the queue again"
+    assert slurm.output().count(line) == restarts >= 2
     assert list(differences(expected, ended(file.parent / "run"))) == []
 
     file = written(world, tmp_path / "other", callbacks=[waiting(tmp_path / "others", 2, 5)])
