@@ -478,7 +478,7 @@ class Trial:
                 row.wrong.append(f"resumed by {row.resumed_by}: {share:.0e} from one process")
 
     def _resume_without_folder(self, job: Job, place: Path, row: Row) -> None:
-        """The second node has another disk at that path."""
+        """The second node has another disk at that path. A run that has all of its steps is done."""
         run = place / "for-missing"
         missing = place / "elsewhere/run"
         last = run / "checkpoints/last.ckpt"
@@ -486,6 +486,8 @@ class Trial:
         running = self._start(job, [run, missing])
         codes = running.end()
         after = last.read_bytes() if last.exists() else None
+        if "nothing to do, nothing changed" in running.output() and before == after:
+            return  # it was killed behind its last step: there is nothing to refuse
         said = "must be one folder that all processes of a run see" in running.output()
         failed = codes is not None and 0 not in codes
         row.refused = said and failed and before == after and not missing.exists()
