@@ -3,6 +3,7 @@
 Letters of shapes: n documents of a shard, H dimensions.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from ltr.data.strings import Strings
 from ltr.errors import InputError
 from ltr.search.encoding import IDS, Encoding
 from ltr.similarity import SIMILARITIES, Cosine
+
+ABOUT = "ltr.json"  # beside files that have no place for it
 
 
 class EncodedCorpus:
@@ -58,6 +61,11 @@ class EncodedCorpus:
             "embeddings_have_length_1": self.has_length_1,
             "digest": manifest["digest"],
         }
+
+    def write_about(self, folder: Path) -> None:
+        """Write ``ltr.json``, what a reader must know, into a folder."""
+        text = json.dumps(self.about, indent=2) + "\n"
+        (folder / ABOUT).write_text(text, encoding="utf-8")
 
     def shards(self) -> Iterator[tuple[list[str], np.ndarray]]:
         """Ids ``[n]`` and embeddings ``[n, H]`` float32 of each shard, in the order of the corpus.

@@ -4,7 +4,6 @@ faiss writes an index that it holds in memory. Here the file of a flat index, wh
 the embeddings, is written shard by shard, with the header of faiss's own.
 """
 
-import json
 from pathlib import Path
 from typing import IO
 
@@ -16,7 +15,6 @@ from ltr.use.handover.encoded_corpus import EncodedCorpus
 
 INDEX = "index.faiss"
 IDS = "ids.txt"
-ABOUT = "ltr.json"
 
 
 def write_faiss(corpus: EncodedCorpus, path: Path, output: Path) -> str:
@@ -46,7 +44,7 @@ def write_faiss(corpus: EncodedCorpus, path: Path, output: Path) -> str:
             ids_file.writelines(f"{id_}\n" for id_ in ids)
             last = embeddings[-1]
     _check(path / INDEX, corpus, last)
-    (path / ABOUT).write_text(json.dumps(corpus.about, indent=2) + "\n", encoding="utf-8")
+    corpus.write_about(path)
     return f"faiss.read_index({str(output / INDEX)!r}), whose row i is line i + 1 of {IDS}"
 
 

@@ -11,7 +11,6 @@ from ltr.use.handover.encoded_corpus import EncodedCorpus
 VECTORS = "vecs.f4"  # float32, end to end
 IDS = "docnos.npids"  # of the package npids
 META = "pt_meta.json"
-ABOUT = "ltr.json"
 
 
 def write_flex(corpus: EncodedCorpus, path: Path, output: Path) -> str:
@@ -57,5 +56,5 @@ def write_flex(corpus: EncodedCorpus, path: Path, output: Path) -> str:
         "doc_count": corpus.count,
     }
     (path / META).write_text(json.dumps(meta), encoding="utf-8")
-    (path / ABOUT).write_text(json.dumps(corpus.about, indent=2) + "\n", encoding="utf-8")
+    corpus.write_about(path)
     return f"pyterrier_dr.FlexIndex({str(output)!r})"

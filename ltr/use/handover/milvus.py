@@ -1,6 +1,5 @@
 """An encoded corpus as a database of Milvus Lite, which is a folder."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from ltr.use.handover.encoded_corpus import EncodedCorpus
 
 DATABASE = "milvus.db"
 COLLECTION = "corpus"
-ABOUT = "ltr.json"
 ROWS_AT_ONCE = 1024  # of an insertion: a message has at most 64 MB
 LONGEST_ID = 65_535  # bytes that Milvus takes
 
@@ -51,7 +49,7 @@ def write_milvus(corpus: EncodedCorpus, path: Path, output: Path) -> str:
         client.close()
         # The server of this database is a thread of this process. It lets go of the files here.
         server_manager_instance.release_server(database)
-    (path / ABOUT).write_text(json.dumps(corpus.about, indent=2) + "\n", encoding="utf-8")
+    corpus.write_about(path)
     return f"pymilvus.MilvusClient({str(output / DATABASE)!r}), collection {COLLECTION}"
 
 
