@@ -105,6 +105,7 @@ def fork(function: Callable[[], object]) -> int:
     try:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+        torch.set_num_threads(1)  # a fork has none of the threads that OpenMP would wait for
         function()
         code = 0
     except BaseException:

@@ -10,11 +10,13 @@ import json
 import os
 import socket
 import threading
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from ltr.data.files import being_written
 from ltr.search.numbers import dimension_of, to_float32
 
 
@@ -150,7 +152,14 @@ def _map(file: Path) -> np.memmap:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed workers of this machine have left in a folder of shards."""
+    """Remove what killed workers have left in a folder of shards: locks that nobody holds, and what
+    workers of this machine had written.
+    """
+    for lock in folder.glob(".*.lock"):
+        file = folder / lock.name.removeprefix(".").removesuffix(".lock")
+        # Whoever gets a lock removes it in the end; a worker that is at work keeps its own.
+        with suppress(BlockingIOError), being_written(file, wait=False):
+            pass
     for temporary in folder.glob(f".*.{socket.gethostname()}.*.tmp"):
         pid = int(temporary.name.split(".")[-3])
         try:

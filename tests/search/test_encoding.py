@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from ltr.data.collection import open_collection
+from ltr.data.files import being_written
 from ltr.data.formats import SingleTexts
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
@@ -25,7 +26,7 @@ from ltr.search.embedder import Embedder
 from ltr.search.encode import encode_in_memory
 from ltr.search.encoding import Encoding, Worker, plan_of, rows_of_shard
 from ltr.search.encodings import texts_of_store
-from ltr.search.shard_file import read_shard, write_shard
+from ltr.search.shard_file import read_shard, remove_unfinished, write_shard
 from tests.child_processes import fork
 
 DOCS = 720  # of the tiny collection
@@ -250,6 +251,19 @@ def _encode_and_note(folder: Path, world, number: int) -> None:
     worker.encode = noting
     worker.encode_missing()
     (folder.parent / f"{number}.json").write_text(json.dumps(made))
+
+
+def test_a_lock_that_was_left_beside_a_whole_shard_goes(world, tmp_path):
+    """A worker may be killed after it has renamed a shard and before it removes the lock."""
+    worker = begun(tmp_path / "made", world)
+    worker.encode(1)
+    (tmp_path / "made/.000001.npy.lock").touch()
+    with being_written(tmp_path / "made/000002.npy"):
+        remove_unfinished(tmp_path / "made")
+        assert files(tmp_path / "made") == [".000002.npy.lock", "000001.npy", "plan.json"]
+    worker.encode_missing()
+    worker.encoding.finish()
+    assert files(tmp_path / "made") == WHOLE
 
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.long)])
