@@ -101,6 +101,8 @@ class PairWiseBertRanker(Ranker):
             self.dropout = nn.Dropout(dropout)
             self.head = nn.Linear(model.config.hidden_size, 1)
         self._draws = use_keyed_dropout(self.dropout)
+        if not self.has_own_head and trained_head is None:
+            self.new_parts = ("head",)
         if trained_head is not None:
             self.head.load_state_dict({"weight": trained_head.weight, "bias": trained_head.bias})
         # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no

@@ -104,6 +104,8 @@ class DualEncoder(Ranker):
         self.towers = nn.ModuleList(
             [Tower(modules, projection, normalise, encoder) for modules in modules_of_towers]
         )
+        if projection is not None:
+            self.new_parts = ("projection",)
         self.dim = self.query_tower.dim
         if self.doc_tower.dim != self.dim:
             raise InputError(
