@@ -54,7 +54,7 @@ class JoinedPairs:
             self._check_queries([str(place) for place in range(len(texts))], texts, tokens)
         return tokens
 
-    def store(self, table: TextTable, side: Side) -> TokenStore:
+    def store(self, table: TextTable, side: Side) -> Tokens:
         """The tokens of a table of texts, on disk; an InputError as :meth:`tokens`."""
         store = TokenStore.open(table, self.tokenizer)
         if side == "query":
