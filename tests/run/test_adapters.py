@@ -302,6 +302,9 @@ def test_two_towers_are_two_folders(tmp_path, collection_folder, backbone):
         for side in ("query", "document")
     )
     assert query.keys() == document.keys() and len(query) == 24
+    for side in ("query", "document"):
+        config = json.loads((tmp_path / "out" / side / "adapter_config.json").read_text())
+        assert config["base_model_name_or_path"] == backbone
     name = "base_model.model.encoder.layer.0.attention.self.query.lora_A.weight"
     assert not torch.equal(query[name], document[name])
 
