@@ -215,20 +215,24 @@ def _data_of_ranker(ranker: str) -> str | None:
 def export(
     ranker: str, folder: str, *, to: Form = "sentence-transformers", int8: str | None = None
 ) -> None:
-    """Write a folder that sentence-transformers, transformers or onnxruntime loads, with a model
-    card.
+    """Write a folder that sentence-transformers, transformers, onnxruntime or PEFT loads, with a
+    model card.
+
+    Adapters become part of the weights, and how that changes scores is printed.
 
     Args:
         ranker: A run folder, a checkpoint, an exported folder, or a model of the hub.
         folder: The new folder.
         to: ``sentence-transformers``; ``transformers``, for cross-encoders that kept a head of
-            their own; or ``onnx``.
+            their own; ``onnx``; or ``adapter``: the adapters alone, for PEFT.
         int8: A data folder: ``onnx`` graphs with weights in int8, too, and both kinds measured on
             its dev split.
     """
     check_folder(folder, "the folder")
-    measured = write_exported(ranker, folder, to, int8)  # graphs are measured only with --int8
-    for graph in measured:
+    exported = write_exported(ranker, folder, to, int8)
+    if exported.merged is not None:
+        print(exported.merged)
+    for graph in exported.measurements:
         print(
             f"{graph.kind}: {METRIC} {graph.ndcg:.4f} on dev, {graph.per_second:.0f} per second, {graph.megabytes:.1f} MB"
         )

@@ -26,6 +26,7 @@ from ltr.models.encoder.loading.pretrained import (
     load_tokenizer,
     token_limit,
 )
+from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.ranker import Ranker, in_lists
 
@@ -74,6 +75,8 @@ class PairWiseBertRanker(Ranker):
             raise InputError(
                 f"dropout must be at least 0 and below 1, got {dropout}", option="dropout"
             )
+        if encoder.lora is not None:
+            self.usual_lr = USUAL_LR
         self.tokenizer = load_tokenizer(backbone)
         pretrained = load_encoder(backbone, encoder.dropout, encoder.new_weights)
         model = pretrained.model
@@ -217,13 +220,14 @@ class PairWiseBertRanker(Ranker):
         self._write_folder(folder, write)
 
     def _write_folder(self, folder: str | Path, write: Callable[[Path], None]) -> None:
-        """Write a new folder. Its config gets back the dropout probabilities that loading has set to
-        0.
+        """Write a new folder, of weights that adapters are part of. Its config gets back the dropout
+        probabilities that loading has set to 0.
         """
         config = self.encoder.model.config
         config.update(self._left_out_dropout)
         try:
-            write_new_model_folder(Path(folder), write)
+            with self.encoder.merged():
+                write_new_model_folder(Path(folder), write)
         finally:
             config.update(dict.fromkeys(self._left_out_dropout, 0.0))
 
