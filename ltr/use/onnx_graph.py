@@ -75,6 +75,9 @@ def _pooled(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
     """``[S, H]`` of ``[S, L, H]``, where the mask ``[S, L, 1]`` is 0 for padding."""
     if pooling == "cls":
         return hidden[:, 0]
+    if pooling == "last":
+        place = (mask.sum(dim=1, keepdim=True) - 1).expand(-1, -1, hidden.shape[2])
+        return hidden.gather(1, place).squeeze(1)
     if pooling == "max":
         return hidden.masked_fill(mask == 0, float("-inf")).amax(dim=1)
     weights = mask.to(hidden.dtype)

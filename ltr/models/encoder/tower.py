@@ -22,7 +22,7 @@ from ltr.models.encoder.loading.dropout import (
     leave_out_dropout,
     turn_off_fixed_dropout,
 )
-from ltr.models.encoder.loading.pooling import Pooling
+from ltr.models.encoder.loading.pooling import Pooling, name_here, name_there
 from ltr.models.encoder.loading.pretrained import (
     LOAD_ERRORS,
     cannot_load,
@@ -169,7 +169,7 @@ class Tower(nn.Module):
 
         super().__init__()
         transformer, own_pooling, *head = modules
-        pooling = options.pooling or own_pooling.pooling_mode
+        pooling = options.pooling or name_here(own_pooling.pooling_mode)
         if pooling not in get_args(Pooling):
             known = ", ".join(get_args(Pooling))
             raise InputError(
@@ -191,7 +191,7 @@ class Tower(nn.Module):
         # does not look for submodules: the encoder inside is one already, as self.encoder.
         self._encoder_and_pooling = (
             transformer,
-            TheirPooling(width, pooling, include_prompt=own_pooling.include_prompt),
+            TheirPooling(width, name_there(pooling), include_prompt=own_pooling.include_prompt),
         )
         self.head = nn.ModuleList(_head_modules(head, width, projection, normalise))
         self._draws = use_keyed_dropout(self.head)

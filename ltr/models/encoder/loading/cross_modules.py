@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 from ltr.errors import InputError
-from ltr.models.encoder.loading.pooling import Pooling
+from ltr.models.encoder.loading.pooling import Pooling, name_here, name_there
 from ltr.models.encoder.loading.pretrained import (
     LOAD_ERRORS,
     cannot_load,
@@ -97,7 +97,7 @@ def saved_head(backbone: str) -> SavedHead | None:
             _check_options(transformer, backbone)
             weight = dense.linear.weight.detach()
             bias = torch.zeros(1) if dense.linear.bias is None else dense.linear.bias.detach()
-            return SavedHead(pooling.pooling_mode, weight, bias)
+            return SavedHead(name_here(pooling.pooling_mode), weight, bias)
     names = ", ".join(type(module).__name__ for module in modules)
     raise InputError(
         "a cross-encoder's modules must be an encoder, or an encoder, a pooling, and a linear "
@@ -151,7 +151,7 @@ def save_cross_encoder(
                 head.in_features, 1, activation_function=nn.Identity(), module_output_name="scores"
             )
             dense.linear.load_state_dict(head.state_dict())
-            modules += [TheirPooling(head.in_features, pooling), dense]
+            modules += [TheirPooling(head.in_features, name_there(pooling)), dense]
         # Identity, or CrossEncoder would put a sigmoid behind one score: scores are those of this
         # ranker.
         cross_encoder = CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu")
