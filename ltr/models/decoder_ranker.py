@@ -128,13 +128,25 @@ class DecoderRanker(PairRanker):
         """See :attr:`ltr.models.Ranker.key`."""
         return [*super().key, self.template]
 
+    def saved_tokenizer(self) -> PreTrainedTokenizerBase:
+        """See :meth:`ltr.models.pair_ranker.PairRanker.saved_tokenizer`: a copy, whose chat template
+        is that of this ranker.
+        """
+        tokenizer = copy.deepcopy(self.tokenizer)
+        tokenizer.chat_template = chat_template_of(self.template)
+        return tokenizer
+
+    def read_up_to(self, max_length: int) -> None:
+        """See :meth:`ltr.models.pair_ranker.PairRanker.read_up_to`."""
+        self.reads = TemplatedPairs(self.tokenizer, max_length, self.template)
+
     def save(self, folder: str | Path) -> None:
         """See :meth:`ltr.models.pair_ranker.PairRanker.save`. There a chat template makes the text:
         the same, but that a query or a document has no budget of its own.
         """
 
         def write(partial: Path) -> None:
-            tokenizer = self._tokenizer_with_template()
+            tokenizer = self.saved_tokenizer()
             save_cross_encoder(
                 partial, self.encoder.model, tokenizer, self.reads.max_length, self.head, "last", {}
             )
@@ -160,17 +172,11 @@ class DecoderRanker(PairRanker):
                 classifier = AutoModelForSequenceClassification.from_config(config)
             setattr(classifier, classifier.base_model_prefix, model)
             classifier.score = head
-            tokenizer = self._tokenizer_with_template()
+            tokenizer = self.saved_tokenizer()
             save_for_transformers(partial, classifier, tokenizer, self.reads.max_length)
             save_settings(partial, self.template)
 
         self._write_folder(folder, write)
-
-    def _tokenizer_with_template(self) -> PreTrainedTokenizerBase:
-        """A copy of the tokenizer, whose chat template is that of this ranker."""
-        tokenizer = copy.deepcopy(self.tokenizer)
-        tokenizer.chat_template = chat_template_of(self.template)
-        return tokenizer
 
 
 def _ids_of_words(words: Words, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -69,6 +69,14 @@ class PairRanker(Ranker):
         """Of transformers."""
         return self.reads.tokenizer
 
+    def saved_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer as a folder of this ranker holds it."""
+        return self.tokenizer
+
+    def read_up_to(self, max_length: int) -> None:
+        """Read this many tokens of a pair from now on."""
+        self.reads = JoinedPairs(self.tokenizer, max_length)
+
     def forward(self, batch: RankingBatch) -> Tensor:
         """See :meth:`ltr.models.Ranker.forward`."""
         return in_lists(self.score(pairs_of(batch)), batch.mask)

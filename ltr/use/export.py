@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 from ltr.data.collection import open_collection
 from ltr.data.files import write_new_model_folder
 from ltr.errors import InputError, local_path
-from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models import DecoderRanker, DualEncoder
+from ltr.models.pair_ranker import PairRanker
 from ltr.use.card import card
 from ltr.use.int8 import GraphMeasurement, add_int8_graphs
 from ltr.use.load import load
@@ -29,7 +30,8 @@ def export(
         source: as :func:`ltr.load` takes it.
         folder: the new folder.
         to: ``sentence-transformers``: a ``CrossEncoder`` or a ``SentenceTransformer``;
-            ``transformers``: a sequence classifier, for cross-encoders with a head of their own;
+            ``transformers``: a sequence classifier, for decoder rankers, and cross-encoders with a
+            head of their own;
             ``onnx``: ``model.onnx`` (two towers: ``query.onnx`` and ``document.onnx``) beside the
             tokenizer.
         int8: a data folder. With ``onnx``, each graph gets a second one with weights in int8
@@ -55,11 +57,13 @@ def export(
         )
     ranker = load(source, "32-true", "cpu")
     model = ranker.model
-    if not isinstance(ranker, TextRanker) or not isinstance(
-        model, PairWiseBertRanker | DualEncoder
-    ):
+    if not isinstance(ranker, TextRanker) or not isinstance(model, PairRanker | DualEncoder):
         raise InputError(
             f"{source}: text rankers are exported, got a {type(model).__name__}; use it in Python: ltr.load"
+        )
+    if int8 is not None and isinstance(model, DecoderRanker):
+        raise InputError(
+            "int8 is for graphs of encoders, got a DecoderRanker; leave it out", option="int8"
         )
     if to == "transformers" and isinstance(model, DualEncoder):
         raise InputError(
@@ -77,7 +81,7 @@ def export(
             if collection is not None:
                 measurements.extend(add_int8_graphs(inner, model, collection))
         elif to == "transformers":
-            assert isinstance(model, PairWiseBertRanker), "checked above"
+            assert isinstance(model, PairRanker), "checked above"
             model.save_plain(inner)
         else:
             model.save(inner)
@@ -91,7 +95,7 @@ def export(
     return measurements
 
 
-def _write_onnx(folder: Path, model: PairWiseBertRanker | DualEncoder) -> None:
+def _write_onnx(folder: Path, model: PairRanker | DualEncoder) -> None:
     """Write the graphs, their tokenizers, and ``ltr.json`` with what a caller must know of both."""
     settings: dict[str, Any] = {}
     for name, built in build_graphs(model).items():

@@ -47,6 +47,17 @@ def is_decoder_ranker(backbone: str) -> bool:
     return is_saved_decoder(source) or _logit_score(source) is not None
 
 
+def is_language_model(backbone: str) -> bool:
+    """Whether a backbone is a causal language model that sentence-transformers has not saved; False
+    also where its configuration can't be read.
+    """
+    source = resolve(backbone)
+    config = json_of(source, "config.json")
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    is_causal = any(str(name).endswith("ForCausalLM") for name in architectures or [])
+    return is_causal and json_of(source, "modules.json") is None
+
+
 def saved_decoder(backbone: str, tokenizer: PreTrainedTokenizerBase) -> SavedDecoder | None:
     """What a folder says of its decoder ranker; None where it holds none.
 
