@@ -32,6 +32,8 @@ CLASSES = {
     "BiEncoder": "DualEncoder",
     "CrossEncoder": "PairWiseBertRanker",
     "CrossEntropyLoss": "SoftmaxLoss",
+    "CausalLM": "DecoderRanker",
+    "FlagLLMReranker": "DecoderRanker",
     "InfoNCE": "SoftmaxLoss",
     "TripletLoss": "MarginRankingLoss",
 }

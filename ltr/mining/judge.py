@@ -6,18 +6,20 @@ import numpy as np
 import torch
 
 from ltr.data.collection import Collection
-from ltr.data.formats import FeatureVectors, JoinedPairs, PairsAndTexts
+from ltr.data.formats import FeatureVectors, PairsAndTexts
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.errors import InputError
-from ltr.models.cross_encoder import PairWiseBertRanker
+from ltr.models.decoder_ranker import DecoderRanker
 from ltr.models.named import open_ranker
+from ltr.models.pair_ranker import PairRanker
 from ltr.models.ranker import Ranker
 from ltr.processes import by_every_rank, rank, sum_over_ranks, world_size
 from ltr.search.scores import pair_scores
 
 # Tokens of a pair, where the judge is a pretrained model and not a run of ours: as many as a
-# PairWiseBertRanker reads in training.
+# PairWiseBertRanker or a DecoderRanker reads in training.
 PAIR_TOKENS = 256
+DECODER_TOKENS = 512
 
 
 @dataclass
@@ -97,8 +99,8 @@ def open_judge(name: str, max_length: int | None = None) -> Ranker:
 
     Args:
         name: run folder, checkpoint, folder, ``package:NAME`` or hub id.
-        max_length: tokens that it reads; None: those of the model, but 256 of a pair at most. A run
-            has its own.
+        max_length: tokens that it reads; None: those of the model, but 256 of a pair at most, or 512
+            of a decoder's text. A run has its own.
 
     Raises:
         InputError: if it can't be loaded.
@@ -107,7 +109,7 @@ def open_judge(name: str, max_length: int | None = None) -> Ranker:
     ranker = named.ranker
     is_from_run = named.file is not None
     has_length = is_from_run or max_length is not None
-    if not has_length and isinstance(ranker, PairWiseBertRanker):
-        shorter = min(ranker.reads.max_length, PAIR_TOKENS)
-        ranker.reads = JoinedPairs(ranker.tokenizer, shorter)
+    if not has_length and isinstance(ranker, PairRanker):
+        in_training = DECODER_TOKENS if isinstance(ranker, DecoderRanker) else PAIR_TOKENS
+        ranker.read_up_to(min(ranker.reads.max_length, in_training))
     return ranker.eval().requires_grad_(False).to("cuda" if torch.cuda.is_available() else "cpu")

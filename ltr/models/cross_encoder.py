@@ -1,19 +1,15 @@
 """Cross-encoder: query and document are read together, as one text, which gets one score."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast, overload
+from typing import overload
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ltr.batch import RankingBatch, Texts
-from ltr.data.files import write_new_model_folder
 from ltr.data.formats import JoinedPairs
-from ltr.data.tokens import tokenizer_key
-from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError
 from ltr.models.encoder.loading.cross_modules import (
     save_cross_encoder,
@@ -28,13 +24,14 @@ from ltr.models.encoder.loading.pretrained import (
 )
 from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.text_encoder import TextEncoder
-from ltr.models.ranker import Ranker, in_lists
+from ltr.models.pair_ranker import PairRanker, check_dropout, pairs_of
+from ltr.models.ranker import in_lists
 
 # What a tokenizer of transformers returns for padded pairs: tensors [S, L] by their names.
 Inputs = Mapping[str, Tensor]
 
 
-class PairWiseBertRanker(Ranker):
+class PairWiseBertRanker(PairRanker):
     r"""A cross-encoder: scores each document by itself, by an encoder, a pooling and a linear head.
 
     In the name, ``Pair`` is a query and a document, not two documents, and ``Bert`` is any encoder.
@@ -61,8 +58,6 @@ class PairWiseBertRanker(Ranker):
         Nogueira & Cho (2019), Passage re-ranking with BERT.
     """
 
-    reads: JoinedPairs
-
     def __init__(
         self,
         backbone: str,
@@ -70,53 +65,31 @@ class PairWiseBertRanker(Ranker):
         dropout: float = 0.1,
         encoder: TextEncoder.Options = TextEncoder.Options(),
     ) -> None:
-        super().__init__()
-        if not 0 <= dropout < 1:
-            raise InputError(
-                f"dropout must be at least 0 and below 1, got {dropout}", option="dropout"
-            )
-        if encoder.lora is not None:
-            self.usual_lr = USUAL_LR
-        self.tokenizer = load_tokenizer(backbone)
+        check_dropout(dropout)
+        tokenizer = load_tokenizer(backbone)
         pretrained = load_encoder(backbone, encoder.dropout, encoder.new_weights)
         model = pretrained.model
-        # A classifier's own head is part of its model, and hides the embeddings in front of it.
-        self.has_own_head = pretrained.has_own_head
-        self.gives_embeddings = not pretrained.has_own_head
-        self._left_out_dropout = pretrained.left_out_dropout
-        check_vocabulary(self.tokenizer, model, backbone)
-        max_length = token_limit(max_length, self.tokenizer.model_max_length, model, backbone)
-        self.reads = JoinedPairs(self.tokenizer, max_length)
+        check_vocabulary(tokenizer, model, backbone)
+        max_length = token_limit(max_length, tokenizer.model_max_length, model, backbone)
+        reads = JoinedPairs(tokenizer, max_length)
 
         # Three cases: a classifier has its head inside the model (has_own_head); a CrossEncoder of
-        # sentence-transformers has a linear layer, which becomes self.head (trained_head); a plain
-        # encoder has no head, and self.head is new.
+        # sentence-transformers has a linear layer, which becomes the head (trained_head); a plain
+        # encoder has no head, and the head is new.
         trained_head = saved_head(backbone)
         if trained_head is not None and encoder.pooling is None:
             encoder = replace(encoder, pooling=trained_head.pooling)
-        self.encoder = TextEncoder(model, self.tokenizer.pad_token_id, encoder)
-        self.dropout: nn.Module
-        self.head: nn.Module
-        if self.has_own_head:
-            self.dropout = nn.Identity()
-            self.head = nn.Identity()
-        else:
-            self.dropout = nn.Dropout(dropout)
-            self.head = nn.Linear(model.config.hidden_size, 1)
-        self._draws = use_keyed_dropout(self.dropout)
-        if not self.has_own_head and trained_head is None:
+        text_encoder = TextEncoder(model, tokenizer.pad_token_id, encoder)
+        head = None
+        if not pretrained.has_own_head:
+            head = nn.Linear(model.config.hidden_size, 1)
+        if head is not None and trained_head is not None:
+            head.load_state_dict({"weight": trained_head.weight, "bias": trained_head.bias})
+        super().__init__(text_encoder, reads, head, dropout, pretrained.left_out_dropout)
+        if head is not None and trained_head is None:
             self.new_parts = ("head",)
-        if trained_head is not None:
-            self.head.load_state_dict({"weight": trained_head.weight, "bias": trained_head.bias})
-        # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
-        # dropout.
-        self.train()
-
-    @property
-    def key(self) -> list[object]:
-        """See :attr:`ltr.models.Ranker.key`."""
-        tokenizer = tokenizer_key(self.tokenizer)
-        return [*super().key, self.encoder.pooling, tokenizer, self.reads.max_length]
+        if encoder.lora is not None:
+            self.usual_lr = USUAL_LR
 
     @overload
     def forward(self, batch: RankingBatch, /) -> Tensor: ...
@@ -147,7 +120,7 @@ class PairWiseBertRanker(Ranker):
             InputError: for a pair without a token.
         """
         if isinstance(positive_inputs, RankingBatch):
-            return in_lists(self.score(_pairs(positive_inputs)), positive_inputs.mask)
+            return in_lists(self.score(pairs_of(positive_inputs)), positive_inputs.mask)
         if positive_inputs is None:
             if negative_inputs is None:
                 return None, None
@@ -158,23 +131,6 @@ class PairWiseBertRanker(Ranker):
         sizes = [len(positive_inputs["input_ids"]), len(negative_inputs["input_ids"])]
         positive, negative = logits.split(sizes)
         return positive, negative
-
-    def score(self, texts: Texts) -> Tensor:
-        """Logits ``[S]`` float32 of joined pairs."""
-        if self.has_own_head:
-            return self.encoder.logits(texts)
-        return self._scores_of(self.encoder(texts), texts)
-
-    def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
-        """Scores ``[B, N]``, and the pooled representations that the head reads ``[B, N, H]``, of
-        one encoder pass.
-
-        Both are float32, and 0 at the padding. Only where ``gives_embeddings``: a ready
-        cross-encoder's own head hides them.
-        """
-        pairs = _pairs(batch)
-        pooled = self.encoder(pairs)
-        return in_lists(self._scores_of(pooled, pairs), batch.mask), in_lists(pooled, batch.mask)
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that ``CrossEncoder(folder)`` of sentence-transformers and this class
@@ -218,37 +174,6 @@ class PairWiseBertRanker(Ranker):
             save_for_transformers(partial, model, self.tokenizer, self.reads.max_length)
 
         self._write_folder(folder, write)
-
-    def _write_folder(self, folder: str | Path, write: Callable[[Path], None]) -> None:
-        """Write a new folder, of weights that adapters are part of. Its config gets back the dropout
-        probabilities that loading has set to 0.
-        """
-        config = self.encoder.model.config
-        config.update(self._left_out_dropout)
-        try:
-            with self.encoder.merged():
-                write_new_model_folder(Path(folder), write)
-        finally:
-            config.update(dict.fromkeys(self._left_out_dropout, 0.0))
-
-    def padding_share(self, batch: RankingBatch) -> float:
-        return self.encoder.padding_share(_pairs(batch))
-
-    def _scores_of(self, pooled: Tensor, texts: Texts) -> Tensor:
-        """Scores ``[S]`` float32 of the pooled representations ``[S, H]`` of texts."""
-        with self._draws.of(texts.keys):
-            pooled = self.dropout(pooled)
-        # Neither under autocast nor in the weights' own precision: scores rounded to bfloat16 would
-        # tie, and document ids would then decide the order.
-        with torch.autocast(pooled.device.type, enabled=False):
-            head = cast(nn.Linear, self.head)
-            return F.linear(pooled, head.weight.float(), head.bias.float()).squeeze(1)
-
-
-def _pairs(batch: RankingBatch) -> Texts:
-    """The joined queries and documents of a batch."""
-    assert batch.pairs is not None, "the data lays out what the ranker reads"
-    return batch.pairs
 
 
 def _without_padding(sides: list[Inputs]) -> Texts:

@@ -17,10 +17,13 @@ from ltr.data.formats import FeatureVectors, PairsAndTexts
 from ltr.entries import check_entries
 from ltr.errors import InputError, local_path
 from ltr.models.cross_encoder import PairWiseBertRanker
+from ltr.models.decoder_ranker import DecoderRanker
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.encoder.loading.cross_modules import is_cross_encoder
+from ltr.models.encoder.loading.saved_decoder import is_decoder_ranker, is_language_model
 from ltr.models.encoder.lora import BASE
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
+from ltr.models.pair_ranker import PairRanker
 from ltr.models.ranker import Ranker, all_finite
 from ltr.models.ranker_class import cannot_build, ranker_class
 
@@ -73,7 +76,9 @@ def open_ranker(
     """Build the ranker of a name, with its weights.
 
     A sequence classifier with one score, or a CrossEncoder of sentence-transformers, is a
-    cross-encoder; any other model that no run holds is a dual encoder.
+    cross-encoder. A causal language model that sentence-transformers has not saved is a decoder
+    ranker, but where embeddings are needed; so is what a decoder ranker has written. Any other
+    model that no run holds is a dual encoder.
 
     Args:
         name: a run folder, a checkpoint, or a model, see the head of this file.
@@ -145,17 +150,31 @@ def _model_of_no_run(name: str, where: str, needs: Needs, options: dict[str, Any
     try:
         if "encoder" in options:
             options = options | {"encoder": TextEncoder.Options(**options["encoder"])}
-        if is_cross_encoder(name):
-            if needs == "embeddings":
-                _check_is_dual_encoder(PairWiseBertRanker, where)
-            # None: as in the model. The default of the class is a length to train with.
-            options = {"max_length": None} | options
-            return PairWiseBertRanker(name, **options)
-        return DualEncoder(name, **options)
+        pair_class = _pair_ranker_class(name, needs)
+        if pair_class is None:
+            return DualEncoder(name, **options)
+        if needs == "embeddings":
+            _check_is_dual_encoder(pair_class, where)
+        # None: as in the model. The default of the class is a length to train with.
+        options = {"max_length": None} | options
+        return pair_class(name, **options)
     except InputError as error:
         if error.message.startswith(where):  # _check_is_dual_encoder has put it there
             raise
         raise InputError(f"{where}: {error.message}") from None
+
+
+def _pair_ranker_class(
+    name: str, needs: Needs
+) -> type[PairWiseBertRanker] | type[DecoderRanker] | None:
+    """The class that reads a model of no run, where it scores pairs. None for a dual encoder."""
+    if is_decoder_ranker(name):
+        return DecoderRanker
+    if is_cross_encoder(name):
+        return PairWiseBertRanker
+    if needs != "embeddings" and is_language_model(name):
+        return DecoderRanker
+    return None
 
 
 def _ranker_of_checkpoint(
@@ -177,7 +196,7 @@ def _ranker_of_checkpoint(
     if needs == "embeddings":
         # Before it is built: only a dual encoder has all the options that the changes set.
         _check_is_dual_encoder(built_class, where)
-    if issubclass(built_class, PairWiseBertRanker | DualEncoder):
+    if issubclass(built_class, PairRanker | DualEncoder):
         check_entries(
             options,
             WithEncoder,

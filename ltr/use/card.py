@@ -13,8 +13,9 @@ from ltr.compare.runs import Experiment, experiments
 from ltr.data.formats import Side
 from ltr.data.progress import duration
 from ltr.errors import InputError
-from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models import DecoderRanker, DualEncoder
 from ltr.models.encoder.text_encoder import encoders_of
+from ltr.models.pair_ranker import PairRanker
 from ltr.run.config_file import read_config
 from ltr.run.folder import RunFolder
 from ltr.run.metrics_file import read_metrics
@@ -30,7 +31,7 @@ CITATION = """\
 ```
 """
 
-# By the form of the folder, and whether it is a cross-encoder.
+# By the form of the folder, and whether it scores pairs.
 SNIPPETS = {
     ("sentence-transformers", True): """\
 from sentence_transformers import CrossEncoder
@@ -97,12 +98,35 @@ texts = tokenizer(["a document", "another document"], truncation=True, max_lengt
 output = model(**texts)
 """,
 }
+# Of a decoder ranker, whose tokenizer has its template.
+DECODER_SNIPPETS = {
+    ("transformers", True): """\
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer, ranker = AutoTokenizer.from_pretrained("FOLDER"), AutoModelForSequenceClassification.from_pretrained("FOLDER")
+pairs = [("a question", "a document"), ("a question", "another document")]
+pairs = [[{"role": "query", "content": q}, {"role": "document", "content": d}] for q, d in pairs]
+options = {"padding": True, "return_dict": True, "return_tensors": "pt"}
+scores = ranker(**tokenizer.apply_chat_template(pairs, **options)).logits[:, 0]
+""",
+    ("onnx", True): """\
+import onnxruntime
+from transformers import AutoTokenizer
+
+tokenizer, ranker = AutoTokenizer.from_pretrained("FOLDER"), onnxruntime.InferenceSession("FOLDER/model.onnx")
+pairs = [("a question", "a document"), ("a question", "another document")]
+pairs = [[{"role": "query", "content": q}, {"role": "document", "content": d}] for q, d in pairs]
+options = {"padding": True, "return_dict": True, "return_tensors": "np"}
+inputs = tokenizer.apply_chat_template(pairs, **options)
+(scores,) = ranker.run(None, {one.name: inputs[one.name] for one in ranker.get_inputs()})
+""",
+}
 
 
 def card(
     source: Path,
     to: str,
-    model: PairWiseBertRanker | DualEncoder,
+    model: PairRanker | DualEncoder,
     measurements: Sequence[GraphMeasurement] = (),
 ) -> str:
     """The text of README.md, with its metadata for the hub.
@@ -113,9 +137,8 @@ def card(
         model: the ranker.
         measurements: of its graphs in float32 and int8.
     """
-    is_cross_encoder = isinstance(model, PairWiseBertRanker)
-    if isinstance(model, PairWiseBertRanker):
-        kind = "cross-encoder"
+    if isinstance(model, PairRanker):
+        kind = "decoder ranker" if isinstance(model, DecoderRanker) else "cross-encoder"
         pipeline = "text-ranking"
         longest = model.reads.max_length
         unit = "pairs"
@@ -134,7 +157,10 @@ def card(
         "",
         f"# A {kind} trained with ltr",
     ]
-    code = SNIPPETS[to, is_cross_encoder].replace("LENGTH", str(longest))
+    snippets = SNIPPETS
+    if isinstance(model, DecoderRanker):
+        snippets = SNIPPETS | DECODER_SNIPPETS
+    code = snippets[to, isinstance(model, PairRanker)].replace("LENGTH", str(longest))
     if to == "adapter":
         code = _beside_base(code, model)
     if isinstance(model, DualEncoder):
@@ -160,10 +186,10 @@ def card(
     return "\n\n".join(parts)
 
 
-def _beside_base(code: str, model: PairWiseBertRanker | DualEncoder) -> str:
+def _beside_base(code: str, model: PairRanker | DualEncoder) -> str:
     """The code that loads adapters, with the model below them, and what stands behind it."""
     encoder = encoders_of(model)[0]
-    has_own_head = isinstance(model, PairWiseBertRanker) and model.has_own_head
+    has_own_head = isinstance(model, PairRanker) and model.has_own_head
     auto = "AutoModelForSequenceClassification" if has_own_head else "AutoModel"
     code = code.replace("AUTO", auto).replace("BASE", encoder.model.name_or_path)
     code = code.replace("DTYPE", f'"{encoder.options.dtype or "float32"}"')
@@ -202,9 +228,15 @@ def _int8(measurements: Sequence[GraphMeasurement], unit: str) -> str:
     return "\n".join(lines)
 
 
-def _reading(model: PairWiseBertRanker | DualEncoder) -> str:
+def _reading(model: PairRanker | DualEncoder) -> str:
     """What scores mean, and what stands before the texts."""
-    if isinstance(model, PairWiseBertRanker):
+    if isinstance(model, DecoderRanker):
+        return (
+            "Scores are logits of the last token: higher is better, and they compare documents of one query. "
+            "The chat template makes the text of a message of the role `query` and one of the role `document`; "
+            f"a message of the role `system` takes the place of the instruction, {model.template.instruction!r}."
+        )
+    if isinstance(model, PairRanker):
         return "Scores are logits: higher is better, and they compare documents of one query. The document is cut, the query is not."
     similarity = model.similarity.name.replace("_", " ")
     text = f"Embeddings of {model.dim} dimensions, compared by {similarity}."

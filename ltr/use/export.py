@@ -13,9 +13,10 @@ from torch import nn
 from ltr.data.collection import open_collection
 from ltr.data.files import write_new_model_folder
 from ltr.errors import InputError, local_path
-from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models import DecoderRanker, DualEncoder
 from ltr.models.encoder.lora import save_adapter
 from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
+from ltr.models.pair_ranker import PairRanker
 from ltr.use.card import card
 from ltr.use.int8 import GraphMeasurement, add_int8_graphs
 from ltr.use.load import load
@@ -54,7 +55,8 @@ def export(
         source: as :func:`ltr.load` takes it.
         folder: the new folder.
         to: ``sentence-transformers``: a ``CrossEncoder`` or a ``SentenceTransformer``;
-            ``transformers``: a sequence classifier, for cross-encoders with a head of their own;
+            ``transformers``: a sequence classifier, for decoder rankers, and cross-encoders with a
+            head of their own;
             ``onnx``: ``model.onnx`` (two towers: ``query.onnx`` and ``document.onnx``) beside the
             tokenizer; ``adapter``: the adapters alone, as ``peft.PeftModel`` loads them beside the
             model below, with a linear head in ``head.safetensors`` (two towers: in folders of their
@@ -79,11 +81,13 @@ def export(
         )
     ranker = load(source, "32-true", "cpu")
     model = ranker.model
-    if not isinstance(ranker, TextRanker) or not isinstance(
-        model, PairWiseBertRanker | DualEncoder
-    ):
+    if not isinstance(ranker, TextRanker) or not isinstance(model, PairRanker | DualEncoder):
         raise InputError(
             f"{source}: text rankers are exported, got a {type(model).__name__}; use it in Python: ltr.load"
+        )
+    if int8 is not None and isinstance(model, DecoderRanker):
+        raise InputError(
+            "int8 is for graphs of encoders, got a DecoderRanker; leave it out", option="int8"
         )
     if to == "transformers" and isinstance(model, DualEncoder):
         raise InputError(
@@ -105,7 +109,7 @@ def export(
         elif to == "adapter":
             _write_adapters(inner, model)
         elif to == "transformers":
-            assert isinstance(model, PairWiseBertRanker), "checked above"
+            assert isinstance(model, PairRanker), "checked above"
             model.save_plain(inner)
         else:
             model.save(inner)
@@ -123,7 +127,7 @@ def export(
     return Exported(measurements, scores)
 
 
-def _check_adapters(model: PairWiseBertRanker | DualEncoder, source: str | Path) -> None:
+def _check_adapters(model: PairRanker | DualEncoder, source: str | Path) -> None:
     """An InputError where there are no adapters, or none that fit the model that they were trained
     beside.
     """
@@ -137,9 +141,9 @@ def _check_adapters(model: PairWiseBertRanker | DualEncoder, source: str | Path)
         )
 
 
-def _write_adapters(folder: Path, model: PairWiseBertRanker | DualEncoder) -> None:
+def _write_adapters(folder: Path, model: PairRanker | DualEncoder) -> None:
     """Write the adapters, tokenizers, and linear heads behind them."""
-    if isinstance(model, PairWiseBertRanker):
+    if isinstance(model, PairRanker):
         _write_adapter(folder, model.encoder, model.head, model.tokenizer)
         return
     folder.mkdir()
@@ -156,7 +160,7 @@ def _write_adapter(folder: Path, encoder: TextEncoder, head: nn.Module, tokenize
         save_file(weights, folder / "head.safetensors", metadata={"format": "pt"})
 
 
-def _write_onnx(folder: Path, model: PairWiseBertRanker | DualEncoder) -> None:
+def _write_onnx(folder: Path, model: PairRanker | DualEncoder) -> None:
     """Write the graphs, their tokenizers, and ``ltr.json`` with what a caller must know of both."""
     settings: dict[str, Any] = {}
     for name, built in build_graphs(model).items():

@@ -17,8 +17,9 @@ from ltr.data.formats import SingleTexts
 from ltr.data.query_lists import LabelledList
 from ltr.data.texts import TextTable
 from ltr.metrics import MeasuredLists, RankingMetric
-from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models import DualEncoder
 from ltr.models.encoder.tower import Tower
+from ltr.models.pair_ranker import PairRanker
 from ltr.use.onnx_graph import Session
 
 METRIC = "nDCG@10"
@@ -45,7 +46,7 @@ class GraphMeasurement(NamedTuple):
 
 
 def add_int8_graphs(
-    folder: Path, model: PairWiseBertRanker | DualEncoder, collection: Collection
+    folder: Path, model: PairRanker | DualEncoder, collection: Collection
 ) -> list[GraphMeasurement]:
     """Write an int8 graph beside each graph of a folder, and measure both kinds in onnxruntime, on
     all cores.
@@ -101,7 +102,7 @@ def _write_int8(file: Path, target: Path) -> None:
 def _measure(
     kind: str,
     files: dict[str, Path],
-    model: PairWiseBertRanker | DualEncoder,
+    model: PairRanker | DualEncoder,
     collection: Collection,
     lists: list[LabelledList],
 ) -> GraphMeasurement:
@@ -119,7 +120,7 @@ def _measure(
     sizes = [len(labelled.doc_rows) for labelled in lists]
     query_rows = np.repeat([labelled.query_row for labelled in lists], sizes)
     doc_rows = np.concatenate([labelled.doc_rows for labelled in lists])
-    if isinstance(model, PairWiseBertRanker):
+    if isinstance(model, PairRanker):
         scores, per_second = _score_pairs(sessions, model, collection, query_rows, doc_rows)
     else:
         scores, per_second = _score_embedded(sessions, model, collection, query_rows, doc_rows)
@@ -149,7 +150,7 @@ def _as_row(values: np.ndarray) -> torch.Tensor:
 
 def _score_pairs(
     sessions: dict[str, Session],
-    model: PairWiseBertRanker,
+    model: PairRanker,
     collection: Collection,
     query_rows: np.ndarray,
     doc_rows: np.ndarray,

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ltr.errors import InputError
-from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models import DualEncoder
 from ltr.models.encoder.kernels import use_plain
 from ltr.models.encoder.loading.pooling import Pooling
 from ltr.models.encoder.loading.pretrained import max_positions, quiet
 from ltr.models.encoder.tower import Tower
+from ltr.models.pair_ranker import PairRanker
 
 # onnx, onnxscript and onnxruntime are optional: they are imported inside functions.
 
@@ -76,6 +77,9 @@ def _pooled(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
     """``[S, H]`` of ``[S, L, H]``, where the mask ``[S, L, 1]`` is 0 for padding."""
     if pooling == "cls":
         return hidden[:, 0]
+    if pooling == "last":
+        place = (mask.sum(dim=1, keepdim=True) - 1).expand(-1, -1, hidden.shape[2])
+        return hidden.gather(1, place).squeeze(1)
     if pooling == "max":
         return hidden.masked_fill(mask == 0, float("-inf")).amax(dim=1)
     weights = mask.to(hidden.dtype)
@@ -96,16 +100,16 @@ class GraphWithTokenizer(NamedTuple):
     max_length: int
 
 
-def build_graphs(model: PairWiseBertRanker | DualEncoder) -> dict[str, GraphWithTokenizer]:
+def build_graphs(model: PairRanker | DualEncoder) -> dict[str, GraphWithTokenizer]:
     """The graphs of a ranker, by the names of their files without the ending: ``model``, or
     ``query`` and ``document`` for two towers.
     """
-    if isinstance(model, PairWiseBertRanker):
+    if isinstance(model, PairRanker):
         if model.has_own_head:
             graph = Graph(model.encoder.model, None, [])
         else:
             graph = Graph(model.encoder.model, model.encoder.pooling, [model.head])
-        return {"model": GraphWithTokenizer(graph, model.tokenizer, model.reads.max_length)}
+        return {"model": GraphWithTokenizer(graph, model.saved_tokenizer(), model.reads.max_length)}
     queries = model.reads.queries
     docs = model.reads.docs
     if len(model.towers) == 1:

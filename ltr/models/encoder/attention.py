@@ -48,6 +48,7 @@ class Layout:
             side by side.
         offsets: ``[C + 1]`` int32, where each text begins, and where the last one ends.
         padding: tokens behind the last text, which no text attends to; on a CPU only.
+        causal: whether a token sees only itself and those before it, as in a decoder.
         first_alone: whether the last layer's output is read at the first token of each text only.
         head_pooling: what a head behind the encoder reads of each text; None: there is no head.
         keys: ``[C]`` int64, from which dropout is drawn, see :attr:`ltr.batch.Texts.keys`; None
@@ -59,6 +60,7 @@ class Layout:
     groups: tuple[tuple[int, int], ...]
     offsets: Tensor
     padding: int = 0
+    causal: bool = False
     first_alone: bool = False
     head_pooling: Pooling | None = None
     keys: Tensor | None = None
@@ -88,6 +90,8 @@ class _Settings(NamedTuple):
         dropout: probability that an attention weight is set to 0.
         site: the number of the layer in its model, from which dropout is drawn.
         window: a token attends to tokens nearer than this; None: to all.
+        causal: whether a token attends only to itself and to those before it.
+        softcap: c of c · tanh(s / c), which Gemma 2 makes of each scaled product s; None: s itself.
         kernels: the option of this name.
     """
 
@@ -95,6 +99,8 @@ class _Settings(NamedTuple):
     dropout: float
     site: int
     window: int | None
+    causal: bool
+    softcap: float | None
     kernels: Kernels
 
 
@@ -109,6 +115,7 @@ def _attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     packed_layout: Layout | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
@@ -116,8 +123,8 @@ def _attention(
 
     With ``packed_layout`` it is attention over a chunk (B = 1), without it torch's over padded
     texts. Key and value may have fewer heads than the query, each for a group of its heads.
-    ``sliding_window``: a token attends to tokens nearer than this. ``others`` are for other
-    implementations.
+    ``sliding_window``: a token attends to tokens nearer than this. ``softcap``: see
+    :class:`_Settings`; torch's attention has none. ``others`` are for other implementations.
     """
     if kernels == "auto":
         # The hook behind the last layer's attention leaves out tokens if the latest announcement
@@ -135,11 +142,24 @@ def _attention(
         site = 0
         if dropout > 0:
             site = cast(int, module.draw_site)  # use_keyed_dropout has set it
-        settings = _Settings(scaling, dropout, site, sliding_window, kernels)
+        settings = _Settings(
+            scaling, dropout, site, sliding_window, packed_layout.causal, softcap, kernels
+        )
         output = _attend_packed(q, k, v, packed_layout, settings)
         return output.unsqueeze(0), None
+    is_causal = others.get("is_causal")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)  # the default of transformers
     if attention_mask is None:
-        attention_mask = _window_mask(query.shape[2], sliding_window, query.device)
+        attention_mask = _mask(query.shape[2], sliding_window, is_causal, query.device)
+    if softcap is not None:
+        queries_per_key = query.shape[1] // key.shape[1]
+        key = repeat_kv(key, queries_per_key)
+        value = repeat_kv(value, queries_per_key)
+        settings = _Settings(scaling, dropout, 0, None, is_causal, softcap, kernels)
+        text_keys = new_keys(len(query), query.device) if dropout > 0 else None
+        output = _attend(query, key, value, attention_mask, text_keys, settings)
+        return output.transpose(1, 2), None
     return sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout, scaling, **others
     )
@@ -153,8 +173,8 @@ def _attend_packed(
     if layout.draw is not None:
         layout.draw()
     longest = layout.groups[-1][1]
-    has_dropout = settings.dropout > 0
-    if takes_varlen(query) and not has_dropout:
+    is_plain = settings.dropout == 0 and settings.softcap is None  # what fast kernels compute
+    if takes_varlen(query) and is_plain:
         # How many tokens are seen on each side; -1: all.
         reach = -1 if settings.window is None else settings.window - 1
         output = varlen_attn(
@@ -166,14 +186,14 @@ def _attend_packed(
             max_q=longest,
             max_k=longest,
             scale=settings.scaling,
-            window_size=(reach, reach),
+            window_size=(reach, 0 if settings.causal else reach),
         )
         assert isinstance(output, Tensor), "auxiliary outputs come only when asked for"
         return output
-    if settings.kernels == "auto" and takes_blocks(query, longest) and not has_dropout:
+    if settings.kernels == "auto" and takes_blocks(query, longest) and is_plain:
         slots = layout.slots(query.shape[1])
         scale = _scale(query, settings.scaling)
-        return attend_in_blocks(query, key, value, slots, scale, settings.window)
+        return attend_in_blocks(query, key, value, slots, scale, settings.window, settings.causal)
     # Many small kernels cost a GPU more than some padding does; for a CPU it is the other way
     # round.
     if query.is_cuda:
@@ -198,7 +218,8 @@ def _by_length(
         n_texts, length = group
         # [C L, h, d] to [C, h, L, d] and back.
         q, k, v = (x.unflatten(0, (n_texts, length)).transpose(1, 2) for x in parts)
-        output = _attend(q, k, v, _window_mask(length, settings.window, q.device), keys, settings)
+        mask = _mask(length, settings.window, settings.causal, q.device)
+        output = _attend(q, k, v, mask, keys, settings)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     outputs.append(value.new_zeros(layout.padding, *value.shape[1:]))
     return torch.cat(outputs)
@@ -219,23 +240,39 @@ def _attend(
     text_keys: Tensor | None,
     settings: _Settings,
 ) -> Tensor:
-    """Takes and returns ``[C, h, L, d]``; a mask says which keys a query sees, ``[…, L, L]``, and
-    ``text_keys``, which attention weights are dropped; None: none.
+    """Takes and returns ``[C, h, L, d]``.
+
+    Args:
+        query, key, value: of C texts.
+        mask: ``[…, L, L]`` bool, which keys a query sees; None: all, or where the settings are
+            causal those of its own token and of the ones before it.
+        text_keys: ``[C]`` int64, from which dropout is drawn; None: there is none.
+        settings: the window is in the mask.
     """
-    if text_keys is None:
+    sees_earlier = settings.causal and mask is None
+    if text_keys is None and settings.softcap is None:
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, scale=settings.scaling
+            query, key, value, attn_mask=mask, is_causal=sees_earlier, scale=settings.scaling
         )
-    # Masks of torch's own attention would follow from the chunk, not from the text.
-    scores = (query * _scale(query, settings.scaling)) @ key.transpose(-1, -2)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
+    # Torch's own attention has no soft cap, and its masks of dropout would follow from the chunk,
+    # not from the text.
     n_heads, length = query.shape[1:3]
-    head = torch.arange(n_heads, device=query.device).unsqueeze(1)
     place = torch.arange(length, device=query.device)
+    scores = (query * _scale(query, settings.scaling)) @ key.transpose(-1, -2)
+    if settings.softcap is not None:
+        scores = (scores / settings.softcap).tanh() * settings.softcap
+    if sees_earlier:
+        mask = place.unsqueeze(1) >= place
+    if mask is not None:
+        # Not -inf: a row that sees nothing would be NaN, as padding may behind a window.
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(dim=-1)
+    if text_keys is None:
+        return weights @ value
+    head = torch.arange(n_heads, device=query.device).unsqueeze(1)
     of_layer = keys_at_site(text_keys, settings.site)[:, None, None]
     keys = keys_inside(keys_inside(of_layer, head), place)  # [C, h, L]
-    return keyed_dropout(scores.softmax(dim=-1), settings.dropout, keys) @ value
+    return keyed_dropout(weights, settings.dropout, keys) @ value
 
 
 def _padded(
@@ -248,12 +285,16 @@ def _padded(
     column = torch.arange(longest, device=query.device)
     # [C, L], the token of each place. Padding takes any: those of the next text, or the last token.
     token = (offsets[:-1].unsqueeze(1) + column).clamp(max=len(query) - 1)
-    mask = (column < lengths.unsqueeze(1))[:, None, None]  # of the keys, [C, 1, 1, L]
-    window = _window_mask(longest, settings.window, query.device)
-    if window is not None:
-        # Padding attends to itself: a row that sees nothing would be NaN, and make every gradient
-        # NaN.
-        mask = (mask & window) | torch.eye(longest, dtype=torch.bool, device=query.device)
+    mask = _mask(longest, settings.window, settings.causal, query.device)
+    # Padding stands behind the tokens, where a causal attention doesn't look.
+    if not settings.causal:
+        is_token = (column < lengths.unsqueeze(1))[:, None, None]  # of the keys, [C, 1, 1, L]
+        if mask is None:
+            mask = is_token
+        else:
+            # Padding attends to itself: a row that sees nothing would be NaN, and make every
+            # gradient NaN.
+            mask = (is_token & mask) | torch.eye(longest, dtype=torch.bool, device=query.device)
     q, k, v = (x[token].transpose(1, 2) for x in (query, key, value))
     text_keys = _keys_of(layout) if settings.dropout > 0 else None
     output = _attend(q, k, v, mask, text_keys, settings)
@@ -290,12 +331,17 @@ def _scale(query: Tensor, scaling: float | None) -> float:
     return query.shape[-1] ** -0.5 if scaling is None else scaling
 
 
-def _window_mask(length: int, window: int | None, device: torch.device) -> Tensor | None:
-    """``[L, L]`` bool, True where tokens are nearer than the window. None where all of them are."""
+def _mask(length: int, window: int | None, causal: bool, device: torch.device) -> Tensor | None:
+    """``[L, L]`` bool, True where a key is nearer to its query than the window, and with ``causal``
+    not behind it. None where no window cuts: then all keys are seen, or all that are not behind.
+    """
     if window is None or length <= window:
         return None
     position = torch.arange(length, device=device)
-    return (position.unsqueeze(1) - position).abs() < window
+    distance = position.unsqueeze(1) - position
+    if causal:
+        return (distance >= 0) & (distance < window)
+    return distance.abs() < window
 
 
 def _mask_of_padding(

@@ -58,8 +58,11 @@ class Chunk(NamedTuple):
         return F.pad(keys_inside(text_keys, place), (0, padding)).unsqueeze(0)
 
 
-def packed_chunks(texts: Texts, max_tokens: int, padding_index: int | None) -> Iterator[Chunk]:
-    """Chunks of at most ``max_tokens`` tokens, or of a single longer text, end to end.
+def packed_chunks(
+    texts: Texts, max_tokens: int, padding_index: int | None, causal: bool = False
+) -> Iterator[Chunk]:
+    """Chunks of at most ``max_tokens`` tokens, or of a single longer text, end to end; ``causal``
+    where a decoder reads them.
 
     Positions count as :func:`ltr.models.encoder.loading.positions.padding_index` says. On a CPU
     padding may follow the last text, to make a size that recurs. The padding repeats the first
@@ -86,10 +89,11 @@ def packed_chunks(texts: Texts, max_tokens: int, padding_index: int | None) -> I
             padding = padded_size(n_tokens, max_tokens) - n_tokens
             position = F.pad(position, (0, padding))
             place = F.pad(place, (0, padding))  # by zeros: the first token
+        layout = Layout(groups, offsets.int(), padding, causal=causal, keys=_keys_of(texts, rows))
         inputs = {
             "input_ids": texts.ids[place].unsqueeze(0),
             "position_ids": position.unsqueeze(0),
-            "packed_layout": Layout(groups, offsets.int(), padding, keys=_keys_of(texts, rows)),
+            "packed_layout": layout,
         }
         if texts.type_ids is not None:
             inputs["token_type_ids"] = texts.type_ids[place].unsqueeze(0)

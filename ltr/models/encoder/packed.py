@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GenericForSequenceClassification
 
 from ltr.batch import Texts
 from ltr.errors import InputError
@@ -29,7 +31,8 @@ log = logging.getLogger(__name__)
 
 # enable_packing tries an encoder on two texts: one of SHORT tokens, and one that is longer than the
 # encoder's window of local attention. Windows above LONGEST_WINDOW are not tried: attention would
-# take seconds for each layer. The windows of known encoders have 64 to 513 tokens.
+# take seconds for each layer. The windows of known encoders have 64 to 513 tokens, those of decoders
+# up to 4,096 and more.
 SHORT = 3
 LONGEST_WINDOW = 1024
 # Relative error of outputs that should agree: rounding makes 1e-5, a wrong attention 5e-3.
@@ -70,8 +73,11 @@ def read_logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
 
     A head reads the first token of each row (ModernBERT's may read the mean), or what the pooler
     makes of it. A packed chunk is one row of many texts. So the hook :func:`_one_row_per_text`
-    hands it a row of one token for each text.
+    hands it a row of one token for each text. The head of a decoder is read by
+    :func:`_read_decoder_logits`.
     """
+    if isinstance(classifier, GenericForSequenceClassification):
+        return _read_decoder_logits(classifier, chunk)
     inputs = chunk.inputs
     if "packed_layout" in inputs:
         pooling: Pooling = getattr(classifier.config, "classifier_pooling", "cls")
@@ -80,6 +86,33 @@ def read_logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
         )
         inputs = inputs | {"packed_layout": layout}
     return _run(classifier, inputs).logits[:, 0].float()
+
+
+def _read_decoder_logits(classifier: PreTrainedModel, chunk: Chunk) -> Tensor:
+    """Scores ``[C]`` float32 of a decoder with the linear head that transformers gives it.
+
+    The head reads the last token of a text that isn't padding's. Here it does so in float32:
+    transformers has scores in the model's precision, and rounded to bfloat16 they tie.
+    """
+    hidden = hidden_states(classifier.base_model, chunk)
+    ids = chunk.inputs["input_ids"]
+    if "attention_mask" in chunk.inputs:
+        ids = ids[chunk.inputs["attention_mask"].bool()]
+    else:
+        ids = ids[0, : len(hidden)]
+    begins = chunk.lengths.cumsum(0) - chunk.lengths
+    text = torch.arange(len(begins), device=ids.device)
+    text = text.repeat_interleave(chunk.lengths, output_size=len(ids))
+    place = torch.arange(len(ids), device=ids.device)
+    pad_id = classifier.config.get_text_config().pad_token_id
+    if pad_id is not None:
+        # Of a text that holds nothing else the first token is read, as by transformers.
+        place = torch.where(ids == pad_id, begins[text], place)
+    last = begins.scatter_reduce(0, text, place, "amax")
+    score = classifier.score
+    with torch.autocast(hidden.device.type, enabled=False):
+        bias = None if score.bias is None else score.bias.float()
+        return F.linear(hidden[last].float(), score.weight.float(), bias)[:, 0]
 
 
 def _run(model: PreTrainedModel, inputs: dict[str, Any]) -> Any:
@@ -127,16 +160,19 @@ def _pool_packed(hidden: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
     return pool(hidden[0, : hidden.shape[1] - layout.padding], lengths, pooling)
 
 
-def enable_packing(model: PreTrainedModel, kernels: Kernels = "auto") -> bool:
-    """Prepare an model, or a ready cross-model, to read packed texts. It still reads padded
+def enable_packing(
+    model: PreTrainedModel, kernels: Kernels = "auto", causal: bool | None = None
+) -> bool:
+    """Prepare an encoder, or a ready cross-encoder, to read packed texts. It still reads padded
     ones as before.
 
     A trial decides: two texts must give the same outputs packed as padded. An encoder that fails
-    reads as before.
+    reads as before. Texts beyond :func:`longest_packed` stay padded.
 
     Args:
         model: of transformers.
         kernels: see :class:`ltr.models.encoder.text_encoder.TextEncoder.Options`.
+        causal: what :func:`is_causal` says of it; None: it is asked.
 
     Returns:
         Whether the encoder reads packed texts.
@@ -147,21 +183,28 @@ def enable_packing(model: PreTrainedModel, kernels: Kernels = "auto") -> bool:
     """
     name = type(model).__name__
     own_attention = model.config._attn_implementation
-    window = _window_tokens(model.config)
     with in_eval_mode(model):
         padded_outputs = _padded_trial(model)
-        if window > LONGEST_WINDOW:
-            # The texts of a trial are shorter, and would not show whether the window is kept.
-            fault = f"its window of {window:,} tokens is too long to be tried"
-        else:
-            fault = _switch_to_packed(model, padded_outputs, PACKED_ATTENTION[kernels])
+        if causal is None:
+            causal = is_causal(model.base_model)
+        fault = _switch_to_packed(model, padded_outputs, PACKED_ATTENTION[kernels], causal)
     if fault:
         model.set_attn_implementation(own_attention)
         log.info("%s can't read packed texts, so it gets padded ones: %s", name, fault)
         return False
     if kernels == "auto":
-        _enable_first_alone(model, padded_outputs[0])
+        _enable_first_alone(model, padded_outputs[0], causal)
     return True
+
+
+def longest_packed(config: PreTrainedConfig) -> int | None:
+    """Tokens of the longest text that may be packed; None: no bound.
+
+    A window of local attention that is too long to be tried cuts nothing of a text that is no
+    longer. Longer texts are padded.
+    """
+    window = _window_tokens(config)
+    return window if window > LONGEST_WINDOW else None
 
 
 def _padded_trial(model: PreTrainedModel) -> list[Tensor]:
@@ -194,19 +237,24 @@ def _padded_trial(model: PreTrainedModel) -> list[Tensor]:
 @torch.no_grad()
 def is_causal(encoder: PreTrainedModel) -> bool:
     """Whether the first token of a text has the same output whatever stands behind it, as in a
-    decoder.
+    decoder. False for one that can't be read: the trial of :func:`enable_packing` says why.
     """
     texts = _trial_texts(encoder)
     row = texts.ids[:SHORT].unsqueeze(0)
     other = row.clone()
     other[0, -1] = row[0, 0]  # another token than before: those of a trial differ
-    with in_eval_mode(encoder):
-        first = encoder(row).last_hidden_state[0, 0]
-        same = encoder(other).last_hidden_state[0, 0]
+    try:
+        with in_eval_mode(encoder):
+            first = encoder(row).last_hidden_state[0, 0]
+            same = encoder(other).last_hidden_state[0, 0]
+    except Exception:  # an architecture may raise anything for inputs that it does not know
+        return False
     return _difference([first], [same]) < CAUSAL_TOLERANCE
 
 
-def _switch_to_packed(model: PreTrainedModel, padded_outputs: list[Tensor], attention: str) -> str:
+def _switch_to_packed(
+    model: PreTrainedModel, padded_outputs: list[Tensor], attention: str, causal: bool
+) -> str:
     """Switch to packed texts, and try them. The model stays switched.
 
     Returns:
@@ -217,7 +265,7 @@ def _switch_to_packed(model: PreTrainedModel, padded_outputs: list[Tensor], atte
         model.set_attn_implementation(attention)
         if _one_row_per_text not in base._forward_hooks.values():  # it may be prepared already
             base.register_forward_hook(_one_row_per_text, with_kwargs=True)
-        error = _difference(padded_outputs, _packed_outputs(model))
+        error = _difference(padded_outputs, _packed_outputs(model, causal))
     except Exception as unforeseen:  # as in _padded_trial
         return one_line(unforeseen)
     if error < TOLERANCE:
@@ -225,13 +273,14 @@ def _switch_to_packed(model: PreTrainedModel, padded_outputs: list[Tensor], atte
     return f"its outputs would differ by {error:.1%}"
 
 
-def _enable_first_alone(model: PreTrainedModel, padded_hidden: Tensor) -> None:
+def _enable_first_alone(model: PreTrainedModel, padded_hidden: Tensor, causal: bool) -> None:
     """Let the last layer compute first tokens alone where no others are read. It is undone if a
     trial gives other outputs for these.
 
     Args:
         model: reads packed texts.
         padded_hidden: hidden states of the padded trial, of the two texts end to end.
+        causal: whether it is a decoder.
     """
     handle = leave_out_later_tokens(model)
     if handle is None:
@@ -239,7 +288,7 @@ def _enable_first_alone(model: PreTrainedModel, padded_hidden: Tensor) -> None:
     expected = padded_hidden[[0, SHORT]]  # the first tokens of the two texts
     try:
         with in_eval_mode(model):
-            first_tokens = _first_token_outputs(model)
+            first_tokens = _first_token_outputs(model, causal)
         equal = _difference([expected], [first_tokens]) < TOLERANCE
     except Exception:  # as in _padded_trial
         equal = False
@@ -278,8 +327,11 @@ def _difference(expected: list[Tensor], outputs: list[Tensor]) -> float:
 
 
 def _window_tokens(config: PreTrainedConfig) -> int:
-    """Tokens of the window of local attention; 0 where there is none."""
-    return getattr(config, "sliding_window", None) or 0
+    """Tokens of the window of local attention, or of the chunks that Llama 4 attends in; 0 where
+    there is none.
+    """
+    chunk: int | None = getattr(config, "attention_chunk_size", None)
+    return getattr(config, "sliding_window", None) or chunk or 0
 
 
 def _trial_texts(model: PreTrainedModel) -> Texts:
@@ -288,7 +340,7 @@ def _trial_texts(model: PreTrainedModel) -> Texts:
     They show that an encoder reads packed texts rightly:
 
     * no text attends to the other, and positions restart: any two texts of several tokens show it;
-    * each token attends to those behind it, which a decoder's does not: any two tokens show it;
+    * each token attends to those behind it, or, of a decoder, does not: any two tokens show it;
     * no token attends beyond the window: only a text longer than the window shows it. Where the
       window is too long to be tried, the second text is short.
     """
@@ -332,15 +384,15 @@ def _padded_outputs(model: PreTrainedModel) -> list[Tensor]:
 
 
 @torch.no_grad()
-def _packed_outputs(model: PreTrainedModel) -> list[Tensor]:
+def _packed_outputs(model: PreTrainedModel, causal: bool) -> list[Tensor]:
     """Outputs of both texts in one packed chunk."""
-    return _outputs_of_chunk(model, _packed_chunk(model))
+    return _outputs_of_chunk(model, _packed_chunk(model, causal))
 
 
 @torch.no_grad()
-def _first_token_outputs(model: PreTrainedModel) -> Tensor:
+def _first_token_outputs(model: PreTrainedModel, causal: bool) -> Tensor:
     """Hidden states ``[2, H]`` of first tokens, read alone in a packed chunk."""
-    return read_pooled(model.base_model, _packed_chunk(model), "cls")
+    return read_pooled(model.base_model, _packed_chunk(model, causal), "cls")
 
 
 def _outputs_of_chunk(model: PreTrainedModel, chunk: Chunk) -> list[Tensor]:
@@ -352,9 +404,10 @@ def _outputs_of_chunk(model: PreTrainedModel, chunk: Chunk) -> list[Tensor]:
     return outputs
 
 
-def _packed_chunk(model: PreTrainedModel) -> Chunk:
+def _packed_chunk(model: PreTrainedModel, causal: bool) -> Chunk:
     texts = _trial_texts(model)
-    (chunk,) = packed_chunks(texts, _enough_for(texts), padding_index(model.base_model))
+    index = padding_index(model.base_model)
+    (chunk,) = packed_chunks(texts, _enough_for(texts), index, causal)
     return chunk
 
 

@@ -59,6 +59,7 @@ def compare_packed(
     attention: str,
     dtype: torch.dtype | None,
     packed_attention: str = PACKED_ATTENTION["auto"],
+    causal: bool = False,
 ) -> PathCheck:
     """Read a few ragged texts packed and padded, and compare.
 
@@ -71,6 +72,7 @@ def compare_packed(
         attention: its own implementation of attention, which reads the padded texts.
         dtype: of autocast; None: without.
         packed_attention: the implementation that reads packed texts; the model has it afterwards.
+        causal: whether the model is a decoder.
 
     Raises:
         RuntimeError: if padded texts can't be read; there is no other way.
@@ -79,13 +81,13 @@ def compare_packed(
     with in_eval_mode(model), torch.random.fork_rng([device] if device.type == "cuda" else []):
         try:
             model.set_attn_implementation(attention)
-            exact = _read(model, "padded", None)
-            padded = _read(model, "padded", dtype)
+            exact = _read(model, "padded", None, causal)
+            padded = _read(model, "padded", dtype, causal)
         finally:
             model.set_attn_implementation(packed_attention)
         padded_errors = _errors(padded, exact)
         try:
-            packed_errors = _errors(_read(model, "packed", dtype), exact)
+            packed_errors = _errors(_read(model, "packed", dtype, causal), exact)
         except torch.OutOfMemoryError:  # says nothing of a kernel
             raise
         except RuntimeError as error:  # NotImplementedError is one, too
@@ -105,7 +107,10 @@ def compare_packed(
 
 
 def _read(
-    model: PreTrainedModel, how: Literal["packed", "padded"], dtype: torch.dtype | None
+    model: PreTrainedModel,
+    how: Literal["packed", "padded"],
+    dtype: torch.dtype | None,
+    causal: bool,
 ) -> list[Tensor]:
     """Hidden states ``[T, H]``; with gradients enabled, also the gradient for every weight matrix of
     a randomly weighted sum of these. All float32.
@@ -121,7 +126,7 @@ def _read(
     texts = Texts(ids.to(device), lengths.to(device))
     more_than_all = 10 * len(ids)  # tokens of a chunk: all texts fit in one, padding included
     if how == "packed":
-        (chunk,) = packed_chunks(texts, more_than_all, padding_index(base))
+        (chunk,) = packed_chunks(texts, more_than_all, padding_index(base), causal)
     else:
         (chunk,) = padded_chunks(texts, more_than_all, pad_id)
     with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):

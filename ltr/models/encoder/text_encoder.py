@@ -34,7 +34,13 @@ from ltr.models.encoder.lora import (
     leave_base_out_of_checkpoints,
     merged_adapters,
 )
-from ltr.models.encoder.packed import enable_packing, is_causal, read_logits, read_pooled
+from ltr.models.encoder.packed import (
+    enable_packing,
+    is_causal,
+    longest_packed,
+    read_logits,
+    read_pooled,
+)
 from ltr.models.encoder.self_check import PathCheck, compare_packed
 
 log = logging.getLogger(__name__)
@@ -86,10 +92,12 @@ class TextEncoder(nn.Module):
         reads_packed: whether the encoder reads texts without padding.
         frozen_base: the weights beside adapters, which checkpoints leave out; None where all
             weights are trained.
+        longest_packed: tokens of the longest text that is read so; None: no bound.
+        causal: whether it is a decoder, whose tokens do not see those behind them.
 
     Raises:
         InputError: for a model that cannot read texts in batches, or a decoder without a head of
-            its own: no pooling of its tokens is what it was trained for.
+            its own under another pooling than ``last``.
     """
 
     @dataclass(frozen=True)
@@ -113,8 +121,9 @@ class TextEncoder(nn.Module):
                 chunks, ``keep_tokens`` and dropout stay the same.
             compile: Run the encoder's layers through ``torch.compile``. The first steps then take
                 minutes.
-            pooling: How the tokens of a text become one vector; ``cls`` takes the first token.
-                None: the model's own pooling, or ``mean`` for a plain encoder.
+            pooling: How the tokens of a text become one vector; ``cls`` takes the first token,
+                ``last`` the last one, the only one that has seen all others in a decoder. None: the
+                model's own pooling, or ``mean`` for a plain encoder.
             layers: Keep this many layers of the encoder, evenly spaced from its first one, for a
                 smaller ranker; None: all.
             new_weights: Begin with random numbers where the backbone's weights do not fit its
@@ -180,12 +189,14 @@ class TextEncoder(nn.Module):
         self._padded_attention = model.config._attn_implementation
         # Grows with use, see _check_once.
         self._checked: set[_Situation] = set()
-        self.reads_packed = enable_packing(model, options.kernels)
+        self.causal = is_causal(model.base_model)
+        self.reads_packed = enable_packing(model, options.kernels, self.causal)
+        self.longest_packed = longest_packed(model.config)
         has_own_head = model.base_model is not model
-        if not has_own_head and is_causal(model):
+        if not has_own_head and self.causal and self.pooling != "last":
             raise InputError(
-                f"{type(model).__name__} is a decoder, whose tokens do not see those behind them, so their {self.pooling} says little of a text; take an encoder",
-                option="backbone",
+                f"{type(model).__name__} is a decoder, whose tokens do not see those behind them, so their {self.pooling} says little of a text; set pooling to last, or take an encoder",
+                option="pooling",
             )
         self.padding_index = padding_index(model)
         self.frozen_base: FrozenBase | None = None
@@ -223,7 +234,9 @@ class TextEncoder(nn.Module):
         # Compiling takes minutes, and a check is done once.
         eager = torch.compiler.set_stance("force_eager") if self.options.compile else nullcontext()
         with eager:
-            return compare_packed(self.model, self._padded_attention, dtype, packed_attention)
+            return compare_packed(
+                self.model, self._padded_attention, dtype, packed_attention, self.causal
+            )
 
     @contextmanager
     def merged(self) -> Iterator[None]:
@@ -243,11 +256,10 @@ class TextEncoder(nn.Module):
 
     def padding_share(self, texts: Texts) -> float:
         """See :meth:`ltr.models.Ranker.padding_share`."""
-        if self.reads_packed and texts.ids.device.type != "cpu":
+        is_packed = self._packs(texts)
+        if is_packed and texts.ids.device.type != "cpu":
             return 0.0
-        return share_of_padding(
-            texts.lengths.tolist(), self._chunk_tokens(texts), self.reads_packed
-        )
+        return share_of_padding(texts.lengths.tolist(), self._chunk_tokens(texts), is_packed)
 
     def _read(self, texts: Texts, read_chunk: Callable[[Chunk], Tensor], *size: int) -> Tensor:
         """Read the texts chunk by chunk.
@@ -342,9 +354,15 @@ class TextEncoder(nn.Module):
 
     def _chunks(self, texts: Texts) -> list[Chunk]:
         max_tokens = self._chunk_tokens(texts)
-        if self.reads_packed:
-            return list(packed_chunks(texts, max_tokens, self.padding_index))
+        if self._packs(texts):
+            return list(packed_chunks(texts, max_tokens, self.padding_index, self.causal))
         return list(padded_chunks(texts, max_tokens, self.pad_id))
+
+    def _packs(self, texts: Texts) -> bool:
+        """Whether these texts are read without padding."""
+        if not self.reads_packed or self.longest_packed is None:
+            return self.reads_packed
+        return bool((texts.lengths <= self.longest_packed).all())
 
     def _chunk_tokens(self, texts: Texts) -> int:
         if self.options.max_tokens is not None:

@@ -16,13 +16,13 @@ from ltr.batch import Texts
 from ltr.data.formats import Side, SingleTexts
 from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError, at_least
-from ltr.models.encoder.loading.cross_modules import is_cross_encoder
+from ltr.models.encoder.loading.cross_modules import is_cross_encoder, json_of
 from ltr.models.encoder.loading.dropout import (
     EncoderDropout,
     leave_out_dropout,
     turn_off_fixed_dropout,
 )
-from ltr.models.encoder.loading.pooling import Pooling
+from ltr.models.encoder.loading.pooling import Pooling, name_here, name_there
 from ltr.models.encoder.loading.pretrained import (
     LOAD_ERRORS,
     cannot_load,
@@ -66,8 +66,8 @@ def load_modules(
 ) -> LoadedModules:
     """Load a sentence-transformers model in float32.
 
-    A plain encoder gets mean pooling, as in sentence-transformers. So does the encoder of a
-    cross-encoder, whose head is left out with a warning.
+    A plain encoder gets mean pooling, as in sentence-transformers, and a plain decoder its last
+    token. The encoder of a cross-encoder gets mean pooling; its head is left out with a warning.
 
     Args:
         backbone: hub id, folder, or ``package:NAME``.
@@ -107,6 +107,8 @@ def load_modules(
             backbone,
         )
     modules = list(model)
+    if json_of(source, "modules.json") is None:
+        _read_plain_text(modules[0])
     if isinstance(model[0], Router):
         routes = model[0].sub_modules
         if not {"query", "document"} <= routes.keys():
@@ -169,7 +171,7 @@ class Tower(nn.Module):
 
         super().__init__()
         transformer, own_pooling, *head = modules
-        pooling = options.pooling or own_pooling.pooling_mode
+        pooling = options.pooling or name_here(own_pooling.pooling_mode)
         if pooling not in get_args(Pooling):
             known = ", ".join(get_args(Pooling))
             raise InputError(
@@ -191,7 +193,7 @@ class Tower(nn.Module):
         # does not look for submodules: the encoder inside is one already, as self.encoder.
         self._encoder_and_pooling = (
             transformer,
-            TheirPooling(width, pooling, include_prompt=own_pooling.include_prompt),
+            TheirPooling(width, name_there(pooling), include_prompt=own_pooling.include_prompt),
         )
         self.head = nn.ModuleList(_head_modules(head, width, projection, normalise))
         self._draws = use_keyed_dropout(self.head)
@@ -283,6 +285,16 @@ def _first_prompt(model: Any, *names: str) -> str:
     return ""
 
 
+def _read_plain_text(transformer: Any) -> None:
+    """Let a model that sentence-transformers has not saved read texts as they are: where its
+    tokenizer has a chat template, it would make messages of them.
+    """
+    modality = transformer.modality_config
+    if "message" in modality and "text" in modality:
+        transformer.modality_config = {"text": modality["text"]}
+        transformer.input_formatter.supported_modalities = ["text"]
+
+
 def _check_is_tower(modules: Modules, backbone: str, option: str) -> None:
     """Refuse modules that are no tower, and what sentence-transformers would read otherwise than
     :class:`Tower` does.
@@ -349,7 +361,9 @@ def _rebuild_without_dropout(transformer: Any, dropout: EncoderDropout) -> dict[
         name = transformer.model.name_or_path
         with quiet():
             transformer.model = type(transformer.model).from_pretrained(None, **settings)
-        transformer.model.name_or_path = name  # else "None", which adapters would name as their base
+        transformer.model.name_or_path = (
+            name  # else "None", which adapters would name as their base
+        )
     turn_off_fixed_dropout(transformer.model, dropout)
     return left_out_dropout
 

@@ -9,7 +9,9 @@ from ltr.models.encoder.attention import Layout
 
 def attend(q, k, v, lengths, **options):
     groups = tuple((lengths.count(n), n) for n in sorted(set(lengths)))
-    layout = Layout(groups, torch.tensor([0, *lengths]).cumsum(0).int().to(q.device))
+    causal = options.pop("causal", False)
+    offsets = torch.tensor([0, *lengths]).cumsum(0).int().to(q.device)
+    layout = Layout(groups, offsets, causal=causal)
     options = {"kernels": "auto"} | options
     layer = torch.nn.Module()
     layer.draw_site = 0
@@ -20,9 +22,12 @@ def attend(q, k, v, lengths, **options):
 @pytest.mark.parametrize("way", ["blocks", "flash", "padded"])
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_attention_is_block_diagonal_and_local(window, dtype, way, monkeypatch):
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("softcap", [None, 0.5])
+def test_attention_is_block_diagonal_and_local(window, dtype, way, causal, softcap, monkeypatch):
     """Against a softmax over all tokens with everything else masked, in value and gradient, with a
-    scale of its own.
+    scale of its own. A decoder's tokens see nothing behind them; scaled products of 2 are capped
+    hard by 0.5.
     """
     monkeypatch.setattr(attention, "takes_blocks", lambda query, longest: way == "blocks")
     if way == "padded":  # a GPU's way where it has no kernel for ragged texts
@@ -35,9 +40,16 @@ def test_attention_is_block_diagonal_and_local(window, dtype, way, monkeypatch):
     allowed = text[:, None] == text
     if window:
         allowed &= (position[:, None] - position).abs() < window
-    scores = (q.double() @ k.double().transpose(2, 3) * 0.7).masked_fill(~allowed, float("-inf"))
+    if causal:
+        allowed &= position[:, None] >= position
+    scores = q.double() @ k.double().transpose(2, 3) * 0.7
+    if softcap:
+        scores = (scores / softcap).tanh() * softcap
+    scores = scores.masked_fill(~allowed, float("-inf"))
     expected = (scores.softmax(dim=-1) @ v.double()).transpose(1, 2)
-    outputs = attend(q, k, v, lengths, scaling=0.7, sliding_window=window)
+    outputs = attend(
+        q, k, v, lengths, scaling=0.7, sliding_window=window, causal=causal, softcap=softcap
+    )
     weights = torch.randn(expected.shape).double()
     tolerance = (
         {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-2, "rtol": 4e-2}
@@ -109,14 +121,15 @@ def test_all_layers_share_the_slots_of_a_chunk_by_their_heads():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("window", [None, 12])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_gpu_attends_as_the_cpu(window, dtype):
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_the_gpu_attends_as_the_cpu(window, dtype, causal, softcap):
     torch.manual_seed(0)
     lengths = [3, 30, 30, 70]
     qkv = [torch.randn(1, 2, 133, 32).requires_grad_() for _ in range(3)]
-    expected = attend(*qkv, lengths, sliding_window=window)
-    there = (
-        attend(*(x.to("cuda", dtype) for x in qkv), lengths, sliding_window=window).float().cpu()
-    )
+    options = {"sliding_window": window, "causal": causal, "softcap": softcap}
+    expected = attend(*qkv, lengths, **options)
+    there = attend(*(x.to("cuda", dtype) for x in qkv), lengths, **options).float().cpu()
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
     torch.testing.assert_close(there, expected, atol=tolerance, rtol=tolerance)
     weights = torch.randn(expected.shape)

@@ -24,7 +24,13 @@ from ltr.errors import InputError
 from ltr.models.encoder import packed
 from ltr.models.encoder.chunks import packed_chunks, padded_chunks
 from ltr.models.encoder.loading.positions import padding_index
-from ltr.models.encoder.packed import enable_packing, hidden_states, read_logits, read_pooled
+from ltr.models.encoder.packed import (
+    enable_packing,
+    hidden_states,
+    longest_packed,
+    read_logits,
+    read_pooled,
+)
 
 SIZES = {
     "hidden_size": 16,
@@ -249,15 +255,15 @@ def longest_trial(model):
 
 
 @pytest.mark.parametrize("window", [4096, 131072])
-def test_a_decoder_with_a_long_window_is_tried_with_few_tokens(window, caplog):
-    """Texts as long as its window would take seconds for each layer."""
+def test_a_decoder_with_a_long_window_is_tried_with_few_tokens(window):
+    """Texts as long as its window would take seconds for each layer. So longer texts than the
+    window are not packed.
+    """
     sizes = GROUPED | {"max_position_embeddings": 2 * window}
-    with caplog.at_level("INFO", logger="ltr"):
-        passes, longest = longest_trial(
-            AutoModel.from_config(MistralConfig(**sizes, sliding_window=window))
-        )
-    assert not passes and longest <= 10
-    assert f"its window of {window:,} tokens is too long to be tried" in caplog.text
+    config = MistralConfig(**sizes, sliding_window=window)
+    passes, longest = longest_trial(AutoModel.from_config(config))
+    assert passes and longest <= 10
+    assert longest_packed(config) == window
 
 
 @pytest.mark.parametrize("window", [8, 64])
@@ -267,11 +273,12 @@ def test_the_trial_goes_beyond_a_window(window):
     assert passes and longest > window
 
 
-def test_a_window_that_is_not_tried_is_not_read_packed(monkeypatch):
+def test_texts_beyond_a_window_that_is_not_tried_are_not_packed(monkeypatch):
+    config = built("modernbert").config  # local attention of 8: 4 to each side
     monkeypatch.setattr(packed, "LONGEST_WINDOW", 3)
-    assert not enable_packing(built("modernbert"))
+    assert longest_packed(config) == 4
     monkeypatch.setattr(packed, "LONGEST_WINDOW", 4)
-    assert enable_packing(built("modernbert"))
+    assert longest_packed(config) is None
 
 
 def test_enabling_keeps_who_trains(encoder):

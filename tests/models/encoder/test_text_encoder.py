@@ -243,7 +243,7 @@ def test_compiled_layers_give_the_same():
         ("max_tokens", 0, "max_tokens must be at least 1, got 0"),
         ("dropout", "some", "dropout must be one of hidden, own, none, got 'some'"),
         ("kernels", "fast", "kernels must be one of auto, plain, got 'fast'"),
-        ("pooling", "sum", "pooling must be one of mean, cls, max, None, got 'sum'"),
+        ("pooling", "sum", "pooling must be one of mean, cls, max, last, None, got 'sum'"),
     ],
 )
 def test_options_out_of_bounds_are_refused_by_name(option, value, message):

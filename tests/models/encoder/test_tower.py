@@ -69,9 +69,9 @@ def test_normalising_is_added_to_a_model_without_and_not_twice(backbone, ready):
 
 
 def test_models_that_cannot_be_read_so_are_refused(backbone, ready, tmp_path):
-    last = built(tmp_path / "last", backbone, pooling="lasttoken")
+    last = built(tmp_path / "last", backbone, pooling="weightedmean")
     with pytest.raises(
-        InputError, match=r"the model's own is 'lasttoken'; choose one \(option pooling\)"
+        InputError, match=r"the model's own is 'weightedmean'; choose one \(option pooling\)"
     ):
         DualEncoder(last)
     assert DualEncoder(last, encoder=TextEncoder.Options(pooling="mean")).dim == 16

@@ -126,6 +126,7 @@ def attend_in_blocks(
     slots: Slots,
     scaling: float,
     sliding_window: int | None = None,
+    causal: bool = False,
 ) -> Tensor:
     """Attention within each text: the softmax of the scaled products, times the values.
 
@@ -134,11 +135,12 @@ def attend_in_blocks(
         slots: where the texts and heads lie.
         scaling: of the products.
         sliding_window: a token attends to tokens nearer than this; None: to all.
+        causal: whether a token attends only to itself and to those before it.
 
     Returns:
         ``[T, h, d]``, zeros for tokens behind the last text.
     """
-    output: Tensor = _InBlocks.apply(query, key, value, slots, scaling, sliding_window)
+    output: Tensor = _InBlocks.apply(query, key, value, slots, scaling, sliding_window, causal)
     return output
 
 
@@ -152,6 +154,7 @@ class _InBlocks(torch.autograd.Function):
         slots: Slots,
         scaling: float,
         sliding_window: int | None,
+        causal: bool,
     ) -> Tensor:
         # The scaling goes into the query once: [S, d] has fewer numbers than all scores.
         q, k, v = (_to_slots(x, slots) for x in (query, key, value))
@@ -160,11 +163,12 @@ class _InBlocks(torch.autograd.Function):
         ctx.slots = slots
         ctx.scaling = scaling
         ctx.window = sliding_window
+        ctx.causal = causal
         ctx.shape = query.shape
         output = torch.empty_like(q)
         mask = _padding_mask(slots, q)
         for block in slots.blocks:
-            p = _probabilities(block, q, k, mask, sliding_window)
+            p = _probabilities(block, q, k, mask, sliding_window, causal)
             torch.bmm(p, block.view(v), out=block.view(output))
         return _to_rows(output, slots, query.shape)
 
@@ -178,7 +182,7 @@ class _InBlocks(torch.autograd.Function):
         grad_output = _to_slots(gradient, slots).mul_(slots.real.unsqueeze(1))
         grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, k, v))
         for block in slots.blocks:
-            p = _probabilities(block, q, k, mask, ctx.window)
+            p = _probabilities(block, q, k, mask, ctx.window, ctx.causal)
             grad_block = block.view(grad_output)
             torch.bmm(p.transpose(1, 2), grad_block, out=block.view(grad_v))
             grad_p = torch.bmm(grad_block, block.view(v).transpose(1, 2))
@@ -187,11 +191,16 @@ class _InBlocks(torch.autograd.Function):
             torch.bmm(grad_scores.transpose(1, 2), block.view(q), out=block.view(grad_k))
         grad_q.mul_(ctx.scaling)
         gradients = (_to_rows(x, slots, ctx.shape) for x in (grad_q, grad_k, grad_v))
-        return *gradients, None, None, None
+        return *gradients, None, None, None, None
 
 
 def _probabilities(
-    block: Block, query: Tensor, key: Tensor, mask: Tensor, sliding_window: int | None
+    block: Block,
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor,
+    sliding_window: int | None,
+    causal: bool,
 ) -> Tensor:
     """The attention weights of a block, ``[pairs, tokens, tokens]``.
 
@@ -205,9 +214,13 @@ def _probabilities(
         scores = torch.baddbmm(mask_of_keys, q, k)  # mask + q @ k
     else:
         scores = torch.bmm(q, k)
-    if sliding_window is not None and sliding_window < block.tokens:
+    cuts = sliding_window is not None and sliding_window < block.tokens
+    if cuts or causal:
         token = torch.arange(block.tokens)
-        outside = (token.unsqueeze(1) - token).abs() >= sliding_window
+        distance = token.unsqueeze(1) - token  # of a key from its query; below 0: behind it
+        outside = distance.abs() >= (sliding_window or block.tokens)
+        if causal:
+            outside |= distance < 0
         # Not -inf: a row of padding would be NaN.
         scores.masked_fill_(outside, torch.finfo(scores.dtype).min)
     return scores.softmax(dim=-1)

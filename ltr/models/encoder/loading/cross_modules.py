@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 from ltr.errors import InputError
-from ltr.models.encoder.loading.pooling import Pooling
+from ltr.models.encoder.loading.pooling import Pooling, name_here, name_there
 from ltr.models.encoder.loading.pretrained import (
     LOAD_ERRORS,
     cannot_load,
@@ -25,6 +25,8 @@ from ltr.models.encoder.loading.pretrained import (
 # A setting of sentence-transformers: of a pair that is too long the document is cut, not the query,
 # as here. Without it sentence-transformers cuts the longer of the two.
 CUT_DOCUMENT = {"text": {"truncation": "only_second"}}
+# Of a decoder ranker: what it reads, beside a model that sentence-transformers or transformers loads.
+SETTINGS = "ltr.json"
 
 
 class SavedHead(NamedTuple):
@@ -47,14 +49,30 @@ def is_cross_encoder(backbone: str) -> bool:
     return is_pair_classifier(backbone) or _has_cross_modules(backbone)
 
 
-def saved_head(backbone: str) -> SavedHead | None:
+def is_saved_decoder(source: str) -> bool:
+    """Whether a folder was written by :class:`ltr.models.DecoderRanker`."""
+    settings = json_of(source, SETTINGS)
+    return isinstance(settings, dict) and settings.get("ranker") == "DecoderRanker"
+
+
+def saved_head(backbone: str, reads_messages: bool = False) -> SavedHead | None:
     """The head of a CrossEncoder of sentence-transformers that has modules of its own behind the
     encoder; None for all others.
 
+    Args:
+        backbone: hub id, folder, or ``package:NAME``.
+        reads_messages: whether a chat template makes one text of a pair, as of a decoder ranker.
+
     Raises:
         InputError: if it can't be loaded, its list of modules is lost, its modules are not an
-            encoder, a pooling, and a linear layer to one score, or it has a prompt.
+            encoder, a pooling, and a linear layer to one score, it has a prompt, or it reads pairs
+            otherwise.
     """
+    if not reads_messages and is_saved_decoder(resolve(backbone)):
+        raise InputError(
+            f"backbone {backbone!r} is a DecoderRanker, which reads its pairs in a template; take ltr.models.DecoderRanker",
+            option="backbone",
+        )
     _check_has_no_prompt(backbone)
     if not _has_cross_modules(backbone):
         return None
@@ -83,7 +101,7 @@ def saved_head(backbone: str) -> SavedHead | None:
                     "take another backbone",
                     option="backbone",
                 )
-            _check_options(transformer, backbone)
+            _check_options(transformer, backbone, reads_messages)
             return None
         # An encoder, a pooling, and a linear layer that reads what the pooling makes.
         case [
@@ -94,10 +112,10 @@ def saved_head(backbone: str) -> SavedHead | None:
             isinstance(dense.activation_function, nn.Identity)
             and dense.module_input_name == "sentence_embedding"
         ):
-            _check_options(transformer, backbone)
+            _check_options(transformer, backbone, reads_messages)
             weight = dense.linear.weight.detach()
             bias = torch.zeros(1) if dense.linear.bias is None else dense.linear.bias.detach()
-            return SavedHead(pooling.pooling_mode, weight, bias)
+            return SavedHead(name_here(pooling.pooling_mode), weight, bias)
     names = ", ".join(type(module).__name__ for module in modules)
     raise InputError(
         "a cross-encoder's modules must be an encoder, or an encoder, a pooling, and a linear "
@@ -113,6 +131,7 @@ def save_cross_encoder(
     max_length: int,
     head: nn.Module,
     pooling: str,
+    settings: dict[str, Any] = CUT_DOCUMENT,
 ) -> None:
     """Write a folder that ``CrossEncoder(folder)`` and :class:`ltr.models.PairWiseBertRanker` load.
 
@@ -122,6 +141,7 @@ def save_cross_encoder(
         tokenizer, max_length: how pairs are read.
         head: the linear layer behind the pooling; ``nn.Identity`` for a classifier.
         pooling: how tokens become what the linear layer reads.
+        settings: of the tokenizer, for sentence-transformers.
     """
     from sentence_transformers import CrossEncoder
     from sentence_transformers.cross_encoder.modules import Dense, Transformer
@@ -137,7 +157,7 @@ def save_cross_encoder(
             str(plain),
             transformer_task=task,
             max_seq_length=max_length,
-            processing_kwargs=CUT_DOCUMENT,
+            processing_kwargs=settings,
         )
         modules: list[Any] = [transformer]
         if isinstance(head, nn.Linear):
@@ -148,10 +168,14 @@ def save_cross_encoder(
                 for weight in pooler.parameters():
                     weight.data.zero_()
             dense = Dense(
-                head.in_features, 1, activation_function=nn.Identity(), module_output_name="scores"
+                head.in_features,
+                1,
+                bias=head.bias is not None,
+                activation_function=nn.Identity(),
+                module_output_name="scores",
             )
             dense.linear.load_state_dict(head.state_dict())
-            modules += [TheirPooling(head.in_features, pooling), dense]
+            modules += [TheirPooling(head.in_features, name_there(pooling)), dense]
         # Identity, or CrossEncoder would put a sigmoid behind one score: scores are those of this
         # ranker.
         cross_encoder = CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu")
@@ -178,7 +202,7 @@ def _has_cross_modules(backbone: str) -> bool:
     source = resolve(backbone)
     if _cross_encoder_settings(source) is None:
         return False
-    if _json_of(source, "modules.json") is not None:
+    if json_of(source, "modules.json") is not None:
         return True
     if is_pair_classifier(backbone):  # its head lies with the encoder
         return False
@@ -192,12 +216,7 @@ def _check_has_no_prompt(backbone: str) -> None:
     """Refuse a CrossEncoder with a default prompt: sentence-transformers puts it before each query,
     and pairs are read without prompts here.
     """
-    settings = _cross_encoder_settings(resolve(backbone))
-    if settings is None:
-        return
-    prompts = settings.get("prompts")
-    name = settings.get("default_prompt_name")
-    prompt = prompts.get(name) if isinstance(prompts, dict) else None
+    prompt = cross_encoder_prompt(resolve(backbone))
     if prompt:
         raise InputError(
             f"backbone {backbone!r}: sentence-transformers puts the prompt {prompt!r} in front of every query, which is not possible here; take default_prompt_name out of its config_sentence_transformers.json",
@@ -205,11 +224,22 @@ def _check_has_no_prompt(backbone: str) -> None:
         )
 
 
+def cross_encoder_prompt(source: str) -> str:
+    """The default prompt of a CrossEncoder of sentence-transformers; empty where it has none."""
+    settings = _cross_encoder_settings(source)
+    if settings is None:
+        return ""
+    prompts = settings.get("prompts")
+    name = settings.get("default_prompt_name")
+    prompt = prompts.get(name) if isinstance(prompts, dict) else None
+    return prompt or ""
+
+
 def _cross_encoder_settings(source: str) -> dict[str, Any] | None:
     """What a CrossEncoder of sentence-transformers says of itself; None for all other models. An
     InputError where only its kind is lost: its modules could be those of a dual encoder.
     """
-    settings = _json_of(source, "config_sentence_transformers.json")
+    settings = json_of(source, "config_sentence_transformers.json")
     if not isinstance(settings, dict):
         return None
     kind = settings.get("model_type")
@@ -223,7 +253,7 @@ def _cross_encoder_settings(source: str) -> dict[str, Any] | None:
     return None
 
 
-def _json_of(source: str, name: str) -> Any:
+def json_of(source: str, name: str) -> Any:
     """The content of a JSON file of a model; None where the model has no such file, or it can't be
     fetched. An InputError where it is damaged.
     """
@@ -247,8 +277,14 @@ def _json_of(source: str, name: str) -> Any:
         ) from None
 
 
-def _check_options(transformer: Any, backbone: str) -> None:
+def _check_options(transformer: Any, backbone: str, reads_messages: bool) -> None:
     """Refuse what sentence-transformers would read otherwise than we do."""
+    is_classifier = transformer.transformer_task == "sequence-classification"
+    if "message" in transformer.modality_config and not reads_messages and not is_classifier:
+        raise InputError(
+            f"backbone {backbone!r}: sentence-transformers reads its pairs by a chat template, which is not known here; take ltr.models.DecoderRanker, with that as its template",
+            option="backbone",
+        )
     settings = transformer.processing_kwargs
     if settings not in ({}, CUT_DOCUMENT):
         raise InputError(

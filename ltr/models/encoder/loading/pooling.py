@@ -3,13 +3,29 @@
 A new pooling is a name and a function in this file.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-# The names are those of sentence-transformers, so a saved model pools there as it does here.
-Pooling = Literal["mean", "cls", "max"]
+Pooling = Literal["mean", "cls", "max", "last"]
+# The names that sentence-transformers has for it, where they are others.
+NAMES_THERE = {"last": "lasttoken"}
+
+
+def name_there(pooling: str) -> str:
+    """The name of a pooling in sentence-transformers."""
+    return NAMES_THERE.get(pooling, pooling)
+
+
+def name_here(pooling: Any) -> Any:
+    """The name here of a pooling of sentence-transformers, or of several; there are some that we
+    don't have.
+    """
+    for here, there in NAMES_THERE.items():
+        if there == pooling:
+            return here
+    return pooling
 
 
 def mean(hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -36,7 +52,12 @@ def maximum(hidden: Tensor, lengths: Tensor) -> Tensor:
     return torch.segment_reduce(hidden.float(), "max", lengths=lengths, axis=0)
 
 
-POOLINGS = {"mean": mean, "cls": cls, "max": maximum}
+def last(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The last token of each text."""
+    return hidden[lengths.cumsum(0) - 1].float()
+
+
+POOLINGS = {"mean": mean, "cls": cls, "max": maximum, "last": last}
 
 
 def pool(hidden: Tensor, lengths: Tensor, pooling: Pooling) -> Tensor:

@@ -17,6 +17,7 @@ import transformers
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PretrainedConfig,
@@ -191,6 +192,20 @@ def load_encoder(
     Raises:
         InputError: if it cannot be loaded, or its weights do not fit.
     """
+    return _load(backbone, dropout, new_weights, AutoModel)
+
+
+def load_language_model(
+    backbone: str, dropout: EncoderDropout = "hidden", new_weights: bool = False
+) -> Pretrained:
+    """As :func:`load_encoder`, a decoder with its head over all words; or a sequence classifier."""
+    return _load(backbone, dropout, new_weights, AutoModelForCausalLM)
+
+
+def _load(
+    backbone: str, dropout: EncoderDropout, new_weights: bool, plain_class: Any
+) -> Pretrained:
+    """A model of ``plain_class``, one of the ``AutoModel`` classes, or a ready cross-encoder."""
     try:
         source = resolve(backbone)
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
@@ -201,7 +216,7 @@ def load_encoder(
         config.return_dict = True
         left_out_dropout = leave_out_dropout(config, dropout)
         has_own_head = _has_one_score(config)
-        model_class = AutoModelForSequenceClassification if has_own_head else AutoModel
+        model_class = AutoModelForSequenceClassification if has_own_head else plain_class
         with quiet(), refuse_misfitting_weights(backbone, new_weights):
             encoder = model_class.from_pretrained(
                 source, config=config, dtype=torch.float32, trust_remote_code=False

@@ -59,12 +59,13 @@ def test_a_text_whose_scores_do_not_fit_is_read_by_some_heads_at_a_time(monkeypa
 
 @pytest.mark.parametrize("scores", [1, 5 * 16 * 16, 2**19])
 @pytest.mark.parametrize("window", [None, 3, 20])
-def test_texts_that_attend_together_attend_as_alone(scores, window, monkeypatch):
+@pytest.mark.parametrize("causal", [False, True])
+def test_texts_that_attend_together_attend_as_alone(scores, window, causal, monkeypatch):
     """Whatever the size of a block. Tokens behind the last text get zeros, and no gradient."""
     monkeypatch.setattr(blocks, "SCORES_OF_THREAD", scores)
     lengths = [1, 2, 15, 16, 17, 17, 30, 40]
     q, k, v = drawn(sum(lengths) + 5)
-    output = attend_in_blocks(q, k, v, Slots.from_lengths(lengths, HEADS), 0.6, window)
+    output = attend_in_blocks(q, k, v, Slots.from_lengths(lengths, HEADS), 0.6, window, causal)
     weights = torch.randn(output.shape)
     found = torch.autograd.grad((output * weights).sum(), (q, k, v))
     for part in torch.arange(sum(lengths)).split(lengths):
@@ -72,6 +73,8 @@ def test_texts_that_attend_together_attend_as_alone(scores, window, monkeypatch)
         scored = torch.einsum("qhd,khd->hqk", alone[0], alone[1]) * 0.6
         if window:
             scored = scored.masked_fill((part[:, None] - part).abs() >= window, float("-inf"))
+        if causal:
+            scored = scored.masked_fill(part[:, None] < part, float("-inf"))
         expected = torch.einsum("hqk,khd->qhd", scored.softmax(dim=-1), alone[2])
         torch.testing.assert_close(output[part].double(), expected, atol=1e-5, rtol=1e-5)
         gradients = torch.autograd.grad((expected * weights[part]).sum(), alone)

@@ -1,8 +1,11 @@
 """Pooling of texts that lie end to end, by hand."""
 
-import torch
+from typing import get_args
 
-from ltr.models.encoder.loading.pooling import pool
+import torch
+from sentence_transformers.sentence_transformer.modules import Pooling as TheirPooling
+
+from ltr.models.encoder.loading.pooling import Pooling, name_here, name_there, pool
 
 
 def test_pooling_by_hand():
@@ -11,7 +14,16 @@ def test_pooling_by_hand():
     assert pool(hidden, lengths, "mean").tolist() == [[2.0], [5.0]]
     assert pool(hidden, lengths, "cls").tolist() == [[1.0], [5.0]]
     assert pool(hidden, lengths, "max").tolist() == [[3.0], [5.0]]
-    assert {pool(hidden, lengths, how).dtype for how in ("mean", "cls", "max")} == {torch.float32}
+    assert pool(hidden, lengths, "last").tolist() == [[3.0], [5.0]]
+    assert {pool(hidden, lengths, how).dtype for how in get_args(Pooling)} == {torch.float32}
+
+
+def test_poolings_have_the_names_of_sentence_transformers():
+    there = [name_there(pooling) for pooling in get_args(Pooling)]
+    assert there == ["mean", "cls", "max", "lasttoken"]
+    assert [name_here(name) for name in there] == list(get_args(Pooling))
+    assert set(there) <= set(TheirPooling.POOLING_MODES)
+    assert name_here("weightedmean") == "weightedmean"  # not one of ours, and refused by its name
 
 
 def test_the_gradient_of_a_maximum_goes_to_the_tokens_that_have_it():

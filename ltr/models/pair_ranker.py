@@ -1,0 +1,159 @@
+"""The base of rankers that read a query and a document together, as one text, which gets one score."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedTokenizerBase
+
+from ltr.batch import RankingBatch, Texts
+from ltr.data.files import write_new_model_folder
+from ltr.data.formats import JoinedPairs
+from ltr.data.tokens import tokenizer_key
+from ltr.dropout import use_keyed_dropout
+from ltr.errors import InputError
+from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.models.ranker import Ranker, in_lists
+
+
+class PairRanker(Ranker):
+    """Scores each document by itself, by an encoder, a pooling and a linear head; or by a model that
+    has a head of its own. A subclass loads these.
+
+    Args:
+        encoder: reads the joined pairs.
+        reads: how they are joined.
+        head: a linear layer to one score; None: the encoder's model has a head of its own.
+        dropout: probability in front of the linear layer, at least 0 and below 1.
+        left_out_dropout: probabilities of the model's configuration that loading has set to 0.
+
+    Attributes:
+        has_own_head: whether the head is part of the encoder's model, where it hides the embeddings
+            in front of it.
+    """
+
+    reads: JoinedPairs
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        reads: JoinedPairs,
+        head: nn.Linear | None,
+        dropout: float,
+        left_out_dropout: dict[str, float],
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.reads = reads
+        self.has_own_head = head is None
+        self.gives_embeddings = head is not None
+        self._left_out_dropout = left_out_dropout
+        self.dropout: nn.Module = nn.Identity() if head is None else nn.Dropout(dropout)
+        self.head: nn.Module = nn.Identity() if head is None else head
+        self._draws = use_keyed_dropout(self.dropout)
+        # from_pretrained leaves modules in eval mode, and Lightning keeps that: there would be no
+        # dropout.
+        self.train()
+
+    @property
+    def key(self) -> list[object]:
+        """See :attr:`ltr.models.Ranker.key`."""
+        tokenizer = tokenizer_key(self.tokenizer)
+        return [*super().key, self.encoder.pooling, tokenizer, self.reads.max_length]
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Of transformers."""
+        return self.reads.tokenizer
+
+    def saved_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer as a folder of this ranker holds it."""
+        return self.tokenizer
+
+    def read_up_to(self, max_length: int) -> None:
+        """Read this many tokens of a pair from now on."""
+        self.reads = JoinedPairs(self.tokenizer, max_length)
+
+    def forward(self, batch: RankingBatch) -> Tensor:
+        """See :meth:`ltr.models.Ranker.forward`."""
+        return in_lists(self.score(pairs_of(batch)), batch.mask)
+
+    def score(self, texts: Texts) -> Tensor:
+        """Logits ``[S]`` float32 of joined pairs."""
+        if self.has_own_head:
+            return self.encoder.logits(texts)
+        return self._scores_of(self.encoder(texts), texts)
+
+    def represent(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
+        """Scores ``[B, N]``, and the pooled representations that the head reads ``[B, N, H]``, of
+        one encoder pass.
+
+        Both are float32, and 0 at the padding. Only where ``gives_embeddings``: a model's own
+        head hides them.
+        """
+        pairs = pairs_of(batch)
+        pooled = self.encoder(pairs)
+        return in_lists(self._scores_of(pooled, pairs), batch.mask), in_lists(pooled, batch.mask)
+
+    def padding_share(self, batch: RankingBatch) -> float:
+        return self.encoder.padding_share(pairs_of(batch))
+
+    def save(self, folder: str | Path) -> None:
+        """Write a folder that ``CrossEncoder(folder)`` of sentence-transformers and this class
+        load. A failure leaves no folder.
+
+        There ``predict`` gives the scores of this ranker.
+
+        Raises:
+            InputError: if the folder exists.
+        """
+        raise NotImplementedError
+
+    def save_plain(self, folder: str | Path) -> None:
+        """Write a folder of transformers: a sequence classifier with one score. A failure leaves no
+        folder.
+
+        Raises:
+            InputError: if transformers has no such head, or the folder exists.
+        """
+        raise NotImplementedError
+
+    def _write_folder(self, folder: str | Path, write: Callable[[Path], None]) -> None:
+        """Write a new folder, of weights that adapters are part of. Its config gets back the dropout
+        probabilities that loading has set to 0.
+        """
+        config = self.encoder.model.config
+        config.update(self._left_out_dropout)
+        try:
+            with self.encoder.merged():
+                write_new_model_folder(Path(folder), write)
+        finally:
+            config.update(dict.fromkeys(self._left_out_dropout, 0.0))
+
+    def _scores_of(self, pooled: Tensor, texts: Texts) -> Tensor:
+        """Scores ``[S]`` float32 of the pooled representations ``[S, H]`` of texts."""
+        with self._draws.of(texts.keys):
+            pooled = self.dropout(pooled)
+        # Neither under autocast nor in the weights' own precision: scores rounded to bfloat16 would
+        # tie, and document ids would then decide the order.
+        with torch.autocast(pooled.device.type, enabled=False):
+            head = cast(nn.Linear, self.head)
+            bias: Tensor | None = head.bias
+            if bias is not None:
+                bias = bias.float()
+            return F.linear(pooled, head.weight.float(), bias).squeeze(1)
+
+
+def pairs_of(batch: RankingBatch) -> Texts:
+    """The joined queries and documents of a batch."""
+    assert batch.pairs is not None, "the data lays out what the ranker reads"
+    return batch.pairs
+
+
+def check_dropout(dropout: float) -> None:
+    """An InputError for a dropout in front of a head that is no share."""
+    if not 0 <= dropout < 1:
+        raise InputError(f"dropout must be at least 0 and below 1, got {dropout}", option="dropout")

@@ -1,0 +1,307 @@
+"""The decoder ranker: its scores are those of the language model, wherever it is saved."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from sentence_transformers import CrossEncoder
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
+
+import ltr
+from ltr.__main__ import main
+from ltr.data.template import Template
+from ltr.data.templated_pairs import TemplatedPairs
+from ltr.datamodules import GroupDataModule, TripletDataModule
+from ltr.errors import InputError
+from ltr.in_batch import AllTexts, OtherQueries
+from ltr.losses import LOSSES, SoftmaxLoss
+from ltr.mining.judge import open_judge
+from ltr.models import DecoderRanker, DualEncoder, PairWiseBertRanker
+from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.module import RankerModule
+from ltr.use.export import export
+from ltr.use.rankers import TextRanker
+from tests.cli.configured import write_config
+from tests.decoders import CONFIGS, save_decoder
+from tests.rankers import data_for, first_batch, trainer
+
+PAIRS = [("w1 w2", "w3 w4"), ("w1 w2", "w5 w6 w7"), ("w7", "w8 w9 w10 w1 w1"), ("w7", "")]
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory) -> str:
+    return save_decoder(tmp_path_factory.mktemp("decoders") / "qwen3")
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory) -> str:
+    """As embedders are: a token at the end of each text."""
+    return save_decoder(tmp_path_factory.mktemp("decoders") / "embedder", appends_end=True)
+
+
+def scores(ranker, pairs=PAIRS):
+    return torch.from_numpy(TextRanker(ranker, "32-true").score(pairs))
+
+
+def asked(query, document):
+    """The text of Qwen3-Reranker, as its authors write it."""
+    return (
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+        'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+        "<|im_start|>user\n"
+        "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+        f"<Query>: {query}\n<Document>: {document}<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_sigmoid_of_a_score_is_the_models_softmax_over_both_words(name, tmp_path):
+    """Of the text of Qwen3-Reranker, by the means of transformers alone. The head over all words is
+    not computed. Gemma 2 caps its logits: the ranker begins with what it caps.
+    """
+    folder = save_decoder(tmp_path, name)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    words = [tokenizer.convert_tokens_to_ids(word) for word in ("yes", "no")]
+    expected = []
+    for pair in PAIRS:
+        ids = tokenizer(asked(*pair), return_tensors="pt")["input_ids"]
+        logits = model(ids).logits[0, -1, words]
+        if name == "gemma2":
+            logits = 30 * (logits / 30).atanh()
+        expected.append(logits.softmax(dim=0)[0])
+    ranker = DecoderRanker(folder)
+    assert ranker.encoder.reads_packed and ranker.head.weight.shape == (1, 16)
+    torch.testing.assert_close(scores(ranker).sigmoid(), torch.stack(expected).detach())
+
+
+def test_scores_are_float32_from_the_last_hidden_state_on(qwen):
+    """Rounded to bfloat16 many would tie."""
+    ranker = DecoderRanker(qwen).eval()
+    pairs = [(f"w{n % 60}", f"w{n // 5} w{n}") for n in range(300)]
+    half = torch.from_numpy(TextRanker(ranker, "bf16-mixed").score(pairs))
+    assert half.dtype == torch.float32
+    assert len(half.unique()) > 290 > len(half.bfloat16().unique())
+
+
+def test_words_must_be_one_token_each_and_two(qwen):
+    with pytest.raises(InputError, match=r"one token, got 'relevant' with 8, .*\(option words\)"):
+        DecoderRanker(qwen, words=("relevant", "no"))
+    with pytest.raises(InputError, match=r"the words must be two, got 'no' twice"):
+        DecoderRanker(qwen, words=("no", "no"))
+    turned = DecoderRanker(qwen, words=("no", "yes"), template=DecoderRanker(qwen).template)
+    torch.testing.assert_close(scores(turned), -scores(DecoderRanker(qwen)))
+
+
+def test_without_words_the_head_is_new_and_the_answer_is_not_asked_for(qwen):
+    ranker = DecoderRanker(qwen, words=None)
+    assert "yes" not in ranker.template.pair and ranker.head.bias is None
+    other = DecoderRanker(qwen, words=None)
+    assert not torch.equal(ranker.head.weight, other.head.weight)
+
+
+def test_what_is_no_decoder_is_refused(backbone, qwen):
+    with pytest.raises(InputError, match="BertModel is no decoder.*take PairWiseBertRanker"):
+        DecoderRanker(
+            backbone, words=None, max_length=60, template=Template(pair="{query}{document}")
+        )
+    with pytest.raises(InputError, match="is a decoder.*set pooling to last"):
+        DecoderRanker(qwen, encoder=TextEncoder.Options(pooling="mean"))
+    with pytest.raises(InputError, match=r"must say how query and document are one text"):
+        DecoderRanker(qwen, template=Template())
+    with pytest.raises(InputError, match="dropout must be at least 0 and below 1, got 1.0"):
+        DecoderRanker(qwen, dropout=1.0)
+
+
+def test_without_a_chat_template_the_text_is_plain(tmp_path):
+    ranker = DecoderRanker(save_decoder(tmp_path, chat=False))
+    assert ranker.template.pair.startswith("Judge whether the Document meets")
+    assert ranker.template.pair.endswith("{query}\n{document}\n<Answer>:\n")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("words", [("yes", "no"), None])
+def test_a_saved_ranker_scores_the_same_everywhere(name, words, tmp_path):
+    """By sentence-transformers, by transformers, and here, by whichever door."""
+    ranker = DecoderRanker(save_decoder(tmp_path / "model", name), words=words, max_length=300)
+    expected = scores(ranker)
+
+    ranker.save(tmp_path / "there")
+    there = CrossEncoder(str(tmp_path / "there"), device="cpu")
+    torch.testing.assert_close(torch.from_numpy(there.predict(PAIRS)), expected)
+
+    ranker.save_plain(tmp_path / "plain")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
+    classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path / "plain")
+    messages = [
+        [{"role": "query", "content": query}, {"role": "document", "content": document}]
+        for query, document in PAIRS
+    ]
+    options = {"padding": True, "return_dict": True, "return_tensors": "pt"}
+    inputs = tokenizer.apply_chat_template(messages, **options)
+    torch.testing.assert_close(classifier(**inputs).logits[:, 0].detach(), expected)
+
+    for folder in ("there", "plain"):
+        for again in (DecoderRanker(str(tmp_path / folder)), ltr.load(tmp_path / folder).model):
+            assert isinstance(again, DecoderRanker) and again.template == ranker.template
+            torch.testing.assert_close(scores(again), expected)
+        assert ltr.load(tmp_path / folder).model.reads.max_length == 300
+        with pytest.raises(InputError, match="is a DecoderRanker, which reads its pairs in a"):
+            PairWiseBertRanker(str(tmp_path / folder))
+
+
+def test_a_ready_classifier_is_a_cross_encoder_as_ever(tmp_path):
+    """It says no template, and is read as its tokenizer joins two texts."""
+    folder = save_decoder(tmp_path, kind="classifier")
+    assert isinstance(ltr.load(folder).model, PairWiseBertRanker)
+    ranker = PairWiseBertRanker(folder, max_length=40)
+    assert ranker.has_own_head and ranker.encoder.reads_packed
+    template = Template(pair="{query}{document}")
+    decoder = DecoderRanker(folder, max_length=40, template=template)
+    assert torch.equal(decoder.head.weight, ranker.encoder.model.score.weight)
+
+
+def test_two_words_of_sentence_transformers_are_read_with_their_template(qwen, tmp_path):
+    """A CrossEncoder of a language model: its roles say the text, and its prompt the instruction."""
+    there = CrossEncoder(qwen, device="cpu", activation_fn=torch.nn.Identity())
+    there.tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}{{ '<answer>' }}"
+    )
+    there.prompts = {"web": "find it"}
+    there.default_prompt_name = "web"
+    there.save(str(tmp_path / "there"))
+    ranker = ltr.load(tmp_path / "there").model
+    assert isinstance(ranker, DecoderRanker)
+    assert ranker.template.pair == "<system>find it<query>{query}<document>{document}<answer>"
+    expected = CrossEncoder(str(tmp_path / "there"), device="cpu").predict(PAIRS)
+    torch.testing.assert_close(scores(ranker), torch.from_numpy(expected))
+
+
+def test_a_language_model_by_name_ranks_and_where_embeddings_are_needed_embeds(qwen, embedder):
+    assert isinstance(ltr.load(qwen).model, DecoderRanker)
+    judge = open_judge(qwen)
+    assert isinstance(judge, DecoderRanker) and judge.reads.max_length == 512
+    assert isinstance(judge.reads, TemplatedPairs)
+    shorter = open_judge(qwen, max_length=300)
+    assert shorter.reads.max_length == 300 and shorter.template == judge.template
+    module = RankerModule(
+        DualEncoder(embedder, max_length=30), SoftmaxLoss(), in_batch=OtherQueries(guide=embedder)
+    )
+    assert module.in_batch._frozen[embedder].query_tower.encoder.pooling == "last"
+
+
+def test_its_key_tells_what_decides_its_scores(qwen):
+    ranker = DecoderRanker(qwen)
+    keys = [
+        ranker.key,
+        DecoderRanker(qwen, words=("no", "yes"), template=ranker.template).key,
+        DecoderRanker(qwen, max_length=400).key,
+        DecoderRanker(qwen, template=Template(pair="{query}{document}")).key,
+    ]
+    assert DecoderRanker(qwen).key == ranker.key
+    assert len({json.dumps(key, default=repr) for key in keys}) == 4
+
+
+@pytest.mark.parametrize("to", ["sentence-transformers", "transformers", "onnx"])
+def test_an_export_says_how_it_is_used(qwen, tmp_path, to):
+    export(qwen, tmp_path / to, to)
+    card = (tmp_path / to / "README.md").read_text()
+    assert "# A decoder ranker trained with ltr" in card
+    assert "takes the place of the instruction, 'Given a web search query" in card
+    assert ("apply_chat_template" in card) == (to != "sentence-transformers")
+
+
+# Training
+
+
+def reranker_module(qwen, loss, **options):
+    ranker = DecoderRanker(
+        qwen,
+        words=("yes", "no"),
+        template=Template(query="{query}", document=" {document}", pair="{query} ?{document} :"),
+        max_length=60,
+    )
+    return RankerModule(ranker, loss, **options)
+
+
+def embedder_module(embedder, loss, **options):
+    return RankerModule(DualEncoder(embedder, max_length=30, temperature=0.1), loss, **options)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("kind", ["reranker", "embedder"])
+def test_every_loss_trains_a_decoder(kind, loss, qwen, embedder, collection_folder):
+    module = (
+        reranker_module(qwen, loss()) if kind == "reranker" else embedder_module(embedder, loss())
+    )
+    options = {"negatives_per_query": 3, "batch_size": 4}
+    batch = first_batch(data_for(module, TripletDataModule, collection_folder, **options))
+    step = module.training_step(batch, 0)
+    step.backward()
+    gradients = [p.grad for p in module.ranker.parameters() if p.requires_grad]
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("in_batch", [OtherQueries, AllTexts])
+def test_every_in_batch_policy_trains_an_embedder(in_batch, embedder, collection_folder, tmp_path):
+    module = embedder_module(embedder, SoftmaxLoss(), in_batch=in_batch())
+    data = data_for(module, GroupDataModule, collection_folder, groups=6, docs_per_group=1)
+    trainer(tmp_path, max_steps=2).fit(module, data)
+    assert module.last_step.loss.isfinite()
+
+
+@pytest.mark.parametrize("kind", ["reranker", "embedder"])
+def test_the_loss_of_a_repeated_batch_falls_to_under_a_tenth(
+    kind, qwen, embedder, collection_folder
+):
+    """50 steps of AdamW on one batch."""
+    make, folder = {"reranker": (reranker_module, qwen), "embedder": (embedder_module, embedder)}[
+        kind
+    ]
+    module = make(folder, SoftmaxLoss())
+    options = {"negatives_per_query": 3, "batch_size": 4}
+    batch = first_batch(data_for(module, TripletDataModule, collection_folder, **options))
+    optimizer = torch.optim.AdamW(module.ranker.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(50):
+        optimizer.zero_grad()
+        loss = module.loss(module(batch), batch.labels, batch.mask)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 10
+
+
+@pytest.mark.parametrize("kind", ["DecoderRanker", "DualEncoder"])
+def test_fit_and_test_by_the_command_line(kind, qwen, embedder, tmp_path, collection_folder):
+    """On MedQuAD, which the package's examples hold; its run is loaded by its name."""
+    ranker = {
+        "class_path": f"ltr.models.{kind}",
+        "init_args": {"backbone": qwen if kind == "DecoderRanker" else embedder, "max_length": 160},
+    }
+    file = write_config(
+        tmp_path,
+        qwen,
+        Path("examples/medquad"),
+        **{
+            "model.ranker": ranker,
+            "data.init_args.negatives": "bm25",
+            "data.init_args.evaluation": {"candidates": "bm25", "depth": 5},
+            "trainer.max_epochs": 1,
+            "trainer.limit_train_batches": 3,
+            "trainer.limit_val_batches": 2,
+            "trainer.limit_test_batches": 2,
+        },
+    )
+    assert main(["fit", "--config", str(file)]) == 0
+    run = tmp_path / "run"
+    assert main(["test", "--config", str(run / "config.yaml"), "--ckpt_path", "best"]) == 0
+    loaded = ltr.load(run)
+    assert type(loaded.model).__name__ == kind
+    assert loaded.rank("What causes glaucoma?", ["Pressure in the eye.", "Rain."])[0].score
