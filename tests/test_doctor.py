@@ -11,6 +11,7 @@ from ltr.doctor import Finding, check_encoding, check_gather, check_search
 from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.self_check import PathCheck
 from ltr.search.approximate import FaissIndex
+from tests.decoders import save_decoder
 
 ROOT = Path(__file__).parents[1]
 right = attention._attend_packed
