@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from ltr.data.collection import open_collection
+from ltr.data.collection import Collection, open_collection
 from ltr.data.files import write_new_model_folder
 from ltr.errors import InputError, local_path
 from ltr.models import DualEncoder, PairWiseBertRanker
@@ -12,9 +12,9 @@ from ltr.use.card import card
 from ltr.use.int8 import GraphMeasurement, add_int8_graphs
 from ltr.use.load import load
 from ltr.use.onnx_graph import build_graphs, write_graph
+from ltr.use.proof.contract import Form
+from ltr.use.proof.write import write_proof
 from ltr.use.rankers import TextRanker
-
-Form = Literal["sentence-transformers", "transformers", "onnx"]
 
 
 def export(
@@ -22,8 +22,10 @@ def export(
     folder: str | Path,
     to: Form = "sentence-transformers",
     int8: str | None = None,
+    data: str | None = None,
 ) -> list[GraphMeasurement]:
-    """Write a folder that another library loads, with a model card. A failure leaves no folder.
+    """Write a folder that another library loads, with a model card and a proof
+    (:mod:`ltr.use.proof`). A failure leaves no folder.
 
     Args:
         source: as :func:`ltr.load` takes it.
@@ -34,6 +36,8 @@ def export(
             tokenizer.
         int8: a data folder. With ``onnx``, each graph gets a second one with weights in int8
             (``model_int8.onnx``), and both are measured on the dev split. None: float32 alone.
+        data: the data of the ranker, of whose dev split the probes of the proof are. None, or data
+            that can't be opened: they are of texts that ship with ltr.
 
     Returns:
         What the graphs do in float32 and in int8; empty without ``int8``.
@@ -84,11 +88,22 @@ def export(
         for file in inner.iterdir():
             file.rename(temporary / file.name)
         inner.rmdir()
+        write_proof(temporary, to, model, collection or _data_of_probes(data))
         text = card(Path(source), to, model, measurements)
         (temporary / "README.md").write_text(text, encoding="utf-8")
 
     write_new_model_folder(Path(folder), write)
     return measurements
+
+
+def _data_of_probes(data: str | None) -> Collection | None:
+    """The data of a run, where it is here."""
+    if data is None:
+        return None
+    try:
+        return open_collection(data)
+    except InputError:
+        return None
 
 
 def _write_onnx(folder: Path, model: PairWiseBertRanker | DualEncoder) -> None:
