@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from safetensors.torch import save_file
 from torch import nn
 
-from ltr.data.collection import open_collection
+from ltr.data.collection import Collection, open_collection
 from ltr.data.files import write_new_model_folder
 from ltr.errors import InputError, local_path
 from ltr.models import DecoderRanker, DualEncoder
@@ -22,9 +22,11 @@ from ltr.use.int8 import GraphMeasurement, add_int8_graphs
 from ltr.use.load import load
 from ltr.use.merging import MergedScores, has_adapters, merged_and_compared
 from ltr.use.onnx_graph import build_graphs, write_graph
+from ltr.use.proof.contract import Form as ProvenForm
+from ltr.use.proof.write import write_proof
 from ltr.use.rankers import TextRanker
 
-Form = Literal["sentence-transformers", "transformers", "onnx", "adapter"]
+Form = Literal[ProvenForm, "adapter"]
 
 
 class Exported(NamedTuple):
@@ -45,8 +47,10 @@ def export(
     folder: str | Path,
     to: Form = "sentence-transformers",
     int8: str | None = None,
+    data: str | None = None,
 ) -> Exported:
-    """Write a folder that another library loads, with a model card. A failure leaves no folder.
+    """Write a folder that another library loads, with a model card and a proof
+    (:mod:`ltr.use.proof`). A failure leaves no folder.
 
     Adapters become part of the weights, in float32; the sums are cast to the precision of the
     weights (``encoder.dtype``).
@@ -63,6 +67,8 @@ def export(
             own).
         int8: a data folder. With ``onnx``, each graph gets a second one with weights in int8
             (``model_int8.onnx``), and both are measured on the dev split. None: float32 alone.
+        data: the data of the ranker, of whose dev split the probes of the proof are. None, or data
+            that can't be opened: they are of texts that ship with ltr.
 
     Raises:
         InputError: for a ranker that this form can't express, a folder that is there, data without
@@ -116,6 +122,9 @@ def export(
         for file in inner.iterdir():
             file.rename(temporary / file.name)
         inner.rmdir()
+        # Adapters alone compute nothing. What a template makes of a pair no proof can tell yet.
+        if to != "adapter" and not isinstance(model, DecoderRanker):
+            write_proof(temporary, to, model, collection or _data_of_probes(data))
         text = card(Path(source), to, model, measurements)
         (temporary / "README.md").write_text(text, encoding="utf-8")
 
@@ -158,6 +167,16 @@ def _write_adapter(folder: Path, encoder: TextEncoder, head: nn.Module, tokenize
     weights = head.state_dict()
     if weights:
         save_file(weights, folder / "head.safetensors", metadata={"format": "pt"})
+
+
+def _data_of_probes(data: str | None) -> Collection | None:
+    """The data of a run, where it is here."""
+    if data is None:
+        return None
+    try:
+        return open_collection(data)
+    except InputError:
+        return None
 
 
 def _write_onnx(folder: Path, model: PairRanker | DualEncoder) -> None:
