@@ -74,7 +74,8 @@ def _lists(tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, list[str]]]:
 
     def text(n_words: int) -> str:
         places = torch.randint(len(ids), (n_words,), generator=generator).tolist()
-        return tokenizer.decode([ids[place] for place in places])
+        # A token of a byte-level vocabulary may be a control character, which no text may hold.
+        return tokenizer.decode([ids[place] for place in places]).replace("\0", " ")
 
     lists = []
     for _ in range(N_LISTS):
