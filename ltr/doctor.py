@@ -30,8 +30,9 @@ from ltr.in_batch.longer_lists import queries_against_all
 from ltr.losses import SoftmaxLoss
 from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.kernels.linear import mkl_is_slow
+from ltr.models.encoder.loading.pooling import Pooling
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer, max_positions
-from ltr.models.encoder.packed import one_line
+from ltr.models.encoder.packed import is_causal, one_line
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.run.provenance import provenance
 from ltr.search.approximate import FaissIndex
@@ -153,6 +154,8 @@ def _check_packed(
     if not encoder.reads_packed:
         return Finding(what, padded, why="this encoder can't read packed texts")
     kernel = _kernel(device, dtype or torch.float32)
+    if getattr(encoder.model.config, "attn_logit_softcapping", None) is not None:
+        kernel = "matmuls, as scores are capped"
     try:
         check = encoder.check_packed(dtype)
     except RuntimeError as error:
@@ -315,7 +318,9 @@ def _tiny() -> tuple[TextEncoder, PreTrainedTokenizerBase]:
 def _load(backbone: str) -> tuple[TextEncoder, PreTrainedTokenizerBase]:
     tokenizer = load_tokenizer(backbone)
     model = load_encoder(backbone).model.base_model
-    return TextEncoder(model, tokenizer.pad_token_id), tokenizer
+    pooling: Pooling = "last" if is_causal(model) else "mean"
+    options = TextEncoder.Options(pooling=pooling)
+    return TextEncoder(model, tokenizer.pad_token_id, options), tokenizer
 
 
 def _kernel(device: str, dtype: torch.dtype) -> str:

@@ -11,6 +11,7 @@ from ltr.doctor import Finding, check_encoding, check_gather, check_search
 from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.self_check import PathCheck
 from ltr.search.approximate import FaissIndex
+from tests.decoders import save_decoder
 
 ROOT = Path(__file__).parents[1]
 right = attention._attend_packed
@@ -210,3 +211,14 @@ def test_a_wrong_gather_is_found(monkeypatch):
     assert ranks_get(whole, 0 * whole) == "wrong"
     monkeypatch.setattr(doctor, "spawn", lambda *_, args, nprocs: missing())
     assert check_gather("gloo")[2:] == ("wrong", "for this device")
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma2"])
+def test_a_decoder_is_examined(name, tmp_path):
+    """By its last token; Gemma 2's scores are capped, which no fast kernel computes."""
+    encoder, tokenizer = doctor._load(save_decoder(tmp_path, name))
+    assert encoder.pooling == "last"
+    findings = list(doctor.check_attention(encoder))
+    assert [finding.result for finding in findings] == ["ok"] * 4
+    assert all(("capped" in finding.uses) == (name == "gemma2") for finding in findings)
+    assert doctor.check_encoding(encoder, tokenizer, torch.bfloat16).result == "ok"

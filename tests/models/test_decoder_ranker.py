@@ -251,13 +251,7 @@ def test_every_loss_trains_a_decoder(kind, loss, qwen, embedder, collection_fold
 @pytest.mark.parametrize("in_batch", [OtherQueries, AllTexts])
 def test_every_in_batch_policy_trains_an_embedder(in_batch, embedder, collection_folder, tmp_path):
     module = embedder_module(embedder, SoftmaxLoss(), in_batch=in_batch())
-    data = data_for(
-        module,
-        GroupDataModule,
-        collection_folder,
-        groups_per_batch=4,
-        texts_per_group=1,
-    )
+    data = data_for(module, GroupDataModule, collection_folder, groups=6, docs_per_group=1)
     trainer(tmp_path, max_steps=2).fit(module, data)
     assert module.last_step.loss.isfinite()
 
@@ -297,6 +291,8 @@ def test_fit_and_test_by_the_command_line(kind, qwen, embedder, tmp_path, collec
         Path("examples/medquad"),
         **{
             "model.ranker": ranker,
+            "data.init_args.negatives": "bm25",
+            "data.init_args.evaluation": {"candidates": "bm25", "depth": 5},
             "trainer.max_epochs": 1,
             "trainer.limit_train_batches": 3,
             "trainer.limit_val_batches": 2,
