@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,14 @@ from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import open_collection
 from ltr.data.text_files import open_texts
 from ltr.data.tokens import TokenStore
+from ltr.mining.miner import Miner
+from ltr.models import DualEncoder
 from ltr.models.encoder.loading.pretrained import load_tokenizer
+from ltr.search.embedder import Embedder, embedder_of
+from ltr.search.encoding import Encoding, TextsToEncode, plan_of
+from ltr.search.encodings import texts_of_store
+from ltr.search.numbers import Numbers, to_stored
+from ltr.search.shard_file import write_shard
 
 WORDS = 60  # of a document
 WORDS_OF_QUERY = 6
@@ -116,6 +124,46 @@ def search_by_bm25(folder: Path, backbone: str) -> None:
     bm25_lists(collection, np.arange(min(SEARCHED, len(collection.queries))), DEPTH)
 
 
+class RandomEmbeddings:
+    """Encodings whose shards hold random numbers: to encode the texts would take hours."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "embeddings"
+
+    @contextmanager
+    def of(self, embedder: Embedder, texts: TextsToEncode, numbers: Numbers) -> Iterator[Encoding]:
+        """The encoding, with all its shards; those that are missing are made."""
+        self.folder.mkdir(exist_ok=True)
+        encoding = Encoding(self.folder, plan_of(embedder, texts, numbers))
+        plan = encoding.plan
+        for number in range(plan.n_shards):
+            if encoding.file(number).exists():
+                continue
+            span = plan.span(number)
+            shape = (span.stop - span.start, embedder.tower.dim)
+            drawn = np.random.default_rng([3, number]).standard_normal(shape, dtype=np.float32)
+            write_shard(encoding.file(number), to_stored(drawn, numbers), plan.key, number, "cpu")
+        yield encoding
+
+
+def make_embeddings(folder: Path, backbone: str) -> None:
+    """Write random embeddings of the documents, in halves."""
+    searcher = DualEncoder(backbone)
+    corpus = open_texts(str(folder), "document", "--folder")
+    texts = texts_of_store(searcher.reads.docs.store(corpus))
+    embedder = embedder_of(searcher, "document", nullcontext, "32-true")
+    with RandomEmbeddings(folder).of(embedder, texts, "float16"):
+        pass
+
+
+def mine(folder: Path, backbone: str) -> None:
+    """Open again, and mine negatives for 1,000 queries among random embeddings."""
+    collection = open_collection(folder)
+    judged = collection.judgements("test").at(np.arange(min(SEARCHED, len(collection.queries))))
+    miner = Miner(DualEncoder(backbone), collection, judged)
+    miner.mine(RandomEmbeddings(folder), numbers="float16")
+
+
 STAGES = {
     "imports alone": do_nothing,
     "read, check and sort": read,
@@ -124,6 +172,8 @@ STAGES = {
     "tokenise": tokenise,
     "index for BM25": index_for_bm25,
     "search by BM25": search_by_bm25,
+    "make random embeddings": make_embeddings,
+    "mine for 1,000 queries": mine,
 }
 
 

@@ -18,6 +18,7 @@ from ltr.pairs.lists import relevant_and_not, two_labels
 log = logging.getLogger(__name__)
 
 MOST_NAMED = 8  # queries that a warning names, at most
+FEW_SCORES = 16  # fewer may be numbers of half precision by chance
 
 
 class _UncheckedBatch(NamedTuple):
@@ -54,6 +55,13 @@ class Health(Callback):
     * NaN or infinity in the loss or the gradient, with the queries of the batch. In ``16-mixed``
       precision only in the loss: there the gradient scaler tries, and skips, steps with an infinite
       gradient.
+
+    Before the first step of a run that does not resume, a line each:
+
+    * a part of the ranker that was just made up, such as its head
+      (:attr:`ltr.models.Ranker.new_parts`); this one is no warning;
+    * collapse, as above: what the ranker was built from is wrong;
+    * scores that tie since they are numbers of half precision: document ids then decide the order.
 
     On a CPU every step is checked when it is done. On a GPU that would wait for the device, so
     losses and norms are kept there and read every n steps: a warning then comes up to n steps
@@ -95,6 +103,7 @@ class Health(Callback):
         """The state of a run that begins."""
         self._unchecked: list[_UncheckedBatch] = []
         self._warned: set[str] = set()  # kinds of trouble
+        self._start_is_checked = False
         # Optimiser steps with a loss or gradient of 0 in a row, up to the last one that was checked.
         self._dead_steps = 0
         # Whether any batch of the optimiser step in progress had a loss other than 0.
@@ -125,6 +134,10 @@ class Health(Callback):
             self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
         else:
             self._gradient_norm = torch.zeros((), device=pl_module.device)
+        if trainer.global_step == 0 and not self._start_is_checked:
+            self._start_is_checked = True
+            assert isinstance(pl_module, RankerModule) and pl_module.last_step is not None
+            self._check_start(pl_module, pl_module.last_step)
 
     def on_train_batch_end(
         self,
@@ -212,11 +225,8 @@ class Health(Callback):
             if value is not None and not math.isnan(value):
                 numbers[name] = value
                 pl_module.log(f"health/{name}", value, on_step=True, on_epoch=False)
-        scores_are_equal = _scores_are_equal(scores, labels, mask)
-        if numbers.get("spread", math.inf) < self.collapse or scores_are_equal:
-            sign = f"the embeddings are closer than {self.collapse} of their length"
-            if scores_are_equal:
-                sign = "all scores of each list are equal"
+        sign = self._sign_of_collapse(last_step.lists, numbers.get("spread"))
+        if sign is not None:
             details = f"loss {last_step.loss.item():.4g}"
             margin = pl_module.loss.asked_margin(last_step.margin)
             if margin is not None:
@@ -228,6 +238,41 @@ class Health(Callback):
                 f"step {self._step}: the model has collapsed: {sign} ({details}). "
                 "It can't recover: start again with a lower learning rate or a longer warm-up, or with all or semi-hard triplets instead of the hardest",
             )
+
+    def _check_start(self, pl_module: RankerModule, last_step: LastStep) -> None:
+        """Say what is wrong with a ranker before its first step."""
+        if pl_module.ranker.new_parts:
+            parts = ", ".join(pl_module.ranker.new_parts)
+            log.info("before the first step: new in the ranker, made of random numbers: %s", parts)
+        (spread,) = _values([_spread(last_step.lists)])
+        sign = self._sign_of_collapse(last_step.lists, spread)
+        if sign is not None:
+            self._warn(
+                "collapse",
+                f"before the first step: {sign}. The ranker that training starts from can't tell texts apart: check its backbone, pooling, max_length and prompts",
+            )
+            return
+        half = _half_precision_of(last_step.lists)
+        if half is None:
+            return
+        n_ties = _n_ties(last_step.lists)
+        if n_ties:
+            # It learns, so this is no reason to stop.
+            log.warning(
+                "before the first step: %d pairs of documents of the first batch tie, as all scores are numbers of %s. Document ids then decide their order: compute scores in float32",
+                n_ties,
+                half,
+            )
+
+    def _sign_of_collapse(self, lists: ScoredLists, spread: float | None) -> str | None:
+        """By what a collapse is known; None where there is none. A spread that is None or NaN is
+        not known.
+        """
+        if _scores_are_equal(lists.scores.float(), lists.labels, lists.mask):
+            return "all scores of each list are equal"
+        if spread is not None and spread < self.collapse:
+            return f"the embeddings are closer than {self.collapse} of their length"
+        return None
 
     def _warn(self, kind: str, message: str) -> None:
         """Warn once for each kind of trouble."""
@@ -284,6 +329,28 @@ def _scores_are_equal(scores: Tensor, labels: Tensor, mask: Tensor) -> bool:
     # device is waited for once.
     all_are_equal = has_two_labels_b.any() & (is_equal_b | ~has_two_labels_b).all()
     return bool(all_are_equal.item())
+
+
+def _half_precision_of(lists: ScoredLists) -> str | None:
+    """The half precision whose numbers all scores are: they have been rounded to it. None for fewer
+    than FEW_SCORES scores, which may be such numbers by chance.
+    """
+    scores = lists.scores[lists.mask].float()
+    if len(scores) < FEW_SCORES:
+        return None
+    for dtype in (torch.bfloat16, torch.float16):
+        if scores.to(dtype).float().equal(scores):
+            return str(dtype).removeprefix("torch.")
+    return None
+
+
+def _n_ties(lists: ScoredLists) -> int:
+    """The number of pairs of documents of one list that have the same score."""
+    n_ties = 0
+    for scores, mask in zip(lists.scores, lists.mask, strict=True):
+        _, counts = scores[mask].unique(return_counts=True)
+        n_ties += int((counts * (counts - 1) // 2).sum())
+    return n_ties
 
 
 def _values(tensors: Sequence[Tensor | None]) -> list[float | None]:

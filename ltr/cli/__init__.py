@@ -15,6 +15,7 @@ FUNCTIONS = {
     "search": "ltr.cli.use:search",
     "encode": "ltr.cli.encode:encode",
     "export": "ltr.cli.use:export",
+    "verify": "ltr.cli.verify:verify",
     "export-corpus": "ltr.cli.export_corpus:export_corpus",
     "score": "ltr.cli.use:score",
     "compare": "ltr.cli.compare:compare",
@@ -26,7 +27,7 @@ FUNCTIONS = {
     "cache": "ltr.cli.cache:cache",
 }
 # Those whose stdout is for results: what they say beside goes to stderr.
-RESULTS_ON_STDOUT = ("rank", "search", "encode", "export", "export-corpus", "score")
+RESULTS_ON_STDOUT = ("rank", "search", "encode", "export", "verify", "export-corpus", "score")
 # The commands that LightningCLI runs. They take a configuration.
 CONFIGURED = ("fit", "validate", "test", "predict", "mine")
 

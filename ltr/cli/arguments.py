@@ -26,6 +26,7 @@ MAY_BE_ADDRESS = (
     "trainer.plugins",
     "trainer.profiler",
     "trainer.strategy",
+    "with",
 )
 
 # Below these stand options of classes, which may be the user's own: one that tells a service, say,
@@ -68,7 +69,8 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
     help its docstring.
 
     A parameter that is a list takes one word or more (``--metric AP RR``); a ``bool`` is a switch
-    (``--table``).
+    (``--table``). One whose name is a word of Python has an underscore behind it, which the option
+    has not: ``with_`` is ``--with``.
 
     Args:
         function: of the command.
@@ -93,7 +95,8 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
         if parameter.name in skipped:
             continue
         is_option = parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        flag = f"--{parameter.name}" if is_option else parameter.name
+        option_name = parameter.name.removesuffix("_")
+        flag = f"--{option_name}" if is_option else parameter.name
         options: dict[str, Any] = {"help": help_of.get(parameter.name)}
         if is_option:
             options["default"] = parameter.default
@@ -102,6 +105,8 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
         elif parameter.annotation in WORD_TYPES:
             word_type = WORD_TYPES[parameter.annotation]
             parser.add_argument(flag, nargs="+", type=word_type, **options)
+        elif option_name != parameter.name:
+            parser.add_argument(flag, type=parameter.annotation, **options)
         else:
             continue
         skipped.add(parameter.name)
@@ -122,7 +127,11 @@ def call_with(function: Callable[..., Any], args: list[str], name: str, **given:
             raise InputError(f"{reason} (all options: {name} --help)") from error
         raise InputError(f"{reason}; see {name} --help") from error
     refuse_addresses(vars(arguments))
-    function(**vars(arguments), **given)
+    parameters = inspect.signature(function).parameters
+    values = {
+        name if name in parameters else f"{name}_": value for name, value in vars(arguments).items()
+    }
+    function(**values, **given)
 
 
 def refuse_addresses(value: Any, option: str = "") -> None:

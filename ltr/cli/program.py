@@ -26,6 +26,7 @@ commands
   search     search a corpus              ltr search RUN --corpus PATH
   encode     a corpus, on any number of machines   ltr encode RUN --corpus PATH --output FOLDER
   export     for sentence-transformers, transformers or ONNX   ltr export RUN FOLDER
+  verify     does a library or a server compute what an exported ranker does?   ltr verify FOLDER --with URL
   export-corpus  for Parquet, Lance, faiss, PyTerrier or Milvus   ltr export-corpus ENCODED --format parquet --output FILE
   score      a teacher's scores, to distil  ltr score RUN --data PATH --output FOLDER
   compare    is their difference real?    ltr compare runs/EXPERIMENT runs/OTHER
@@ -41,7 +42,7 @@ commands
 Options of a command: ltr COMMAND --help; its whole configuration: ltr COMMAND --config FILE --print_config.
 A run lies in runs/EXPERIMENT/seed=N/: its configuration, its best and its last weights, its results.
 Exit codes: 0 done, 2 for what you can mend (one line says what), 130 Ctrl-C, 143 SIGTERM, 138 SIGUSR1, 140 SIGUSR2 and 129 SIGHUP (all save first),
-141 where nobody reads the output any more, 1 a mistake of ours, or wrong numbers found by ltr doctor.
+141 where nobody reads the output any more, 1 a mistake of ours, or wrong numbers found by ltr doctor or ltr verify.
 LTR_DEBUG=1 shows the traceback of an error, LTR_CACHE sets the folder of derived data (else $XDG_CACHE_HOME/ltr or ~/.cache/ltr).
 """
 

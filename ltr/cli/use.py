@@ -22,10 +22,10 @@ from ltr.errors import InputError
 from ltr.run.folder import RunFolder
 from ltr.search.budget import RECALL, Budget, bytes_of
 from ltr.search.encodings import EncodingOfFolder
-from ltr.use.export import Form
 from ltr.use.export import export as write_exported
 from ltr.use.int8 import METRIC
 from ltr.use.load import load
+from ltr.use.proof.contract import Form
 from ltr.use.rankers import FeatureScorer, Precision, RankedDocument, TextRanker, check_query
 from ltr.use.reranking import rank_table, run_lines, search_and_rerank, search_run_lines
 from ltr.use.reranking import rerank as rerank_lists
@@ -215,24 +215,29 @@ def _data_of_ranker(ranker: str) -> str | None:
 def export(
     ranker: str, folder: str, *, to: Form = "sentence-transformers", int8: str | None = None
 ) -> None:
-    """Write a folder that sentence-transformers, transformers or onnxruntime loads, with a model
-    card.
+    """Write a folder that sentence-transformers, transformers, onnxruntime or PEFT loads, with a
+    model card, and a proof of what it computes: see ltr verify.
+
+    Adapters become part of the weights, and how that changes scores is printed.
 
     Args:
         ranker: A run folder, a checkpoint, an exported folder, or a model of the hub.
         folder: The new folder.
         to: ``sentence-transformers``; ``transformers``, for cross-encoders that kept a head of
-            their own; or ``onnx``.
+            their own; ``onnx``; or ``adapter``: the adapters alone, for PEFT.
         int8: A data folder: ``onnx`` graphs with weights in int8, too, and both kinds measured on
             its dev split.
     """
     check_folder(folder, "the folder")
-    measured = write_exported(ranker, folder, to, int8)  # graphs are measured only with --int8
-    for graph in measured:
+    exported = write_exported(ranker, folder, to, int8, _data_of_ranker(ranker))
+    if exported.merged is not None:
+        print(exported.merged)
+    for graph in exported.measurements:  # with --int8
         print(
             f"{graph.kind}: {METRIC} {graph.ndcg:.4f} on dev, {graph.per_second:.0f} per second, {graph.megabytes:.1f} MB"
         )
     print(f"{folder} is written, for {to}; its README.md says how to use it")
+    print(f"python {folder}/proof/check.py says whether it computes the same elsewhere")
 
 
 def score(

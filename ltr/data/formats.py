@@ -54,7 +54,7 @@ class JoinedPairs:
             self._check_queries([str(place) for place in range(len(texts))], texts, tokens)
         return tokens
 
-    def store(self, table: TextTable, side: Side) -> TokenStore:
+    def store(self, table: TextTable, side: Side) -> Tokens:
         """The tokens of a table of texts, on disk; an InputError as :meth:`tokens`."""
         store = TokenStore.open(table, self.tokenizer)
         if side == "query":
@@ -276,46 +276,3 @@ class _Template:
             lengths=torch.from_numpy(lengths.sum(axis=1)),
             type_ids=type_ids,
         )
-
-
-class TemplatedPairs(JoinedPairs):
-    """STUB."""
-
-    def __init__(self, tokenizer, max_length, template):  # type: ignore
-        super().__init__(tokenizer, max_length)
-        self.template = template
-        empty = tokenizer(self._string("", ""), add_special_tokens=False)["input_ids"]
-        self._fixed = len(empty)
-
-    def _string(self, query, document):  # type: ignore
-        t = self.template
-        q = t.query.replace("{instruction}", t.instruction).replace("{query}", query)
-        d = t.document.replace("{document}", document)
-        return t.pair.replace("{query}", "\0q").replace("{document}", d).replace("\0q", q)
-
-    def tokens(self, texts, side):  # type: ignore
-        tokens = Tokens.of(texts, self.tokenizer)
-        tokens.texts = list(texts)
-        return tokens
-
-    def store(self, table, side):  # type: ignore
-        store = TokenStore.open(table, self.tokenizer)
-        store.texts = list(table.texts)
-        return store
-
-    def lengths(self, query_lengths, doc_lengths):  # type: ignore
-        return np.minimum(query_lengths + doc_lengths + self._fixed, self.max_length)
-
-    def lay_out(self, queries, query_rows, docs, doc_rows):  # type: ignore
-        ids = []
-        for q, d in zip(query_rows, doc_rows, strict=True):
-            doc = docs.texts[d]
-            while True:
-                one = self.tokenizer(self._string(queries.texts[q], doc), add_special_tokens=False)
-                if len(one["input_ids"]) <= self.max_length:
-                    break
-                doc = doc[: len(doc) * self.max_length // (len(one["input_ids"]) + 1)]
-            ids.append(torch.tensor(one["input_ids"]))
-        if not ids:
-            return Texts(torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
-        return Texts(torch.cat(ids), torch.tensor([len(x) for x in ids]))

@@ -91,7 +91,9 @@ def _records(file: Path) -> Iterator[Record]:
 
 
 def json_records(file: Path) -> Iterator[Record]:
-    """The texts of a file with one JSON object a line: ``_id``, ``text``, perhaps ``title``."""
+    """The texts of a file with one JSON object a line: ``_id``, ``text``, perhaps ``title``, and the
+    ``instruction`` of a query.
+    """
     source = str(file)
     for number, line in numbered_lines(file):
         try:
@@ -99,6 +101,7 @@ def json_records(file: Path) -> Iterator[Record]:
             id_ = record["_id"]
             title = record.get("title") or ""
             text = record["text"]
+            instruction = record.get("instruction") or ""
         except (ValueError, RecursionError) as error:
             # error.msg, not str(error): that would add "line 1 column 7", counted within this line.
             reason = error.msg if isinstance(error, json.JSONDecodeError) else error
@@ -113,12 +116,16 @@ def json_records(file: Path) -> Iterator[Record]:
             raise InputError(
                 f"{source}:{number}: '_id', 'title' and 'text' must be strings, got {line[:60]!r}"
             )
-        yield Record(id_, _with_title(title, text), source, number)
+        if not isinstance(instruction, str):
+            raise InputError(
+                f"{source}:{number}: 'instruction' must be a string, got {instruction!r:.60}"
+            )
+        yield Record(id_, _with_title(title, text), source, number, instruction)
 
 
 def parquet_records(file: Path) -> Iterator[Record]:
-    """The texts of a Parquet file: the columns ``_id`` (or ``id``), ``text``, perhaps ``title``. Of
-    the file a few thousand rows are in memory at a time.
+    """The texts of a Parquet file: the columns ``_id`` (or ``id``), ``text``, perhaps ``title``, and the
+    ``instruction`` of a query. Of the file a few thousand rows are in memory at a time.
     """
     try:
         import pyarrow
@@ -135,8 +142,9 @@ def parquet_records(file: Path) -> Iterator[Record]:
                 raise InputError(
                     f"{source}: a Parquet file of texts must have the columns _id (or id) and text, got {', '.join(present)[:80]}"
                 )
-            if "title" in present:
-                names.append("title")
+            for name in ("title", "instruction"):
+                if name in present:
+                    names.append(name)
             for name in names:
                 if present.count(name) > 1:
                     raise InputError(
@@ -154,16 +162,25 @@ def parquet_records(file: Path) -> Iterator[Record]:
 
 
 def _records_of_batch(batch: "RecordBatch", source: str, first: int) -> Iterator[Record]:
-    ids, texts, *titles = [_values(column, source, first) for column in batch.columns]
-    title_of_row = titles[0] if titles else [None] * len(ids)
-    rows = zip(ids, title_of_row, texts, strict=True)
-    for row, (id_, title_or_none, text) in enumerate(rows, start=first):
+    name_of_ids, _, *names = batch.schema.names
+    ids, texts, *others = [_values(column, source, first) for column in batch.columns]
+    without = [None] * len(ids)
+    values = dict(zip(names, others, strict=True))
+    rows = zip(
+        ids, values.get("title", without), texts, values.get("instruction", without), strict=True
+    )
+    for row, (id_, title_or_none, text, instruction_or_none) in enumerate(rows, start=first):
         title = title_or_none or ""
+        instruction = instruction_or_none or ""
         if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
             raise InputError(
-                f"{source}:{row}: '{batch.schema.names[0]}', 'title' and 'text' must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
+                f"{source}:{row}: '{name_of_ids}', 'title' and 'text' must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
             )
-        yield Record(id_, _with_title(title, text), source, row)
+        if not isinstance(instruction, str):
+            raise InputError(
+                f"{source}:{row}: 'instruction' must be a string, got {instruction!r:.30}"
+            )
+        yield Record(id_, _with_title(title, text), source, row, instruction)
 
 
 def _values(column: "ChunkedArray", source: str, first: int) -> list[Any]:

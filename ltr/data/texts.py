@@ -5,6 +5,7 @@ import shutil
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,9 @@ from ltr.errors import InputError
 BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
+INSTRUCTIONS = "instructions"
+
+
 class Record(NamedTuple):
     """One text as it comes from a source."""
 
@@ -28,6 +32,7 @@ class Record(NamedTuple):
     text: str
     source: str  # a file, for errors
     line: int  # of the file, or another number that leads to the text
+    instruction: str = ""  # of a query that has one of its own
 
     @property
     def where(self) -> str:
@@ -45,6 +50,10 @@ class TextTable:
         self.key = folder.name
         self.ids = Strings(folder, "ids")
         self.texts = Strings(folder, "texts")
+        # Of queries that have their own, empty for the others; None where none has one.
+        self.instructions: Strings | None = None
+        if (folder / f"{INSTRUCTIONS}.npy").exists():
+            self.instructions = Strings(folder, INSTRUCTIONS)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -107,15 +116,21 @@ def _write_table(folder: Path, records: Iterator[Record], kind: str, source: str
         )
     Strings.write(folder, "ids", ids.in_order(order))
     Strings.write(folder, "texts", Strings(unsorted, "texts").in_order(order))
+    if (unsorted / f"{INSTRUCTIONS}.npy").exists():
+        Strings.write(folder, INSTRUCTIONS, Strings(unsorted, INSTRUCTIONS).in_order(order))
     shutil.rmtree(unsorted)
 
 
 def _write_unsorted(folder: Path, records: Iterator[Record], kind: str) -> "_Places":
     """Check the records, and write their ids, texts and places as they come."""
     places = _Places(folder / "lines.npy")
-    with StringsFile(folder, "ids") as ids, StringsFile(folder, "texts") as texts, places.lines:
+    instructions: StringsFile | None = None  # from the first record that has one
+    with ExitStack() as files:
+        ids = files.enter_context(StringsFile(folder, "ids"))
+        texts = files.enter_context(StringsFile(folder, "texts"))
+        files.enter_context(places.lines)
         for number, record in enumerate(records):
-            id_, text, source, line = record
+            id_, text, source, line, instruction = record
             where = record.where
             if not id_:
                 raise InputError(f"{where}: a {kind} must have an id, got an empty one")
@@ -130,6 +145,12 @@ def _write_unsorted(folder: Path, records: Iterator[Record], kind: str) -> "_Pla
             ids.append(encoded(id_, where))
             texts.append(encoded(text, where))
             places.append(number, source, line)
+            if instruction and kind == "query" and instructions is None:
+                instructions = files.enter_context(StringsFile(folder, INSTRUCTIONS))
+                for _ in range(number):
+                    instructions.append(b"")
+            if instructions is not None:
+                instructions.append(encoded(instruction, where))
     return places
 
 

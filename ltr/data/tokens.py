@@ -41,36 +41,36 @@ class Tokens:
     """
 
     def __init__(self, ids: np.ndarray, offsets: np.ndarray, prompt: str = "") -> None:
-        self._ids = ids
-        self._offsets = offsets
+        self.ids = ids
+        self.offsets = offsets
         self.prompt = prompt
         self._buffer = ids.data  # a slice of it costs less than a slice of the array
         self.dtype = ids.dtype
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> np.ndarray:
         """Token ids of one text."""
-        return self._ids[self._offsets[row] : self._offsets[row + 1]]
+        return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Tokens of each of these texts; an IndexError if there is no such text."""
         # -1 is padding in the results of a search; numpy would take it for the last text.
         if len(rows) and rows.min() < 0:
             raise IndexError(f"rows must be between 0 and {len(self) - 1}, got {rows.min()}")
-        return self._offsets[rows + 1] - self._offsets[rows]
+        return self.offsets[rows + 1] - self.offsets[rows]
 
     def between(self, first: int, stop: int) -> "Tokens":
         """The texts from one row up to another one, without a copy."""
-        return Tokens(self._ids, self._offsets[first : stop + 1], self.prompt)
+        return Tokens(self.ids, self.offsets[first : stop + 1], self.prompt)
 
     def longest(self) -> int:
         """The first text that has the most tokens."""
         best = 0
         most = -1
         for span in spans(len(self), BATCH):
-            counts = np.diff(self._offsets[span.start : span.stop + 1])
+            counts = np.diff(self.offsets[span.start : span.stop + 1])
             if counts.max() > most:
                 best = span.start + int(counts.argmax())
                 most = int(counts.max())
@@ -87,9 +87,9 @@ class Tokens:
             last: take the last tokens.
         """
         if last:
-            starts = self._offsets[rows + 1] - counts
+            starts = self.offsets[rows + 1] - counts
         else:
-            starts = self._offsets[rows]
+            starts = self.offsets[rows]
         stops = starts + counts
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
         return [self._buffer[start:stop] for start, stop in spans]
@@ -152,7 +152,7 @@ class TokenStore(Tokens):
         tokenizer, which must have a fast (Rust) backend. It is written whole or not at all, and by
         one process where several want it.
         """
-        backend = _backend_without_cutting(tokenizer)
+        backend = backend_without_cutting(tokenizer)
         # The prompt in quotes: whatever stands in it, the parts can't be mistaken for each other.
         return cached(
             "tokens",
@@ -167,7 +167,7 @@ def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of all that decides what a tokenizer makes of a text: its settings, the side on which
     it cuts, and whether tokens have types. It must have a fast backend.
     """
-    settings = _settings(_backend_without_cutting(tokenizer))
+    settings = _settings(backend_without_cutting(tokenizer))
     has_types = "token_type_ids" in tokenizer.model_input_names
     text = f"{tokenizer.truncation_side} {has_types} {settings}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -188,7 +188,7 @@ def _fast_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     return backend
 
 
-def _backend_without_cutting(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+def backend_without_cutting(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     """A copy of the tokenizer's backend, without the truncation and padding that its file may
     carry.
     """

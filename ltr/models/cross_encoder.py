@@ -22,6 +22,7 @@ from ltr.models.encoder.loading.pretrained import (
     load_tokenizer,
     token_limit,
 )
+from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.pair_ranker import PairRanker, check_dropout, pairs_of
 from ltr.models.ranker import in_lists
@@ -85,6 +86,10 @@ class PairWiseBertRanker(PairRanker):
         if head is not None and trained_head is not None:
             head.load_state_dict({"weight": trained_head.weight, "bias": trained_head.bias})
         super().__init__(text_encoder, reads, head, dropout, pretrained.left_out_dropout)
+        if head is not None and trained_head is None:
+            self.new_parts = ("head",)
+        if encoder.lora is not None:
+            self.usual_lr = USUAL_LR
 
     @overload
     def forward(self, batch: RankingBatch, /) -> Tensor: ...

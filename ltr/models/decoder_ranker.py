@@ -16,8 +16,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ltr.data.formats import TemplatedPairs
 from ltr.data.template import Template
+from ltr.data.templated_pairs import TemplatedPairs
 from ltr.errors import InputError
 from ltr.models.encoder.loading.cross_modules import save_cross_encoder, save_for_transformers
 from ltr.models.encoder.loading.decoder_template import chat_template_of, judge_template
@@ -31,6 +31,7 @@ from ltr.models.encoder.loading.pretrained import (
     token_limit,
 )
 from ltr.models.encoder.loading.saved_decoder import save_settings, saved_decoder
+from ltr.models.encoder.lora import USUAL_LR
 from ltr.models.encoder.packed import in_eval_mode
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.models.pair_ranker import PairRanker, check_dropout
@@ -103,12 +104,13 @@ class DecoderRanker(PairRanker):
         check_vocabulary(tokenizer, model, backbone)
         max_length = token_limit(max_length, tokenizer.model_max_length, model, backbone)
         template = template or judge_template(tokenizer, words)
-        if template.pair is None:
-            raise InputError(
-                "the template of a decoder must say how query and document are one text, got none; set template.pair",
-                option="template",
-            )
         reads = TemplatedPairs(tokenizer, max_length, template)
+        # Before the encoder, which may cast the weights that some models share with their words.
+        if saved is not None and saved.head is not None:
+            head = _head_of(saved.head.weight, saved.head.bias)
+        else:
+            head = _new_head(whole, word_ids)
+        is_new_head = saved is None and word_ids is None and not _has_score(whole)
         options = replace(encoder, pooling=encoder.pooling or "last")
         text_encoder = TextEncoder(model, tokenizer.pad_token_id, options)
         if not text_encoder.causal:
@@ -116,12 +118,12 @@ class DecoderRanker(PairRanker):
                 f"{type(model).__name__} is no decoder: its tokens see those behind them; take PairWiseBertRanker",
                 option="backbone",
             )
-        if saved is not None and saved.head is not None:
-            head = _head_of(saved.head.weight, saved.head.bias)
-        else:
-            head = _new_head(whole, word_ids)
         super().__init__(text_encoder, reads, head, dropout, pretrained.left_out_dropout)
         self.template = template
+        if is_new_head:
+            self.new_parts = ("head",)
+        if encoder.lora is not None:
+            self.usual_lr = USUAL_LR
 
     @property
     def key(self) -> list[object]:
@@ -204,9 +206,8 @@ def _new_head(model: PreTrainedModel, word_ids: list[int] | None) -> nn.Linear:
     """The linear layer that a ranker begins with: a classifier's own, the difference of two words,
     or a new one.
     """
-    score = getattr(model, "score", None)
-    if isinstance(score, nn.Linear):
-        return _head_of(score.weight, score.bias)
+    if _has_score(model):
+        return _head_of(model.score.weight, model.score.bias)
     if word_ids is None:
         return nn.Linear(model.config.hidden_size, 1, bias=False)
     over_words = model.get_output_embeddings()
@@ -217,6 +218,11 @@ def _new_head(model: PreTrainedModel, word_ids: list[int] | None) -> nn.Linear:
     head = _head_of(over_words.weight[yes : yes + 1] - over_words.weight[no : no + 1], bias)
     _warn_if_not_linear(model, head, word_ids)
     return head
+
+
+def _has_score(model: PreTrainedModel) -> bool:
+    """Whether a model is a sequence classifier, with a linear layer of its own."""
+    return isinstance(getattr(model, "score", None), nn.Linear)
 
 
 def _head_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:

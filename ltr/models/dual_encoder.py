@@ -16,7 +16,8 @@ from ltr.data.formats import ApartTexts, Side
 from ltr.data.tokens import tokenizer_key
 from ltr.errors import InputError, positive
 from ltr.models.encoder.loading.pretrained import quiet
-from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.models.encoder.lora import USUAL_LR
+from ltr.models.encoder.text_encoder import TextEncoder, merged
 from ltr.models.encoder.tower import Tower, load_modules
 from ltr.models.ranker import Ranker, digest_of_weights, in_lists
 from ltr.similarity import similarity_of
@@ -84,6 +85,8 @@ class DualEncoder(Ranker):
     ) -> None:
         super().__init__()
         _check_temperature(temperature, learn_temperature)
+        if encoder.lora is not None:
+            self.usual_lr = USUAL_LR
         self.similarity = similarity_of(similarity)
         self._temperature = temperature
         self.log_temperature: nn.Parameter | None = None
@@ -104,6 +107,8 @@ class DualEncoder(Ranker):
         self.towers = nn.ModuleList(
             [Tower(modules, projection, normalise, encoder) for modules in modules_of_towers]
         )
+        if projection is not None:
+            self.new_parts = ("projection",)
         self.dim = self.query_tower.dim
         if self.doc_tower.dim != self.dim:
             raise InputError(
@@ -250,8 +255,8 @@ class DualEncoder(Ranker):
 
         query_length = self.reads.queries.max_length
         doc_length = self.reads.docs.max_length
-        # The towers are as they shall be saved until the stack ends.
-        with quiet(), ExitStack() as stack:
+        # The towers are as they shall be saved until the stack ends; adapters are part of the weights.
+        with quiet(), merged(self), ExitStack() as stack:
             if len(self.towers) == 1:
                 modules = stack.enter_context(self.query_tower.as_saved(query_length, doc_length))
             else:

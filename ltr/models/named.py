@@ -6,6 +6,7 @@ hub. The page ``docs/use.md`` has the table of what each option takes; its test 
 """
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
@@ -20,7 +21,8 @@ from ltr.models.decoder_ranker import DecoderRanker
 from ltr.models.dual_encoder import DualEncoder
 from ltr.models.encoder.loading.cross_modules import is_cross_encoder
 from ltr.models.encoder.loading.saved_decoder import is_decoder_ranker, is_language_model
-from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.models.encoder.lora import BASE
+from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
 from ltr.models.pair_ranker import PairRanker
 from ltr.models.ranker import Ranker, all_finite
 from ltr.models.ranker_class import cannot_build, ranker_class
@@ -255,8 +257,11 @@ def load_weights(
     for weight_name, weight in checkpoint["state_dict"].items():
         if weight_name.startswith(prefix):
             weights[weight_name.removeprefix(prefix)] = weight
+    _check_adapters(ranker, weights, where)
     try:
         ranker.load_state_dict(weights)
+    except InputError as error:  # another base of adapters
+        raise InputError(f"{where}: {error.message}", option=error.option) from None
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
@@ -266,6 +271,20 @@ def load_weights(
         raise InputError(
             f"{where}: the weights hold NaN or infinity; the model has diverged: "
             "train it again at a lower model.lr"
+        )
+
+
+def _check_adapters(ranker: Ranker, weights: Collection[str], where: str) -> None:
+    """An InputError where one of the two has adapters and the other has none."""
+    given = any(name.rpartition(".")[2] == BASE for name in weights)
+    wanted = any(encoder.frozen_base is not None for encoder in encoders_of(ranker))
+    if given and not wanted:
+        raise InputError(
+            f"{where}: its weights are those of adapters (encoder.lora), and this ranker has none; set encoder.lora as there, or export it, and name the folder as backbone: adapters are part of the weights there"
+        )
+    if wanted and not given:
+        raise InputError(
+            f"{where}: its weights are whole, and this ranker has adapters (encoder.lora); export it, and name the folder as backbone"
         )
 
 

@@ -122,13 +122,14 @@ class PairRanker(Ranker):
         raise NotImplementedError
 
     def _write_folder(self, folder: str | Path, write: Callable[[Path], None]) -> None:
-        """Write a new folder. Its config gets back the dropout probabilities that loading has set to
-        0.
+        """Write a new folder, of weights that adapters are part of. Its config gets back the dropout
+        probabilities that loading has set to 0.
         """
         config = self.encoder.model.config
         config.update(self._left_out_dropout)
         try:
-            write_new_model_folder(Path(folder), write)
+            with self.encoder.merged():
+                write_new_model_folder(Path(folder), write)
         finally:
             config.update(dict.fromkeys(self._left_out_dropout, 0.0))
 

@@ -21,11 +21,14 @@ class Ranker(nn.Module):
         gives_embeddings: whether ``represent`` works: some losses, margins and diagnostics need
             embeddings.
         usual_lr: the learning rate where the configuration names none.
+        new_parts: the names of parts that were made up of random numbers, such as a head, and have
+            learnt nothing yet.
     """
 
     reads: Reads
     gives_embeddings: bool = True
     usual_lr: float = 2e-5
+    new_parts: tuple[str, ...] = ()
 
     @property
     def key(self) -> list[object]:

@@ -19,6 +19,7 @@ from ltr.checkpoint import read_checkpoint, write_checkpoint
 from ltr.entries import check_entries
 from ltr.errors import InputError, Terminated
 from ltr.metrics import MEASURES
+from ltr.models.encoder.text_encoder import encoders_of
 from ltr.models.ranker import check_finite
 from ltr.module import data_of, is_trial
 from ltr.processes import settle_order_of_sums
@@ -177,6 +178,8 @@ class Checkpoints(Checkpoint):
                 f"trainer.strategy must keep the whole model on every rank (auto, ddp), got {name}: an exact resume of sharded models is not supported"
             )
         internals.keep_from_requeues(trainer)
+        if any(encoder.frozen_base is not None for encoder in encoders_of(pl_module)):
+            internals.average_without_rounding(trainer)
         # Reset here and not in on_fit_start: load_state_dict comes in between, and may set it.
         self._asked_to_stop = False
 

@@ -5,18 +5,23 @@
 
 import threading
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
+import torch
 from lightning.fabric.plugins.collectives.torch_collective import default_pg_timeout
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment
 from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.call import _call_callbacks_state_dict
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.states import RunningStage
+from torch import Tensor
 
 
 def cluster_environment(trainer: Trainer) -> ClusterEnvironment:
@@ -31,6 +36,25 @@ def keep_from_requeues(trainer: Trainer) -> None:
     environment = cluster_environment(trainer)
     if isinstance(environment, SLURMEnvironment):
         environment.auto_requeue = False
+
+
+def average_without_rounding(trainer: Trainer) -> None:
+    """Where the weights of a run are averaged, let the average of equal numbers be that number. A
+    moving average would round it to another one: weights that stay as they are would drift.
+    """
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning sets it undeclared
+        average = callback._average_model if isinstance(callback, WeightAveraging) else None
+        if average is not None and average.avg_fn is not None:
+            average.avg_fn = partial(_average, average.avg_fn)
+
+
+def _average(
+    rounded: Callable[[Tensor, Tensor, Tensor], Tensor],
+    averaged: Tensor,
+    now: Tensor,
+    count: Tensor,
+) -> Tensor:
+    return torch.where(averaged == now, now, rounded(averaged, now, count).to(now.dtype))
 
 
 def limit_waiting(trainer: Trainer, longest: timedelta) -> None:

@@ -49,6 +49,7 @@ def take_weights(module: RankerModule, path: str | Path, option: str) -> StartWe
     checkpoint = read_checkpoint(file, option)
     where = f"{option} {file}"
     load_weights(module.ranker, checkpoint, where)
+    module.ranker.new_parts = ()
     has_miner = any(name.startswith("miner.") for name in checkpoint["state_dict"])
     if module.miner is not None and has_miner:
         load_weights(module.miner, checkpoint, where, "miner.")

@@ -14,6 +14,7 @@ from ltr.data.formats import Side
 from ltr.data.progress import duration
 from ltr.errors import InputError
 from ltr.models import DecoderRanker, DualEncoder
+from ltr.models.encoder.text_encoder import encoders_of
 from ltr.models.pair_ranker import PairRanker
 from ltr.run.config_file import read_config
 from ltr.run.folder import RunFolder
@@ -78,6 +79,24 @@ def embed(texts, folder, graph, length, prompt):
 queries = embed(["a question"], ARGUMENTS_OF_QUERIES)
 documents = embed(["a document", "another document"], ARGUMENTS_OF_DOCUMENTS)
 """,
+    ("adapter", True): """\
+from peft import PeftModel
+from transformers import AUTO, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = PeftModel.from_pretrained(AUTO.from_pretrained("BASE", dtype=DTYPE), "FOLDER").eval()
+pairs = tokenizer(["a question"] * 2, ["a document", "another document"], truncation="only_second", max_length=LENGTH, padding=True, return_tensors="pt")
+output = model(**pairs)
+""",
+    ("adapter", False): """\
+from peft import PeftModel
+from transformers import AUTO, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = PeftModel.from_pretrained(AUTO.from_pretrained("BASE", dtype=DTYPE), "FOLDER").eval()
+texts = tokenizer(["a document", "another document"], truncation=True, max_length=LENGTH, padding=True, return_tensors="pt")
+output = model(**texts)
+""",
 }
 # Of a decoder ranker, whose tokenizer has its template.
 DECODER_SNIPPETS = {
@@ -131,7 +150,7 @@ def card(
     n_weights = sum(weight.numel() for weight in model.parameters())
     metadata = [
         "---",
-        f"library_name: {to}",
+        f"library_name: {'peft' if to == 'adapter' else to}",
         f"pipeline_tag: {pipeline}",
         f"tags: [{kind.replace(' ', '-')}, learning-to-rank, ltr]",
         "---",
@@ -142,6 +161,8 @@ def card(
     if isinstance(model, DecoderRanker):
         snippets = SNIPPETS | DECODER_SNIPPETS
     code = snippets[to, isinstance(model, PairRanker)].replace("LENGTH", str(longest))
+    if to == "adapter":
+        code = _beside_base(code, model)
     if isinstance(model, DualEncoder):
         code = code.replace("ARGUMENTS_OF_QUERIES", _side_of_onnx(model, "query"))
         code = code.replace("ARGUMENTS_OF_DOCUMENTS", _side_of_onnx(model, "document"))
@@ -163,6 +184,22 @@ def card(
         parts.append(_results(run.path))
     parts.append("## Citation\n\n" + CITATION.format(version=__version__))
     return "\n\n".join(parts)
+
+
+def _beside_base(code: str, model: PairRanker | DualEncoder) -> str:
+    """The code that loads adapters, with the model below them, and what stands behind it."""
+    encoder = encoders_of(model)[0]
+    has_own_head = isinstance(model, PairRanker) and model.has_own_head
+    auto = "AutoModelForSequenceClassification" if has_own_head else "AutoModel"
+    code = code.replace("AUTO", auto).replace("BASE", encoder.model.name_or_path)
+    code = code.replace("DTYPE", f'"{encoder.options.dtype or "float32"}"')
+    if isinstance(model, DualEncoder) and len(model.towers) > 1:
+        code = code.replace("FOLDER", "FOLDER/document")  # as query
+    if has_own_head:
+        return code + "scores = output.logits[:, 0]\n"
+    return (
+        code + f"# behind it: the {encoder.pooling} of the tokens, then head.safetensors, if any\n"
+    )
 
 
 def _side_of_onnx(model: DualEncoder, side: Side) -> str:

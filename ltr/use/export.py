@@ -1,21 +1,45 @@
-"""A trained ranker as a folder that others load: sentence-transformers, transformers, onnxruntime."""
+"""A trained ranker as a folder that others load: sentence-transformers, transformers, onnxruntime,
+PEFT.
+"""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from ltr.data.collection import open_collection
+from safetensors.torch import save_file
+from torch import nn
+
+from ltr.data.collection import Collection, open_collection
 from ltr.data.files import write_new_model_folder
 from ltr.errors import InputError, local_path
 from ltr.models import DecoderRanker, DualEncoder
+from ltr.models.encoder.lora import save_adapter
+from ltr.models.encoder.text_encoder import TextEncoder, encoders_of
 from ltr.models.pair_ranker import PairRanker
 from ltr.use.card import card
 from ltr.use.int8 import GraphMeasurement, add_int8_graphs
 from ltr.use.load import load
+from ltr.use.merging import MergedScores, has_adapters, merged_and_compared
 from ltr.use.onnx_graph import build_graphs, write_graph
+from ltr.use.proof.contract import Form as ProvenForm
+from ltr.use.proof.write import write_proof
 from ltr.use.rankers import TextRanker
 
-Form = Literal["sentence-transformers", "transformers", "onnx"]
+Form = Literal[ProvenForm, "adapter"]
+
+
+class Exported(NamedTuple):
+    """What is told of an export.
+
+    Attributes:
+        measurements: what the graphs do in float32 and in int8; empty without ``int8``.
+        merged: how scores changed as adapters became part of the weights; None where there are
+            none.
+    """
+
+    measurements: list[GraphMeasurement]
+    merged: MergedScores | None
 
 
 def export(
@@ -23,8 +47,13 @@ def export(
     folder: str | Path,
     to: Form = "sentence-transformers",
     int8: str | None = None,
-) -> list[GraphMeasurement]:
-    """Write a folder that another library loads, with a model card. A failure leaves no folder.
+    data: str | None = None,
+) -> Exported:
+    """Write a folder that another library loads, with a model card and a proof
+    (:mod:`ltr.use.proof`). A failure leaves no folder.
+
+    Adapters become part of the weights, in float32; the sums are cast to the precision of the
+    weights (``encoder.dtype``).
 
     Args:
         source: as :func:`ltr.load` takes it.
@@ -33,12 +62,13 @@ def export(
             ``transformers``: a sequence classifier, for decoder rankers, and cross-encoders with a
             head of their own;
             ``onnx``: ``model.onnx`` (two towers: ``query.onnx`` and ``document.onnx``) beside the
-            tokenizer.
+            tokenizer; ``adapter``: the adapters alone, as ``peft.PeftModel`` loads them beside the
+            model below, with a linear head in ``head.safetensors`` (two towers: in folders of their
+            own).
         int8: a data folder. With ``onnx``, each graph gets a second one with weights in int8
             (``model_int8.onnx``), and both are measured on the dev split. None: float32 alone.
-
-    Returns:
-        What the graphs do in float32 and in int8; empty without ``int8``.
+        data: the data of the ranker, of whose dev split the probes of the proof are. None, or data
+            that can't be opened: they are of texts that ship with ltr.
 
     Raises:
         InputError: for a ranker that this form can't express, a folder that is there, data without
@@ -70,6 +100,8 @@ def export(
             "a dual encoder is no sequence classifier of transformers; export it to sentence-transformers"
         )
 
+    if to == "adapter":
+        _check_adapters(model, source)
     measurements: list[GraphMeasurement] = []
 
     def write(temporary: Path) -> None:
@@ -80,6 +112,8 @@ def export(
             _write_onnx(inner, model)
             if collection is not None:
                 measurements.extend(add_int8_graphs(inner, model, collection))
+        elif to == "adapter":
+            _write_adapters(inner, model)
         elif to == "transformers":
             assert isinstance(model, PairRanker), "checked above"
             model.save_plain(inner)
@@ -88,11 +122,61 @@ def export(
         for file in inner.iterdir():
             file.rename(temporary / file.name)
         inner.rmdir()
+        # Adapters alone compute nothing. What a template makes of a pair no proof can tell yet.
+        if to != "adapter" and not isinstance(model, DecoderRanker):
+            write_proof(temporary, to, model, collection or _data_of_probes(data))
         text = card(Path(source), to, model, measurements)
         (temporary / "README.md").write_text(text, encoding="utf-8")
 
-    write_new_model_folder(Path(folder), write)
-    return measurements
+    scores: MergedScores | None = None
+    with ExitStack() as stack:
+        if to != "adapter" and has_adapters(model):
+            scores = stack.enter_context(merged_and_compared(ranker))
+        write_new_model_folder(Path(folder), write)
+    return Exported(measurements, scores)
+
+
+def _check_adapters(model: PairRanker | DualEncoder, source: str | Path) -> None:
+    """An InputError where there are no adapters, or none that fit the model that they were trained
+    beside.
+    """
+    if not has_adapters(model):
+        raise InputError(
+            f"{source}: an adapter is exported where one was trained (encoder.lora), and this ranker has none; leave out --to adapter"
+        )
+    if any(encoder.options.layers is not None for encoder in encoders_of(model)):
+        raise InputError(
+            f"{source}: its adapters belong to some of its backbone's layers (encoder.layers), and whoever loads the backbone has all; export it to sentence-transformers, where they are part of the weights"
+        )
+
+
+def _write_adapters(folder: Path, model: PairRanker | DualEncoder) -> None:
+    """Write the adapters, tokenizers, and linear heads behind them."""
+    if isinstance(model, PairRanker):
+        _write_adapter(folder, model.encoder, model.head, model.tokenizer)
+        return
+    folder.mkdir()
+    sides = [folder] if len(model.towers) == 1 else [folder / "query", folder / "document"]
+    for side, tower in zip(sides, (model.query_tower, model.doc_tower), strict=False):
+        _write_adapter(side, tower.encoder, tower.head, tower.tokenizer)
+
+
+def _write_adapter(folder: Path, encoder: TextEncoder, head: nn.Module, tokenizer: Any) -> None:
+    save_adapter(folder, encoder.model)
+    tokenizer.save_pretrained(folder)
+    weights = head.state_dict()
+    if weights:
+        save_file(weights, folder / "head.safetensors", metadata={"format": "pt"})
+
+
+def _data_of_probes(data: str | None) -> Collection | None:
+    """The data of a run, where it is here."""
+    if data is None:
+        return None
+    try:
+        return open_collection(data)
+    except InputError:
+        return None
 
 
 def _write_onnx(folder: Path, model: PairRanker | DualEncoder) -> None:

@@ -43,7 +43,8 @@ class Graph(nn.Module):
         self, encoder: PreTrainedModel, pooling: Pooling | None, head: Sequence[nn.Module]
     ) -> None:
         super().__init__()
-        self.encoder: Any = copy.deepcopy(encoder).eval()
+        # Weights that stay as they are beside adapters may be bfloat16.
+        self.encoder: Any = copy.deepcopy(encoder).eval().float()
         self.encoder.set_attn_implementation("eager")
         use_plain(self.encoder)
         self.pooling = pooling

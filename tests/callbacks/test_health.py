@@ -26,7 +26,7 @@ from ltr.losses import (
     RankNetLoss,
     WeightedSum,
 )
-from ltr.models import Ranker
+from ltr.models import DualEncoder, PairWiseBertRanker, Ranker
 from ltr.module import LastStep, RankerModule
 from ltr.similarity import euclidean
 from tests.child_processes import run_ranks
@@ -442,6 +442,63 @@ def test_healthy_training_is_left_in_peace(fit):
     run, said = fit(module, batches(200), Health(every_n_steps=10, stop=True))
     assert not said and run.global_step == 200
     assert run.callback_metrics["health/active"] == 0 and module.ranker.weight > 1
+
+
+# Before the first step
+
+# One tie, and three.
+HALVES = [
+    [1.5, 1.5, 0.25, -2.0, 4.0, 5.0, 6.0, 7.0],
+    [3.0, 0.75, 0.75, 0.75, 4.0, 5.0, 6.0, 7.0],
+]
+FIRST_RELEVANT = [[1.0] + [0.0] * 7] * 2
+
+
+def test_scores_of_half_precision_that_tie_are_told_before_the_first_step(fit):
+    _, told = fit(Toy(RankNetLoss()), batches(2, HALVES, FIRST_RELEVANT))
+    (line,) = [line for line in told if "tie" in line]
+    assert line.startswith("before the first step: 4 pairs of documents of the first batch tie")
+    assert "numbers of bfloat16" in line
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["a score of float32", "the same without a tie"])
+def test_other_scores_are_left_in_peace(fit, place):
+    scores = [list(HALVES[0]), [8.0, 0.5, 0.75, 1.0, 4.0, 5.0, 6.0, 7.0]]
+    scores[0][place] = [0.1, 2.0][place]
+    _, told = fit(Toy(RankNetLoss()), batches(2, scores, FIRST_RELEVANT))
+    assert not told
+
+
+def test_a_ranker_that_can_not_tell_texts_apart_is_told_before_the_first_step(fit):
+    _, told = fit(Toy(RankNetLoss(), weight=0.0), batches(2))
+    assert told[0].startswith("before the first step: all scores of each list are equal")
+
+
+def test_embeddings_that_are_equal_are_told_before_the_first_step(fit):
+    _, told = fit(Toy(RankNetLoss(), embeddings=torch.ones(2, 3, 4)), batches(2))
+    assert told[0].startswith("before the first step: the embeddings are closer than 0.01")
+
+
+def test_a_new_head_is_told_and_one_that_has_learnt_is_not(backbone, tmp_path):
+    ranker = PairWiseBertRanker(str(backbone), max_length=32)
+    assert ranker.new_parts == ("head",)
+    ranker.save(tmp_path / "saved")
+    assert PairWiseBertRanker(str(tmp_path / "saved"), max_length=32).new_parts == ()
+    assert DualEncoder(str(backbone)).new_parts == ()
+    assert DualEncoder(str(backbone), projection=4).new_parts == ("projection",)
+
+
+def test_the_line_of_a_new_part(tmp_path, caplog):
+    module = Toy(RankNetLoss())
+    module.ranker.new_parts = ("head", "projection")
+    with caplog.at_level(logging.INFO, logger="ltr"):
+        trainer(tmp_path, max_epochs=1, callbacks=[Health()]).fit(
+            module, DataLoader(batches(2), batch_size=None)
+        )
+    lines = [r.getMessage() for r in caplog.records if r.name == "ltr.callbacks.health"]
+    assert lines == [
+        "before the first step: new in the ranker, made of random numbers: head, projection"
+    ]
 
 
 def test_another_run_starts_anew(fit):

@@ -9,7 +9,7 @@ BAD = {
     "unknown command": (
         ["xyzzy"],
         {},
-        "the command must be one of fit, validate, test, predict, mine, grid, rank, search, encode, export, export-corpus, score, "
+        "the command must be one of fit, validate, test, predict, mine, grid, rank, search, encode, export, verify, export-corpus, score, "
         "compare, reproduce, negatives import, negatives diff, negatives audit, doctor, cache, got 'xyzzy'; see ltr --help",
     ),
     "unknown class path": (

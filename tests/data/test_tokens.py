@@ -87,13 +87,13 @@ from ltr.data.texts import TextTable
 from tests.conftest import wordpiece_tokenizer
 tokens.BATCH = 1
 tokens.TEXTS_OF_PART = int(sys.argv[3])
-plain = tokens._backend_without_cutting
+plain = tokens.backend_without_cutting
 class Slow:
     def __init__(self, backend): self.backend = backend
     def __getattr__(self, name): return getattr(self.backend, name)
     def encode_batch_fast(self, *a, **k):
         print("working", flush=True); time.sleep(float(sys.argv[2])); return self.backend.encode_batch_fast(*a, **k)
-tokens._backend_without_cutting = lambda t: Slow(plain(t))
+tokens.backend_without_cutting = lambda t: Slow(plain(t))
 store = tokens.TokenStore.open(TextTable(Path(sys.argv[1])), wordpiece_tokenizer())
 print(store.folder, sum(len(store[i]) for i in range(len(store))), flush=True)
 """

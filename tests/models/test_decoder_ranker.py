@@ -14,8 +14,8 @@ from transformers import (
 
 import ltr
 from ltr.__main__ import main
-from ltr.data.formats import TemplatedPairs
 from ltr.data.template import Template
+from ltr.data.templated_pairs import TemplatedPairs
 from ltr.datamodules import GroupDataModule, TripletDataModule
 from ltr.errors import InputError
 from ltr.in_batch import AllTexts, OtherQueries
@@ -113,7 +113,7 @@ def test_what_is_no_decoder_is_refused(backbone, qwen):
         )
     with pytest.raises(InputError, match="is a decoder.*set pooling to last"):
         DecoderRanker(qwen, encoder=TextEncoder.Options(pooling="mean"))
-    with pytest.raises(InputError, match=r"must say how query and document are one text"):
+    with pytest.raises(InputError, match=r"needs a template of both, got none; set template.pair"):
         DecoderRanker(qwen, template=Template())
     with pytest.raises(InputError, match="dropout must be at least 0 and below 1, got 1.0"):
         DecoderRanker(qwen, dropout=1.0)
@@ -283,7 +283,10 @@ def test_fit_and_test_by_the_command_line(kind, qwen, embedder, tmp_path, collec
     """On MedQuAD, which the package's examples hold; its run is loaded by its name."""
     ranker = {
         "class_path": f"ltr.models.{kind}",
-        "init_args": {"backbone": qwen if kind == "DecoderRanker" else embedder, "max_length": 160},
+        "init_args": {
+            "backbone": qwen if kind == "DecoderRanker" else embedder,
+            "max_length": 500 if kind == "DecoderRanker" else 160,
+        },
     }
     file = write_config(
         tmp_path,

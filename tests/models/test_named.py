@@ -148,6 +148,7 @@ def through(door, name, kind, backbone):
     ranker = ranker_options({"init_args": said}) if kind == "dual" else kinds[kind](**said)
     module = module_of(ranker)
     take_weights(module, name, "--init_from")
+    assert module.ranker.new_parts == (), "what was made up has been replaced"
     return module.ranker
 
 

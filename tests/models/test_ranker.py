@@ -111,7 +111,7 @@ def test_encoder_options_are_nested_once_in_a_configuration(backbone, tmp_path, 
         "compile": False,
         "pooling": "cls",
     }
-    expected |= {"layers": None, "new_weights": False}
+    expected |= {"layers": None, "new_weights": False, "lora": None, "dtype": None}
     assert config.as_dict()["ranker"]["init_args"]["encoder"] == expected
     ranker = parser.instantiate(config).ranker
     encoder = ranker.encoder if kind == "PairWiseBertRanker" else ranker.doc_tower.encoder

@@ -74,6 +74,7 @@ GROUPS = TEXTS | {
         "init_args": {"path": "collection", "groups": 8},
     },
 }
+ADAPTERS = {"model.ranker.init_args.encoder": {"lora": {"r": 4, "dropout": 0.2}}}
 MINED = GROUPS | {
     "model.margin": {"class_path": "ltr.margins.FromDistance"},
     "model.loss": {"class_path": "ltr.losses.MarginRankingLoss"},
@@ -218,6 +219,15 @@ VARIANTS = {
         "model.in_batch": None,
     },
     "a dual encoder, accumulation": GROUPS | {"trainer.accumulate_grad_batches": 2},
+    "adapters with dropout": TEXTS | ADAPTERS,
+    "adapters, averaged, on a base in bfloat16": TEXTS
+    | ADAPTERS
+    | {
+        "model.ranker.init_args.encoder.dtype": "bfloat16",
+        "trainer.callbacks": [AVERAGE],
+        "trainer.val_check_interval": 2,
+    },
+    "adapters, negatives mined every 3 steps": MINED | mining(every_n_steps=3) | ADAPTERS,
 }
 
 

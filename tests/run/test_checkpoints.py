@@ -39,6 +39,7 @@ TRIED = (
     "negatives mined every step, accumulation of 2, validation every 3",
     "negatives mined every 2 steps, the newest kept",
     "a miner trained beside a cross-encoder that scores anew",
+    "adapters, averaged, on a base in bfloat16",
 )
 
 

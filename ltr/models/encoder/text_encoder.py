@@ -3,8 +3,8 @@
 import ctypes
 import logging
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, get_args
@@ -25,6 +25,15 @@ from ltr.models.encoder.loading.dropout import EncoderDropout
 from ltr.models.encoder.loading.layers import keep_layers, layers_of
 from ltr.models.encoder.loading.pooling import Pooling
 from ltr.models.encoder.loading.positions import padding_index
+from ltr.models.encoder.lora import (
+    BaseDtype,
+    FrozenBase,
+    Lora,
+    add_adapters,
+    cast_base,
+    leave_base_out_of_checkpoints,
+    merged_adapters,
+)
 from ltr.models.encoder.packed import (
     enable_packing,
     is_causal,
@@ -81,6 +90,8 @@ class TextEncoder(nn.Module):
 
     Attributes:
         reads_packed: whether the encoder reads texts without padding.
+        frozen_base: the weights beside adapters, which checkpoints leave out; None where all
+            weights are trained.
         longest_packed: tokens of the longest text that is read so; None: no bound.
         causal: whether it is a decoder, whose tokens do not see those behind them.
 
@@ -117,6 +128,11 @@ class TextEncoder(nn.Module):
                 smaller ranker; None: all.
             new_weights: Begin with random numbers where the backbone's weights do not fit its
                 configuration. Otherwise it is refused.
+            lora: Train adapters of low rank beside the encoder's weights, which stay as they are:
+                ``{r: 16, alpha: 32, dropout: 0.0, targets: null}``. Checkpoints then hold adapters
+                and heads alone. None: train all weights.
+            dtype: Precision of the weights that stay as they are, with ``lora``: ``float32`` or
+                ``bfloat16``; adapters and heads are float32. None: ``float32``.
 
         Raises:
             InputError: for a value out of bounds.
@@ -130,6 +146,8 @@ class TextEncoder(nn.Module):
         pooling: Pooling | None = None
         layers: int | None = None
         new_weights: bool = False
+        lora: Lora | None = None
+        dtype: BaseDtype | None = None
 
         def __post_init__(self) -> None:
             at_least(1, max_tokens=self.max_tokens)
@@ -138,6 +156,12 @@ class TextEncoder(nn.Module):
             one_of(get_args(EncoderDropout), dropout=self.dropout)
             one_of(get_args(Kernels), kernels=self.kernels)
             one_of((*get_args(Pooling), None), pooling=self.pooling)
+            one_of((*get_args(BaseDtype), None), dtype=self.dtype)
+            if self.dtype == "bfloat16" and self.lora is None:
+                raise InputError(
+                    "dtype is that of weights that stay as they are, got bfloat16 without lora: weights that are trained are float32; set lora, or leave dtype out",
+                    option="dtype",
+                )
 
     def __init__(
         self, model: PreTrainedModel, pad_id: int | None = None, options: Options = Options()
@@ -153,6 +177,9 @@ class TextEncoder(nn.Module):
         self.pooling = options.pooling or "mean"
         if options.layers is not None:
             keep_layers(model, options.layers)
+        if options.lora is not None:
+            # Before what follows: their linear layers and their dropout get the same classes.
+            add_adapters(model, options.lora)
         if options.kernels == "plain":
             use_plain(model)
         else:
@@ -172,6 +199,12 @@ class TextEncoder(nn.Module):
                 option="pooling",
             )
         self.padding_index = padding_index(model)
+        self.frozen_base: FrozenBase | None = None
+        if options.lora is not None:
+            if options.dtype == "bfloat16":
+                cast_base(model, torch.bfloat16)  # now, as trials are exact in float32 only
+            self.frozen_base = FrozenBase.of(model)
+            leave_base_out_of_checkpoints(self)
         if options.compile:
             # Layers are alike, so torch.compile reuses the code of the first for all. A copy by
             # copy.deepcopy runs eagerly.
@@ -204,6 +237,22 @@ class TextEncoder(nn.Module):
             return compare_packed(
                 self.model, self._padded_attention, dtype, packed_attention, self.causal
             )
+
+    @contextmanager
+    def merged(self) -> Iterator[None]:
+        """Inside the block the adapters, if there are any, are part of the model's weights, and the
+        state dict has all of these.
+        """
+        base = self.frozen_base
+        if base is None:
+            yield
+            return
+        with merged_adapters(self.model):
+            self.frozen_base = None
+            try:
+                yield
+            finally:
+                self.frozen_base = base
 
     def padding_share(self, texts: Texts) -> float:
         """See :meth:`ltr.models.Ranker.padding_share`."""
@@ -337,3 +386,17 @@ def _read_recomputed(read_chunk: Callable[[Chunk], Tensor], chunk: Chunk) -> Ten
         _malloc_trim(0)
     with gelu_keeps_output():
         return read_chunk(chunk)
+
+
+def encoders_of(ranker: nn.Module) -> list[TextEncoder]:
+    """All encoders inside, those of the queries first."""
+    return [module for module in ranker.modules() if isinstance(module, TextEncoder)]
+
+
+@contextmanager
+def merged(ranker: nn.Module) -> Iterator[None]:
+    """Inside the block no encoder inside has adapters, see :meth:`TextEncoder.merged`."""
+    with ExitStack() as stack:
+        for encoder in encoders_of(ranker):
+            stack.enter_context(encoder.merged())
+        yield

@@ -358,8 +358,12 @@ def _rebuild_without_dropout(transformer: Any, dropout: EncoderDropout) -> dict[
             "state_dict": transformer.model.state_dict(),
             "dtype": torch.float32,
         }
+        name = transformer.model.name_or_path
         with quiet():
             transformer.model = type(transformer.model).from_pretrained(None, **settings)
+        transformer.model.name_or_path = (
+            name  # else "None", which adapters would name as their base
+        )
     turn_off_fixed_dropout(transformer.model, dropout)
     return left_out_dropout
 

@@ -186,7 +186,9 @@ class _ByOneDnn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        # A frozen weight wants no gradient, so its input need not wait for the backward pass.
+        needs_x, needs_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
         return _onednn_product(x, weight, bias)
 
     @staticmethod

@@ -158,7 +158,7 @@ def check_is_no_adapter(backbone: str, option: str = "backbone") -> None:
             file = None
         if file is not None:
             raise InputError(
-                f"backbone {backbone!r} holds an adapter (adapter_config.json), which can't be trained or read here; merge it into its model (merge_and_unload of peft) and save that",
+                f"backbone {backbone!r} holds an adapter (adapter_config.json), not a model; to train adapters, name the model below them as backbone and set encoder.lora; to take these, merge them (merge_and_unload of peft), save the model, and name that; adapters of a run are read by the name of the run",
                 option=option,
             )
 
@@ -292,6 +292,7 @@ def refuse_misfitting_weights(backbone: str, new_weights: bool = False) -> Itera
             if threading.get_ident() != this_thread:  # a program that uses transformers itself
                 return original(model_class, *args, **settings)
             _check_attention(settings.get("config"), backbone)
+            _check_quantised(settings.get("config"), backbone)
             model, loading_info = original(model_class, *args, **settings | reporting)
             if not new_weights:
                 _check_weights(model, loading_info, backbone)
@@ -309,6 +310,15 @@ def _check_attention(config: PretrainedConfig | None, backbone: str) -> None:
         raise InputError(
             f"backbone {backbone!r}: its attn_implementation {attention!r} is code of the hub, which never runs here; take it out of its config.json"
         )
+
+
+def _check_quantised(config: PretrainedConfig | None, backbone: str) -> None:
+    """Refuse weights that are quantised, as by bitsandbytes, where nothing multiplies them."""
+    if getattr(config, "quantization_config", None) is None or torch.cuda.is_available():
+        return
+    raise InputError(
+        f"backbone {backbone!r} is quantised (quantization_config in its config.json), which needs a GPU with CUDA, and there is none here; take the model that it was made from, with encoder.lora and encoder.dtype bfloat16"
+    )
 
 
 def _check_weights(model: PreTrainedModel, loading_info: dict[str, Any], backbone: str) -> None:

@@ -294,7 +294,9 @@ def test_an_adapter_is_refused(backbone, tmp_path, place, has_config):
         partial(ranker_named, option="judge"),
     )
     for load in loaders:
-        with pytest.raises(InputError, match="holds an adapter .* merge it into its model"):
+        with pytest.raises(
+            InputError, match="holds an adapter .* set encoder.lora; .*merge_and_unload"
+        ):
             load(str(folder))
     with pytest.raises(InputError, match="option doc_backbone"):
         DualEncoder(backbone, doc_backbone=str(folder))

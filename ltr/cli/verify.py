@@ -1,0 +1,33 @@
+"""``ltr verify``: does a library or a server compute what an exported ranker does?"""
+
+import sys
+from contextlib import redirect_stdout
+
+from ltr.use.verify.verify import verify as verify_proof
+
+
+def verify(folder: str, *, with_: str | None = None) -> None:
+    """Compare a library or a server with the proof of an exported folder.
+
+    Says pass, or the layer where it departs: template, tokens, special tokens, truncation, place,
+    hidden state, head, activation, order. Ends with code 1 if it departs.
+
+    Args:
+        folder: An exported folder.
+        with_: sentence-transformers, transformers or onnx, which then loads the folder; or the URL
+            of a server, with a route /rerank or /embeddings. None: the library that the folder is
+            for.
+    """
+    # Some packages speak when they are imported, and stdout is for results.
+    with redirect_stdout(sys.stderr):
+        verified = verify_proof(folder, with_)
+    if verified.finding is None:
+        print(f"pass: {verified.n_probes} probes, largest difference {verified.largest:.2g}")
+    else:
+        layer, fault, evidence = verified.finding
+        print(f"{layer}: {fault}")
+        print(f"  {evidence}")
+    if verified.changed:
+        print(f"  changed since the export: {', '.join(verified.changed)}")
+    if verified.finding is not None:
+        raise SystemExit(1)

@@ -1,0 +1,119 @@
+"""Does this folder still compute what it was exported with? It needs only the library that serves it.
+
+python proof/check.py     # prints pass, or what differs; the exit code is 0 or 1
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PROOF = Path(__file__).resolve().parent
+FOLDER = PROOF.parent
+CONTRACT = json.loads((PROOF / "contract.json").read_text(encoding="utf-8"))
+CONTENT = json.loads((PROOF / "probes.json").read_text(encoding="utf-8"))
+PROBES, READINGS = CONTENT["probes"], CONTENT["readings"]
+
+
+def by_sentence_transformers() -> tuple[dict[str, Any], np.ndarray]:
+    """The token ids of each kind of text, and the scores of the probes."""
+    import sentence_transformers as library
+
+    if "pair" in READINGS:
+        cross = library.CrossEncoder(str(FOLDER), device="cpu")
+        texts = [tuple(one["fields"]) for one in READINGS["pair"]]
+        ids = {"pair": [cross.preprocess([each])["input_ids"][0].tolist() for each in texts]}
+        return ids, cross.predict(texts, batch_size=8, show_progress_bar=False)
+    dual = library.SentenceTransformer(str(FOLDER), device="cpu")
+    ids, vectors = {}, {}
+    for kind, encode in (("query", dual.encode_query), ("document", dual.encode_document)):
+        raw = [one["fields"][0] for one in READINGS[kind]]
+        options = {"prompt": dual.prompts.get(kind), "task": kind}
+        ids[kind] = [dual.preprocess([each], **options)["input_ids"][0].tolist() for each in raw]
+        vectors[kind] = encode(raw, batch_size=8, show_progress_bar=False)
+    rows = {kind: [probe["readings"][kind] for probe in PROBES] for kind in vectors}
+    queries, documents = (vectors[kind][rows[kind]] for kind in ("query", "document"))
+    return ids, dual.similarity_pairwise(queries, documents).numpy()
+
+
+def by_transformers() -> tuple[dict[str, Any], np.ndarray]:
+    """The token ids of each kind of text, and the scores of the probes."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    model = AutoModelForSequenceClassification.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    cut = "only_second" if len(READINGS["pair"][0]["texts"]) == 2 else True
+    ids, scores = [], []
+    for one in READINGS["pair"]:
+        inputs = tokenizer(*one["texts"], truncation=cut, return_tensors="pt")
+        ids.append(inputs["input_ids"][0].tolist())
+        with torch.inference_mode():
+            scores.append(model(**inputs).logits[0, 0].item())
+    return {"pair": ids}, np.array(scores)
+
+
+def by_onnx() -> tuple[dict[str, Any], np.ndarray]:
+    """The token ids of each kind of text, and the scores of the probes."""
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    ids: dict[str, Any] = {}
+    outputs: dict[str, np.ndarray] = {}
+    for kind, readings in READINGS.items():
+        is_alone = (FOLDER / f"{kind}.onnx").is_file()  # two towers have a graph each
+        place = FOLDER / kind if is_alone else FOLDER
+        tokenizer = Tokenizer.from_file(str(place / "tokenizer.json"))
+        tokenizer.no_padding()
+        strategy = "only_second" if len(readings[0]["texts"]) == 2 else "longest_first"
+        tokenizer.enable_truncation(CONTRACT["max_tokens"][kind], strategy=strategy)
+        graph = FOLDER / (f"{kind}.onnx" if is_alone else "model.onnx")
+        session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
+        names = [one.name for one in session.get_inputs()]
+        ids[kind], results = [], []
+        for one in readings:
+            read = tokenizer.encode(*one["texts"])
+            parts = dict(input_ids=read.ids, attention_mask=read.attention_mask)
+            parts["token_type_ids"] = read.type_ids
+            ids[kind].append(read.ids)
+            results.append(session.run(None, {name: np.array([parts[name]]) for name in names})[0])
+        outputs[kind] = np.concatenate(results)
+    if "pair" in outputs:
+        return ids, outputs["pair"]
+    rows = {kind: [probe["readings"][kind] for probe in PROBES] for kind in outputs}
+    queries, documents = (outputs[kind][rows[kind]] for kind in ("query", "document"))
+    if CONTRACT["similarity"] == "euclidean":
+        return ids, -np.linalg.norm(queries - documents, axis=1)
+    if CONTRACT["similarity"] == "cosine":
+        queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+        documents = documents / np.linalg.norm(documents, axis=1, keepdims=True)
+    return ids, (queries * documents).sum(axis=1)
+
+
+def differences(ids: dict[str, Any], scores: np.ndarray) -> list[str]:
+    """What differs, a line each: tokens, scores, the order of a list."""
+    lines = []
+    for kind, readings in READINGS.items():
+        for number, one in enumerate(readings):
+            if ids[kind][number] != one["ids"]:
+                lines.append(f"tokens of {kind} {number}: {ids[kind][number]}, not {one['ids']}")
+    expected = np.array([probe["score"] for probe in PROBES])
+    tolerance = CONTRACT["tolerance"]
+    wrong = np.flatnonzero(~(np.abs(scores - expected) <= tolerance)).tolist()  # of NaN, too
+    for number in wrong:
+        lines.append(f"score of probe {number}: {scores[number]:.7g}, not {expected[number]:.7g}")
+    for a, one in enumerate(PROBES):
+        for b, other in enumerate(PROBES):
+            is_better = one["list"] == other["list"] and expected[a] > expected[b] + 2 * tolerance
+            if is_better and not scores[a] > scores[b]:
+                lines.append(f"order of list {one['list']}: probe {b} stands above probe {a}")
+    return lines
+
+
+if __name__ == "__main__":
+    read = globals()[f"by_{CONTRACT['form'].replace('-', '_')}"]
+    found = differences(*read())
+    print("\n".join(found[:10] + [f"{len(found)} differences"]) if found else "pass")
+    sys.exit(1 if found else 0)

@@ -1,0 +1,194 @@
+"""The folder ``proof/`` of an exported ranker: probes.json, hidden.npz and contract.json, as they
+are read again.
+"""
+
+import zipfile
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypedDict
+
+import numpy as np
+
+from ltr.entries import check_entries, read_json
+from ltr.errors import InputError, local_path
+from ltr.use.proof.network import Kind, TokenRow
+from ltr.use.proof.reading import Text
+
+FOLDER = "proof"
+CONTRACT = "contract.json"
+PROBES = "probes.json"
+HIDDEN = "hidden.npz"
+CHECK = "check.py"
+MEND = "export the ranker again"
+VERSION = 1
+
+Form = Literal["sentence-transformers", "transformers", "onnx"]
+
+
+class Templates(TypedDict):
+    """What is put around the fields of a query and a document, and around both."""
+
+    query: str
+    document: str
+    pair: str | None
+
+
+class Special(TypedDict):
+    """The ids of the special tokens around one text or two."""
+
+    before: list[int]
+    between: list[int]
+    after: list[int]
+
+
+class Head(TypedDict):
+    """What stands behind the pooling."""
+
+    layers: str
+    weights: str  # a digest
+
+
+class Contract(TypedDict):
+    """What a server must do with a query and a document."""
+
+    version: int
+    form: Form
+    kind: Literal["cross-encoder", "dual encoder"]
+    template: Templates
+    special_tokens: dict[str, Special]
+    max_tokens: dict[str, int]
+    cut: str
+    place: dict[str, str]
+    pooling: dict[str, str]
+    head: dict[str, Head]
+    activation: str
+    dtype: str
+    similarity: str | None
+    tolerance: float
+    probes_of: str
+    files: dict[str, str]
+
+
+class ReadingEntry(TypedDict):
+    """A text, or a query joined with a document, as the ranker reads it."""
+
+    fields: list[str]
+    texts: list[str]
+    ids: list[int]
+    types: list[int] | None
+    place: list[int]
+
+
+class ProbeEntry(TypedDict):
+    """A query and a document with their score."""
+
+    list: int
+    readings: dict[str, int]
+    score: float
+    rank: int
+
+
+class ProbesFile(TypedDict):
+    """The whole file."""
+
+    readings: dict[str, list[ReadingEntry]]
+    probes: list[ProbeEntry]
+
+
+class Proof(NamedTuple):
+    """An opened proof.
+
+    Attributes:
+        folder: of the exported ranker.
+        contract: see :class:`Contract`.
+        texts: what is read, by kind.
+        rows: its token ids, by kind.
+        readings: for each kind the reading of every probe.
+        lists: ``[P]``, the list of each probe.
+        scores: ``[P]`` float32.
+        arrays: ``{kind}_pooled`` ``[S, H]``; and ``query`` and ``document``, the embeddings of a
+            dual encoder.
+    """
+
+    folder: Path
+    contract: dict[str, Any]
+    texts: dict[Kind, list[Text]]
+    rows: dict[Kind, list[TokenRow]]
+    readings: dict[Kind, np.ndarray]
+    lists: np.ndarray
+    scores: np.ndarray
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def is_dual(self) -> bool:
+        """Whether texts are read apart."""
+        return "pair" not in self.rows
+
+    @property
+    def tolerance(self) -> float:
+        """By which a score may differ."""
+        return float(self.contract["tolerance"])
+
+
+def open_proof(folder: str | Path) -> Proof:
+    """The proof of an exported folder.
+
+    Raises:
+        InputError: if there is none, or it is damaged.
+    """
+    local_path("folder", folder)
+    path = Path(folder)
+    place = path / FOLDER
+    if not path.is_dir():
+        raise InputError(f"{path}: an exported folder is needed, and there is no such folder")
+    if not (place / CONTRACT).is_file():
+        raise InputError(
+            f"{path}: the folder must hold {FOLDER}/{CONTRACT}, and does not; "
+            "export the ranker with ltr export"
+        )
+    contract = read_json(place / CONTRACT, MEND)
+    check_entries(contract, Contract, place / CONTRACT, MEND)
+    if contract["version"] != VERSION:
+        raise InputError(
+            f"{place / CONTRACT}: this ltr reads proofs of version {VERSION}, got {contract['version']}; {MEND}"
+        )
+    content = read_json(place / PROBES, MEND)
+    check_entries(content, ProbesFile, place / PROBES, MEND)
+    arrays = _arrays(place / HIDDEN)
+    kinds: list[Kind] = ["pair"] if "pair" in content["readings"] else ["query", "document"]
+    texts: dict[Kind, list[Text]] = {}
+    rows: dict[Kind, list[TokenRow]] = {}
+    readings: dict[Kind, np.ndarray] = {}
+    for kind in kinds:
+        entries = content["readings"].get(kind, [])
+        texts[kind] = [Text(entry["fields"], entry["texts"]) for entry in entries]
+        rows[kind] = [TokenRow(entry["ids"], entry["types"]) for entry in entries]
+        numbers = [probe["readings"].get(kind, -1) for probe in content["probes"]]
+        readings[kind] = np.array(numbers, np.int64)
+        names = [f"{kind}_pooled"] if kind == "pair" else [f"{kind}_pooled", kind]
+        fits = bool(numbers) and min(numbers) >= 0 and max(numbers) < len(entries)
+        for name in names:
+            fits = fits and name in arrays and len(arrays[name]) == len(entries)
+        if not fits or kind not in contract["max_tokens"]:
+            raise InputError(
+                f"{place / PROBES}: the file is damaged, its probes, {HIDDEN} and {CONTRACT} do not fit; {MEND}"
+            )
+    probes = content["probes"]
+    return Proof(
+        path,
+        contract,
+        texts,
+        rows,
+        readings,
+        np.array([probe["list"] for probe in probes], np.int64),
+        np.array([probe["score"] for probe in probes], np.float32),
+        arrays,
+    )
+
+
+def _arrays(file: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            return {name: content[name] for name in content.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(f"{file}: the file can't be read ({reason}); {MEND}") from None

@@ -1,0 +1,274 @@
+"""Writing the proof of a ranker into the folder that it is exported to."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ltr import __version__
+from ltr.batch import Texts
+from ltr.data.collection import Collection
+from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.models import DualEncoder, Ranker
+from ltr.models.encoder.tower import Tower
+from ltr.models.ranker import digest_of_weights
+from ltr.search.encode import encode_in_memory
+from ltr.search.scores import pair_scores
+from ltr.similarity import similarity_of
+from ltr.use.proof import contract as files
+from ltr.use.proof.network import Kind, Network, TokenRow, forms_of, networks_of
+from ltr.use.proof.probes import ProbeList, probe_lists
+from ltr.use.proof.reading import Text, special_tokens
+
+# By which a score may differ elsewhere in float32, relative to the largest score and to their
+# spread. Half precision differs by more than ten times that.
+RELATIVE_TO_SIZE = 1e-5
+RELATIVE_TO_SPREAD = 2e-4
+
+
+class _Read(NamedTuple):
+    """The texts of a kind, and what the ranker makes of them."""
+
+    texts: list[Text]
+    rows: list[TokenRow]
+    pooled: np.ndarray
+
+
+def write_proof(
+    folder: Path, form: files.Form, model: Ranker, collection: Collection | None
+) -> None:
+    """Write ``proof/`` into the folder of an exported ranker.
+
+    Args:
+        folder: with the files of the export.
+        form: what it is for.
+        model: the ranker, in float32 and in eval mode.
+        collection: of whose dev split the probes are; None: they are of texts that ship.
+    """
+    networks = networks_of(model)
+    forms = forms_of(model)
+    lists = _lists(collection, forms)
+    pairs = [(one.query, document) for one in lists for document in one.documents]
+    list_of_pair = np.repeat(np.arange(len(lists)), [len(one.documents) for one in lists])
+    # Of each kind the distinct texts, and which of them each pair reads.
+    fields: dict[Kind, list[tuple[str, ...]]] = {}
+    numbers: dict[Kind, list[int]] = {}
+    for kind in networks:
+        texts_of_pairs = [_fields(kind, *pair) for pair in pairs]
+        fields[kind] = list(dict.fromkeys(texts_of_pairs))
+        numbers[kind] = [fields[kind].index(text) for text in texts_of_pairs]
+    read = {kind: _read(networks[kind], forms[kind], fields[kind]) for kind in networks}
+    arrays = {f"{kind}_pooled": each.pooled for kind, each in read.items()}
+    if isinstance(model, DualEncoder):
+        arrays["query"] = _embeddings(model.query_tower, forms["query"], fields["query"])
+        arrays["document"] = _embeddings(model.doc_tower, forms["document"], fields["document"])
+        scores = similarity_scores(
+            model.similarity.saved_as,
+            arrays["query"][numbers["query"]],
+            arrays["document"][numbers["document"]],
+        )
+    else:
+        form_of_pairs = forms["pair"]
+        assert isinstance(form_of_pairs, JoinedPairs), "pairs are joined"
+        distinct = np.arange(len(fields["pair"]))
+        queries = form_of_pairs.tokens([query for query, _ in fields["pair"]], "query")
+        documents = form_of_pairs.tokens([document for _, document in fields["pair"]], "document")
+        scores = pair_scores(model, queries, documents, distinct, distinct)[numbers["pair"]]
+    contract = _contract(form, model, networks, forms, read)
+    size = float(np.abs(scores).max())
+    contract["tolerance"] = RELATIVE_TO_SIZE * size + RELATIVE_TO_SPREAD * float(scores.std())
+    contract["probes_of"] = "texts that ship with ltr"
+    if collection is not None:
+        contract["probes_of"] = "the data of the ranker, and texts that ship with ltr"
+    contract["files"] = _digests(folder)
+    entries = {
+        kind: [_entry(networks[kind], *one) for one in zip(each.texts, each.rows, strict=True)]
+        for kind, each in read.items()
+    }
+    content = {"probes": _probes(scores, list_of_pair, numbers), "readings": entries}
+    place = folder / files.FOLDER
+    place.mkdir()
+    np.savez(place / files.HIDDEN, allow_pickle=False, **arrays)
+    _write_json(place / files.PROBES, content, indent=None)
+    _write_json(place / files.CONTRACT, contract, indent=2)
+    (place / files.CHECK).write_text(_check_of(form), encoding="utf-8")
+
+
+def _fields(kind: Kind, query: str, document: str) -> tuple[str, ...]:
+    """What of a pair is read as a text of this kind."""
+    of_kind: dict[Kind, tuple[str, ...]] = {
+        "pair": (query, document),
+        "query": (query,),
+        "document": (document,),
+    }
+    return of_kind[kind]
+
+
+def _embeddings(
+    tower: Tower, form: JoinedPairs | SingleTexts, fields: Sequence[tuple[str, ...]]
+) -> np.ndarray:
+    assert isinstance(form, SingleTexts), "a tower reads texts alone"
+    texts = form.tokens([text for (text,) in fields])
+    return encode_in_memory(tower, texts, form, np.arange(len(fields)))
+
+
+def _probes(
+    scores: np.ndarray, lists: np.ndarray, numbers: dict[Kind, list[int]]
+) -> list[dict[str, Any]]:
+    """The probes as probes.json has them: each with its score, and its rank in its list."""
+    probes: list[dict[str, Any]] = []
+    for row, score in enumerate(scores.tolist()):
+        n_better = int((scores[lists == lists[row]] > scores[row]).sum())
+        probes.append(
+            {
+                "list": int(lists[row]),
+                "readings": {kind: numbers[kind][row] for kind in numbers},
+                "score": score,
+                "rank": n_better + 1,
+            }
+        )
+    return probes
+
+
+def _check_of(form: files.Form) -> str:
+    """``check.py`` without what it does with the libraries of other forms."""
+    source = Path(__file__).with_name(files.CHECK).read_text(encoding="utf-8")
+    own = f"def by_{form.replace('-', '_')}("
+    parts = source.split("\n\n\n")
+    return "\n\n\n".join(
+        part for part in parts if part.startswith(own) or not part.startswith("def by_")
+    )
+
+
+def similarity_scores(name: str, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    """``[P]`` float32, the similarity of each query ``[P, dim]`` with the document beside it."""
+    score = similarity_of(name).score
+    pairs = zip(torch.from_numpy(queries), torch.from_numpy(documents), strict=True)
+    scores = [score(query[None], document[None])[0, 0].item() for query, document in pairs]
+    return np.array(scores, np.float32)
+
+
+def _lists(
+    collection: Collection | None, forms: dict[Kind, JoinedPairs | SingleTexts]
+) -> list[ProbeList]:
+    """The probes, with queries that leave room for a document where both are joined."""
+    longest = max(form.max_length for form in forms.values())
+    form = forms.get("pair") or forms["query"]
+    room = form.max_length - form.n_special - 1
+
+    def n_tokens(query: str) -> int:
+        ids = form.tokenizer(query, add_special_tokens=False, verbose=False)["input_ids"]
+        return len(ids) if "pair" in forms else 0  # a text alone is cut
+
+    return probe_lists(collection, longest, n_tokens, room)
+
+
+def _read(
+    network: Network, form: JoinedPairs | SingleTexts, fields: Sequence[tuple[str, ...]]
+) -> _Read:
+    """Lay the texts out as in training, and pool their hidden states."""
+    places = np.arange(len(fields))
+    if isinstance(form, JoinedPairs):
+        queries = form.tokens([query for query, _ in fields], "query")
+        documents = form.tokens([document for _, document in fields], "document")
+        laid_out = form.lay_out(queries, places, documents, places)
+        texts = [Text(list(each), list(each)) for each in fields]
+    else:
+        laid_out = form.lay_out(form.tokens([text for (text,) in fields]), places)
+        texts = [Text(list(each), [form.prompt + each[0]]) for each in fields]
+    rows = _rows(laid_out)
+    return _Read(texts, rows, network(rows).pooled)
+
+
+def _rows(texts: Texts) -> list[TokenRow]:
+    """The token ids of texts that lie end to end."""
+    lengths = texts.lengths.tolist()
+    ids = [part.tolist() for part in texts.ids.split(lengths)]
+    if texts.type_ids is None:
+        return [TokenRow(each, None) for each in ids]
+    types = [part.tolist() for part in texts.type_ids.split(lengths)]
+    return [TokenRow(*each) for each in zip(ids, types, strict=True)]
+
+
+def _entry(network: Network, text: Text, row: TokenRow) -> dict[str, Any]:
+    """A reading as probes.json has it; ``place`` is from the first to behind the last token that
+    the head reads.
+    """
+    n_tokens = len(row.ids)
+    places = {"first token": [0, 1], "last token": [n_tokens - 1, n_tokens]}
+    place = places.get(network.place, [0, n_tokens])
+    return {
+        "fields": text.fields,
+        "texts": text.rendered,
+        "ids": row.ids,
+        "types": row.types,
+        "place": place,
+    }
+
+
+def _contract(
+    form: files.Form,
+    model: Ranker,
+    networks: dict[Kind, Network],
+    forms: dict[Kind, JoinedPairs | SingleTexts],
+    read: dict[Kind, _Read],
+) -> dict[str, Any]:
+    """What a server must do, as far as the ranker decides it."""
+    templates: dict[str, str | None] = {"query": "{query}", "document": "{document}", "pair": None}
+    reads = model.reads
+    if isinstance(reads, ApartTexts):
+        templates["query"] = reads.queries.prompt + "{query}"
+        templates["document"] = reads.docs.prompt + "{document}"
+    special = {}
+    head = {}
+    for kind, network in networks.items():
+        n_texts = len(read[kind].texts[0].rendered)
+        special[kind] = special_tokens(forms[kind].tokenizer, n_texts)._asdict()
+        digest = digest_of_weights(torch.nn.ModuleList(network.modules))
+        head[kind] = {"layers": _layers(network), "weights": digest}
+    is_dual = isinstance(model, DualEncoder)
+    form_of_any = next(iter(forms.values()))
+    side = form_of_any.tokenizer.truncation_side
+    return {
+        "version": files.VERSION,
+        "ltr": __version__,
+        "form": form,
+        "kind": "dual encoder" if is_dual else "cross-encoder",
+        "template": templates,
+        "special_tokens": special,
+        "max_tokens": {kind: each.max_length for kind, each in forms.items()},
+        "cut": f"{'the text' if is_dual else 'the document alone'}, on the {side}",
+        "place": {kind: network.place for kind, network in networks.items()},
+        "pooling": {
+            kind: network.pooling or "the head's own" for kind, network in networks.items()
+        },
+        "head": head,
+        "activation": "none",
+        "dtype": "float32",
+        "similarity": model.similarity.saved_as if isinstance(model, DualEncoder) else None,
+    }
+
+
+def _layers(network: Network) -> str:
+    """The modules of a head, in words."""
+    return ", ".join(" ".join(str(module).split()) for module in network.modules) or "none"
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files that decide the numbers."""
+    digests = {}
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.name != "README.md":
+            with file.open("rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            digests[str(file.relative_to(folder))] = digest
+    return digests
+
+
+def _write_json(file: Path, content: dict[str, Any], indent: int | None) -> None:
+    text = json.dumps(content, indent=indent, ensure_ascii=False) + "\n"
+    file.write_text(text, encoding="utf-8")

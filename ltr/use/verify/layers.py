@@ -1,0 +1,302 @@
+"""The layers of a library, compared with the proof one after the other: the first that departs is
+the finding.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ltr.use.proof.contract import Proof
+from ltr.use.proof.network import Kind, TokenRow
+from ltr.use.proof.reading import SpecialTokens, Text
+from ltr.use.proof.write import similarity_scores
+from ltr.use.verify.diagnosis import output_fault
+from ltr.use.verify.finding import Finding
+from ltr.use.verify.libraries import Library, Shown
+
+STATES = 1e-3  # by which hidden states may differ, relative to their length
+HALF = 0.02  # below which they differ as half precision does
+
+
+class Compared(NamedTuple):
+    """A comparison: the finding, or None, and the largest difference of a score."""
+
+    finding: Finding | None
+    largest: float
+
+
+def compare_layers(proof: Proof, library: Library) -> Compared:
+    """The first layer of a library that departs from the proof."""
+    finals: dict[Kind, np.ndarray] = {}
+    together: dict[Kind, np.ndarray] = {}
+    for kind, shown in library.shown.items():
+        finals[kind] = shown.final
+        together[kind] = shown.final_together
+        finding = (
+            _of_texts(proof, kind, shown)
+            or tokens_fault(
+                proof.texts[kind],
+                proof.rows[kind],
+                shown.rows,
+                SpecialTokens(**proof.contract["special_tokens"][kind]),
+                proof.contract["max_tokens"][kind],
+            )
+            or _of_states(proof, kind, shown)
+            or _of_head(proof, kind, shown)
+        )
+        if finding is not None:
+            return Compared(finding, float("inf"))
+    scores = _scores(proof, finals, library.similarity)
+    beside = _scores(proof, together, library.similarity)
+    largest = float(max(np.abs(scores - proof.scores).max(), np.abs(beside - proof.scores).max()))
+    return Compared(_of_scores(proof, library, scores, beside), largest)
+
+
+def _of_texts(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
+    """Whether the texts are put into the template of the contract."""
+    if shown.texts is None:
+        return None
+    texts = proof.texts[kind]
+    wrong = [n for n, given in enumerate(shown.texts) if given != texts[n].rendered]
+    if not wrong:
+        return None
+    first = wrong[0]
+    is_raw = all(shown.texts[n] == texts[n].fields for n in wrong)
+    fault = "another template" if not is_raw else "no template: texts are read as they come"
+    return Finding(
+        "template",
+        fault,
+        f"{len(wrong)} of {len(texts)} texts ({kind}): {_short(shown.texts[first])}, not "
+        f"{_short(texts[first].rendered)}",
+    )
+
+
+def tokens_fault(
+    texts: Sequence[Text],
+    expected: Sequence[TokenRow],
+    given: Sequence[TokenRow],
+    special: SpecialTokens,
+    max_tokens: int,
+) -> Finding | None:
+    """Where token ids depart: in their words, their special tokens, or where they are cut.
+
+    Args:
+        texts: that were read.
+        expected: their token ids.
+        given: those of a server.
+        special: around a text of the contract.
+        max_tokens: of the contract.
+    """
+    wrong = [n for n in range(len(given)) if given[n].ids != expected[n].ids]
+    if not wrong:
+        types = [n for n, row in enumerate(given) if row.types != expected[n].types]
+        types = [n for n in types if expected[n].types is not None]
+        # Without types a model takes 0 for all.
+        types = [n for n in types if given[n].types is not None or any(expected[n].types or [])]
+        if not types:
+            return None
+        return Finding("tokens", "other token types", f"of {len(types)} of {len(given)} texts")
+    marks = {*special.before, *special.between, *special.after}
+    # Texts that are not cut show what is read; only the others show where they are cut.
+    whole = [n for n in wrong if len(expected[n].ids) < max_tokens]
+    for n in whole:
+        words = [token for token in expected[n].ids if token not in marks]
+        got = [token for token in given[n].ids if token not in marks]
+        is_cut = len(got) < len(words) and words[: len(got)] == got
+        if words == got:
+            return _of_special(expected[n].ids, given[n].ids, len(whole), len(given))
+        if is_cut:
+            continue
+        evidence = f"{len(wrong)} of {len(given)} texts; {_short(texts[n].rendered)}: {got[:12]}, not {words[:12]}"
+        if len(texts[n].fields) == 2 and sorted(words) == sorted(got):
+            return Finding("template", "query and document have changed places", evidence)
+        fault = "other tokens for the same text: another tokenizer, or its options (lower-casing)"
+        return Finding("tokens", fault, evidence)
+    lengths = [len(given[n].ids) for n in wrong]
+    fault = f"texts are cut at {max(lengths)} tokens, not at {max_tokens}"
+    if max(lengths) == max_tokens and not whole:
+        fault = "texts are cut at another place, or on the other side"
+    return Finding("truncation", fault, f"{len(wrong)} of {len(given)} texts")
+
+
+def _of_special(expected: list[int], given: list[int], n_wrong: int, n: int) -> Finding:
+    """Other special tokens around the same words."""
+    fault = "other special tokens"
+    if given == expected[1:]:
+        fault = "no first special token (BOS, [CLS])"
+    elif given == expected[:-1]:
+        fault = "no last special token (EOS, [SEP])"
+    elif given == [*expected, expected[-1]]:
+        fault = "the last special token twice"
+    elif given == [expected[0], *expected]:
+        fault = "the first special token twice"
+    return Finding(
+        "special tokens",
+        fault,
+        f"{n_wrong} of {n} texts: {_ends(given)}, not {_ends(expected)}",
+    )
+
+
+def _of_states(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
+    """Which tokens are pooled, and what their hidden states are."""
+    if shown.pooled is None or shown.hidden is None or shown.together is None:
+        return None
+    right = proof.arrays[f"{kind}_pooled"]
+    pooled = _relative(shown.pooled, right)
+    hidden = _relative(shown.hidden, right)
+    together = _relative(shown.together, right)
+    n = len(right)
+    if (pooled <= STATES).all() and (together <= STATES).all():
+        return None
+    if (pooled <= STATES).all():
+        n_wrong = int((together > STATES).sum())
+        return Finding(
+            "place",
+            "what is pooled depends on the texts beside it: padding on the other side, or read as text",
+            f"texts alone are right; beside others {n_wrong} of {n} are not",
+        )
+    if (hidden <= STATES).all():
+        own = proof.contract["pooling"][kind]
+        return Finding(
+            "place",
+            f"other tokens are pooled than by the {own} of the contract",
+            f"of {int((pooled > STATES).sum())} of {n} texts; the hidden states of all tokens are right",
+        )
+    largest = float(hidden.max())
+    fault = "other hidden states: other weights of the encoder, or another attention"
+    if largest <= HALF:
+        fault = "rounded hidden states: weights or numbers in half precision"
+    return Finding(
+        "hidden state",
+        f"{fault} ({shown.dtype})",
+        f"{int((hidden > STATES).sum())} of {n} texts, by up to {largest:.2g} of their length",
+    )
+
+
+def _of_head(proof: Proof, kind: Kind, shown: Shown) -> Finding | None:
+    """What the head makes of pooled states that are right."""
+    if shown.output is None:
+        return None
+    if kind == "pair":
+        right = _probe_scores(proof)
+        output = shown.output.reshape(-1)
+        if (np.abs(output - right) <= proof.tolerance).all():
+            return None
+        simple = output_fault(output, right, proof.tolerance, proof.lists)
+        if simple is not None and simple.layer == "head":
+            return simple
+        n_wrong = int((np.abs(output - right) > proof.tolerance).sum())
+    else:
+        right = proof.arrays[kind]
+        # Behind the head stands what scales to length 1: here directions alone count.
+        errors = _relative(_directions(shown.output), _directions(right))
+        if (errors <= STATES).all():
+            return None
+        n_wrong = int((errors > STATES).sum())
+    return Finding(
+        "head",
+        "other weights of the head: made up, or of another model",
+        f"{n_wrong} of {len(right)} outputs of right hidden states",
+    )
+
+
+def _of_scores(
+    proof: Proof, library: Library, scores: np.ndarray, beside: np.ndarray
+) -> Finding | None:
+    """What users get of outputs that are right: activation, length, similarity, order."""
+    right = proof.scores
+    for kind, shown in library.shown.items():
+        if kind == "pair":
+            continue
+        embeddings = proof.arrays[kind]
+        errors = _relative(shown.final, embeddings)
+        if (errors > STATES).any():
+            directions = _relative(_directions(shown.final), _directions(embeddings))
+            if (directions <= STATES).all():
+                return Finding(
+                    "activation",
+                    "embeddings of another length: scaled to 1, or not",
+                    f"{int((errors > STATES).sum())} of {len(errors)} texts",
+                )
+            return _of_output_alone(errors, len(errors), kind)
+    if library.similarity != proof.contract["similarity"]:
+        return Finding(
+            "activation",
+            f"embeddings are compared by {library.similarity}, not by {proof.contract['similarity']}",
+            "all embeddings are right",
+        )
+    errors = np.abs(scores - right)
+    errors_beside = np.abs(beside - right)
+    if (errors <= proof.tolerance).all() and (errors_beside <= proof.tolerance).all():
+        return None
+    if (errors <= proof.tolerance).all():
+        sorted_alike = np.allclose(np.sort(beside), np.sort(right), rtol=0, atol=proof.tolerance)
+        if sorted_alike:
+            return Finding("order", "scores belong to other texts", "all scores are right")
+        n_wrong = int((errors_beside > proof.tolerance).sum())
+        return Finding(
+            "place",
+            "a text's numbers depend on the texts beside it",
+            f"texts alone are right; beside others {n_wrong} of {len(right)} are not",
+        )
+    simple = output_fault(scores, right, proof.tolerance, proof.lists)
+    names = {shown.activation for shown in library.shown.values()}
+    if simple is not None:
+        return simple._replace(evidence=f"{simple.evidence} ({', '.join(sorted(names))})")
+    size = float(errors.max() / max(float(right.std()), 1e-12))
+    return _of_output_alone(np.array([size]), len(right), "pair")
+
+
+def _of_output_alone(relative: np.ndarray, n: int, kind: Kind) -> Finding:
+    """Wrong outputs of right tokens, where nothing between is seen."""
+    largest = float(relative.max())
+    fault = "other weights; place, hidden state and head are not seen apart here"
+    if largest <= HALF:
+        fault = "rounded numbers: weights in half precision or in 8 bits"
+    return Finding("hidden state", fault, f"{n} texts ({kind}), by up to {largest:.2g}")
+
+
+def _probe_scores(proof: Proof) -> np.ndarray:
+    """The right score of each reading of a pair."""
+    scores = np.empty(len(proof.rows["pair"]), np.float32)
+    scores[proof.readings["pair"]] = proof.scores
+    return scores
+
+
+def _scores(proof: Proof, finals: dict[Kind, np.ndarray], similarity: str | None) -> np.ndarray:
+    """``[P]``, the scores of the probes."""
+    if "pair" in finals:
+        return finals["pair"].reshape(-1)[proof.readings["pair"]]
+    name = proof.contract["similarity"]
+    return similarity_scores(
+        name,
+        finals["query"][proof.readings["query"]],
+        finals["document"][proof.readings["document"]],
+    )
+
+
+def _relative(given: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """``[S]``, the distance of rows, relative to the length of the right ones."""
+    if given.shape != right.shape:
+        return np.full(len(right), np.inf)
+    sizes = np.maximum(np.linalg.norm(right, axis=1), 1e-12)
+    distances: np.ndarray = np.linalg.norm(given - right, axis=1) / sizes
+    return np.nan_to_num(distances, nan=np.inf)
+
+
+def _directions(rows: np.ndarray) -> np.ndarray:
+    directions: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return directions
+
+
+def _short(texts: Sequence[str]) -> str:
+    text = " | ".join(texts)
+    return repr(text if len(text) <= 60 else f"{text[:60]}…")
+
+
+def _ends(ids: Sequence[int]) -> str:
+    shown = [str(one) for one in ids]
+    if len(shown) > 6:
+        shown = [*shown[:2], "…", *shown[-3:]]
+    return f"[{', '.join(shown)}]"

@@ -1,0 +1,214 @@
+"""Verification: does a library or a server compute what an exported ranker does?"""
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ltr.errors import InputError
+from ltr.use.proof.contract import Proof, open_proof
+from ltr.use.proof.network import Kind
+from ltr.use.proof.reading import Text, filled
+from ltr.use.verify.diagnosis import NONE, Answers, Diagnosis
+from ltr.use.verify.finding import Finding
+from ltr.use.verify.imitation import Imitation, Unit
+from ltr.use.verify.layers import compare_layers
+from ltr.use.verify.libraries import show
+from ltr.use.verify.server import Server
+
+LIBRARIES = ("sentence-transformers", "transformers", "onnx")
+EMBEDDINGS = 2e-4  # by which an embedding may differ, relative to its length
+BATCH = 8  # texts of a request for embeddings
+
+
+class Verified(NamedTuple):
+    """What a verification has found.
+
+    Attributes:
+        finding: the first layer that departs; None: all is right.
+        n_probes: how many were compared.
+        largest: the largest difference of a score or an embedding; infinite where layers before
+            it depart.
+        changed: files of the folder that have changed since the export.
+    """
+
+    finding: Finding | None
+    n_probes: int
+    largest: float
+    changed: list[str]
+
+
+def verify(folder: str | Path, server: str | None = None) -> Verified:
+    """Compare a library, or a server, with the proof of an exported folder.
+
+    Args:
+        folder: as ``ltr export`` has written it.
+        server: ``sentence-transformers``, ``transformers`` or ``onnx``, which then loads the
+            folder in this process; or the URL of a server. None: the library that it is for.
+
+    Raises:
+        InputError: if the folder has no proof, or a damaged one; for a server that can't be
+            reached, answers in another form, or serves another model.
+    """
+    proof = open_proof(folder)
+    if server is None:
+        server = proof.contract["form"]
+    if server in LIBRARIES:
+        compared = compare_layers(proof, show(proof, server))
+        verified = Verified(compared.finding, len(proof.scores), compared.largest, [])
+    else:
+        verified = _verify_url(proof, server)
+    return verified._replace(changed=_changed_files(proof))
+
+
+def _changed_files(proof: Proof) -> list[str]:
+    """The files that are not those of the export any more."""
+    changed = []
+    for name, digest in proof.contract["files"].items():
+        file = proof.folder / name
+        if not file.is_file():
+            changed.append(f"{name} is missing")
+            continue
+        with file.open("rb") as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != digest:
+                changed.append(name)
+    return changed
+
+
+def _verify_url(proof: Proof, url: str) -> Verified:
+    server = Server(url, "embeddings" if proof.is_dual else "rerank", proof.folder.name)
+    if server.route == "embeddings" and not proof.is_dual:
+        raise InputError(
+            f"{url}: a cross-encoder is asked for scores, and this route gives embeddings; name /rerank"
+        )
+    if server.route == "embeddings":
+        return _verify_embeddings(proof, server)
+    return _verify_scores(proof, server)
+
+
+def _verify_scores(proof: Proof, server: Server) -> Verified:
+    """A server that scores the documents of a query."""
+    units = [
+        Unit({kind: int(rows[probe]) for kind, rows in proof.readings.items()})
+        for probe in range(len(proof.scores))
+    ]
+    queries = [_fields(proof, unit)[0] for unit in units]
+    documents = [_fields(proof, unit)[1] for unit in units]
+    batches = [np.flatnonzero(proof.lists == number).tolist() for number in np.unique(proof.lists)]
+    together = np.empty(len(units))
+    for batch in batches:
+        together[batch] = server.rerank(queries[batch[0]], [documents[n] for n in batch])
+    alone = np.array(
+        [server.rerank(query, [text])[0] for query, text in zip(queries, documents, strict=True)]
+    )
+    expected = proof.scores.astype(np.float64)
+    largest = float(max(np.abs(alone - expected).max(), np.abs(together - expected).max()))
+    if largest <= proof.tolerance:
+        return Verified(None, len(units), largest, [])
+    imitation = Imitation(proof)
+
+    def more() -> tuple[np.ndarray, np.ndarray] | None:
+        return _more_scores(imitation, server)
+
+    diagnosis = Diagnosis(imitation, units, expected, proof.tolerance, more)
+    finding = diagnosis.finding(Answers(alone, together, batches))
+    return Verified(finding, len(units), largest, [])
+
+
+def _verify_embeddings(proof: Proof, server: Server) -> Verified:
+    """A server that embeds texts, which have their template when they are sent."""
+    units = [Unit({kind: n}) for kind in proof.rows for n in range(len(proof.rows[kind]))]
+    texts = []
+    rights = []
+    for unit in units:
+        ((kind, number),) = unit.readings.items()
+        texts.append(proof.texts[kind][number].rendered[0])
+        rights.append(proof.arrays[kind][number])
+    expected = np.stack(rights).astype(np.float64)
+    batches = [
+        list(range(first, min(first + BATCH, len(units)))) for first in range(0, len(units), BATCH)
+    ]
+    together = np.concatenate([server.embed([texts[n] for n in batch]) for batch in batches])
+    if together.shape != expected.shape:
+        raise InputError(
+            f"{server.url}: the server must serve the model of {proof.folder}, whose embeddings have {expected.shape[1]} dimensions, got {together.shape[1]}: it has another model"
+        )
+    alone = np.concatenate([server.embed([text]) for text in texts])
+    sizes = np.linalg.norm(expected, axis=1)
+    errors = [np.linalg.norm(given - expected, axis=1) / sizes for given in (alone, together)]
+    largest = float(np.max(errors))
+    if largest <= EMBEDDINGS:
+        return Verified(None, len(units), largest, [])
+    imitation = Imitation(proof)
+
+    def more() -> tuple[np.ndarray, np.ndarray] | None:
+        return _more_embeddings(imitation, server)
+
+    diagnosis = Diagnosis(imitation, units, expected, EMBEDDINGS, more)
+    finding = diagnosis.finding(Answers(alone, together, batches))
+    return Verified(finding, len(units), largest, [])
+
+
+def _fields(proof: Proof, unit: Unit) -> list[str]:
+    """The query and the document of a probe."""
+    fields: list[str] = []
+    for kind, number in unit.readings.items():
+        fields += proof.texts[kind][number].fields
+    return fields
+
+
+def _short_texts(proof: Proof, kind: Kind, n: int) -> list[Text]:
+    """Distinct short texts of a kind, made of the beginnings of those of the proof."""
+    found: dict[tuple[str, ...], None] = {}
+    known = {tuple(text.fields) for text in proof.texts[kind]}
+    words = [[field.split() for field in text.fields] for text in proof.texts[kind]]
+    for step in range(1, 40):
+        for place, parts in enumerate(words):
+            other = words[(place * 5 + step * 3) % len(words)]
+            firsts = parts[:-1] if len(parts) == 2 else []
+            last = other[-1][step % 7 : step % 7 + 1 + step % 5] or other[-1][:1]
+            fields = tuple(" ".join(part) for part in [*firsts, last])
+            if all(fields) and fields not in known:
+                found[fields] = None
+        if len(found) >= n:
+            break
+    template = proof.contract["template"]
+    texts = []
+    for fields in list(found)[:n]:
+        names = ("query", "document") if kind == "pair" else (kind,)
+        rendered = [
+            filled(template[name], name, field) for name, field in zip(names, fields, strict=True)
+        ]
+        texts.append(Text(list(fields), rendered))
+    return texts
+
+
+def _more_scores(imitation: Imitation, server: Server) -> tuple[np.ndarray, np.ndarray] | None:
+    """Right hidden states and the server's scores of more pairs than these have dimensions."""
+    proof = imitation.proof
+    if proof.is_dual or proof.contract["template"]["pair"] is not None:
+        return None
+    states = proof.arrays["pair_pooled"]
+    texts = _short_texts(proof, "pair", states.shape[1] + 64)
+    if len(texts) <= states.shape[1] + 8:
+        return None
+    output = imitation.output(NONE, "pair", texts)
+    if output is None or output.pooled.shape[1] != states.shape[1]:
+        return None
+    answers = [server.rerank(text.fields[0], [text.fields[1]])[0] for text in texts]
+    return output.pooled, np.array(answers)
+
+
+def _more_embeddings(imitation: Imitation, server: Server) -> tuple[np.ndarray, np.ndarray] | None:
+    """Right hidden states and the server's embeddings of more texts than these have dimensions."""
+    proof = imitation.proof
+    states = proof.arrays["document_pooled"]
+    texts = _short_texts(proof, "document", states.shape[1] + 64)
+    if len(texts) <= states.shape[1] + 8:
+        return None
+    output = imitation.output(NONE, "document", texts)
+    if output is None or output.pooled.shape[1] != states.shape[1]:
+        return None
+    answers = [server.embed([text.rendered[0]]) for text in texts]
+    return output.pooled, np.concatenate(answers)

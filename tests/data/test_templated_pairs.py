@@ -1,0 +1,166 @@
+"""The tokens of a query and a document in a template are those of the whole text."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from ltr.data.collate import PairCollator
+from ltr.data.query_lists import LabelledList
+from ltr.data.record_files import open_table
+from ltr.data.template import Template
+from ltr.data.templated_pairs import TemplatedPairs
+from ltr.errors import InputError
+from tests.data.tokenizers import KINDS, TEXTS, byte_level_bpe, llama_like, table_of
+
+PLAIN = Template(
+    query="Do: {instruction}\nAsk: {query}",
+    document="Read: {document}",
+    pair="Judge.\n{query}\n{document}\nAnswer:",
+    instruction="find w1",
+)
+LONG = " ".join(f"w{number}" for number in range(1, 13)) * 9
+
+
+def laid_out(reads, queries, docs):
+    """The token ids of each query with the document of the same place."""
+    rows = np.arange(len(queries))
+    texts = reads.lay_out(
+        reads.tokens(queries, "query"), rows, reads.tokens(docs, "document"), rows
+    )
+    return [ids.tolist() for ids in texts.ids.split(texts.lengths.tolist())]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_those_of_the_whole_text(kind):
+    """As any server makes them of the same string, whatever stands at the borders of the fields."""
+    tokenizer = KINDS[kind]()
+    reads = TemplatedPairs(tokenizer, 10_000, PLAIN)
+    docs = TEXTS[::-1]
+    expected = []
+    for query, document in zip(TEXTS, docs, strict=True):
+        text = f"Judge.\nDo: find w1\nAsk: {query}\nRead: {document}\nAnswer:"
+        assert reads.shown(query, document) == text
+        expected.append(tokenizer(text)["input_ids"])
+    assert laid_out(reads, TEXTS, docs) == expected
+
+
+def test_a_template_with_special_tokens_gets_no_others():
+    tokenizer = llama_like()  # which puts <s> in front
+    chat = Template(pair="<s>{query}</s>{document}</s>")
+    (ids,) = laid_out(TemplatedPairs(tokenizer, 500, chat), ["w1"], ["w2"])
+    assert ids == tokenizer("<s>w1</s>w2</s>", add_special_tokens=False)["input_ids"]
+    assert ids.count(tokenizer.bos_token_id) == 1 and ids.count(tokenizer.eos_token_id) == 2
+    (ids,) = laid_out(TemplatedPairs(tokenizer, 500, PLAIN), ["w1"], ["w2"])
+    assert ids.count(tokenizer.bos_token_id) == 1 and ids[0] == tokenizer.bos_token_id
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_document_is_cut_and_nothing_else(kind, side):
+    tokenizer = KINDS[kind]()
+    tokenizer.truncation_side = side
+    longest = TemplatedPairs(tokenizer, 10_000, PLAIN).n_special + 14
+    reads = TemplatedPairs(tokenizer, longest, PLAIN)
+    (ids,) = laid_out(reads, ["w3"], [LONG])
+    shown = reads.shown("w3", LONG)
+    assert ids == tokenizer(shown)["input_ids"]
+    # A text of one token that the template's text shares may be missing.
+    assert longest - 1 <= len(ids) <= longest
+    begin = "Judge.\nDo: find w1\nAsk: w3\nRead: "
+    assert shown.startswith(begin) and shown.endswith("\nAnswer:")
+    kept = shown.removeprefix(begin).removesuffix("\nAnswer:")
+    assert kept and (LONG.startswith(kept) if side == "right" else LONG.endswith(kept))
+
+
+def test_each_field_has_its_budget():
+    """Of byte-level tokens: those of a text alone are counted."""
+    tokenizer = byte_level_bpe()
+    template = Template(
+        "{instruction}|{query}",
+        "{document}",
+        "{query}|{document}",
+        "w1 w2 w3",
+        instruction_tokens=2,
+        query_tokens=3,
+        document_tokens=4,
+    )
+    parts = TemplatedPairs(tokenizer, 10_000, template).shown("w4 w5 w6 w7", LONG).split("|")
+    assert [len(tokenizer.tokenize(part)) for part in parts] == [2, 3, 4]
+    for part, whole in zip(parts, ["w1 w2 w3", "w4 w5 w6 w7", LONG], strict=True):
+        assert whole.startswith(part)
+
+
+def test_an_instruction_of_a_query_changes_the_tokens_of_that_query_alone(tmp_path):
+    def stored(**own):
+        file = tmp_path / f"{len(own)}.jsonl"
+        with open(file, "w") as opened:
+            for id_, text in (("a", "w1"), ("b", "w2"), ("c", "w3")):
+                record = {"_id": id_, "text": text}
+                if id_ in own:
+                    record["instruction"] = own[id_]
+                opened.write(json.dumps(record) + "\n")
+        reads = TemplatedPairs(byte_level_bpe(), 500, PLAIN)
+        queries = pickle.loads(pickle.dumps(reads.store(open_table(file, "query"), "query")))
+        docs = reads.store(table_of(["w4", "w5"]), "document")
+        texts = reads.lay_out(queries, np.array([0, 1, 2]), docs, np.array([0, 1, 0]))
+        return [ids.tolist() for ids in texts.ids.split(texts.lengths.tolist())], reads
+
+    plain, reads = stored()
+    own, _ = stored(b="explain w9")
+    assert own[0] == plain[0] and own[2] == plain[2] and own[1] != plain[1]
+    text = "Judge.\nDo: explain w9\nAsk: w2\nRead: w5\nAnswer:"
+    assert own[1] == reads.tokenizer(text)["input_ids"]
+    assert reads.shown("w2", "w5", "explain w9") == text
+
+
+def test_lists_are_laid_out_by_the_collator():
+    reads = TemplatedPairs(byte_level_bpe(), 500, PLAIN)
+    queries = reads.tokens(["w1", "w2"], "query")
+    docs = reads.tokens(["w3", "w4 w5"], "document")
+    collator = PairCollator(queries, docs, reads)
+    lists = [
+        LabelledList(1, np.array([0, 1]), np.array([1.0, 0.0], np.float32)),
+        LabelledList(0, np.array([1]), np.array([1.0], np.float32)),
+    ]
+    batch = collator(lists)
+    expected = laid_out(reads, ["w2", "w2", "w1"], ["w3", "w4 w5", "w4 w5"])
+    assert batch.pairs.lengths.tolist() == [len(ids) for ids in expected]
+    assert batch.pairs.ids.tolist() == [id_ for ids in expected for id_ in ids]
+    # But for words that share a token with what stands before and behind them.
+    difference = collator.lengths(lists[0]) - batch.pairs.lengths[:2].numpy()
+    assert (np.abs(difference) <= 4).all()
+
+
+def test_no_pair_is_no_text():
+    reads = TemplatedPairs(byte_level_bpe(), 500, PLAIN)
+    nothing = np.empty(0, np.int64)
+    texts = reads.lay_out(reads.tokens([], "query"), nothing, reads.tokens([], "document"), nothing)
+    assert texts.ids.tolist() == [] and texts.lengths.tolist() == []
+    assert texts.ids.dtype == texts.lengths.dtype
+
+
+def test_what_leaves_no_room_is_refused():
+    tokenizer = byte_level_bpe()
+    n_template = TemplatedPairs(tokenizer, 500, PLAIN).n_special
+    with pytest.raises(InputError, match=f"beside {n_template} tokens of the template, got 9"):
+        TemplatedPairs(tokenizer, 9, PLAIN)
+    with pytest.raises(InputError, match="needs a template of both, got none"):
+        TemplatedPairs(tokenizer, 500, Template())
+    reads = TemplatedPairs(tokenizer, n_template + 4, PLAIN)
+    with pytest.raises(InputError, match="query '1' has .* raise max_length"):
+        reads.tokens(["w1", LONG], "query")
+    cut = Template(PLAIN.query, PLAIN.document, PLAIN.pair, PLAIN.instruction, query_tokens=3)
+    (ids,) = laid_out(TemplatedPairs(tokenizer, n_template + 5, cut), [LONG], ["w1 w2"])
+    assert len(ids) == n_template + 5
+    with pytest.raises(InputError, match="query_tokens must leave room for a document"):
+        TemplatedPairs(tokenizer, n_template + 3, cut).tokens(["w1"], "query")
+
+
+@pytest.mark.parametrize("own", [3, ["find"], {"a": "b"}])
+def test_an_instruction_must_be_a_string(tmp_path, own):
+    file = tmp_path / "queries.jsonl"
+    file.write_text(json.dumps({"_id": "a", "text": "w1", "instruction": own}) + "\n")
+    with pytest.raises(InputError, match="jsonl:1: 'instruction' must be a string, got"):
+        open_table(file, "query")

@@ -1,0 +1,336 @@
+"""A run with adapters: what its checkpoints hold, and who opens them."""
+
+import copy
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
+from safetensors.torch import load_file, save_file
+
+import ltr
+from ltr.__main__ import main
+from ltr.datamodules import TripletDataModule
+from ltr.losses import SoftmaxLoss
+from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.models.encoder.lora import FrozenBase, Lora
+from ltr.models.encoder.text_encoder import TextEncoder
+from ltr.run.checkpoints import Checkpoints
+from ltr.use.export import export
+from tests.conftest import make_backbone
+from tests.rankers import cross_encoder, data_for
+from tests.test_ranks import two_processes
+from tests.use.runs import trained_on_texts
+
+pytest.importorskip("peft")
+LORA = "--model.ranker.init_args.encoder.lora"
+WITH_LORA = [f"{LORA}.r=4", f"{LORA}.dropout=0.1"]
+PAIRS = [("w1 w2", "w3 " * 40), ("w5", "w6"), ("w9", "w1 w2 w3"), ("w1 w2", "w1 w4 w2")]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, backbone, collection_folder):
+    """A cross-encoder, a dual encoder, and a cross-encoder without adapters."""
+    folder = tmp_path_factory.mktemp("adapters")
+    trained_on_texts(folder / "cross", "cross", collection_folder, backbone, *WITH_LORA)
+    trained_on_texts(folder / "dual", "dual", collection_folder, backbone, *WITH_LORA)
+    trained_on_texts(folder / "whole", "cross", collection_folder, backbone)
+    return folder
+
+
+def checkpoint(run: Path, name: str = "last.ckpt") -> dict:
+    return torch.load(run / "checkpoints" / name, weights_only=True)
+
+
+def test_a_checkpoint_holds_adapters_heads_and_a_digest(runs):
+    """Both layers have six adapters of A and B; the 130 kB of the base are not there."""
+    state = checkpoint(runs / "cross/run")["state_dict"]
+    adapters = {name for name in state if ".lora_" in name}
+    assert len(adapters) == 24 and state.keys() - adapters == {
+        "ranker.encoder.base_digest", "ranker.head.weight", "ranker.head.bias",
+    }  # fmt: skip
+    # Numbers and moments of Adam: 3 · 4 bytes · r · (K + N) of each layer.
+    numbers = 2 * 4 * (4 * (16 + 16) + 2 * (16 + 32)) + 17
+    assert sum(weight.numel() for name, weight in state.items() if "digest" not in name) == numbers
+    moments = checkpoint(runs / "cross/run")["optimizer_states"][0]["state"]
+    assert sum(one["exp_avg"].numel() for one in moments.values()) == numbers
+    whole = (runs / "whole/run/checkpoints/last.ckpt").stat().st_size
+    small = (runs / "cross/run/checkpoints/last.ckpt").stat().st_size
+    assert small - 12 * numbers < 60_000 < whole
+    assert any(state[name].any() for name in adapters if "lora_B" in name), "they have learnt"
+    assert checkpoint(runs / "cross/run")["hyper_parameters"]["ranker"]["init_args"]["encoder"][
+        "lora"
+    ] == {"r": 4, "alpha": 32, "dropout": 0.1, "targets": None}
+
+
+@pytest.mark.parametrize("kind", ["cross", "dual"])
+def test_it_is_loaded_tested_compared_and_goes_on(runs, kind, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(runs / kind / "run", run)
+    ranker = ltr.load(run, "32-true")
+    assert ranker.model.usual_lr == 2e-4
+    before = json.loads((run / "metrics.json").read_text())["test"]["nDCG@10"]
+    assert main(["test", str(run)]) == 0
+    assert json.loads((run / "metrics.json").read_text())["test"]["nDCG@10"] == before
+    assert main(["compare", str(run), str(runs / "whole/run")]) == 0
+    assert main(["fit", str(run), "--trainer.max_steps", "6"]) == 0
+    state = checkpoint(run)
+    assert state["global_step"] == 6
+    ranker_after = ltr.load(run / "checkpoints/last.ckpt", "32-true")
+    assert not (ranker.score(PAIRS) == ranker_after.score(PAIRS)).all()
+
+
+@pytest.mark.long
+def test_two_processes_train_as_one(runs, tmp_path, backbone, collection_folder):
+    """With dropout, also that of adapters. Of layers whose gradient is 0 but for rounding Adam makes
+    steps of that.
+    """
+    config = yaml.safe_load((runs / "cross/run/config.yaml").read_text())
+    config["trainer"] |= {"default_root_dir": str(tmp_path / "two"), "max_steps": 4}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    two_processes("fit", tmp_path / "c.yaml")
+    alone = checkpoint(runs / "cross/run")["state_dict"]
+    together = checkpoint(tmp_path / "two")["state_dict"]
+    assert alone.keys() == together.keys()
+    for name, weight in alone.items():
+        if name != "ranker.head.bias":
+            torch.testing.assert_close(together[name], weight, atol=1e-6, rtol=0, msg=name)
+
+
+def test_the_embeddings_of_other_adapters_have_another_key(runs):
+    model = ltr.load(runs / "dual/run").model
+    key = model.embedding_key("query")
+    assert key == ltr.load(runs / "dual/run").model.embedding_key("query")
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            weight.data += 0.1
+    assert model.embedding_key("query") != key
+
+
+def test_a_dual_encoder_mines_and_searches(runs, tmp_path, collection_folder):
+    run = runs / "dual/run"
+    assert main(["mine", str(run), "--output", str(tmp_path / "mined")]) == 0
+    assert any((tmp_path / "mined").glob("*.npy"))
+
+
+def with_backbone(run: Path, folder: Path, backbone: Path) -> Path:
+    """A checkpoint of the same run, whose backbone lies elsewhere."""
+    found = checkpoint(run)
+    found["hyper_parameters"]["ranker"]["init_args"]["backbone"] = str(backbone)
+    torch.save(found, folder / "moved.ckpt")
+    return folder / "moved.ckpt"
+
+
+def test_another_base_is_one_line(runs, tmp_path, backbone, capsys):
+    other = make_backbone(tmp_path / "other")
+    weights = load_file(other / "model.safetensors")
+    weights["encoder.layer.0.attention.self.query.weight"][0, 0] += 1e-3
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    moved = with_backbone(runs / "cross/run", tmp_path, other)
+    assert main(["export", str(moved), str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "the weights they were trained beside" in said
+    assert "moved.ckpt" in said and not (tmp_path / "out").exists()
+    same = make_backbone(tmp_path / "same")  # elsewhere, with the same weights
+    moved = with_backbone(runs / "cross/run", tmp_path, same)
+    assert (ltr.load(moved).score(PAIRS) == ltr.load(runs / "cross/run").score(PAIRS)).all()
+    # A resume with another base is refused by the same line.
+    run = tmp_path / "run"
+    shutil.copytree(runs / "cross/run", run)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["model"]["ranker"]["init_args"]["backbone"] = str(other)
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    state = checkpoint(run)
+    state["run"]["identity"]["model.ranker.backbone"] = "other"
+    torch.save(state, run / "checkpoints/last.ckpt")
+    assert main(["fit", str(run), "--trainer.max_steps", "6"]) == 2
+    said = capsys.readouterr().err
+    assert "the weights they were trained beside" in said.splitlines()[-1]
+    assert "Traceback" not in said
+
+
+def test_a_run_starts_from_adapters_or_from_the_export(
+    runs, tmp_path, backbone, collection_folder, capsys
+):
+    start = ["--init_from", str(runs / "cross/run"), "--model.lr", "0"]
+    run = trained_on_texts(
+        tmp_path / "more", "cross", collection_folder, backbone, *WITH_LORA, *start
+    )
+    assert ltr.load(run).score(PAIRS) == pytest.approx(ltr.load(runs / "cross/run").score(PAIRS))
+    config = ["fit", "--config", str(runs / "cross/c.yaml"), "--trainer.default_root_dir"]
+    assert main([*config, str(tmp_path / "whole"), *start]) == 2
+    assert "its weights are those of adapters" in capsys.readouterr().err
+    start[1] = str(runs / "whole/run")
+    assert main([*config, str(tmp_path / "adapted"), *WITH_LORA, *start]) == 2
+    assert "its weights are whole, and this ranker has adapters" in capsys.readouterr().err
+
+
+def test_the_base_of_averaged_weights_stays_to_the_bit(tmp_path, backbone, collection_folder):
+    """0.9 a + 0.1 a is rounded to another number than a, and the average is what stays at the end."""
+    module = cross_encoder(backbone, SoftmaxLoss(), encoder={"lora": Lora(r=4)}, lr=0.01)
+    options = {"negatives_per_query": 2, "batch_size": 8}
+    data = data_for(module, TripletDataModule, collection_folder, **options)
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    callbacks = [EMAWeightAveraging(decay=0.9), Checkpoints()]
+    trainer = Trainer(
+        accelerator="cpu", default_root_dir=tmp_path, max_steps=6, callbacks=callbacks, **quiet
+    )
+    before = dict(copy.deepcopy(module).named_parameters())
+    trainer.fit(module, data)
+    encoder = module.ranker.encoder
+    assert FrozenBase.of(encoder.model) == encoder.frozen_base
+    for name, weight in module.named_parameters():
+        assert torch.equal(weight, before[name]) != weight.requires_grad, name
+
+
+@pytest.mark.parametrize("kind", ["cross", "dual"])
+def test_the_export_is_merged_and_scores_alike(runs, kind, tmp_path, capsys):
+    run = runs / kind / "run"
+    assert main(["export", str(run), str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said.startswith("adapters are merged: of 256 pairs the scores differ by ")
+    assert float(said.split("differ by ")[1].split()[0]) < 1e-5
+    assert said.endswith("the order of all 16 lists stays")
+    scores = ltr.load(run, "32-true").score(PAIRS)
+    scale = 0.1 if kind == "dual" else 1  # the temperature is not exported
+    exported = ltr.load(tmp_path / "out", "32-true")
+    assert exported.score(PAIRS) == pytest.approx(scores * scale, abs=1e-5)
+    names = load_file(tmp_path / "out/model.safetensors").keys()
+    assert not any("lora" in name or "base_layer" in name for name in names)
+
+
+def test_a_ranker_in_memory_saves_itself_merged(tmp_path, backbone):
+    """And goes on to have its adapters."""
+    model = DualEncoder(
+        backbone, max_length=20, encoder=TextEncoder.Options(lora=Lora(r=4), dtype="bfloat16")
+    )
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.3)
+    state = model.state_dict()
+    model.save(tmp_path / "out")
+    assert model.state_dict().keys() == state.keys()
+    weights = load_file(tmp_path / "out/model.safetensors")
+    own = "encoder.layer.1.output.dense"
+    layer = model.query_tower.encoder.model.get_submodule(own)
+    delta = 8 * layer.lora_B.default.weight @ layer.lora_A.default.weight
+    total = layer.base_layer.weight.float() + delta
+    assert torch.equal(weights[f"{own}.weight"], total.bfloat16())
+
+
+ELSEWHERE = """
+import json, sys
+import torch
+from peft import PeftModel
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from safetensors.torch import load_file
+assert "ltr" not in sys.modules
+base, folder, has_head, pairs = json.load(sys.stdin)
+auto = AutoModelForSequenceClassification if has_head else AutoModel
+model = auto.from_pretrained(base, dtype=torch.float32)
+model = PeftModel.from_pretrained(model, folder).eval()
+tokenizer = AutoTokenizer.from_pretrained(folder)
+found = []
+for query, document in pairs:
+    inputs = tokenizer(query, document, truncation="only_second", max_length=20, return_tensors="pt")
+    with torch.no_grad():
+        output = model(**inputs)
+    if has_head:
+        found.append(output.logits.item())
+    else:
+        head = load_file(folder + "/head.safetensors")
+        pooled = output.last_hidden_state[0].mean(dim=0)
+        found.append((head["weight"][0] @ pooled + head["bias"][0]).item())
+print("FOUND" + json.dumps(found))
+"""
+
+
+def elsewhere(base: str, folder: Path, has_head: bool) -> list[float]:
+    given = json.dumps([base, str(folder), has_head, PAIRS])
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning:peft", "-c", ELSEWHERE],
+        input=given, capture_output=True, text=True, cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.partition("FOUND")[2])
+
+
+def test_peft_loads_the_adapter_and_scores_alike(runs, tmp_path, backbone):
+    run = runs / "cross/run"
+    export(run, tmp_path / "out", "adapter")
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "README.md", "adapter_config.json", "adapter_model.safetensors", "head.safetensors",
+        "tokenizer.json", "tokenizer_config.json",
+    ]  # fmt: skip
+    config = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    assert config["r"] == 4 and config["lora_alpha"] == 32
+    assert config["base_model_name_or_path"] == backbone
+    found = elsewhere(backbone, tmp_path / "out", False)
+    assert found == pytest.approx(ltr.load(run, "32-true").score(PAIRS).tolist(), abs=1e-5)
+    text = (tmp_path / "out/README.md").read_text()
+    assert "library_name: peft" in text and backbone in text
+
+
+def test_peft_loads_a_ready_cross_encoder_with_its_head(tmp_path, collection_folder):
+    from tests.use.exported import classifier
+
+    ready = str(classifier(tmp_path / "ready"))
+    run = trained_on_texts(tmp_path / "run", "cross", collection_folder, ready, *WITH_LORA)
+    export(run, tmp_path / "out", "adapter")
+    scores = ltr.load(run, "32-true").score(PAIRS)
+    assert elsewhere(ready, tmp_path / "out", True) == pytest.approx(scores.tolist(), abs=1e-5)
+    config = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    assert config["modules_to_save"] == ["classifier"]
+    fresh = PairWiseBertRanker(ready, max_length=20)
+    assert not torch.equal(
+        fresh.encoder.model.classifier.weight, ltr.load(run).model.encoder.model.classifier.weight
+    )
+
+
+def test_two_towers_are_two_folders(tmp_path, collection_folder, backbone):
+    two = [f"--model.ranker.init_args.doc_backbone={backbone}"]
+    run = trained_on_texts(tmp_path / "run", "dual", collection_folder, backbone, *WITH_LORA, *two)
+    export(run, tmp_path / "out", "adapter")
+    query, document = (
+        load_file(tmp_path / "out" / side / "adapter_model.safetensors")
+        for side in ("query", "document")
+    )
+    assert query.keys() == document.keys() and len(query) == 24
+    for side in ("query", "document"):
+        config = json.loads((tmp_path / "out" / side / "adapter_config.json").read_text())
+        assert config["base_model_name_or_path"] == backbone
+    name = "base_model.model.encoder.layer.0.attention.self.query.lora_A.weight"
+    assert not torch.equal(query[name], document[name])
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [("whole", "this ranker has none; leave out --to adapter")],
+)
+def test_what_has_no_adapter_exports_none(runs, tmp_path, capsys, run, said):
+    assert main(["export", str(runs / run / "run"), str(tmp_path / "out"), "--to", "adapter"]) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
+    # A folder of an adapter is no backbone, and the line says what to do.
+
+
+def test_a_folder_of_an_adapter_is_no_backbone(runs, tmp_path, capsys):
+    export(runs / "cross/run", tmp_path / "out", "adapter")
+    assert main(["export", str(tmp_path / "out"), str(tmp_path / "again")]) == 2
+    said = capsys.readouterr().err
+    assert "holds an adapter" in said and "set encoder.lora" in said and said.count("\n") == 1
+
+
+def test_a_quantised_base_is_refused_without_cuda(tmp_path, capsys):
+    folder = make_backbone(tmp_path / "quantised")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    for kind in (PairWiseBertRanker, DualEncoder):
+        with pytest.raises(ltr.errors.InputError, match="needs a GPU with CUDA"):
+            kind(str(folder), max_length=20, encoder=TextEncoder.Options(lora=Lora()))

@@ -1,0 +1,102 @@
+"""A tiny cross-encoder and a tiny dual encoder, exported with their proofs."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    PreTrainedTokenizerFast,
+)
+
+from ltr.__main__ import main
+from ltr.models import DualEncoder, PairWiseBertRanker
+from ltr.use.proof.texts import DOCUMENTS, QUERIES
+
+MAX_LENGTH = 600
+POSITIONS = 640
+
+
+def cased_tokenizer() -> PreTrainedTokenizerFast:
+    """[CLS] query [SEP] document [SEP] with types 0 and 1, of bytes, so that capitals count."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator([*QUERIES, *DOCUMENTS], trainer)
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+def make_cased_backbone(folder: Path) -> Path:
+    """A BERT of one layer whose numbers differ much from text to text."""
+    tokenizer = cased_tokenizer()
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=POSITIONS,
+        initializer_range=0.5,
+    )
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def proofs(tmp_path_factory) -> dict[str, Path]:
+    """Exported folders: ``cross`` and ``dual``, for sentence-transformers."""
+    folder = tmp_path_factory.mktemp("proofs")
+    backbone = str(make_cased_backbone(folder / "backbone"))
+    torch.manual_seed(1)
+    cross = PairWiseBertRanker(backbone, max_length=MAX_LENGTH)
+    torch.nn.init.normal_(cross.head.weight)
+    cross.save(folder / "own-cross")
+    dual = DualEncoder(
+        backbone,
+        projection=8,
+        max_length=MAX_LENGTH,
+        query_prompt="Question: ",
+        doc_prompt="Passage: ",
+    )
+    torch.nn.init.normal_(dual.query_tower.head[0].linear.weight)
+    dual.save(folder / "own-dual")
+    for name in ("cross", "dual"):
+        assert main(["export", str(folder / f"own-{name}"), str(folder / name)]) == 0
+    return {name: folder / name for name in ("cross", "dual")}
+
+
+def classifier_folder(folder: Path) -> Path:
+    """A ready cross-encoder with a head of its own."""
+    tokenizer = cased_tokenizer()
+    tokenizer.model_max_length = MAX_LENGTH
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(2)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=POSITIONS,
+        initializer_range=0.5,
+        num_labels=1,
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    return folder

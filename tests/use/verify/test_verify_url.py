@@ -1,0 +1,225 @@
+"""``ltr verify FOLDER --with URL`` names the layer of every planted fault, and passes a right server."""
+
+import json
+import shutil
+import socket
+
+import numpy as np
+import pytest
+import torch
+
+from ltr.__main__ import main
+from tests.use.verify.served import Serving, served
+
+SEED = torch.Generator().manual_seed(3)
+OTHER_HEADS = {
+    "cross": (torch.randn(1, 16, generator=SEED), torch.randn(1, generator=SEED)),
+    "dual": (torch.randn(8, 16, generator=SEED), torch.randn(8, generator=SEED)),
+}
+# As transformers makes one up: small normal numbers, no bias.
+RANDOM_HEADS = {
+    "cross": (torch.randn(1, 16, generator=SEED) * 0.02, torch.zeros(1)),
+    "dual": (torch.randn(8, 16, generator=SEED) * 0.02, torch.zeros(8)),
+}
+LEFT = "texts are padded on the left"
+# The twelve faults of docs/use.md, by what the server does otherwise, and what is said.
+FAULTS = {
+    "no BOS": ({"no_first": True}, "special tokens: no first special token"),
+    "EOS twice": ({"last_twice": True}, "special tokens: the last special token twice"),
+    "sigmoid on top": ({"sigmoid": True}, "activation: a sigmoid stands behind the score"),
+    "wrong head": ({"head": OTHER_HEADS}, "head: the head has other weights"),
+    "head random": ({"head": RANDOM_HEADS}, "head: the head has other weights"),
+    "merged in bf16": (
+        {"dtype": torch.bfloat16},
+        "hidden state: weights are rounded to bfloat16",
+    ),
+    "template lost": ({"template": "lost"}, "template: no template"),
+    "fields swapped": ({"swapped": True}, "template: query and document have changed places"),
+    "left padding": ({"left": True}, f"place: {LEFT}"),
+    "cut at 512": ({"max_length": 512}, "truncation: texts are cut at 512 tokens, not at 600"),
+    "wrong pooling": ({"pooling": "cls"}, "place: the first token is pooled"),
+    "lower-cased": ({"lower": True}, "tokens: texts are lower-cased"),
+}
+# A pair of texts has no template of its own here; embeddings have no order of fields, nor a sigmoid,
+# and their texts are sent with the template.
+NOT_OF = {
+    ("cross", "template lost"),
+    ("embeddings", "template lost"),
+    ("embeddings", "fields swapped"),
+    ("embeddings", "sigmoid on top"),
+    # Cosines of 64 pairs do not tell a head of 16 by 8 numbers.
+    ("dual", "wrong head"),
+    ("dual", "head random"),
+    ("dual", "fields swapped"),
+}
+# Each fault once in `make test`; on the other servers in `make test-long`.
+SHORT = {
+    "template lost": "dual",
+    "wrong pooling": "embeddings",
+    "cut at 512": "embeddings",
+    "EOS twice": "embeddings",
+    "head random": "embeddings",
+}
+CASES = [
+    pytest.param(server, name, marks=[] if SHORT.get(name, "cross") == server else pytest.mark.long)
+    for server in ("cross", "dual", "embeddings")
+    for name in FAULTS
+    if (server, name) not in NOT_OF
+]
+
+
+def verify(folder, url, capsys) -> tuple[int, str]:
+    """The exit code, and what is said."""
+    capsys.readouterr()
+    try:
+        code = main(["verify", str(folder), "--with", url])
+    except SystemExit as stop:
+        code = stop.code
+    told = capsys.readouterr()
+    return code, told.out + told.err
+
+
+@pytest.mark.parametrize("form", ["texts", "documents"])
+@pytest.mark.parametrize("server", ["cross", "dual"])
+def test_a_right_server_of_scores_passes(proofs, capsys, server, form):
+    folder = proofs[server]
+    with served(Serving(folder), form) as url:
+        code, said = verify(folder, url + "/rerank", capsys)
+    assert said.startswith("pass: 64 probes, largest difference ") and code == 0
+
+
+def test_a_right_server_of_embeddings_passes_and_its_route_is_found(proofs, capsys):
+    """A dual encoder is asked for embeddings where the URL names no route."""
+    with served(Serving(proofs["dual"])) as url:
+        code, said = verify(proofs["dual"], url, capsys)
+    assert said.startswith("pass: ") and code == 0
+
+
+@pytest.mark.parametrize(("server", "name"), CASES)
+def test_a_planted_fault_is_named_by_its_layer(proofs, capsys, server, name):
+    fault, said = FAULTS[name]
+    kind = "cross" if server == "cross" else "dual"
+    planted = dict(fault)
+    if "head" in planted:
+        planted["head"] = planted["head"][kind]
+    folder = proofs[kind]
+    route = "/v1/embeddings" if server == "embeddings" else "/rerank"
+    with served(Serving(folder, **planted)) as url:
+        code, told = verify(folder, url + route, capsys)
+    assert told.startswith(said) and code == 1
+
+
+@pytest.mark.parametrize(
+    ("server", "fault", "odd", "said"),
+    [
+        ("cross", {}, {"shuffled": True}, "order: the numbers of a request are right"),
+        ("cross", {"sigmoid": True, "lower": True}, {}, "tokens: texts are lower-cased, and a sig"),
+        pytest.param(
+            "cross",
+            {"served_in": torch.bfloat16},
+            {},
+            "hidden state: numbers are rounded, as by half precision",
+            marks=pytest.mark.long,
+        ),
+        ("embeddings", {"template": "twice"}, {}, "template: the template is put around the texts"),
+        ("embeddings", {"normalised": True}, {}, "activation: embeddings are scaled to length 1"),
+    ],
+)
+def test_other_faults_are_named(proofs, capsys, server, fault, odd, said):
+    folder = proofs["cross" if server == "cross" else "dual"]
+    route = "/v1/embeddings" if server == "embeddings" else "/rerank"
+    with served(Serving(folder, **fault), **odd) as url:
+        code, told = verify(folder, url + route, capsys)
+    assert told.startswith(said) and code == 1
+
+
+class Another(Serving):
+    """A server of another model: its scores say nothing of those texts."""
+
+    def rerank(self, query, documents):
+        places = [sum(map(ord, query + document)) for document in documents]
+        return np.sin(np.array(places) * 12.9898).tolist()
+
+    def embed(self, texts):
+        return [[float(len(text)), 1.0, 2.0] for text in texts]
+
+
+def test_what_is_no_right_server_gets_one_line(proofs, tmp_path, capsys):
+    cross, dual = proofs["cross"], proofs["dual"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        closed = f"http://127.0.0.1:{free.getsockname()[1]}"
+    cases = [(cross, closed, "the server can't be reached")]
+    right = Serving(dual)
+    with (
+        served(right) as url,
+        served(right, body=b"<html>") as html,
+        served(right, body=b"[]") as empty,
+        served(right, body=b'[{"index": 0, "score": NaN}]') as nan,
+        served(right, code=500) as broken,
+        served(Another(cross)) as other,
+    ):
+        cases += [
+            (cross, url + "/v1/embeddings", "a cross-encoder is asked for scores"),
+            (cross, url + "/nothing", "the server must answer a POST to /rerank, and says 404"),
+            (cross, html, "the server must answer in JSON"),
+            (cross, empty, "the server must answer [{index, relevance_score}, …] for 4 texts"),
+            (cross, nan, "for 4 texts, got 1 of them"),
+            (cross, broken, "says 500"),
+            (cross, other, "the server must serve the model of this folder"),
+            (dual, other, "whose embeddings have 8 dimensions, got 3"),
+            (cross, "ftp://127.0.0.1/rerank", "--with must be a library or a URL"),
+            (cross, "keras", "--with must be a library or a URL (http://HOST:PORT), got 'keras'"),
+            (tmp_path / "none", url, "an exported folder is needed, and there is no such folder"),
+        ]
+        for folder, address, said in cases:
+            code, told = verify(folder, address, capsys)
+            assert code == 2 and said in told and told.count("\n") == 1, (address, told)
+
+
+def damaged(folder, tmp_path, name, change):
+    """A copy of an exported folder in which a file of its proof is changed."""
+    copy = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+    shutil.copytree(folder, copy)
+    file = copy / "proof" / name
+    if change is None:
+        file.unlink()
+    elif isinstance(change, bytes):
+        file.write_bytes(change)
+    else:
+        content = json.loads(file.read_text())
+        change(content)
+        file.write_text(json.dumps(content))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("contract.json", None, "must hold proof/contract.json, and does not"),
+        ("contract.json", b"{", "contract.json: the file is damaged"),
+        ("contract.json", lambda one: one.pop("tolerance"), "tolerance must be there"),
+        ("contract.json", lambda one: one.update(version=2), "proofs of version 1, got 2"),
+        ("probes.json", None, "probes.json: the file can't be read"),
+        ("probes.json", lambda one: one["readings"].clear(), "do not fit"),
+        ("probes.json", lambda one: one["probes"][0].update(score="x"), "score must be"),
+        ("hidden.npz", b"no array", "hidden.npz: the file can't be read"),
+    ],
+)
+def test_a_damaged_proof_gets_one_line(proofs, tmp_path, capsys, name, change, said):
+    folder = damaged(proofs["cross"], tmp_path, name, change)
+    code, told = verify(folder, "sentence-transformers", capsys)
+    assert code == 2 and said in told and told.count("\n") == 1
+
+
+def test_a_folder_that_has_changed_can_show_no_fault_of_a_server(proofs, tmp_path, capsys):
+    """Its own numbers are not those of its proof."""
+
+    def change(content):
+        for probe in content["probes"]:
+            probe["score"] += 1
+
+    folder = damaged(proofs["cross"], tmp_path, "probes.json", change)
+    with served(Serving(proofs["cross"])) as url:
+        code, told = verify(folder, url, capsys)
+    assert code == 2 and "the folder itself gives other numbers than its proof" in told
