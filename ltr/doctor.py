@@ -32,7 +32,7 @@ from ltr.models.encoder import attention, text_encoder
 from ltr.models.encoder.kernels.linear import mkl_is_slow
 from ltr.models.encoder.loading.pooling import Pooling
 from ltr.models.encoder.loading.pretrained import load_encoder, load_tokenizer, max_positions
-from ltr.models.encoder.packed import is_causal, one_line
+from ltr.models.encoder.packed import caps_scores, is_causal, one_line
 from ltr.models.encoder.text_encoder import TextEncoder
 from ltr.run.provenance import provenance
 from ltr.search.approximate import FaissIndex
@@ -154,7 +154,7 @@ def _check_packed(
     if not encoder.reads_packed:
         return Finding(what, padded, why="this encoder can't read packed texts")
     kernel = _kernel(device, dtype or torch.float32)
-    if getattr(encoder.model.config, "attn_logit_softcapping", None) is not None:
+    if caps_scores(encoder.model.config):
         kernel = "matmuls, as scores are capped"
     try:
         check = encoder.check_packed(dtype)

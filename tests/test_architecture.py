@@ -23,6 +23,8 @@ FOREIGN = {
     "ltr/data/files.py": "posix_fallocate is there on Linux alone",
     "ltr/data/letor.py": "errors of the JSON reader, some with a line number",
     "ltr/data/tokens.py": "tokenizers with and without a fast backend",
+    "ltr/models/decoder_ranker.py": "models of transformers, with and without a head",
+    "ltr/models/encoder/attention.py": "layers of transformers",
     "ltr/models/encoder/loading/cross_modules.py": "models of transformers, with and without a pooler",
     "ltr/models/encoder/kernels/first_tokens.py": "layers of transformers",
     "ltr/models/encoder/packed.py": "configurations of transformers",

@@ -148,6 +148,16 @@ class TemplatedPairs(JoinedPairs):
         types = torch.zeros_like(ids) if self._has_types else None
         return Texts(ids, lengths.long(), types)
 
+    def special_texts(self) -> tuple[str, str]:
+        """The special tokens that the tokenizer adds in front of the whole and behind it, as text."""
+        if not self._adds_special:
+            return "", ""
+        encoding = self._backend.encode("a", add_special_tokens=True)
+        is_special = np.array(encoding.special_tokens_mask, dtype=bool)
+        first = int((~is_special).argmax())
+        stop = first + int((~is_special).sum())
+        return "".join(encoding.tokens[:first]), "".join(encoding.tokens[stop:])
+
     def shown(self, query: str, document: str, instruction: str | None = None) -> str:
         """The text that is read of a query and a document, each cut as it is for the model."""
         query_text = self._text_of_query(query, instruction)

@@ -4,7 +4,7 @@ how relevant the document is.
 
 import copy
 import logging
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
 
@@ -128,14 +128,15 @@ class DecoderRanker(PairRanker):
     @property
     def key(self) -> list[object]:
         """See :attr:`ltr.models.Ranker.key`."""
-        return [*super().key, self.template]
+        return [*super().key, asdict(self.template)]
 
     def saved_tokenizer(self) -> PreTrainedTokenizerBase:
         """See :meth:`ltr.models.pair_ranker.PairRanker.saved_tokenizer`: a copy, whose chat template
         is that of this ranker.
         """
         tokenizer = copy.deepcopy(self.tokenizer)
-        tokenizer.chat_template = chat_template_of(self.template)
+        before, after = self.reads.special_texts()
+        tokenizer.chat_template = chat_template_of(self.template, before, after)
         return tokenizer
 
     def read_up_to(self, max_length: int) -> None:
@@ -212,7 +213,7 @@ def _new_head(model: PreTrainedModel, word_ids: list[int] | None) -> nn.Linear:
         return nn.Linear(model.config.hidden_size, 1, bias=False)
     over_words = model.get_output_embeddings()
     yes, no = word_ids
-    bias: Tensor | None = getattr(over_words, "bias", None)
+    bias: Tensor | None = over_words.bias
     if bias is not None:
         bias = bias[yes : yes + 1] - bias[no : no + 1]
     head = _head_of(over_words.weight[yes : yes + 1] - over_words.weight[no : no + 1], bias)

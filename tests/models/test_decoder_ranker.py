@@ -156,6 +156,17 @@ def test_a_saved_ranker_scores_the_same_everywhere(name, words, tmp_path):
             PairWiseBertRanker(str(tmp_path / folder))
 
 
+def test_special_tokens_of_the_tokenizer_are_saved_with_a_template_that_has_none(tmp_path):
+    """A plain text gets them from the tokenizer; under a chat template they must stand in it."""
+    folder = save_decoder(tmp_path / "model", chat=False, appends_end=True)
+    ranker = DecoderRanker(folder, max_length=300)
+    assert ranker.reads.special_texts() == ("", "<|endoftext|>")
+    ranker.save(tmp_path / "there")
+    there = CrossEncoder(str(tmp_path / "there"), device="cpu")
+    torch.testing.assert_close(torch.from_numpy(there.predict(PAIRS)), scores(ranker))
+    torch.testing.assert_close(scores(DecoderRanker(str(tmp_path / "there"))), scores(ranker))
+
+
 def test_a_ready_classifier_is_a_cross_encoder_as_ever(tmp_path):
     """It says no template, and is read as its tokenizer joins two texts."""
     folder = save_decoder(tmp_path, kind="classifier")
@@ -205,7 +216,7 @@ def test_its_key_tells_what_decides_its_scores(qwen):
         DecoderRanker(qwen, template=Template(pair="{query}{document}")).key,
     ]
     assert DecoderRanker(qwen).key == ranker.key
-    assert len({json.dumps(key, default=repr) for key in keys}) == 4
+    assert len({json.dumps(key) for key in keys}) == 4
 
 
 @pytest.mark.parametrize("to", ["sentence-transformers", "transformers", "onnx"])

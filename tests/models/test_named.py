@@ -17,10 +17,11 @@ from ltr.in_batch import OtherQueries
 from ltr.losses import SoftmaxLoss
 from ltr.margins import FromQuery
 from ltr.mining.judge import open_judge
-from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker
+from ltr.models import DecoderRanker, DualEncoder, FeatureRanker, PairWiseBertRanker
 from ltr.models.named import open_ranker, ranker_named
 from ltr.module import RankerModule
 from ltr.run.weights import take_weights
+from tests.decoders import save_decoder
 
 PAGE = (Path(__file__).parents[2] / "docs/use.md").read_text()
 FEATURES = {
@@ -28,8 +29,12 @@ FEATURES = {
     "init_args": {"n_features": 2, "preset": "linear"},
 }
 # What a cell of the table says, and the rankers that it means.
-TAKES = {"all": {"cross", "dual", "features"}, "texts": {"cross", "dual"}, "dual": {"dual"}}
-TAKES["none"] = set()
+TAKES = {
+    "all": {"cross", "decoder", "dual", "features"},
+    "texts": {"cross", "decoder", "dual"},
+    "dual": {"dual"},
+    "none": set(),
+}
 
 
 def table() -> dict[tuple[str, str], set[str]]:
@@ -51,6 +56,9 @@ def settings(kind: str, backbone: str) -> dict:
     """How a run of each kind of ranker says what it is built of."""
     if kind == "features":
         return FEATURES
+    if kind == "decoder":
+        options = {"backbone": f"{backbone}-decoder", "max_length": 200}
+        return {"class_path": "ltr.models.DecoderRanker", "init_args": options}
     name = {"cross": "PairWiseBertRanker", "dual": "DualEncoder"}[kind]
     options = {"backbone": backbone, "max_length": 20}
     if kind == "dual":
@@ -63,8 +71,11 @@ def rankers(backbone):
     """One of each kind, with weights that no backbone has."""
     torch.manual_seed(7)
     dual = ranker_options(settings("dual", backbone))
+    decoder = settings("decoder", backbone)["init_args"]
+    save_decoder(Path(decoder["backbone"]))
     models = {
         "cross": PairWiseBertRanker(backbone, max_length=20),
+        "decoder": DecoderRanker(**decoder),
         "dual": dual,
         "features": FeatureRanker(n_features=2, preset="linear"),
     }
@@ -144,7 +155,7 @@ def through(door, name, kind, backbone):
         module = module_of(DualEncoder(backbone, max_length=24), margin=FromQuery(encoder=name))
         return module.in_batch._frozen[name]
     said = settings(kind, backbone)["init_args"]
-    kinds = {"cross": PairWiseBertRanker, "features": FeatureRanker}
+    kinds = {"cross": PairWiseBertRanker, "decoder": DecoderRanker, "features": FeatureRanker}
     ranker = ranker_options({"init_args": said}) if kind == "dual" else kinds[kind](**said)
     module = module_of(ranker)
     take_weights(module, name, "--init_from")

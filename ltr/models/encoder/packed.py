@@ -197,6 +197,11 @@ def enable_packing(
     return True
 
 
+def caps_scores(config: PreTrainedConfig) -> bool:
+    """Whether an attention caps its scores, as Gemma 2's does, which no fast kernel computes."""
+    return getattr(config, "attn_logit_softcapping", None) is not None
+
+
 def longest_packed(config: PreTrainedConfig) -> int | None:
     """Tokens of the longest text that may be packed; None: no bound.
 

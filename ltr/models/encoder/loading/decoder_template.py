@@ -68,15 +68,19 @@ def _in_chat(tokenizer: PreTrainedTokenizerBase, system: str) -> str:
         return str(tokenizer.apply_chat_template([user], **options))
 
 
-def chat_template_of(template: Template) -> str:
+def chat_template_of(template: Template, before: str = "", after: str = "") -> str:
     """The chat template by which sentence-transformers, and ``apply_chat_template`` of a tokenizer,
     make the same string of a message of the role ``query`` and one of the role ``document``. A
     message of the role ``system`` takes the place of the instruction.
+
+    Args:
+        template: what is read.
+        before, after: the special tokens that a tokenizer adds: under a chat template it adds none.
     """
     assert template.pair is not None, "a decoder reads one text"
     sides = {"query": template.query, "document": template.document}
     expressions = []
-    for side, text in _parts(template.pair, tuple(sides)):
+    for side, text in _parts(before + template.pair + after, tuple(sides)):
         if side is None:
             expressions.append(_literal(text))
             continue
