@@ -84,7 +84,8 @@ class PairWiseBertRanker(PairRanker):
         if not pretrained.has_own_head:
             head = nn.Linear(model.config.hidden_size, 1)
         if head is not None and trained_head is not None:
-            head.load_state_dict({"weight": trained_head.weight, "bias": trained_head.bias})
+            bias = torch.zeros(1) if trained_head.bias is None else trained_head.bias
+            head.load_state_dict({"weight": trained_head.weight, "bias": bias})
         super().__init__(text_encoder, reads, head, dropout, pretrained.left_out_dropout)
         if head is not None and trained_head is None:
             self.new_parts = ("head",)

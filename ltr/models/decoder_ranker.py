@@ -151,7 +151,13 @@ class DecoderRanker(PairRanker):
         def write(partial: Path) -> None:
             tokenizer = self.saved_tokenizer()
             save_cross_encoder(
-                partial, self.encoder.model, tokenizer, self.reads.max_length, self.head, "last", {}
+                partial,
+                self.encoder.model,
+                tokenizer,
+                self.reads.max_length,
+                self.head,
+                "last",
+                reads_messages=True,
             )
             save_settings(partial, self.template)
 

@@ -57,7 +57,7 @@ def settings(kind: str, backbone: str) -> dict:
     if kind == "features":
         return FEATURES
     if kind == "decoder":
-        options = {"backbone": f"{backbone}-decoder", "max_length": 200}
+        options = {"backbone": f"{backbone}-decoder", "max_length": 300}
         return {"class_path": "ltr.models.DecoderRanker", "init_args": options}
     name = {"cross": "PairWiseBertRanker", "dual": "DualEncoder"}[kind]
     options = {"backbone": backbone, "max_length": 20}

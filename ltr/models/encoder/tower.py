@@ -16,7 +16,11 @@ from ltr.batch import Texts
 from ltr.data.formats import Side, SingleTexts
 from ltr.dropout import use_keyed_dropout
 from ltr.errors import InputError, at_least
-from ltr.models.encoder.loading.cross_modules import is_cross_encoder, json_of
+from ltr.models.encoder.loading.cross_modules import (
+    is_cross_encoder,
+    json_of,
+    read_plain_text,
+)
 from ltr.models.encoder.loading.dropout import (
     EncoderDropout,
     leave_out_dropout,
@@ -108,7 +112,7 @@ def load_modules(
         )
     modules = list(model)
     if json_of(source, "modules.json") is None:
-        _read_plain_text(modules[0])
+        read_plain_text(modules[0])
     if isinstance(model[0], Router):
         routes = model[0].sub_modules
         if not {"query", "document"} <= routes.keys():
@@ -283,16 +287,6 @@ def _first_prompt(model: Any, *names: str) -> str:
         if prompt:
             return prompt
     return ""
-
-
-def _read_plain_text(transformer: Any) -> None:
-    """Let a model that sentence-transformers has not saved read texts as they are: where its
-    tokenizer has a chat template, it would make messages of them.
-    """
-    modality = transformer.modality_config
-    if "message" in modality and "text" in modality:
-        transformer.modality_config = {"text": modality["text"]}
-        transformer.input_formatter.supported_modalities = ["text"]
 
 
 def _check_is_tower(modules: Modules, backbone: str, option: str) -> None:

@@ -33,14 +33,22 @@ def test_what_would_be_read_otherwise_when_it_is_served_is_refused(backbone, tmp
     assert "\n" not in str(refused.value)
 
 
-def test_a_chat_template_is_refused(backbone, tmp_path):
-    """sentence-transformers puts every text into it."""
+def test_a_chat_template_is_refused_where_a_saved_model_reads_by_it(backbone, tmp_path):
+    """sentence-transformers puts every text into it. A plain model is read without it, here and,
+    once it is saved, there.
+    """
     shutil.copytree(backbone, tmp_path / "chat")
     tokenizer = wordpiece_tokenizer()
-    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    tokenizer.chat_template = "{% for m in messages %}{{ 'w9' + m['content'] }}{% endfor %}"
     tokenizer.save_pretrained(tmp_path / "chat")
+    SentenceTransformer(str(tmp_path / "chat"), device="cpu").save(str(tmp_path / "messages"))
     with pytest.raises(InputError, match="reads its texts with modality_config .*'message'"):
-        DualEncoder(str(tmp_path / "chat"))
+        DualEncoder(str(tmp_path / "messages"))
+
+    DualEncoder(str(tmp_path / "chat"), max_length=30).save(tmp_path / "saved")
+    plain = SentenceTransformer(backbone, device="cpu").encode(["w1 w2"])
+    there = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(["w1 w2"])
+    torch.testing.assert_close(there, plain)
 
 
 @pytest.mark.parametrize("normalise", [True, False])

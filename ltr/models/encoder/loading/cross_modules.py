@@ -31,12 +31,12 @@ SETTINGS = "ltr.json"
 
 class SavedHead(NamedTuple):
     """The trained head of a CrossEncoder of sentence-transformers: a pooling, and a linear layer
-    with the weight ``[1, H]`` and the bias ``[1]``.
+    with the weight ``[1, H]`` and the bias ``[1]``; None where it has none.
     """
 
     pooling: Pooling
     weight: torch.Tensor
-    bias: torch.Tensor
+    bias: torch.Tensor | None
 
 
 def is_cross_encoder(backbone: str) -> bool:
@@ -114,7 +114,7 @@ def saved_head(backbone: str, reads_messages: bool = False) -> SavedHead | None:
         ):
             _check_options(transformer, backbone, reads_messages)
             weight = dense.linear.weight.detach()
-            bias = torch.zeros(1) if dense.linear.bias is None else dense.linear.bias.detach()
+            bias = None if dense.linear.bias is None else dense.linear.bias.detach()
             return SavedHead(name_here(pooling.pooling_mode), weight, bias)
     names = ", ".join(type(module).__name__ for module in modules)
     raise InputError(
@@ -131,7 +131,7 @@ def save_cross_encoder(
     max_length: int,
     head: nn.Module,
     pooling: str,
-    settings: dict[str, Any] = CUT_DOCUMENT,
+    reads_messages: bool = False,
 ) -> None:
     """Write a folder that ``CrossEncoder(folder)`` and :class:`ltr.models.PairWiseBertRanker` load.
 
@@ -141,7 +141,7 @@ def save_cross_encoder(
         tokenizer, max_length: how pairs are read.
         head: the linear layer behind the pooling; ``nn.Identity`` for a classifier.
         pooling: how tokens become what the linear layer reads.
-        settings: of the tokenizer, for sentence-transformers.
+        reads_messages: whether the tokenizer's chat template makes one text of a pair.
     """
     from sentence_transformers import CrossEncoder
     from sentence_transformers.cross_encoder.modules import Dense, Transformer
@@ -157,8 +157,10 @@ def save_cross_encoder(
             str(plain),
             transformer_task=task,
             max_seq_length=max_length,
-            processing_kwargs=settings,
+            processing_kwargs={} if reads_messages else CUT_DOCUMENT,
         )
+        if not reads_messages:
+            read_plain_text(transformer)
         modules: list[Any] = [transformer]
         if isinstance(head, nn.Linear):
             # Transformers makes up a pooler with random weights, which nothing reads. It must stay,
@@ -181,6 +183,16 @@ def save_cross_encoder(
         cross_encoder = CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu")
         cross_encoder.save(str(folder), create_model_card=False)
     shutil.rmtree(plain)
+
+
+def read_plain_text(transformer: Any) -> None:
+    """Let a model that sentence-transformers has not saved read texts as they are: where its
+    tokenizer has a chat template, it would make messages of them.
+    """
+    modality = transformer.modality_config
+    if "message" in modality and "text" in modality:
+        transformer.modality_config = {"text": modality["text"]}
+        transformer.input_formatter.supported_modalities = ["text"]
 
 
 def save_for_transformers(

@@ -119,7 +119,7 @@ def test_a_cross_encoder_whose_kind_is_lost_is_not_read_as_a_dual_encoder(ranker
 
 
 def test_a_tokenizer_with_several_chat_templates_is_saved(backbone, tmp_path):
-    """transformers writes them into a folder of their own."""
+    """transformers writes them into a folder of their own. Pairs are read without them."""
     ranker = PairWiseBertRanker(backbone, max_length=20)
     ranker.tokenizer.chat_template = {"default": "{{ messages }}", "other": "{{ messages }}"}
     ranker.save(tmp_path / "saved")
