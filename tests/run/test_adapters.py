@@ -25,6 +25,9 @@ from ltr.run.checkpoints import Checkpoints
 from ltr.use.export import export
 from tests.conftest import make_backbone
 from tests.rankers import cross_encoder, data_for
+from tests.run.interrupted import _finished, _written
+from tests.run.kills import start
+from tests.run.resumes import differences, outcome
 from tests.test_ranks import two_processes
 from tests.use.runs import trained_on_texts
 
@@ -346,3 +349,16 @@ def test_a_quantised_base_is_refused_without_cuda(tmp_path, capsys):
     for kind in (PairWiseBertRanker, DualEncoder):
         with pytest.raises(ltr.errors.InputError, match="needs a GPU with CUDA"):
             kind(str(folder), max_length=20, encoder=TextEncoder.Options(lora=Lora()))
+
+
+def test_a_run_that_is_ended_by_sigterm_resumes_to_the_bit(world, tmp_path):
+    """In the midst of an epoch, with dropout of the encoder and of the adapters."""
+    expected = outcome(_finished(world, tmp_path / "whole", "adapters with dropout"))
+    at = {"class_path": "tests.run.interrupted.TerminatedAt", "init_args": {"step": 2}}
+    file = _written(
+        world, tmp_path / "ended", "adapters with dropout", **{"trainer.callbacks": [at]}
+    )
+    assert main(start(tmp_path / "ended/run", file)) == 143
+    assert checkpoint(tmp_path / "ended/run")["global_step"] == 2
+    assert main(["fit", str(tmp_path / "ended/run")]) == 0
+    assert list(differences(expected, outcome(tmp_path / "ended/run"))) == []
