@@ -52,8 +52,8 @@ def export(
     """Write a folder that another library loads, with a model card and a proof
     (:mod:`ltr.use.proof`). A failure leaves no folder.
 
-    Adapters become part of the weights, in float32; the sums are cast to the precision of the
-    weights (``encoder.dtype``).
+    Adapters become part of the weights. These are written in float32, also where the base was
+    bfloat16 (``encoder.dtype``).
 
     Args:
         source: as :func:`ltr.load` takes it.

@@ -1,5 +1,6 @@
 """Runs that are interrupted, and what they leave."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,14 @@ def _slow(world: Path, folder: Path, within: str, **changes) -> Path:
         folder,
         **{"trainer.callbacks": [callback], "trainer.val_check_interval": 3} | changes,
     )
+
+
+class TerminatedAt(Callback):
+    """Gets SIGTERM after a step, once."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *args) -> None:
+        if trainer.global_step == self.step:
+            signal.raise_signal(signal.SIGTERM)

@@ -25,6 +25,9 @@ from ltr.run.checkpoints import Checkpoints
 from ltr.use.export import export
 from tests.conftest import make_backbone
 from tests.rankers import cross_encoder, data_for
+from tests.run.interrupted import _finished, _written
+from tests.run.kills import start
+from tests.run.resumes import differences, outcome
 from tests.test_ranks import two_processes
 from tests.use.runs import trained_on_texts
 
@@ -189,6 +192,18 @@ def test_the_base_of_averaged_weights_stays_to_the_bit(tmp_path, backbone, colle
         assert torch.equal(weight, before[name]) != weight.requires_grad, name
 
 
+def test_the_export_of_a_base_in_bfloat16_is_float32_and_proves_itself(
+    tmp_path, backbone, collection_folder, capsys
+):
+    half = [f"{LORA.removesuffix('lora')}dtype=bfloat16"]
+    run = trained_on_texts(tmp_path, "cross", collection_folder, backbone, *WITH_LORA, *half)
+    assert main(["export", str(run), str(tmp_path / "out")]) == 0
+    assert "adapters are merged: of 256 pairs the scores differ by " in capsys.readouterr().out
+    weights = load_file(tmp_path / "out/model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert main(["verify", str(tmp_path / "out"), "--with", "sentence-transformers"]) == 0
+
+
 @pytest.mark.parametrize("kind", ["cross", "dual"])
 def test_the_export_is_merged_and_scores_alike(runs, kind, tmp_path, capsys):
     run = runs / kind / "run"
@@ -221,7 +236,7 @@ def test_a_ranker_in_memory_saves_itself_merged(tmp_path, backbone):
     layer = model.query_tower.encoder.model.get_submodule(own)
     delta = 8 * layer.lora_B.default.weight @ layer.lora_A.default.weight
     total = layer.base_layer.weight.float() + delta
-    assert torch.equal(weights[f"{own}.weight"], total.bfloat16())
+    torch.testing.assert_close(weights[f"{own}.weight"], total)
 
 
 ELSEWHERE = """
@@ -334,3 +349,16 @@ def test_a_quantised_base_is_refused_without_cuda(tmp_path, capsys):
     for kind in (PairWiseBertRanker, DualEncoder):
         with pytest.raises(ltr.errors.InputError, match="needs a GPU with CUDA"):
             kind(str(folder), max_length=20, encoder=TextEncoder.Options(lora=Lora()))
+
+
+def test_a_run_that_is_ended_by_sigterm_resumes_to_the_bit(world, tmp_path):
+    """In the midst of an epoch, with dropout of the encoder and of the adapters."""
+    expected = outcome(_finished(world, tmp_path / "whole", "adapters with dropout"))
+    at = {"class_path": "tests.run.interrupted.TerminatedAt", "init_args": {"step": 2}}
+    file = _written(
+        world, tmp_path / "ended", "adapters with dropout", **{"trainer.callbacks": [at]}
+    )
+    assert main(start(tmp_path / "ended/run", file)) == 143
+    assert checkpoint(tmp_path / "ended/run")["global_step"] == 2
+    assert main(["fit", str(tmp_path / "ended/run")]) == 0
+    assert list(differences(expected, outcome(tmp_path / "ended/run"))) == []

@@ -256,35 +256,37 @@ def _with_own_base(
 
 @contextmanager
 def merged_adapters(model: PreTrainedModel) -> Iterator[None]:
-    """Inside the block a model has no adapters: they are added to its weights, in float32, and the
-    sums are cast to what the weights were.
+    """Inside the block a model has no adapters: they are added to its weights. All weights are
+    float32 there: a sum that is rounded to bfloat16 may lose what an adapter has learnt.
     """
     from peft.tuners.lora import LoraLayer
 
-    before: list[tuple[nn.Module, str, Any, Tensor]] = []
-    configs = model.peft_config
+    layers: list[tuple[nn.Module, str, Any]] = []
     for name, module in list(model.named_modules()):
-        if not isinstance(module, LoraLayer):
-            continue
-        layer: Any = module
-        weight = layer.base_layer.weight
+        if isinstance(module, LoraLayer):
+            parent_name, _, attribute = name.rpartition(".")
+            layers.append((model.get_submodule(parent_name), attribute, module))
+    own_values = {weight: weight.data for weight in model.parameters()}
+    for weight in own_values:
         if not weight.is_floating_point():
             raise InputError(
                 f"adapters are merged into weights that are numbers, and those of {model.name_or_path!r} are quantised; export the adapters alone (--to adapter)"
             )
-        parent_name, _, attribute = name.rpartition(".")
-        before.append((model.get_submodule(parent_name), attribute, layer, weight.data))
+    configs = model.peft_config
     del model.peft_config
     try:
-        for parent, attribute, layer, values in before:
+        for weight, values in own_values.items():
+            weight.data = values.float()
+        for parent, attribute, layer in layers:
+            weight = layer.base_layer.weight
             with torch.no_grad():
-                total = values.float() + layer.get_delta_weight(ADAPTER).float()
-            layer.base_layer.weight.data = total.to(values.dtype)
+                weight.data = weight.data + layer.get_delta_weight(ADAPTER).float()
             setattr(parent, attribute, layer.base_layer)
         yield
     finally:
-        for parent, attribute, layer, values in before:
-            layer.base_layer.weight.data = values
+        for weight, values in own_values.items():
+            weight.data = values
+        for parent, attribute, layer in layers:
             setattr(parent, attribute, layer)
         model.peft_config = configs
 
