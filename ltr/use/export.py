@@ -122,8 +122,7 @@ def export(
         for file in inner.iterdir():
             file.rename(temporary / file.name)
         inner.rmdir()
-        # Adapters alone compute nothing. What a template makes of a pair no proof can tell yet.
-        if to != "adapter" and not isinstance(model, DecoderRanker):
+        if to != "adapter":  # adapters alone compute nothing
             write_proof(temporary, to, model, collection or _data_of_probes(data))
         text = card(Path(source), to, model, measurements)
         (temporary / "README.md").write_text(text, encoding="utf-8")

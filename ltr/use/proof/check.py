@@ -48,7 +48,9 @@ def by_transformers() -> tuple[dict[str, Any], np.ndarray]:
     cut = "only_second" if len(READINGS["pair"][0]["texts"]) == 2 else True
     ids, scores = [], []
     for one in READINGS["pair"]:
-        inputs = tokenizer(*one["texts"], truncation=cut, return_tensors="pt")
+        special = CONTRACT["adds_special_tokens"]  # a template may hold its own
+        options = {"truncation": cut, "add_special_tokens": special, "return_tensors": "pt"}
+        inputs = tokenizer(*one["texts"], **options)
         ids.append(inputs["input_ids"][0].tolist())
         with torch.inference_mode():
             scores.append(model(**inputs).logits[0, 0].item())
@@ -74,7 +76,9 @@ def by_onnx() -> tuple[dict[str, Any], np.ndarray]:
         names = [one.name for one in session.get_inputs()]
         ids[kind], results = [], []
         for one in readings:
-            read = tokenizer.encode(*one["texts"])
+            special = CONTRACT["adds_special_tokens"]  # a template may hold its own
+            text, pair = (*one["texts"], None)[:2]
+            read = tokenizer.encode(text, pair, add_special_tokens=special)
             parts = dict(input_ids=read.ids, attention_mask=read.attention_mask)
             parts["token_type_ids"] = read.type_ids
             ids[kind].append(read.ids)

@@ -55,6 +55,7 @@ class Contract(TypedDict):
     kind: Literal["cross-encoder", "dual encoder"]
     template: Templates
     special_tokens: dict[str, Special]
+    adds_special_tokens: bool
     max_tokens: dict[str, int]
     cut: str
     place: dict[str, str]

@@ -79,8 +79,9 @@ def token_rows(
     kind: Kind,
     tokenizer: Any,
     max_length: int,
-    templates: dict[str, str],
+    templates: dict[str, str | None],
     reading: Reading = Reading(),
+    adds_special: bool = True,
 ) -> list[TokenRow] | None:
     """Token ids of texts, by the tokenizer alone, as a server gets them.
 
@@ -91,6 +92,7 @@ def token_rows(
         max_length: of the contract.
         templates: of the contract: what is put around a query and a document.
         reading: how a server reads them.
+        adds_special: whether the tokenizer adds special tokens; a template may hold its own.
 
     Returns:
         None where this way of reading can't be told from that of the contract, such as without a
@@ -107,6 +109,8 @@ def token_rows(
     if reading.cut == "longest first" and n_texts == 1:
         return None
     special = special_tokens(tokenizer, n_texts)
+    if not adds_special:
+        special = SpecialTokens([], [], [])
     length = max_length if reading.max_length is None else reading.max_length
     strategy: str | bool = "only_second" if n_texts == 2 else True
     if reading.cut == "longest first":
@@ -114,7 +118,7 @@ def token_rows(
     options: dict[str, Any] = {"truncation": strategy if length else False, "verbose": False}
     if length:
         options["max_length"] = length
-    if reading.special == "none":
+    if reading.special == "none" or (not adds_special and reading.template != "lost"):
         options["add_special_tokens"] = False
     own_side = tokenizer.truncation_side
     if reading.cut == "left":
@@ -153,7 +157,7 @@ def _encoded(tokenizer: Any, columns: Sequence[list[str]], options: dict[str, An
 
 
 def _rendered(
-    text: Text, kind: Kind, template: Template, templates: dict[str, str]
+    text: Text, kind: Kind, template: Template, templates: dict[str, str | None]
 ) -> list[str] | None:
     """The texts that go into the tokenizer; None where there is no template to depart from."""
     if template == "own":
@@ -164,23 +168,29 @@ def _rendered(
         return [" ".join(text.fields)] if kind == "pair" else None
     if template == "swapped":
         if kind == "pair":
-            return text.rendered[::-1] if len(text.rendered) == 2 else None
+            query, document = text.fields
+            return rendered_pair(templates, document, query)
         other = "document" if kind == "query" else "query"
         return [filled(templates[other], other, text.fields[0])]
     if kind == "pair":  # twice
-        query, document = text.rendered if len(text.rendered) == 2 else (None, None)
-        if query is None or document is None:
-            return None
-        return [
-            filled(templates["query"], "query", query),
-            filled(templates["document"], "document", document),
-        ]
+        return rendered_pair(templates, *text.rendered) if len(text.rendered) == 2 else None
     return [filled(templates[kind], kind, text.rendered[0])]
 
 
-def filled(template: str, field: str, text: str) -> str:
-    """A template with a text in the place of a field."""
-    return template.replace("{" + field + "}", text)
+def rendered_pair(templates: dict[str, str | None], query: str, document: str) -> list[str]:
+    """What goes into the tokenizer for a query and a document: two texts, or one with both."""
+    query = filled(templates["query"], "query", query)
+    document = filled(templates["document"], "document", document)
+    pair = templates["pair"]
+    if pair is None:
+        return [query, document]
+    before, _, behind = pair.partition("{query}")  # braces of the texts are text
+    return [filled(before, "document", document) + query + filled(behind, "document", document)]
+
+
+def filled(template: str | None, field: str, text: str) -> str:
+    """A template with a text in the place of a field; None: the text alone."""
+    return text if template is None else template.replace("{" + field + "}", text)
 
 
 def _changed(text: str, change: Change) -> str:

@@ -13,6 +13,7 @@ from ltr import __version__
 from ltr.batch import Texts
 from ltr.data.collection import Collection
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
+from ltr.data.templated_pairs import TemplatedPairs
 from ltr.models import DualEncoder, Ranker
 from ltr.models.encoder.tower import Tower
 from ltr.models.ranker import digest_of_weights
@@ -22,7 +23,7 @@ from ltr.similarity import similarity_of
 from ltr.use.proof import contract as files
 from ltr.use.proof.network import Kind, Network, TokenRow, forms_of, networks_of
 from ltr.use.proof.probes import ProbeList, probe_lists
-from ltr.use.proof.reading import Text, special_tokens
+from ltr.use.proof.reading import SpecialTokens, Text, special_tokens
 
 # By which a score may differ elsewhere in float32, relative to the largest score and to their
 # spread. Half precision differs by more than ten times that.
@@ -176,12 +177,19 @@ def _read(
         queries = form.tokens([query for query, _ in fields], "query")
         documents = form.tokens([document for _, document in fields], "document")
         laid_out = form.lay_out(queries, places, documents, places)
-        texts = [Text(list(each), list(each)) for each in fields]
+        texts = [Text(list(each), _rendered(form, *each)) for each in fields]
     else:
         laid_out = form.lay_out(form.tokens([text for (text,) in fields]), places)
         texts = [Text(list(each), [form.prompt + each[0]]) for each in fields]
     rows = _rows(laid_out)
     return _Read(texts, rows, network(rows).pooled)
+
+
+def _rendered(form: JoinedPairs, query: str, document: str) -> list[str]:
+    """What goes into the tokenizer: two texts, or one with both where there is a template."""
+    if isinstance(form, TemplatedPairs):
+        return [form.shown(query, document)]
+    return [query, document]
 
 
 def _rows(texts: Texts) -> list[TokenRow]:
@@ -223,11 +231,20 @@ def _contract(
     if isinstance(reads, ApartTexts):
         templates["query"] = reads.queries.prompt + "{query}"
         templates["document"] = reads.docs.prompt + "{document}"
+    elif isinstance(reads, TemplatedPairs):
+        template = reads.template
+        templates["query"] = template.query.replace("{instruction}", template.instruction)
+        templates["document"] = template.document
+        templates["pair"] = template.pair
+    adds_special = _adds_special(networks, forms, read)
     special = {}
     head = {}
     for kind, network in networks.items():
         n_texts = len(read[kind].texts[0].rendered)
-        special[kind] = special_tokens(forms[kind].tokenizer, n_texts)._asdict()
+        around = special_tokens(forms[kind].tokenizer, n_texts)
+        if not adds_special:
+            around = SpecialTokens([], [], [])
+        special[kind] = around._asdict()
         digest = digest_of_weights(torch.nn.ModuleList(network.modules))
         head[kind] = {"layers": _layers(network), "weights": digest}
     is_dual = isinstance(model, DualEncoder)
@@ -240,6 +257,7 @@ def _contract(
         "kind": "dual encoder" if is_dual else "cross-encoder",
         "template": templates,
         "special_tokens": special,
+        "adds_special_tokens": adds_special,
         "max_tokens": {kind: each.max_length for kind, each in forms.items()},
         "cut": f"{'the text' if is_dual else 'the document alone'}, on the {side}",
         "place": {kind: network.place for kind, network in networks.items()},
@@ -251,6 +269,23 @@ def _contract(
         "dtype": "float32",
         "similarity": model.similarity.saved_as if isinstance(model, DualEncoder) else None,
     }
+
+
+def _adds_special(
+    networks: dict[Kind, Network],
+    forms: dict[Kind, JoinedPairs | SingleTexts],
+    read: dict[Kind, _Read],
+) -> bool:
+    """Whether the tokenizer adds special tokens to a text, as it does by itself. A template may hold
+    its own.
+    """
+    for kind in networks:
+        shortest = int(np.argmin([len(row.ids) for row in read[kind].rows]))
+        text = read[kind].texts[shortest].rendered
+        encoding = forms[kind].tokenizer(*text, verbose=False)
+        if list(encoding["input_ids"]) != read[kind].rows[shortest].ids:
+            return False
+    return True
 
 
 def _layers(network: Network) -> str:

@@ -21,6 +21,7 @@ NONE = Fault("order", "none")
 LOOSE = 0.03  # of the spread: what half precision may move a number by
 MOST_DEPARTING = 8  # of the units, on which every fault is imitated
 MOST_AGREEING = 4
+MOST = 0.8  # of the departing answers a fault explains; texts that are cut may be cut elsewhere
 FINALISTS = 3  # faults that are imitated on all units
 ALIKE = 0.5  # correlation below which a server has another model
 
@@ -176,7 +177,7 @@ class Diagnosis:
         if imitated is None:
             return None
         outputs = dict(self._outputs(imitated))[words]
-        if not self._share(alone, outputs, errors) > 0.9:
+        if not self._share(alone, outputs, errors) > MOST:
             return None
         own = self._errors(alone, outputs)
         n_close = int((own <= 2 * self.tolerance).sum())

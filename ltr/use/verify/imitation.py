@@ -132,6 +132,7 @@ class Imitation:
             self.proof.contract["max_tokens"][kind],
             self.proof.contract["template"],
             fault.reading,
+            self.proof.contract["adds_special_tokens"],
         )
         if rows is None:
             return None

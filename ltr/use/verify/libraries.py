@@ -251,12 +251,17 @@ def _by_transformers(proof: Proof) -> Library:
 
     def features(batch: Sequence[list[str]]) -> dict[str, Any]:
         columns = map(list, zip(*batch, strict=True))
-        return dict(tokenizer(*columns, truncation=cut, padding=True, return_tensors="pt"))
+        options = {"truncation": cut, "padding": True, "return_tensors": "pt"}
+        options["add_special_tokens"] = proof.contract["adds_special_tokens"]
+        return dict(tokenizer(*columns, **options))
 
     def run(given: dict[str, Any]) -> tuple[Tensor, Tensor]:
         with inputs_of(_last_linear(model)) as seen:
             logits = model(**given).logits[:, 0]
-        return seen[0].reshape(len(logits), -1), logits
+        states = seen[0]
+        if states.ndim == 3 and states.shape[1] > 1:  # a decoder scores every token, and reads one
+            states = pool_padded(states, given["attention_mask"], "last")
+        return states.reshape(len(logits), -1), logits
 
     rows = []
     pooled = []
@@ -307,6 +312,7 @@ def _by_onnx(proof: Proof) -> Library:
             "max_length": _max_length(proof.folder, kind, proof),
             "padding": True,
             "return_tensors": "np",
+            "add_special_tokens": proof.contract["adds_special_tokens"],
         }
 
         def outputs(

@@ -9,7 +9,7 @@ import numpy as np
 from ltr.errors import InputError
 from ltr.use.proof.contract import Proof, open_proof
 from ltr.use.proof.network import Kind
-from ltr.use.proof.reading import Text, filled
+from ltr.use.proof.reading import Text, filled, rendered_pair
 from ltr.use.verify.diagnosis import NONE, Answers, Diagnosis
 from ltr.use.verify.finding import Finding
 from ltr.use.verify.imitation import Imitation, Unit
@@ -176,10 +176,10 @@ def _short_texts(proof: Proof, kind: Kind, n: int) -> list[Text]:
     template = proof.contract["template"]
     texts = []
     for fields in list(found)[:n]:
-        names = ("query", "document") if kind == "pair" else (kind,)
-        rendered = [
-            filled(template[name], name, field) for name, field in zip(names, fields, strict=True)
-        ]
+        if kind == "pair":
+            rendered = rendered_pair(template, *fields)
+        else:
+            rendered = [filled(template[kind], kind, fields[0])]
         texts.append(Text(list(fields), rendered))
     return texts
 
@@ -187,7 +187,7 @@ def _short_texts(proof: Proof, kind: Kind, n: int) -> list[Text]:
 def _more_scores(imitation: Imitation, server: Server) -> tuple[np.ndarray, np.ndarray] | None:
     """Right hidden states and the server's scores of more pairs than these have dimensions."""
     proof = imitation.proof
-    if proof.is_dual or proof.contract["template"]["pair"] is not None:
+    if proof.is_dual:
         return None
     states = proof.arrays["pair_pooled"]
     texts = _short_texts(proof, "pair", states.shape[1] + 64)
