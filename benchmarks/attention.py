@@ -51,7 +51,9 @@ def attention(
     shape = (sum(lengths), HEADS, DIM)
     qkv = [torch.randn(shape).to(dtype).requires_grad_(train) for _ in range(3)]
     gradient = torch.randn(shape).to(dtype)
-    settings = kernels._Settings(scaling=None, dropout=0.0, site=0, window=None, kernels="auto")
+    settings = kernels._Settings(
+        scaling=None, dropout=0.0, site=0, window=None, kernels="auto", causal=False, softcap=None
+    )
 
     def run() -> None:
         kernels.takes_blocks = lambda query, longest: in_blocks

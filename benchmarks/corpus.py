@@ -22,6 +22,7 @@ from ltr.data.bm25 import bm25_lists
 from ltr.data.collection import open_collection
 from ltr.data.text_files import open_texts
 from ltr.data.tokens import TokenStore
+from ltr.mining.filters import Recipe
 from ltr.mining.miner import Miner
 from ltr.models import DualEncoder
 from ltr.models.encoder.loading.pretrained import load_tokenizer
@@ -160,7 +161,9 @@ def mine(folder: Path, backbone: str) -> None:
     """Open again, and mine negatives for 1,000 queries among random embeddings."""
     collection = open_collection(folder)
     judged = collection.judgements("test").at(np.arange(min(SEARCHED, len(collection.queries))))
-    miner = Miner(DualEncoder(backbone), collection, judged)
+    # A relevant document is no nearer than others here: a filter by its score would leave none.
+    recipe = Recipe(relative=None)
+    miner = Miner(DualEncoder(backbone), collection, judged, recipe)
     miner.mine(RandomEmbeddings(folder), numbers="float16")
 
 

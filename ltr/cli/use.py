@@ -22,10 +22,10 @@ from ltr.errors import InputError
 from ltr.run.folder import RunFolder
 from ltr.search.budget import RECALL, Budget, bytes_of
 from ltr.search.encodings import EncodingOfFolder
+from ltr.use.export import Form
 from ltr.use.export import export as write_exported
 from ltr.use.int8 import METRIC
 from ltr.use.load import load
-from ltr.use.proof.contract import Form
 from ltr.use.rankers import FeatureScorer, Precision, RankedDocument, TextRanker, check_query
 from ltr.use.reranking import rank_table, run_lines, search_and_rerank, search_run_lines
 from ltr.use.reranking import rerank as rerank_lists

@@ -22,11 +22,11 @@ def by_sentence_transformers() -> tuple[dict[str, Any], np.ndarray]:
     import sentence_transformers as library
 
     if "pair" in READINGS:
-        cross = library.CrossEncoder(str(FOLDER), device="cpu")
+        cross = library.CrossEncoder(str(FOLDER), device="cpu", trust_remote_code=False)
         texts = [tuple(one["fields"]) for one in READINGS["pair"]]
         ids = {"pair": [cross.preprocess([each])["input_ids"][0].tolist() for each in texts]}
         return ids, cross.predict(texts, batch_size=8, show_progress_bar=False)
-    dual = library.SentenceTransformer(str(FOLDER), device="cpu")
+    dual = library.SentenceTransformer(str(FOLDER), device="cpu", trust_remote_code=False)
     ids, vectors = {}, {}
     for kind, encode in (("query", dual.encode_query), ("document", dual.encode_document)):
         raw = [one["fields"][0] for one in READINGS[kind]]
@@ -43,8 +43,10 @@ def by_transformers() -> tuple[dict[str, Any], np.ndarray]:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
-    model = AutoModelForSequenceClassification.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=False)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        FOLDER, dtype=torch.float32, trust_remote_code=False
+    ).eval()
     cut = "only_second" if len(READINGS["pair"][0]["texts"]) == 2 else True
     ids, scores = [], []
     for one in READINGS["pair"]:

@@ -96,7 +96,9 @@ def _by_sentence_transformers(proof: Proof) -> Library:
         return _by_sentence_transformer(proof)
     from sentence_transformers import CrossEncoder
 
-    cross = CrossEncoder(str(proof.folder), device="cpu", local_files_only=True)
+    cross = CrossEncoder(
+        str(proof.folder), device="cpu", local_files_only=True, trust_remote_code=False
+    )
     texts = proof.texts["pair"]
     pairs = [tuple(text.fields) for text in texts]
     prompt = cross._resolve_prompt(None, None) or ""
@@ -121,7 +123,9 @@ def _by_sentence_transformer(proof: Proof) -> Library:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Router
 
-    dual = SentenceTransformer(str(proof.folder), device="cpu", local_files_only=True)
+    dual = SentenceTransformer(
+        str(proof.folder), device="cpu", local_files_only=True, trust_remote_code=False
+    )
     shown: dict[Kind, Shown] = {}
     encode = {"query": dual.encode_query, "document": dual.encode_document}
     for kind in proof.rows:
