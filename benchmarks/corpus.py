@@ -163,7 +163,8 @@ def mine(folder: Path, backbone: str) -> None:
     judged = collection.judgements("test").at(np.arange(min(SEARCHED, len(collection.queries))))
     # A relevant document is no nearer than others here: a filter by its score would leave none.
     recipe = Recipe(relative=None)
-    miner = Miner(DualEncoder(backbone), collection, judged, recipe)
+    # None may be left with --tiny: its backbone knows no word, so all texts are the same to it.
+    miner = Miner(DualEncoder(backbone), collection, judged, recipe, min_negatives=0)
     miner.mine(RandomEmbeddings(folder), numbers="float16")
 
 
