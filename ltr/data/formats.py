@@ -2,6 +2,7 @@
 text alone ("apart").
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -15,6 +16,8 @@ from ltr.data.tokens import Tokens, TokenStore
 from ltr.errors import InputError
 
 Side = Literal["query", "document"]
+
+log = logging.getLogger(__name__)
 
 EXAMPLE = "a"  # the text that shows where a tokenizer puts its special tokens
 
@@ -57,6 +60,7 @@ class JoinedPairs:
     def store(self, table: TextTable, side: Side) -> Tokens:
         """The tokens of a table of texts, on disk; an InputError as :meth:`tokens`."""
         store = TokenStore.open(table, self.tokenizer)
+        warn_of_instructions(table)
         if side == "query":
             self._check_queries(table.ids, table.texts, store)
         return store
@@ -143,6 +147,7 @@ class SingleTexts:
 
     def store(self, table: TextTable) -> TokenStore:
         """The tokens of a table of texts with their prompts, on disk."""
+        warn_of_instructions(table)
         return TokenStore.open(table, self.tokenizer, self.prompt)
 
     def lengths(self, text_lengths: np.ndarray) -> np.ndarray:
@@ -160,6 +165,14 @@ class SingleTexts:
         counts = self.lengths(tokens.lengths(rows)) - self.n_special  # what stays of each
         column = _Column(tokens.views(rows, counts, last=self._cuts_left), counts)
         return self._template.fill(column, dtype=tokens.dtype)
+
+
+def warn_of_instructions(table: TextTable) -> None:
+    """Say that queries have instructions where a ranker does not read them."""
+    if table.instructions is not None:
+        log.warning(
+            "queries have instructions (instruction in queries.jsonl), which this ranker does not read: only a DecoderRanker whose template has {instruction} does"
+        )
 
 
 class ApartTexts(NamedTuple):

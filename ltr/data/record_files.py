@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ltr.data.files import digest_of, is_file, numbered_lines
+from ltr.data.files import blocks, digest_of, is_file, numbered_lines
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 ROWS = 4096  # of a Parquet file that are read at once
 PARQUET_BUFFER = 2**20  # bytes of a column
+JSON_BLOCK = 2**20  # bytes of a file that are looked at together
+WITH_INSTRUCTIONS = "instructions-1"
 
 
 def find_texts(folder: Path, name: str) -> Path | None:
@@ -52,11 +54,16 @@ def open_table(path: Path, kind: str) -> TextTable:
             from 1; for other files in the folder, or none.
     """
     if not path.is_dir():
-        return TextTable.open(digest_of(path), _records(path), kind, path)
+        content = digest_of(path)
+        if kind == "query" and _holds_instructions(path):
+            content = f"{WITH_INSTRUCTIONS} {content}"
+        return TextTable.open(content, _records(path), kind, path)
     files = _files_of_folder(path)
     # What a file is read as is part of the content: its bytes alone do not say it.
     digests = [f"{_ending(file)} {digest_of(file)}" for file in files]
     content = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    if kind == "query" and any(map(_holds_instructions, files)):
+        content = f"{WITH_INSTRUCTIONS} {content}"
     records = (record for file in files for record in _records(file))
     return TextTable.open(f"folder-1 {content}", records, kind, path)
 
@@ -82,6 +89,17 @@ def _ending(path: Path) -> str | None:
         if path.name.lower().endswith(ending):
             return ending
     return None
+
+
+def _holds_instructions(file: Path) -> bool:
+    """Whether queries of a file may have instructions: tables that older versions have written of it
+    have none.
+    """
+    if _ending(file) != ".parquet":
+        return any(b'"instruction"' in block for _, block in blocks(file, JSON_BLOCK))
+    from pyarrow.parquet import read_schema
+
+    return "instruction" in read_schema(file).names
 
 
 def _records(file: Path) -> Iterator[Record]:
@@ -115,10 +133,6 @@ def json_records(file: Path) -> Iterator[Record]:
         if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
             raise InputError(
                 f"{source}:{number}: '_id', 'title' and 'text' must be strings, got {line[:60]!r}"
-            )
-        if not isinstance(instruction, str):
-            raise InputError(
-                f"{source}:{number}: 'instruction' must be a string, got {instruction!r:.60}"
             )
         yield Record(id_, _with_title(title, text), source, number, instruction)
 
@@ -175,10 +189,6 @@ def _records_of_batch(batch: "RecordBatch", source: str, first: int) -> Iterator
         if not (isinstance(id_, str) and isinstance(title, str) and isinstance(text, str)):
             raise InputError(
                 f"{source}:{row}: '{name_of_ids}', 'title' and 'text' must be strings, got {id_!r:.30}, {title!r:.30}, {text!r:.30}"
-            )
-        if not isinstance(instruction, str):
-            raise InputError(
-                f"{source}:{row}: 'instruction' must be a string, got {instruction!r:.30}"
             )
         yield Record(id_, _with_title(title, text), source, row, instruction)
 

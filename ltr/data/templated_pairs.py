@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ltr.batch import Texts
-from ltr.data.formats import JoinedPairs, Side
+from ltr.data.formats import JoinedPairs, Side, warn_of_instructions
 from ltr.data.template import Template
 from ltr.data.texts import TextTable
 from ltr.data.tokens import Tokens, TokenStore, backend_without_cutting
@@ -104,9 +104,14 @@ class TemplatedPairs(JoinedPairs):
         store = TokenStore.open(table, self.tokenizer)
         if side == "document":
             return FieldTexts(store, table.texts)
-        instructions = table.instructions if self.template.reads_instructions else None
+        instructions = None
+        if self.template.reads_instructions:
+            instructions = table.instructions
+        else:
+            warn_of_instructions(table)
         tokens = FieldTexts(store, table.texts, instructions)
         self._check_queries(table.ids, table.texts, tokens)
+        self._check_instructions(table.ids, tokens)
         return tokens
 
     def lengths(self, query_lengths: np.ndarray, doc_lengths: np.ndarray) -> np.ndarray:
@@ -189,7 +194,7 @@ class TemplatedPairs(JoinedPairs):
 
     def _document_that_fits(self, query_text: str, document: str, ids: list[int]) -> str:
         """So much of a document that the whole, which has these token ids now, fits."""
-        n_doc = len(self._backend.encode(document, add_special_tokens=False).ids)
+        n_doc = self._n_tokens(document)
         cut = document
         # Once, as a rule. A cut may part a token that the template's text shares with the document.
         while len(ids) > self.max_length:
@@ -223,3 +228,27 @@ class TemplatedPairs(JoinedPairs):
                 f"template.query_tokens must leave room for a document beside {self.n_special} tokens of the template and max_length {self.max_length}, got {self.template.query_tokens}",
                 option="template",
             )
+
+    def _check_instructions(self, ids: Sequence[str], tokens: FieldTexts) -> None:
+        """Refuse a query that leaves no room for a document beside an instruction of its own."""
+        if tokens.instructions is None or self.template.instruction_tokens is not None:
+            return
+        n_usual = self._n_tokens(self.template.instruction)
+        n_of_instruction: dict[str, int] = {}
+        longest_query = self.template.query_tokens or self.max_length
+        for row, instruction in enumerate(tokens.instructions):
+            if not instruction:
+                continue
+            if instruction not in n_of_instruction:
+                n_of_instruction[instruction] = self._n_tokens(instruction)
+            n_more = n_of_instruction[instruction] - n_usual
+            length = min(len(tokens[row]), longest_query) + self.n_special + n_more
+            if length >= self.max_length:
+                raise InputError(
+                    f"query {ids[row]!r} and its instruction make {length} tokens with the template, but max_length {self.max_length} must leave room for a document; raise max_length, or set template.instruction_tokens",
+                    option="max_length",
+                )
+
+    def _n_tokens(self, text: str) -> int:
+        """Of a text alone."""
+        return len(self._backend.encode(text, add_special_tokens=False).ids)

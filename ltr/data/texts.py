@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Record(NamedTuple):
     text: str
     source: str  # a file, for errors
     line: int  # of the file, or another number that leads to the text
-    instruction: str = ""  # of a query that has one of its own
+    instruction: Any = ""  # of a query that has one of its own; checked when the table is written
 
     @property
     def where(self) -> str:
@@ -145,7 +145,13 @@ def _write_unsorted(folder: Path, records: Iterator[Record], kind: str) -> "_Pla
             ids.append(encoded(id_, where))
             texts.append(encoded(text, where))
             places.append(number, source, line)
-            if instruction and kind == "query" and instructions is None:
+            if kind != "query":
+                continue
+            if not isinstance(instruction, str):
+                raise InputError(
+                    f"{where}: the instruction of a query must be a string, got {instruction!r:.60}; mend it, or remove it"
+                )
+            if instruction and instructions is None:
                 instructions = files.enter_context(StringsFile(folder, INSTRUCTIONS))
                 for _ in range(number):
                     instructions.append(b"")

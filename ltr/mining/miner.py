@@ -22,6 +22,7 @@ from ltr.data.collection import Collection
 from ltr.data.formats import SingleTexts
 from ltr.data.progress import track
 from ltr.data.query_lists import QueryLists
+from ltr.data.templated_pairs import TemplatedPairs
 from ltr.data.tokens import TokenStore
 from ltr.errors import InputError
 from ltr.mining.filters import Candidates, Recipe, apply_filters, sample_negatives
@@ -29,7 +30,7 @@ from ltr.mining.judge import Judge
 from ltr.mining.negatives import MinedNegatives
 from ltr.mining.same_texts import NeverNegative, TextKeys
 from ltr.models.dual_encoder import DualEncoder
-from ltr.models.ranker import digest_of_weights
+from ltr.models.ranker import Ranker, digest_of_weights
 from ltr.search.embedder import Precision, embedder_of
 from ltr.search.encodings import Encodings, texts_of_store
 from ltr.search.index import DenseIndex
@@ -82,7 +83,7 @@ class Miner:
         reads = searcher.reads
         digests_of_scorers = []
         for scorer in (self.judge, self.rescorer):
-            digest = None if scorer is None else digest_of_weights(scorer.ranker)
+            digest = None if scorer is None else _digest_of_scorer(scorer.ranker)
             digests_of_scorers.append(digest)
         towers = []
         for tower in (searcher.query_tower, searcher.doc_tower):
@@ -383,6 +384,14 @@ class Miner:
         yield
         seconds = time.perf_counter() - start
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+
+def _digest_of_scorer(ranker: Ranker) -> object:
+    """Of the weights of a scorer; and its template, which decides its scores too."""
+    digest = digest_of_weights(ranker)
+    if isinstance(ranker.reads, TemplatedPairs):
+        return [digest, asdict(ranker.reads.template)]
+    return digest
 
 
 def keys_as_read(store: TokenStore, form: SingleTexts) -> TextKeys:

@@ -1,16 +1,21 @@
 """The tokens of a query and a document in a template are those of the whole text."""
 
 import json
+import logging
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ltr.data.collate import PairCollator
+from ltr.data.files import digest_of
+from ltr.data.formats import JoinedPairs, SingleTexts
 from ltr.data.query_lists import LabelledList
 from ltr.data.record_files import open_table
 from ltr.data.template import Template
 from ltr.data.templated_pairs import TemplatedPairs
+from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError
 from tests.data.tokenizers import KINDS, TEXTS, byte_level_bpe, llama_like, table_of
 
@@ -162,5 +167,65 @@ def test_what_leaves_no_room_is_refused():
 def test_an_instruction_must_be_a_string(tmp_path, own):
     file = tmp_path / "queries.jsonl"
     file.write_text(json.dumps({"_id": "a", "text": "w1", "instruction": own}) + "\n")
-    with pytest.raises(InputError, match="jsonl:1: 'instruction' must be a string, got"):
+    with pytest.raises(
+        InputError, match="jsonl:1: the instruction of a query must be a string, got"
+    ):
         open_table(file, "query")
+
+
+def test_what_a_document_calls_its_instruction_is_nobodys_business(tmp_path):
+    file = tmp_path / "corpus.jsonl"
+    file.write_text(json.dumps({"_id": "a", "text": "w1", "instruction": ["find"]}) + "\n")
+    assert open_table(file, "document").instructions is None
+
+
+def with_instruction(tmp_path, instruction):
+    file = tmp_path / "queries.jsonl"
+    records = [{"_id": "a", "text": "w1"}, {"_id": "b", "text": "w2", "instruction": instruction}]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return open_table(file, "query")
+
+
+def test_a_table_that_an_older_version_has_written_is_written_again(tmp_path):
+    """Under the same content it had no instructions."""
+    file = tmp_path / "queries.jsonl"
+    table = with_instruction(tmp_path, "explain w9")
+    plain = TextTable.open(digest_of(file), iter([Record("a", "w1", "here", 1)]), "query")
+    assert plain.instructions is None and plain.key != table.key
+    assert list(open_table(file, "query").instructions) == ["", "explain w9"]
+
+
+def test_instructions_of_parquet_are_read(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    columns = {"_id": ["b", "a"], "text": ["w2", "w1"], "instruction": [None, "explain w9"]}
+    write_table(pyarrow.table(columns), tmp_path / "queries.parquet")
+    table = open_table(tmp_path / "queries.parquet", "query")
+    assert list(table.texts) == ["w1", "w2"] and list(table.instructions) == ["explain w9", ""]
+
+
+def test_an_instruction_that_leaves_no_room_is_refused_at_the_start(tmp_path):
+    reads = TemplatedPairs(byte_level_bpe(), 120, PLAIN)
+    reads.store(with_instruction(tmp_path, "explain w9"), "query")
+    with pytest.raises(InputError, match="query 'b' and its instruction make .* max_length 120"):
+        reads.store(with_instruction(tmp_path, LONG), "query")
+    cut = replace(PLAIN, instruction_tokens=5)
+    TemplatedPairs(byte_level_bpe(), 120, cut).store(with_instruction(tmp_path, LONG), "query")
+
+
+@pytest.mark.parametrize("kind", ["joined", "single", "template"])
+def test_instructions_that_are_not_read_are_told(tmp_path, caplog, kind):
+    table = with_instruction(tmp_path, "explain w9")
+    tokenizer = byte_level_bpe()
+    with caplog.at_level(logging.WARNING, logger="ltr"):
+        if kind == "joined":
+            JoinedPairs(tokenizer, 100).store(table, "query")
+        elif kind == "single":
+            SingleTexts(tokenizer, 100).store(table)
+        else:
+            TemplatedPairs(tokenizer, 200, Template(pair="{query} {document}")).store(
+                table, "query"
+            )
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("queries have instructions") and "does not read" in line
