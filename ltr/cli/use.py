@@ -237,7 +237,8 @@ def export(
             f"{graph.kind}: {METRIC} {graph.ndcg:.4f} on dev, {graph.per_second:.0f} per second, {graph.megabytes:.1f} MB"
         )
     print(f"{folder} is written, for {to}; its README.md says how to use it")
-    print(f"python {folder}/proof/check.py says whether it computes the same elsewhere")
+    if (Path(folder) / "proof/check.py").is_file():  # adapters alone have none
+        print(f"python {folder}/proof/check.py says whether it computes the same elsewhere")
 
 
 def score(
