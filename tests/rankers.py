@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
 
+import torch
 from lightning.pytorch import Trainer
 
 from ltr.batch import RankingBatch
-from ltr.datamodules import RankingDataModule
+from ltr.datamodules import RankingDataModule, TripletDataModule
 from ltr.losses import Loss
 from ltr.models import DualEncoder, FeatureRanker, PairWiseBertRanker, Ranker
 from ltr.models.encoder.text_encoder import TextEncoder
@@ -65,6 +66,21 @@ def first_batch(data: RankingDataModule) -> RankingBatch:
     data.prepare_data()
     data.setup("fit")
     return next(iter(data.train_dataloader()))
+
+
+def losses_of_repeated_batch(module: RankerModule, path: Path, lr: float) -> list[float]:
+    """The losses of 50 steps of AdamW on one batch, of all weights that are trained."""
+    options = {"negatives_per_query": 3, "batch_size": 4}
+    batch = first_batch(data_for(module, TripletDataModule, path, **options))
+    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=lr)
+    losses = []
+    for _ in range(50):
+        optimizer.zero_grad()
+        loss = module.loss(module(batch), batch.labels, batch.mask)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
 def batches(data: RankingDataModule, n: int) -> Iterator[RankingBatch]:

@@ -198,26 +198,35 @@ class TemplatedPairs(JoinedPairs):
         cut = document
         # Once, as a rule. A cut may part a token that the template's text shares with the document.
         while len(ids) > self.max_length:
-            n_doc -= len(ids) - self.max_length
-            if n_doc < 1:
+            if n_doc == 0:
                 raise InputError(
                     f"a query must leave room for a document among max_length {self.max_length} tokens, got {query_text[:60]!r}; raise max_length, or set template.query_tokens",
                     option="max_length",
                 )
+            n_doc = max(0, n_doc - (len(ids) - self.max_length))
             cut = self._cut(document, n_doc)
             (ids,) = self._ids([self._text_of_pair(query_text, cut)])
         return cut
 
     def _cut(self, text: str, n_tokens: int | None) -> str:
-        """The first tokens of a text, or its last ones where the tokenizer cuts at the left."""
+        """The first tokens of a text, or its last ones where the tokenizer cuts at the left; fewer
+        where the cut would part a character of several tokens.
+        """
         if n_tokens is None:
             return text
-        encoding = self._backend.encode(text, add_special_tokens=False)
-        if len(encoding.ids) <= n_tokens:
+        offsets = self._backend.encode(text, add_special_tokens=False).offsets
+        n_left_out = len(offsets) - n_tokens
+        if n_left_out <= 0:
             return text
         if self._cuts_left:
-            return text[encoding.offsets[-n_tokens][0] :]
-        return text[: encoding.offsets[n_tokens - 1][1]]
+            first = n_left_out
+            while first < len(offsets) and offsets[first][0] < offsets[first - 1][1]:
+                first += 1
+            return text[offsets[first][0] :] if first < len(offsets) else ""
+        stop = n_tokens
+        while stop > 0 and offsets[stop][0] < offsets[stop - 1][1]:
+            stop -= 1
+        return text[: offsets[stop - 1][1]] if stop > 0 else ""
 
     def _check_queries(self, ids: Sequence[str], texts: Sequence[str], tokens: Tokens) -> None:
         """Refuse a query that leaves no room for a document, where none is cut."""

@@ -97,6 +97,36 @@ def test_each_field_has_its_budget():
         assert whole.startswith(part)
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_cut_does_not_pass_its_budget_inside_a_character(side):
+    """Each of these letters is two or three tokens of bytes: an odd one is left out, not kept."""
+    tokenizer = byte_level_bpe()
+    tokenizer.truncation_side = side
+    text = "жツжツжツ"
+    n_tokens = len(tokenizer.tokenize(text))
+    assert n_tokens == 3 * (2 + 3)
+    kept_letters = []
+    for budget in range(1, n_tokens + 1):
+        template = Template(pair="{query}|{document}", document_tokens=budget)
+        kept = TemplatedPairs(tokenizer, 500, template).shown("w1", text).removeprefix("w1|")
+        assert text.startswith(kept) if side == "right" else text.endswith(kept)
+        assert len(tokenizer.tokenize(kept)) <= budget
+        kept_letters.append(len(kept))
+    # ж has two tokens and ツ three: from the left they end at 2, 5, 7, 10, 12, 15; from the right at
+    # 3, 5, 8, 10, 13, 15.
+    ends = [2, 5, 7, 10, 12, 15] if side == "right" else [3, 5, 8, 10, 13, 15]
+    assert kept_letters == [sum(end <= budget for end in ends) for budget in range(1, 16)]
+
+
+def test_a_document_of_which_no_letter_has_room_is_left_out():
+    """The query has left room for a token, and no letter is so short."""
+    tokenizer = byte_level_bpe()
+    template = Template(pair="{query}|{document}")
+    longest = TemplatedPairs(tokenizer, 500, template).n_special + 3
+    (ids,) = laid_out(TemplatedPairs(tokenizer, longest, template), ["ж"], ["ツツ"])
+    assert ids == tokenizer("ж|")["input_ids"]
+
+
 def test_an_instruction_of_a_query_changes_the_tokens_of_that_query_alone(tmp_path):
     def stored(**own):
         file = tmp_path / f"{len(own)}.jsonl"

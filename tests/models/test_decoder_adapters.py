@@ -11,7 +11,6 @@ import torch
 import ltr
 from ltr.batch import Texts
 from ltr.data.template import Template
-from ltr.datamodules import TripletDataModule
 from ltr.losses import SoftmaxLoss
 from ltr.models import DecoderRanker, DualEncoder
 from ltr.models.encoder import text_encoder
@@ -21,7 +20,7 @@ from ltr.module import RankerModule
 from ltr.use.merging import merged_and_compared
 from ltr.use.rankers import TextRanker
 from tests.decoders import CONFIGS, decoder, save_decoder
-from tests.rankers import data_for, first_batch
+from tests.rankers import losses_of_repeated_batch
 
 pytest.importorskip("peft")
 LENGTHS = [7, 1, 200, 3, 7, 12, 90, 1, 5]
@@ -87,19 +86,10 @@ def test_the_loss_of_a_repeated_batch_falls_to_under_a_tenth(
         options = replace(encoder, pooling="last")
         ranker = DualEncoder(folder, max_length=48, temperature=0.05, encoder=options)
     module = RankerModule(ranker, SoftmaxLoss())
-    options = {"negatives_per_query": 3, "batch_size": 4}
-    batch = first_batch(data_for(module, TripletDataModule, collection_folder, **options))
     frozen = {n: p.clone() for n, p in ranker.named_parameters() if not p.requires_grad}
     trained = [p for p in ranker.parameters() if p.requires_grad]
     assert frozen and all(weight.dtype == torch.float32 for weight in trained)
-    optimizer = torch.optim.AdamW(trained, lr=1e-2)
-    losses = []
-    for _ in range(50):
-        optimizer.zero_grad()
-        loss = module.loss(module(batch), batch.labels, batch.mask)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = losses_of_repeated_batch(module, collection_folder, lr=1e-2)
     assert losses[-1] < losses[0] / 10
     for name, weight in ranker.named_parameters():
         assert name not in frozen or weight.equal(frozen[name])

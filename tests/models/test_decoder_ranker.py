@@ -28,7 +28,7 @@ from ltr.use.export import export
 from ltr.use.rankers import TextRanker
 from tests.cli.configured import write_config
 from tests.decoders import CONFIGS, save_decoder
-from tests.rankers import data_for, first_batch, trainer
+from tests.rankers import data_for, first_batch, losses_of_repeated_batch, trainer
 
 PAIRS = [("w1 w2", "w3 w4"), ("w1 w2", "w5 w6 w7"), ("w7", "w8 w9 w10 w1 w1"), ("w7", "")]
 
@@ -276,16 +276,7 @@ def test_the_loss_of_a_repeated_batch_falls_to_under_a_tenth(
         kind
     ]
     module = make(folder, SoftmaxLoss())
-    options = {"negatives_per_query": 3, "batch_size": 4}
-    batch = first_batch(data_for(module, TripletDataModule, collection_folder, **options))
-    optimizer = torch.optim.AdamW(module.ranker.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(50):
-        optimizer.zero_grad()
-        loss = module.loss(module(batch), batch.labels, batch.mask)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = losses_of_repeated_batch(module, collection_folder, lr=3e-3)
     assert losses[-1] < losses[0] / 10
 
 

@@ -23,13 +23,13 @@ def by_sentence_transformers() -> tuple[dict[str, Any], np.ndarray]:
 
     if "pair" in READINGS:
         cross = library.CrossEncoder(str(FOLDER), device="cpu", trust_remote_code=False)
-        texts = [tuple(one["fields"]) for one in READINGS["pair"]]
+        texts = [tuple(reading["fields"]) for reading in READINGS["pair"]]
         ids = {"pair": [cross.preprocess([each])["input_ids"][0].tolist() for each in texts]}
         return ids, cross.predict(texts, batch_size=8, show_progress_bar=False)
     dual = library.SentenceTransformer(str(FOLDER), device="cpu", trust_remote_code=False)
     ids, vectors = {}, {}
     for kind, encode in (("query", dual.encode_query), ("document", dual.encode_document)):
-        raw = [one["fields"][0] for one in READINGS[kind]]
+        raw = [reading["fields"][0] for reading in READINGS[kind]]
         options = {"prompt": dual.prompts.get(kind), "task": kind}
         ids[kind] = [dual.preprocess([each], **options)["input_ids"][0].tolist() for each in raw]
         vectors[kind] = encode(raw, batch_size=8, show_progress_bar=False)
@@ -49,10 +49,10 @@ def by_transformers() -> tuple[dict[str, Any], np.ndarray]:
     ).eval()
     cut = "only_second" if len(READINGS["pair"][0]["texts"]) == 2 else True
     ids, scores = [], []
-    for one in READINGS["pair"]:
+    for reading in READINGS["pair"]:
         special = CONTRACT["adds_special_tokens"]  # a template may hold its own
         options = {"truncation": cut, "add_special_tokens": special, "return_tensors": "pt"}
-        inputs = tokenizer(*one["texts"], **options)
+        inputs = tokenizer(*reading["texts"], **options)
         ids.append(inputs["input_ids"][0].tolist())
         with torch.inference_mode():
             scores.append(model(**inputs).logits[0, 0].item())
@@ -75,11 +75,11 @@ def by_onnx() -> tuple[dict[str, Any], np.ndarray]:
         tokenizer.enable_truncation(CONTRACT["max_tokens"][kind], strategy=strategy)
         graph = FOLDER / (f"{kind}.onnx" if is_alone else "model.onnx")
         session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
-        names = [one.name for one in session.get_inputs()]
+        names = [each.name for each in session.get_inputs()]
         ids[kind], results = [], []
-        for one in readings:
+        for reading in readings:
             special = CONTRACT["adds_special_tokens"]  # a template may hold its own
-            text, pair = (*one["texts"], None)[:2]
+            text, pair = (*reading["texts"], None)[:2]
             read = tokenizer.encode(text, pair, add_special_tokens=special)
             parts = dict(input_ids=read.ids, attention_mask=read.attention_mask)
             parts["token_type_ids"] = read.type_ids
@@ -102,24 +102,26 @@ def differences(ids: dict[str, Any], scores: np.ndarray) -> list[str]:
     """What differs, a line each: tokens, scores, the order of a list."""
     lines = []
     for kind, readings in READINGS.items():
-        for number, one in enumerate(readings):
-            if ids[kind][number] != one["ids"]:
-                lines.append(f"tokens of {kind} {number}: {ids[kind][number]}, not {one['ids']}")
+        for number, reading in enumerate(readings):
+            if ids[kind][number] != reading["ids"]:
+                lines.append(
+                    f"tokens of {kind} {number}: {ids[kind][number]}, not {reading['ids']}"
+                )
     expected = np.array([probe["score"] for probe in PROBES])
     tolerance = CONTRACT["tolerance"]
     wrong = np.flatnonzero(~(np.abs(scores - expected) <= tolerance)).tolist()  # of NaN, too
     for number in wrong:
         lines.append(f"score of probe {number}: {scores[number]:.7g}, not {expected[number]:.7g}")
-    for a, one in enumerate(PROBES):
+    for a, probe in enumerate(PROBES):
         for b, other in enumerate(PROBES):
-            is_better = one["list"] == other["list"] and expected[a] > expected[b] + 2 * tolerance
+            is_better = probe["list"] == other["list"] and expected[a] > expected[b] + 2 * tolerance
             if is_better and not scores[a] > scores[b]:
-                lines.append(f"order of list {one['list']}: probe {b} stands above probe {a}")
+                lines.append(f"order of list {probe['list']}: probe {b} stands above probe {a}")
     return lines
 
 
 if __name__ == "__main__":
     read = globals()[f"by_{CONTRACT['form'].replace('-', '_')}"]
-    found = differences(*read())
-    print("\n".join(found[:10] + [f"{len(found)} differences"]) if found else "pass")
-    sys.exit(1 if found else 0)
+    lines = differences(*read())
+    print("\n".join(lines[:10] + [f"{len(lines)} differences"]) if lines else "pass")
+    sys.exit(1 if lines else 0)

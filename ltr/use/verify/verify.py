@@ -1,6 +1,7 @@
 """Verification: does a library or a server compute what an exported ranker does?"""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -160,7 +161,7 @@ def _fields(proof: Proof, unit: Unit) -> list[str]:
 
 def _short_texts(proof: Proof, kind: Kind, n: int) -> list[Text]:
     """Distinct short texts of a kind, made of the beginnings of those of the proof."""
-    found: dict[tuple[str, ...], None] = {}
+    distinct: dict[tuple[str, ...], None] = {}
     known = {tuple(text.fields) for text in proof.texts[kind]}
     words = [[field.split() for field in text.fields] for text in proof.texts[kind]]
     for step in range(1, 40):
@@ -170,12 +171,12 @@ def _short_texts(proof: Proof, kind: Kind, n: int) -> list[Text]:
             last = other[-1][step % 7 : step % 7 + 1 + step % 5] or other[-1][:1]
             fields = tuple(" ".join(part) for part in [*firsts, last])
             if all(fields) and fields not in known:
-                found[fields] = None
-        if len(found) >= n:
+                distinct[fields] = None
+        if len(distinct) >= n:
             break
     template = proof.contract["template"]
     texts = []
-    for fields in list(found)[:n]:
+    for fields in list(distinct)[:n]:
         if kind == "pair":
             rendered = rendered_pair(template, *fields)
         else:
@@ -186,29 +187,37 @@ def _short_texts(proof: Proof, kind: Kind, n: int) -> list[Text]:
 
 def _more_scores(imitation: Imitation, server: Server) -> tuple[np.ndarray, np.ndarray] | None:
     """Right hidden states and the server's scores of more pairs than these have dimensions."""
-    proof = imitation.proof
-    if proof.is_dual:
+    if imitation.proof.is_dual:
         return None
-    states = proof.arrays["pair_pooled"]
-    texts = _short_texts(proof, "pair", states.shape[1] + 64)
-    if len(texts) <= states.shape[1] + 8:
-        return None
-    output = imitation.output(NONE, "pair", texts)
-    if output is None or output.pooled.shape[1] != states.shape[1]:
-        return None
-    answers = [server.rerank(text.fields[0], [text.fields[1]])[0] for text in texts]
-    return output.pooled, np.array(answers)
+
+    def score(text: Text) -> np.ndarray:
+        return np.asarray(server.rerank(text.fields[0], [text.fields[1]]))
+
+    return _more(imitation, "pair", score)
 
 
 def _more_embeddings(imitation: Imitation, server: Server) -> tuple[np.ndarray, np.ndarray] | None:
     """Right hidden states and the server's embeddings of more texts than these have dimensions."""
+    return _more(imitation, "document", lambda text: server.embed([text.rendered[0]]))
+
+
+def _more(
+    imitation: Imitation, kind: Kind, answer: Callable[[Text], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Right hidden states ``[M, H]`` and a server's answers ``[M]`` or ``[M, dim]``, for M above H;
+    None where so many cannot be had.
+
+    Args:
+        imitation: of the exported ranker.
+        kind: of the texts.
+        answer: the server's, one score or one embedding, to a text.
+    """
     proof = imitation.proof
-    states = proof.arrays["document_pooled"]
-    texts = _short_texts(proof, "document", states.shape[1] + 64)
-    if len(texts) <= states.shape[1] + 8:
+    dim = proof.arrays[f"{kind}_pooled"].shape[1]
+    texts = _short_texts(proof, kind, dim + 64)
+    if len(texts) <= dim + 8:
         return None
-    output = imitation.output(NONE, "document", texts)
-    if output is None or output.pooled.shape[1] != states.shape[1]:
+    output = imitation.output(NONE, kind, texts)
+    if output is None or output.pooled.shape[1] != dim:
         return None
-    answers = [server.embed([text.rendered[0]]) for text in texts]
-    return output.pooled, np.concatenate(answers)
+    return output.pooled, np.concatenate([answer(text) for text in texts])
