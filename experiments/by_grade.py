@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from ltr.compare.documents import Ranking
-from ltr.compare.runs import Run, experiments
+from ltr.compare.run import Run
+from ltr.compare.runs import experiments
 from ltr.data.collection import Collection, open_collection
 from ltr.metrics import NDCG, MeasuredLists
 

@@ -189,7 +189,7 @@ PLANTED = [
 def test_two_rooms_that_import_each_other_are_found(tmp_path):
     shutil.copytree(ROOT / "ltr", tmp_path / "ltr", ignore=shutil.ignore_patterns("__pycache__"))
     with open(tmp_path / "ltr/run/trainer_checks.py", "a") as opened:
-        opened.write("\ndef f():\n    from ltr.compare.runs import Run\n")
+        opened.write("\ndef f():\n    from ltr.compare.run import Run\n")
     assert mutual(tmp_path) == [("compare", "run")]
 
 

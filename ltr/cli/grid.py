@@ -8,7 +8,7 @@ from ltr.cli import arguments, one_line
 from ltr.cli.compare import check_files, show
 from ltr.cli.near_names import near_option
 from ltr.cli.process import run_in_process
-from ltr.compare.comparison import compare
+from ltr.compare.comparison import MetricResult, Row, compare
 from ltr.compare.runs import experiments
 from ltr.data.outputs import check_inside
 from ltr.errors import InputError
@@ -60,6 +60,7 @@ def grid(
     runs: str | None = None,
     only: list[str] | None = None,
     seeds: list[int] | None = None,
+    folds: int | None = None,
     table: bool = False,
     fit_options: list[str],
     markdown: str | None = None,
@@ -78,9 +79,11 @@ def grid(
     Args:
         file: The grid: base, axes, and perhaps options, seeds, choose, metrics, baseline
             (docs/compare.md).
-        runs: Where the runs lie. None: runs/<name of the file>.
+        runs: Where the runs lie. None: runs/<name of the file>, of folds runs/<name of the file>-<folds>-folds.
         only: Only cells with these names: with one of them on each axis that has one.
         seeds: Other seeds than those of the file.
+        folds: Cross-validate over the questions of train and dev, dealt into so many parts, with the first seed; test is not
+            read. What is best is named in the end, on the axis that the file chooses, else of all.
         table: Train nothing.
         fit_options: Options of ltr fit for all cells: names and values in turn.
         markdown: Also write the comparison to this file.
@@ -89,7 +92,12 @@ def grid(
         html: Also write a page of the comparison to this file.
     """
     definition = Grid.read(Path(file))
-    root = Path("runs", definition.name) if runs is None else Path(runs)
+    if folds is not None and folds < 3:
+        raise InputError(
+            f"--folds must be at least 3: one to test, one to choose the epoch, the others to train; got {folds}"
+        )
+    name = definition.name if folds is None else f"{definition.name}-{folds}-folds"
+    root = Path("runs", name) if runs is None else Path(runs)
     files = {"markdown": markdown, "latex": latex, "csv": csv, "html": html}
     check_files(files)
     if not table:
@@ -98,11 +106,13 @@ def grid(
     unknown = [name for name in fit_options[::2] if "." not in name and name not in FIT_OPTIONS]
     if unknown:
         _check_options(folder, list(definition.cells())[:1])
+    if folds is not None:
+        seeds = seeds or [definition.seeds[0]]
     seeds = list(dict.fromkeys(seeds or definition.seeds))
     if min(seeds) < 0:
         raise InputError(f"--seeds must be whole numbers of at least 0, got {min(seeds)}")
-    cells = list(definition.cells(seeds, only or ()))
-    if definition.choose is not None:
+    cells = list(definition.cells(seeds, only or (), folds))
+    if definition.choose is not None and folds is None:
         tried = [cell for cell in cells if cell.seed == seeds[0]]
         if not table:
             _make_missing(folder, tried)
@@ -110,7 +120,7 @@ def grid(
         cells = [cell for cell in cells if cell.names in chosen]
     if not table:
         _make_missing(folder, cells)
-    _compare_made(folder, cells, files)
+    _compare_made(folder, cells, files, folds)
 
 
 def _make_missing(folder: GridFolder, cells: Sequence[Cell]) -> None:
@@ -147,11 +157,15 @@ def _check_options(folder: GridFolder, cells: Sequence[Cell]) -> None:
 
 
 def _compare_made(
-    folder: GridFolder, cells: Sequence[Cell], files: Mapping[str, str | None]
+    folder: GridFolder, cells: Sequence[Cell], files: Mapping[str, str | None], folds: int | None
 ) -> None:
-    """Compare the cells that are there; a line says how many are not."""
+    """Compare the cells that are there; a line says how many are not. Of a cross-validation, name
+    what is best.
+    """
     missing = folder.missing(cells)
-    made = [cell for cell in cells if cell not in missing]
+    # Of the folds of a seed all must be there.
+    incomplete = {(cell.names, cell.seed) for cell in missing}
+    made = [cell for cell in cells if (cell.names, cell.seed) not in incomplete]
     notes = []
     if missing:
         first = folder.root / missing[0].folder
@@ -167,3 +181,30 @@ def _compare_made(
     pairs = [(names[place], names[baseline_place]) for place, baseline_place in place_pairs]
     differences = compare(compared, folder.grid.metrics, pairs)
     show(compared, differences, files=files, remarks=[*notes, *lonely])
+    if folds is not None:
+        _print_best(folder.grid, dict(zip(names, combinations, strict=True)), differences[0], folds)
+
+
+def _print_best(
+    grid: Grid, names_of: Mapping[str, tuple[str, ...]], result: MetricResult, folds: int
+) -> None:
+    """Say which experiment a cross-validation chooses: on the axis that the grid chooses, else of all.
+
+    Args:
+        grid: that was cross-validated.
+        names_of: the values on the axes of each experiment, by its name in the comparison.
+        result: of the metric that chooses.
+        folds: how many there were.
+    """
+    sign = -1 if result.lower_is_better else 1
+    best_of: dict[tuple[str, ...], Row] = {}  # by what the rivals share
+    for row in result.rows:
+        names = names_of[row.experiment.name]
+        rivals = () if grid.choose is None else grid.fixed_names(names)
+        best = best_of.get(rivals)
+        if best is None or sign * row.mean.mean > sign * best.mean.mean:
+            best_of[rivals] = row
+    for row in best_of.values():
+        print(
+            f"chosen by {folds} folds: {row.experiment.name} ({result.metric} {row.mean.mean:.4f} on {result.n_queries:,} questions of train and dev)"
+        )

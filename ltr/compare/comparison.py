@@ -7,7 +7,8 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from ltr.compare.runs import Experiment, Run, check_alike
+from ltr.compare.run import Run
+from ltr.compare.runs import Experiment, check_alike
 from ltr.compare.statistics import (
     ROUNDING,
     Estimate,

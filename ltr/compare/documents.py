@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ltr.compare.runs import Run
+from ltr.compare.run import Run
 from ltr.data import trec
 from ltr.data.collection import Collection, open_collection
 from ltr.data.query_lists import values_of
@@ -108,6 +108,9 @@ def collection_of(run: Run) -> Collection | None:
     """The collection that a run was tested on, where its texts are still there; else None, and a
     warning says why.
     """
+    if run.fold is not None:
+        log.warning("documents are not shown of a fold: %s", run.folder)
+        return None
     path = run.config.get("data", {}).get("init_args", {}).get("path")
     if path is None or run.config["data"]["class_path"].endswith("FeatureDataModule"):
         return None

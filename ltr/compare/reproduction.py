@@ -7,7 +7,8 @@ from pathlib import Path
 
 from scipy import stats
 
-from ltr.compare.runs import Run, check_alike, experiments, read_run
+from ltr.compare.run import Run, read_run
+from ltr.compare.runs import check_alike, experiments
 from ltr.errors import InputError
 
 SAME = 1e-6  # what float32 sums may differ by on the same machine

@@ -1,24 +1,19 @@
-"""Read tested runs from their folders, group the seeds of each experiment, and check that all runs
-were tested on the same queries.
-"""
+"""Runs by experiment: those of its seeds together, all tested on the same queries."""
 
-import csv
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from ltr.compare.folds import joined_folds
+from ltr.compare.run import Run, read_run, recipe_differences, seed_in_name, tested_weights
 from ltr.compare.wandb_runs import PREFIX, fetch_runs
 from ltr.errors import InputError, local_path
-from ltr.run.config_file import read_config
 from ltr.run.folder import RESULTS, RunFolder
-from ltr.run.metrics_file import read_metrics
-from ltr.run.training_recipe import TrainingRecipe
 
 # Runs can be compared only if these digests are equal. The key is the name in metrics.json (in
 # test.evaluated), the value is what an error calls it.
@@ -28,37 +23,6 @@ SAME_DATA = {
     "documents": "texts of documents",
     "data": "data",
 }
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run that was tested.
-
-    Attributes:
-        folder: where it lies.
-        seed: of ``seed_everything``.
-        config: its configuration; empty where it has none.
-        metrics: what metrics.json says.
-        by_query: the values by metric and query; NaN where a query has none.
-    """
-
-    folder: Path
-    seed: int
-    config: dict[str, Any] = field(repr=False)
-    metrics: dict[str, Any]
-    by_query: dict[str, dict[str, float]] = field(repr=False)
-
-    @property
-    def recipe(self) -> TrainingRecipe | None:
-        """How it was trained, but for its seed; None without a configuration."""
-        if not self.config:
-            return None
-        return TrainingRecipe.of(self.config, self.metrics.get("trained_with"))
-
-    @property
-    def test(self) -> dict[str, Any]:
-        """The test part of the metrics."""
-        return self.metrics["test"]
 
 
 @dataclass(frozen=True)
@@ -112,8 +76,9 @@ def experiments(paths: Iterable[str]) -> list[Experiment]:
     """Read runs, and put those together that differ in their seed alone.
 
     Args:
-        paths: run folders, folders of runs (``seed=0``, ``seed=1`` …), glob patterns of these, or
-            ``wandb:ENTITY/PROJECT[:GROUP]``; in the order of the table.
+        paths: run folders, folders of runs (``seed=0``, ``seed=1`` …, each perhaps with its folds,
+            ``fold=1``, ``fold=2`` …), glob patterns of these, or ``wandb:ENTITY/PROJECT[:GROUP]``;
+            in the order of the table.
 
     Raises:
         InputError: if there is none, one was not tested or is damaged, or seeds of one folder have
@@ -134,49 +99,11 @@ def experiments(paths: Iterable[str]) -> list[Experiment]:
         runs_of_name.setdefault(name, []).append(read_run(folder))
     read = []
     for name, runs in runs_of_name.items():
-        read.append(Experiment(name, sorted(runs, key=lambda run: run.seed)))
+        whole = joined_folds(runs)
+        read.append(Experiment(name, sorted(whole, key=lambda run: run.seed)))
     for experiment in read:
         _check_seeds(experiment)
     return read
-
-
-def read_run(folder: Path) -> Run:
-    """Read the results of a run.
-
-    Raises:
-        InputError: if it was not tested, or its files are damaged or don't fit each other.
-    """
-    files = RunFolder(folder)
-    metrics = read_metrics(files.results)
-    if not isinstance(metrics.get("test"), dict) or not files.per_query.is_file():
-        raise InputError(f"{folder}: a run must have been tested to be compared; ltr test {folder}")
-    if "evaluated" not in metrics["test"]:
-        raise InputError(
-            f"{folder}: its results do not say what they were measured on; test it again: ltr test {folder}"
-        )
-    config: dict[str, Any] = {}
-    if files.config.is_file():
-        config = read_config(files.config)
-    seed = config.get("seed_everything", _seed_in_name(folder.resolve()) or 0)
-    return Run(folder, seed, config, metrics, _values(folder, metrics))
-
-
-def is_tested(folder: Path) -> bool:
-    """Whether there is a run that was tested, and whose results are whole.
-
-    Raises:
-        InputError: if its configuration or its metrics.json is damaged: testing it again mends
-            neither.
-    """
-    files = RunFolder(folder)
-    read_metrics(files.results)
-    if files.config.is_file():
-        read_config(files.config)
-    try:
-        read_run(folder)
-    except InputError:
-        return False
-    return True
 
 
 def check_alike(experiments: Sequence[Experiment], metric: str) -> list[str]:
@@ -296,7 +223,12 @@ def _runs_in(folder: Path) -> list[Path]:
     if RunFolder(folder).results.is_file():
         return [folder]
     runs = []
-    for pattern in (f"*/{RESULTS}", f"*/seed=*/{RESULTS}"):
+    for pattern in (
+        f"*/{RESULTS}",
+        f"*/seed=*/{RESULTS}",
+        f"*/fold=*/{RESULTS}",
+        f"*/*/fold=*/{RESULTS}",
+    ):
         runs += [file.parent for file in folder.glob(pattern)]
     if not runs:
         raise InputError(
@@ -307,16 +239,10 @@ def _runs_in(folder: Path) -> list[Path]:
 
 def _by_seed(folder: Path) -> tuple[str, int, str]:
     """A key that sorts seed=10 behind seed=9, and all other folders by name."""
-    seed = _seed_in_name(folder)
+    seed = seed_in_name(folder)
     if seed is None:
         return str(folder.parent), 0, folder.name
     return str(folder.parent), seed, ""
-
-
-def _seed_in_name(folder: Path) -> int | None:
-    """3 of a folder named ``seed=3`` or ``3``; None of other names."""
-    seed = folder.name.removeprefix("seed=")
-    return int(seed) if seed.isdecimal() else None
 
 
 def _experiment_folder(run: Path) -> str:
@@ -324,7 +250,10 @@ def _experiment_folder(run: Path) -> str:
     absolute, so that all spellings of a folder give one name.
     """
     absolute = Path(os.path.abspath(run))
-    return str(absolute.parent if absolute.name.startswith("seed=") else absolute)
+    for part in ("fold=", "seed="):
+        if absolute.name.startswith(part):
+            absolute = absolute.parent
+    return str(absolute)
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
@@ -349,8 +278,8 @@ def _check_seeds(experiment: Experiment) -> None:
                 f"{first.folder} and {second.folder} have the same seed {second.seed}; compare one of them"
             )
         differences = recipe_differences(first, second)
-        weights = _tested_weights(first)
-        other_weights = _tested_weights(second)
+        weights = tested_weights(first)
+        other_weights = tested_weights(second)
         if weights != other_weights:
             differences.append(f"the tested weights ({weights}, {other_weights})")
         if differences:
@@ -358,83 +287,3 @@ def _check_seeds(experiment: Experiment) -> None:
             raise InputError(
                 f"{first.folder} and {second.folder} are no seeds of one experiment, they differ in {', '.join(differences[:3])}{more}; keep them in folders of their own"
             )
-
-
-def _tested_weights(run: Run) -> str:
-    """Which weights of a run were tested: ``best.ckpt``, ``last.ckpt``, ``step=N.ckpt`` for those of
-    any one step, or ``untrained``.
-    """
-    checkpoint = run.test.get("checkpoint")
-    if checkpoint is None:
-        return "untrained"
-    name = Path(checkpoint).name
-    return "step=N.ckpt" if name.startswith("step=") else name
-
-
-def recipe_differences(first: Run, second: Run) -> list[str]:
-    """Each option that two runs do not share, but for the seed, with both values."""
-    recipe = first.recipe
-    other = second.recipe
-    if recipe is None and other is None:
-        return []
-    if recipe is None:
-        return ["config.yaml (missing, there)"]
-    if other is None:
-        return ["config.yaml (there, missing)"]
-    return recipe.differences(other)
-
-
-def _values(folder: Path, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Read per_query.tsv: by metric and query."""
-    file = RunFolder(folder).per_query
-    names = list(metrics["test"].get("conventions", {}))
-    try:
-        with open(file, newline="", encoding="utf-8") as opened:
-            lines = list(csv.reader(opened, delimiter="\t", quoting=csv.QUOTE_NONE))
-    except UnicodeDecodeError:
-        raise InputError(
-            f"{file}: the file is damaged, it is no UTF-8; test the run again"
-        ) from None
-    except csv.Error as error:  # a line without an end
-        raise InputError(f"{file}: the file is damaged ({error}); test the run again") from None
-    if not lines or lines[0] != ["query", *names]:
-        raise InputError(
-            f"{file}:1: the columns must be those of metrics.json, query, {', '.join(names)}; test the run again"
-        )
-    values: dict[str, dict[str, float]] = {name: {} for name in names}
-    queries = set()
-    for number, line in enumerate(lines[1:], start=2):
-        query, *cells = line or [""]
-        try:
-            of_query = [float(cell) for cell in cells]
-        except ValueError:
-            of_query = []
-        if len(of_query) != len(names) or any(math.isinf(value) for value in of_query):
-            raise InputError(
-                f"{file}:{number}: a line must be a query and {len(names)} numbers; test the run again"
-            )
-        if query in queries:
-            raise InputError(
-                f"{file}:{number}: the query {query!r} must stand there once, and has a line above; test the run again"
-            )
-        queries.add(query)
-        for name, value in zip(names, of_query, strict=True):
-            values[name][query] = value
-    for name in names:
-        _check_mean(file, name, metrics["test"][name], values[name].values())
-    return values
-
-
-def _check_mean(file: Path, name: str, mean: float | None, values: Iterable[float]) -> None:
-    """Check that the values of the queries have the mean that metrics.json says; None where no
-    query has a value. The values are rounded to 6 digits, the mean is a float32.
-    """
-    counted = [value for value in values if not math.isnan(value)]
-    if not counted and mean is None:
-        return
-    expected = math.nan if mean is None else mean
-    mean_of_values = math.fsum(counted) / len(counted) if counted else math.nan
-    if not math.isclose(mean_of_values, expected, rel_tol=1e-5, abs_tol=1e-5):
-        raise InputError(
-            f"{file}: the mean of {name} must be that of metrics.json, {expected:.6f}, got {mean_of_values:.6f}; test the run again"
-        )

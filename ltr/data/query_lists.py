@@ -134,6 +134,10 @@ class QueryLists(NamedTuple):
         rows = np.arange(offsets[-1]) + np.repeat(shifts, counts)
         return QueryLists(self.query_rows[places], offsets, self.doc_rows[rows], self.values[rows])
 
+    def of_queries(self, query_rows: np.ndarray) -> "QueryLists":
+        """The lists of these queries, as far as they have one."""
+        return self.at(np.flatnonzero(np.isin(self.query_rows, query_rows)))
+
     def n_relevant(self) -> np.ndarray:
         """``[Q]``: how many documents of each query have a value above 0."""
         n_before = np.concatenate([[0], np.cumsum(self.values > 0)])

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from ltr.data.folds import Fold
 from ltr.errors import InputError, at_least, one_of
 
 Candidates = Literal["candidates", "bm25", "corpus"]
@@ -23,6 +24,8 @@ class Evaluation:
             ``HNSW32`` are faster on millions of documents. See
             :class:`ltr.search.index.DenseIndex`.
         batch_size: queries per step and process.
+        fold: part of a cross-validation that takes the place of the splits, see
+            :class:`ltr.data.folds.Fold`; None: the splits of the data.
 
     Raises:
         InputError: for a value that is none of these, or a size below 1.
@@ -32,6 +35,7 @@ class Evaluation:
     depth: int | None = None
     index: str = "Flat"
     batch_size: int = 16
+    fold: Fold | None = None
 
     def __post_init__(self) -> None:
         # Errors name the option by its path below ``data``, which is no Python name.

@@ -57,6 +57,11 @@ class LabelDataModule(PoolDataModule):
         super().__init__(path, evaluation, loading)
         # Labelled texts have no candidates but those of a search.
         one_of(("corpus", None), **{"evaluation.candidates": evaluation.candidates})
+        if evaluation.fold is not None:
+            raise InputError(
+                f"labelled texts have no questions to be dealt into folds, got fold {evaluation.fold}; leave it out",
+                option="evaluation.fold",
+            )
         # Two texts to be relevant to each other, and two groups to be told apart.
         at_least(2, groups=groups, docs_per_group=docs_per_group)
         self.n_groups = groups

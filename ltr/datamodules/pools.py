@@ -4,6 +4,7 @@ every query exactly once.
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from ltr.data.bm25 import bm25_lists
 from ltr.data.collate import collator_of
 from ltr.data.collection import Collection, open_collection
+from ltr.data.folds import of_fold
 from ltr.data.formats import ApartTexts, FeatureVectors, TextReads
 from ltr.data.query_lists import LabelledList, QueryLists
 from ltr.data.sampling.plan import EvalBatches
@@ -73,6 +75,8 @@ class PoolDataModule(RankingDataModule):
         }
         if evaluation.candidates == "corpus":
             conventions["index"] = evaluation.index
+        if evaluation.fold is not None:
+            conventions["fold"] = asdict(evaluation.fold)
         return conventions
 
     def prepare_data(self) -> None:
@@ -165,7 +169,10 @@ class PoolDataModule(RankingDataModule):
         return reads
 
     def _open_collection(self) -> Collection:
-        return open_collection(self.path)
+        collection = open_collection(self.path)
+        if self.evaluation.fold is None:
+            return collection
+        return of_fold(collection, self.evaluation.fold)
 
     def _lists_to_evaluate(self, split: str, *, judged_only: bool) -> list[LabelledList]:
         """One list for each query of a split.

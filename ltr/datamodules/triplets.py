@@ -184,11 +184,16 @@ class TripletDataModule(PoolDataModule):
         if not overlays:
             return None
         judged = self.collection.judgements("train")
+        # An overlay may know more queries than a fold trains on.
+        queries = judged.query_rows
         for overlay in overlays:
-            judged = judged.joined(overlay.judgements)
+            judged = judged.joined(overlay.judgements.of_queries(queries))
         qrels = self.collection.qrels | {"train": judged}
         self.collection = self.collection._replace(qrels=qrels)
-        labels = [overlay.labels for overlay in overlays if overlay.policy != "relabel"]
+        labels = []
+        for overlay in overlays:
+            if overlay.policy != "relabel":
+                labels.append(overlay.labels.of_queries(queries))
         if not labels:
             return None
         all_labels = reduce(QueryLists.joined, labels)

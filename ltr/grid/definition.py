@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from ltr.data.folds import Fold
 from ltr.errors import InputError, local_path
 from ltr.run.yaml_files import read_yaml
 
@@ -22,11 +23,13 @@ class Cell:
         names: of its value on each axis.
         options: of ``ltr fit``, by path.
         seed: of ``seed_everything``.
+        fold: of a cross-validation; None: it is trained and tested by the splits of its data.
     """
 
     names: tuple[str, ...]
     options: Mapping[str, Any]
     seed: int
+    fold: Fold | None = None
 
     @property
     def experiment(self) -> Path:
@@ -36,13 +39,16 @@ class Cell:
     @property
     def folder(self) -> Path:
         """The run folder, within that of the grid."""
-        return self.experiment / f"seed={self.seed}"
+        of_seed = self.experiment / f"seed={self.seed}"
+        return of_seed if self.fold is None else of_seed / f"fold={self.fold.number}"
 
     def words(self) -> list[str]:
         """The options as the command line takes them."""
         words = []
         for name, value in self.options.items():
             words += [f"--{name}", as_word(value)]
+        if self.fold is not None:
+            words += ["--data.evaluation.fold", as_word(asdict(self.fold))]
         return words
 
 
@@ -128,15 +134,21 @@ class Grid:
         """The names of the values of all axes."""
         return [name for axis in self.axes.values() for name in axis]
 
-    def cells(self, seeds: Sequence[int] | None = None, only: Sequence[str] = ()) -> Iterator[Cell]:
-        """The cells: the seeds of an experiment one after the other.
+    def cells(
+        self,
+        seeds: Sequence[int] | None = None,
+        only: Sequence[str] = (),
+        n_folds: int | None = None,
+    ) -> Iterator[Cell]:
+        """The cells: the seeds of an experiment one after the other, and the folds of a seed.
 
         Args:
             seeds: of each combination; None: those of the file.
             only: names of values. On each axis that has some of them, a cell has one of them.
+            n_folds: a cell for each of so many folds; None: none has a fold.
 
         Raises:
-            InputError: if no axis has one of these names.
+            InputError: if no axis has one of these names, or folds are too few.
         """
         known = self.value_names()
         unknown = sorted(name for name in only if _safe_name(name) not in known)
@@ -144,6 +156,9 @@ class Grid:
             raise InputError(
                 f"--only must name values of an axis, {', '.join(known)}; got {', '.join(unknown)}"
             )
+        folds: list[Fold | None] = [None]
+        if n_folds is not None:
+            folds = [Fold(number, n_folds) for number in range(1, n_folds + 1)]
         wanted = {_safe_name(name) for name in only}
         axes = []
         for axis in self.axes.values():
@@ -155,7 +170,8 @@ class Grid:
                 options |= options_of_value
             names = tuple(name for name, _ in combination)
             for seed in self.seeds if seeds is None else seeds:
-                yield Cell(names, options, seed)
+                for fold in folds:
+                    yield Cell(names, options, seed, fold)
 
     def pairs(
         self, combinations: Sequence[tuple[str, ...]]

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import yaml
 from filelock import FileLock, Timeout
 
-from ltr.compare.runs import is_tested
+from ltr.compare.run import is_tested
 from ltr.data.files import write_whole
 from ltr.entries import check_entries, read_json
 from ltr.errors import InputError

@@ -17,6 +17,13 @@ class Made(TypedDict):
     commit: NotRequired[str]
 
 
+class TestedFold(TypedDict):
+    """Which part of a cross-validation was tested, see :class:`ltr.data.folds.Fold`."""
+
+    number: int
+    of: int
+
+
 class Report(TypedDict):
     """Of an evaluation. Beside these it has the value of each metric, by its name."""
 
@@ -25,6 +32,7 @@ class Report(TypedDict):
     evaluated: NotRequired[dict[str, str | None]]  # digests of the data
     candidates: NotRequired[str]
     depth: NotRequired[int | None]
+    fold: NotRequired[TestedFold]
     ceiling: NotRequired[dict[str, float | None]]  # by metric
     checkpoint: NotRequired[str | None]
     made: NotRequired[Made]

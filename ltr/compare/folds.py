@@ -1,0 +1,136 @@
+"""The runs of a cross-validation as one: each question was tested once, by the run that had not
+learnt from it.
+"""
+
+import copy
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ltr.compare.run import Run, recipe_differences, tested_weights
+from ltr.errors import InputError
+
+
+def joined_folds(runs: Sequence[Run]) -> list[Run]:
+    """Those runs that tested a whole split, and for each seed one made of the runs of its folds.
+
+    The joined run has the values of all questions, and their means. Its seconds of training are
+    those of all folds together.
+
+    Raises:
+        InputError: if a fold is missing or there twice, or folds differ in more than their number.
+    """
+    whole = []
+    folds_of_seed: dict[int, list[Run]] = {}
+    for run in runs:
+        if run.fold is None:
+            whole.append(run)
+        else:
+            folds_of_seed.setdefault(run.seed, []).append(run)
+    return whole + [_joined(folds) for folds in folds_of_seed.values()]
+
+
+def _joined(folds: Sequence[Run]) -> Run:
+    """The runs of the folds of one seed as one run."""
+    folds = sorted(folds, key=lambda run: run.fold["number"] if run.fold else 0)
+    first = folds[0]
+    assert first.fold is not None, "whole runs are none of these"
+    expected = [
+        {"number": number, "of": first.fold["of"]} for number in range(1, first.fold["of"] + 1)
+    ]
+    if [run.fold for run in folds] != expected:
+        got = ", ".join(f"{run.fold['number']} of {run.fold['of']}" for run in folds if run.fold)
+        raise InputError(
+            f"{first.folder.parent}: each of the {first.fold['of']} folds must be there once, got {got}; make those that are missing"
+        )
+    alike = [_without_fold(run) for run in folds]
+    for run in alike[1:]:
+        differences = recipe_differences(alike[0], run)
+        weights = (tested_weights(first), tested_weights(run))
+        if weights[0] != weights[1]:
+            differences.append(f"the tested weights ({weights[0]}, {weights[1]})")
+        if run.test.get("conventions") != first.test.get("conventions"):
+            differences.append("metrics")
+        if differences:
+            raise InputError(
+                f"{first.folder} and {run.folder} are no folds of one cross-validation, they differ in {', '.join(differences[:3])}; make both again with the same options"
+            )
+    metrics = dict(alike[0].metrics)
+    metrics["test"] = _joined_report(folds)
+    metrics["fit"] = {"seconds": math.fsum(run.metrics["fit"]["seconds"] for run in folds)}
+    if all("trained_with" in run.metrics for run in folds):
+        data = [run.metrics["trained_with"]["data"] for run in folds]
+        metrics["trained_with"] = metrics["trained_with"] | {"data": _digests_of_all(data)}
+    by_query: dict[str, dict[str, float]] = {}
+    for metric in first.by_query:
+        by_query[metric] = {}
+        for run in folds:
+            twice = by_query[metric].keys() & run.by_query[metric].keys()
+            if twice:
+                raise InputError(
+                    f"{run.folder}: each question must be tested in one fold, and {min(twice)!r} was tested in two; the data has changed, make all folds again"
+                )
+            by_query[metric] |= run.by_query[metric]
+    return replace(alike[0], folder=first.folder.parent, metrics=metrics, by_query=by_query)
+
+
+def _without_fold(run: Run) -> Run:
+    """A run without what tells its fold from the others: the option, and the digests of its data."""
+    config = copy.deepcopy(run.config)
+    options = config.get("data", {}).get("init_args", {})
+    if options.get("evaluation"):
+        options["evaluation"]["fold"] = None
+    metrics = {name: entry for name, entry in run.metrics.items() if name != "start"}
+    if "trained_with" in metrics:
+        metrics["trained_with"] = metrics["trained_with"] | {"data": {}}
+    return replace(run, config=config, metrics=metrics)
+
+
+def _joined_report(folds: Sequence[Run]) -> dict[str, Any]:
+    """The test part of the metrics, of all questions."""
+    report = {name: entry for name, entry in folds[0].test.items() if name != "fold"}
+    for metric in report["conventions"]:
+        values = []
+        for run in folds:
+            values += [value for value in run.by_query[metric].values() if not math.isnan(value)]
+        report[metric] = math.fsum(values) / len(values) if values else None
+    report["evaluated"] = _digests_of_all([run.test["evaluated"] for run in folds])
+    report.pop("ceiling", None)
+    if all(run.test.get("ceiling") for run in folds):
+        report["ceiling"] = _joined_ceiling(folds)
+    return report
+
+
+def _joined_ceiling(folds: Sequence[Run]) -> dict[str, float | None]:
+    """The mean ceiling of each metric, weighted by the questions that have a value."""
+    ceiling: dict[str, float | None] = {}
+    for metric, values in folds[0].by_query.items():
+        highest = []
+        weights = []
+        for run in folds:
+            value = run.test["ceiling"].get(metric)
+            if value is not None:
+                values = run.by_query[metric]
+                highest.append(value)
+                weights.append(sum(not math.isnan(each) for each in values.values()))
+        total = sum(weights)
+        if total:
+            weighted = (value * weight for value, weight in zip(highest, weights, strict=True))
+            ceiling[metric] = math.fsum(weighted) / total
+    return ceiling
+
+
+def _digests_of_all(digests_of_folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """By name the digest that all folds share, else one of all their digests."""
+    joined = {}
+    for name in digests_of_folds[0]:
+        digests = [digests.get(name) for digests in digests_of_folds]
+        if all(digest == digests[0] for digest in digests):
+            joined[name] = digests[0]
+        else:
+            text = json.dumps(digests)
+            joined[name] = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return joined

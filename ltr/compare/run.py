@@ -1,0 +1,175 @@
+"""A run that was tested, read from its folder."""
+
+import csv
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ltr.errors import InputError
+from ltr.run.config_file import read_config
+from ltr.run.folder import RunFolder
+from ltr.run.metrics_file import read_metrics
+from ltr.run.training_recipe import TrainingRecipe
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was tested.
+
+    Attributes:
+        folder: where it lies.
+        seed: of ``seed_everything``.
+        config: its configuration; empty where it has none.
+        metrics: what metrics.json says.
+        by_query: the values by metric and query; NaN where a query has none.
+    """
+
+    folder: Path
+    seed: int
+    config: dict[str, Any] = field(repr=False)
+    metrics: dict[str, Any]
+    by_query: dict[str, dict[str, float]] = field(repr=False)
+
+    @property
+    def recipe(self) -> TrainingRecipe | None:
+        """How it was trained, but for its seed; None without a configuration."""
+        if not self.config:
+            return None
+        return TrainingRecipe.of(self.config, self.metrics.get("trained_with"))
+
+    @property
+    def fold(self) -> dict[str, int] | None:
+        """Its part of a cross-validation, ``{"number": 1, "of": 5}``; None where it is of none."""
+        return self.metrics["test"].get("fold")
+
+    @property
+    def test(self) -> dict[str, Any]:
+        """The test part of the metrics."""
+        return self.metrics["test"]
+
+
+def read_run(folder: Path) -> Run:
+    """Read the results of a run.
+
+    Raises:
+        InputError: if it was not tested, or its files are damaged or don't fit each other.
+    """
+    files = RunFolder(folder)
+    metrics = read_metrics(files.results)
+    if not isinstance(metrics.get("test"), dict) or not files.per_query.is_file():
+        raise InputError(f"{folder}: a run must have been tested to be compared; ltr test {folder}")
+    if "evaluated" not in metrics["test"]:
+        raise InputError(
+            f"{folder}: its results do not say what they were measured on; test it again: ltr test {folder}"
+        )
+    config: dict[str, Any] = {}
+    if files.config.is_file():
+        config = read_config(files.config)
+    seed = config.get("seed_everything", seed_in_name(folder.resolve()) or 0)
+    return Run(folder, seed, config, metrics, _values(folder, metrics))
+
+
+def is_tested(folder: Path) -> bool:
+    """Whether there is a run that was tested, and whose results are whole.
+
+    Raises:
+        InputError: if its configuration or its metrics.json is damaged: testing it again mends
+            neither.
+    """
+    files = RunFolder(folder)
+    read_metrics(files.results)
+    if files.config.is_file():
+        read_config(files.config)
+    try:
+        read_run(folder)
+    except InputError:
+        return False
+    return True
+
+
+def seed_in_name(folder: Path) -> int | None:
+    """3 of a folder named ``seed=3`` or ``3``; None of other names."""
+    seed = folder.name.removeprefix("seed=")
+    return int(seed) if seed.isdecimal() else None
+
+
+def tested_weights(run: Run) -> str:
+    """Which weights of a run were tested: ``best.ckpt``, ``last.ckpt``, ``step=N.ckpt`` for those of
+    any one step, or ``untrained``.
+    """
+    checkpoint = run.test.get("checkpoint")
+    if checkpoint is None:
+        return "untrained"
+    name = Path(checkpoint).name
+    return "step=N.ckpt" if name.startswith("step=") else name
+
+
+def recipe_differences(first: Run, second: Run) -> list[str]:
+    """Each option that two runs do not share, but for the seed, with both values."""
+    recipe = first.recipe
+    other = second.recipe
+    if recipe is None and other is None:
+        return []
+    if recipe is None:
+        return ["config.yaml (missing, there)"]
+    if other is None:
+        return ["config.yaml (there, missing)"]
+    return recipe.differences(other)
+
+
+def _values(folder: Path, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Read per_query.tsv: by metric and query."""
+    file = RunFolder(folder).per_query
+    names = list(metrics["test"].get("conventions", {}))
+    try:
+        with open(file, newline="", encoding="utf-8") as opened:
+            lines = list(csv.reader(opened, delimiter="\t", quoting=csv.QUOTE_NONE))
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{file}: the file is damaged, it is no UTF-8; test the run again"
+        ) from None
+    except csv.Error as error:  # a line without an end
+        raise InputError(f"{file}: the file is damaged ({error}); test the run again") from None
+    if not lines or lines[0] != ["query", *names]:
+        raise InputError(
+            f"{file}:1: the columns must be those of metrics.json, query, {', '.join(names)}; test the run again"
+        )
+    values: dict[str, dict[str, float]] = {name: {} for name in names}
+    queries = set()
+    for number, line in enumerate(lines[1:], start=2):
+        query, *cells = line or [""]
+        try:
+            of_query = [float(cell) for cell in cells]
+        except ValueError:
+            of_query = []
+        if len(of_query) != len(names) or any(math.isinf(value) for value in of_query):
+            raise InputError(
+                f"{file}:{number}: a line must be a query and {len(names)} numbers; test the run again"
+            )
+        if query in queries:
+            raise InputError(
+                f"{file}:{number}: the query {query!r} must stand there once, and has a line above; test the run again"
+            )
+        queries.add(query)
+        for name, value in zip(names, of_query, strict=True):
+            values[name][query] = value
+    for name in names:
+        _check_mean(file, name, metrics["test"][name], values[name].values())
+    return values
+
+
+def _check_mean(file: Path, name: str, mean: float | None, values: Iterable[float]) -> None:
+    """Check that the values of the queries have the mean that metrics.json says; None where no
+    query has a value. The values are rounded to 6 digits, the mean is a float32.
+    """
+    counted = [value for value in values if not math.isnan(value)]
+    if not counted and mean is None:
+        return
+    expected = math.nan if mean is None else mean
+    mean_of_values = math.fsum(counted) / len(counted) if counted else math.nan
+    if not math.isclose(mean_of_values, expected, rel_tol=1e-5, abs_tol=1e-5):
+        raise InputError(
+            f"{file}: the mean of {name} must be that of metrics.json, {expected:.6f}, got {mean_of_values:.6f}; test the run again"
+        )
