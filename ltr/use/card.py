@@ -10,8 +10,8 @@ from typing import Any
 from ltr import __version__
 from ltr.compare.comparison import MetricResult, compare
 from ltr.compare.runs import Experiment, experiments
-from ltr.data.formats import Side
 from ltr.data.progress import duration
+from ltr.data.template import Side
 from ltr.errors import InputError
 from ltr.models import DecoderRanker, DualEncoder
 from ltr.models.encoder.text_encoder import encoders_of

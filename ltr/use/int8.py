@@ -210,7 +210,7 @@ def _encode(
 ) -> _Encoded:
     distinct, place_of_row = np.unique(rows, return_inverse=True)
     # Tuples of one text, since _outputs takes pairs as well.
-    inputs = [(side_reads.prompt + table.texts[row],) for row in distinct.tolist()]
+    inputs = [(side_reads.rendering(table.texts[row]),) for row in distinct.tolist()]
     outputs, seconds = _outputs(session, tower.tokenizer, inputs, side_reads.max_length)
     embeddings = torch.from_numpy(outputs[place_of_row]).unsqueeze(1)
     return _Encoded(embeddings, len(inputs), seconds)

@@ -11,7 +11,7 @@ from typing import get_args
 
 import numpy as np
 
-from ltr.data.formats import Side
+from ltr.data.template import Side
 from ltr.data.text_files import open_texts
 from ltr.data.texts import Record, TextTable
 from ltr.errors import InputError

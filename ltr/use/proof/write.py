@@ -13,7 +13,6 @@ from ltr import __version__
 from ltr.batch import Texts
 from ltr.data.collection import Collection
 from ltr.data.formats import ApartTexts, JoinedPairs, SingleTexts
-from ltr.data.templated_pairs import TemplatedPairs
 from ltr.models import DualEncoder, Ranker
 from ltr.models.encoder.tower import Tower
 from ltr.models.ranker import digest_of_weights
@@ -177,19 +176,11 @@ def _read(
         queries = form.tokens([query for query, _ in fields], "query")
         documents = form.tokens([document for _, document in fields], "document")
         laid_out = form.lay_out(queries, places, documents, places)
-        texts = [Text(list(each), _rendered(form, *each)) for each in fields]
     else:
         laid_out = form.lay_out(form.tokens([text for (text,) in fields]), places)
-        texts = [Text(list(each), [form.prompt + each[0]]) for each in fields]
+    texts = [Text(list(each), form.rendered(*each)) for each in fields]
     rows = _rows(laid_out)
     return _Read(texts, rows, network(rows).pooled)
-
-
-def _rendered(form: JoinedPairs, query: str, document: str) -> list[str]:
-    """What goes into the tokenizer: two texts, or one with both where there is a template."""
-    if isinstance(form, TemplatedPairs):
-        return [form.shown(query, document)]
-    return [query, document]
 
 
 def _rows(texts: Texts) -> list[TokenRow]:
@@ -229,10 +220,14 @@ def _contract(
     templates: dict[str, str | None] = {"query": "{query}", "document": "{document}", "pair": None}
     reads = model.reads
     if isinstance(reads, ApartTexts):
-        templates["query"] = reads.queries.prompt + "{query}"
-        templates["document"] = reads.docs.prompt + "{document}"
-    elif isinstance(reads, TemplatedPairs):
         template = reads.template
+        if template is None:
+            templates["query"] = f"{reads.queries.prompt}{{query}}"
+            templates["document"] = f"{reads.docs.prompt}{{document}}"
+    else:
+        assert isinstance(reads, JoinedPairs), "a ranker of texts reads pairs, or texts apart"
+        template = reads.template
+    if template is not None:
         templates["query"] = template.query.replace("{instruction}", template.instruction)
         templates["document"] = template.document
         templates["pair"] = template.pair
