@@ -141,14 +141,18 @@ class JoinedPairs:
             return None
         return {"query": self.queries.prompt}
 
-    def rendered(self, query: str, document: str) -> list[str]:
+    def rendered(self, query: str, document: str, instruction: str = "") -> list[str]:
         """What goes into the tokenizer: two texts."""
-        return [self.queries(query), self.docs(document)]
+        return [self.queries(query, instruction), self.docs(document)]
 
-    def room_beside(self, query: str) -> int:
-        """Tokens that a query leaves for a document; none where it is below 1."""
-        n_query = self._cutter.n_tokens(self.queries(query))
-        return self.max_length - self.n_special - self._n_document - n_query
+    @property
+    def reads_instructions(self) -> bool:
+        """Whether an instruction of a query's own changes what is read of it."""
+        return self.queries.reads_instructions
+
+    def fields(self, query: str, document: str) -> list[str]:
+        """A query and a document, each cut to its budget."""
+        return [self.queries.field(query), self.docs.field(document)]
 
     def _rendering(self, side: Side) -> Rendering:
         return self.queries if side == "query" else self.docs
@@ -262,9 +266,13 @@ class SingleTexts:
         column = _Column(tokens.views(rows, counts, last=self._cutter.cuts_left), counts)
         return self._frame.fill(column, dtype=tokens.dtype)
 
-    def rendered(self, text: str) -> list[str]:
+    def fields(self, text: str) -> list[str]:
+        """A text, cut to its budget."""
+        return [self.rendering.field(text)]
+
+    def rendered(self, text: str, instruction: str = "") -> list[str]:
         """What goes into the tokenizer: one text."""
-        return [self.rendering(text)]
+        return [self.rendering(text, instruction)]
 
     def _check_instructions(self, instructions: Iterable[str] | None) -> None:
         """Refuse an instruction that leaves no room for a text."""
@@ -307,6 +315,11 @@ class ApartTexts(NamedTuple):
     def template(self) -> Template | None:
         """What is read of both; None where prompts say it."""
         return self.queries.template
+
+    @property
+    def reads_instructions(self) -> bool:
+        """See :attr:`JoinedPairs.reads_instructions`."""
+        return self.queries.rendering.reads_instructions
 
     @property
     def prompts(self) -> dict[str, str] | None:
